@@ -1,0 +1,28 @@
+"""REINFORCE for people who think in Keras.
+
+>>> import tf_reinforce as tfr
+>>> agent = tfr.Reinforce.for_env("CartPole-v1")
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+# The root is lazy, so that `--help` and `__version__` need no TensorFlow.
+_OBJECTS = {"Reinforce": "agent", "load": "agent", "Episodes": "episodes"}
+_MODULES = ("baselines", "callbacks", "collect", "heads", "losses", "normalization", "returns")
+
+__all__ = [*_OBJECTS, *_MODULES]
+
+
+def __getattr__(name):
+    if name in _OBJECTS:
+        module = importlib.import_module(f"tf_reinforce.{_OBJECTS[name]}")
+        return getattr(module, name)
+    if name in _MODULES:
+        return importlib.import_module(f"tf_reinforce.{name}")
+    raise AttributeError(f"module 'tf_reinforce' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

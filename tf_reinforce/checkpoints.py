@@ -1,0 +1,107 @@
+"""Files that are whole or not there: written aside, flushed, then renamed."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import zipfile
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """Yields a path beside `path`; what was written there takes its place at the end.
+
+    A kill, a full disk or an exception on the way leaves the previous file as it was
+    and nothing beside it that a reader could mistake for it.
+
+    Args:
+        path: Path of the file. Its folder is made if it does not exist.
+
+    Yields:
+        Path with the same ending, in the same folder.
+
+    Example:
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "numbers.txt")
+    >>> with replacing(path) as aside:
+    ...     _ = open(aside, "w").write("1 2 3")
+    >>> open(path).read()
+    '1 2 3'
+    """
+    path = os.path.abspath(os.fspath(path))
+    folder, name = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    # A folder of its own: Keras wants the ending, and may write more than one file.
+    aside = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
+    try:
+        written = os.path.join(aside, name)
+        yield written
+        _flush(written)
+        os.replace(written, path)
+        _flush(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def replacing_folder(path):
+    """The same for a whole folder, which takes the place of one that was there.
+
+    Raises:
+        ValueError: when `path` exists and is not a folder.
+    """
+    path = os.path.abspath(os.fspath(path))
+    folder, name = os.path.split(path)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise ValueError(f"A folder was expected. Received: the file {path}")
+    os.makedirs(folder, exist_ok=True)
+    aside = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
+    try:
+        written, before = os.path.join(aside, "new"), os.path.join(aside, "before")
+        yield written
+        for root, _, files in os.walk(written):
+            for file in files:
+                _flush(os.path.join(root, file))
+            _flush(root)
+        if os.path.exists(path):
+            os.rename(path, before)
+        os.rename(written, path)
+        _flush(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def check_archive(path):
+    """Refuses what is not a whole `.keras` file, with one sentence for each reason.
+
+    Raises:
+        FileNotFoundError: when nothing is there.
+        ValueError: when it is a folder, truncated, damaged, or no Keras archive.
+    """
+    path = os.fspath(path)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"There is no file {path}.")
+    if os.path.isdir(path):
+        raise ValueError(f"An agent file was expected. Received: the folder {path}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names, broken = set(archive.namelist()), archive.testzip()
+    except zipfile.BadZipFile as error:
+        raise ValueError(
+            f"{path} is not a whole agent file: {error}. It was cut short, damaged, "
+            "or is of another kind. Expected: a .keras file written by `agent.save`."
+        ) from None
+    if broken or not {"config.json", "metadata.json"} <= names:
+        raise ValueError(
+            f"{path} is damaged or no Keras archive"
+            + (f" (first bad part: {broken})." if broken else ".")
+        )
+
+
+def _flush(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Collecting: the only rooms that talk to environments."""

@@ -1,0 +1,193 @@
+"""Acting: from observations and noise to actions, in microseconds.
+
+Normaliser, policy and head are traced once as one function of (observations, noise,
+weights) and run by LiteRT; after an update only the weights are handed over anew.
+What LiteRT cannot run, or runs differently, is left to a compiled TensorFlow function.
+"""
+
+import logging
+
+import keras
+import numpy as np
+import tensorflow as tf
+from ai_edge_litert import interpreter as litert
+
+log = logging.getLogger("tf_reinforce")
+
+# The rows of one decision, in the order in which every engine returns them.
+FIELDS = ("raw", "sent", "finite", "outputs")
+
+
+def decide(outputs_of, head, observations, noise):
+    """One decision per row, in TensorFlow operations.
+
+    Args:
+        outputs_of: Function from observations `[N, …]` to policy outputs `[N, P]`.
+        head: `heads.Head`.
+        observations: Structure of arrays `[N, …]`.
+        noise: `[N, *head.noise.shape]`, or `None` for the most likely action.
+
+    Returns:
+        One tensor for each of `FIELDS`: the raw action, what the environment receives
+        for it, whether all outputs are finite, and the outputs.
+    """
+    outputs = outputs_of(observations)
+    raw = head.mode(outputs) if noise is None else head.sample(outputs, noise)
+    # NaN fails the comparison too, and LiteRT knows no is_finite.
+    finite = tf.reduce_all(tf.abs(outputs) <= outputs.dtype.max)
+    return raw, head.to_environment(raw), finite, outputs
+
+
+class Acting:
+    """The acting program of one policy and head, for any number of rows.
+
+    Args:
+        outputs_of: See `decide`.
+        head: `heads.Head`, built.
+        structure: `tf.TensorSpec`, or a structure of them: one observation.
+        dtype: Float type of the policy's outputs.
+        variables: The Keras variables that decide.
+        examples: A few observations `[N, …]`, to compare the engines on.
+        noise: Noise for them, `[N, *head.noise.shape]`.
+        greedy: Bool. True takes the most likely actions and ignores the noise.
+
+    Attributes:
+        engine: `"litert"` or `"compiled"`.
+        conversions: Int, how often a LiteRT model was made; stays 1.
+    """
+
+    def __init__(
+        self, outputs_of, head, structure, dtype, variables, examples, noise, greedy
+    ):
+        self.head = head
+        self.conversions = 0
+        self._variables = list(variables)
+        batched = [
+            tf.TensorSpec((None, *leaf.shape), leaf.dtype, f"observation_{i}")
+            for i, leaf in enumerate(keras.tree.flatten(structure))
+        ]
+        self._shapes = [tuple(spec.shape[1:]) for spec in batched]
+        drawn = tf.TensorSpec((None, *head.noise.shape), dtype, "noise")
+
+        def program(observations, noise):
+            nested = keras.tree.pack_sequence_as(structure, observations)
+            return decide(outputs_of, head, nested, None if greedy else noise)
+
+        compiled = tf.function(program, autograph=False)
+        self._compiled = compiled.get_concrete_function(batched, drawn)
+        self._rows = {}
+        self.engine = "litert"
+        try:
+            self._model = self._convert(program, batched, drawn)
+            self._compare(keras.tree.flatten(examples), noise)
+        # Converter and interpreter fail in many ways; the compiled engine has none.
+        except Exception as error:
+            self.engine, self._rows = "compiled", {}
+            reason = str(error).strip().splitlines()[:1]
+            log.warning("Acting through TensorFlow, not LiteRT: %s", *reason)
+        else:
+            log.info("Acting through LiteRT.")
+
+    def rows(self, count):
+        """A function that acts for `count` rows, with the weights of this moment.
+
+        Args:
+            count: Positive int.
+
+        Returns:
+            `act(observations, noise)`, from a list of arrays and the noise to raw
+            actions, what the environment receives, and whether the outputs were
+            finite.
+        """
+        if count not in self._rows:
+            self._rows[count] = (
+                _LiteRows(self._model, self._shapes, self.head.noise.shape, count)
+                if self.engine == "litert"
+                else _CompiledRows(self._compiled)
+            )
+        self._rows[count].refresh(self._variables)
+        return self._rows[count]
+
+    def _convert(self, program, batched, drawn):
+        def stateless(observations, noise, weights):
+            pairs = list(zip(self._variables, weights, strict=True))
+            with keras.StatelessScope(state_mapping=pairs):
+                return program(observations, noise)
+
+        weights = [
+            tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
+            for i, v in enumerate(self._variables)
+        ]
+        traced = tf.function(stateless, autograph=False)
+        traced = traced.get_concrete_function(batched, drawn, weights)
+        if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
+            raise ValueError("a layer keeps weights that are not Keras variables")
+        self.conversions += 1
+        return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
+
+    def _compare(self, examples, noise):
+        """Both engines must say the same on the examples."""
+        rows = self.rows(len(noise))
+        rows(examples, noise)
+        arrays = (tf.constant(array) for array in (*examples, noise))
+        ours, theirs = rows.all(), self._compiled(*arrays)
+        for name, a, b in zip(FIELDS, ours, theirs, strict=True):
+            if not np.allclose(a, b, rtol=1e-4, atol=1e-5):
+                raise ValueError(f"LiteRT gives another `{name}` than Keras")
+
+
+class _LiteRows:
+    """A LiteRT interpreter for a fixed number of rows."""
+
+    def __init__(self, model, shapes, noise_shape, count):
+        self._lite = litert.Interpreter(model_content=model, num_threads=1)
+        inputs = {d["name"]: d["index"] for d in self._lite.get_input_details()}
+        self._noise = inputs.get("noise")  # a greedy program has none
+        if self._noise is not None:
+            self._lite.resize_tensor_input(self._noise, (count, *noise_shape))
+        self._observations = [inputs[f"observation_{i}"] for i in range(len(shapes))]
+        for index, shape in zip(self._observations, shapes, strict=True):
+            self._lite.resize_tensor_input(index, (count, *shape))
+        self._lite.allocate_tensors()
+        outputs = [d["index"] for d in self._lite.get_output_details()]
+        if len(outputs) != len(FIELDS):
+            raise ValueError("LiteRT merged outputs of the program")
+        self._outputs = outputs
+        self._weights = {
+            int(name.removeprefix("weight_")): index
+            for name, index in inputs.items()
+            if name.startswith("weight_")
+        }
+
+    def refresh(self, variables):
+        for number, index in self._weights.items():
+            self._lite.set_tensor(index, np.asarray(variables[number].value))
+
+    def __call__(self, observations, noise):
+        lite, (raw, sent, finite, _) = self._lite, self._outputs
+        for index, array in zip(self._observations, observations):
+            lite.set_tensor(index, array)
+        if self._noise is not None:
+            lite.set_tensor(self._noise, noise)
+        lite.invoke()
+        get = lite.get_tensor
+        return get(raw), get(sent), get(finite)
+
+    def all(self):
+        return [self._lite.get_tensor(index) for index in self._outputs]
+
+
+class _CompiledRows:
+    """The same through a concrete TensorFlow function, which reads the weights itself."""
+
+    def __init__(self, function):
+        self._function = function
+
+    def refresh(self, variables):
+        pass
+
+    def __call__(self, observations, noise):
+        tensors = (tf.constant(array) for array in (*observations, noise))
+        raw, sent, finite, _ = self._function(*tensors)
+        return raw.numpy(), sent.numpy(), finite.numpy()
+

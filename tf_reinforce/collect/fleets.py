@@ -1,0 +1,455 @@
+"""Fleets: environments side by side, whoever made them, behind one face.
+
+Every answer of an environment is checked when it arrives. A fleet knows slots; which
+episode runs in a slot is the collector's business.
+"""
+
+import abc
+import contextlib
+import copy
+import math
+import numbers
+import warnings
+
+import gymnasium as gym
+import keras
+import numpy as np
+
+from tf_reinforce import spaces
+
+DEFAULT_LIMIT = 10_000  # steps, for an environment that states no limit of its own
+
+
+class Fault(Exception):
+    """What a slot did wrong; the collector adds the episode and the step."""
+
+    def __init__(self, slot, message):
+        super().__init__(message)
+        self.slot = slot
+
+
+class Ending:
+    """The end of the episode in a slot."""
+
+    __slots__ = ("slot", "terminated", "success")
+
+    def __init__(self, slot, terminated, success):
+        self.slot = slot
+        self.terminated = terminated
+        self.success = success
+
+
+class Fleet(abc.ABC):
+    """`size` environments with the same spaces.
+
+    `rows` are lists with one array `[size, …]` per array of an observation; a fleet
+    writes into them and into nothing else.
+    """
+
+    size: int
+    limit: float  # steps after which the collector cuts an episode
+    observation_space: gym.Space
+    action_space: gym.Space
+    spec: gym.envs.registration.EnvSpec | None
+
+    @abc.abstractmethod
+    def prepare(self, float_dtype):
+        """Fixes the type of real observations; returns their structure."""
+
+    def reset(self, seed, rows):
+        """Begins a collection; a fleet that seeds its environments itself uses `seed`."""
+
+    @abc.abstractmethod
+    def ready(self, slot):
+        """Whether an episode can begin in this slot now."""
+
+    @abc.abstractmethod
+    def begin(self, slot, seed, rows):
+        """Begins an episode in a slot that is ready and writes its first observation."""
+
+    @abc.abstractmethod
+    def step(self, actions, rows, rewards, live, cut):
+        """Steps the live slots; returns the `Ending`s.
+
+        `cut` are the slots whose time is up with this step, unless the task ends.
+        Writes what followed each action into `rows` (at an ending: the true last
+        observation) and the rewards into `rewards`, `[size]` float64.
+        """
+
+    def close(self):
+        """Closes what the fleet opened itself."""
+
+
+class _Reader:
+    """Checks one observation and writes it into a row."""
+
+    def __init__(self, space, float_dtype):
+        self.structure = spaces.structure(space, float_dtype)
+        leaves = keras.tree.flatten(self.structure)
+        given = keras.tree.flatten(spaces.structure(space, "float64"))
+        self._expected = [
+            (tuple(leaf.shape), np.dtype(kind.dtype.name))
+            for leaf, kind in zip(leaves, given, strict=True)
+        ]
+        # The quick path of `Plain.step`: one array, already of the recorded type.
+        self.flat = len(leaves) == 1 and self.structure is leaves[0]
+        self.shape = tuple(leaves[0].shape) if self.flat else None
+        self.dtype = np.dtype(leaves[0].dtype.name)
+
+    def __call__(self, slot, observation, rows):
+        parts = [observation] if self.flat else self._flatten(slot, observation)
+        for row, (shape, kind), part in zip(rows, self._expected, parts, strict=True):
+            if not isinstance(part, (np.ndarray, np.generic)):
+                raise Fault(
+                    slot,
+                    f"the observation is a {type(part).__name__}. Expected: a NumPy "
+                    f"array of shape {shape}. Return "
+                    "np.asarray(observation, dtype=self.observation_space.dtype)",
+                )
+            if part.shape != shape:
+                raise Fault(
+                    slot,
+                    f"the observation has the shape {part.shape}. Expected: {shape}",
+                )
+            if part.dtype is not kind and not np.can_cast(part.dtype, kind, "same_kind"):
+                raise Fault(
+                    slot,
+                    f"the observation is of type {part.dtype}. Expected: {kind.name}",
+                )
+            row[slot] = part
+
+    def _flatten(self, slot, observation):
+        try:
+            keras.tree.assert_same_structure(self.structure, observation)
+        except (ValueError, TypeError) as error:
+            message = f"the observation does not nest as its space: {error}"
+            raise Fault(slot, message) from None
+        return keras.tree.flatten(observation)
+
+
+def _real(slot, reward):
+    """A reward as a float, or a Fault that says what came instead."""
+    if isinstance(reward, np.ndarray) and reward.shape == ():
+        reward = reward[()]
+    if not isinstance(reward, (numbers.Real, np.bool_)):
+        shape = f" of shape {reward.shape}" if isinstance(reward, np.ndarray) else ""
+        raise Fault(
+            slot,
+            f"the reward is a {type(reward).__name__}{shape}: {reward!r}. "
+            "Expected: one real number. Return float(reward)",
+        )
+    return float(reward)
+
+
+def _ended(slot, terminated, truncated):
+    """Whether the episode ended, from two flags that may be NumPy's."""
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, (bool, np.bool_)):
+            raise Fault(
+                slot,
+                f"`{name}` is a {type(flag).__name__}: {flag!r}. Expected: a bool",
+            )
+    return bool(terminated or truncated)
+
+
+class Plain(Fleet):
+    """A list of plain environments, each reset with a seed of its own."""
+
+    def __init__(self, environments, limit, *, owned):
+        first = environments[0]
+        self._environments = environments
+        own_limit = first.spec is not None and first.spec.max_episode_steps
+        self._stated = bool(limit or own_limit)
+        self.limit = limit or (math.inf if own_limit else DEFAULT_LIMIT)
+        self.size = len(environments)
+        self.observation_space = spaces.check_observation_space(first.observation_space)
+        self.action_space = first.action_space
+        self.spec = first.spec
+        self._owned = owned
+        self._steps = [env.step for env in environments]
+        self._infos = [{}] * self.size
+
+    def prepare(self, float_dtype):
+        self._read = _Reader(self.observation_space, float_dtype)
+        return self._read.structure
+
+    def ready(self, slot):
+        return True
+
+    def begin(self, slot, seed, rows):
+        try:
+            answer = self._environments[slot].reset(seed=seed)
+        except Exception as error:
+            raise Fault(
+                slot, f"reset raised {type(error).__name__}: {error}"
+            ) from error
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            raise Fault(
+                slot,
+                "reset returned no pair (observation, info). Gymnasium's API is "
+                "expected; wrap an old environment with shimmy",
+            )
+        self._read(slot, answer[0], rows)
+
+    def step(self, actions, rows, rewards, live, cut):
+        endings, steps, read, infos = [], self._steps, self._read, self._infos
+        row, shape, dtype = rows[0], read.shape, read.dtype
+        slot = 0
+        try:
+            for slot in live:
+                observation, reward, terminated, truncated, info = steps[slot](
+                    actions[slot]
+                )
+                if (
+                    observation.__class__ is np.ndarray
+                    and observation.shape == shape
+                    and observation.dtype is dtype
+                ):
+                    row[slot] = observation
+                else:
+                    read(slot, observation, rows)
+                rewards[slot] = (
+                    reward if reward.__class__ is float else _real(slot, reward)
+                )
+                infos[slot] = info
+                if terminated is False and truncated is False:
+                    continue
+                if _ended(slot, terminated, truncated):
+                    endings.append(self._ending(slot, terminated))
+        except Fault:
+            raise
+        except Exception as error:
+            raise Fault(slot, _explain(error)) from error
+        if cut:
+            self._announce()
+            ended = {ending.slot for ending in endings}
+            endings += [self._ending(slot, False) for slot in cut if slot not in ended]
+        return endings
+
+    def _ending(self, slot, terminated):
+        return Ending(slot, bool(terminated), self._infos[slot].get("is_success"))
+
+    def _announce(self):
+        if not self._stated:
+            self._stated = True
+            warnings.warn(
+                f"An episode did not end within {self.limit:,} steps and was cut. "
+                "Give the environment a time limit, or pass `max_episode_steps`.",
+                stacklevel=2,
+            )
+
+    def close(self):
+        if self._owned:
+            for env in self._environments:
+                env.close()
+
+
+def _unguarded(env, **kwargs):
+    """The spec of an environment without Gymnasium's own guards, and its time limit.
+
+    The checker looks at the first step only; here every answer is checked, nothing is
+    stepped before its reset, and the collector holds the time limit. Each wrapper
+    costs a Python call per step. Registered wrappers stay, and the limit with them.
+    """
+    made = gym.make(env, disable_env_checker=True, **kwargs)
+    spec = copy.deepcopy(made.spec)
+    made.close()
+    limit = spec.max_episode_steps
+    spec.order_enforce, spec.disable_env_checker = False, True
+    if not spec.additional_wrappers:
+        spec.max_episode_steps = None
+    return spec, limit
+
+
+def _explain(error):
+    if isinstance(error, ValueError) and "expected 5, got 4" in str(error):
+        return (
+            "step returned four values, as in the old Gym. Expected: (observation, "
+            "reward, terminated, truncated, info). Wrap the environment with shimmy"
+        )
+    return f"step raised {type(error).__name__}: {error}"
+
+
+class Vector(Fleet):
+    """A Gymnasium `VectorEnv` as given; it resets and seeds its environments itself.
+
+    In all three autoreset modes only true steps are recorded: the row with which
+    NEXT_STEP answers an ignored action is passed over.
+    """
+
+    limit = math.inf  # it cannot be cut from outside
+
+    def __init__(self, env, limit):
+        self._env = env
+        self.size = env.num_envs
+        self.observation_space = spaces.check_observation_space(
+            env.single_observation_space
+        )
+        self.action_space = env.single_action_space
+        self.spec = env.spec
+        mode = env.metadata.get("autoreset_mode")
+        if not isinstance(mode, gym.vector.AutoresetMode):
+            raise ValueError(
+                "A VectorEnv must state how it resets in "
+                "`metadata['autoreset_mode']`, a gymnasium.vector.AutoresetMode. "
+                f"Received: {mode!r}"
+            )
+        self._mode = mode
+        self._endless = limit or DEFAULT_LIMIT
+
+    def prepare(self, float_dtype):
+        self._read = _Reader(self.observation_space, float_dtype)
+        return self._read.structure
+
+    def reset(self, seed, rows):
+        observations, _ = self._call("reset", seed=seed)
+        self._write(observations, rows)
+        self._ready = np.ones(self.size, bool)  # an episode can begin here now
+        self._resetting = np.zeros(self.size, bool)  # the next row is a reset
+        self._first = {}  # slot to the first observation of its next episode
+        self._lengths = np.zeros(self.size, int)
+
+    def ready(self, slot):
+        return self._ready[slot]
+
+    def begin(self, slot, seed, rows):
+        for row, part in zip(rows, self._first.pop(slot, ()), strict=False):
+            row[slot] = part
+
+    def step(self, actions, rows, rewards, live, cut):
+        observations, given, terminations, truncations, infos = self._call(
+            "step", np.stack(actions)
+        )
+        self._write(observations, rows)
+        given = np.asarray(given)
+        if given.shape != (self.size,) or given.dtype.kind not in "fiub":
+            raise Fault(
+                0, f"the rewards are of shape {given.shape} and type {given.dtype}"
+            )
+        rewards[:] = given
+        phantom, self._first = self._resetting, {}
+        ended = np.asarray(terminations, bool) | np.asarray(truncations, bool)
+        ended &= ~phantom
+        self._lengths = np.where(phantom | self._ready, 0, self._lengths) + ~phantom
+        endings = [
+            Ending(int(slot), bool(terminations[slot]), self._success(infos, slot))
+            for slot in np.flatnonzero(ended)
+        ]
+        if self._mode is gym.vector.AutoresetMode.NEXT_STEP:
+            self._resetting, self._ready = ended, phantom
+        else:
+            self._ready = ended
+            self._reset_ended(ended, observations, infos, rows)
+        self._refuse_endless(live, ended)
+        return endings
+
+    def _reset_ended(self, ended, observations, infos, rows):
+        """Keeps both observations of an ending: the last one and the first."""
+        if not ended.any():
+            return
+        slots = np.flatnonzero(ended)
+        if self._mode is gym.vector.AutoresetMode.DISABLED:
+            observations, _ = self._call("reset", options={"reset_mask": ended})
+            finals = {}
+        else:
+            finals = {slot: infos["final_obs"][slot] for slot in slots}
+        parts = keras.tree.flatten(observations)
+        for slot in slots:
+            self._first[int(slot)] = [np.array(part[slot]) for part in parts]
+        for slot, final in finals.items():
+            self._read(slot, final, rows)
+
+    def _refuse_endless(self, live, ended):
+        for slot in live:
+            if self._lengths[slot] >= self._endless and not ended[slot]:
+                raise Fault(
+                    slot,
+                    f"the episode did not end within {self._endless:,} steps, and a "
+                    "VectorEnv cannot be cut from outside. Wrap its environments "
+                    "with gymnasium.wrappers.TimeLimit",
+                )
+
+    def _success(self, infos, slot):
+        infos = infos.get("final_info", infos)
+        return infos["is_success"][slot] if "is_success" in infos else None
+
+    def _call(self, name, *args, **kwargs):
+        try:
+            return getattr(self._env, name)(*args, **kwargs)
+        except Exception as error:
+            raise Fault(0, f"{name} raised {type(error).__name__}: {error}") from error
+
+    def _write(self, observations, rows):
+        parts = keras.tree.flatten(observations)
+        for row, part in zip(rows, parts, strict=True):
+            if np.shape(part) != row.shape:
+                raise Fault(
+                    0,
+                    f"the observations have the shape {np.shape(part)}. "
+                    f"Expected: {row.shape}",
+                )
+            row[:] = part
+
+
+@contextlib.contextmanager
+def open_fleet(env, num_envs, *, env_kwargs=None, max_episode_steps=None):
+    """The environments meant by `env`, closed again if they were made here.
+
+    Args:
+        env: Environment id (also `module:Id-v0`), `EnvSpec`, callable without
+            arguments, `gymnasium.Env` (runs alone) or `VectorEnv` (as it is).
+        num_envs: Positive int, how many to make of an id, spec or callable.
+        env_kwargs: Dict of keywords for the environment's constructor.
+        max_episode_steps: Positive int, a time limit. Defaults to the one that the
+            environment states, else 10,000.
+
+    Yields:
+        A `Fleet`.
+
+    Raises:
+        TypeError: when `env` is none of these.
+        ValueError: when spaces or counts are not acceptable.
+    """
+    fleet = _fleet(env, num_envs, env_kwargs, max_episode_steps)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+def _fleet(env, num_envs, env_kwargs, limit):
+    if isinstance(env, gym.vector.VectorEnv):
+        return Vector(env, limit)
+    if isinstance(env, gym.Env):
+        return Plain([env], limit, owned=False)
+    if isinstance(env, (str, gym.envs.registration.EnvSpec)):
+        spec, limit = _unguarded(env, max_episode_steps=limit, **(env_kwargs or {}))
+
+        def make():
+            return gym.make(spec)
+
+    elif callable(env):
+
+        def make():
+            return env(**(env_kwargs or {}))
+
+    else:
+        raise TypeError(
+            "`env` must be an environment id, an EnvSpec, a callable that makes an "
+            "environment, a gymnasium.Env or a gymnasium.vector.VectorEnv. "
+            f"Received: env={env!r} of type {type(env).__name__}"
+        )
+    made = []
+    try:
+        for _ in range(num_envs):
+            made.append(make())
+            if not isinstance(made[-1], gym.Env):
+                raise TypeError(
+                    "The callable must return a gymnasium.Env. Received: "
+                    f"{made.pop()!r}. An old Gym environment needs shimmy."
+                )
+        return Plain(made, limit, owned=True)
+    except BaseException:
+        for environment in made:
+            environment.close()
+        raise

@@ -1,0 +1,151 @@
+"""The record: whole episodes as they happened, one per column."""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+class Episodes(NamedTuple):
+    """`B` whole episodes of at most `T` steps, from reset to end, one per column.
+
+    Facts only: nothing here is computed, and there is no `done`. Whatever stands
+    behind an episode's last step is padding and never counts, NaN included.
+
+    Example:
+
+    >>> import numpy as np
+    >>> one = Episodes(
+    ...     observations=np.zeros((3, 1, 4), "float32"),
+    ...     actions=np.array([[0], [1]], "int32"),
+    ...     rewards=np.array([[1.0], [1.0]]),
+    ...     lengths=np.array([2]),
+    ...     terminated=np.array([True]),
+    ... )
+    >>> one.count
+    1
+    """
+
+    observations: tf.Tensor  # [T + 1, B, ...]  row `length` follows the last action
+    actions: tf.Tensor  # [T, B, ...]  as sampled: before clipping or offsets
+    rewards: tf.Tensor  # [T, B]  as the environment gave them
+    lengths: tf.Tensor  # [B] int: steps that happened; the rest is padding
+    terminated: tf.Tensor  # [B] bool: the task ended it; False: the clock cut it
+
+    @property
+    def count(self):
+        """`B`, the number of episodes."""
+        return self.lengths.shape[0]
+
+
+class Steps(NamedTuple):
+    """Addresses of `N` valid rows in `[T, B]`: where padding ends."""
+
+    addresses: tf.Tensor  # [N, 2]  (row, column), rows first
+    shape: tf.Tensor  # [2]  (T, B)
+
+    def pick(self, columns):
+        """`[T, B, …]` to `[N, …]`, for every array of a structure."""
+        return keras.tree.map_structure(
+            lambda array: tf.gather_nd(array, self.addresses), columns
+        )
+
+    def spread(self, values):
+        """`[N]` back to `[T, B]`, with zeros in the padding."""
+        return tf.scatter_nd(self.addresses, values, self.shape)
+
+
+def valid(lengths, rows):
+    """`[rows, B]` bool: True where a step happened.
+
+    Example:
+
+    >>> valid([1, 2], 2).numpy().tolist()
+    [[True, True], [False, True]]
+    """
+    return tf.range(rows)[:, None] < tf.cast(lengths, tf.int32)[None]
+
+
+def steps(lengths, rows):
+    """The addresses of the valid entries of `[rows, B]`; see `Steps`."""
+    inside = valid(lengths, rows)
+    return Steps(tf.cast(tf.where(inside), tf.int32), tf.shape(inside))
+
+
+def trim(episodes):
+    """Cuts the rows that are padding in every column.
+
+    With it a loss does not know how much padding a record carried, to the last bit.
+    """
+    rows = tf.reduce_max(episodes.lengths)
+    return episodes._replace(
+        observations=keras.tree.map_structure(
+            lambda array: array[: rows + 1], episodes.observations
+        ),
+        actions=episodes.actions[:rows],
+        rewards=episodes.rewards[:rows],
+    )
+
+
+def check(episodes, structure, action_shape, action_dtype):
+    """Returns the record as NumPy arrays of the expected types, or refuses it.
+
+    TensorFlow broadcasts in silence: actions `[T, B, 1]` under log-probabilities
+    `[T, B]` would teach nonsense. Here nothing broadcasts.
+
+    Args:
+        episodes: `Episodes` of arrays or tensors.
+        structure: `tf.TensorSpec`, or a structure of them: one observation.
+        action_shape: Tuple, shape of one action.
+        action_dtype: Its type; whole numbers are never made from fractions.
+
+    Returns:
+        `Episodes` of NumPy arrays; rewards in float64.
+
+    Raises:
+        ValueError: naming the field, its shape or value, and what was expected.
+    """
+    rewards = np.asarray(episodes.rewards)
+    if rewards.ndim != 2 or rewards.size == 0:
+        raise ValueError(
+            "`rewards` must be [T, B] with at least one step and one episode. "
+            f"Received: shape {rewards.shape}"
+        )
+    rows, count = rewards.shape
+    keras.tree.assert_same_structure(structure, episodes.observations)
+    observations = keras.tree.map_structure(
+        lambda leaf, array: _array(
+            "observations", array, (rows + 1, count, *leaf.shape), leaf.dtype.name
+        ),
+        structure,
+        episodes.observations,
+    )
+    lengths = _array("lengths", episodes.lengths, (count,), "int32")
+    if lengths.min() < 1 or lengths.max() > rows:
+        raise ValueError(
+            f"`lengths` must lie in 1 to {rows}, the rows of the record. "
+            f"Received: lengths={lengths.tolist()}"
+        )
+    return Episodes(
+        observations,
+        _array("actions", episodes.actions, (rows, count, *action_shape), action_dtype),
+        _array("rewards", rewards, (rows, count), "float64"),
+        lengths,
+        _array("terminated", episodes.terminated, (count,), "bool"),
+    )
+
+
+def _array(name, values, shape, dtype):
+    values = np.asarray(values)
+    if values.shape != shape:
+        raise ValueError(
+            f"`{name}` must have the shape {shape}. Received: shape {values.shape}. "
+            "Nothing is broadcast: reshape it."
+        )
+    if not np.can_cast(values.dtype, dtype, "same_kind"):
+        raise ValueError(
+            f"`{name}` must be of type {dtype}. Received: {values.dtype}. "
+            "Convert it, so that no fraction is cut in silence."
+        )
+    return np.asarray(values, dtype)

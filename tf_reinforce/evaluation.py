@@ -1,0 +1,62 @@
+"""Figures of finished episodes, under the names used in every log."""
+
+import numpy as np
+
+
+def figures(episodes, success=None):
+    """What a batch of whole episodes amounts to.
+
+    Args:
+        episodes: `Episodes` of NumPy arrays.
+        success: `[B]` float, 1 or 0 per episode, NaN where the environment does not
+            say; `None` for nothing known.
+
+    Returns:
+        Dict of floats: `episode_return` (mean over episodes of the plain sum of
+        rewards), `episode_return_min`, `_max`, `_std` (population deviation),
+        `episode_length` (mean, in steps), `episodes`, `env_steps`, and `success`
+        where the environment reports it.
+    """
+    returns = per_episode(episodes)
+    logs = {
+        "episode_return": returns.mean(),
+        "episode_return_min": returns.min(),
+        "episode_return_max": returns.max(),
+        "episode_return_std": returns.std(),
+        "episode_length": episodes.lengths.mean(),
+        "episodes": len(returns),
+        "env_steps": episodes.lengths.sum(),
+    }
+    logs = {name: float(value) for name, value in logs.items()}
+    return logs if success is None else {**logs, **successes(success)}
+
+
+def successes(success):
+    """`{"success": share}` where the environment reports it, else nothing."""
+    return {} if np.isnan(success).all() else {"success": float(np.nanmean(success))}
+
+
+def rows(episodes, first, update):
+    """`(number, logs)` for each episode, counted from `first`; see `EpisodeCallback`."""
+    return [
+        (
+            first + column,
+            {
+                "episode_return": total,
+                "episode_length": int(episodes.lengths[column]),
+                "terminated": bool(episodes.terminated[column]),
+                "update": update,
+            },
+        )
+        for column, total in enumerate(per_episode(episodes).tolist())
+    ]
+
+
+def per_episode(episodes):
+    """`[B]` float64, the sum of each episode's rewards in the order they came."""
+    return np.array(
+        [
+            float(sum(episodes.rewards[:length, column].tolist()))
+            for column, length in enumerate(episodes.lengths)
+        ]
+    )

@@ -1,0 +1,116 @@
+"""What every head promises."""
+
+import abc
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+class Noise(NamedTuple):
+    """What a head draws for one action: the kind of the numbers and their shape."""
+
+    kind: str  # "uniform" on [0, 1) or "normal"
+    shape: tuple
+
+
+class Head(keras.layers.Layer, abc.ABC):
+    """Turns the outputs of a policy model into a distribution over actions.
+
+    A sample is a function of outputs and noise, so that eager mode, acting and the
+    exported policy draw the same action from the same numbers. Log-probabilities and
+    entropy come from TensorFlow Probability. The *raw* action is what is sampled,
+    stored and scored; `to_environment` turns it into what the environment receives.
+
+    A head works in the type of its outputs: float64 in, float64 out.
+
+    Attributes:
+        outputs_size: Int, how many numbers the policy puts out per observation.
+        noise: `Noise`, what one sample needs.
+        action_shape: Tuple, shape of one raw action.
+        action_dtype: Type of a raw action; `None`: that of the outputs.
+    """
+
+    outputs_size: int
+    noise: Noise
+    action_shape: tuple
+    action_dtype: str | None
+
+    @abc.abstractmethod
+    def distribution(self, outputs):
+        """The `tfd.Distribution` over raw actions for `[..., P]` float outputs.
+
+        Gradients flow from its log-probabilities to the outputs and to the head's
+        own weights: build it inside the tape.
+        """
+
+    @abc.abstractmethod
+    def sample(self, outputs, noise):
+        """The raw actions that this noise picks: `[..., P]`, `[..., *noise.shape]`."""
+
+    @abc.abstractmethod
+    def mode(self, outputs):
+        """The most likely raw actions for `[..., P]` outputs."""
+
+    @abc.abstractmethod
+    def parameters(self, outputs):
+        """The distribution's parameters by name: a dict of `[..., …]` tensors."""
+
+    @abc.abstractmethod
+    def to_environment(self, actions):
+        """Raw actions in the environment's own units, inside its bounds."""
+
+    def check_outputs(self, shape):
+        """Refuses outputs of the wrong width.
+
+        Args:
+            shape: Shape of the policy's outputs, batch axis first.
+
+        Raises:
+            ValueError: with the width expected and received.
+        """
+        if len(shape) != 2 or shape[-1] != self.outputs_size:
+            raise ValueError(
+                f"{self!r} needs a policy that puts out {self.outputs_size} numbers per "
+                f"observation, shape (batch, {self.outputs_size}). "
+                f"Received: a policy whose outputs have the shape {tuple(shape)}. "
+                f"End it with keras.layers.Dense({self.outputs_size})."
+            )
+
+
+    def check_actions(self, actions, lengths):
+        """Refuses raw actions of a record that this head cannot have sampled.
+
+        Args:
+            actions: `[T, B, …]` NumPy array.
+            lengths: `[B]` ints; the padding is not looked at.
+
+        Raises:
+            ValueError: naming the action, the step and the episode.
+        """
+        inside = np.arange(len(actions))[:, None] < lengths
+        possible = self.possible(actions)
+        wrong = np.argwhere(inside & ~possible.reshape(*inside.shape, -1).all(-1))
+        if len(wrong):
+            step, episode = wrong[0]
+            raise ValueError(
+                f"`actions` must be raw actions of {self!r}. Received: "
+                f"{actions[step, episode]} at step {step} of episode {episode}"
+            )
+
+    def possible(self, actions):
+        """Which entries of a NumPy array are raw actions of this head."""
+        return np.isfinite(actions)
+
+
+def positive_size(size):
+    """The size of a head as an int, at least 1."""
+    if isinstance(size, bool) or int(size) != size or size < 1:
+        raise ValueError(f"`size` must be a positive int. Received: size={size!r}")
+    return int(size)
+
+
+def constant(values, like):
+    """A constant in the type of a tensor."""
+    return tf.convert_to_tensor(values, dtype=like.dtype)

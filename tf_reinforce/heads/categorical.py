@@ -1,0 +1,65 @@
+"""One choice among finitely many."""
+
+import keras
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tf_reinforce.heads import base
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Categorical(base.Head):
+    """One of `K` actions; the policy puts out `[..., K]` logits.
+
+        π(a|s) = exp(zₐ) / Σₖ exp(zₖ),    a = arg maxₖ [zₖ - log(-log uₖ)]
+
+    Logits, never probabilities: their gradient, one-hot minus probabilities, is right
+    however sure the policy is.
+
+    Args:
+        size: Positive int, `K`.
+        start: Int, the environment's name for action 0, as in `Discrete(K, start)`.
+            Raw actions always count from 0.
+
+    Example:
+
+    >>> head = Categorical(3, start=5)
+    >>> logits = tf.constant([[0.0, 9.0, 0.0]])
+    >>> head.mode(logits).numpy().tolist(), head.to_environment(head.mode(logits)).numpy().tolist()
+    ([1], [6])
+    """
+
+    action_shape = ()
+    action_dtype = "int32"
+
+    def __init__(self, size, *, start=0, **kwargs):
+        super().__init__(**kwargs)
+        self.size = base.positive_size(size)
+        self.start = int(start)
+        self.outputs_size = self.size
+        self.noise = base.Noise("uniform", (self.size,))
+
+    def distribution(self, outputs):
+        return tfp.distributions.Categorical(logits=outputs)
+
+    def sample(self, outputs, noise):
+        # Gumbel's trick: the largest of logits plus -log(-log u) is a sample.
+        return self.mode(outputs - tf.math.log(-tf.math.log(noise)))
+
+    def mode(self, outputs):
+        return tf.argmax(outputs, axis=-1, output_type=tf.int32)
+
+    def parameters(self, outputs):
+        return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
+
+    def to_environment(self, actions):
+        return tf.cast(actions, tf.int64) + self.start
+
+    def possible(self, actions):
+        return (actions >= 0) & (actions < self.size)
+
+    def get_config(self):
+        return {**super().get_config(), "size": self.size, "start": self.start}
+
+    def __repr__(self):
+        return f"Categorical({self.size}, start={self.start})"

@@ -1,0 +1,200 @@
+"""Gymnasium's spaces: which are understood, and how they are written down."""
+
+import gymnasium as gym
+import keras
+import numpy as np
+import tensorflow as tf
+
+OBSERVATIONS = "Box, and Dict or Tuple of Box, nested to any depth"
+ACTIONS = "Discrete, and Box of a float type"
+
+
+def check_observation_space(space):
+    """Returns the space, or names the part of it that is not supported.
+
+    Raises:
+        ValueError: with the unsupported part and the supported kinds.
+    """
+    for part in keras.tree.flatten(_nest(space)):
+        if not isinstance(part, gym.spaces.Box):
+            raise ValueError(
+                f"Observation space {part!r} is not supported. "
+                f"Supported: {OBSERVATIONS}. Received: {space!r}. "
+                "Wrap the environment with gymnasium.wrappers.FlattenObservation "
+                "or TransformObservation."
+            )
+    return space
+
+
+def check_action_space(space):
+    """Returns the space, or says which action spaces are supported.
+
+    Raises:
+        ValueError: when no head exists for the space.
+    """
+    is_float_box = isinstance(space, gym.spaces.Box) and np.issubdtype(
+        space.dtype, np.floating
+    )
+    if not (is_float_box or isinstance(space, gym.spaces.Discrete)):
+        raise ValueError(
+            f"Action space {space!r} is not supported. Supported: {ACTIONS}. "
+            "Wrap the environment with gymnasium.wrappers.TransformAction, or give "
+            "the agent a head of your own (`head=…`)."
+        )
+    return space
+
+
+def structure(space, float_dtype):
+    """One observation as a structure of `tf.TensorSpec`, without the batch axis.
+
+    Args:
+        space: An observation space.
+        float_dtype: The type in which the policy computes. Real observations are
+            recorded in it, so that acting and learning see the same bits; whole
+            numbers keep their own type.
+
+    Returns:
+        A `tf.TensorSpec`, or dicts and tuples of them as the space nests.
+
+    Example:
+
+    >>> structure(gym.spaces.Dict(speed=gym.spaces.Box(0, 1, (2,))), "float32")
+    {'speed': TensorSpec(shape=(2,), dtype=tf.float32, name=None)}
+    """
+
+    def leaf(box):
+        real = np.issubdtype(box.dtype, np.floating)
+        return tf.TensorSpec(box.shape, float_dtype if real else box.dtype)
+
+    return keras.tree.map_structure(leaf, _nest(space))
+
+
+def of_shapes(shapes, float_dtype):
+    """The same for shapes alone, batch axis first, where no space is known.
+
+    Example:
+
+    >>> of_shapes({"speed": (None, 2)}, "float32")
+    {'speed': TensorSpec(shape=(2,), dtype=tf.float32, name=None)}
+    """
+    if isinstance(shapes, dict):
+        return {key: of_shapes(child, float_dtype) for key, child in shapes.items()}
+    if all(size is None or isinstance(size, int) for size in shapes):
+        return tf.TensorSpec(tuple(shapes)[1:], float_dtype)
+    return tuple(of_shapes(child, float_dtype) for child in shapes)
+
+
+def to_config(space):
+    """The space as plain numbers, strings, lists and dicts; None stays None.
+
+    Example:
+
+    >>> to_config(gym.spaces.Discrete(3, start=1))
+    {'kind': 'Discrete', 'n': 3, 'start': 1}
+    """
+    if space is None:
+        return None
+    if isinstance(space, gym.spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, gym.spaces.Box):
+        return {
+            "kind": "Box",
+            "low": _bound_to_config(space.low),
+            "high": _bound_to_config(space.high),
+            "shape": list(space.shape),
+            "dtype": space.dtype.name,
+        }
+    if isinstance(space, gym.spaces.Dict):
+        parts = {key: to_config(child) for key, child in space.items()}
+        return {"kind": "Dict", "parts": parts}
+    if isinstance(space, gym.spaces.Tuple):
+        return {"kind": "Tuple", "parts": [to_config(child) for child in space]}
+    raise ValueError(f"Space {space!r} cannot be written down.")
+
+
+def from_config(config):
+    """The space that `to_config` wrote; only the kinds named there are built.
+
+    Raises:
+        ValueError: when the kind is unknown.
+    """
+    if config is None or isinstance(config, gym.Space):
+        return config
+    kind = config.get("kind")
+    if kind == "Discrete":
+        return gym.spaces.Discrete(int(config["n"]), start=int(config["start"]))
+    if kind == "Box":
+        shape, dtype = tuple(config["shape"]), np.dtype(config["dtype"])
+        low, high = (
+            np.broadcast_to(np.asarray(config[side]), shape).astype(dtype)
+            for side in ("low", "high")
+        )
+        return gym.spaces.Box(low, high, shape, dtype)
+    if kind == "Dict":
+        parts = {key: from_config(part) for key, part in config["parts"].items()}
+        return gym.spaces.Dict(parts)
+    if kind == "Tuple":
+        return gym.spaces.Tuple([from_config(part) for part in config["parts"]])
+    raise ValueError(
+        "A space's `kind` must be Discrete, Box, Dict or Tuple. "
+        f"Received: kind={kind!r}"
+    )
+
+
+def _bound_to_config(bound):
+    # One number for a uniform bound keeps the file of an image policy small.
+    same = bound.size > 0 and bool(np.all(bound == bound.flat[0]))
+    return bound.flat[0].item() if same else bound.tolist()
+
+
+def expect_spaces(agent_spaces, environment_spaces):
+    """Refuses an environment whose spaces are not those of the agent.
+
+    Args:
+        agent_spaces: `(observation space, action space)` the agent was built for.
+        environment_spaces: The same two of the environment.
+
+    Raises:
+        ValueError: with both spaces, when one of the two differs.
+    """
+    names = ("observation", "action")
+    for name, ours, theirs in zip(names, agent_spaces, environment_spaces, strict=True):
+        if ours is not None and ours != theirs:
+            raise ValueError(
+                f"The agent was made for another {name} space. Expected: {ours!r}. "
+                f"Received: {theirs!r}. Build a new agent for this environment, or "
+                "wrap the environment so that its spaces agree."
+            )
+
+
+def examples(space, float_dtype, count, rng):
+    """`count` plausible observations, stacked; large bounds are not taken at their word.
+
+    Args:
+        space: An observation space.
+        float_dtype: See `structure`.
+        count: Positive int, the length of the leading axis.
+        rng: `np.random.Generator`.
+
+    Returns:
+        The structure of the space, with an array `[count, …]` for each leaf.
+    """
+
+    def draw(box):
+        shape = (count, *box.shape)
+        if np.issubdtype(box.dtype, np.floating):
+            values = np.clip(rng.standard_normal(shape), box.low, box.high)
+            return values.astype(float_dtype)
+        high = np.minimum(box.high.astype("float64") + 1, box.low + 256.0)
+        return np.floor(rng.uniform(box.low, high, shape)).astype(box.dtype)
+
+    return keras.tree.map_structure(draw, _nest(space))
+
+
+def _nest(space):
+    """The space as plain dicts and tuples, with its simple spaces as leaves."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _nest(child) for key, child in space.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_nest(child) for child in space)
+    return space

@@ -1,0 +1,129 @@
+"""The loop around Keras' callbacks. It knows epochs and episodes, and no algorithm."""
+
+import numbers
+
+import keras
+import numpy as np
+
+# A monitoring callback left at `mode="auto"` cannot know which way is up.
+UP = ("episode_return", "episode_return_min", "episode_return_max", "success")
+DOWN = ("value_loss", "gradient_norm")
+
+
+def positive_int(name, value):
+    """`value` as an int of at least 1, or an error that names the argument."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(
+        value, (bool, np.bool_)
+    )
+    if not whole or value < 1:
+        raise ValueError(
+            f"`{name}` must be a whole number of at least 1. "
+            f"Received: {name}={value!r}"
+        )
+    return int(value)
+
+
+def budget(epochs, steps, episodes_per_epoch, steps_per_epoch):
+    """Checks how long to train and how much to collect per epoch.
+
+    Returns:
+        The four numbers; of each pair exactly one is `None`.
+
+    Raises:
+        ValueError: when both or neither of `epochs` and `steps` are given, when both
+            `episodes_per_epoch` and `steps_per_epoch` are, or one is below 1.
+    """
+    if (epochs is None) == (steps is None):
+        raise ValueError(
+            "Give either `epochs` (updates) or `steps` (environment steps). "
+            f"Received: epochs={epochs!r}, steps={steps!r}"
+        )
+    if episodes_per_epoch is not None and steps_per_epoch is not None:
+        raise ValueError(
+            "Give either `episodes_per_epoch` or `steps_per_epoch`. Received: "
+            f"episodes_per_epoch={episodes_per_epoch!r}, "
+            f"steps_per_epoch={steps_per_epoch!r}"
+        )
+    if episodes_per_epoch is None and steps_per_epoch is None:
+        episodes_per_epoch = 16
+    given = dict(
+        epochs=epochs,
+        steps=steps,
+        episodes_per_epoch=episodes_per_epoch,
+        steps_per_epoch=steps_per_epoch,
+    )
+    return [x if x is None else positive_int(name, x) for name, x in given.items()]
+
+
+class CallbackList(keras.callbacks.CallbackList):
+    """Keras' list, which also tells those who listen of every episode."""
+
+    def on_episode_end(self, episode, logs):
+        for callback in self.callbacks:
+            if hasattr(callback, "on_episode_end"):
+                callback.on_episode_end(episode, logs)
+
+
+def run(agent, epoch, validate, callbacks, *, epochs, steps, initial_epoch, freq):
+    """Calls `epoch` until the budget is spent, and tells the callbacks.
+
+    Args:
+        agent: `keras.Model` the callbacks work on.
+        epoch: Function without arguments that makes one update; returns its logs and
+            a list of `(episode, logs)`.
+        validate: Function without arguments that returns logs, or `None`.
+        callbacks: List of Keras callbacks.
+        epochs: Int, the number of the last epoch, or `None`.
+        steps: Int, environment steps instead, or `None`.
+        initial_epoch: Int, the number of the first epoch.
+        freq: Int n, or list of ints: validation after every n-th epoch, or after
+            these (counted from 1, as in Keras).
+
+    Returns:
+        Keras' `History`.
+    """
+    callbacks = CallbackList(
+        _directed(callbacks),
+        add_history=True,
+        model=agent,
+        verbose=0,
+        epochs=epochs,
+        steps=1,
+    )
+    agent.stop_training = False
+    callbacks.on_train_begin()
+    # BackupAndRestore says here where to go on.
+    current, agent._initial_epoch = agent._initial_epoch or initial_epoch, None
+    taken, logs = 0, {}
+    while not agent.stop_training and (
+        current < epochs if steps is None else taken < steps
+    ):
+        callbacks.on_epoch_begin(current)
+        callbacks.on_train_batch_begin(0)
+        logs, episodes = epoch()
+        taken += sum(episode["episode_length"] for _, episode in episodes)
+        for number, episode in episodes:
+            callbacks.on_episode_end(number, episode)
+        callbacks.on_train_batch_end(0, logs)
+        if validate is not None and _due(current + 1, freq):
+            callbacks.on_test_begin()
+            figures = validate()
+            callbacks.on_test_end(figures)
+            logs = {**logs, **{f"val_{name}": x for name, x in figures.items()}}
+        callbacks.on_epoch_end(current, logs)
+        current += 1
+    callbacks.on_train_end(logs)
+    return agent.history
+
+
+def _due(epoch, freq):
+    return epoch in freq if isinstance(freq, (list, tuple, set)) else epoch % freq == 0
+
+
+def _directed(callbacks):
+    for callback in callbacks:
+        if getattr(callback, "mode", None) == "auto":
+            name = callback.monitor.removeprefix("val_")
+            if name in UP or name in DOWN:
+                callback.mode = "max" if name in UP else "min"
+    return list(callbacks)
