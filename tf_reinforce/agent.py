@@ -1,7 +1,7 @@
-"""REINFORCE on one page: what a newcomer reads first.
+"""The agent: REINFORCE as a Keras model.
 
-`Reinforce.gradients` is the algorithm; everything below this floor is mathematics,
-everything above it convenience.
+The algorithm itself is `estimator.Estimator.gradients`; this is its life in Keras:
+built, compiled, fitted on environments, saved, loaded and exported.
 """
 
 import os
@@ -13,21 +13,21 @@ import tensorflow as tf
 
 from tf_reinforce import (
     baselines,
-    callbacks as episode_callbacks,
     checkpoints,
+    estimator,
     evaluation,
     export,
     heads,
-    losses,
     normalization,
+    playing,
     policies,
-    returns as return_functions,
     seeding,
     spaces,
     training,
 )
+from tf_reinforce import callbacks as episode_callbacks
 from tf_reinforce import episodes as records
-from tf_reinforce.collect import acting, fleets, host
+from tf_reinforce.collect import fleets
 
 _WAYS_OUT = (
     "Its head depends on the action space, which is not known yet. Three ways out: "
@@ -36,18 +36,27 @@ _WAYS_OUT = (
     "`Reinforce.for_env(env)`."
 )
 
+_SETTINGS = (
+    "gamma",
+    "gae_lambda",
+    "returns",
+    "discount_states",
+    "scale_advantages",
+    "entropy_coef",
+)
+
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Reinforce(keras.Model):
     """A Keras model that learns from whole episodes with REINFORCE.
 
-        ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - b) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
+        ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
 
     The policy is any Keras model; its outputs become a distribution over actions.
     With γ = 1, with `discount_states=True` or with `returns="whole"` the update is an
-    unbiased estimate of the gradient of the expected discounted return. Without them
+    unbiased estimate of the gradient of the expected discounted return. Otherwise
     (the field's habit, and the default) the factor γᵗ is left out: each step counts
-    as much as the first, and the update follows no function exactly.
+    as much as the first, and the update is not exactly the gradient of anything.
 
     Layers with a training mode (Dropout, BatchNormalization) run in inference mode
     everywhere: the policy that acts and the one that learns must be the same.
@@ -61,8 +70,7 @@ class Reinforce(keras.Model):
         gae_lambda: Float in [0, 1]. Below 1 the return leans on a value baseline:
             less variance, biased unless the value is exact.
         returns: `"to_go"`: an action answers for what follows it. `"whole"`: for
-            the whole episode's return G₀; unbiased for the discounted return, and
-            noisier.
+            the whole episode's return G₀; noisier.
         discount_states: Bool. True weights step t of `"to_go"` by γᵗ.
         scale_advantages: `None`, or `"batch"`: divides by the batch's root mean
             square. With `baseline="mean"` this is z-scoring. Biased.
@@ -124,9 +132,8 @@ class Reinforce(keras.Model):
             normalization.RunningNormalization() if normalize_observations else None
         )
         self.observation_space = self.action_space = None
-        self._acting = {}  # acting programs, by whether they are greedy
-        self._traced = self._functions = None
-        if gae_lambda < 1 and not self.baseline.values_states:
+        self._traced = None
+        if self.gae_lambda < 1 and not self.baseline.values_states:
             raise ValueError(
                 "`gae_lambda` below 1 needs a baseline that values states, "
                 "tfr.baselines.Value(model): without one it would only discount more. "
@@ -137,15 +144,15 @@ class Reinforce(keras.Model):
     def for_env(cls, env, hidden=(64, 64), seed=0, *, learning_rate=1e-2, **kwargs):
         """An agent with a default policy of the right shape, built and compiled.
 
-        Tanh layers with orthogonal weights from the seed; the last one is scaled by
-        0.01, so that training starts from a nearly even policy.
-
         Args:
             env: Whatever `fit` takes.
-            hidden: Sizes of the hidden layers.
+            hidden: Sizes of the hidden tanh layers.
             seed: Int; the initial weights are a function of it.
             learning_rate: Float, of Adam.
             **kwargs: As for `Reinforce`.
+
+        Returns:
+            `Reinforce`.
 
         Example:
 
@@ -158,79 +165,40 @@ class Reinforce(keras.Model):
             observation_space, action_space = fleet.observation_space, fleet.action_space
         head = kwargs.pop("head", None)
         head = head or heads.for_space(spaces.check_action_space(action_space))
-        structure = spaces.structure(observation_space, "float32")
+        structure = spaces.structure(observation_space, keras.config.floatx())
         policy = policies.default(structure, hidden, head.outputs_size, seed)
         agent = cls(policy, head, **kwargs)
         agent._meet(observation_space, action_space)
         agent.compile(optimizer=keras.optimizers.Adam(learning_rate))
         return agent
 
-    # The algorithm
+    # Learning
 
     def gradients(self, episodes):
-        """The policy gradient of one batch of episodes, and what is known about it.
+        """The policy gradient of one batch of episodes. Nothing is changed.
 
-        Nothing is changed. Gradients stop at returns, baseline and values.
+        Gradients stop at returns, baseline and values.
 
         Args:
-            episodes: `Episodes`; a record made by hand is checked by `update`.
+            episodes: `Episodes`; no environment is needed when the head was given.
 
         Returns:
             A list with ∂L/∂w for each of `policy_variables`, where -L is the
-            objective; a list for `baseline.learn`; and a dict of scalars: `loss`,
-            `policy_loss`, `value_loss`, `entropy` (mean over steps, in nats) and
-            `gradient_norm`.
+            objective; a list for `baseline.learn`; and a dict of scalar tensors:
+            `loss`, `policy_loss`, `value_loss`, `entropy` (mean over steps, in nats)
+            and `gradient_norm`.
         """
-        episodes = records.trim(episodes)
-        count = tf.size(episodes.lengths)
-        steps = records.steps(episodes.lengths, tf.shape(episodes.rewards)[0])
-        observations = steps.pick(self._first_rows(episodes.observations))
-        targets, advantages = self._targets(episodes)
-        targets, advantages = steps.pick(targets), steps.pick(advantages)
-
-        with tf.GradientTape() as tape:
-            outputs, values = self._forward(observations)
-            actions = self.head.distribution(outputs)
-            log_probs = actions.log_prob(steps.pick(episodes.actions))
-            entropies = actions.entropy()
-            policy_loss = losses.policy_gradient(log_probs, advantages, count)
-            loss = policy_loss + _sum(self.policy.losses, policy_loss.dtype)
-            if self.entropy_coef:
-                loss += self.entropy_coef * losses.entropy(entropies, count)
-            value_loss = tf.constant(np.nan, loss.dtype)
-            if values is not None:
-                value_loss = losses.value(values, targets, count)
-                loss += self.baseline.loss_weight * value_loss
-            scaled = self._scale_loss(loss)
-        gradients = tape.gradient(scaled, self.policy_variables)
-        unscale = 1.0 / self._scale_loss(tf.ones([], loss.dtype))
-        gradients = [
-            tf.zeros_like(v) if g is None else tf.cast(unscale, g.dtype) * g
-            for g, v in zip(gradients, self.policy_variables, strict=True)
-        ]
-        if self._separate_values:
-            value_loss, baseline_gradients = self.baseline.gradients(
-                self._normalized(observations), targets, count
-            )
-        else:
-            baseline_gradients = []
-        logs = {
-            "loss": loss,
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": tf.reduce_mean(entropies),
-            "gradient_norm": tf.linalg.global_norm(gradients),
-        }
-        return gradients, baseline_gradients, logs
+        self._build_for(episodes)
+        return self._estimator.gradients(self._checked(episodes))
 
     def update(self, episodes):
         """Makes one update from a record, collected here or by you.
 
         Gradients, finite check, step, `baseline.learn`, normaliser, in this order:
-        every part of one update sees the parts as they acted.
+        every part of one update sees the other parts as they acted.
 
         Args:
-            episodes: `Episodes`. No environment is needed when the head was given.
+            episodes: `Episodes`.
 
         Returns:
             Dict of floats under the log keys.
@@ -240,98 +208,49 @@ class Reinforce(keras.Model):
             FloatingPointError: when loss or gradients are not finite. All weights
                 are then as they were.
         """
-        self._ready(episodes)
-        episodes = records.check(
-            episodes,
-            self._structure,
-            self.head.action_shape,
-            self.head.action_dtype or self._float,
-        )
-        self.head.check_actions(episodes.actions, episodes.lengths)
+        self._require_optimizer()
+        self._build_for(episodes)
+        self._build_optimizer()
+        episodes = self._checked(episodes)
         finite, logs = self._update_function()(episodes)
         if not finite:
-            raise FloatingPointError(self._diagnosis(episodes))
-        logs = {name: float(value) for name, value in logs.items()}
-        logs.update(evaluation.figures(episodes))
-        logs["env_steps"] = float(self.env_steps)
-        logs["learning_rate"] = float(self.optimizer.learning_rate)
-        return logs
-
-    def _targets(self, episodes):
-        """Returns and advantages, `[T, B]` each, in the type of the rewards."""
-        rows = tf.shape(episodes.rewards)[0]
-        valid = records.valid(episodes.lengths, rows)
-        rewards = tf.where(valid, episodes.rewards, 0.0)
-        values = self._values(episodes, rewards.dtype)
-        discounts, lambdas = return_functions.coefficients(
-            valid,
-            episodes.lengths,
-            episodes.terminated,
-            self.gamma,
-            self.gae_lambda,
-            rewards.dtype,
-        )
-        targets = return_functions.lambda_returns(
-            rewards, discounts, values[1:], lambdas
-        )
-        credited = targets
-        if self.returns == "whole":
-            credited = tf.where(valid, targets[:1], 0.0)
-        baseline = self.baseline.estimate(credited, valid, values[:-1])
-        advantages = credited - baseline
-        if self.discount_states and self.returns == "to_go":
-            powers = tf.range(tf.cast(rows, rewards.dtype))[:, None]
-            advantages *= tf.constant(self.gamma, rewards.dtype) ** powers
-        if self.scale_advantages == "batch":
-            square = tf.reduce_sum(tf.square(advantages))
-            count = tf.reduce_sum(tf.cast(valid, rewards.dtype))
-            advantages /= tf.sqrt(square / count) + 1e-8
-        return targets, advantages
-
-    def _values(self, episodes, dtype):
-        """`[T + 1, B]`: what a value baseline expects; zeros without one."""
-        rows = tf.shape(episodes.rewards)[0] + 1
-        if not self.baseline.values_states:
-            return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
-        # The observation after the last action counts too: it may be bootstrapped.
-        steps = records.steps(episodes.lengths + 1, rows)
-        observations = steps.pick(episodes.observations)
-        if self._separate_values:
-            values = self.baseline.values(self._normalized(observations))
-        else:
-            _, values = self._forward(observations)
-        return steps.spread(tf.stop_gradient(tf.cast(values, dtype)))
+            raise FloatingPointError(
+                f"Update {int(self.updates)} would not be finite and was not made; all "
+                f"weights are as they were. {self._estimator.blame(episodes)} Try a "
+                "smaller learning rate, `global_clipnorm`, or smaller rewards."
+            )
+        return {
+            **{name: float(value) for name, value in logs.items()},
+            **evaluation.figures(episodes),
+            "env_steps": float(self.env_steps),
+            "learning_rate": float(self.optimizer.learning_rate),
+        }
 
     def _step(self, episodes):
         """One update as a graph: nothing changes unless everything is finite."""
-        gradients, baseline_gradients, logs = self.gradients(episodes)
+        gradients, baseline_gradients, logs = self._estimator.gradients(
+            episodes, self.optimizer.scale_loss
+        )
         finite = tf.math.is_finite(logs["loss"])
-        # Keras' own loss scaling meets overflows by skipping the step itself.
+        # Keras' own loss scaling meets an overflow by skipping the step itself.
         skips = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-        checked = baseline_gradients if skips else [*gradients, *baseline_gradients]
-        for gradient in checked:
+        for gradient in baseline_gradients if skips else gradients + baseline_gradients:
             finite &= tf.reduce_all(tf.math.is_finite(gradient))
 
         def apply():
-            scale = self._scale_loss(tf.ones([], logs["loss"].dtype))
-            self.optimizer.apply(
-                [tf.cast(scale, g.dtype) * g for g in gradients], self.policy_variables
-            )
+            scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
+            self.optimizer.apply(scaled, self.policy_variables)
             self.baseline.learn(baseline_gradients)
             if self.normalizer is not None:
-                steps = records.steps(episodes.lengths, tf.shape(episodes.rewards)[0])
-                self.normalizer.update(
-                    steps.pick(self._first_rows(episodes.observations))
-                )
+                steps = estimator.valid_steps(episodes)
+                self.normalizer.update(steps.pick(estimator.before_actions(episodes)))
+            lengths = tf.cast(episodes.lengths, tf.int64)
             self.updates.assign_add(1)
-            self.episodes_seen.assign_add(tf.size(episodes.lengths, tf.int64))
-            steps = tf.reduce_sum(tf.cast(episodes.lengths, tf.int64))
-            self.env_steps.assign_add(steps)
-            return finite
+            self.episodes_seen.assign_add(tf.size(lengths, tf.int64))
+            self.env_steps.assign_add(tf.reduce_sum(lengths))
+            return True
 
-        return tf.cond(finite, apply, lambda: finite), logs
-
-    # The loop
+        return tf.cond(finite, apply, lambda: False), logs
 
     def fit(
         self,
@@ -361,8 +280,8 @@ class Reinforce(keras.Model):
             steps: Int instead: train until so many environment steps were learned.
             episodes_per_epoch: Int, episodes per update. Defaults to 16.
             steps_per_epoch: Int instead: the fewest episodes with so many steps.
-                Then the number of episodes depends on their lengths, and their mean
-                is biased by a term of order 1 / episodes.
+                Their number then depends on their lengths, and the mean over them is
+                biased by a term of order 1 / episodes.
             num_envs: Int, environments side by side. Does not change the result.
             seed: Int. Same seed, machine and versions: same weights, to the bit.
             callbacks: List of Keras callbacks. Those that monitor a log key of ours
@@ -388,47 +307,46 @@ class Reinforce(keras.Model):
         )
         seed = seeding.check_seed(seed)
         num_envs = training.positive_int("num_envs", num_envs)
-        options = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
+        self._require_optimizer()
+        options = _environment_options(env_kwargs, max_episode_steps)
 
         def epoch():
             began = time.perf_counter()
-            collected = self._collect(
-                fleet, "training", self.updates, seed, episodes, batch_steps
+            address = "training", self.updates, seed
+            played = self._player.collect(
+                fleet, *address, episodes=episodes, steps=batch_steps
             )
             first, update = int(self.episodes_seen), int(self.updates)
-            logs = self.update(collected.episodes)
-            logs.update(evaluation.successes(collected.success))
-            taken = int(collected.episodes.lengths.sum())
+            logs = self.update(played.episodes)
+            logs.update(evaluation.successes(played.success))
+            taken = int(played.episodes.lengths.sum())
             logs["steps_per_second"] = taken / (time.perf_counter() - began)
-            return logs, evaluation.rows(collected.episodes, first, update)
+            return logs, evaluation.rows(played.episodes, first, update)
 
         def validate():
+            address = "validation", self.updates, seed
             return self._play(
-                validation_env,
-                "validation",
-                self.updates,
-                seed,
-                validation_episodes,
-                num_envs,
-                options,
+                validation_env, address, validation_episodes, num_envs, options
             )
 
-        callbacks = list(callbacks or [])
+        listening = list(callbacks or [])
         if verbose:
-            callbacks.append(episode_callbacks.ProgressLine())
+            listening.append(episode_callbacks.ProgressLine())
         with fleets.open_fleet(env, num_envs, **options) as fleet:
             self._meet(fleet.observation_space, fleet.action_space)
-            self._ready()
+            self._build_optimizer()
             return training.run(
                 self,
                 epoch,
                 validate if validation_env is not None else None,
-                callbacks,
+                listening,
                 epochs=epochs,
                 steps=steps,
                 initial_epoch=initial_epoch,
                 freq=validation_freq,
             )
+
+    # Playing
 
     def evaluate(
         self,
@@ -459,11 +377,9 @@ class Reinforce(keras.Model):
             `episode_length`, `episodes`, `env_steps`, and `success` where the
             environment reports it.
         """
-        options = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
-        seed = seeding.check_seed(seed)
-        return self._play(
-            env, "evaluation", 0, seed, episodes, num_envs, options, deterministic
-        )
+        address = "evaluation", 0, seeding.check_seed(seed)
+        options = _environment_options(env_kwargs, max_episode_steps)
+        return self._play(env, address, episodes, num_envs, options, deterministic)
 
     def act(self, observations, deterministic=False, seed=None):
         """Actions for a batch of observations, ready for the environment.
@@ -476,17 +392,33 @@ class Reinforce(keras.Model):
 
         Returns:
             `[N, …]` NumPy array in the environment's units and type.
+
+        Raises:
+            ValueError: when the agent is not built, or the batch is misshapen.
+            FloatingPointError: when the policy's outputs are not finite.
         """
-        if not self.built:
-            raise ValueError(f"The agent is not built. {_WAYS_OUT}")
-        observations = self._batch(observations)
-        functions = self._endpoints()
+        self._require_built()
+        observations = self._player.batch(observations)
+        functions = self._player.functions(self.action_space)
+        parameters = functions["distribution"](observations).values()
+        if not all(np.isfinite(parameter).all() for parameter in parameters):
+            raise FloatingPointError(
+                "The policy's outputs are not finite: there is no action to take. "
+                "Look at the observations, and at the agent's weights."
+            )
         if deterministic:
             return functions["act"](observations)["action"].numpy()
         if seed is None:
-            seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1)
+            seed = np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1
         seed = tf.constant(seeding.check_seed(seed), tf.int64)
         return functions["sample"](observations, seed)["action"].numpy()
+
+    def _play(self, env, address, episodes, num_envs, options, greedy=True):
+        episodes = training.positive_int("episodes", episodes)
+        num_envs = min(training.positive_int("num_envs", num_envs), episodes)
+        with fleets.open_fleet(env, num_envs, **options) as fleet:
+            self._meet(fleet.observation_space, fleet.action_space)
+            return self._player.play(fleet, *address, episodes=episodes, greedy=greedy)
 
     # Being a Keras model
 
@@ -495,16 +427,16 @@ class Reinforce(keras.Model):
             raise ValueError(f"The agent cannot be built. {_WAYS_OUT}")
         if not self.policy.built:
             self.policy.build(observations_shape)
-        double = any(w.dtype == "float64" for w in self.policy.weights)
+        double = any(weight.dtype == "float64" for weight in self.policy.weights)
         self._float = "float64" if double else "float32"
         self._structure = (
-            spaces.structure(self.observation_space, self._float)
-            if self.observation_space is not None
-            else spaces.of_shapes(observations_shape, self._float)
+            spaces.of_shapes(observations_shape, self._float)
+            if self.observation_space is None
+            else spaces.structure(self.observation_space, self._float)
         )
         if self.head is None:
             self.head = heads.for_space(self.action_space, dtype=self._float)
-        if self.normalizer is not None and not self.normalizer.built:
+        if self.normalizer is not None:
             self.normalizer.build(observations_shape)
         self._check_policy()
         if not self.head.built:
@@ -515,18 +447,19 @@ class Reinforce(keras.Model):
         self.updates = self.add_weight(name="updates", **count)
         self.episodes_seen = self.add_weight(name="episodes_seen", **count)
         self.env_steps = self.add_weight(name="env_steps", **count)
+        self._assemble()
         policies.announce_inference(self.policy)
 
     def call(self, observations, training=False):
-        return self._forward(observations)[0]
+        return self._estimator.forward(observations)[0]
 
     @property
     def policy_variables(self):
         """The trainable weights of policy and head, which the optimizer owns."""
-        return [*self.policy.trainable_variables, *self.head.trainable_variables]
+        return self._estimator.variables
 
     def save(self, filepath, overwrite=True, **kwargs):
-        """Writes the whole agent to a `.keras` file: all that decides and all that learns.
+        """Writes the agent to a `.keras` file: all that decides and all that learns.
 
         The file appears whole or not at all; one that was there stays until then.
 
@@ -540,18 +473,12 @@ class Reinforce(keras.Model):
             raise ValueError(
                 f"An agent is saved to a file that ends in .keras. Received: {path!r}"
             )
-        if not self.built:
-            raise ValueError(f"The agent is not built. {_WAYS_OUT}")
-        if not overwrite and os.path.exists(path):
-            raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it.")
-        with checkpoints.replacing(path) as aside:
+        self._require_built()
+        with checkpoints.replacing(path, overwrite) as aside:
             super().save(aside, **kwargs)
 
     def save_weights(self, filepath, overwrite=True, **kwargs):
-        path = os.fspath(filepath)
-        if not overwrite and os.path.exists(path):
-            raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it.")
-        with checkpoints.replacing(path) as aside:
+        with checkpoints.replacing(filepath, overwrite) as aside:
             super().save_weights(aside, **kwargs)
 
     def export(self, filepath, format="tf_saved_model"):
@@ -568,11 +495,11 @@ class Reinforce(keras.Model):
             format: `"tf_saved_model"`.
         """
         _one_of("format", format, ("tf_saved_model",))
-        if not self.built:
-            raise ValueError(f"The agent is not built. {_WAYS_OUT}")
+        self._require_built()
         deciding = [self.policy, self.head, self.normalizer]
         layers = [layer for layer in deciding if layer is not None and layer.variables]
-        export.saved_model(filepath, self._endpoints(), layers)
+        functions = self._player.functions(self.action_space)
+        export.saved_model(filepath, functions, layers)
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object
@@ -581,12 +508,7 @@ class Reinforce(keras.Model):
             "policy": serialize(self.policy),
             "head": serialize(self.head),
             "baseline": serialize(self.baseline),
-            "gamma": self.gamma,
-            "gae_lambda": self.gae_lambda,
-            "returns": self.returns,
-            "discount_states": self.discount_states,
-            "scale_advantages": self.scale_advantages,
-            "entropy_coef": self.entropy_coef,
+            **{name: getattr(self, name) for name in _SETTINGS},
             "normalize_observations": self.normalize_observations,
             "observation_space": spaces.to_config(self.observation_space),
             "action_space": spaces.to_config(self.action_space),
@@ -607,35 +529,24 @@ class Reinforce(keras.Model):
         # drop the state it saved.
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built and self.optimizer is not None:
-            self.optimizer.build(self.policy_variables)
+            self._build_optimizer()
 
-    # What the parts above lean on
-
-    def _forward(self, observations):
-        """Outputs `[N, P]` and values `[N]`, or `None` where the policy has none."""
-        outputs = self.policy(self._normalized(observations), training=False)
-        values = None
-        if isinstance(outputs, dict):
-            outputs, values = outputs["outputs"], outputs["values"][:, 0]
-        if outputs.dtype in (tf.float16, tf.bfloat16):
-            outputs = tf.cast(outputs, tf.float32)
-        if values is not None:
-            values = tf.cast(values, outputs.dtype)
-        return outputs, values
-
-    def _normalized(self, observations):
-        return observations if self.normalizer is None else self.normalizer(observations)
-
-    def _first_rows(self, observations):
-        return keras.tree.map_structure(lambda array: array[:-1], observations)
-
-    def _scale_loss(self, loss):
-        optimizer = getattr(self, "optimizer", None)
-        return loss if optimizer is None else optimizer.scale_loss(loss)
-
-    @property
-    def _separate_values(self):
-        return self.baseline.values_states and self.baseline.model is not None
+    def _assemble(self):
+        """The estimator and the player: plain objects around the parts."""
+        settings = {name: getattr(self, name) for name in _SETTINGS}
+        self._estimator = estimator.Estimator(
+            self.policy, self.head, self.baseline, self.normalizer, settings
+        )
+        deciding = [*self.policy.variables, *self.head.variables]
+        if self.normalizer is not None:
+            deciding += self.normalizer.acting_variables
+        self._player = playing.Player(
+            lambda observations: self._estimator.forward(observations)[0],
+            self.head,
+            deciding,
+            self._structure,
+            self._float,
+        )
 
     def _meet(self, observation_space, action_space):
         """Takes the spaces of an environment, or refuses other ones than before."""
@@ -646,24 +557,30 @@ class Reinforce(keras.Model):
         self.observation_space, self.action_space = met
         if not self.built:
             structure = spaces.structure(observation_space, "float32")
+            self.build(keras.tree.map_structure(lambda x: (None, *x.shape), structure))
+
+    def _build_for(self, episodes):
+        if not self.built:
             self.build(
-                keras.tree.map_structure(lambda x: (None, *x.shape), structure)
+                keras.tree.map_structure(
+                    lambda array: (None, *np.shape(array)[2:]), episodes.observations
+                )
             )
 
-    def _ready(self, episodes=None):
-        """Whatever an update needs: built, compiled, and the optimizer's state made."""
+    def _build_optimizer(self):
+        if not self.optimizer.built:
+            self.optimizer.build(self.policy_variables)
+
+    def _require_optimizer(self):
         if getattr(self, "optimizer", None) is None:
             raise ValueError(
                 "The agent is not compiled. Call "
                 "`agent.compile(optimizer=keras.optimizers.Adam(1e-2))` first."
             )
+
+    def _require_built(self):
         if not self.built:
-            shapes = keras.tree.map_structure(
-                lambda array: (None, *np.shape(array)[2:]), episodes.observations
-            )
-            self.build(shapes)
-        if not self.optimizer.built:
-            self.optimizer.build(self.policy_variables)
+            raise ValueError(f"The agent is not built. {_WAYS_OUT}")
 
     def _check_policy(self):
         outputs = policies.try_out(self.policy, self._structure)
@@ -677,137 +594,27 @@ class Reinforce(keras.Model):
             )
         self.head.check_outputs((outputs["outputs"] if shared else outputs).shape)
 
+    def _checked(self, episodes):
+        action_dtype = self.head.action_dtype or self._float
+        episodes = records.check(
+            episodes, self._structure, self.head.action_shape, action_dtype
+        )
+        self.head.check_actions(episodes.actions, episodes.lengths)
+        return episodes
+
     def _update_function(self):
         """The traced update; made anew only for another optimizer or other weights."""
         key = (self.optimizer, *map(id, self.policy_variables))
         if self._traced is None or self._traced[0] != key:
-            spec = tf.TensorSpec
-            record = records.Episodes(
-                keras.tree.map_structure(
-                    lambda x: spec((None, None, *x.shape), x.dtype), self._structure
-                ),
-                spec(
-                    (None, None, *self.head.action_shape),
-                    self.head.action_dtype or self._float,
-                ),
-                spec((None, None), tf.float64),
-                spec((None,), tf.int32),
-                spec((None,), tf.bool),
+            action_dtype = self.head.action_dtype or self._float
+            record = records.signature(
+                self._structure, self.head.action_shape, action_dtype
             )
             function = tf.function(
                 self._step, input_signature=[record], autograph=False
             )
             self._traced = (key, function)
         return self._traced[1]
-
-    def _collect(self, fleet, purpose, update, seed, episodes, steps, greedy=False):
-        if greedy not in self._acting:
-            self._acting[greedy] = self._make_acting(greedy)
-        structure = fleet.prepare(self._float)
-        return host.collect(
-            fleet,
-            structure,
-            self._acting[greedy].rows(fleet.size),
-            self.head,
-            self._float,
-            seed=seed,
-            purpose=purpose,
-            update=int(update),
-            episodes=episodes,
-            steps=steps,
-            deterministic=greedy,
-        )
-
-    def _play(
-        self, env, purpose, update, seed, episodes, num_envs, options, greedy=True
-    ):
-        episodes = training.positive_int("episodes", episodes)
-        num_envs = min(training.positive_int("num_envs", num_envs), episodes)
-        with fleets.open_fleet(env, num_envs, **options) as fleet:
-            self._meet(fleet.observation_space, fleet.action_space)
-            played = self._collect(fleet, purpose, update, seed, episodes, None, greedy)
-        return evaluation.figures(played.episodes, played.success)
-
-    def _make_acting(self, greedy):
-        rng = seeding.generator(0, "parity")
-        return acting.Acting(
-            lambda observations: self._forward(observations)[0],
-            self.head,
-            self._structure,
-            self._float,
-            [
-                *self.policy.variables,
-                *self.head.variables,
-                *(self.normalizer.acting_variables if self.normalizer else ()),
-            ],
-            spaces.examples(self.observation_space, self._float, 8, rng),
-            rng.random((8, *self.head.noise.shape)).astype(self._float),
-            greedy,
-        )
-
-    def _endpoints(self):
-        if self._functions is None:
-            action_dtype = self.head.action_dtype or self._float
-            if self.action_space is not None:
-                action_dtype = self.action_space.dtype
-            self._functions = export.endpoints(
-                lambda observations: self._forward(observations)[0],
-                self.head,
-                self._structure,
-                action_dtype,
-                self._float,
-            )
-        return self._functions
-
-    def _batch(self, observations):
-        def tensor(leaf, array):
-            array = np.asarray(array)
-            if array.shape[1:] != tuple(leaf.shape) or array.ndim != len(leaf.shape) + 1:
-                raise ValueError(
-                    "`observations` must be a batch of shape "
-                    f"{(None, *leaf.shape)}. Received: shape {array.shape}. "
-                    "Give a single observation as `observation[None]`."
-                )
-            return tf.constant(array, leaf.dtype)
-
-        return keras.tree.map_structure(tensor, self._structure, observations)
-
-    def _diagnosis(self, episodes):
-        """Names the first step, and the variable, at which an update is not finite."""
-        episodes = records.trim(episodes)
-        steps = records.steps(episodes.lengths, tf.shape(episodes.rewards)[0])
-        observations = steps.pick(self._first_rows(episodes.observations))
-        outputs, _ = self._forward(observations)
-        actions = self.head.distribution(outputs)
-        log_probs = actions.log_prob(steps.pick(episodes.actions))
-        _, advantages = self._targets(episodes)
-        suspects = {
-            "observation": keras.tree.flatten(observations)[0],
-            "reward": steps.pick(episodes.rewards),
-            "outputs": outputs,
-            "log-probability": log_probs,
-            "advantage": steps.pick(advantages),
-        }
-        blame = ""
-        for name, values in suspects.items():
-            rows = np.reshape(values, (len(values), -1))
-            wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-            if len(wrong):
-                step, episode = steps.addresses[wrong[0]].numpy()
-                value = np.asarray(values)[wrong[0]]
-                blame = f" In episode {episode}, step {step}, the {name} is {value}."
-                break
-        gradients, baseline_gradients, _ = self.gradients(episodes)
-        trained = [*self.policy_variables, *self.baseline.trainable_variables]
-        for variable, gradient in zip(trained, [*gradients, *baseline_gradients]):
-            if not np.isfinite(gradient).all():
-                blame += f" The gradient of {variable.path} is not finite."
-                break
-        return (
-            f"Update {int(self.updates)} would not be finite and was not made; all "
-            f"weights are as they were.{blame} Try a smaller learning rate, "
-            "`global_clipnorm`, or smaller rewards."
-        )
 
 
 def load(path, custom_objects=None):
@@ -834,8 +641,10 @@ def load(path, custom_objects=None):
     return agent
 
 
-def _sum(tensors, dtype):
-    return tf.add_n([tf.zeros([], dtype), *(tf.cast(x, dtype) for x in tensors)])
+def _environment_options(env_kwargs, max_episode_steps):
+    if max_episode_steps is not None:
+        max_episode_steps = training.positive_int("max_episode_steps", max_episode_steps)
+    return {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
 
 
 def _instance(name, value, kind):

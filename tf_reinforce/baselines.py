@@ -38,7 +38,7 @@ class Baseline(keras.layers.Layer, abc.ABC):
         """
 
     def gradients(self, observations, returns, episodes):
-        """The baseline's own loss and gradients; zero and none where it has no weights.
+        """The baseline's own loss and gradients; NaN and none where it has no weights.
 
         Args:
             observations: `[N, …]`, of the valid steps, as the policy sees them.
@@ -48,7 +48,7 @@ class Baseline(keras.layers.Layer, abc.ABC):
         Returns:
             Scalar loss, and a list of gradients for `learn`.
         """
-        return tf.zeros([], returns.dtype), []
+        return tf.constant(float("nan"), returns.dtype), []
 
     def learn(self, gradients):
         """Takes one step along the gradients, once they are known to be finite."""

@@ -8,7 +8,7 @@ import zipfile
 
 
 @contextlib.contextmanager
-def replacing(path):
+def replacing(path, overwrite=True):
     """Yields a path beside `path`; what was written there takes its place at the end.
 
     A kill, a full disk or an exception on the way leaves the previous file as it was
@@ -16,9 +16,13 @@ def replacing(path):
 
     Args:
         path: Path of the file. Its folder is made if it does not exist.
+        overwrite: Bool. False refuses to replace a file.
 
     Yields:
-        Path with the same ending, in the same folder.
+        Path with the same name, in a folder of its own beside it.
+
+    Raises:
+        FileExistsError: when the file exists and `overwrite` is False.
 
     Example:
 
@@ -30,6 +34,8 @@ def replacing(path):
     '1 2 3'
     """
     path = os.path.abspath(os.fspath(path))
+    if os.path.exists(path) and not overwrite:
+        raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it.")
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
     # A folder of its own: Keras wants the ending, and may write more than one file.

@@ -88,6 +88,20 @@ def trim(episodes):
     )
 
 
+def signature(structure, action_shape, action_dtype):
+    """The record as `tf.TensorSpec`s for any number of steps and episodes."""
+    spec = tf.TensorSpec
+    return Episodes(
+        keras.tree.map_structure(
+            lambda leaf: spec((None, None, *leaf.shape), leaf.dtype), structure
+        ),
+        spec((None, None, *action_shape), action_dtype),
+        spec((None, None), tf.float64),
+        spec((None,), tf.int32),
+        spec((None,), tf.bool),
+    )
+
+
 def check(episodes, structure, action_shape, action_dtype):
     """Returns the record as NumPy arrays of the expected types, or refuses it.
 

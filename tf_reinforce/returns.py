@@ -111,7 +111,8 @@ def coefficients(valid, lengths, terminated, gamma, gae_lambda, dtype):
     Example:
 
     >>> both = tf.constant([[True, True], [True, True]])
-    >>> discounts, lambdas = coefficients(both, [2, 2], [True, False], 0.9, 1.0, tf.float64)
+    >>> terminated = [True, False]
+    >>> discounts, lambdas = coefficients(both, [2, 2], terminated, 0.9, 1.0, "float64")
     >>> discounts.numpy().tolist(), lambdas.numpy().tolist()
     ([[0.9, 0.9], [0.0, 0.9]], [[1.0, 1.0], [1.0, 0.0]])
     """

@@ -5,6 +5,7 @@ weights) and run by LiteRT; after an update only the weights are handed over ane
 What LiteRT cannot run, or runs differently, is left to a compiled TensorFlow function.
 """
 
+import contextlib
 import logging
 
 import keras
@@ -123,7 +124,8 @@ class Acting:
         if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
             raise ValueError("a layer keeps weights that are not Keras variables")
         self.conversions += 1
-        return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
+        with _quiet("absl"):  # it would have us convert by way of a SavedModel
+            return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
     def _compare(self, examples, noise):
         """Both engines must say the same on the examples."""
@@ -134,6 +136,17 @@ class Acting:
         for name, a, b in zip(FIELDS, ours, theirs, strict=True):
             if not np.allclose(a, b, rtol=1e-4, atol=1e-5):
                 raise ValueError(f"LiteRT gives another `{name}` than Keras")
+
+
+@contextlib.contextmanager
+def _quiet(name):
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class _LiteRows:

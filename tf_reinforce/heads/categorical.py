@@ -25,7 +25,8 @@ class Categorical(base.Head):
 
     >>> head = Categorical(3, start=5)
     >>> logits = tf.constant([[0.0, 9.0, 0.0]])
-    >>> head.mode(logits).numpy().tolist(), head.to_environment(head.mode(logits)).numpy().tolist()
+    >>> raw = head.mode(logits)
+    >>> raw.numpy().tolist(), head.to_environment(raw).numpy().tolist()
     ([1], [6])
     """
 

@@ -1,0 +1,20 @@
+"""The suite lives in a stricter world than its users: warnings are errors."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import pytest
+import tensorflow as tf
+
+
+@pytest.fixture(autouse=True)
+def fresh_world():
+    """Every test starts from the same numbers and leaves no global setting behind."""
+    keras.utils.set_random_seed(0)
+    floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
+    yield
+    keras.config.set_floatx(floatx)
+    keras.config.set_dtype_policy(policy)
+    tf.config.run_functions_eagerly(False)

@@ -1,0 +1,186 @@
+"""The command line: `tf-reinforce`, also `python -m tf_reinforce`.
+
+Everything heavy is imported inside the verbs, so that `--help` answers at once.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+from tf_reinforce import __version__
+
+INTERRUPTED = 130
+
+
+def main(arguments=None):
+    """Runs one verb; returns the exit code.
+
+    Returns:
+        0; 1 when the environment or the numbers failed; 2 for a wrong request;
+        130 after Ctrl-C.
+    """
+    options = _parser().parse_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        return options.verb(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        print(f"tf-reinforce: {error}", file=sys.stderr)
+        return code
+
+
+def _exit_code(error):
+    """The exit code for an error that explains itself; `None` for a bug of ours."""
+    import gymnasium
+
+    from tf_reinforce.collect import host
+
+    wrong = (ValueError, TypeError, OSError, ImportError, gymnasium.error.Error)
+    failed = (host.EnvironmentFault, FloatingPointError)
+    return 1 if isinstance(error, failed) else 2 if isinstance(error, wrong) else None
+
+
+def train(options):
+    from tf_reinforce import agent as agents
+    from tf_reinforce import runs, seeding
+
+    seed = seeding.check_seed(options.seed)
+    target = options.target_return
+    if target is None:
+        target = runs.target_of(options.env)
+    chosen = dict(
+        gamma=options.gamma,
+        learning_rate=options.learning_rate,
+        hidden=tuple(options.hidden),
+        baseline=None if options.baseline == "none" else options.baseline,
+        entropy_coef=options.entropy_coef,
+        normalize_observations=options.normalize_observations,
+    )
+    names = (
+        "epochs",
+        "steps",
+        "episodes_per_epoch",
+        "steps_per_epoch",
+        "num_envs",
+        "max_episode_steps",
+    )
+    fit = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
+    directory = runs.new_directory(options.run_dir, options.env, seed)
+    result = runs.train(
+        options.env, directory, agent=chosen, fit=fit, target=target, seed=seed
+    )
+    _summary(options, directory, target, result)
+    if options.export is not None:
+        agents.load(runs.agent_file(directory)).export(options.export)
+        print(f"exported to {options.export}")
+    return INTERRUPTED if result["interrupted"] else 0
+
+
+def _summary(options, directory, target, result):
+    figures = result["evaluation"]
+    if figures is None:
+        print(f"interrupted after {result['updates']} updates; saved in {directory}")
+        return
+    mean, deviation = figures["episode_return"], figures["episode_return_std"]
+    verdict = ""
+    if target is not None:
+        verdict = f", target {target:g} {'reached' if mean >= target else 'missed'}"
+    print(
+        f"\n{options.env}: return {mean:.1f} ± {deviation:.1f} over "
+        f"{figures['episodes']:.0f} fresh episodes{verdict}\n"
+        f"trained {result['updates']} updates, {result['env_steps']:,} steps, "
+        f"{result['seconds']:.1f} s with {result['evaluations']} evaluations\n"
+        f"saved in {directory}\n\nnext:\n"
+        f"  tf-reinforce evaluate {directory} --episodes 1000\n"
+        f"  tf-reinforce export {directory} --out {directory}/policy"
+    )
+
+
+def evaluate(options):
+    from tf_reinforce import agent as agents
+    from tf_reinforce import runs
+
+    env = options.env or runs.environment_of(options.run)
+    if env is None:
+        raise ValueError(
+            f"{options.run} does not say which environment to evaluate on, or names "
+            "a module, which is never imported on the word of a file. Give --env."
+        )
+    agent = agents.load(runs.agent_file(options.run))
+    figures = agent.evaluate(
+        env,
+        options.episodes,
+        deterministic=not options.stochastic,
+        seed=options.seed,
+        num_envs=options.num_envs,
+    )
+    print(json.dumps(figures, indent=2))
+    return 0
+
+
+def export(options):
+    from tf_reinforce import agent as agents
+    from tf_reinforce import runs
+
+    agents.load(runs.agent_file(options.run)).export(options.out)
+    print(f"exported to {options.out}: act, sample, distribution, log_prob")
+    return 0
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="tf-reinforce", description="REINFORCE for people who think in Keras."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    _train_parser(verbs)
+
+    verb = verbs.add_parser("evaluate", help="play episodes with a trained agent")
+    verb.set_defaults(verb=evaluate)
+    verb.add_argument("run", metavar="RUN", help="run directory or agent file")
+    verb.add_argument("--episodes", type=int, default=100)
+    verb.add_argument("--env", help="environment id; a run directory names its own")
+    verb.add_argument("--seed", type=int, default=0)
+    verb.add_argument("--num-envs", type=int, default=8)
+    verb.add_argument(
+        "--stochastic", action="store_true", help="sample actions instead of the mode"
+    )
+
+    verb = verbs.add_parser("export", help="write a SavedModel of the policy")
+    verb.set_defaults(verb=export)
+    verb.add_argument("run", metavar="RUN", help="run directory or agent file")
+    verb.add_argument("--out", required=True, metavar="DIR", help="folder to write")
+    return parser
+
+
+def _train_parser(verbs):
+    verb = verbs.add_parser(
+        "train",
+        help="train an agent on an environment",
+        description="Without --epochs or --steps, training ends when an evaluation "
+        "over 100 episodes reaches the target return, or after 300 updates.",
+    )
+    verb.set_defaults(verb=train)
+    add = verb.add_argument
+    add("env", metavar="ENV", help="environment id, also module:Id-v0")
+    add("--epochs", type=int, help="updates to make")
+    add("--steps", type=int, help="environment steps to learn from, instead")
+    add("--episodes-per-epoch", type=int, help="episodes per update (16)")
+    add("--steps-per-epoch", type=int, help="steps per update, instead")
+    add("--num-envs", type=int, default=8, help="environments side by side")
+    add("--seed", type=int, default=0)
+    add("--learning-rate", type=float, default=1e-2)
+    add("--gamma", type=float, default=0.99)
+    add("--hidden", type=int, nargs="*", default=[64, 64], help="hidden layer sizes")
+    add("--baseline", choices=("leave_one_out", "mean", "none"), default="leave_one_out")
+    add("--entropy-coef", type=float, default=0.0)
+    add("--normalize-observations", action="store_true")
+    add("--max-episode-steps", type=int, help="a time limit of your own")
+    add("--target-return", type=float, help="the environment's own threshold if left out")
+    add("--run-dir", metavar="DIR", help="folder of this run (runs/ENV/DATE_seedN)")
+    add("--export", metavar="DIR", help="also write the best policy as a SavedModel")

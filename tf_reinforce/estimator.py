@@ -1,0 +1,196 @@
+"""The algorithm on one page: from a batch of episodes to the policy gradient.
+
+Read `Estimator.gradients` first. Everything below this floor is mathematics,
+everything above it is convenience.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import episodes as records
+from tf_reinforce import losses
+from tf_reinforce import returns as return_functions
+
+
+class Estimator:
+    """REINFORCE as a pure function of a policy, its parts and a record.
+
+        ∇J ≈ 1/E Σₑ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ)
+
+    Args:
+        policy: Keras model from observations to outputs, or to a dict with
+            `"outputs"` and `"values"`.
+        head: `heads.Head`.
+        baseline: `baselines.Baseline`.
+        normalizer: `normalization.RunningNormalization` or `None`.
+        settings: Dict with `gamma`, `gae_lambda`, `returns`, `discount_states`,
+            `scale_advantages` and `entropy_coef`; see `Reinforce`.
+    """
+
+    def __init__(self, policy, head, baseline, normalizer, settings):
+        self.policy = policy
+        self.head = head
+        self.baseline = baseline
+        self.normalizer = normalizer
+        self.settings = dict(settings)
+
+    @property
+    def variables(self):
+        """The trainable weights of policy and head."""
+        return [*self.policy.trainable_variables, *self.head.trainable_variables]
+
+    def gradients(self, episodes, scale_loss=tf.identity):
+        """The policy gradient of a batch of episodes, and what is known about it.
+
+        Args:
+            episodes: `Episodes`, checked.
+            scale_loss: Function by which an optimizer makes a loss larger to save
+                small gradients; undone in the result.
+
+        Returns:
+            A list with ∂L/∂w for each of `variables`, where -L is the objective; a
+            list for `baseline.learn`; and a dict of scalars.
+        """
+        episodes = records.trim(episodes)
+        count = tf.size(episodes.lengths)
+        targets, advantages = self.targets(episodes)
+        steps = valid_steps(episodes)  # N of them: padding ends here
+        observations = steps.pick(before_actions(episodes))
+        targets, advantages = steps.pick(targets), steps.pick(advantages)
+
+        with tf.GradientTape() as tape:
+            outputs, values = self.forward(observations)
+            actions = self.head.distribution(outputs)
+            log_probs = actions.log_prob(steps.pick(episodes.actions))
+            entropies = actions.entropy()
+            policy_loss = losses.policy_gradient(log_probs, advantages, count)
+            loss = policy_loss + self._penalties(policy_loss.dtype)
+            if self.settings["entropy_coef"]:
+                bonus = losses.entropy(entropies, count)
+                loss += self.settings["entropy_coef"] * bonus
+            if values is not None:
+                value_loss = losses.value(values, targets, count)
+                loss += self.baseline.loss_weight * value_loss
+            scaled = scale_loss(loss)
+        gradients = tape.gradient(
+            scaled, self.variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        scale = scale_loss(tf.ones([], loss.dtype))
+        gradients = [gradient / tf.cast(scale, gradient.dtype) for gradient in gradients]
+
+        baseline_gradients = []
+        if values is None:
+            value_loss, baseline_gradients = self.baseline.gradients(
+                self._normalized(observations), targets, count
+            )
+        return gradients, baseline_gradients, {
+            "loss": loss,
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": tf.reduce_mean(entropies),
+            "gradient_norm": tf.linalg.global_norm(gradients),
+        }  # fmt: skip
+
+    def targets(self, episodes):
+        """Returns and advantages, `[T, B]` each, in the type of the rewards."""
+        rows = tf.shape(episodes.rewards)[0]
+        valid = records.valid(episodes.lengths, rows)
+        rewards = tf.where(valid, episodes.rewards, 0.0)
+        values = self._values(episodes, rewards.dtype)
+        discounts, lambdas = return_functions.coefficients(
+            valid,
+            episodes.lengths,
+            episodes.terminated,
+            self.settings["gamma"],
+            self.settings["gae_lambda"],
+            rewards.dtype,
+        )
+        targets = return_functions.lambda_returns(
+            rewards, discounts, values[1:], lambdas
+        )
+        credited = targets
+        if self.settings["returns"] == "whole":
+            credited = tf.where(valid, targets[:1], 0.0)
+        advantages = credited - self.baseline.estimate(credited, valid, values[:-1])
+        if self.settings["discount_states"] and self.settings["returns"] == "to_go":
+            gamma = tf.constant(self.settings["gamma"], rewards.dtype)
+            advantages *= gamma ** tf.range(tf.cast(rows, rewards.dtype))[:, None]
+        if self.settings["scale_advantages"] == "batch":
+            steps = tf.reduce_sum(tf.cast(valid, rewards.dtype))
+            advantages /= tf.norm(advantages) / tf.sqrt(steps) + 1e-8
+        return targets, advantages
+
+    def forward(self, observations):
+        """Outputs `[N, P]`, and values `[N]` or `None` where the policy has none.
+
+        Layers with a training mode are in inference mode; half precision ends here.
+        """
+        outputs, values = self.policy(self._normalized(observations), training=False), None
+        if isinstance(outputs, dict):
+            outputs, values = outputs["outputs"], outputs["values"][:, 0]
+        if outputs.dtype in (tf.float16, tf.bfloat16):
+            outputs = tf.cast(outputs, tf.float32)
+        return outputs, None if values is None else tf.cast(values, outputs.dtype)
+
+    def _values(self, episodes, dtype):
+        """`[T + 1, B]`: what a value baseline expects; zeros without one."""
+        rows = tf.shape(episodes.rewards)[0] + 1
+        if not self.baseline.values_states:
+            return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
+        # The observation after the last action counts too: it may be bootstrapped.
+        steps = records.steps(episodes.lengths + 1, rows)
+        observations = steps.pick(episodes.observations)
+        _, values = self.forward(observations)
+        if values is None:
+            values = self.baseline.values(self._normalized(observations))
+        return steps.spread(tf.stop_gradient(tf.cast(values, dtype)))
+
+    def _normalized(self, observations):
+        return observations if self.normalizer is None else self.normalizer(observations)
+
+    def _penalties(self, dtype):
+        """What the policy's layers add by themselves: regularizers and `add_loss`."""
+        penalties = [tf.cast(x, dtype) for x in self.policy.losses]
+        return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
+
+    def blame(self, episodes):
+        """Names the first number that is not finite, and a variable, after a refusal."""
+        episodes = records.trim(episodes)
+        steps = valid_steps(episodes)
+        observations = steps.pick(before_actions(episodes))
+        outputs, _ = self.forward(observations)
+        actions = steps.pick(episodes.actions)
+        suspects = [
+            *(("observation", leaf) for leaf in keras.tree.flatten(observations)),
+            ("reward", steps.pick(episodes.rewards)),
+            ("outputs", outputs),
+            ("log-probability", self.head.distribution(outputs).log_prob(actions)),
+            ("advantage", steps.pick(self.targets(episodes)[1])),
+        ]
+        found = []
+        for name, values in suspects:
+            rows = np.reshape(values, (len(values), -1)).astype("float64")
+            wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+            if len(wrong):
+                step, episode = steps.addresses[wrong[0]].numpy()
+                value = np.asarray(values)[wrong[0]]
+                found += [f"In episode {episode}, step {step}, the {name} is {value}."]
+                break
+        gradients, baseline_gradients, _ = self.gradients(episodes)
+        trained = [*self.variables, *self.baseline.trainable_variables]
+        for variable, gradient in zip(trained, [*gradients, *baseline_gradients]):
+            if not np.isfinite(gradient).all():
+                found += [f"The gradient of {variable.path} is not finite."]
+                break
+        return " ".join(found)
+
+
+def valid_steps(episodes):
+    """The addresses of the steps that happened; see `episodes.Steps`."""
+    return records.steps(episodes.lengths, tf.shape(episodes.rewards)[0])
+
+
+def before_actions(episodes):
+    """`[T, B, …]`: the observations on which the actions were taken."""
+    return keras.tree.map_structure(lambda array: array[:-1], episodes.observations)
