@@ -86,9 +86,7 @@ def training(env, num_envs, episodes, agent, first):
     for variable in agent.optimizer.variables[2:]:
         variable.assign(np.zeros(variable.shape))
     began, before = time.perf_counter(), int(agent.env_steps)
-    agent.fit(
-        env, steps=STEPS, episodes_per_epoch=episodes, num_envs=num_envs, verbose=0
-    )
+    agent.fit(env, steps=STEPS, episodes_per_epoch=episodes, num_envs=num_envs, verbose=0)
     return (int(agent.env_steps) - before) / (time.perf_counter() - began)
 
 

@@ -6,13 +6,21 @@
 
 import importlib
 
-__version__ = "0.1.0"
+from tf_reinforce.version import VERSION as __version__
 
 # The root is lazy, so that `--help` and `__version__` need no TensorFlow.
 _OBJECTS = {"Reinforce": "agent", "load": "agent", "Episodes": "episodes"}
-_MODULES = ("baselines", "callbacks", "collect", "heads", "losses", "normalization", "returns")
+_MODULES = (
+    "baselines",
+    "callbacks",
+    "collect",
+    "heads",
+    "losses",
+    "normalization",
+    "returns",
+)
 
-__all__ = [*_OBJECTS, *_MODULES]
+__all__ = ["__version__", *_OBJECTS, *_MODULES]
 
 
 def __getattr__(name):

@@ -381,6 +381,39 @@ class Reinforce(keras.Model):
         options = _environment_options(env_kwargs, max_episode_steps)
         return self._play(env, address, episodes, num_envs, options, deterministic)
 
+    def collect(
+        self,
+        env,
+        episodes=None,
+        *,
+        steps=None,
+        num_envs=8,
+        seed=0,
+        env_kwargs=None,
+        max_episode_steps=None,
+    ):
+        """Plays the episodes that `fit` would learn from next; changes nothing.
+
+        Args:
+            env: As for `fit`; in a loop of your own an open fleet saves making the
+                environments anew (`tfr.collect.fleets.open_fleet`).
+            episodes: Int. Defaults to 16.
+            steps: Int instead: the fewest episodes with so many steps.
+            num_envs, seed, env_kwargs, max_episode_steps: As for `fit`.
+
+        Returns:
+            `Episodes`, for `update`.
+        """
+        _, _, episodes, steps = training.budget(1, None, episodes, steps)
+        seed = seeding.check_seed(seed)
+        num_envs = training.positive_int("num_envs", num_envs)
+        options = _environment_options(env_kwargs, max_episode_steps)
+        with fleets.open_fleet(env, num_envs, **options) as fleet:
+            self._meet(fleet.observation_space, fleet.action_space)
+            address = "training", self.updates, seed
+            played = self._player.collect(fleet, *address, episodes=episodes, steps=steps)
+        return played.episodes
+
     def act(self, observations, deterministic=False, seed=None):
         """Actions for a batch of observations, ready for the environment.
 
@@ -610,9 +643,7 @@ class Reinforce(keras.Model):
             record = records.signature(
                 self._structure, self.head.action_shape, action_dtype
             )
-            function = tf.function(
-                self._step, input_signature=[record], autograph=False
-            )
+            function = tf.function(self._step, input_signature=[record], autograph=False)
             self._traced = (key, function)
         return self._traced[1]
 
@@ -667,7 +698,5 @@ def _within(name, value, low, high):
 
 def _one_of(name, value, allowed):
     if value not in allowed:
-        raise ValueError(
-            f"`{name}` must be one of {allowed}. Received: {name}={value!r}"
-        )
+        raise ValueError(f"`{name}` must be one of {allowed}. Received: {name}={value!r}")
     return value

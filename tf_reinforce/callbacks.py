@@ -50,7 +50,8 @@ class EpisodeLogger(EpisodeCallback):
 
     def on_train_begin(self, logs=None):
         fresh = not (self.append and os.path.exists(self.filename))
-        self._file = open(self.filename, "w" if fresh else "a", newline="")
+        mode = "w" if fresh else "a"
+        self._file = open(self.filename, mode, newline="")  # noqa: SIM115
         self._rows = csv.writer(self._file)
         if fresh:
             self._rows.writerow(("episode", "update", "return", "length", "terminated"))

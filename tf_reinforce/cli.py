@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-from tf_reinforce import __version__
+from tf_reinforce import version
 
 INTERRUPTED = 130
 
@@ -76,8 +76,9 @@ def train(options):
     )
     _summary(options, directory, target, result)
     if options.export is not None:
-        agents.load(runs.agent_file(directory)).export(options.export)
-        print(f"exported to {options.export}")
+        folder = options.export or directory / "policy"
+        agents.load(runs.agent_file(directory)).export(folder)
+        print(f"exported to {folder}")
     return INTERRUPTED if result["interrupted"] else 0
 
 
@@ -136,7 +137,7 @@ def _parser():
     parser = argparse.ArgumentParser(
         prog="tf-reinforce", description="REINFORCE for people who think in Keras."
     )
-    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--version", action="version", version=version.VERSION)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     _train_parser(verbs)
 
@@ -183,4 +184,10 @@ def _train_parser(verbs):
     add("--max-episode-steps", type=int, help="a time limit of your own")
     add("--target-return", type=float, help="the environment's own threshold if left out")
     add("--run-dir", metavar="DIR", help="folder of this run (runs/ENV/DATE_seedN)")
-    add("--export", metavar="DIR", help="also write the best policy as a SavedModel")
+    add(
+        "--export",
+        metavar="DIR",
+        nargs="?",
+        const="",
+        help="also write the best policy as a SavedModel (RUN/policy)",
+    )

@@ -106,9 +106,7 @@ class Estimator:
             self.settings["gae_lambda"],
             rewards.dtype,
         )
-        targets = return_functions.lambda_returns(
-            rewards, discounts, values[1:], lambdas
-        )
+        targets = return_functions.lambda_returns(rewards, discounts, values[1:], lambdas)
         credited = targets
         if self.settings["returns"] == "whole":
             credited = tf.where(valid, targets[:1], 0.0)
@@ -126,7 +124,8 @@ class Estimator:
 
         Layers with a training mode are in inference mode; half precision ends here.
         """
-        outputs, values = self.policy(self._normalized(observations), training=False), None
+        values = None
+        outputs = self.policy(self._normalized(observations), training=False)
         if isinstance(outputs, dict):
             outputs, values = outputs["outputs"], outputs["values"][:, 0]
         if outputs.dtype in (tf.float16, tf.bfloat16):

@@ -81,7 +81,7 @@ def saved_model(path, functions, layers):
         archive.track(layer)
     for name, function in functions.items():
         archive.add_endpoint(name, function)
-    with checkpoints.replacing_folder(path) as aside:
-        # Keras prints a description of the endpoints; the caller has it in the README.
-        with contextlib.redirect_stdout(io.StringIO()):
-            archive.write_out(aside, verbose=False)
+    # TensorFlow prints a description of the endpoints; `endpoints` has a better one.
+    quiet = contextlib.redirect_stdout(io.StringIO())
+    with checkpoints.replacing_folder(path) as aside, quiet:
+        archive.write_out(aside, verbose=False)

@@ -94,4 +94,3 @@ class Player:
             rng.random((8, *self.head.noise.shape)).astype(self.dtype),
             greedy,
         )
-

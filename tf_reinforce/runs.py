@@ -161,7 +161,7 @@ def train(env, directory, *, agent, fit, target, seed, verbose=True):
 
 
 class _finishing_the_update:
-    """While it lasts, the first Ctrl-C ends training after the update; the next at once."""
+    """The first Ctrl-C ends training after the update, the second at once."""
 
     def __init__(self, learner):
         self._learner = learner

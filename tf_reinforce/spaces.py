@@ -136,8 +136,7 @@ def from_config(config):
     if kind == "Tuple":
         return gym.spaces.Tuple([from_config(part) for part in config["parts"]])
     raise ValueError(
-        "A space's `kind` must be Discrete, Box, Dict or Tuple. "
-        f"Received: kind={kind!r}"
+        f"A space's `kind` must be Discrete, Box, Dict or Tuple. Received: kind={kind!r}"
     )
 
 

@@ -17,8 +17,7 @@ def positive_int(name, value):
     )
     if not whole or value < 1:
         raise ValueError(
-            f"`{name}` must be a whole number of at least 1. "
-            f"Received: {name}={value!r}"
+            f"`{name}` must be a whole number of at least 1. Received: {name}={value!r}"
         )
     return int(value)
 

@@ -203,4 +203,3 @@ class _CompiledRows:
         tensors = (tf.constant(array) for array in (*observations, noise))
         raw, sent, finite, _ = self._function(*tensors)
         return raw.numpy(), sent.numpy(), finite.numpy()
-

@@ -56,8 +56,8 @@ class Fleet(abc.ABC):
     def prepare(self, float_dtype):
         """Fixes the type of real observations; returns their structure."""
 
-    def reset(self, seed, rows):
-        """Begins a collection; a fleet that seeds its environments itself uses `seed`."""
+    def reset(self, seed, rows):  # noqa: B027
+        """Begins a collection; `seed` is for fleets that seed their slots themselves."""
 
     @abc.abstractmethod
     def ready(self, slot):
@@ -76,7 +76,7 @@ class Fleet(abc.ABC):
         observation) and the rewards into `rewards`, `[size]` float64.
         """
 
-    def close(self):
+    def close(self):  # noqa: B027
         """Closes what the fleet opened itself."""
 
 
@@ -180,9 +180,7 @@ class Plain(Fleet):
         try:
             answer = self._environments[slot].reset(seed=seed)
         except Exception as error:
-            raise Fault(
-                slot, f"reset raised {type(error).__name__}: {error}"
-            ) from error
+            raise Fault(slot, f"reset raised {type(error).__name__}: {error}") from error
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise Fault(
                 slot,
@@ -396,8 +394,9 @@ def open_fleet(env, num_envs, *, env_kwargs=None, max_episode_steps=None):
     """The environments meant by `env`, closed again if they were made here.
 
     Args:
-        env: Environment id (also `module:Id-v0`), `EnvSpec`, callable without
-            arguments, `gymnasium.Env` (runs alone) or `VectorEnv` (as it is).
+        env: Environment id (also `module:Id-v0`), `EnvSpec`, callable that makes an
+            environment, `gymnasium.Env` (runs alone), `VectorEnv` or open `Fleet`
+            (both as they are).
         num_envs: Positive int, how many to make of an id, spec or callable.
         env_kwargs: Dict of keywords for the environment's constructor.
         max_episode_steps: Positive int, a time limit. Defaults to the one that the
@@ -410,6 +409,9 @@ def open_fleet(env, num_envs, *, env_kwargs=None, max_episode_steps=None):
         TypeError: when `env` is none of these.
         ValueError: when spaces or counts are not acceptable.
     """
+    if isinstance(env, Fleet):
+        yield env
+        return
     fleet = _fleet(env, num_envs, env_kwargs, max_episode_steps)
     try:
         yield fleet

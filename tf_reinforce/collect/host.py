@@ -86,7 +86,7 @@ class _Queue:
 
 
 class _Tape:
-    """Time-major arrays of everything that happens in all slots; they grow by doubling."""
+    """Time-major arrays of what happens in all slots; they grow by doubling."""
 
     def __init__(self, fleet, structure, head, dtype):
         size = fleet.size
@@ -168,63 +168,90 @@ def collect(
         EnvironmentFault: at the first wrong answer; nothing is returned.
         FloatingPointError: when the policy's outputs are not finite.
     """
-    queue = _Queue(episodes, steps)
-    tape = _Tape(fleet, keras.tree.flatten(structure), head, dtype)
-    noise = _Noise(fleet.size, head.noise, dtype)
-    seeds = seeding.EpisodeSeeds(seed, purpose, update)
-    wanted, limit = fleet.action_space.dtype, fleet.limit
-    live, idle, row, used = {}, list(range(fleet.size)), 0, None
-
-    def begin_episodes():
-        for slot in sorted(filter(fleet.ready, idle)):
-            if not queue.wants(row):
-                idle.clear()  # what is wanted never grows: these slots are done
-                return
-            run = live[slot] = queue.start(row, slot)
-            if not deterministic:
-                run.generator = seeds.action(run.number)
-            idle.remove(slot)
-            fleet.begin(slot, seeds.environment(run.number), observations)
-            noise.begin(run, row)
-
+    collection = _Collection(
+        fleet,
+        _Queue(episodes, steps),
+        _Tape(fleet, keras.tree.flatten(structure), head, dtype),
+        _Noise(fleet.size, head.noise, dtype),
+        seeding.EpisodeSeeds(seed, purpose, update),
+        deterministic,
+    )
     try:
+        used = collection.run(act)
+    except fleets.Fault as fault:
+        where = collection.where(fault.slot)
+        raise EnvironmentFault(f"{where}: {fault}.") from fault.__cause__
+    return _record(used, collection.tape, structure)
+
+
+class _Collection:
+    """The loop: which episode runs in which slot, and what was written down."""
+
+    def __init__(self, fleet, queue, tape, noise, seeds, deterministic):
+        self.fleet = fleet
+        self.queue = queue
+        self.tape = tape
+        self.noise = noise
+        self.seeds = seeds
+        self.deterministic = deterministic
+        self.live = {}  # runs by slot, in the order of their start
+        self.idle = list(range(fleet.size))
+        self.row = 0
+
+    def run(self, act):
+        """Steps all slots in turn until the queue has enough; returns its runs."""
+        fleet, tape, noise, live = self.fleet, self.tape, self.noise, self.live
+        wanted, limit, row = fleet.action_space.dtype, fleet.limit, 0
         observations = tape.rows(0)
-        fleet.reset(seeds.environment(0), observations)
-        begin_episodes()
-        while used is None:
+        fleet.reset(self.seeds.environment(0), observations)
+        self._begin_episodes(observations)
+        while True:
             if row + 1 == len(tape.rewards):
                 tape.grow()
                 observations = tape.rows(row)
-            drawn = noise.row(row, live)
-            raw, sent, finite = act(observations, drawn)
+            raw, sent, finite = act(observations, noise.row(row, live))
             if not finite:
                 _refuse_outputs(live, row, tape)
             tape.actions[row] = raw
             actions = list(sent if sent.dtype is wanted else sent.astype(wanted))
-            observations = tape.rows(row + 1)
-            row += 1
+            rewards, observations = tape.rewards[row], tape.rows(row + 1)
             cut = ()
             # Runs stand in the order of their start: the first is the oldest.
-            if live and row - next(iter(live.values())).begin >= limit:
-                cut = [s for s, run in live.items() if row - run.begin >= limit]
-            rewards = tape.rewards[row - 1]
+            if live and row + 1 - next(iter(live.values())).begin >= limit:
+                cut = [s for s, run in live.items() if row + 1 - run.begin >= limit]
             endings = fleet.step(actions, observations, rewards, live, cut)
+            row = self.row = row + 1
             for ending in endings:
-                run = live.pop(ending.slot, None)
-                if run is not None:
-                    run.end(ending, row, observations)
-                    idle.append(ending.slot)
-            if idle:
-                begin_episodes()
-            if endings:
-                used = queue.enough()
-    except fleets.Fault as fault:
-        run = live.get(fault.slot)
-        where = f"Environment {fault.slot}"
+                self._end_episode(ending, observations)
+            if self.idle:
+                self._begin_episodes(observations)
+            if endings and (used := self.queue.enough()):
+                return used
+
+    def _begin_episodes(self, observations):
+        for slot in sorted(filter(self.fleet.ready, self.idle)):
+            if not self.queue.wants(self.row):
+                self.idle.clear()  # what is wanted never grows: these slots are done
+                return
+            run = self.live[slot] = self.queue.start(self.row, slot)
+            if not self.deterministic:
+                run.generator = self.seeds.action(run.number)
+            self.idle.remove(slot)
+            self.fleet.begin(slot, self.seeds.environment(run.number), observations)
+            self.noise.begin(run, self.row)
+
+    def _end_episode(self, ending, observations):
+        run = self.live.pop(ending.slot, None)
         if run is not None:
-            where += f", episode {run.number}, step {max(row - 1 - run.begin, 0)}"
-        raise EnvironmentFault(f"{where}: {fault}.") from fault.__cause__
-    return _record(used, tape, structure)
+            run.end(ending, self.row, observations)
+            self.idle.append(ending.slot)
+
+    def where(self, slot):
+        """What was going on in a slot, for a message."""
+        run = self.live.get(slot)
+        if run is None:
+            return f"Environment {slot}"
+        return f"Environment {slot}, episode {run.number}, step {self.row - run.begin}"
 
 
 def _refuse_outputs(live, row, tape):

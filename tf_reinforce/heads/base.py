@@ -78,7 +78,6 @@ class Head(keras.layers.Layer, abc.ABC):
                 f"End it with keras.layers.Dense({self.outputs_size})."
             )
 
-
     def check_actions(self, actions, lengths):
         """Refuses raw actions of a record that this head cannot have sampled.
 

@@ -1,0 +1,50 @@
+# Two commands do all set-up from a fresh clone: `make train` and `make test`.
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,\
+  $(shell $(p) -c 'import sys; print("$(p)" if (3,11) <= sys.version_info < (3,14) else "")' 2>/dev/null)))
+VENV ?= .venv
+BIN := $(VENV)/bin
+ENV ?= CartPole-v1
+SEED ?= 0
+
+.PHONY: train test check format slow bench clean
+
+train: $(VENV)/installed
+	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --export
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy tf_reinforce
+	$(BIN)/python -m pytest
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+slow: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m slow
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/throughput.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { \
+	  echo "tf_reinforce needs Python 3.11, 3.12 or 3.13, and found none of them."; \
+	  echo "Install one (Debian: apt-get install python3.11 python3.11-venv), or say"; \
+	  echo "where it is: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python setup.cfg pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/bin/python setup.cfg pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $(VENV)/installed $@

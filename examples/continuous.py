@@ -1,0 +1,42 @@
+"""Continuous actions: Pendulum-v1 with a Gaussian head and a value baseline.
+
+python examples/continuous.py [epochs]
+"""
+
+import sys
+
+import keras
+
+import tf_reinforce as tfr
+
+
+def network(units, name):
+    """A small network whose first outputs are near zero."""
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(64, "tanh"),
+            keras.layers.Dense(64, "tanh"),
+            keras.layers.Dense(units, kernel_initializer=keras.initializers.Zeros()),
+        ],
+        name=name,
+    )
+
+
+keras.utils.set_random_seed(0)
+agent = tfr.Reinforce(
+    network(1, "policy"),  # means; the head learns the deviation
+    baseline=tfr.baselines.Value(network(1, "critic"), keras.optimizers.Adam(1e-3)),
+    gamma=0.9,
+    gae_lambda=0.9,
+    scale_advantages="batch",
+    normalize_observations=True,
+)
+agent.compile(optimizer=keras.optimizers.Adam(1e-3, global_clipnorm=0.5))
+agent.fit(
+    "Pendulum-v1",
+    epochs=int(sys.argv[1]) if len(sys.argv) > 1 else 300,
+    episodes_per_epoch=8,
+    seed=0,
+)
+print(agent.evaluate("Pendulum-v1", episodes=100))

@@ -1,0 +1,468 @@
+"""The update is the definition: every promise about the gradient, from loops."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_reinforce as tfr
+from tf_reinforce import baselines, estimator, heads
+
+# Rows, episodes, numbers in an observation and in an action: no broadcast hides.
+T, B, OBSERVED, A = 7, 5, 3, 2
+LENGTHS = [7, 1, 4, 6, 2]
+TERMINATED = [True, False, False, True, True]
+DEFAULTS = dict(
+    gamma=0.9,
+    gae_lambda=1.0,
+    returns="to_go",
+    discount_states=False,
+    scale_advantages=None,
+    entropy_coef=0.0,
+)
+
+
+def network(dtype="float64", hidden=11):
+    keras.utils.set_random_seed(3)
+    x = keras.Input((OBSERVED,), dtype=dtype)
+    y = keras.layers.Dense(hidden, "tanh", bias_initializer="normal", dtype=dtype)(x)
+    return keras.Model(x, keras.layers.Dense(A, bias_initializer="normal", dtype=dtype)(y))
+
+
+def shared_network(hidden=3):
+    x = keras.Input((OBSERVED,), dtype="float64")
+    y = keras.layers.Dense(hidden, "tanh", bias_initializer="normal", dtype="float64")(x)
+    ends = {"outputs": A, "values": 1}
+    return keras.Model(
+        x, {k: keras.layers.Dense(n, name=k, dtype="float64")(y) for k, n in ends.items()}
+    )
+
+
+def gaussian(dtype="float64"):
+    head = heads.Gaussian(A, initial_scale=[0.5, 2.0], dtype=dtype)
+    head.build((None, A))
+    return head
+
+
+def record(kind=heads.Categorical, dtype="float64"):
+    rng = np.random.default_rng(1)
+    whole = kind is heads.Categorical
+    actions = rng.integers(A, size=(T, B)) if whole else rng.normal(size=(T, B, A))
+    return tfr.Episodes(
+        rng.normal(size=(T + 1, B, OBSERVED)).astype(dtype),
+        actions.astype("int32" if whole else dtype),
+        rng.normal(size=(T, B)),
+        np.array(LENGTHS, "int32"),
+        np.array(TERMINATED),
+    )
+
+
+def gradients(policy, head, baseline, episodes, **settings):
+    given = {**DEFAULTS, **settings}
+    rule = estimator.Estimator(policy, head, baselines.get(baseline), None, given)
+    found, _, logs = rule.gradients(episodes)
+    return [np.asarray(gradient) for gradient in found], logs
+
+
+def loop_returns(rewards, gamma):
+    total, found = 0.0, []
+    for reward in reversed(rewards):
+        total = reward + gamma * total
+        found.insert(0, total)
+    return found
+
+
+def loop_advantages(episodes, baseline, settings):
+    """Advantages by episode and step, from the words of the documentation."""
+    columns = [episodes.rewards[:n, e] for e, n in enumerate(episodes.lengths)]
+    credited = [loop_returns(rewards, settings["gamma"]) for rewards in columns]
+    if settings["returns"] == "whole":
+        credited = [[given[0]] * len(given) for given in credited]
+    found = []
+    for e, given in enumerate(credited):
+        found.append([])
+        for t, credit in enumerate(given):
+            others = [x[t] for j, x in enumerate(credited) if j != e and t < len(x)]
+            if baseline == "leave_one_out" and others:
+                credit -= sum(others) / len(others)
+            if baseline == "mean":
+                everything = sum(credited, [])
+                credit -= sum(everything) / len(everything)
+            if settings["discount_states"] and settings["returns"] == "to_go":
+                credit *= settings["gamma"] ** t
+            found[-1].append(credit)
+    if settings["scale_advantages"] == "batch":
+        squares = [x * x for given in found for x in given]
+        size = (sum(squares) / len(squares)) ** 0.5
+        found = [[x / size for x in given] for given in found]
+    return found
+
+
+def categorical_slopes(logits, action):
+    """∂ log π(a)/∂z, ∂H/∂z, log π(a) and H of a softmax."""
+    probs = np.exp(logits) / np.exp(logits).sum()
+    entropy = -sum(p * np.log(p) for p in probs)
+    slopes = [-p * (np.log(p) + entropy) for p in probs]
+    return np.eye(A)[action] - probs, slopes, np.log(probs[action]), entropy
+
+
+def gaussian_slopes(mean, log_scale, action):
+    """The same of a normal distribution, by mean and by log σ, one after the other."""
+    z = (action - mean) / np.exp(log_scale)
+    score = np.concatenate([z / np.exp(log_scale), z * z - 1])
+    half = 0.5 * np.log(2 * np.pi)
+    log_prob = sum(-0.5 * z * z - log_scale - half)
+    entropy = sum(log_scale + half + 0.5)
+    return score, [0] * A + [1] * A, log_prob, entropy
+
+
+def definition(weights, episodes, baseline, settings):
+    """Gradient of the loss, step by step and layer by layer; and the loss."""
+    first, shift, last, *_ = weights = [np.asarray(w, "float64") for w in weights]
+    found, loss = [np.zeros_like(w) for w in weights], 0.0
+    advantages = loop_advantages(episodes, baseline, settings)
+    for e, given in enumerate(advantages):
+        for t, advantage in enumerate(given):
+            x = np.asarray(episodes.observations[t, e], "float64")
+            y = np.tanh(x @ first + shift)
+            outputs, action = y @ last + weights[3], episodes.actions[t, e]
+            score, slope, log_prob, entropy = (
+                categorical_slopes(outputs, action)
+                if len(weights) == 4
+                else gaussian_slopes(outputs, weights[4], action)
+            )
+            coef = settings["entropy_coef"]
+            loss -= (log_prob * advantage + coef * entropy) / B
+            down = -(score * advantage + coef * np.asarray(slope)) / B
+            back = (last @ down[:A]) * (1 - y * y)
+            parts = np.outer(x, back), back, np.outer(y, down[:A]), down[:A], down[A:]
+            for total, part in zip(found, parts, strict=False):
+                total += part
+    return found, loss
+
+
+def close(found, expected, tolerance):
+    for a, b in zip(found, expected, strict=True):
+        scale = max(1.0, np.abs(b).max())
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
+
+
+PRECISIONS = pytest.mark.parametrize(
+    "dtype, tolerance", [("float32", 1e-6), ("float64", 1e-12)]
+)
+KINDS = pytest.mark.parametrize("kind", [heads.Categorical, heads.Gaussian])
+
+
+@PRECISIONS
+@KINDS
+@pytest.mark.parametrize("baseline", [None, "leave_one_out", "mean"])
+def test_the_gradient_is_its_definition(kind, baseline, dtype, tolerance):
+    policy, episodes = network(dtype), record(kind, dtype)
+    head = heads.Categorical(A) if kind is heads.Categorical else gaussian(dtype)
+    weights = [*policy.trainable_variables, *head.trainable_variables]
+    for gamma, returns, discount_states, scale, entropy_coef in itertools.product(
+        (1.0, 0.9), ("to_go", "whole"), (False, True), (None, "batch"), (0.0, 0.3)
+    ):
+        settings = dict(
+            gamma=gamma,
+            returns=returns,
+            discount_states=discount_states,
+            scale_advantages=scale,
+            entropy_coef=entropy_coef,
+        )
+        found, logs = gradients(policy, head, baseline, episodes, **settings)
+        expected, loss = definition(weights, episodes, baseline, settings)
+        # Where scaled, 1e-8 is added to the divisor.
+        near = max(tolerance, 1e-7 if scale else 0.0)
+        close([*found, logs["loss"]], [*expected, loss], near)
+
+
+@PRECISIONS
+@KINDS
+def test_a_step_of_plain_descent_is_the_gradient(kind, dtype, tolerance):
+    """SGD with learning rate 1: what the weights lose is the gradient."""
+    policy, episodes = network(dtype), record(kind, dtype)
+    head = heads.Categorical(A) if kind is heads.Categorical else gaussian(dtype)
+    agent = tfr.Reinforce(policy, head, gamma=0.9, entropy_coef=0.1)
+    agent.compile(optimizer=keras.optimizers.SGD(1.0))
+    agent.build((None, OBSERVED))
+    before = [v.numpy() for v in agent.policy_variables]
+    settings = {**DEFAULTS, "entropy_coef": 0.1}
+    expected, loss = definition(before, episodes, "leave_one_out", settings)
+    logs = agent.update(episodes)
+    lost = [b - v.numpy() for b, v in zip(before, agent.policy_variables, strict=True)]
+    close([*lost, logs["loss"]], [*expected, loss], tolerance)
+    norm = np.sqrt(sum((x * x).sum() for x in expected))
+    np.testing.assert_allclose(logs["gradient_norm"], norm, rtol=tolerance)
+
+
+def padded(episodes, rows):
+    """More rows, and NaN wherever no step happened; actions there are impossible."""
+
+    def fill(array, lengths, nothing):
+        more = np.zeros((rows, *array.shape[1:]), array.dtype)
+        array = np.concatenate([array, more])
+        array[np.arange(len(array))[:, None] >= lengths] = nothing
+        return array
+
+    lengths, real = episodes.lengths, episodes.actions.dtype.kind == "f"
+    return episodes._replace(
+        observations=fill(episodes.observations, lengths + 1, np.nan),
+        actions=fill(episodes.actions, lengths, np.nan if real else -99),
+        rewards=fill(episodes.rewards, lengths, np.nan),
+    )
+
+
+def same_bits(first, second):
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+@KINDS
+def test_padding_changes_no_bit_of_loss_and_gradient(kind):
+    policy, episodes = network("float32"), record(kind, "float32")
+    head = heads.Categorical(A) if kind is heads.Categorical else gaussian("float32")
+    for baseline, scale in (("leave_one_out", None), ("mean", "batch")):
+        rest = dict(scale_advantages=scale, entropy_coef=0.1)
+        found, logs = gradients(policy, head, baseline, episodes, **rest)
+        for rows in (0, 1, 7, 64):
+            more = padded(episodes, rows)
+            again, relogs = gradients(policy, head, baseline, more, **rest)
+            same_bits([*found, logs["loss"]], [*again, relogs["loss"]])
+
+
+def critic(dtype=None):
+    layer = keras.layers.Dense(5, "tanh", bias_initializer="normal", dtype=dtype)
+    return keras.Sequential(
+        [keras.Input((OBSERVED,)), layer, keras.layers.Dense(1, dtype=dtype)]
+    )
+
+
+def everything(agent):
+    owners = [agent, agent.optimizer, getattr(agent.baseline, "optimizer", None)]
+    found = [v for owner in owners if owner is not None for v in owner.variables]
+    return list({id(v): v for v in found}.values())
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("valued", [False, True])
+def test_padding_changes_no_bit_of_the_weights_after_an_update(valued, normalize):
+    """Two updates, so that the second is made under a normaliser that has learned."""
+    agent = tfr.Reinforce(
+        network("float32"),
+        heads.Categorical(A),
+        baselines.Value(critic()) if valued else "leave_one_out",
+        normalize_observations=normalize,
+    )
+    agent.compile(optimizer=keras.optimizers.Adam(0.1))
+    episodes = record(dtype="float32")
+    agent.build((None, OBSERVED))
+    agent.optimizer.build(agent.policy_variables)
+    variables = everything(agent)
+    fresh, ends = [v.numpy() for v in variables], []
+    for rows in (0, 1, 7, 64):
+        for variable, value in zip(variables, fresh, strict=True):
+            variable.assign(value)
+        for _ in range(2):
+            agent.update(padded(episodes, rows) if rows else episodes)
+        ends.append([v.numpy() for v in variables])
+    assert not np.array_equal(ends[0][0], fresh[0])
+    for end in ends[1:]:
+        same_bits(ends[0], end)
+
+
+def constant_critic(value):
+    layer = keras.layers.Dense(
+        1,
+        kernel_initializer="zeros",
+        bias_initializer=keras.initializers.Constant(value),
+        dtype="float64",
+    )
+    return keras.Sequential([keras.Input((OBSERVED,), dtype="float64"), layer])
+
+
+def targets(baseline, episodes, policy=None, **settings):
+    given = {**DEFAULTS, **settings}
+    policy = policy or network()
+    rule = estimator.Estimator(policy, heads.Categorical(A), baseline, None, given)
+    return [x.numpy() for x in rule.targets(episodes)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 13])
+def test_a_cut_does_not_show_where_the_value_is_exact(limit):
+    """Reward 1 for ever is worth V = 1/(1-γ), whatever the clock says."""
+    value = 1 / (1 - 0.9)
+    episodes = tfr.Episodes(
+        np.ones((limit + 1, B, OBSERVED)),
+        np.zeros((limit, B), "int32"),
+        np.ones((limit, B)),
+        np.full(B, limit, "int32"),
+        np.zeros(B, bool),
+    )
+    baseline = baselines.Value(constant_critic(value))
+    returns, advantages = targets(baseline, episodes)
+    np.testing.assert_allclose(returns, value, rtol=1e-12)
+    np.testing.assert_allclose(advantages, 0, atol=1e-12)
+    ended = episodes._replace(terminated=np.ones(B, bool))
+    returns, _ = targets(baseline, ended)
+    np.testing.assert_allclose(returns[0], value * (1 - 0.9**limit), rtol=1e-12)
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
+def test_targets_are_generalised_advantages_plus_values(gae_lambda):
+    """Aₜ = Σₖ (γλ)ᵏ δₜ₊ₖ; past an ending the value is zero, past a cut it is v(s_T)."""
+    episodes, model, gamma = record(), critic("float64"), 0.9
+    settings = dict(gamma=gamma, gae_lambda=gae_lambda)
+    returns, advantages = targets(baselines.Value(model), episodes, **settings)
+    for e, length in enumerate(LENGTHS):
+        values = model(episodes.observations[: length + 1, e]).numpy()[:, 0]
+        states = list(values[:-1])
+        values[-1] *= not TERMINATED[e]
+        rewards = episodes.rewards[:length, e]
+        deltas = [rewards[t] + gamma * values[t + 1] - values[t] for t in range(length)]
+        expected = loop_returns(deltas, gamma * gae_lambda)
+        np.testing.assert_allclose(advantages[:length, e], expected, atol=1e-12)
+        lambda_returns = np.add(expected, states)
+        np.testing.assert_allclose(returns[:length, e], lambda_returns, atol=1e-12)
+
+
+def test_the_policy_loss_sends_no_gradient_to_a_critic():
+    model = critic("float64")
+    settings = {**DEFAULTS, "gae_lambda": 0.5, "scale_advantages": "batch"}
+    rule = estimator.Estimator(
+        network(), heads.Categorical(A), baselines.Value(model), None, settings
+    )
+    with tf.GradientTape() as tape:
+        _, _, logs = rule.gradients(record())
+    trained = model.trainable_variables
+    assert tape.gradient(logs["policy_loss"], trained) == [None] * len(trained)
+
+
+def test_the_policy_loss_sends_no_gradient_through_a_shared_trunk_s_values():
+    """With the value loss weighted zero, the layer of the values learns nothing."""
+    policy = shared_network()
+    baseline = baselines.Value(loss_weight=0.0)
+    found, _ = gradients(policy, heads.Categorical(A), baseline, record())
+    by_name = dict(zip([v.path for v in policy.trainable_variables], found, strict=True))
+    assert {name for name, x in by_name.items() if not x.any()} == {
+        "values/kernel",
+        "values/bias",
+    }
+
+
+def test_a_critic_descends_half_its_squared_error_per_episode():
+    """∂/∂w of 1/E Σ (v - G)²/2 by central differences, with G held constant."""
+    model, episodes = critic("float64"), record()
+    baseline = baselines.Value(model)
+    rule = estimator.Estimator(network(), heads.Categorical(A), baseline, None, DEFAULTS)
+    returns, _ = rule.targets(episodes)
+
+    def loss():
+        total = 0.0
+        for e, length in enumerate(LENGTHS):
+            values = model(episodes.observations[:length, e]).numpy()[:, 0]
+            total += sum((values - returns.numpy()[:length, e]) ** 2) / 2 / B
+        return total
+
+    _, found, logs = rule.gradients(episodes)
+    np.testing.assert_allclose(logs["value_loss"], loss(), rtol=1e-12)
+    close(found, differences(loss, model.trainable_variables), 1e-7)
+
+
+def differences(loss, variables, step=1e-5):
+    """∂loss/∂w for every number of every variable, by central differences."""
+    found = []
+    for variable in variables:
+        value, slopes = variable.numpy(), np.zeros(variable.shape)
+        for index in np.ndindex(*value.shape):
+            sides = []
+            for sign in (1, -1):
+                moved = value.copy()
+                moved[index] += sign * step
+                variable.assign(moved)
+                sides.append(loss())
+            slopes[index] = (sides[0] - sides[1]) / (2 * step)
+        variable.assign(value)
+        found.append(slopes)
+    return found
+
+
+def test_a_shared_trunk_descends_the_stated_total_loss():
+    """Policy, entropy and weighted value loss; advantages and targets held constant."""
+    policy, episodes = shared_network(), record()
+    baseline = baselines.Value(loss_weight=0.7)
+    settings = dict(entropy_coef=0.2, gae_lambda=0.8)
+    returns, advantages = targets(baseline, episodes, policy, **settings)
+
+    def loss():
+        total, ends = 0.0, policy(episodes.observations[:-1].reshape(-1, OBSERVED))
+        outputs, values = (np.asarray(ends[k]) for k in ("outputs", "values"))
+        for e, length in enumerate(LENGTHS):
+            for t in range(length):
+                n = t * B + e
+                _, _, log_prob, entropy = categorical_slopes(
+                    outputs[n], episodes.actions[t, e]
+                )
+                total -= log_prob * advantages[t, e] + 0.2 * entropy
+                total += 0.7 * (values[n, 0] - returns[t, e]) ** 2 / 2
+        return total / B
+
+    found, logs = gradients(policy, heads.Categorical(A), baseline, episodes, **settings)
+    np.testing.assert_allclose(logs["loss"], loss(), rtol=1e-12)
+    close(found, differences(loss, policy.trainable_variables), 1e-8)
+
+
+def columns(episodes, order):
+    return episodes._replace(
+        observations=episodes.observations[:, order],
+        actions=episodes.actions[:, order],
+        rewards=episodes.rewards[:, order],
+        lengths=episodes.lengths[order],
+        terminated=episodes.terminated[order],
+    )
+
+
+@pytest.mark.parametrize("baseline", [None, "leave_one_out", "mean"])
+def test_the_order_of_the_episodes_does_not_matter(baseline):
+    policy, head, episodes = network(), heads.Categorical(A), record()
+    found, _ = gradients(policy, head, baseline, episodes)
+    other = columns(episodes, [3, 0, 4, 2, 1])
+    close(gradients(policy, head, baseline, other)[0], found, 1e-13)
+
+
+def test_a_batch_taken_twice_has_the_same_gradient():
+    policy, head, episodes = network(), heads.Categorical(A), record()
+    twice = columns(episodes, [*range(B), *range(B)])
+    found, _ = gradients(policy, head, None, episodes, entropy_coef=0.1)
+    close(gradients(policy, head, None, twice, entropy_coef=0.1)[0], found, 1e-13)
+
+
+@pytest.mark.parametrize("baseline", [None, "leave_one_out", "mean"])
+def test_the_gradient_is_linear_in_the_rewards(baseline):
+    """To the bit, for a power of two."""
+    policy, head, episodes = network(), heads.Categorical(A), record()
+    found, _ = gradients(policy, head, baseline, episodes)
+    quarter = episodes._replace(rewards=episodes.rewards / 4)
+    again, _ = gradients(policy, head, baseline, quarter)
+    same_bits([x / 4 for x in found], again)
+
+
+@pytest.mark.parametrize("scale", [None, "batch"])
+@pytest.mark.parametrize("baseline", [None, "leave_one_out", "mean"])
+def test_no_reward_teaches_nothing(baseline, scale):
+    episodes = record()._replace(rewards=np.zeros((T, B)))
+    found, _ = gradients(
+        network(), heads.Categorical(A), baseline, episodes, scale_advantages=scale
+    )
+    assert not any(x.any() for x in found)
+
+
+def test_one_episode_alone_has_no_others_to_leave_it_out_of():
+    policy, head = network(), heads.Categorical(A)
+    alone = columns(record(), [3])
+    found, _ = gradients(policy, head, "leave_one_out", alone)
+    expected, _ = gradients(policy, head, None, alone)
+    assert found[0].any()
+    same_bits(found, expected)

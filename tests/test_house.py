@@ -1,0 +1,98 @@
+"""The law of the house: imports point down, in full, and never to the root."""
+
+import ast
+import pathlib
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parent.parent / "tf_reinforce"
+FLOORS = [
+    ("checkpoints", "episodes", "losses", "returns", "seeding", "spaces", "version"),
+    ("heads", "baselines", "callbacks", "normalization", "policies"),
+    ("collect", "estimator"),
+    ("export", "evaluation"),
+    ("training", "playing"),
+    ("agent",),
+    ("runs",),
+    ("cli",),
+]
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room(path):
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def arrows(path):
+    """`(line, room used, is it inside a function)` for each import of our own."""
+    tree = ast.parse(path.read_text())
+    hidden = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.Lambda))
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "tf_reinforce":
+                yield node.lineno, parts[1] if len(parts) > 1 else "", node in hidden
+
+
+INSIDE = [path for path in MODULES if path.stem not in ("__init__", "__main__")] + [
+    PACKAGE / "heads" / "__init__.py"
+]
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=lambda path: path.stem)
+def test_every_arrow_points_down(path):
+    for line, used, _ in arrows(path):
+        here = room(path)
+        assert used in FLOOR, f"{path.name}:{line} imports the root or a stranger"
+        assert here == used or FLOOR[used] < FLOOR[here], f"{here} -> {used}, line {line}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_no_import_hides_in_a_function_but_for_the_command_line(path):
+    if room(path) != "cli":
+        assert not [line for line, _, hidden in arrows(path) if hidden]
+
+
+def test_every_room_stands_on_a_floor():
+    rooms = {room(path) for path in MODULES} - {"__init__", "__main__"}
+    assert rooms == set(FLOOR)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_a_body_fits_a_screen(path):
+    """The contract above the code does not count."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            lines = node.end_lineno - body[0].lineno + 1 if body else 0
+            assert lines <= 45, f"{path.name}: {node.name} has {lines} lines"
+
+
+def test_the_library_traces_nothing_by_itself():
+    """`tf.function` stands at the edges only, so that all else can be stepped."""
+    edges = {"acting.py", "export.py", "agent.py"}
+    for path in MODULES:
+        if path.name not in edges:
+            assert "tf.function(" not in path.read_text(), path
+
+
+def test_nothing_is_pickled_or_evaluated():
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec"), path
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [alias.name for alias in node.names]
+                assert not {"pickle", "cloudpickle", "dill"} & set(names), path
