@@ -17,7 +17,7 @@ def network(units, name):
             keras.Input((3,)),
             keras.layers.Dense(64, "tanh"),
             keras.layers.Dense(64, "tanh"),
-            keras.layers.Dense(units, kernel_initializer=keras.initializers.Zeros()),
+            keras.layers.Dense(units, kernel_initializer="zeros"),
         ],
         name=name,
     )
@@ -26,16 +26,15 @@ def network(units, name):
 keras.utils.set_random_seed(0)
 agent = tfr.Reinforce(
     network(1, "policy"),  # means; the head learns the deviation
-    baseline=tfr.baselines.Value(network(1, "critic"), keras.optimizers.Adam(1e-3)),
+    baseline=tfr.baselines.Value(network(1, "critic"), keras.optimizers.Adam(1e-2)),
     gamma=0.9,
     gae_lambda=0.9,
-    scale_advantages="batch",
     normalize_observations=True,
 )
-agent.compile(optimizer=keras.optimizers.Adam(1e-3, global_clipnorm=0.5))
+agent.compile(optimizer=keras.optimizers.Adam(5e-3))
 agent.fit(
     "Pendulum-v1",
-    epochs=int(sys.argv[1]) if len(sys.argv) > 1 else 300,
+    epochs=int(sys.argv[1]) if len(sys.argv) > 1 else 1000,
     episodes_per_epoch=8,
     seed=0,
 )

@@ -462,7 +462,7 @@ class Reinforce(keras.Model):
             self.policy.build(observations_shape)
         double = any(weight.dtype == "float64" for weight in self.policy.weights)
         self._float = "float64" if double else "float32"
-        self._structure = (
+        structure = (
             spaces.of_shapes(observations_shape, self._float)
             if self.observation_space is None
             else spaces.structure(self.observation_space, self._float)
@@ -471,7 +471,7 @@ class Reinforce(keras.Model):
             self.head = heads.for_space(self.action_space, dtype=self._float)
         if self.normalizer is not None:
             self.normalizer.build(observations_shape)
-        self._check_policy()
+        self._check_policy(structure)
         if not self.head.built:
             self.head.build((None, self.head.outputs_size))
         if not self.baseline.built:
@@ -480,7 +480,7 @@ class Reinforce(keras.Model):
         self.updates = self.add_weight(name="updates", **count)
         self.episodes_seen = self.add_weight(name="episodes_seen", **count)
         self.env_steps = self.add_weight(name="env_steps", **count)
-        self._assemble()
+        self._assemble(structure)
         policies.announce_inference(self.policy)
 
     def call(self, observations, training=False):
@@ -564,7 +564,7 @@ class Reinforce(keras.Model):
         if self.built and self.optimizer is not None:
             self._build_optimizer()
 
-    def _assemble(self):
+    def _assemble(self, structure):
         """The estimator and the player: plain objects around the parts."""
         settings = {name: getattr(self, name) for name in _SETTINGS}
         self._estimator = estimator.Estimator(
@@ -577,7 +577,7 @@ class Reinforce(keras.Model):
             lambda observations: self._estimator.forward(observations)[0],
             self.head,
             deciding,
-            self._structure,
+            structure,
             self._float,
         )
 
@@ -615,8 +615,8 @@ class Reinforce(keras.Model):
         if not self.built:
             raise ValueError(f"The agent is not built. {_WAYS_OUT}")
 
-    def _check_policy(self):
-        outputs = policies.try_out(self.policy, self._structure)
+    def _check_policy(self, structure):
+        outputs = policies.try_out(self.policy, structure)
         shared = self.baseline.values_states and self.baseline.model is None
         if shared != isinstance(outputs, dict):
             raise ValueError(
@@ -630,7 +630,7 @@ class Reinforce(keras.Model):
     def _checked(self, episodes):
         action_dtype = self.head.action_dtype or self._float
         episodes = records.check(
-            episodes, self._structure, self.head.action_shape, action_dtype
+            episodes, self._player.structure, self.head.action_shape, action_dtype
         )
         self.head.check_actions(episodes.actions, episodes.lengths)
         return episodes
@@ -641,7 +641,7 @@ class Reinforce(keras.Model):
         if self._traced is None or self._traced[0] != key:
             action_dtype = self.head.action_dtype or self._float
             record = records.signature(
-                self._structure, self.head.action_shape, action_dtype
+                self._player.structure, self.head.action_shape, action_dtype
             )
             function = tf.function(self._step, input_signature=[record], autograph=False)
             self._traced = (key, function)

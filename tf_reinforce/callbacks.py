@@ -37,6 +37,8 @@ class EpisodeCallback(keras.callbacks.Callback):
 class EpisodeLogger(EpisodeCallback):
     """Writes one CSV row per episode: `episode,update,return,length,terminated`.
 
+    The rows of an update are written together, and nothing stays open in between.
+
     Args:
         filename: Path of the file.
         append: Bool. False replaces the file when training begins.
@@ -46,32 +48,24 @@ class EpisodeLogger(EpisodeCallback):
         super().__init__()
         self.filename = os.fspath(filename)
         self.append = append
-        self._file = None
+        self._rows = []
 
     def on_train_begin(self, logs=None):
-        fresh = not (self.append and os.path.exists(self.filename))
-        mode = "w" if fresh else "a"
-        self._file = open(self.filename, mode, newline="")  # noqa: SIM115
-        self._rows = csv.writer(self._file)
-        if fresh:
-            self._rows.writerow(("episode", "update", "return", "length", "terminated"))
+        if not (self.append and os.path.exists(self.filename)):
+            self._write("w", [("episode", "update", "return", "length", "terminated")])
 
     def on_episode_end(self, episode, logs=None):
-        self._rows.writerow(
-            (
-                episode,
-                logs["update"],
-                logs["episode_return"],
-                logs["episode_length"],
-                int(logs["terminated"]),
-            )
-        )
+        total, length = logs["episode_return"], logs["episode_length"]
+        ended = int(logs["terminated"])
+        self._rows.append((episode, logs["update"], total, length, ended))
 
     def on_epoch_end(self, epoch, logs=None):
-        self._file.flush()
+        self._write("a", self._rows)
+        self._rows = []
 
-    def on_train_end(self, logs=None):
-        self._file.close()
+    def _write(self, mode, rows):
+        with open(self.filename, mode, newline="") as file:
+            csv.writer(file).writerows(rows)
 
 
 class StopAtReturn(keras.callbacks.Callback):

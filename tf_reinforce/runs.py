@@ -132,16 +132,21 @@ def train(env, directory, *, agent, fit, target, seed, verbose=True):
     }
     path = directory / "agent.keras"
     judge = Judge(env, options, seed, path, target, stop=limitless)
+    log = keras.callbacks.CSVLogger(os.fspath(directory / "log.csv"))
     listening = [
         judge,
-        keras.callbacks.CSVLogger(os.fspath(directory / "log.csv")),
+        log,
         callbacks.EpisodeLogger(directory / "episodes.csv"),
     ]
     if verbose:
         listening.append(callbacks.ProgressLine())
     began = time.perf_counter()
-    with _finishing_the_update(learner) as interrupted:
-        learner.fit(env, seed=seed, callbacks=listening, verbose=0, **fit)
+    try:
+        with _finishing_the_update(learner) as interrupted:
+            learner.fit(env, seed=seed, callbacks=listening, verbose=0, **fit)
+    finally:
+        if log.csv_file is not None:
+            log.csv_file.close()  # Keras closes it only where nothing failed
     seconds = time.perf_counter() - began
     if not path.exists():
         learner.save(path)

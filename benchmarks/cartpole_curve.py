@@ -1,0 +1,68 @@
+"""The learning curve of the README: CartPole-v1, ten seeds, defaults of `for_env`.
+
+    python benchmarks/cartpole_curve.py [--out docs/cartpole.png]
+
+Prints the table behind the picture: per update the median and quartiles over seeds of
+the mean return of its 16 training episodes (sampled actions), and per seed the greedy
+return over 100 fresh episodes after the last update.
+"""
+
+import argparse
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import matplotlib
+import numpy as np
+
+import tf_reinforce as tfr
+
+SEEDS, UPDATES = range(10), 25
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default="docs/cartpole.png")
+    arguments = parser.parse_args()
+    returns, steps, greedy = [], [], []
+    for seed in SEEDS:
+        agent = tfr.Reinforce.for_env("CartPole-v1", seed=seed)
+        history = agent.fit("CartPole-v1", epochs=UPDATES, seed=seed, verbose=0).history
+        returns.append(history["episode_return"])
+        steps.append(history["env_steps"])
+        greedy.append(agent.evaluate("CartPole-v1", seed=seed)["episode_return"])
+    low, middle, high = np.percentile(returns, (25, 50, 75), axis=0)
+    print("| update | median steps | lower quartile | median return | upper quartile |")
+    print("|---|---|---|---|---|")
+    for u in range(4, UPDATES, 5):
+        taken = np.median(np.array(steps)[:, u])
+        print(
+            f"| {u + 1} | {taken:,.0f} | {low[u]:.0f} | {middle[u]:.0f} | {high[u]:.0f} |"
+        )
+    print("greedy return of 100 episodes, by seed:", [round(x, 1) for x in greedy])
+    picture(arguments.out, returns, (low, middle, high))
+
+
+def picture(path, returns, quartiles):
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    updates = np.arange(1, UPDATES + 1)
+    figure, axes = pyplot.subplots(figsize=(7, 3.6), dpi=110)
+    for curve in returns:
+        axes.plot(updates, curve, color="0.8", linewidth=0.8, zorder=1)
+    low, middle, high = quartiles
+    axes.fill_between(updates, low, high, color="tab:blue", alpha=0.25, zorder=2)
+    axes.plot(updates, middle, color="tab:blue", linewidth=2, zorder=3)
+    axes.axhline(475, color="black", linewidth=0.8, linestyle="--")
+    axes.text(1, 481, "solved: 475", fontsize=8, va="bottom")
+    axes.set_xlabel("update (16 episodes each)")
+    axes.set_ylabel("return of training episodes")
+    axes.set_title("CartPole-v1, 10 seeds: median, quartiles, each seed", fontsize=10)
+    axes.set_ylim(0, 520)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    main()

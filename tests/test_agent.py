@@ -1,0 +1,454 @@
+"""The agent as a Keras model: it trains, plays and reports like one."""
+
+import warnings
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+
+LOG_KEYS = {
+    "loss", "policy_loss", "value_loss", "entropy", "gradient_norm", "episode_return",
+    "episode_return_min", "episode_return_max", "episode_return_std", "episode_length",
+    "episodes", "env_steps", "steps_per_second", "learning_rate",
+}  # fmt: skip
+
+
+def dense(*layers, inputs=1, outputs=2, **kwargs):
+    last = keras.layers.Dense(outputs, bias_initializer="normal", **kwargs)
+    return keras.Sequential([keras.Input((inputs,)), *layers, last])
+
+
+def clock_agent(*layers, optimizer=None, dtype=None, **settings):
+    settings = {"head": heads.Categorical(2), **settings}
+    agent = tfr.Reinforce(dense(*layers, dtype=dtype), **settings)
+    agent.compile(optimizer=optimizer or keras.optimizers.SGD(1.0))
+    return agent
+
+
+def record(reward=1.0, dtype="float32"):
+    """Three episodes of at most five steps."""
+    rng = np.random.default_rng(0)
+    return tfr.Episodes(
+        rng.normal(size=(6, 3, 1)).astype(dtype),
+        rng.integers(2, size=(5, 3)).astype("int32"),
+        reward * rng.normal(size=(5, 3)),
+        np.array([5, 2, 3], "int32"),
+        np.array([True, False, True]),
+    )
+
+
+def numbers(variables):
+    return [np.array(v) for v in variables]
+
+
+def same_bits(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def fit(agent, env=toys.Clock, epochs=2, **options):
+    options = {"episodes_per_epoch": 3, "verbose": 0, **options}
+    return agent.fit(env, epochs=epochs, **options).history
+
+
+@pytest.fixture(scope="module")
+def cartpole():
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,))
+    fit(agent, "CartPole-v1")
+    return agent
+
+
+# Being a model
+
+
+@pytest.mark.parametrize("head", [None, heads.Categorical(2)])
+def test_a_summary_is_there_before_the_first_fit(head):
+    lines = []
+    agent = tfr.Reinforce(dense(), head)
+    agent.summary(print_fn=lambda line, **_: lines.append(line))
+    assert "sequential" in "\n".join(lines)
+
+
+def test_a_summary_counts_policy_and_head():
+    agent = tfr.Reinforce.for_env(lambda: Seen(BOX, action_space=BOX), hidden=())
+    lines = []
+    agent.summary(print_fn=lambda line, **_: lines.append(line))
+    # 3 × 3 + 3 numbers of the mean and 3 of log σ; three counters besides.
+    assert "Total params: 18 " in "".join(lines)
+    assert "Trainable params: 15 " in "".join(lines)
+
+
+def test_predict_and_calling_the_agent_give_the_policy_s_outputs(cartpole):
+    observations = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
+    outputs = cartpole(observations).numpy()
+    np.testing.assert_array_equal(outputs, cartpole.policy(observations).numpy())
+    predicted = cartpole.predict(observations, verbose=0)
+    np.testing.assert_allclose(predicted, outputs, rtol=1e-6, atol=1e-7)
+
+
+def test_gradients_change_nothing_and_update_follows_them():
+    agent, episodes = clock_agent(), record()
+    agent.build((None, 1))
+    before = numbers(agent.variables)
+    gradients, baseline_gradients, logs = agent.gradients(episodes)
+    assert same_bits(before, numbers(agent.variables)) and baseline_gradients == []
+    weights = numbers(agent.policy_variables)
+    assert agent.update(episodes)["loss"] == pytest.approx(float(logs["loss"]))
+    for old, new, slope in zip(weights, agent.policy_variables, gradients, strict=True):
+        np.testing.assert_allclose(old - new.numpy(), slope, atol=1e-6)
+    counters = agent.updates, agent.episodes_seen, agent.env_steps
+    assert [int(x) for x in counters] == [1, 3, 10]
+
+
+def test_penalties_of_the_policy_are_part_of_the_loss():
+    """A regularizer and `add_loss`, each exactly once, with their gradients."""
+
+    class Charged(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.convert_to_tensor(0.5))
+            return x
+
+    decay = keras.regularizers.L2(0.1)
+    agent = clock_agent(Charged(), keras.layers.Dense(3, kernel_regularizer=decay))
+    for _ in range(2):
+        gradients, _, logs = agent.gradients(record(reward=0.0))
+    kernel = agent.policy_variables[0].numpy()
+    penalty = 0.5 + 0.1 * (kernel**2).sum()
+    assert float(logs["loss"] - logs["policy_loss"]) == pytest.approx(penalty, rel=1e-6)
+    np.testing.assert_allclose(gradients[0], 0.2 * kernel, rtol=1e-6)
+
+
+def test_penalties_count_once_where_the_policy_is_asked_for_values_too():
+    x = keras.Input((1,))
+    y = keras.layers.Dense(3, activity_regularizer=keras.regularizers.L2(0.1))(x)
+    ends = {"outputs": keras.layers.Dense(2)(y), "values": keras.layers.Dense(1)(y)}
+    baseline = tfr.baselines.Value(loss_weight=0.0)
+    agent = tfr.Reinforce(keras.Model(x, ends), heads.Categorical(2), baseline)
+    _, _, logs = agent.gradients(record())
+    columns = [record().observations[:n, e] for e, n in [(0, 5), (1, 2), (2, 3)]]
+    steps = np.concatenate(columns)
+    hidden = keras.Model(x, y)(steps).numpy()
+    penalty = 0.1 * (hidden**2).sum() / len(steps)
+    assert float(logs["loss"] - logs["policy_loss"]) == pytest.approx(penalty, rel=1e-5)
+
+
+def test_frozen_layers_stay():
+    frozen = keras.layers.Dense(3, trainable=False)
+    agent = clock_agent(frozen)
+    before = numbers(frozen.variables)
+    agent.update(record())
+    assert len(agent.policy_variables) == 2
+    assert same_bits(before, numbers(frozen.variables))
+
+
+def lost(agent, episodes):
+    """What the weights lose in one update, and the gradient of it."""
+    gradients = numbers(agent.gradients(episodes)[0])
+    before = numbers(agent.policy_variables)
+    agent.update(episodes)
+    after = numbers(agent.policy_variables)
+    return [a - b for a, b in zip(before, after, strict=True)], gradients
+
+
+def norm(arrays):
+    return np.sqrt(sum((x * x).sum() for x in arrays))
+
+
+def test_every_gradient_is_clipped_by_clipnorm():
+    agent = clock_agent(optimizer=keras.optimizers.SGD(1.0, clipnorm=0.01))
+    steps, gradients = lost(agent, record(reward=10.0))
+    for step, gradient in zip(steps, gradients, strict=True):
+        np.testing.assert_allclose(step, gradient / norm([gradient]) * 0.01, atol=1e-6)
+
+
+def test_all_gradients_together_are_clipped_by_global_clipnorm():
+    agent = clock_agent(optimizer=keras.optimizers.SGD(1.0, global_clipnorm=0.01))
+    steps, gradients = lost(agent, record(reward=10.0))
+    for step, gradient in zip(steps, gradients, strict=True):
+        np.testing.assert_allclose(step, gradient / norm(gradients) * 0.01, atol=1e-6)
+
+
+def test_a_learning_rate_schedule_counts_updates():
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [1.0, 0.5, 0.0])
+    agent = clock_agent(optimizer=keras.optimizers.SGD(schedule))
+    for rate in (1.0, 0.5, 0.0):
+        steps, gradients = lost(agent, record())
+        for step, gradient in zip(steps, gradients, strict=True):
+            np.testing.assert_allclose(step, rate * gradient, atol=1e-6)
+
+
+def test_another_optimizer_is_used_from_the_next_update_on():
+    agent = clock_agent(optimizer=keras.optimizers.SGD(0.0))
+    steps, _ = lost(agent, record())
+    assert not norm(steps)
+    agent.compile(optimizer=keras.optimizers.SGD(1.0))
+    steps, gradients = lost(agent, record())
+    np.testing.assert_allclose(norm(steps), norm(gradients), rtol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_trains_in_float32_weights(policy):
+    keras.config.set_dtype_policy(policy)
+    hidden, slow = keras.layers.Dense(4, "tanh"), keras.optimizers.SGD(0.1)
+    agent = clock_agent(hidden, optimizer=slow, baseline=None)
+    is_scaled = isinstance(agent.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert is_scaled == (policy == "mixed_float16")
+    agent.build((None, 1))
+    before = numbers(agent.policy_variables)
+    history = fit(agent, epochs=3)
+    assert np.isfinite(history["loss"]).all() and int(agent.updates) == 3
+    assert {v.dtype for v in agent.policy_variables} == {"float32"}
+    assert agent(np.ones([2, 1], "float32")).dtype == "float32"
+    assert not same_bits(before, numbers(agent.policy_variables))
+
+
+def test_a_scaled_loss_that_overflows_halves_its_scale_and_changes_nothing():
+    keras.config.set_dtype_policy("mixed_float16")
+    scaled = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(1.0), initial_scale=2.0**40
+    )
+    agent = clock_agent(keras.layers.Dense(4, "tanh"), optimizer=scaled)
+    agent.build((None, 1))
+    before = numbers(agent.policy_variables)
+    agent.update(record())
+    assert same_bits(before, numbers(agent.policy_variables))
+    assert float(scaled.dynamic_scale) == 2.0**39
+    scaled.dynamic_scale.assign(8.0)
+    steps, gradients = lost(agent, record())
+    np.testing.assert_allclose(norm(steps), norm(gradients), rtol=1e-2)
+
+
+def test_a_float64_policy_acts_and_learns_in_float64():
+    keras.config.set_dtype_policy("float64")
+    agent = clock_agent(head=None)
+    fit(agent)
+    assert {v.dtype for v in agent.policy_variables} == {"float64"}
+    assert agent(np.ones([2, 1])).dtype == "float64"
+    assert agent._player.programs[False]._compiled.outputs[-1].dtype == "float64"
+
+
+def test_layers_with_a_training_mode_are_announced_once_and_run_without_it():
+    layers = keras.layers.Dropout(0.5), keras.layers.BatchNormalization()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        agent = clock_agent(keras.layers.Dense(4), *layers)
+        fit(agent)
+        fit(agent)
+    said = [str(w.message) for w in caught if "inference mode" in str(w.message)]
+    assert len(said) == 1 and all(layer.name in said[0] for layer in layers)
+    observations = np.ones([3, 1], "float32")
+    expected = agent.policy(observations, training=False)
+    np.testing.assert_array_equal(agent(observations, training=True), expected)
+    np.testing.assert_array_equal(layers[1].moving_mean, np.zeros(4))
+    first, again = (numbers(agent.gradients(record())[0]) for _ in range(2))
+    assert same_bits(first, again)
+
+
+# Fitting
+
+
+def test_two_calls_of_fit_share_one_trace_and_one_conversion(cartpole):
+    fit(cartpole, "CartPole-v1", epochs=3)
+    cartpole.update(fitting_record(cartpole))
+    assert cartpole._update_function().experimental_get_tracing_count() == 1
+    assert cartpole._player.programs[False].conversions == 1
+    assert cartpole._player.programs[False].engine == "litert"
+
+
+def fitting_record(agent):
+    size = agent.observation_space.shape[0]
+    observations = np.zeros((3, 2, size), "float32")
+    actions, rewards = np.zeros((2, 2), "int32"), np.ones((2, 2))
+    return tfr.Episodes(observations, actions, rewards, [2, 1], [True, True])
+
+
+def test_every_log_key_is_there_in_every_epoch(cartpole):
+    history = fit(cartpole, "CartPole-v1", epochs=2)
+    assert set(history) == LOG_KEYS
+    assert all(len(values) == 2 for values in history.values())
+    assert np.isnan(history["value_loss"]).all()  # unknown without a value baseline
+
+
+def test_figures_are_those_of_the_episodes():
+    """Three steps of reward 1, 2, 3 each: the return is 6, undiscounted."""
+    history = fit(clock_agent(), epochs=2, episodes_per_epoch=5)
+    assert history["episode_return"] == history["episode_return_min"] == [6.0, 6.0]
+    assert history["episode_return_max"] == [6.0, 6.0]
+    assert history["episode_return_std"] == [0.0, 0.0]
+    assert history["episode_length"] == [3.0, 3.0]
+    assert history["episodes"] == [5.0, 5.0]
+    assert history["env_steps"] == [15.0, 30.0]
+    assert history["learning_rate"] == [1.0, 1.0]
+
+
+def winning(is_success):
+    def answer(observation, reward, terminated, truncated, info):
+        return observation, reward, terminated, truncated, {"is_success": is_success}
+
+    return lambda: toys.Misbehaving(at=3, answer=answer, length=3)
+
+
+def test_success_is_logged_where_the_environment_reports_it():
+    agent = clock_agent()
+    assert fit(agent, winning(True))["success"] == [1.0, 1.0]
+    assert agent.evaluate(winning(False), 4)["success"] == 0.0
+
+
+def test_validation_adds_its_return_and_length():
+    agent = clock_agent()
+    options = dict(validation_env=lambda: toys.Clock(4), validation_episodes=2)
+    history = fit(agent, epochs=3, validation_freq=[1, 3], **options)
+    assert history["val_episode_return"] == [10.0, 10.0]
+    assert history["val_episode_length"] == [4.0, 4.0]
+
+
+def test_steps_are_a_budget_in_place_of_epochs():
+    """Episodes of 3 steps: two of them reach 4 steps, two updates reach 10."""
+    history = fit(
+        clock_agent(), epochs=None, steps=10, steps_per_epoch=4, episodes_per_epoch=None
+    )
+    assert history["episodes"] == [2.0, 2.0] and history["env_steps"] == [6.0, 12.0]
+
+
+def test_initial_epoch_only_numbers_the_epochs():
+    """The random streams follow the counter of updates, so the weights agree."""
+    first, second = clock_agent(), clock_agent()
+    for agent in (first, second):
+        agent.build((None, 1))
+    second.set_weights(first.get_weights())
+    fit(first, epochs=2)
+    assert fit(second, epochs=7, initial_epoch=5)["episodes"] == [3.0, 3.0]
+    assert same_bits(numbers(first.variables), numbers(second.variables))
+
+
+def test_the_number_of_environments_changes_no_bit():
+    ends = []
+    for num_envs in (1, 3, 8):
+        agent = tfr.Reinforce.for_env(toys.Lengths, hidden=(4,))
+        fit(agent, toys.Lengths, num_envs=num_envs, seed=7)
+        ends.append(numbers(agent.variables))
+    assert same_bits(ends[0], ends[1]) and same_bits(ends[0], ends[2])
+
+
+def test_a_bandit_is_solved():
+    agent = tfr.Reinforce.for_env(lambda: toys.Bandit((0.0, 1.0, 0.5)), hidden=())
+    agent.compile(optimizer=keras.optimizers.Adam(0.2))
+    fit(agent, lambda: toys.Bandit((0.0, 1.0, 0.5)), epochs=30, episodes_per_epoch=16)
+    probs = keras.ops.softmax(agent(np.ones([1, 1], "float32")))
+    assert float(probs[0, 1]) > 0.95
+
+
+@pytest.mark.parametrize("valued", [False, True])
+def test_a_corridor_is_walked_straight_to_the_goal(valued):
+    def corridor():
+        return toys.Corridor(4, random=True)
+
+    critic = dense(inputs=5, outputs=1)
+    baseline = tfr.baselines.Value(critic) if valued else "leave_one_out"
+    agent = tfr.Reinforce.for_env(
+        corridor, hidden=(), baseline=baseline, learning_rate=0.2
+    )
+    fit(agent, corridor, epochs=30, episodes_per_epoch=8, max_episode_steps=40)
+    figures = agent.evaluate(toys.Corridor, 3, max_episode_steps=40)
+    assert figures["episode_return"] == -4.0 and figures["episode_return_std"] == 0.0
+
+
+# Spaces
+
+
+class Seen(toys.Clock):
+    """A `Clock` seen through any space."""
+
+    def __init__(self, observation_space, action_space=toys.Clock.action_space):
+        super().__init__()
+        self.observation_space = observation_space
+        self.action_space = action_space
+
+    def _observation(self):
+        self.observation_space.seed(self.now)
+        return self.observation_space.sample()
+
+
+BOX = gym.spaces.Box(-1.0, np.array([1, 2, 3], "float32"), (3,))
+PICTURE = gym.spaces.Box(0, 255, (4, 5), np.uint8)
+PAIR = gym.spaces.Dict(place=BOX, speed=gym.spaces.Box(-1.0, 1.0, (2,), np.float64))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [BOX, PICTURE, PAIR, gym.spaces.Tuple([BOX, gym.spaces.Dict(inner=PICTURE)])],
+    ids=["Box", "image", "Dict", "Tuple"],
+)
+def test_the_default_policy_takes_every_observation_space(space):
+    agent = tfr.Reinforce.for_env(lambda: Seen(space), hidden=(4,))
+    fit(agent, lambda: Seen(space), epochs=1)
+    many = keras.tree.map_structure(lambda *x: np.stack(x), *[sample(space)] * 3)
+    assert agent(many).shape == (3, 2) and agent.act(many).shape == (3,)
+
+
+def sample(space):
+    """A sample with Gymnasium's ordered dicts as plain ones."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: sample(part) for key, part in space.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(sample(part) for part in space)
+    space.seed(0)
+    return space.sample()
+
+
+def test_a_functional_policy_takes_a_dict_by_the_names_of_its_inputs():
+    """Named against the alphabet, so that an order would not do."""
+    speed, place = keras.Input((2,), name="speed"), keras.Input((3,), name="place")
+    both = keras.layers.Concatenate()([speed, place])
+    policy = keras.Model([speed, place], keras.layers.Dense(2)(both))
+    agent = tfr.Reinforce(policy)
+    agent.compile(optimizer="sgd")
+    fit(agent, lambda: Seen(PAIR))
+    observation = {key: value[None] for key, value in sample(PAIR).items()}
+    flat = np.concatenate([observation["speed"], observation["place"]], axis=1)
+    kernel, bias = policy.get_weights()
+    np.testing.assert_allclose(agent(observation), flat @ kernel + bias, rtol=1e-5)
+
+
+# Playing
+
+
+def test_evaluate_returns_its_figures_and_changes_nothing(cartpole):
+    before = numbers([*cartpole.variables, *cartpole.optimizer.variables])
+    figures = cartpole.evaluate("CartPole-v1", 5, seed=3)
+    assert set(figures) == {
+        "episode_return", "episode_return_min", "episode_return_max",
+        "episode_return_std", "episode_length", "episodes", "env_steps",
+    }  # fmt: skip
+    assert figures["episodes"] == 5 and all(type(x) is float for x in figures.values())
+    assert figures == cartpole.evaluate("CartPole-v1", 5, seed=3, num_envs=2)
+    assert figures != cartpole.evaluate("CartPole-v1", 5, seed=4)
+    assert figures != cartpole.evaluate("CartPole-v1", 5, deterministic=False, seed=3)
+    assert same_bits(before, numbers([*cartpole.variables, *cartpole.optimizer.variables]))
+
+
+def test_actions_come_in_the_environment_s_units_and_type():
+    space = gym.spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 0.5]), dtype=np.float64)
+    agent = tfr.Reinforce.for_env(lambda: Seen(BOX, space), hidden=())
+    actions = agent.act(np.ones([500, 3], "float32"), seed=0)
+    assert actions.shape == (500, 2) and actions.dtype == np.float64
+    assert all(space.contains(action) for action in actions)
+    assert {-1.0, 1.0} <= set(actions[:, 0])  # clipped at both bounds
+    start = tfr.Reinforce.for_env(toys.Lengths, hidden=())  # Discrete(3, start=5)
+    actions = start.act(np.ones([50, 2], "float32"), seed=0)
+    assert actions.shape == (50,) and actions.dtype == np.int64
+    assert set(actions) == {5, 6, 7}
+
+
+def test_the_same_seed_draws_the_same_actions(cartpole):
+    observations = np.zeros([200, 4], "float32")
+    first = cartpole.act(observations, seed=np.int32(5))
+    np.testing.assert_array_equal(first, cartpole.act(observations, seed=5))
+    assert (first != cartpole.act(observations, seed=6)).any()
+    assert (cartpole.act(observations) != cartpole.act(observations)).any()
+    greedy = cartpole.act(observations, deterministic=True)
+    assert (greedy == np.argmax(cartpole(observations), axis=1)).all()

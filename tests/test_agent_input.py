@@ -1,0 +1,270 @@
+"""What the agent refuses, in which words, and that nothing happened to it."""
+
+import keras
+import numpy as np
+import pytest
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+
+WAYS_OUT = r"(?s)head=tfr\.heads.*agent\.fit.*Reinforce\.for_env"
+
+
+def policy(outputs=2, inputs=1):
+    layers = keras.layers.Dense(3, "tanh"), keras.layers.Dense(outputs)
+    return keras.Sequential([keras.Input((inputs,)), *layers])
+
+
+def record(**fields):
+    """Three episodes of at most five steps, which have seen one number."""
+    rng = np.random.default_rng(0)
+    given = tfr.Episodes(
+        observations=rng.normal(size=(6, 3, 1)).astype("float32"),
+        actions=rng.integers(2, size=(5, 3)).astype("int32"),
+        rewards=rng.normal(size=(5, 3)),
+        lengths=np.array([5, 2, 3], "int32"),
+        terminated=np.array([True, False, True]),
+    )
+    return given._replace(**fields)
+
+
+@pytest.fixture(scope="module")
+def agent():
+    """Has learned from a `Clock`; no test here may change it."""
+    agent = tfr.Reinforce.for_env(toys.Clock, hidden=(3,))
+    agent.fit(toys.Clock, epochs=1, episodes_per_epoch=2, verbose=0)
+    return agent
+
+
+# Making and building
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda agent: agent(np.zeros([2, 1], "float32")),
+        lambda agent: agent.build((None, 1)),
+        lambda agent: agent.act(np.zeros([2, 1], "float32")),
+        lambda agent: agent.save("never.keras"),
+        lambda agent: agent.export("never"),
+        lambda agent: agent.gradients(record()),
+    ],
+    ids=["call", "build", "act", "save", "export", "gradients"],
+)
+def test_without_head_and_spaces_three_ways_out_are_named(use):
+    with pytest.raises(ValueError, match=WAYS_OUT):
+        use(tfr.Reinforce(policy()))
+
+
+def test_an_agent_is_compiled_before_it_learns():
+    bare = tfr.Reinforce(policy(), heads.Categorical(2))
+    for learn in (lambda: bare.update(record()), lambda: bare.fit(toys.Clock, epochs=1)):
+        with pytest.raises(ValueError, match="not compiled.*agent.compile"):
+            learn()
+
+
+def test_outputs_of_the_wrong_width_are_refused():
+    bare = tfr.Reinforce(policy(outputs=3))
+    bare.compile(optimizer="sgd")
+    with pytest.raises(ValueError, match=r"puts out 2 numbers.*Received.*\(2, 3\)"):
+        bare.fit(toys.Clock, epochs=1)
+
+
+def test_a_policy_for_other_observations_is_refused():
+    bare = tfr.Reinforce(policy(inputs=4))
+    bare.compile(optimizer="sgd")
+    with pytest.raises(ValueError, match=r"Expected: an input of shape \(None, 1\)"):
+        bare.fit(toys.Clock, epochs=1)
+
+
+def test_observations_of_another_shape_are_refused(agent):
+    with pytest.raises(ValueError, match="shape"):
+        agent(np.zeros([2, 3], "float32"))
+
+
+@pytest.mark.parametrize("ends", [{"outputs": 2, "values": 1}, None])
+def test_a_shared_trunk_and_its_baseline_come_together(ends):
+    x = keras.Input((1,))
+    y = {name: keras.layers.Dense(n)(x) for name, n in (ends or {}).items()}
+    model = keras.Model(x, y or keras.layers.Dense(2)(x))
+    baseline = "leave_one_out" if ends else tfr.baselines.Value()
+    with pytest.raises(ValueError, match="(?s)belong together.*Received"):
+        tfr.Reinforce(model, heads.Categorical(2), baseline).build((None, 1))
+
+
+@pytest.mark.parametrize(
+    "setting, value",
+    [
+        ("gamma", 1.01), ("gamma", -0.1), ("gamma", np.nan), ("gae_lambda", 2.0),
+        ("entropy_coef", -1.0), ("entropy_coef", np.inf),
+        ("returns", "half"), ("scale_advantages", "z"), ("baseline", "median"),
+    ],
+)  # fmt: skip
+def test_settings_out_of_bounds_are_refused(setting, value):
+    with pytest.raises(ValueError, match=f"`{setting}`.*Received: {setting}="):
+        tfr.Reinforce(policy(), **{setting: value})
+
+
+def test_gae_lambda_needs_a_value_baseline():
+    with pytest.raises(ValueError, match="`gae_lambda` below 1 needs a baseline"):
+        tfr.Reinforce(policy(), gae_lambda=0.9)
+
+
+@pytest.mark.parametrize("name", ["policy", "head"])
+def test_parts_of_the_wrong_type_are_refused(name):
+    with pytest.raises(TypeError, match=f"`{name}` must be a .*of type str"):
+        tfr.Reinforce(**{"policy": policy(), name: "dense"})
+
+
+# Arguments of fit and evaluate
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.0, True, "1"])
+@pytest.mark.parametrize(
+    "name",
+    ["epochs", "episodes_per_epoch", "steps_per_epoch", "num_envs", "max_episode_steps"],
+)
+def test_counts_are_whole_numbers_from_one(agent, name, count):
+    with pytest.raises(ValueError, match=f"`{name}` must be a whole number"):
+        agent.fit(toys.Clock, **{"epochs": 1, name: count})
+
+
+@pytest.mark.parametrize("name", ["episodes", "num_envs", "max_episode_steps"])
+def test_counts_of_an_evaluation_are_whole_numbers_from_one(agent, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be a whole number"):
+        agent.evaluate(toys.Clock, **{name: 0})
+
+
+def test_steps_are_a_whole_number_from_one(agent):
+    with pytest.raises(ValueError, match="`steps` must be a whole number"):
+        agent.fit(toys.Clock, steps=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"epochs": 1, "steps": 1}])
+def test_either_epochs_or_steps_are_given(agent, options):
+    with pytest.raises(ValueError, match="either `epochs` .* or `steps`"):
+        agent.fit(toys.Clock, **options)
+
+
+def test_either_episodes_or_steps_per_epoch_are_given(agent):
+    both = dict(episodes_per_epoch=1, steps_per_epoch=1)
+    with pytest.raises(ValueError, match="either `episodes_per_epoch` or `steps_per"):
+        agent.fit(toys.Clock, epochs=1, **both)
+
+
+SEEDED = [
+    lambda agent, seed: agent.fit(toys.Clock, epochs=1, verbose=0, seed=seed),
+    lambda agent, seed: agent.evaluate(toys.Clock, 1, seed=seed),
+    lambda agent, seed: agent.act(np.zeros([1, 1], "float32"), seed=seed),
+    lambda agent, seed: tfr.Reinforce.for_env(toys.Clock, seed=seed),
+]
+
+
+@pytest.mark.parametrize("use", SEEDED, ids=["fit", "evaluate", "act", "for_env"])
+def test_seeds_are_whole_numbers_from_zero(agent, use):
+    for seed in (True, np.True_, 1.0, "1"):
+        with pytest.raises(TypeError, match="`seed` must be a whole number"):
+            use(agent, seed)
+    for seed in (-1, 2**63):
+        with pytest.raises(ValueError, match="`seed` must lie in"):
+            use(agent, seed)
+
+
+def test_counts_and_seeds_of_numpy_are_whole_numbers_too():
+    agent = tfr.Reinforce.for_env(toys.Clock, hidden=(), seed=np.uint8(3))
+    one = np.int64(1)
+    agent.fit(
+        toys.Clock, epochs=one, episodes_per_epoch=one, num_envs=one, seed=one, verbose=0
+    )
+    assert agent.evaluate(toys.Clock, one, seed=np.uint64(2))["episodes"] == 1
+
+
+def test_an_agent_stays_with_the_spaces_it_was_made_for():
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=())
+    for use in (lambda: agent.fit("Pendulum-v1", epochs=1),
+                lambda: agent.evaluate("Pendulum-v1", 1)):  # fmt: skip
+        with pytest.raises(ValueError, match=r"(?s)Expected: Box.*\(4,\).*Received.*\(3,\)"):
+            use()
+
+
+# Observations
+
+
+def test_a_single_observation_is_refused_and_told_how_to_become_a_batch(agent):
+    with pytest.raises(ValueError, match=r"shape \(None, 1\).*observation\[None\]"):
+        agent.act(np.zeros([1], "float32"))
+
+
+def test_there_is_no_action_where_outputs_are_not_finite(agent):
+    with pytest.raises(FloatingPointError, match="outputs are not finite"):
+        agent.act(np.full([2, 1], np.nan, "float32"))
+
+
+# Records
+
+
+@pytest.mark.parametrize(
+    "fields, match",
+    [
+        ({"actions": np.zeros((5, 3, 1), "int32")}, r"`actions`.*\(5, 3\)"),
+        ({"actions": np.zeros((5, 3))}, "`actions` must be of type int32"),
+        ({"actions": np.full((5, 3), 2)}, "(?s)raw actions.*2 at step 0 of episode 0"),
+        ({"observations": np.zeros((5, 3, 1))}, r"`observations`.*\(6, 3, 1\)"),
+        ({"rewards": np.zeros(5)}, r"`rewards` must be \[T, B\]"),
+        ({"rewards": np.zeros((0, 3))}, "at least one step"),
+        ({"lengths": np.array([5, 0, 3])}, "`lengths` must lie in 1 to 5"),
+        ({"lengths": np.array([6, 1, 3])}, "`lengths` must lie in 1 to 5"),
+        ({"terminated": np.zeros((3, 1), bool)}, r"`terminated`.*\(3,\)"),
+    ],
+)
+def test_a_misshapen_record_is_refused(agent, fields, match):
+    for use in (agent.update, agent.gradients):
+        with pytest.raises(ValueError, match=match):
+            use(record(**fields))
+
+
+def everything(agent):
+    parts = [agent, agent.optimizer, agent.baseline.optimizer]
+    return [np.array(v) for part in parts for v in part.variables]
+
+
+@pytest.fixture(scope="module")
+def complete():
+    """Normaliser, critic, Adam with momentum: all that an update changes."""
+    agent = tfr.Reinforce(
+        policy(),
+        heads.Categorical(2),
+        tfr.baselines.Value(policy(outputs=1)),
+        normalize_observations=True,
+    )
+    agent.compile(optimizer=keras.optimizers.Adam(0.1))
+    agent.update(record())
+    return agent
+
+
+def spoiled(name, value, at=(2, 0)):
+    array = np.array(getattr(record(), name))
+    array[at] = value
+    return record(**{name: array})
+
+
+@pytest.mark.parametrize(
+    "episodes, where",
+    [
+        (spoiled("rewards", np.nan), "episode 0, step 2, the reward is nan"),
+        (spoiled("rewards", 1e300 * 1e300), "episode 0, step 2, the reward is inf"),
+        (spoiled("rewards", 1e300), "episode 0, step"),
+        (spoiled("observations", np.nan, (1, 1)), "episode 1, step 1, the observation"),
+    ],
+    ids=["nan", "inf", "large", "observation"],
+)
+def test_an_update_that_is_not_finite_is_not_made(complete, episodes, where):
+    """Weights, optimizers, normaliser and counters stay as they were, to the bit."""
+    before = everything(complete)
+    with pytest.raises(FloatingPointError, match="Update 1 would not be finite") as error:
+        complete.update(episodes)
+    assert where in str(error.value)
+    assert complete.policy_variables[0].path in str(error.value)
+    for old, new in zip(before, everything(complete), strict=True):
+        np.testing.assert_array_equal(old, new)

@@ -1,0 +1,193 @@
+"""The command line, from request to exit code."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import tf_reinforce as tfr
+from tf_reinforce import cli, runs
+
+ROOT = pathlib.Path(__file__).parent.parent
+FILES = {
+    "config.json",
+    "versions.json",
+    "log.csv",
+    "episodes.csv",
+    "agent.keras",
+    "evaluation.json",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run directory, trained for two updates."""
+    path = tmp_path_factory.mktemp("runs") / "first"
+    assert train(path) == 0
+    return path
+
+
+def train(path, *more, env="CartPole-v1"):
+    small = ["--epochs", "2", "--episodes-per-epoch", "4", "--hidden", "8"]
+    return cli.main(["train", env, "--run-dir", str(path), *small, *more])
+
+
+def test_a_run_directory_holds_all_there_is_to_know(run):
+    assert {path.name for path in run.iterdir()} == FILES
+    config = json.loads((run / "config.json").read_text())
+    assert config["env"] == "CartPole-v1"
+    assert config["target_return"] == 475.0
+    assert config["agent"]["gamma"] == 0.99
+    assert json.loads((run / "versions.json").read_text())["keras"]
+    assert len((run / "log.csv").read_text().splitlines()) == 1 + 2
+    assert len((run / "episodes.csv").read_text().splitlines()) == 1 + 2 * 4
+
+
+def test_evaluate_says_what_the_run_says(run, capsys):
+    assert cli.main(["evaluate", str(run), "--episodes", "100"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == json.loads((run / "evaluation.json").read_text())
+
+
+def test_an_agent_file_is_evaluated_where_one_says(run, capsys):
+    file = str(run / "agent.keras")
+    assert cli.main(["evaluate", file, "--env", "CartPole-v1", "--episodes", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 3
+    assert cli.main(["evaluate", file]) == 2
+    assert "Give --env" in capsys.readouterr().err
+
+
+def test_no_module_is_imported_on_the_word_of_a_file(run, tmp_path, capsys):
+    """`module:Id` in a stranger's config.json would run the stranger's code."""
+    copy = tmp_path / "stranger"
+    copy.mkdir()
+    (copy / "agent.keras").write_bytes((run / "agent.keras").read_bytes())
+    (copy / "config.json").write_text(json.dumps({"env": "antigravity:CartPole-v1"}))
+    assert cli.main(["evaluate", str(copy)]) == 2
+    assert "antigravity" not in sys.modules
+
+
+def test_export_writes_a_saved_model(run, tmp_path, capsys):
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "policy")]) == 0
+    assert (tmp_path / "policy" / "saved_model.pb").exists()
+
+
+def test_a_run_is_never_overwritten(run, capsys):
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    assert train(run) == 2
+    assert "nothing is overwritten" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_the_same_seed_writes_the_same_run(run, tmp_path):
+    assert train(tmp_path / "again") == 0
+    for name in ("episodes.csv", "evaluation.json", "config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes()
+    one, two = (tfr.load(path / "agent.keras") for path in (run, tmp_path / "again"))
+    for ours, theirs in zip(one.get_weights(), two.get_weights(), strict=True):
+        assert (ours == theirs).all()
+
+
+@pytest.mark.parametrize(
+    "request_, words",
+    [
+        (["train", "CartPole-v1", "--epochs", "0"], "`epochs`"),
+        (["train", "CartPole-v1", "--epochs", "1", "--steps", "1"], "Give either"),
+        (["train", "CartPole-v1", "--seed", "-1"], "`seed`"),
+        (["train", "CartPole-v1", "--gamma", "1.5"], "`gamma`"),
+        (["train", "NoSuchThing-v0"], "NoSuchThing"),
+        (["train", "nosuchmodule:Thing-v0"], "nosuchmodule"),
+        (["train", "FrozenLake-v1"], "not supported"),
+        (["evaluate", "nowhere", "--env", "CartPole-v1"], "no file"),
+        (["export", "nowhere", "--out", "policy"], "no file"),
+    ],
+)
+def test_a_wrong_request_gets_one_sentence_and_exit_code_2(
+    request_, words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(request_) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_an_agent_of_another_environment_is_refused(run, capsys):
+    assert cli.main(["evaluate", str(run), "--env", "Pendulum-v1"]) == 2
+    assert "another observation space" in capsys.readouterr().err
+
+
+def test_a_failing_environment_gets_exit_code_1(tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken_task.py").write_text(
+        "import gymnasium as gym, numpy as np\n"
+        "class Broken(gym.Env):\n"
+        "    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)\n"
+        "    action_space = gym.spaces.Discrete(2)\n"
+        "    def reset(self, seed=None, options=None):\n"
+        "        return np.zeros(2, np.float32), {}\n"
+        "    def step(self, action):\n"
+        "        raise RuntimeError('the simulator left')\n"
+        "gym.register('Broken-v0', Broken, max_episode_steps=5)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert train(tmp_path / "run", env="broken_task:Broken-v0") == 1
+    assert "the simulator left" in capsys.readouterr().err
+
+
+def test_help_answers_without_tensorflow():
+    code = (
+        "import sys; from tf_reinforce import cli\n"
+        "try: cli.main(['train', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
+    """The signal comes as soon as the first row of the log is there."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tf_reinforce", "train", "CartPole-v1", "--epochs"]
+        + ["100000", "--run-dir", str(tmp_path / "run")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stdout:  # the first progress line
+        if line.startswith("update"):
+            break
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert "interrupted" in rest
+    agent = tfr.load(tmp_path / "run" / "agent.keras")
+    assert int(agent.updates) >= 1
+    assert not (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_without_a_budget_training_ends_at_the_target(tmp_path):
+    path = tmp_path / "run"
+    arguments = ["train", "CartPole-v1", "--target-return", "60", "--run-dir", str(path)]
+    assert cli.main(arguments) == 0
+    evaluation = json.loads((path / "evaluation.json").read_text())
+    updates = int(tfr.load(path / "agent.keras").updates)
+    assert evaluation["episode_return"] > 50
+    assert updates < runs.MOST_UPDATES
+
+
+def test_the_installed_program_is_the_module():
+    config = (ROOT / "setup.cfg").read_text()
+    assert "tf-reinforce = tf_reinforce.cli:main" in config
+    ran = subprocess.run(
+        [sys.executable, "-m", "tf_reinforce", "--version"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ,
+    )
+    assert ran.stdout.strip() == tfr.__version__

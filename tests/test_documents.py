@@ -1,0 +1,82 @@
+"""What the documents show is what happens."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tf_reinforce import cli
+
+ROOT = pathlib.Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+    """As it stands, thirty updates and all."""
+    monkeypatch.chdir(tmp_path)
+    world = {}
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), world)
+    assert world["agent"].evaluate("CartPole-v1")["episode_return"] > 400
+
+
+def test_the_commands_of_the_readme_are_understood():
+    commands = [
+        line.removeprefix("$ tf-reinforce ").split("#")[0].split()
+        for block in blocks("console")
+        for line in block.splitlines()
+        if line.startswith("$ tf-reinforce")
+    ]
+    assert len(commands) >= 3
+    for command in commands:
+        assert cli._parser().parse_args(command).verb
+
+
+def test_the_readme_is_short_and_shows_code_early():
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert lines.index("```python") < 30
+
+
+def test_every_link_of_the_documents_leads_somewhere():
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")):
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+            if not target.startswith("http"):
+                assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_every_logged_key_is_explained(tmp_path):
+    import tf_reinforce as tfr
+
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
+    logs = agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, verbose=0).history
+    explained = README.split("## Log keys")[1].split("##")[0]
+    for key in logs:
+        short = key.replace("episode_return", "")
+        assert f"`{key}`" in explained or f"`{short}`" in explained, key
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda p: p.stem)
+def test_every_example_runs_for_one_epoch(path, tmp_path):
+    assert len(path.read_text().splitlines()) <= 60
+    ran = subprocess.run(
+        [sys.executable, str(path), "1"],
+        cwd=tmp_path,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout
+
+
+def _environment():
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(ROOT)}

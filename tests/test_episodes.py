@@ -1,0 +1,169 @@
+"""The record: what counts is picked, what is padding is cut, the rest is refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_reinforce import episodes as records
+
+LENGTHS = [2, 4, 1]
+STRUCTURE = {
+    "image": tf.TensorSpec((2, 2), tf.uint8),
+    "speed": tf.TensorSpec((3,), tf.float32),
+}
+
+
+def record(rows=5, **changed):
+    """Three episodes of lengths 2, 4 and 1 in `rows` rows; every number differs."""
+    count = len(LENGTHS)
+
+    def array(shape, dtype):
+        return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+    facts = records.Episodes(
+        observations={
+            "image": array((rows + 1, count, 2, 2), "uint8"),
+            "speed": array((rows + 1, count, 3), "float32"),
+        },
+        actions=array((rows, count), "int32") % 2,
+        rewards=array((rows, count), "float32"),
+        lengths=np.array(LENGTHS),
+        terminated=np.array([True, False, True]),
+    )
+    return facts._replace(**changed)
+
+
+def check(episodes, structure=STRUCTURE):
+    return records.check(episodes, structure, (), "int32")
+
+
+def addresses():
+    return [(t, b) for t in range(5) for b, length in enumerate(LENGTHS) if t < length]
+
+
+def test_valid_is_true_where_a_step_happened():
+    truth = [[t < length for length in LENGTHS] for t in range(5)]
+    for lengths in (LENGTHS, np.array(LENGTHS), tf.constant(LENGTHS, tf.int64)):
+        np.testing.assert_array_equal(records.valid(lengths, 5), truth)
+
+
+def test_pick_takes_the_valid_steps_row_by_row():
+    episodes = record()
+    steps = records.steps(episodes.lengths, 5)
+    picked = steps.pick({"rewards": episodes.rewards, **episodes.observations})
+    for t, (row, column) in enumerate(addresses()):
+        assert picked["rewards"][t] == episodes.rewards[row, column]
+        for name, array in episodes.observations.items():
+            np.testing.assert_array_equal(picked[name][t], array[row, column])
+    assert all(len(x) == sum(LENGTHS) for x in picked.values())
+
+
+def test_spread_puts_picked_values_back_and_zeros_elsewhere():
+    steps = records.steps(LENGTHS, 5)
+    whole = np.arange(1.0, 16.0).reshape(5, 3)
+    truth = np.where(records.valid(LENGTHS, 5), whole, 0.0)
+    np.testing.assert_array_equal(steps.spread(steps.pick(whole)), truth)
+
+
+def test_pick_and_spread_are_one_another_s_gradient():
+    steps = records.steps(LENGTHS, 5)
+    whole, picked = tf.ones([5, 3], tf.float64), tf.ones([sum(LENGTHS)], tf.float64)
+    for function, x in ((steps.pick, whole), (steps.spread, picked)):
+        theory, numeric = tf.test.compute_gradient(function, [x])
+        np.testing.assert_allclose(theory[0], numeric[0], atol=1e-9)
+
+
+def test_trim_cuts_the_rows_that_are_padding_in_every_column():
+    whole = record(rows=9)
+    cut = records.trim(whole)
+    keras.tree.map_structure(
+        lambda short, long: np.testing.assert_array_equal(short, long[:5]),
+        cut.observations,
+        whole.observations,
+    )
+    np.testing.assert_array_equal(cut.actions, whole.actions[:4])
+    np.testing.assert_array_equal(cut.rewards, whole.rewards[:4])
+    np.testing.assert_array_equal(cut.lengths, whole.lengths)
+    np.testing.assert_array_equal(cut.terminated, whole.terminated)
+
+
+def test_count_is_the_number_of_episodes():
+    assert record().count == 3
+
+
+def test_a_right_record_comes_back_in_the_expected_types():
+    checked = check(keras.tree.map_structure(tf.constant, record()))
+    assert checked.rewards.dtype == "float64"
+    assert (checked.actions.dtype, checked.lengths.dtype) == ("int32", "int32")
+    assert checked.observations["image"].dtype == "uint8"
+    keras.tree.map_structure(np.testing.assert_array_equal, checked, record())
+
+
+def test_the_signature_fits_every_checked_record():
+    signature = records.signature(STRUCTURE, (), "int32")
+    checked = keras.tree.map_structure(tf.constant, check(record()))
+    for spec, tensor in zip(
+        keras.tree.flatten(signature), keras.tree.flatten(checked), strict=True
+    ):
+        assert spec.is_compatible_with(tensor)
+        assert spec.shape.rank == tensor.shape.rank
+
+
+def test_nan_in_rewards_is_left_to_the_check_of_the_gradients():
+    rewards = np.full((5, 3), np.nan)
+    np.testing.assert_array_equal(check(record(rewards=rewards)).rewards, rewards)
+
+
+WRONG = {
+    "no_time_axis": (dict(rewards=np.ones(3)), r"`rewards` must be \[T, B\]"),
+    "no_steps": (dict(rewards=np.ones((0, 3))), "at least one step"),
+    "no_episodes": (dict(rewards=np.ones((5, 0))), "at least one step"),
+    "actions_with_an_axis_too_many": (
+        dict(actions=np.zeros((5, 3, 1), "int32")),
+        r"`actions` must have the shape \(5, 3\).*shape \(5, 3, 1\)",
+    ),
+    "actions_by_episode": (dict(actions=np.zeros((3, 5), "int32")), "`actions`.*shape"),
+    "fractions_as_actions": (
+        dict(actions=np.full((5, 3), 0.5)),
+        "`actions` must be of type int32.*float64",
+    ),
+    "no_length": (dict(lengths=np.array([2, 0, 1])), r"must lie in 1 to 5.*\[2, 0, 1\]"),
+    "too_long": (dict(lengths=np.array([2, 6, 1])), r"must lie in 1 to 5.*\[2, 6, 1\]"),
+    "one_length_for_all": (dict(lengths=np.array([5])), "`lengths` must have the shape"),
+    "fractions_as_lengths": (dict(lengths=np.ones(3)), "`lengths` must be of type int32"),
+    "terminated_per_step": (
+        dict(terminated=np.zeros((5, 3), bool)),
+        "`terminated` must have the shape",
+    ),
+    "numbers_as_terminated": (
+        dict(terminated=np.array([0, 1, 2])),
+        "`terminated` must be of type bool",
+    ),
+}
+
+
+@pytest.mark.parametrize("changed, message", WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_record_is_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        check(record(**changed))
+
+
+def test_observations_need_the_row_after_the_last_action():
+    seen = {name: x[:-1] for name, x in record().observations.items()}
+    with pytest.raises(ValueError, match=r"`observations` must have the shape \(6, 3"):
+        check(record(observations=seen))
+
+
+def test_fractions_are_not_cut_to_whole_observations():
+    seen = {**record().observations, "image": np.full((6, 3, 2, 2), 0.5)}
+    with pytest.raises(ValueError, match="`observations` must be of type uint8"):
+        check(record(observations=seen))
+
+
+@pytest.mark.parametrize("names", [["speed"], ["speed", "image", "sound"], []])
+def test_observations_of_another_structure_are_refused_by_name(names):
+    """As every refusal here, this one says which field of the record is wrong."""
+    parts = {name: np.zeros((6, 3, 3), "float32") for name in names}
+    with pytest.raises(ValueError, match="`observations`"):
+        check(record(observations=parts or np.zeros((6, 3, 3), "float32")))

@@ -1,0 +1,269 @@
+"""Keras' own callbacks work unchanged, with `mode` left at `"auto"`."""
+
+import csv
+import glob
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+import tf_reinforce as tfr
+
+
+def bandit(seed=0, **kwargs):
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=(), seed=seed)
+    agent.compile(optimizer=keras.optimizers.Adam(0.1, **kwargs))
+    return agent
+
+
+def fit(agent, *callbacks, epochs=3, **options):
+    options = {"episodes_per_epoch": 4, "verbose": 0, **options}
+    return agent.fit(toys.Bandit, epochs=epochs, callbacks=callbacks, **options)
+
+
+def numbers(agent):
+    return [np.array(v) for v in [*agent.variables, *agent.optimizer.variables]]
+
+
+def same_bits(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+class Says(keras.callbacks.Callback):
+    """Puts given numbers under a key of the logs, one per epoch, before others look."""
+
+    def __init__(self, key, values):
+        super().__init__()
+        self.key = key
+        self.values = values
+
+    def on_epoch_end(self, epoch, logs):
+        logs[self.key] = self.values[epoch]
+
+
+class Remembers(keras.callbacks.Callback):
+    """Keeps the policy's weights at the end of each epoch."""
+
+    def on_train_begin(self, logs=None):
+        self.weights = []
+
+    def on_epoch_end(self, epoch, logs):
+        self.weights.append(self.model.policy.get_weights())
+
+
+def test_history_is_kept_and_returned():
+    agent = bandit()
+    history = fit(agent, epochs=3)
+    assert isinstance(history, keras.callbacks.History) and history is agent.history
+    assert history.epoch == [0, 1, 2]
+    assert len(history.history["episode_return"]) == 3
+
+
+def test_csv_logger_writes_one_row_per_epoch(tmp_path):
+    path = tmp_path / "log.csv"
+    history = fit(bandit(), keras.callbacks.CSVLogger(path)).history
+    rows = list(csv.DictReader(path.open()))
+    assert set(rows[0]) == {"epoch", *history}
+    assert [int(row["epoch"]) for row in rows] == [0, 1, 2]
+    returns = [float(row["episode_return"]) for row in rows]
+    assert returns == history["episode_return"]
+
+
+def test_tensorboard_receives_every_log_key(tmp_path):
+    history = fit(bandit(), keras.callbacks.TensorBoard(tmp_path)).history
+    found = {}
+    for path in glob.glob(f"{tmp_path}/train/*"):
+        for event in tf.compat.v1.train.summary_iterator(path):
+            for value in event.summary.value:
+                number = float(tf.make_ndarray(value.tensor))
+                found.setdefault(value.tag, []).append(number)
+    tags = {f"epoch_{key}" for key in history}
+    assert tags <= set(found)
+    np.testing.assert_allclose(found["epoch_entropy"], history["entropy"], rtol=1e-6)
+
+
+def test_model_checkpoint_keeps_the_best_agent_whole(tmp_path):
+    path, seen = str(tmp_path / "best.keras"), Remembers()
+    agent = bandit()
+    fit(
+        agent,
+        Says("episode_return", [1.0, 3.0, 2.0]),
+        seen,
+        keras.callbacks.ModelCheckpoint(
+            path, monitor="episode_return", save_best_only=True
+        ),
+    )
+    best = tfr.load(path)
+    assert same_bits(best.policy.get_weights(), seen.weights[1])
+    assert not same_bits(seen.weights[1], seen.weights[2])
+    assert int(best.updates) == 2
+    fit(best, epochs=1)
+
+
+def test_early_stopping_brings_back_the_best_weights():
+    agent, seen = bandit(), Remembers()
+    history = fit(
+        agent,
+        Says("episode_return", [1.0, 5.0, 3.0, 2.0, 9.0]),
+        seen,
+        keras.callbacks.EarlyStopping(
+            "episode_return", patience=2, restore_best_weights=True
+        ),
+        epochs=5,
+    )
+    assert history.epoch == [0, 1, 2, 3]
+    assert same_bits(agent.policy.get_weights(), seen.weights[1])
+    assert not same_bits(seen.weights[1], seen.weights[3])
+
+
+@pytest.mark.parametrize(
+    "key, values, rates",
+    [
+        ("episode_return", [1.0, 2.0, 3.0, 3.0], [0.1, 0.1, 0.1, 0.05]),
+        ("episode_return_min", [1.0, 2.0, 3.0, 3.0], [0.1, 0.1, 0.1, 0.05]),
+        ("success", [0.0, 0.5, 1.0, 1.0], [0.1, 0.1, 0.1, 0.05]),
+        ("loss", [3.0, 2.0, 1.0, 1.0], [0.1, 0.1, 0.1, 0.05]),
+        ("value_loss", [3.0, 2.0, 1.0, 1.0], [0.1, 0.1, 0.1, 0.05]),
+    ],
+)
+def test_reduce_on_plateau_knows_which_way_is_up(key, values, rates):
+    """A rise of a return is no plateau, and neither is a fall of a loss."""
+    agent, seen = bandit(), []
+    plateau = keras.callbacks.ReduceLROnPlateau(key, factor=0.5, patience=1)
+    watch = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(float(agent.optimizer.learning_rate))
+    )
+    fit(agent, Says(key, values), plateau, watch, epochs=4)
+    np.testing.assert_allclose(seen, rates, rtol=1e-6)
+
+
+def test_monitors_of_validation_know_which_way_is_up():
+    stop = keras.callbacks.EarlyStopping("val_episode_return", patience=1)
+    rising = Says("val_episode_return", [1.0, 2.0, 3.0, 3.0, 3.0])
+    options = dict(validation_env=toys.Bandit, validation_episodes=1)
+    history = fit(bandit(), rising, stop, epochs=5, **options)
+    assert history.epoch == [0, 1, 2, 3]
+
+
+def test_a_learning_rate_scheduler_is_obeyed():
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5**epoch)
+    history = fit(bandit(), schedule).history
+    np.testing.assert_allclose(history["learning_rate"], [1.0, 0.5, 0.25])
+
+
+def test_terminate_on_nan_stops_at_a_loss_that_is_none():
+    """It looks at the end of each batch: an epoch is one."""
+
+    class Spoils(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs):
+            logs["loss"] = float("nan")
+
+    history = fit(bandit(), Spoils(), keras.callbacks.TerminateOnNaN(), epochs=9)
+    assert history.epoch == [0]
+
+
+def test_a_run_that_is_interrupted_and_restored_ends_with_the_same_bits(tmp_path):
+    """The second agent begins with other weights: all comes from the backup."""
+
+    class Interrupts(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 3:
+                raise KeyboardInterrupt
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(tmp_path / "backup")
+
+    whole, first, second = bandit(), bandit(), bandit(seed=1)
+    fit(whole, epochs=5)
+    with pytest.raises(KeyboardInterrupt):
+        fit(first, backup(), Interrupts(), epochs=5)
+    history = fit(second, backup(), epochs=5)
+    assert history.epoch == [3, 4]
+    assert same_bits(numbers(whole), numbers(second))
+    assert not same_bits(numbers(whole), numbers(first))
+
+
+def test_a_restored_run_spends_what_is_left_of_its_budget_of_steps(tmp_path):
+    """The steps that were learned before the interruption count."""
+
+    class Interrupts(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    whole, agent = bandit(), bandit()
+    fit(whole, epochs=None, steps=16)
+    callbacks = [keras.callbacks.BackupAndRestore(tmp_path / "backup"), Interrupts()]
+    with pytest.raises(KeyboardInterrupt):
+        fit(agent, *callbacks, epochs=None, steps=16)
+    again = bandit(seed=1)
+    fit(again, callbacks[0], epochs=None, steps=16)
+    assert int(whole.env_steps) == 16
+    assert same_bits(numbers(whole), numbers(again))
+
+
+def test_a_lambda_callback_hears_epochs_and_batches_in_order():
+    heard = []
+    hooks = [
+        "on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end",
+        "on_test_begin", "on_test_end", "on_epoch_end", "on_train_end",
+    ]  # fmt: skip
+    callback = keras.callbacks.LambdaCallback(
+        **{hook: lambda *_, hook=hook: heard.append(hook) for hook in hooks}
+    )
+    options = dict(validation_env=toys.Bandit, validation_freq=2, validation_episodes=1)
+    fit(bandit(), callback, epochs=2, **options)
+    quiet = [*hooks[1:4], hooks[6]]
+    assert heard == [hooks[0], *quiet, *hooks[1:7], hooks[7]]
+
+
+def test_averaged_weights_are_swapped_in_for_each_epoch_s_end():
+    agent, seen = bandit(use_ema=True, ema_momentum=0.5), Remembers()
+    learned = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda *_: raw.append(agent.policy.get_weights())
+    )
+    raw = []
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    fit(agent, swap, learned, seen)
+    average = raw[0]
+    for now, found in zip(raw, seen.weights, strict=True):
+        average = [(a + b) / 2 for a, b in zip(average, now, strict=True)]
+        for a, b in zip(average, found, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+    assert same_bits(agent.policy.get_weights(), seen.weights[-1])
+
+
+def test_averaged_weights_are_those_that_fit_ends_with():
+    """As in Keras' own `fit`, which calls `optimizer.finalize_variable_values`."""
+    agent, seen = bandit(use_ema=True, ema_momentum=0.5), Remembers()
+    fit(agent, seen, epochs=2)
+    first, last = seen.weights
+    for a, b, found in zip(first, last, agent.policy.get_weights(), strict=True):
+        np.testing.assert_allclose((a + b) / 2, found, atol=1e-6)
+
+
+def test_keras_progress_bar_runs_beside_ours(capsys):
+    fit(bandit(), keras.callbacks.ProgbarLogger(), epochs=2)
+    printed = capsys.readouterr().out
+    assert "Epoch 1/2" in printed and "episode_return" in printed
+
+
+def test_an_episode_callback_hears_each_episode_in_order_before_the_batch_ends():
+    heard = []
+
+    class Listens(tfr.callbacks.EpisodeCallback):
+        def on_episode_end(self, episode, logs=None):
+            heard.append((episode, logs["update"], logs["episode_return"]))
+            assert logs["terminated"] and logs["episode_length"] == 1
+
+        def on_train_batch_end(self, batch, logs=None):
+            heard.append(logs["episode_return"])
+
+    fit(bandit(), Listens(), epochs=2, episodes_per_epoch=3)
+    assert [x if isinstance(x, float) else x[:2] for x in heard] == [
+        (0, 0), (1, 0), (2, 0), heard[3], (3, 1), (4, 1), (5, 1), heard[7],
+    ]  # fmt: skip
+    for batch in (heard[:4], heard[4:]):
+        assert np.mean([x[2] for x in batch[:3]]) == pytest.approx(batch[3])

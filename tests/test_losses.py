@@ -1,0 +1,237 @@
+"""Losses whose gradients are the ones meant, alone and under plain `compile`/`fit`."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_reinforce import heads, losses
+
+RATE = 0.1
+
+
+def numbers(seed=0, count=12):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=count), rng.normal(size=count)
+
+
+def test_policy_gradient_is_the_sum_over_steps_per_episode():
+    log_probs, advantages = numbers()
+    truth = 0.0
+    for log_prob, advantage in zip(log_probs, advantages, strict=True):
+        truth -= log_prob * advantage / 5
+    found = losses.policy_gradient(tf.constant(log_probs), advantages, 5)
+    np.testing.assert_allclose(found, truth, rtol=1e-14)
+
+
+def test_only_log_probabilities_are_trained():
+    log_probs, advantages = (tf.Variable(x) for x in numbers())
+    with tf.GradientTape() as tape:
+        loss = losses.policy_gradient(log_probs, advantages, 5)
+    by_log_probs, by_advantages = tape.gradient(loss, [log_probs, advantages])
+    np.testing.assert_allclose(by_log_probs, -advantages / 5, rtol=1e-15)
+    assert by_advantages is None
+
+
+def test_the_loss_is_in_the_type_of_the_log_probabilities():
+    advantages = numbers()[1]
+    found = losses.policy_gradient(tf.zeros(12), advantages, tf.constant(3))
+    assert found.dtype == "float32"
+
+
+def test_value_is_half_the_squared_error_per_episode():
+    values, returns = (tf.Variable(x) for x in numbers())
+    with tf.GradientTape() as tape:
+        loss = losses.value(values, returns, 4)
+    errors = values.numpy() - returns.numpy()
+    np.testing.assert_allclose(loss, sum(e * e / 2 for e in errors) / 4, rtol=1e-14)
+    by_values, by_returns = tape.gradient(loss, [values, returns])
+    np.testing.assert_allclose(by_values, errors / 4, rtol=1e-15)
+    assert by_returns is None
+
+
+def test_entropy_is_counted_negative_per_episode():
+    entropies = tf.Variable(numbers()[0])
+    with tf.GradientTape() as tape:
+        loss = losses.entropy(entropies, 4)
+    np.testing.assert_allclose(loss, -sum(entropies.numpy()) / 4, rtol=1e-14)
+    np.testing.assert_array_equal(tape.gradient(loss, entropies), np.full(12, -0.25))
+
+
+@pytest.mark.parametrize("shape", [(1,), (12, 1), (1, 12), ()])
+@pytest.mark.parametrize("loss", [losses.policy_gradient, losses.value])
+def test_shapes_that_would_broadcast_are_refused(loss, shape):
+    for pair in [((12,), shape), (shape, (12,))]:
+        with pytest.raises(ValueError, match="rank|shape|dimension"):
+            loss(*(tf.ones(x) for x in pair), 2.0)
+
+
+def test_entropies_of_columns_are_refused():
+    """Padding must be gone before anything is summed."""
+    with pytest.raises(ValueError, match="rank|shape|dimension"):
+        losses.entropy(tf.ones([4, 3]), 3)
+
+
+@pytest.mark.parametrize("loss", [losses.policy_gradient, losses.value])
+def test_one_number_of_episodes_is_meant_not_one_per_step(loss):
+    """A vector would make a loss per step, whose gradient is another one."""
+    with pytest.raises(ValueError, match="rank|shape|dimension"):
+        loss(tf.ones([3]), tf.ones([3]), tf.ones([3]))
+
+
+# The Keras loss: one step of SGD on one batch, against NumPy.
+
+
+def batch(seed=0, count=6, inputs=3, actions=2):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, inputs)).astype("float32")
+    chosen = rng.integers(actions, size=count)
+    advantages = rng.normal(size=count).astype("float32")
+    return x, chosen, advantages
+
+
+def linear(outputs=2):
+    layer = keras.layers.Dense(outputs, use_bias=False)
+    return keras.Sequential([keras.Input((3,)), layer])
+
+
+def moved(loss, x, y, weights=None, **engine):
+    """The start of a linear policy's kernel, and how far one step of `fit` moves it."""
+    model = linear()
+    before = model.get_weights()[0].astype("float64")
+    model.compile(keras.optimizers.SGD(RATE), loss=loss, **engine)
+    model.fit(x, y, sample_weight=weights, batch_size=len(x), epochs=1, verbose=0)
+    return before, model.get_weights()[0] - before
+
+
+def softmax_step(kernel, x, chosen, advantages, divisor):
+    """RATE / divisor Σₙ Aₙ xₙ (one-hot(aₙ) - π(·|sₙ)), as a loop."""
+    step = np.zeros_like(kernel)
+    for row, action, advantage in zip(x, chosen, advantages, strict=True):
+        odds = np.exp(row @ kernel)
+        step += advantage * np.outer(row, np.eye(2)[action] - odds / odds.sum())
+    return RATE * step / divisor
+
+
+ENGINES = pytest.mark.parametrize(
+    "engine",
+    [dict(run_eagerly=True), dict(jit_compile=False), dict(jit_compile=True)],
+    ids=["eager", "graph", "xla"],
+)
+
+
+@ENGINES
+@pytest.mark.parametrize("head", [None, heads.Categorical(2)], ids=["logits", "head"])
+def test_fit_takes_the_step_of_reinforce(head, engine):
+    x, chosen, advantages = batch()
+    kernel, step = moved(losses.Reinforce(head), x, chosen, advantages, **engine)
+    truth = softmax_step(kernel, x, chosen, advantages, len(x))
+    np.testing.assert_allclose(step, truth, rtol=0, atol=2e-7)
+    assert np.abs(truth).max() > 0.01
+
+
+def test_a_sum_over_steps_per_episode_is_the_estimator_of_policy_gradient():
+    """Three episodes of 1, 2 and 3 steps: a mean over steps would divide by six."""
+    x, chosen, advantages = batch()
+    loss = losses.Reinforce(reduction="sum")
+    kernel, step = moved(loss, x, chosen, advantages / 3, jit_compile=False)
+    truth = softmax_step(kernel, x, chosen, advantages, 3)
+    np.testing.assert_allclose(step, truth, rtol=0, atol=2e-7)
+
+
+def test_returns_multiplied_into_labels_point_another_way():
+    """The pitfall of the docstring: same loss, another gradient."""
+    x, chosen, advantages = batch()
+    labels = np.eye(2, dtype="float32")[chosen] * advantages[:, None]
+    pitfall = keras.losses.CategoricalCrossentropy(from_logits=True)
+    kernel, step = moved(pitfall, x, labels, jit_compile=False)
+    truth = softmax_step(kernel, x, chosen, advantages, len(x))
+    cosine = np.sum(step * truth) / np.linalg.norm(step) / np.linalg.norm(truth)
+    assert cosine < 0.95
+    logits = tf.constant(x @ kernel.astype("float32"))
+    ours = losses.Reinforce()(chosen, logits, sample_weight=advantages)
+    np.testing.assert_allclose(pitfall(labels, logits), ours, rtol=1e-5)
+
+
+@ENGINES
+def test_fit_takes_the_step_of_a_gaussian_policy(engine):
+    """∂ log π / ∂μ = (a - μ) / σ²."""
+    x, _, advantages = batch()
+    actions = np.random.default_rng(1).normal(size=(6, 2)).astype("float32")
+    head = heads.Gaussian(2, initial_scale=[0.5, 2.0])
+    kernel, step = moved(losses.Reinforce(head), x, actions, advantages, **engine)
+    truth = np.zeros_like(kernel)
+    for row, action, advantage in zip(x, actions, advantages, strict=True):
+        score = (action - row @ kernel) / np.array([0.25, 4.0])
+        truth += RATE * advantage * np.outer(row, score) / 6
+    np.testing.assert_allclose(step, truth, rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_under_fit_actions_with_an_axis_too_many_are_refused(jit):
+    x, chosen, advantages = batch()
+    with pytest.raises(ValueError, match=r"Remove the last axis"):
+        moved(losses.Reinforce(), x, chosen[:, None], advantages, jit_compile=jit)
+
+
+HEADS = {
+    "logits": (None, 2),
+    "categorical": (heads.Categorical(2), 2),
+    "gaussian": (heads.Gaussian(2), 2),
+    "square": (heads.Gaussian(4), 4),
+}
+SHAPES = {
+    "logits": [(4, 1), (4, 2), (1, 4)],
+    "categorical": [(4, 1), (1,), (1, 4)],
+    "gaussian": [(4, 1), (4, 2, 1)],
+    "square": [(4,), (1, 4), (4, 1)],
+}
+
+
+@pytest.mark.parametrize(
+    "name, shape", [(name, shape) for name in HEADS for shape in SHAPES[name]]
+)
+def test_actions_that_would_broadcast_are_refused(name, shape):
+    """[N] actions under [N, 1] means give [N, N] in silence."""
+    head, size = HEADS[name]
+    with pytest.raises(ValueError, match="Actions"):
+        losses.Reinforce(head)(tf.zeros(shape), tf.zeros([4, size]))
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("name", ["logits", "categorical"])
+def test_fractions_of_an_action_are_refused(name, traced):
+    """Cut to a whole number, they would train another action."""
+    loss = losses.Reinforce(HEADS[name][0])
+    compute = tf.function(loss) if traced else loss
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be whole numbers"):
+        compute(tf.constant([0.0, 0.5]), tf.zeros([2, 2]))
+
+
+@pytest.mark.parametrize("name", ["logits", "categorical"])
+def test_actions_that_do_not_exist_are_refused(name):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="label value of 2"):
+        losses.Reinforce(HEADS[name][0])(tf.constant([0, 2]), tf.zeros([2, 2]))
+
+
+@pytest.mark.parametrize(
+    "head", [None, heads.Gaussian(2, low=-1.0, initial_scale=[0.5, 2.0])]
+)
+def test_the_loss_survives_its_config(head):
+    loss = losses.Reinforce(head, reduction="sum", name="mine")
+    config = keras.saving.serialize_keras_object(loss)
+    again = keras.saving.deserialize_keras_object(config)
+    assert type(again) is losses.Reinforce
+    assert (again.name, again.reduction) == ("mine", "sum")
+    actions = tf.constant([[0.5, 1.0]]) if head else tf.constant([1])
+    outputs = tf.constant([[0.2, -0.3]])
+    assert float(loss(actions, outputs)) == float(again(actions, outputs))
+
+
+def test_a_compiled_model_is_saved_with_the_loss(tmp_path):
+    model = linear()
+    model.compile("sgd", loss=losses.Reinforce(heads.Categorical(2)))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded.loss, losses.Reinforce)
+    assert isinstance(loaded.loss.head, heads.Categorical)

@@ -1,0 +1,151 @@
+"""Every random number is a function of its address, and addresses never overlap."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_reinforce import seeding
+
+SEEDS = (0, 1, 2**32, 2**63 - 1)
+PURPOSES = ("training", "validation", "evaluation")
+
+
+def words(*address):
+    return tuple(seeding.sequence(*address).generate_state(4, np.uint64).tolist())
+
+
+def test_no_two_addresses_share_a_word():
+    counters = [(), (0,), (1,), (0, 0), (0, 1), (1, 0)]
+    addresses = list(itertools.product(SEEDS, seeding.STREAMS, counters))
+    drawn = [w for seed, stream, rest in addresses for w in words(seed, stream, *rest)]
+    assert len(set(drawn)) == 4 * len(addresses)
+
+
+def test_the_same_address_gives_the_same_numbers():
+    for stream in seeding.STREAMS:
+        draws = [seeding.generator(7, stream, 3, 1).random(5) for _ in range(2)]
+        np.testing.assert_array_equal(*draws)
+
+
+def test_streams_keep_their_numbers():
+    """The place in `STREAMS` is part of every seeded result: NumPy's own definition."""
+    place = {"weights": 0, "training/environment": 1, "training/action": 2, "parity": 7}
+    for stream, number in place.items():
+        truth = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(number, 9)))
+        assert seeding.generator(5, stream, 9).random() == truth.random()
+
+
+def test_counters_may_be_numpy_integers():
+    assert words(0, "parity", np.int64(3)) == words(0, "parity", 3)
+
+
+def test_an_unknown_stream_is_refused():
+    with pytest.raises(ValueError, match="Unknown stream.*'training/weather'"):
+        seeding.sequence(0, "training/weather")
+    with pytest.raises(ValueError, match="Unknown stream.*'tuning/environment'"):
+        seeding.EpisodeSeeds(0, "tuning", 0).environment(0)
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1, np.int8(3), np.uint64(3), np.int64(0)])
+def test_whole_numbers_are_seeds(seed):
+    checked = seeding.check_seed(seed)
+    assert type(checked) is int and checked == seed
+
+
+@pytest.mark.parametrize("seed", [True, np.True_, 1.0, np.float32(1), None, "1", [1]])
+def test_what_is_no_whole_number_is_no_seed(seed):
+    with pytest.raises(TypeError, match="must be a whole number"):
+        seeding.check_seed(seed)
+
+
+@pytest.mark.parametrize("seed", [-1, np.int32(-5), 2**63])
+def test_a_seed_out_of_range_is_refused(seed):
+    with pytest.raises(ValueError, match=r"must lie in \[0, 2\*\*63\)"):
+        seeding.check_seed(seed)
+
+
+def test_no_environment_seed_appears_twice_in_a_hundred_runs():
+    runs = [seeding.EpisodeSeeds(seed, "training", update=0) for seed in range(100)]
+    drawn = [run.environment(episode) for run in runs for episode in range(64)]
+    assert len(set(drawn)) == 6400
+    assert all(type(seed) is int and 0 <= seed < 2**31 for seed in drawn)
+
+
+def test_purposes_and_updates_share_no_environment():
+    drawn = [
+        seeding.EpisodeSeeds(0, purpose, update).environment(episode)
+        for purpose, update, episode in itertools.product(
+            PURPOSES, range(20), range(32)
+        )
+    ]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_no_two_episodes_share_action_noise():
+    drawn = [
+        seeding.EpisodeSeeds(seed, purpose, update).action(episode).random()
+        for seed, purpose, update, episode in itertools.product(
+            SEEDS, PURPOSES, range(3), range(40)
+        )
+    ]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_the_numbers_of_an_episode_do_not_depend_on_what_was_asked_before():
+    """Words are made in blocks; the order of the questions must not show them."""
+
+    def draw(seeds, episode):
+        return seeds.environment(episode), seeds.action(episode).random(3).tolist()
+
+    def fresh():
+        return seeding.EpisodeSeeds(11, "evaluation", update=2)
+
+    alone = [draw(fresh(), episode) for episode in range(50)]
+    forward, backward = fresh(), fresh()
+    assert alone == [draw(forward, episode) for episode in range(50)]
+    assert alone[::-1] == [draw(backward, episode) for episode in reversed(range(50))]
+    assert alone == [draw(forward, episode) for episode in range(50)]
+
+
+def test_action_noise_is_not_the_randomness_of_the_environment():
+    """Same numbers on both sides would tie the action to the state."""
+    seeds = seeding.EpisodeSeeds(0, "training", update=0)
+    for episode in range(32):
+        # As gymnasium.utils.seeding.np_random makes it from the seed of `reset`.
+        environment = np.random.default_rng(seeds.environment(episode)).random(8)
+        assert not set(environment) & set(seeds.action(episode).random(8))
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_depends_on_its_seed_alone(kind, dtype):
+    def draw(seed):
+        return seeding.noise(seed, kind, [4, 3], dtype)
+
+    first = draw(tf.constant(3)).numpy()
+    tf.random.normal([5])  # something global happens in between
+    np.testing.assert_array_equal(first, draw(tf.constant(3, tf.int64)))
+    assert first.dtype == dtype and first.shape == (4, 3)
+    assert not np.isin(first, draw(tf.constant(4))).any()
+
+
+def test_noise_is_the_same_in_a_traced_function():
+    def draw(seed):
+        return seeding.noise(seed, "uniform", [16], "float32")
+
+    seed = tf.constant(5)
+    np.testing.assert_array_equal(draw(seed), tf.function(draw)(seed))
+
+
+def test_noise_has_the_moments_of_its_kind():
+    """Six standard errors of the mean and of the mean square, 100 000 draws."""
+    count = 100_000
+    uniform = seeding.noise(tf.constant(0), "uniform", [count], "float64").numpy()
+    normal = seeding.noise(tf.constant(0), "normal", [count], "float64").numpy()
+    assert uniform.min() >= 0 and uniform.max() < 1
+    assert abs(uniform.mean() - 1 / 2) < 6 * np.sqrt(1 / 12 / count)
+    assert abs((uniform**2).mean() - 1 / 3) < 6 * np.sqrt(4 / 45 / count)
+    assert abs(normal.mean()) < 6 * np.sqrt(1 / count)
+    assert abs((normal**2).mean() - 1) < 6 * np.sqrt(2 / count)
