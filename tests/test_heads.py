@@ -333,7 +333,9 @@ def test_a_gaussian_survives_its_config(kwargs):
 
 SPACES = {
     "bounded": gym.spaces.Box(-2.0, 2.0, (1,), np.float32),
-    "half_infinite": gym.spaces.Box(np.zeros(2), np.array([1.0, np.inf]), dtype="float64"),
+    "half_infinite": gym.spaces.Box(
+        np.zeros(2), np.array([1.0, np.inf]), dtype="float64"
+    ),
     "unbounded": gym.spaces.Box(-np.inf, np.inf, (3,), np.float32),
     "matrix": gym.spaces.Box(
         np.zeros((2, 3)), 0.1 + np.arange(6.0).reshape(2, 3), dtype="float64"
@@ -362,8 +364,8 @@ def test_the_head_of_a_box_speaks_its_language(name):
     space = SPACES[name]
     head = heads.for_space(space)
     raw = tf.constant([[-1e3], [0.0], [1e3]]) * tf.ones([3, head.size])
-    for action in head.to_environment(raw).numpy():
-        assert space.contains(action.astype(space.dtype))
+    for action in head.to_environment(raw).numpy().astype(space.dtype):
+        assert space.contains(np.asarray(action))
 
 
 def test_a_space_without_a_head_is_refused_by_name():

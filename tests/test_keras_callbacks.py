@@ -53,6 +53,18 @@ class Remembers(keras.callbacks.Callback):
         self.weights.append(self.model.policy.get_weights())
 
 
+class Interrupts(keras.callbacks.Callback):
+    """What a user's Ctrl-C does when an epoch begins."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.at:
+            raise KeyboardInterrupt
+
+
 def test_history_is_kept_and_returned():
     agent = bandit()
     history = fit(agent, epochs=3)
@@ -64,8 +76,8 @@ def test_history_is_kept_and_returned():
 def test_csv_logger_writes_one_row_per_epoch(tmp_path):
     path = tmp_path / "log.csv"
     history = fit(bandit(), keras.callbacks.CSVLogger(path)).history
-    rows = list(csv.DictReader(path.open()))
-    assert set(rows[0]) == {"epoch", *history}
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert {"epoch", *history} <= set(rows[0])
     assert [int(row["epoch"]) for row in rows] == [0, 1, 2]
     returns = [float(row["episode_return"]) for row in rows]
     assert returns == history["episode_return"]
@@ -167,18 +179,13 @@ def test_terminate_on_nan_stops_at_a_loss_that_is_none():
 def test_a_run_that_is_interrupted_and_restored_ends_with_the_same_bits(tmp_path):
     """The second agent begins with other weights: all comes from the backup."""
 
-    class Interrupts(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 3:
-                raise KeyboardInterrupt
-
     def backup():
         return keras.callbacks.BackupAndRestore(tmp_path / "backup")
 
     whole, first, second = bandit(), bandit(), bandit(seed=1)
     fit(whole, epochs=5)
     with pytest.raises(KeyboardInterrupt):
-        fit(first, backup(), Interrupts(), epochs=5)
+        fit(first, backup(), Interrupts(3), epochs=5)
     history = fit(second, backup(), epochs=5)
     assert history.epoch == [3, 4]
     assert same_bits(numbers(whole), numbers(second))
@@ -188,18 +195,13 @@ def test_a_run_that_is_interrupted_and_restored_ends_with_the_same_bits(tmp_path
 def test_a_restored_run_spends_what_is_left_of_its_budget_of_steps(tmp_path):
     """The steps that were learned before the interruption count."""
 
-    class Interrupts(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 2:
-                raise KeyboardInterrupt
-
     whole, agent = bandit(), bandit()
     fit(whole, epochs=None, steps=16)
-    callbacks = [keras.callbacks.BackupAndRestore(tmp_path / "backup"), Interrupts()]
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
     with pytest.raises(KeyboardInterrupt):
-        fit(agent, *callbacks, epochs=None, steps=16)
+        fit(agent, backup, Interrupts(2), epochs=None, steps=16)
     again = bandit(seed=1)
-    fit(again, callbacks[0], epochs=None, steps=16)
+    fit(again, backup, epochs=None, steps=16)
     assert int(whole.env_steps) == 16
     assert same_bits(numbers(whole), numbers(again))
 
@@ -211,7 +213,7 @@ def test_a_lambda_callback_hears_epochs_and_batches_in_order():
         "on_test_begin", "on_test_end", "on_epoch_end", "on_train_end",
     ]  # fmt: skip
     callback = keras.callbacks.LambdaCallback(
-        **{hook: lambda *_, hook=hook: heard.append(hook) for hook in hooks}
+        **{hook: lambda *_, hook=hook, **__: heard.append(hook) for hook in hooks}
     )
     options = dict(validation_env=toys.Bandit, validation_freq=2, validation_episodes=1)
     fit(bandit(), callback, epochs=2, **options)
@@ -220,11 +222,10 @@ def test_a_lambda_callback_hears_epochs_and_batches_in_order():
 
 
 def test_averaged_weights_are_swapped_in_for_each_epoch_s_end():
-    agent, seen = bandit(use_ema=True, ema_momentum=0.5), Remembers()
+    agent, seen, raw = bandit(use_ema=True, ema_momentum=0.5), Remembers(), []
     learned = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda *_: raw.append(agent.policy.get_weights())
+        on_train_batch_end=lambda batch, logs: raw.append(agent.policy.get_weights())
     )
-    raw = []
     swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
     fit(agent, swap, learned, seen)
     average = raw[0]
@@ -245,7 +246,7 @@ def test_averaged_weights_are_those_that_fit_ends_with():
 
 
 def test_keras_progress_bar_runs_beside_ours(capsys):
-    fit(bandit(), keras.callbacks.ProgbarLogger(), epochs=2)
+    fit(bandit(), keras.callbacks.ProgbarLogger(), epochs=2, verbose=1)
     printed = capsys.readouterr().out
     assert "Epoch 1/2" in printed and "episode_return" in printed
 

@@ -76,9 +76,7 @@ def test_no_environment_seed_appears_twice_in_a_hundred_runs():
 def test_purposes_and_updates_share_no_environment():
     drawn = [
         seeding.EpisodeSeeds(0, purpose, update).environment(episode)
-        for purpose, update, episode in itertools.product(
-            PURPOSES, range(20), range(32)
-        )
+        for purpose, update, episode in itertools.product(PURPOSES, range(20), range(32))
     ]
     assert len(set(drawn)) == len(drawn)
 

@@ -1,0 +1,282 @@
+"""Baselines change the variance and, where they promise it, not the expectation."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_reinforce import baselines
+
+LENGTHS = [4, 2, 4, 1, 3]
+
+
+def ragged(seed=0):
+    """Returns of five episodes, zero in the padding; row 3 has two of them left."""
+    valid = np.arange(4)[:, None] < np.array(LENGTHS)
+    returns = np.random.default_rng(seed).normal(size=valid.shape)
+    return np.where(valid, returns, 0.0), valid
+
+
+def estimate(baseline, returns, valid):
+    zeros = tf.zeros_like(returns)
+    return baseline.estimate(tf.constant(returns), tf.constant(valid), zeros).numpy()
+
+
+def test_leave_one_out_is_the_mean_of_the_others_still_running():
+    returns, valid = ragged()
+    truth = np.zeros_like(returns)
+    for t, i in zip(*np.nonzero(valid), strict=True):
+        others = [returns[t, j] for j in range(5) if j != i and valid[t, j]]
+        truth[t, i] = np.mean(others) if others else 0.0
+    found = estimate(baselines.LeaveOneOut(), returns, valid)
+    np.testing.assert_allclose(found, truth, atol=1e-15)
+
+
+def test_leave_one_out_is_zero_for_an_episode_that_runs_alone():
+    """
+    step       0    1    2
+    episode 0  x    x    x     alone from step 1 on
+    episode 1  x    .    .
+    """
+    valid = np.array([[True, True], [True, False], [True, False]])
+    returns = np.where(valid, 7.0, 0.0)
+    found = estimate(baselines.LeaveOneOut(), returns, valid)
+    assert found.tolist() == [[7, 7], [0, 0], [0, 0]]
+    alone = estimate(baselines.LeaveOneOut(), returns[:, :1], valid[:, :1])
+    assert alone.tolist() == [[0], [0], [0]]
+
+
+def test_leave_one_out_never_sees_its_own_episode():
+    """Whole numbers, so that not one bit may change."""
+    rng = np.random.default_rng(0)
+    returns, valid = ragged()
+    returns = np.where(valid, rng.integers(-99, 99, returns.shape), 0.0)
+    before = estimate(baselines.LeaveOneOut(), returns, valid)
+    for i in range(5):
+        changed = returns.copy()
+        changed[:, i] += np.where(valid[:, i], rng.integers(1, 99, 4), 0.0)
+        after = estimate(baselines.LeaveOneOut(), changed, valid)
+        np.testing.assert_array_equal(after[:, i], before[:, i])
+        assert (after[0] != before[0]).sum() == 4
+
+
+def test_leave_one_out_does_not_depend_on_the_order_of_the_episodes():
+    returns, valid = ragged()
+    order = [3, 0, 4, 1, 2]
+    whole = estimate(baselines.LeaveOneOut(), returns, valid)[:, order]
+    found = estimate(baselines.LeaveOneOut(), returns[:, order], valid[:, order])
+    np.testing.assert_allclose(found, whole, atol=1e-15)
+
+
+def test_mean_is_the_mean_over_all_valid_steps():
+    returns, valid = ragged()
+    truth = np.where(valid, returns[valid].mean(), 0.0)
+    found = estimate(baselines.Mean(), returns, valid)
+    np.testing.assert_allclose(found, truth, atol=1e-15)
+
+
+def test_nothing_is_zero():
+    assert not estimate(baselines.Nothing(), *ragged()).any()
+
+
+def expected_gradient(baseline, probabilities, rewards, count):
+    """E[1/N Σᵢ ∇log π(aᵢ) (r(aᵢ) - bᵢ)] on a bandit, over every tuple of N actions."""
+    total = np.zeros_like(probabilities)
+    valid = np.ones((1, count), bool)
+    for arms in itertools.product(range(len(rewards)), repeat=count):
+        returns = rewards[list(arms)][None]
+        advantages = (returns - estimate(baseline, returns, valid))[0]
+        scores = np.eye(len(rewards))[list(arms)] - probabilities
+        total += np.prod(probabilities[list(arms)]) * advantages @ scores / count
+    return total
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "name, factor",
+    [
+        (None, lambda n: 1.0),
+        ("leave_one_out", lambda n: 1.0),
+        ("mean", lambda n: (n - 1) / n),
+    ],
+    ids=["nothing", "leave_one_out", "mean"],
+)
+def test_the_expected_gradient_on_a_bandit_is_the_analytic_one(name, factor, count):
+    """∂/∂θᵢ E[r] = πᵢ (rᵢ - Σⱼ πⱼ rⱼ), times (N - 1)/N with the batch mean."""
+    probabilities, rewards = np.array([0.2, 0.5, 0.3]), np.array([1.0, -2.0, 4.0])
+    truth = probabilities * (rewards - probabilities @ rewards)
+    found = expected_gradient(baselines.get(name), probabilities, rewards, count)
+    np.testing.assert_allclose(found, factor(count) * truth, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", [None, "leave_one_out", "mean"])
+def test_a_baseline_without_weights_has_nothing_to_learn(name):
+    baseline = baselines.get(name)
+    loss, gradients = baseline.gradients(tf.zeros([2, 3]), tf.zeros([2]), 1)
+    assert np.isnan(loss) and gradients == []
+    baseline.learn(gradients)
+    assert not baseline.values_states and not baseline.weights
+
+
+# Value
+
+
+def critic(**kwargs):
+    layer = keras.layers.Dense(1, **kwargs)
+    return keras.Sequential([keras.Input((3,)), layer])
+
+
+def value(model=None, rate=0.5, **kwargs):
+    model = model or critic()
+    baseline = baselines.Value(model, keras.optimizers.SGD(rate), **kwargs)
+    baseline.build((None, 3))
+    return baseline
+
+
+def steps(seed=0, count=6):
+    rng = np.random.default_rng(seed)
+    return (
+        rng.normal(size=(count, 3)).astype("float32"),
+        rng.normal(size=count).astype("float32"),
+    )
+
+
+def test_values_are_the_model_s_one_number_per_observation():
+    baseline, (observations, _) = value(), steps()
+    kernel, bias = baseline.model.get_weights()
+    truth = (observations @ kernel + bias)[:, 0]
+    np.testing.assert_allclose(baseline.values(observations), truth, atol=1e-6)
+    assert baseline.values_states
+
+
+def test_the_gradient_of_a_value_baseline_is_the_error_per_episode():
+    """∂/∂w 1/E Σₙ (w·xₙ + b - Gₙ)² / 2 as a loop."""
+    baseline, (observations, returns) = value(), steps()
+    kernel, bias = baseline.model.get_weights()
+    loss, by_kernel, by_bias = 0.0, np.zeros((3, 1)), np.zeros(1)
+    for x, target in zip(observations, returns, strict=True):
+        error = x @ kernel + bias - target
+        loss += error[0] ** 2 / 2 / 4
+        by_kernel, by_bias = by_kernel + np.outer(x, error) / 4, by_bias + error / 4
+    found, gradients = baseline.gradients(observations, returns, 4)
+    np.testing.assert_allclose(found, loss, rtol=1e-6)
+    np.testing.assert_allclose(gradients[0], by_kernel, atol=1e-6)
+    np.testing.assert_allclose(gradients[1], by_bias, atol=1e-6)
+
+
+def test_a_regularizer_of_the_critic_is_followed_and_not_reported():
+    plain, held = value(), value(critic(kernel_regularizer=keras.regularizers.L2(0.1)))
+    held.model.set_weights(plain.model.get_weights())
+    (loss, gradients), (same, more) = (x.gradients(*steps(), 4) for x in (plain, held))
+    assert float(loss) == float(same)
+    truth = gradients[0] + 0.2 * plain.model.get_weights()[0]
+    np.testing.assert_allclose(more[0], truth, atol=1e-6)
+
+
+def test_learning_is_one_step_of_its_own_optimizer():
+    baseline = value(rate=0.5)
+    _, gradients = baseline.gradients(*steps(), 4)
+    before = baseline.model.get_weights()
+    baseline.learn(gradients)
+    for old, new, gradient in zip(
+        before, baseline.model.get_weights(), gradients, strict=True
+    ):
+        np.testing.assert_allclose(new, old - 0.5 * gradient.numpy(), atol=1e-7)
+    assert int(baseline.optimizer.iterations) == 1
+
+
+def test_a_value_baseline_subtracts_the_values_where_steps_happened():
+    returns, valid = ragged()
+    values = np.where(valid, 3.0, np.nan)
+    found = baselines.Value(critic()).estimate(returns, valid, tf.constant(values))
+    np.testing.assert_array_equal(found, np.where(valid, 3.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]),
+        keras.Sequential([keras.Input((3,)), keras.layers.Reshape((3, 1))]),
+        keras.Sequential([keras.Input((1,)), keras.layers.Reshape(())]),
+    ],
+    ids=["two_numbers", "a_matrix", "no_axis"],
+)
+def test_a_critic_of_the_wrong_width_is_refused(model):
+    """[N] values minus [N, 1] would be [N, N]."""
+    observations = tf.zeros((2, *model.input_shape[1:]))
+    with pytest.raises(ValueError, match=r"one number per observation.*Dense\(1\)"):
+        baselines.Value(model).values(observations)
+
+
+def test_without_a_model_the_policy_s_trunk_is_shared():
+    baseline = baselines.Value(loss_weight=0.25)
+    baseline.build((None, 3))
+    loss, gradients = baseline.gradients(*steps(), 4)
+    baseline.learn(gradients)
+    assert np.isnan(loss) and gradients == []
+    assert baseline.loss_weight == 0.25 and baseline.optimizer is None
+
+
+def test_an_optimizer_without_a_model_is_refused():
+    with pytest.raises(ValueError, match="shares the policy's trunk.*'sgd'"):
+        baselines.Value(optimizer="sgd")
+
+
+@pytest.mark.parametrize("weight", [-0.1, np.inf, np.nan])
+def test_a_loss_weight_that_makes_no_sense_is_refused(weight):
+    with pytest.raises(ValueError, match="`loss_weight` must be finite"):
+        baselines.Value(loss_weight=weight)
+
+
+def test_adam_is_the_optimizer_of_a_critic_that_names_none():
+    assert isinstance(baselines.Value(critic()).optimizer, keras.optimizers.Adam)
+
+
+def revive(baseline):
+    config = keras.saving.serialize_keras_object(baseline)
+    return keras.saving.deserialize_keras_object(config)
+
+
+def test_a_value_baseline_survives_its_config():
+    baseline = value(rate=0.125, loss_weight=2.0, name="mine")
+    again = revive(baseline)
+    assert again.get_config() == baseline.get_config()
+    assert isinstance(again.optimizer, keras.optimizers.SGD)
+    assert float(again.optimizer.learning_rate) == 0.125
+    again.model.set_weights(baseline.model.get_weights())
+    observations = steps()[0]
+    truth = baseline.values(observations)
+    np.testing.assert_array_equal(again.values(observations), truth)
+
+
+def test_a_config_is_not_used_up_by_reading_it():
+    config = value().get_config()
+    first, second = (baselines.Value.from_config(config) for _ in range(2))
+    assert first.model is not second.model
+
+
+@pytest.mark.parametrize("kind", ["LeaveOneOut", "Mean", "Nothing", "Value"])
+def test_every_baseline_survives_its_config(kind):
+    baseline = getattr(baselines, kind)(name="mine")
+    again = revive(baseline)
+    assert type(again) is type(baseline) and again.name == "mine"
+
+
+def test_names_mean_baselines():
+    kinds = {name: type(baselines.get(name)) for name in ("leave_one_out", "mean", None)}
+    assert kinds == {
+        "leave_one_out": baselines.LeaveOneOut,
+        "mean": baselines.Mean,
+        None: baselines.Nothing,
+    }
+    baseline = baselines.Value(critic())
+    assert baselines.get(baseline) is baseline
+
+
+@pytest.mark.parametrize("identifier", ["value", 3, ["mean"], {"mean": 1}])
+def test_an_unknown_baseline_is_refused_with_the_names_there_are(identifier):
+    with pytest.raises(ValueError, match="'leave_one_out', 'mean', None") as refused:
+        baselines.get(identifier)
+    assert f"baseline={identifier!r}" in str(refused.value)

@@ -1,0 +1,93 @@
+"""Figures of finished episodes, against NumPy."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from tf_reinforce import episodes as records
+from tf_reinforce import evaluation
+
+LENGTHS = np.array([2, 4, 1])
+
+
+def record():
+    """Whatever stands in the padding is NaN: it must not count."""
+    rewards = np.random.default_rng(0).normal(size=(6, 3))
+    rewards[np.arange(6)[:, None] >= LENGTHS] = np.nan
+    return records.Episodes(
+        observations=np.zeros((7, 3, 1), "float32"),
+        actions=np.zeros((6, 3), "int32"),
+        rewards=rewards,
+        lengths=LENGTHS,
+        terminated=np.array([True, False, True]),
+    )
+
+
+def sums():
+    return np.nansum(record().rewards, axis=0)
+
+
+def test_figures_are_those_of_numpy():
+    truth = {
+        "episode_return": np.mean(sums()),
+        "episode_return_min": np.min(sums()),
+        "episode_return_max": np.max(sums()),
+        "episode_return_std": np.std(sums()),
+        "episode_length": np.mean(LENGTHS),
+        "episodes": 3,
+        "env_steps": 7,
+    }
+    found = evaluation.figures(record())
+    assert list(found) == list(truth)
+    assert all(type(value) is float for value in found.values())
+    np.testing.assert_allclose(list(found.values()), list(truth.values()), rtol=1e-14)
+
+
+def test_the_return_of_an_episode_is_the_plain_sum_of_its_rewards():
+    found = evaluation.per_episode(record())
+    assert found.dtype == "float64"
+    np.testing.assert_allclose(found, sums(), rtol=1e-14)
+
+
+def test_padding_changes_no_digit():
+    """NumPy sums in pairs: a longer column could round in another way."""
+    short = record()
+    long = short._replace(rewards=np.pad(short.rewards, [(0, 300), (0, 0)]))
+    assert evaluation.figures(long) == evaluation.figures(short)
+
+
+@pytest.mark.parametrize(
+    "success, share",
+    [
+        ([1.0, 0.0, 1.0], 2 / 3),
+        ([1.0, np.nan, 0.0], 1 / 2),
+        ([np.nan, np.nan, 1.0], 1.0),
+    ],
+)
+def test_success_is_the_share_of_the_episodes_that_said_it(success, share):
+    found = evaluation.figures(record(), np.array(success))
+    assert found["success"] == pytest.approx(share, abs=1e-15)
+    assert evaluation.successes(np.array(success)) == {"success": found["success"]}
+
+
+def test_success_is_absent_where_no_episode_said_it():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = evaluation.figures(record(), np.full(3, np.nan))
+    assert found == evaluation.figures(record())
+    assert "success" not in found
+
+
+def test_rows_are_one_per_episode_counted_over_the_agent_s_life():
+    found = evaluation.rows(record(), first=40, update=8)
+    assert [number for number, _ in found] == [40, 41, 42]
+    for column, (_, logs) in enumerate(found):
+        assert logs == {
+            "episode_return": evaluation.per_episode(record())[column],
+            "episode_length": LENGTHS[column],
+            "terminated": [True, False, True][column],
+            "update": 8,
+        }
+        kinds = [type(value) for value in logs.values()]
+        assert kinds == [float, int, bool, int]

@@ -1,0 +1,393 @@
+"""An agent in a file is the agent: it goes on from there to the same bits."""
+
+import errno
+import os
+import subprocess
+import sys
+import warnings
+import zipfile
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce.baselines import Value
+
+
+class Aim(gym.Env):
+    """One step; the nearer the action to a point, the better. Bounds in float64."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Box(-1.0, np.array([1.0, 0.5]), (2,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen = self.np_random.random(2, np.float32)
+        return self.seen, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return self.seen, -float(((action - 0.3) ** 2).sum()), True, False, {}
+
+
+def dense(outputs):
+    layers = keras.layers.Dense(5, "tanh"), keras.layers.Dense(outputs)
+    return keras.Sequential([keras.Input((2,)), *layers])
+
+
+def trunk(outputs):
+    x = keras.Input((2,))
+    y = keras.layers.Dense(5, "tanh")(x)
+    ends = {"outputs": keras.layers.Dense(outputs)(y), "values": keras.layers.Dense(1)(y)}
+    return keras.Model(x, ends)
+
+
+def adam():
+    return keras.optimizers.Adam(0.05)
+
+
+def decaying():
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    return keras.optimizers.SGD(schedule, momentum=0.9)
+
+
+def critical(**kwargs):
+    return lambda: tfr.Reinforce(dense(3), baseline=Value(dense(1), adam()), **kwargs)
+
+
+# Environment, agent and optimizer by what is special about them.
+AGENTS = {
+    "without baseline weights": (toys.Lengths, lambda: tfr.Reinforce(dense(3)), adam),
+    "with a critic": (toys.Lengths, critical(gae_lambda=0.9), adam),
+    "with a shared trunk": (
+        toys.Lengths,
+        lambda: tfr.Reinforce(trunk(3), baseline=Value(loss_weight=0.3)),
+        adam,
+    ),
+    "with a normaliser": (toys.Lengths, critical(normalize_observations=True), adam),
+    "with a Gaussian head": (Aim, lambda: tfr.Reinforce(dense(2)), adam),
+    "with a schedule": (toys.Lengths, lambda: tfr.Reinforce(dense(3)), decaying),
+}
+
+
+def fit(agent, env, epochs=1):
+    return agent.fit(env, epochs=epochs, episodes_per_epoch=4, seed=5, verbose=0)
+
+
+def record(agent):
+    """Three episodes of at most four steps, of any action the agent knows."""
+    rng = np.random.default_rng(0)
+    shape = (4, 3, *agent.head.action_shape)
+    whole = agent.head.action_dtype == "int32"
+    actions = rng.integers(3, size=shape) if whole else rng.normal(size=shape)
+    return tfr.Episodes(
+        rng.random((5, 3, 2), np.float32),
+        actions.astype("int32" if whole else "float32"),
+        rng.normal(size=(4, 3)),
+        np.array([4, 1, 3]),
+        np.array([True, False, True]),
+    )
+
+
+def everything(agent):
+    owners = [agent, agent.optimizer, getattr(agent.baseline, "optimizer", None)]
+    return [np.array(v) for owner in owners if owner for v in owner.variables]
+
+
+def same_bits(first, second):
+    assert len(first) == len(second)
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.fixture(scope="module")
+def agent():
+    """Has learned once; no test here may change it."""
+    agent = tfr.Reinforce.for_env(toys.Lengths, hidden=(3,))
+    fit(agent, toys.Lengths)
+    return agent
+
+
+@pytest.fixture
+def path(agent, tmp_path):
+    agent.save(tmp_path / "agent.keras")
+    return str(tmp_path / "agent.keras")
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_loaded_agent_learns_on_to_the_same_bits(name, tmp_path):
+    """Warnings are errors here, Keras' one about skipped optimizer state with them."""
+    env, make, optimizer = AGENTS[name]
+    live = make()
+    live.compile(optimizer=optimizer())
+    fit(live, env, epochs=2)
+    saved = everything(live)
+    live.save(tmp_path / "agent.keras")
+    assert same_bits(everything(live), saved)  # saving changes nothing
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert same_bits(everything(loaded), saved)
+    for agent in (live, loaded):
+        agent.update(record(agent))
+        fit(agent, env)
+    assert same_bits(everything(loaded), everything(live))
+    for before, after in zip(saved, everything(live), strict=True):
+        assert before.dtype.kind != "f" or before.size < 2 or (before != after).any()
+
+
+def test_spaces_counters_and_settings_survive(tmp_path):
+    settings = dict(
+        gamma=0.5,
+        returns="whole",
+        discount_states=True,
+        scale_advantages="batch",
+        entropy_coef=0.25,
+        normalize_observations=True,
+    )
+    agent = tfr.Reinforce.for_env(Aim, hidden=(), baseline="mean", **settings)
+    fit(agent, Aim, epochs=3)
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert {name: getattr(loaded, name) for name in settings} == settings
+    assert type(loaded.baseline) is type(agent.baseline)
+    assert loaded.head.get_config() == agent.head.get_config()
+    assert loaded.observation_space == Aim.observation_space
+    assert loaded.action_space == Aim.action_space
+    counters = loaded.updates, loaded.episodes_seen, loaded.env_steps
+    assert [int(x) for x in counters] == [3, 12, 12]
+    with pytest.raises(ValueError, match="another observation space"):
+        loaded.fit("CartPole-v1", epochs=1)
+
+
+def test_a_nested_observation_space_survives(tmp_path):
+    box = gym.spaces.Box(-1.0, 1.0, (2,))
+    space = gym.spaces.Dict(b=gym.spaces.Tuple([box, box]), a=box)
+
+    class Nested(Aim):
+        observation_space = space
+
+        def reset(self, **kwargs):
+            super().reset(**kwargs)
+            self.seen = {"a": self.seen, "b": (self.seen, self.seen)}
+            return self.seen, {}
+
+    agent = tfr.Reinforce.for_env(Nested, hidden=(3,), normalize_observations=True)
+    fit(agent, Nested)
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert loaded.observation_space == space
+    for each in (agent, loaded):
+        fit(each, Nested)
+    assert same_bits(everything(agent), everything(loaded))
+
+
+def test_an_agent_that_was_not_compiled_is_not_compiled_when_loaded(tmp_path):
+    bare = tfr.Reinforce(dense(2), tfr.heads.Categorical(2))
+    bare.build((None, 2))
+    bare.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    observations = np.ones([3, 2], "float32")
+    np.testing.assert_array_equal(loaded(observations), bare(observations))
+    with pytest.raises(ValueError, match="not compiled"):
+        loaded.update(record(loaded))
+
+
+class Doubled(keras.layers.Layer):
+    """A layer of a user's own, which Keras does not know by name."""
+
+    def call(self, x):
+        return 2 * x
+
+
+def test_layers_of_one_s_own_are_named_when_loading(tmp_path):
+    policy = keras.Sequential([keras.Input((2,)), Doubled(), keras.layers.Dense(3)])
+    own = tfr.Reinforce(policy, tfr.heads.Categorical(3))
+    own.build((None, 2))
+    own.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras", custom_objects={"Doubled": Doubled})
+    observations = np.ones([3, 2], "float32")
+    np.testing.assert_array_equal(loaded(observations), own(observations))
+
+
+def test_an_agent_is_loaded_by_a_process_that_has_only_the_file(agent, path):
+    observations = np.ones([20, 2], "float32")
+    code = (
+        "import sys, tf_reinforce as tfr, numpy as np\n"
+        "agent = tfr.load(sys.argv[1])\n"
+        "print(agent.act(np.ones([20, 2], 'float32'), seed=3).tolist())\n"
+        "print(int(agent.updates), agent.action_space)\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True
+    )
+    actions, rest = answer.stdout.splitlines()
+    assert actions == str(agent.act(observations, seed=3).tolist())
+    assert rest == "1 Discrete(3, start=5)"
+
+
+# What is refused
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no file .*agent.keras"):
+        tfr.load(tmp_path / "agent.keras")
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="An agent file was expected.*the folder"):
+        tfr.load(tmp_path)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])
+def test_a_truncated_file_is_refused(path, part):
+    with open(path, "r+b") as file:
+        file.truncate(int(os.path.getsize(path) * part))
+    with pytest.raises(ValueError, match="not a whole agent file.*cut short"):
+        tfr.load(path)
+
+
+def test_a_damaged_part_is_named(path):
+    with zipfile.ZipFile(path) as archive:
+        offset = archive.getinfo("config.json").header_offset
+    with open(path, "r+b") as file:
+        file.seek(offset + 60)
+        file.write(b"????")
+    with pytest.raises(ValueError, match="damaged.*config.json"):
+        tfr.load(path)
+
+
+def test_a_text_file_by_the_name_of_an_agent_is_refused(tmp_path):
+    path = tmp_path / "agent.keras"
+    path.write_text("not an agent")
+    with pytest.raises(ValueError, match="of another kind.*agent.save"):
+        tfr.load(path)
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "agent.keras"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("letter.txt", "not an agent")
+    with pytest.raises(ValueError, match="no Keras archive"):
+        tfr.load(path)
+
+
+def test_a_plain_model_is_refused(tmp_path):
+    path = tmp_path / "model.keras"
+    dense(3).save(path)
+    with pytest.raises(ValueError, match="a Sequential, not an agent.*tfr.Reinforce"):
+        tfr.load(path)
+
+
+@pytest.mark.parametrize("name", ["agent", "agent.h5", "agent.keras.zip"])
+def test_other_endings_are_refused(agent, tmp_path, name):
+    with pytest.raises(ValueError, match="ends in .keras. Received"):
+        agent.save(tmp_path / name)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_agent_that_is_not_built_is_not_saved(tmp_path):
+    with pytest.raises(ValueError, match="not built"):
+        tfr.Reinforce(dense(2), tfr.heads.Categorical(2)).save(tmp_path / "a.keras")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_is_kept_where_overwriting_is_forbidden(agent, path):
+    before = open_bytes(path)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        agent.save(path, overwrite=False)
+    assert open_bytes(path) == before
+    agent.save(path)
+    agent.save(path.replace("agent", "other"), overwrite=False)
+
+
+def open_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+# A save that fails
+
+
+def full_disk(self, path, *args, **kwargs):
+    with open(path, "wb") as file:
+        file.write(b"half of it")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    "verb, name", [("save", "agent.keras"), ("save_weights", "agent.weights.h5")]
+)
+def test_a_save_that_fails_leaves_the_file_before_it(
+    agent, tmp_path, monkeypatch, verb, name
+):
+    path = tmp_path / name
+    getattr(agent, verb)(path)
+    before = open_bytes(path)
+    monkeypatch.setattr(keras.Model, verb, full_disk)
+    for target in (path, tmp_path / f"new.{name}"):
+        with pytest.raises(OSError, match="No space left"):
+            getattr(agent, verb)(target)
+    assert os.listdir(tmp_path) == [name]
+    assert open_bytes(path) == before
+
+
+def test_a_save_that_fails_within_keras_leaves_no_trace(agent, path, monkeypatch):
+    """The archive is begun, then a layer fails."""
+    before = open_bytes(path)
+
+    def fail(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(keras.layers.Dense, "save_own_variables", fail)
+    with pytest.raises(OSError, match="No space left"):
+        agent.save(path)
+    assert os.listdir(os.path.dirname(path)) == ["agent.keras"]
+    assert open_bytes(path) == before
+
+
+# Weights alone
+
+
+def test_weights_alone_are_read_by_an_agent_of_the_same_shape(tmp_path):
+    first, second = (
+        tfr.Reinforce.for_env(Aim, hidden=(3,), seed=seed, normalize_observations=True)
+        for seed in (0, 1)
+    )
+    fit(first, Aim, epochs=2)
+    fit(second, Aim)
+    assert not same_bits(everything(first), everything(second))
+    path = tmp_path / "agent.weights.h5"
+    first.save_weights(path)
+    second.load_weights(path)
+    assert same_bits(everything(first), everything(second))
+    for agent in (first, second):
+        fit(agent, Aim)
+    assert same_bits(everything(first), everything(second))
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        first.save_weights(path, overwrite=False)
+
+
+def test_acting_follows_weights_that_were_loaded(tmp_path):
+    """Programs and functions made before read the weights of this moment."""
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+    agent.evaluate(toys.Bandit, 1)
+    observations = np.ones([1, 1], "float32")
+    for best in (0, 1):
+        kernel, bias = agent.policy.trainable_variables
+        kernel.assign(tf.zeros_like(kernel))
+        bias.assign(tf.one_hot(best, 2))
+        agent.save_weights(tmp_path / f"{best}.weights.h5")
+    for best in (0, 1):
+        agent.load_weights(tmp_path / f"{best}.weights.h5")
+        assert agent.act(observations, deterministic=True)[0] == best
+        assert agent.evaluate(toys.Bandit, 1)["episode_return"] == best
+
+
+def test_keras_reports_no_skipped_optimizer_variables(path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loaded = tfr.load(path)
+    assert not [w for w in caught if "kipping" in str(w.message)]
+    assert int(loaded.optimizer.iterations) == 1
