@@ -1,6 +1,8 @@
 """Solve CartPole-v1 with a Keras model of your own.
 
-python examples/cartpole.py [epochs]
+    python examples/cartpole.py [epochs]
+
+Without an argument: 20 updates, a few seconds.
 """
 
 import sys

@@ -1,6 +1,8 @@
 """Continuous actions: Pendulum-v1 with a Gaussian head and a value baseline.
 
-python examples/continuous.py [epochs]
+    python examples/continuous.py [epochs]
+
+A hard task for REINFORCE: one gradient step from 1,600 steps, and seeds differ much.
 """
 
 import sys

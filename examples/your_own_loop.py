@@ -1,6 +1,8 @@
 """Nothing hidden: collect whole episodes, update, print.
 
-python examples/your_own_loop.py [updates]
+    python examples/your_own_loop.py [updates]
+
+What `fit` does besides: callbacks, validation, logs.
 """
 
 import sys

@@ -1,6 +1,8 @@
 """A functional policy with two named inputs for a Dict observation.
 
-python examples/your_own_model.py [epochs]
+    python examples/your_own_model.py [epochs]
+
+Any structure of named inputs will do.
 """
 
 import sys

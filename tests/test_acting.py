@@ -24,14 +24,15 @@ def dense(inputs, outputs, activation="tanh"):
     )
 
 
-def conv():
+def conv(outputs=3, depth=1):
     return keras.Sequential(
         [
             keras.Input((12, 12, 2), dtype="uint8"),
             keras.layers.Rescaling(1 / 255),
             keras.layers.Conv2D(4, 3, strides=2, activation="relu"),
+            *[keras.layers.Conv2D(4, 3) for _ in range(depth - 1)],
             keras.layers.Flatten(),
-            keras.layers.Dense(3),
+            keras.layers.Dense(outputs),
         ]
     )
 
@@ -68,10 +69,13 @@ def program(model, head, *, greedy=False, dtype="float32"):
 PAIRS = {
     "dense": lambda: (dense(4, 3), heads.Categorical(3, start=5)),
     "relu": lambda: (dense(4, 3, "relu"), heads.Categorical(3)),
+    # One row and one output are a dot product, which adds up in another order.
+    "single": lambda: (dense(2, 1), heads.Gaussian(1, low=-9.0, high=9.0)),
     "gaussian": lambda: (dense(3, 2), heads.Gaussian(2, low=-1.0, high=[0.5, 2.0])),
     "unbounded": lambda: (dense(3, 2), heads.Gaussian(2, initial_scale=[0.5, 2.0])),
     "shaped": lambda: (dense(3, 4), heads.Gaussian(4, low=-1, high=1, shape=(2, 2))),
     "conv": lambda: (conv(), heads.Categorical(3)),
+    "deep": lambda: (conv(2, depth=2), heads.Gaussian(2, low=-9, high=9)),
 }
 
 
@@ -90,10 +94,13 @@ def test_litert_decides_as_keras_does_for_any_number_of_rows(pair, greedy):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     assert whole[1].shape == (64, *getattr(head, "shape", ()))
     for count in (1, 2, 5, 8):
-        raw, sent, finite = made.rows(count)([observations[:count]], noise[:count])
-        np.testing.assert_array_equal(raw, whole[0][:count])
-        np.testing.assert_array_equal(sent, whole[1][:count])
-        assert finite
+        act = made.rows(count)
+        for first in range(0, 65 - count, count):
+            some = slice(first, first + count)
+            raw, sent, finite = act([observations[some]], noise[some])
+            np.testing.assert_array_equal(raw, whole[0][some])
+            np.testing.assert_array_equal(sent, whole[1][some])
+            assert np.all(finite)
     assert made.conversions == 1
 
 
@@ -172,7 +179,7 @@ def test_a_float64_policy_acts_in_float64():
     observations, noise = observations_of(structure, 4), noise_of(head, 4, "float64")
     raw, _, finite = made.rows(4)([observations], noise)
     expected = acting.decide(model, head, tf.constant(observations), tf.constant(noise))
-    assert raw.dtype == "float64" and finite
+    assert raw.dtype == "float64" and np.all(finite)
     np.testing.assert_allclose(raw, expected[0], rtol=1e-12)
 
 
@@ -217,7 +224,7 @@ def test_what_does_not_convert_acts_and_learns_through_tensorflow(layer, caplog)
     expected = acting.decide(agent, agent.head, observations, tf.constant(noise))
     np.testing.assert_array_equal(raw, expected[0])
     np.testing.assert_array_equal(sent, expected[1])
-    assert finite
+    assert np.all(finite)
 
 
 def test_an_engine_that_says_something_else_is_not_used(monkeypatch, caplog):

@@ -104,6 +104,23 @@ def test_gradients_change_nothing_and_update_follows_them():
     assert [int(x) for x in counters] == [1, 3, 10]
 
 
+def test_every_part_of_an_update_sees_the_others_as_they_acted():
+    """The second update is made under the normaliser and the values of the first."""
+    critic = tfr.baselines.Value(dense(outputs=1), keras.optimizers.SGD(1.0))
+    agent = clock_agent(baseline=critic, normalize_observations=True)
+    agent.update(record())
+    episodes = record()._replace(observations=3 * record().observations)
+    plain = tfr.Reinforce(agent.policy, agent.head, critic)
+    normal = episodes._replace(observations=agent.normalizer(episodes.observations))
+    gradients, baseline_gradients, _ = plain.gradients(normal)
+    trained = [*agent.policy_variables, *critic.trainable_variables]
+    before = numbers(trained)
+    agent.update(episodes)
+    slopes = [*gradients, *baseline_gradients]
+    for old, new, slope in zip(before, trained, slopes, strict=True):
+        np.testing.assert_allclose(old - new.numpy(), slope, atol=1e-5)
+
+
 def test_penalties_of_the_policy_are_part_of_the_loss():
     """A regularizer and `add_loss`, each exactly once, with their gradients."""
 
@@ -418,7 +435,8 @@ def test_a_functional_policy_takes_a_dict_by_the_names_of_its_inputs():
 
 
 def test_evaluate_returns_its_figures_and_changes_nothing(cartpole):
-    before = numbers([*cartpole.variables, *cartpole.optimizer.variables])
+    variables = [*cartpole.variables, *cartpole.optimizer.variables]
+    before = numbers(variables)
     figures = cartpole.evaluate("CartPole-v1", 5, seed=3)
     assert set(figures) == {
         "episode_return", "episode_return_min", "episode_return_max",
@@ -428,7 +446,7 @@ def test_evaluate_returns_its_figures_and_changes_nothing(cartpole):
     assert figures == cartpole.evaluate("CartPole-v1", 5, seed=3, num_envs=2)
     assert figures != cartpole.evaluate("CartPole-v1", 5, seed=4)
     assert figures != cartpole.evaluate("CartPole-v1", 5, deterministic=False, seed=3)
-    assert same_bits(before, numbers([*cartpole.variables, *cartpole.optimizer.variables]))
+    assert same_bits(before, numbers(variables))
 
 
 def test_actions_come_in_the_environment_s_units_and_type():

@@ -268,7 +268,9 @@ def test_success_is_read_from_the_last_info(mode):
 # The clock
 
 
-@pytest.mark.parametrize("limit, length, ended", [(3, 3, False), (5, 5, True), (7, 5, True)])
+@pytest.mark.parametrize(
+    "limit, length, ended", [(3, 3, False), (5, 5, True), (7, 5, True)]
+)
 def test_a_time_limit_cuts_at_its_step_unless_the_task_ends_there(limit, length, ended):
     made = lambda: toys.Clock(5)  # noqa: E731
     episodes = play(made, 2, episodes=3, max_episode_steps=limit).episodes

@@ -26,9 +26,10 @@ DEFAULTS = dict(
 
 def network(dtype="float64", hidden=11):
     keras.utils.set_random_seed(3)
+    options = dict(bias_initializer="normal", dtype=dtype)
     x = keras.Input((OBSERVED,), dtype=dtype)
-    y = keras.layers.Dense(hidden, "tanh", bias_initializer="normal", dtype=dtype)(x)
-    return keras.Model(x, keras.layers.Dense(A, bias_initializer="normal", dtype=dtype)(y))
+    y = keras.layers.Dense(hidden, "tanh", **options)(x)
+    return keras.Model(x, keras.layers.Dense(A, **options)(y))
 
 
 def shared_network(hidden=3):
@@ -156,6 +157,17 @@ PRECISIONS = pytest.mark.parametrize(
 KINDS = pytest.mark.parametrize("kind", [heads.Categorical, heads.Gaussian])
 
 
+RETURNS = [
+    dict(gamma=gamma, returns=returns, discount_states=discount_states)
+    for returns in ("to_go", "whole")
+    for gamma, discount_states in ((1.0, False), (0.9, False), (0.9, True))
+]
+EXTRAS = [
+    dict(scale_advantages=None, entropy_coef=0.0),
+    dict(scale_advantages="batch", entropy_coef=0.3),
+]
+
+
 @PRECISIONS
 @KINDS
 @pytest.mark.parametrize("baseline", [None, "leave_one_out", "mean"])
@@ -163,16 +175,8 @@ def test_the_gradient_is_its_definition(kind, baseline, dtype, tolerance):
     policy, episodes = network(dtype), record(kind, dtype)
     head = heads.Categorical(A) if kind is heads.Categorical else gaussian(dtype)
     weights = [*policy.trainable_variables, *head.trainable_variables]
-    for gamma, returns, discount_states, (scale, entropy_coef) in itertools.product(
-        (1.0, 0.9), ("to_go", "whole"), (False, True), [(None, 0.0), ("batch", 0.3)]
-    ):
-        settings = dict(
-            gamma=gamma,
-            returns=returns,
-            discount_states=discount_states,
-            scale_advantages=scale,
-            entropy_coef=entropy_coef,
-        )
+    for kind_of_return, more in itertools.product(RETURNS, EXTRAS):
+        settings = {**kind_of_return, **more}
         found, logs = gradients(policy, head, baseline, episodes, **settings)
         expected, loss = definition(weights, episodes, baseline, settings)
         close([*found, logs["loss"]], [*expected, loss], tolerance)
@@ -219,10 +223,24 @@ def same_bits(first, second):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+def long_record(kind, dtype):
+    """97 rows, 23 episodes: sums over this draw show in which order they were made."""
+    rng, episodes = np.random.default_rng(1), record(kind, dtype)
+    rows, columns = (rng.integers(n, size=m) for n, m in ((T, 98), (B, 23)))
+    return episodes._replace(
+        observations=episodes.observations[rows][:, columns],
+        actions=episodes.actions[rows[:-1]][:, columns],
+        rewards=rng.normal(size=(97, 23)),
+        lengths=np.append(rng.integers(1, 97, size=22), 97).astype("int32"),
+        terminated=rng.random(23) < 0.5,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @KINDS
-def test_padding_changes_no_bit_of_loss_and_gradient(kind):
-    policy, episodes = network("float32"), record(kind, "float32")
-    head = heads.Categorical(A) if kind is heads.Categorical else gaussian("float32")
+def test_padding_changes_no_bit_of_loss_and_gradient(kind, dtype):
+    policy, episodes = network(dtype), long_record(kind, dtype)
+    head = heads.Categorical(A) if kind is heads.Categorical else gaussian(dtype)
     for baseline, scale in (("leave_one_out", None), ("mean", "batch")):
         rest = dict(scale_advantages=scale, entropy_coef=0.1)
         found, logs = gradients(policy, head, baseline, episodes, **rest)
@@ -245,8 +263,7 @@ def everything(agent):
     return list({id(v): v for v in found}.values())
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("valued", [False, True])
+@pytest.mark.parametrize("valued, normalize", [(False, False), (True, True)])
 def test_padding_changes_no_bit_of_the_weights_after_an_update(valued, normalize):
     """Two updates, so that the second is made under a normaliser that has learned."""
     agent = tfr.Reinforce(

@@ -155,8 +155,9 @@ def test_signatures_take_observations_by_name(exported):
     same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
 
 
-def test_it_is_not_traced_again(exported):
-    agent, policy = exported
+def test_it_is_not_traced_again(exports):
+    agent, path = exports["Dict"]
+    policy = tf.saved_model.load(path)
     observations = [batch(agent, rows) for rows in (1, 2, 5, 9)]
     functions = [getattr(policy, name) for name in ("act", "sample")]
     before = [len(function.concrete_functions) for function in functions]

@@ -12,9 +12,26 @@ import toys
 import tf_reinforce as tfr
 
 
-def bandit(seed=0, **kwargs):
+def new_bandit(seed=0, **kwargs):
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=(), seed=seed)
     agent.compile(optimizer=keras.optimizers.Adam(0.1, **kwargs))
+    return agent
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """One agent and the numbers it began with; traced and converted once."""
+    agent = new_bandit()
+    agent.optimizer.build(agent.policy_variables)
+    return agent, numbers(agent)
+
+
+@pytest.fixture
+def agent(fresh):
+    """The agent as it was before any test trained it."""
+    agent, values = fresh
+    for variable, value in zip(variables(agent), values, strict=True):
+        variable.assign(value)
     return agent
 
 
@@ -23,8 +40,12 @@ def fit(agent, *callbacks, epochs=3, **options):
     return agent.fit(toys.Bandit, epochs=epochs, callbacks=callbacks, **options)
 
 
+def variables(agent):
+    return [*agent.variables, *agent.optimizer.variables]
+
+
 def numbers(agent):
-    return [np.array(v) for v in [*agent.variables, *agent.optimizer.variables]]
+    return [np.array(v) for v in variables(agent)]
 
 
 def same_bits(first, second):
@@ -65,17 +86,16 @@ class Interrupts(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def test_history_is_kept_and_returned():
-    agent = bandit()
+def test_history_is_kept_and_returned(agent):
     history = fit(agent, epochs=3)
     assert isinstance(history, keras.callbacks.History) and history is agent.history
     assert history.epoch == [0, 1, 2]
     assert len(history.history["episode_return"]) == 3
 
 
-def test_csv_logger_writes_one_row_per_epoch(tmp_path):
+def test_csv_logger_writes_one_row_per_epoch(agent, tmp_path):
     path = tmp_path / "log.csv"
-    history = fit(bandit(), keras.callbacks.CSVLogger(path)).history
+    history = fit(agent, keras.callbacks.CSVLogger(path)).history
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert {"epoch", *history} <= set(rows[0])
     assert [int(row["epoch"]) for row in rows] == [0, 1, 2]
@@ -83,8 +103,8 @@ def test_csv_logger_writes_one_row_per_epoch(tmp_path):
     assert returns == history["episode_return"]
 
 
-def test_tensorboard_receives_every_log_key(tmp_path):
-    history = fit(bandit(), keras.callbacks.TensorBoard(tmp_path)).history
+def test_tensorboard_receives_every_log_key(agent, tmp_path):
+    history = fit(agent, keras.callbacks.TensorBoard(tmp_path)).history
     found = {}
     for path in glob.glob(f"{tmp_path}/train/*"):
         for event in tf.compat.v1.train.summary_iterator(path):
@@ -96,9 +116,8 @@ def test_tensorboard_receives_every_log_key(tmp_path):
     np.testing.assert_allclose(found["epoch_entropy"], history["entropy"], rtol=1e-6)
 
 
-def test_model_checkpoint_keeps_the_best_agent_whole(tmp_path):
+def test_model_checkpoint_keeps_the_best_agent_whole(agent, tmp_path):
     path, seen = str(tmp_path / "best.keras"), Remembers()
-    agent = bandit()
     fit(
         agent,
         Says("episode_return", [1.0, 3.0, 2.0]),
@@ -114,8 +133,8 @@ def test_model_checkpoint_keeps_the_best_agent_whole(tmp_path):
     fit(best, epochs=1)
 
 
-def test_early_stopping_brings_back_the_best_weights():
-    agent, seen = bandit(), Remembers()
+def test_early_stopping_brings_back_the_best_weights(agent):
+    seen = Remembers()
     history = fit(
         agent,
         Says("episode_return", [1.0, 5.0, 3.0, 2.0, 9.0]),
@@ -140,9 +159,9 @@ def test_early_stopping_brings_back_the_best_weights():
         ("value_loss", [3.0, 2.0, 1.0, 1.0], [0.1, 0.1, 0.1, 0.05]),
     ],
 )
-def test_reduce_on_plateau_knows_which_way_is_up(key, values, rates):
+def test_reduce_on_plateau_knows_which_way_is_up(agent, key, values, rates):
     """A rise of a return is no plateau, and neither is a fall of a loss."""
-    agent, seen = bandit(), []
+    seen = []
     plateau = keras.callbacks.ReduceLROnPlateau(key, factor=0.5, patience=1)
     watch = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: seen.append(float(agent.optimizer.learning_rate))
@@ -151,28 +170,28 @@ def test_reduce_on_plateau_knows_which_way_is_up(key, values, rates):
     np.testing.assert_allclose(seen, rates, rtol=1e-6)
 
 
-def test_monitors_of_validation_know_which_way_is_up():
+def test_monitors_of_validation_know_which_way_is_up(agent):
     stop = keras.callbacks.EarlyStopping("val_episode_return", patience=1)
     rising = Says("val_episode_return", [1.0, 2.0, 3.0, 3.0, 3.0])
     options = dict(validation_env=toys.Bandit, validation_episodes=1)
-    history = fit(bandit(), rising, stop, epochs=5, **options)
+    history = fit(agent, rising, stop, epochs=5, **options)
     assert history.epoch == [0, 1, 2, 3]
 
 
-def test_a_learning_rate_scheduler_is_obeyed():
+def test_a_learning_rate_scheduler_is_obeyed(agent):
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5**epoch)
-    history = fit(bandit(), schedule).history
+    history = fit(agent, schedule).history
     np.testing.assert_allclose(history["learning_rate"], [1.0, 0.5, 0.25])
 
 
-def test_terminate_on_nan_stops_at_a_loss_that_is_none():
+def test_terminate_on_nan_stops_at_a_loss_that_is_none(agent):
     """It looks at the end of each batch: an epoch is one."""
 
     class Spoils(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs):
             logs["loss"] = float("nan")
 
-    history = fit(bandit(), Spoils(), keras.callbacks.TerminateOnNaN(), epochs=9)
+    history = fit(agent, Spoils(), keras.callbacks.TerminateOnNaN(), epochs=9)
     assert history.epoch == [0]
 
 
@@ -182,7 +201,7 @@ def test_a_run_that_is_interrupted_and_restored_ends_with_the_same_bits(tmp_path
     def backup():
         return keras.callbacks.BackupAndRestore(tmp_path / "backup")
 
-    whole, first, second = bandit(), bandit(), bandit(seed=1)
+    whole, first, second = new_bandit(), new_bandit(), new_bandit(seed=1)
     fit(whole, epochs=5)
     with pytest.raises(KeyboardInterrupt):
         fit(first, backup(), Interrupts(3), epochs=5)
@@ -195,18 +214,18 @@ def test_a_run_that_is_interrupted_and_restored_ends_with_the_same_bits(tmp_path
 def test_a_restored_run_spends_what_is_left_of_its_budget_of_steps(tmp_path):
     """The steps that were learned before the interruption count."""
 
-    whole, agent = bandit(), bandit()
+    whole, first = new_bandit(), new_bandit()
     fit(whole, epochs=None, steps=16)
     backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
     with pytest.raises(KeyboardInterrupt):
-        fit(agent, backup, Interrupts(2), epochs=None, steps=16)
-    again = bandit(seed=1)
+        fit(first, backup, Interrupts(2), epochs=None, steps=16)
+    again = new_bandit(seed=1)
     fit(again, backup, epochs=None, steps=16)
     assert int(whole.env_steps) == 16
     assert same_bits(numbers(whole), numbers(again))
 
 
-def test_a_lambda_callback_hears_epochs_and_batches_in_order():
+def test_a_lambda_callback_hears_epochs_and_batches_in_order(agent):
     heard = []
     hooks = [
         "on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end",
@@ -216,13 +235,13 @@ def test_a_lambda_callback_hears_epochs_and_batches_in_order():
         **{hook: lambda *_, hook=hook, **__: heard.append(hook) for hook in hooks}
     )
     options = dict(validation_env=toys.Bandit, validation_freq=2, validation_episodes=1)
-    fit(bandit(), callback, epochs=2, **options)
+    fit(agent, callback, epochs=2, **options)
     quiet = [*hooks[1:4], hooks[6]]
     assert heard == [hooks[0], *quiet, *hooks[1:7], hooks[7]]
 
 
 def test_averaged_weights_are_swapped_in_for_each_epoch_s_end():
-    agent, seen, raw = bandit(use_ema=True, ema_momentum=0.5), Remembers(), []
+    agent, seen, raw = new_bandit(use_ema=True, ema_momentum=0.5), Remembers(), []
     learned = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: raw.append(agent.policy.get_weights())
     )
@@ -238,20 +257,20 @@ def test_averaged_weights_are_swapped_in_for_each_epoch_s_end():
 
 def test_averaged_weights_are_those_that_fit_ends_with():
     """As in Keras' own `fit`, which calls `optimizer.finalize_variable_values`."""
-    agent, seen = bandit(use_ema=True, ema_momentum=0.5), Remembers()
+    agent, seen = new_bandit(use_ema=True, ema_momentum=0.5), Remembers()
     fit(agent, seen, epochs=2)
     first, last = seen.weights
     for a, b, found in zip(first, last, agent.policy.get_weights(), strict=True):
         np.testing.assert_allclose((a + b) / 2, found, atol=1e-6)
 
 
-def test_keras_progress_bar_runs_beside_ours(capsys):
-    fit(bandit(), keras.callbacks.ProgbarLogger(), epochs=2, verbose=1)
+def test_keras_progress_bar_runs_beside_ours(agent, capsys):
+    fit(agent, keras.callbacks.ProgbarLogger(), epochs=2, verbose=1)
     printed = capsys.readouterr().out
     assert "Epoch 1/2" in printed and "episode_return" in printed
 
 
-def test_an_episode_callback_hears_each_episode_in_order_before_the_batch_ends():
+def test_an_episode_callback_hears_each_episode_in_order_before_the_batch_ends(agent):
     heard = []
 
     class Listens(tfr.callbacks.EpisodeCallback):
@@ -262,7 +281,7 @@ def test_an_episode_callback_hears_each_episode_in_order_before_the_batch_ends()
         def on_train_batch_end(self, batch, logs=None):
             heard.append(logs["episode_return"])
 
-    fit(bandit(), Listens(), epochs=2, episodes_per_epoch=3)
+    fit(agent, Listens(), epochs=2, episodes_per_epoch=3)
     assert [x if isinstance(x, float) else x[:2] for x in heard] == [
         (0, 0), (1, 0), (2, 0), heard[3], (3, 1), (4, 1), (5, 1), heard[7],
     ]  # fmt: skip

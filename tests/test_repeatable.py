@@ -171,7 +171,9 @@ def test_validation_and_callbacks_do_not_change_training():
         num_envs=4,
         validation_env="CartPole-v1",
         validation_episodes=3,
-        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda e, _: seen.append(e))],
+        callbacks=[
+            keras.callbacks.LambdaCallback(on_epoch_end=lambda e, _: seen.append(e))
+        ],
         **BATCH,
     )
     assert len(history.history["val_episode_return"]) == len(seen) == 4

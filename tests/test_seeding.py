@@ -94,17 +94,34 @@ def test_no_two_episodes_share_action_noise():
 def test_the_numbers_of_an_episode_do_not_depend_on_what_was_asked_before():
     """Words are made in blocks; the order of the questions must not show them."""
 
-    def draw(seeds, episode):
-        return seeds.environment(episode), seeds.action(episode).random(3).tolist()
-
     def fresh():
         return seeding.EpisodeSeeds(11, "evaluation", update=2)
 
-    alone = [draw(fresh(), episode) for episode in range(50)]
+    def noise(seeds, episode):
+        return seeds.action(episode).random(3).tolist()
+
+    episodes = range(50)
+    environments = [fresh().environment(episode) for episode in episodes]
+    noises = [noise(fresh(), episode) for episode in episodes]
     forward, backward = fresh(), fresh()
-    assert alone == [draw(forward, episode) for episode in range(50)]
-    assert alone[::-1] == [draw(backward, episode) for episode in reversed(range(50))]
-    assert alone == [draw(forward, episode) for episode in range(50)]
+    assert noises[::-1] == [noise(backward, episode) for episode in episodes[::-1]]
+    for _ in range(2):
+        assert environments == [forward.environment(episode) for episode in episodes]
+        assert noises == [noise(forward, episode) for episode in episodes]
+
+
+def test_environments_and_actions_have_streams_of_their_own(monkeypatch):
+    asked, sequence = [], seeding.sequence
+
+    def listening(*address):
+        asked.append(address)
+        return sequence(*address)
+
+    monkeypatch.setattr(seeding, "sequence", listening)
+    seeds = seeding.EpisodeSeeds(3, "validation", update=5)
+    seeds.environment(0), seeds.action(0)
+    kinds = "validation/environment", "validation/action"
+    assert asked == [(3, kind, 5, 0) for kind in kinds]
 
 
 def test_action_noise_is_not_the_randomness_of_the_environment():

@@ -196,6 +196,7 @@ class Value(Baseline):
 
     @classmethod
     def from_config(cls, config):
+        config = dict(config)
         for part in ("model", "optimizer"):
             config[part] = keras.saving.deserialize_keras_object(config[part])
         return cls(**config)
@@ -218,7 +219,7 @@ def get(identifier):
     if isinstance(identifier, Baseline):
         return identifier
     named = {"leave_one_out": LeaveOneOut, "mean": Mean, None: Nothing}
-    if identifier not in named:
+    if not isinstance(identifier, str | None) or identifier not in named:
         raise ValueError(
             "`baseline` must be 'leave_one_out', 'mean', None or an object from "
             f"tfr.baselines, for example Value(model). Received: baseline={identifier!r}"

@@ -51,7 +51,9 @@ class EpisodeLogger(EpisodeCallback):
         self._rows = []
 
     def on_train_begin(self, logs=None):
-        if not (self.append and os.path.exists(self.filename)):
+        self._rows = []
+        there = os.path.exists(self.filename) and os.path.getsize(self.filename)
+        if not (self.append and there):
             self._write("w", [("episode", "update", "return", "length", "terminated")])
 
     def on_episode_end(self, episode, logs=None):

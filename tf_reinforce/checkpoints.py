@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import zipfile
+import zlib
 
 
 @contextlib.contextmanager
@@ -26,11 +27,11 @@ def replacing(path, overwrite=True):
 
     Example:
 
-    >>> import os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "numbers.txt")
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "numbers.txt")
     >>> with replacing(path) as aside:
-    ...     _ = open(aside, "w").write("1 2 3")
-    >>> open(path).read()
+    ...     _ = pathlib.Path(aside).write_text("1 2 3")
+    >>> path.read_text()
     '1 2 3'
     """
     path = os.path.abspath(os.fspath(path))
@@ -70,9 +71,16 @@ def replacing_folder(path):
             for file in files:
                 _flush(os.path.join(root, file))
             _flush(root)
-        if os.path.exists(path):
+        _flush(written)
+        existed = os.path.exists(path)
+        if existed:
             os.rename(path, before)
-        os.rename(written, path)
+        try:
+            os.rename(written, path)
+        except BaseException:
+            if existed:
+                os.rename(before, path)
+            raise
         _flush(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -91,8 +99,8 @@ def check_archive(path):
     if os.path.isdir(path):
         raise ValueError(f"An agent file was expected. Received: the folder {path}")
     try:
-        with zipfile.ZipFile(path) as archive:
-            names, broken = set(archive.namelist()), archive.testzip()
+        with open(path, "rb") as file:
+            names, broken = _parts(file)
     except zipfile.BadZipFile as error:
         raise ValueError(
             f"{path} is not a whole agent file: {error}. It was cut short, damaged, "
@@ -103,6 +111,16 @@ def check_archive(path):
             f"{path} is damaged or no Keras archive"
             + (f" (first bad part: {broken})." if broken else ".")
         )
+
+
+def _parts(file):
+    """The names in an archive and the first bad one; damage is always a `BadZipFile`."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return set(archive.namelist()), archive.testzip()
+    # Flipped bits in a header look like unknown methods, encryption or odd offsets.
+    except (RuntimeError, EOFError, OSError, UnicodeError, zlib.error) as error:
+        raise zipfile.BadZipFile(f"{error or type(error).__name__}") from None
 
 
 def _flush(path):

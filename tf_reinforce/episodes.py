@@ -127,7 +127,14 @@ def check(episodes, structure, action_shape, action_dtype):
             f"Received: shape {rewards.shape}"
         )
     rows, count = rewards.shape
-    keras.tree.assert_same_structure(structure, episodes.observations)
+    try:
+        keras.tree.assert_same_structure(structure, episodes.observations)
+    except ValueError:
+        received = keras.tree.map_structure(np.shape, episodes.observations)
+        raise ValueError(
+            "`observations` must be nested as the observation space. "
+            f"Expected: {structure}. Received arrays of the shapes {received}"
+        ) from None
     observations = keras.tree.map_structure(
         lambda leaf, array: _array(
             "observations", array, (rows + 1, count, *leaf.shape), leaf.dtype.name

@@ -38,7 +38,7 @@ def policy_gradient(log_probs, advantages, episodes):
         Williams (1992), Simple statistical gradient-following algorithms for
         connectionist reinforcement learning, section 4. doi:10.1007/BF00992696
     """
-    tf.debugging.assert_shapes([(log_probs, "N"), (advantages, "N")])
+    tf.debugging.assert_shapes([(log_probs, "N"), (advantages, "N"), (episodes, ())])
     advantages = tf.stop_gradient(tf.cast(advantages, log_probs.dtype))
     return -tf.reduce_sum(log_probs * advantages) / tf.cast(episodes, log_probs.dtype)
 
@@ -64,7 +64,7 @@ def entropy(entropies, episodes):
         Williams & Peng (1991), Function optimization using connectionist
         reinforcement learning algorithms. doi:10.1080/09540099108946587
     """
-    tf.debugging.assert_shapes([(entropies, "N")])
+    tf.debugging.assert_shapes([(entropies, "N"), (episodes, ())])
     return -tf.reduce_sum(entropies) / tf.cast(episodes, entropies.dtype)
 
 
@@ -89,12 +89,13 @@ def value(values, returns, episodes):
     >>> value(tf.constant([1.0, 2.0]), tf.constant([3.0, 2.0]), 2.0).numpy()
     np.float32(1.0)
     """
-    tf.debugging.assert_shapes([(values, "N"), (returns, "N")])
+    tf.debugging.assert_shapes([(values, "N"), (returns, "N"), (episodes, ())])
     errors = values - tf.stop_gradient(tf.cast(returns, values.dtype))
     return tf.reduce_sum(tf.square(errors)) / (2.0 * tf.cast(episodes, values.dtype))
 
 
-@keras.saving.register_keras_serializable("tf_reinforce")
+# The agent has the plain name.
+@keras.saving.register_keras_serializable("tf_reinforce", name="ReinforceLoss")
 class Reinforce(keras.losses.Loss):
     """REINFORCE as a loss for plain `model.compile` and `model.fit`.
 
@@ -104,6 +105,8 @@ class Reinforce(keras.losses.Loss):
     is the policy gradient of these steps. Keras divides by the number of steps in
     the batch; `reduction="sum"` with advantages divided by the number of episodes
     gives the estimator of `policy_gradient`.
+
+    Fractional actions are refused, but not under XLA, which drops assertions.
 
     Pitfall: one-hot labels multiplied by the return under
     `categorical_crossentropy` have the same loss and a *different* gradient.
@@ -128,20 +131,22 @@ class Reinforce(keras.losses.Loss):
         self.head = head
 
     def call(self, y_true, y_pred):
+        action_shape = () if self.head is None else self.head.action_shape
+        expected = [*y_pred.shape[:-1], *action_shape]
+        if not y_true.shape.is_compatible_with(expected):
+            raise ValueError(
+                f"Actions for outputs of shape {y_pred.shape} must have the shape "
+                f"{tuple(expected)}. Received: shape {y_true.shape}. Nothing is "
+                "broadcast. Remove the last axis, for example `actions[:, 0]`."
+            )
         if self.head is None:
-            return _categorical_surprise(y_true, y_pred)
+            actions = _whole(y_true, tf.int32)
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(actions, y_pred)
         if not self.head.built:
             self.head.build(y_pred.shape)
-        log_probs = self.head.distribution(y_pred).log_prob(
-            tf.cast(y_true, self.head.action_dtype or y_pred.dtype)
-        )
-        if log_probs.shape.rank != y_pred.shape.rank - 1:
-            raise ValueError(
-                f"Actions of shape {y_true.shape} do not fit outputs of shape "
-                f"{y_pred.shape}: one log-probability per row was expected. "
-                f"Received: shape {log_probs.shape}"
-            )
-        return -log_probs
+        dtype = tf.as_dtype(self.head.action_dtype or y_pred.dtype)
+        actions = _whole(y_true, dtype) if dtype.is_integer else tf.cast(y_true, dtype)
+        return -self.head.distribution(y_pred).log_prob(actions)
 
     def get_config(self):
         head = keras.saving.serialize_keras_object(self.head)
@@ -149,27 +154,15 @@ class Reinforce(keras.losses.Loss):
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config, head=keras.saving.deserialize_keras_object(config["head"]))
-        config.pop("dtype", None)
-        return cls(**config)
+        head = keras.saving.deserialize_keras_object(config["head"])
+        return cls(**{**config, "head": head})
 
 
-def _categorical_surprise(actions, logits):
-    if actions.shape.rank != logits.shape.rank - 1:
-        raise ValueError(
-            "Actions must be whole numbers with one axis fewer than the logits. "
-            f"Received: actions of shape {actions.shape}, logits of shape "
-            f"{logits.shape}. Remove the last axis, for example `actions[:, 0]`."
-        )
-    whole = tf.cast(actions, tf.int32)
-    # Keras hands labels over as floats; a fraction would be cut to another action.
-    with tf.control_dependencies(
-        [
-            tf.debugging.assert_equal(
-                tf.cast(whole, actions.dtype),
-                actions,
-                message="Actions must be whole numbers.",
-            )
-        ]
-    ):
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(whole, logits)
+def _whole(actions, dtype):
+    """Actions in a whole type: Keras hands them over as floats, perhaps fractions."""
+    whole = tf.cast(actions, dtype)
+    same = tf.debugging.assert_equal(
+        tf.cast(whole, actions.dtype), actions, message="Actions must be whole numbers."
+    )
+    with tf.control_dependencies([same] if same is not None else []):
+        return tf.identity(whole)

@@ -51,6 +51,9 @@ class RunningNormalization(keras.layers.Layer):
         frozen = {"trainable": False, "autocast": False}
         self.count = make((), "zeros", dtype="float64", name="count", **frozen)
         # Sums in float64 are right to the last digits however the data is split ...
+        self.origins = [
+            make(s[1:], "zeros", dtype="float64", name="origin", **frozen) for s in shapes
+        ]
         self.means = [
             make(s[1:], "zeros", dtype="float64", name="mean", **frozen) for s in shapes
         ]
@@ -91,15 +94,18 @@ class RunningNormalization(keras.layers.Layer):
         total = old + new
         for index, leaf in enumerate(flat):
             leaf = tf.cast(leaf, tf.float64)
+            origin = tf.where(old > 0, self.origins[index], leaf[0])
+            leaf -= origin
             center = tf.reduce_mean(leaf, axis=0)
             spread = tf.reduce_sum(tf.square(leaf - center), axis=0)
             gap = center - self.means[index]
             mean = self.means[index] + gap * (new / total)
             squares = self.squares[index] + spread + tf.square(gap) * (old * new / total)
             deviation = tf.sqrt(squares / total + self.epsilon)
+            self.origins[index].assign(origin)
             self.means[index].assign(mean)
             self.squares[index].assign(squares)
-            self.shifts[index].assign(tf.cast(mean, self.variable_dtype))
+            self.shifts[index].assign(tf.cast(origin + mean, self.variable_dtype))
             self.factors[index].assign(tf.cast(1.0 / deviation, self.variable_dtype))
         self.count.assign(total)
         self.bound.assign(self.clip)

@@ -1,6 +1,7 @@
 """What every head promises."""
 
 import abc
+import numbers
 from typing import NamedTuple
 
 import keras
@@ -105,7 +106,8 @@ class Head(keras.layers.Layer, abc.ABC):
 
 def positive_size(size):
     """The size of a head as an int, at least 1."""
-    if isinstance(size, bool) or int(size) != size or size < 1:
+    whole = isinstance(size, numbers.Integral) and not isinstance(size, bool)
+    if not whole or size < 1:
         raise ValueError(f"`size` must be a positive int. Received: size={size!r}")
     return int(size)
 

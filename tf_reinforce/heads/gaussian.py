@@ -134,7 +134,9 @@ class Gaussian(base.Head):
 def _round(bound, like, direction):
     """A float64 bound in the type of a tensor, never outside the bound itself."""
     exact = np.asarray(bound, "float64")
-    rounded = exact.astype(like.dtype.as_numpy_dtype)
-    outside = (exact - rounded.astype("float64")) * direction > 0
+    with np.errstate(over="ignore"):  # beyond the type's range: infinite, then inwards
+        rounded = exact.astype(like.dtype.as_numpy_dtype)
+    compare = np.less if direction > 0 else np.greater
+    outside = compare(rounded.astype("float64"), exact)
     inward = np.nextafter(rounded, np.asarray(direction * np.inf, rounded.dtype))
     return np.where(outside, inward, rounded)
