@@ -342,15 +342,6 @@ def test_initial_epoch_only_numbers_the_epochs():
     assert same_bits(numbers(first.variables), numbers(second.variables))
 
 
-def test_the_number_of_environments_changes_no_bit():
-    ends = []
-    for num_envs in (1, 3, 8):
-        agent = tfr.Reinforce.for_env(toys.Lengths, hidden=(4,))
-        fit(agent, toys.Lengths, num_envs=num_envs, seed=7)
-        ends.append(numbers(agent.variables))
-    assert same_bits(ends[0], ends[1]) and same_bits(ends[0], ends[2])
-
-
 def test_a_bandit_is_solved():
     agent = tfr.Reinforce.for_env(lambda: toys.Bandit((0.0, 1.0, 0.5)), hidden=())
     agent.compile(optimizer=keras.optimizers.Adam(0.2))

@@ -23,7 +23,7 @@ def play(
 
     def act(observations, noise):
         raw = noise.argmax(-1).astype("int32") if head.action_dtype else noise
-        return raw, head.to_environment(tf.constant(raw)).numpy(), True
+        return raw, head.to_environment(tf.constant(raw)).numpy(), np.True_
 
     with fleets.open_fleet(env, num_envs, **options) as fleet:
         structure = fleet.prepare(dtype)

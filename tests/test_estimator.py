@@ -175,7 +175,8 @@ def test_the_gradient_is_its_definition(kind, baseline, dtype, tolerance):
     policy, episodes = network(dtype), record(kind, dtype)
     head = heads.Categorical(A) if kind is heads.Categorical else gaussian(dtype)
     weights = [*policy.trainable_variables, *head.trainable_variables]
-    for kind_of_return, more in itertools.product(RETURNS, EXTRAS):
+    extras = EXTRAS if dtype == "float64" else EXTRAS[1:]
+    for kind_of_return, more in itertools.product(RETURNS, extras):
         settings = {**kind_of_return, **more}
         found, logs = gradients(policy, head, baseline, episodes, **settings)
         expected, loss = definition(weights, episodes, baseline, settings)

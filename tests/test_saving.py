@@ -129,12 +129,12 @@ def test_a_loaded_agent_learns_on_to_the_same_bits(name, tmp_path):
     assert same_bits(everything(live), saved)  # saving changes nothing
     loaded = tfr.load(tmp_path / "agent.keras")
     assert same_bits(everything(loaded), saved)
+    weights = live.policy.get_weights()
     for agent in (live, loaded):
         agent.update(record(agent))
         fit(agent, env)
     assert same_bits(everything(loaded), everything(live))
-    for before, after in zip(saved, everything(live), strict=True):
-        assert before.dtype.kind != "f" or before.size < 2 or (before != after).any()
+    assert not same_bits(weights, live.policy.get_weights())
 
 
 def test_spaces_counters_and_settings_survive(tmp_path):
