@@ -145,7 +145,9 @@ def test_help_answers_without_tensorflow():
         "except SystemExit: pass\n"
         "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True
+    )
 
 
 def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):

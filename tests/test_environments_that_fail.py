@@ -121,10 +121,10 @@ def test_a_wrong_answer_is_named_with_its_place(agent, wrong, said, at):
 @pytest.mark.parametrize("at", [1, 50, 60])
 @pytest.mark.parametrize("number", NOT_FINITE)
 def test_an_observation_that_is_not_finite_is_named(agent, number, at):
-    """Row t stands before action t: what step 0 returned is row 1. 60 is the last."""
+    """Step t is the action whose answer was wrong. 60 is the last."""
     wrong = answer(observation=np.full(1, number, "f"))
     env = second_of_three(lambda: toys.Misbehaving(at, wrong))
-    said = f"Environment 1, episode 1, step {at}: the observation is not finite"
+    said = f"Environment 1, episode 1, step {at - 1}: the observation is not finite"
     with pytest.raises(host.EnvironmentFault, match=said):
         agent.fit(env, **BATCH)
 

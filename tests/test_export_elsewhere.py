@@ -39,7 +39,9 @@ for name in ("tensorflow_probability", "tf_reinforce", "gymnasium"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_actions_samples_and_log_probabilities_are_the_same(env, tensorflow_only, tmp_path):
+def test_actions_samples_and_log_probabilities_are_the_same(
+    env, tensorflow_only, tmp_path
+):
     """1,000 observations; the same wheel of TensorFlow, and so the same bits."""
     agent = tfr.Reinforce.for_env(env, normalize_observations=True)
     agent.fit(env, epochs=3, episodes_per_epoch=4, verbose=0)

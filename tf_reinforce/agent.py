@@ -4,6 +4,7 @@ The algorithm itself is `estimator.Estimator.gradients`; this is its life in Ker
 built, compiled, fitted on environments, saved, loaded and exported.
 """
 
+import functools
 import os
 import time
 
@@ -212,6 +213,7 @@ class Reinforce(keras.Model):
         self._build_for(episodes)
         self._build_optimizer()
         episodes = self._checked(episodes)
+        learning_rate = float(self.optimizer.learning_rate)
         finite, logs = self._update_function()(episodes)
         if not finite:
             raise FloatingPointError(
@@ -223,7 +225,7 @@ class Reinforce(keras.Model):
             **{name: float(value) for name, value in logs.items()},
             **evaluation.figures(episodes),
             "env_steps": float(self.env_steps),
-            "learning_rate": float(self.optimizer.learning_rate),
+            "learning_rate": learning_rate,
         }
 
     def _step(self, episodes):
@@ -344,6 +346,7 @@ class Reinforce(keras.Model):
                 steps=steps,
                 initial_epoch=initial_epoch,
                 freq=validation_freq,
+                verbose=verbose,
             )
 
     # Playing
@@ -434,10 +437,11 @@ class Reinforce(keras.Model):
         observations = self._player.batch(observations)
         functions = self._player.functions(self.action_space)
         parameters = functions["distribution"](observations).values()
-        if not all(np.isfinite(parameter).all() for parameter in parameters):
+        weights = (variable.numpy() for variable in self._player.variables)
+        if not all(np.isfinite(numbers).all() for numbers in (*parameters, *weights)):
             raise FloatingPointError(
-                "The policy's outputs are not finite: there is no action to take. "
-                "Look at the observations, and at the agent's weights."
+                "The policy's outputs are not finite, or its weights: there is no action to "
+                "take. Look at the observations, or load an earlier file."
             )
         if deterministic:
             return functions["act"](observations)["action"].numpy()
@@ -508,10 +512,12 @@ class Reinforce(keras.Model):
             )
         self._require_built()
         with checkpoints.replacing(path, overwrite) as aside:
+            self._build_optimizer()
             super().save(aside, **kwargs)
 
     def save_weights(self, filepath, overwrite=True, **kwargs):
         with checkpoints.replacing(filepath, overwrite) as aside:
+            self._build_optimizer()
             super().save_weights(aside, **kwargs)
 
     def export(self, filepath, format="tf_saved_model"):
@@ -561,7 +567,7 @@ class Reinforce(keras.Model):
         # Keras would build the optimizer on the baseline's weights too, and then
         # drop the state it saved.
         self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.built and self.optimizer is not None:
+        if self.built:
             self._build_optimizer()
 
     def _assemble(self, structure):
@@ -601,8 +607,9 @@ class Reinforce(keras.Model):
             )
 
     def _build_optimizer(self):
-        if not self.optimizer.built:
-            self.optimizer.build(self.policy_variables)
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(self.policy_variables)
 
     def _require_optimizer(self):
         if getattr(self, "optimizer", None) is None:
@@ -643,7 +650,9 @@ class Reinforce(keras.Model):
             record = records.signature(
                 self._player.structure, self.head.action_shape, action_dtype
             )
-            function = tf.function(self._step, input_signature=[record], autograph=False)
+            # A partial of its own, lest TensorFlow take each agent for a retracing.
+            step = functools.partial(self._step)
+            function = tf.function(step, input_signature=[record], autograph=False)
             self._traced = (key, function)
         return self._traced[1]
 

@@ -160,12 +160,13 @@ class Estimator:
         observations = steps.pick(before_actions(episodes))
         outputs, _ = self.forward(observations)
         actions = steps.pick(episodes.actions)
+        advantages = steps.pick(self.targets(episodes)[1])
         suspects = [
             *(("observation", leaf) for leaf in keras.tree.flatten(observations)),
             ("reward", steps.pick(episodes.rewards)),
             ("outputs", outputs),
             ("log-probability", self.head.distribution(outputs).log_prob(actions)),
-            ("advantage", steps.pick(self.targets(episodes)[1])),
+            ("advantage", tf.cast(advantages, outputs.dtype)),
         ]
         found = []
         for name, values in suspects:

@@ -6,7 +6,7 @@ import io
 import keras
 import tensorflow as tf
 
-from tf_reinforce import checkpoints, seeding
+from tf_reinforce import checkpoints, seeding, spaces
 
 
 def endpoints(outputs_of, head, structure, action_dtype, dtype):
@@ -29,7 +29,9 @@ def endpoints(outputs_of, head, structure, action_dtype, dtype):
         `log_prob(observation, raw_action)`: `log_prob`, `[N]`.
     """
     observation = keras.tree.map_structure(
-        lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), structure
+        lambda leaf, name: tf.TensorSpec((None, *leaf.shape), leaf.dtype, name),
+        structure,
+        spaces.names(structure),
     )
     raw = tf.TensorSpec((None, *head.action_shape), head.action_dtype or dtype)
     seed = tf.TensorSpec((), tf.int64)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import seeding
+from tf_reinforce import seeding, spaces
 
 
 def default(structure, hidden, outputs_size, seed):
@@ -33,7 +33,7 @@ def default(structure, hidden, outputs_size, seed):
         initializer = keras.initializers.Orthogonal(gain, seed=int(rng.integers(2**31)))
         return keras.layers.Dense(units, activation, kernel_initializer=initializer)
 
-    names = _names(structure)
+    names = spaces.names(structure)
     inputs = keras.tree.map_structure(
         lambda leaf, name: keras.Input(leaf.shape, dtype=leaf.dtype.name, name=name),
         structure,
@@ -44,18 +44,6 @@ def default(structure, hidden, outputs_size, seed):
     for units in hidden:
         x = dense(units, "tanh", np.sqrt(2.0))(x)
     return keras.Model(inputs, dense(outputs_size, None, 0.01)(x), name="policy")
-
-
-def _names(structure, path=("observation",)):
-    """A name for each array: its keys on the way down."""
-    if isinstance(structure, dict):
-        named = {}
-        for key, child in structure.items():
-            named[key] = _names(child, (*path[path == ("observation",) :], str(key)))
-        return named
-    if isinstance(structure, tuple):
-        return tuple(_names(child, (*path, str(i))) for i, child in enumerate(structure))
-    return "_".join(path)
 
 
 def try_out(policy, structure):

@@ -69,6 +69,22 @@ def structure(space, float_dtype):
     return keras.tree.map_structure(leaf, _nest(space))
 
 
+def names(structure, path=()):
+    """A name for each array of an observation: its keys on the way down.
+
+    Example:
+
+    >>> speed = tf.TensorSpec((2,))
+    >>> names(speed), names({"speed": speed, "arms": (speed, speed)})
+    ('observation', {'speed': 'speed', 'arms': ('arms_0', 'arms_1')})
+    """
+    if isinstance(structure, dict):
+        return {key: names(child, (*path, key)) for key, child in structure.items()}
+    if isinstance(structure, tuple):
+        return tuple(names(child, (*path, i)) for i, child in enumerate(structure))
+    return "_".join(map(str, path)) or "observation"
+
+
 def of_shapes(shapes, float_dtype):
     """The same for shapes alone, batch axis first, where no space is known.
 

@@ -63,7 +63,9 @@ class CallbackList(keras.callbacks.CallbackList):
                 callback.on_episode_end(episode, logs)
 
 
-def run(agent, epoch, validate, callbacks, *, epochs, steps, initial_epoch, freq):
+def run(
+    agent, epoch, validate, callbacks, *, epochs, steps, initial_epoch, freq, verbose
+):
     """Calls `epoch` until the budget is spent, and tells the callbacks.
 
     Args:
@@ -75,6 +77,7 @@ def run(agent, epoch, validate, callbacks, *, epochs, steps, initial_epoch, freq
         epochs: Int, the number of the last epoch, or `None`.
         steps: Int, environment steps instead, or `None`.
         initial_epoch: Int, the number of the first epoch.
+        verbose: What callbacks are told, 0 or 1; `"auto"` is 1.
         freq: Int n, or list of ints: validation after every n-th epoch, or after
             these (counted from 1, as in Keras).
 
@@ -85,22 +88,26 @@ def run(agent, epoch, validate, callbacks, *, epochs, steps, initial_epoch, freq
         _directed(callbacks),
         add_history=True,
         model=agent,
-        verbose=0,
+        verbose=1 if verbose == "auto" else int(verbose),
         epochs=epochs,
         steps=1,
     )
     agent.stop_training = False
+    before = int(agent.env_steps)
     callbacks.on_train_begin()
     # BackupAndRestore says here where to go on.
     current, agent._initial_epoch = agent._initial_epoch or initial_epoch, None
-    taken, logs = 0, {}
-    while not agent.stop_training and (
-        current < epochs if steps is None else taken < steps
-    ):
+    logs = {}
+
+    def goes_on():
+        if steps is None:
+            return current < epochs
+        return int(agent.env_steps) - before < steps
+
+    while not agent.stop_training and goes_on():
         callbacks.on_epoch_begin(current)
         callbacks.on_train_batch_begin(0)
         logs, episodes = epoch()
-        taken += sum(episode["episode_length"] for _, episode in episodes)
         for number, episode in episodes:
             callbacks.on_episode_end(number, episode)
         callbacks.on_train_batch_end(0, logs)
@@ -111,6 +118,8 @@ def run(agent, epoch, validate, callbacks, *, epochs, steps, initial_epoch, freq
             logs = {**logs, **{f"val_{name}": x for name, x in figures.items()}}
         callbacks.on_epoch_end(current, logs)
         current += 1
+    # An optimizer that averages weights leaves the averages behind, as in Keras.
+    agent.optimizer.finalize_variable_values(agent.policy_variables)
     callbacks.on_train_end(logs)
     return agent.history
 

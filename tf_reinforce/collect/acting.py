@@ -78,6 +78,7 @@ class Acting:
         self._compiled = compiled.get_concrete_function(batched, drawn)
         self._rows = {}
         self.engine = "litert"
+        self._check_weights()
         try:
             self._model = self._convert(program, batched, drawn)
             self._compare(keras.tree.flatten(examples), noise)
@@ -100,14 +101,36 @@ class Acting:
             actions, what the environment receives, and whether the outputs were
             finite.
         """
+        self._check_weights()
         if count not in self._rows:
             self._rows[count] = (
-                _LiteRows(self._model, self._shapes, self.head.noise.shape, count)
+                self._lite_rows(count)
                 if self.engine == "litert"
                 else _CompiledRows(self._compiled)
             )
         self._rows[count].refresh(self._variables)
         return self._rows[count]
+
+    def _check_weights(self):
+        # The outputs prove little: a fused ReLU and a clip turn NaN into a number.
+        for variable in self._variables:
+            if not np.isfinite(np.asarray(variable.value)).all():
+                raise FloatingPointError(
+                    f"The weights {variable.path} are not finite: they have been lost, "
+                    "and no action is taken. Load an earlier file, and train with a "
+                    "smaller learning rate or `global_clipnorm`."
+                )
+
+    def _lite_rows(self, count):
+        """Rows whose bits do not depend on their number.
+
+        LiteRT adds up a single row in another order than several, and convolutions in
+        an order that depends on how many there are.
+        """
+        images = any(len(shape) > 1 for shape in self._shapes)
+        size = 1 if images else max(count, 2)
+        rows = _LiteRows(self._model, self._shapes, self.head.noise.shape, size)
+        return rows if size == count else _Batched(rows, size, count)
 
     def _convert(self, program, batched, drawn):
         def stateless(observations, noise, weights):
@@ -129,10 +152,11 @@ class Acting:
 
     def _compare(self, examples, noise):
         """Both engines must say the same on the examples."""
-        rows = self.rows(len(noise))
-        rows(examples, noise)
+        rows = _LiteRows(self._model, self._shapes, self.head.noise.shape, len(noise))
+        rows.refresh(self._variables)
+        ours = [*rows(examples, noise), rows.outputs()]
         arrays = (tf.constant(array) for array in (*examples, noise))
-        ours, theirs = rows.all(), self._compiled(*arrays)
+        theirs = self._compiled(*arrays)
         for name, a, b in zip(FIELDS, ours, theirs, strict=True):
             if not np.allclose(a, b, rtol=1e-4, atol=1e-5):
                 raise ValueError(f"LiteRT gives another `{name}` than Keras")
@@ -162,10 +186,9 @@ class _LiteRows:
         for index, shape in zip(self._observations, shapes, strict=True):
             self._lite.resize_tensor_input(index, (count, *shape))
         self._lite.allocate_tensors()
-        outputs = [d["index"] for d in self._lite.get_output_details()]
-        if len(outputs) != len(FIELDS):
+        self._outputs = [d["index"] for d in self._lite.get_output_details()]
+        if len(self._outputs) != len(FIELDS):
             raise ValueError("LiteRT merged outputs of the program")
-        self._outputs = outputs
         self._weights = {
             int(name.removeprefix("weight_")): index
             for name, index in inputs.items()
@@ -186,8 +209,32 @@ class _LiteRows:
         get = lite.get_tensor
         return get(raw), get(sent), get(finite)
 
-    def all(self):
-        return [self._lite.get_tensor(index) for index in self._outputs]
+    def outputs(self):
+        """The outputs of the last call."""
+        return self._lite.get_tensor(self._outputs[-1])
+
+
+class _Batched:
+    """Any number of rows through an interpreter of another size; the rest is idle."""
+
+    def __init__(self, rows, size, count):
+        self._rows = rows
+        self._size = size
+        self._count = count
+        self.refresh = rows.refresh
+
+    def __call__(self, observations, noise):
+        answers = [
+            self._rows(*(self._chunk(observations, noise, first)))
+            for first in range(0, self._count, self._size)
+        ]
+        raw, sent, finite = zip(*answers, strict=True)
+        raw, sent = (np.concatenate(parts)[: self._count] for parts in (raw, sent))
+        return raw, sent, all(finite)
+
+    def _chunk(self, observations, noise, first):
+        rows = np.arange(first, first + self._size) % self._count
+        return [array[rows] for array in observations], noise[rows]
 
 
 class _CompiledRows:

@@ -156,11 +156,12 @@ class Plain(Fleet):
     """A list of plain environments, each reset with a seed of its own."""
 
     def __init__(self, environments, limit, *, owned):
+        _check_alike(environments)
         first = environments[0]
         self._environments = environments
         own_limit = first.spec is not None and first.spec.max_episode_steps
         self._stated = bool(limit or own_limit)
-        self.limit = limit or (math.inf if own_limit else DEFAULT_LIMIT)
+        self.limit = limit or own_limit or DEFAULT_LIMIT
         self.size = len(environments)
         self.observation_space = spaces.check_observation_space(first.observation_space)
         self.action_space = first.action_space
@@ -219,16 +220,13 @@ class Plain(Fleet):
         except Exception as error:
             raise Fault(slot, _explain(error)) from error
         if cut:
-            self._announce()
             ended = {ending.slot for ending in endings}
-            endings += [self._ending(slot, False) for slot in cut if slot not in ended]
+            self._cut([slot for slot in cut if slot not in ended], endings)
         return endings
 
-    def _ending(self, slot, terminated):
-        return Ending(slot, bool(terminated), self._infos[slot].get("is_success"))
-
-    def _announce(self):
-        if not self._stated:
+    def _cut(self, slots, endings):
+        endings += [self._ending(slot, False) for slot in slots]
+        if slots and not self._stated:
             self._stated = True
             warnings.warn(
                 f"An episode did not end within {self.limit:,} steps and was cut. "
@@ -236,10 +234,33 @@ class Plain(Fleet):
                 stacklevel=2,
             )
 
+    def _ending(self, slot, terminated):
+        info = self._infos[slot]
+        if not isinstance(info, dict):
+            raise Fault(slot, f"the info is a {type(info).__name__}. Expected: a dict")
+        return Ending(slot, bool(terminated), info.get("is_success"))
+
     def close(self):
         if self._owned:
             for env in self._environments:
                 env.close()
+
+
+def _check_alike(environments):
+    """Refuses the same environment in two slots, and different spaces."""
+    if len(set(map(id, environments))) < len(environments):
+        raise ValueError(
+            "The callable returned the same environment twice. It must make a new one "
+            "each time; an environment of your own runs alone: fit(env)."
+        )
+    for env in environments[1:]:
+        for side in ("observation_space", "action_space"):
+            ours, theirs = getattr(environments[0], side), getattr(env, side)
+            if ours != theirs:
+                raise ValueError(
+                    f"All environments must have the same {side}. Received: {ours!r} "
+                    f"and {theirs!r}"
+                )
 
 
 def _unguarded(env, **kwargs):
@@ -293,7 +314,8 @@ class Vector(Fleet):
                 f"Received: {mode!r}"
             )
         self._mode = mode
-        self._endless = limit or DEFAULT_LIMIT
+        stated = env.spec is not None and env.spec.max_episode_steps
+        self._endless = limit or stated or DEFAULT_LIMIT
 
     def prepare(self, float_dtype):
         self._read = _Reader(self.observation_space, float_dtype)
@@ -364,7 +386,8 @@ class Vector(Fleet):
                     slot,
                     f"the episode did not end within {self._endless:,} steps, and a "
                     "VectorEnv cannot be cut from outside. Wrap its environments "
-                    "with gymnasium.wrappers.TimeLimit",
+                    "with gymnasium.wrappers.TimeLimit; if they are this long, pass "
+                    "`max_episode_steps`",
                 )
 
     def _success(self, infos, slot):

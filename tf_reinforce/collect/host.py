@@ -209,9 +209,10 @@ class _Collection:
             if row + 1 == len(tape.rewards):
                 tape.grow()
                 observations = tape.rows(row)
-            raw, sent, finite = act(observations, noise.row(row, live))
+            drawn = noise.row(row, live)
+            raw, sent, finite = act(observations, drawn)
             if not finite:
-                _refuse_outputs(live, row, tape)
+                raw, sent = self._without_idle(act, observations, drawn)
             tape.actions[row] = raw
             actions = list(sent if sent.dtype is wanted else sent.astype(wanted))
             rewards, observations = tape.rewards[row], tape.rows(row + 1)
@@ -240,6 +241,16 @@ class _Collection:
             self.fleet.begin(slot, self.seeds.environment(run.number), observations)
             self.noise.begin(run, self.row)
 
+    def _without_idle(self, act, observations, drawn):
+        """Acts anew when something was not finite: idle slots may hold anything."""
+        idle = [slot for slot in range(self.fleet.size) if slot not in self.live]
+        for array in observations:
+            array[idle] = 0
+        raw, sent, finite = act(observations, drawn)
+        if not finite:
+            _refuse_outputs(self.live, self.row, self.tape)
+        return raw, sent
+
     def _end_episode(self, ending, observations):
         run = self.live.pop(ending.slot, None)
         if run is not None:
@@ -258,17 +269,22 @@ def _refuse_outputs(live, row, tape):
     """The policy put out something that is not finite: whose fault is it?"""
     for run in live.values():
         for array in tape.observations:
-            seen = array[run.begin : row + 1, run.slot]
-            _check_finite("observation", seen, run)
+            _check_observations(array[run.begin : row + 1, run.slot], run)
     raise FloatingPointError(
-        "The policy's outputs are not finite, although its observations are: its "
-        "weights have been lost. No action was taken. Load an earlier file, and train "
-        "with a smaller learning rate or `global_clipnorm`."
+        "The policy's outputs are not finite, although its observations and weights "
+        "are: it overflows. No action was taken. Train with a smaller learning rate or "
+        "`global_clipnorm`, or set normalize_observations=True."
     )
 
 
+def _check_observations(values, run):
+    """Row 0 came with the reset, row t + 1 with the answer to action t."""
+    _check_finite("first observation", values[:1], run)
+    _check_finite("observation", values[1:], run)
+
+
 def _check_finite(name, values, run):
-    """Refuses numbers that are none; row t of observations came before action t."""
+    """Refuses numbers that are none; row t came with the answer to action t."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         step = int(np.argwhere(~np.isfinite(values))[0][0])
         raise EnvironmentFault(
@@ -296,7 +312,7 @@ def _record(runs, tape, structure):
         actions[: run.length, b] = tape.actions[here]
         rewards[: run.length, b] = tape.rewards[here]
         for array in observations:
-            _check_finite("observation", array[: run.length + 1, b], run)
+            _check_observations(array[: run.length + 1, b], run)
         _check_finite("reward", rewards[: run.length, b], run)
     observations = keras.tree.pack_sequence_as(structure, observations)
     terminated = np.array([run.ending.terminated for run in runs])
