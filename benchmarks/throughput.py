@@ -2,19 +2,23 @@
 
     python benchmarks/throughput.py [--repeats 7] [--env CartPole-v1]
 
-Three loops, interleaved, in one process, after everything is traced and converted:
+Three loops over the same episodes, interleaved, in one process, after everything is
+traced and converted:
 
-* stepping alone: plain Gymnasium environments in turn, random actions drawn
-  beforehand, nothing recorded;
-* random policy: our collector with an acting program that answers random actions at
-  once, everything checked and recorded;
+* stepping alone: plain environments of `gymnasium.make`, in turn, nothing but `reset`
+  and `step` with the seeds and actions of the training below, written down beforehand;
+* recording: our collector with these actions instead of a policy; every answer checked
+  and recorded;
 * training: `fit` from the same first weights for 100,000 steps, from the first short
-  episodes to the long ones; acting, returns, baseline, gradient and callbacks included.
+  episodes to the long ones; acting, recording, returns, baseline, gradient and
+  callbacks included.
 
-A share is the ratio of steps per second to stepping alone in the same round.
+The training is the same to the bit in every round, so the three do the same work in the
+environment. A share is the ratio of steps per second to stepping alone in the same round.
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import time
@@ -22,72 +26,125 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import gymnasium as gym
-import keras
 import numpy as np
 
 import tf_reinforce as tfr
+from tf_reinforce import seeding
 from tf_reinforce.collect import fleets, host
 
 STEPS = 100_000
 
 
-def stepping_alone(env, num_envs, steps):
-    environments = [gym.make(env) for _ in range(num_envs)]
-    for number, environment in enumerate(environments):
-        environment.reset(seed=number)
-        environment.action_space.seed(number)
-    space = environments[0].action_space
-    actions = [space.sample() for _ in range(steps)]
-    calls = [(environment.step, environment.reset) for environment in environments]
-    began, taken = time.perf_counter(), 0
-    while taken < steps:
-        for step, reset in calls:
-            _, _, terminated, truncated, _ = step(actions[taken % steps])
-            if terminated or truncated:
-                reset()
-            taken += 1
-    return taken / (time.perf_counter() - began)
+class Setting:
+    """One number of environments: an agent, its first state, and what it will do."""
 
+    def __init__(self, env, num_envs, episodes):
+        self.env, self.num_envs, self.episodes = env, num_envs, episodes
+        self.agent = tfr.Reinforce.for_env(env, seed=0)
+        self.agent.collect(env, 1)
+        self.first = [v.numpy() for v in self._state()]
+        self.answers = []
+        self._record()
 
-def random_policy(env, num_envs, episodes):
-    rng = np.random.default_rng(0)
-    with fleets.open_fleet(env, num_envs) as fleet:
-        structure = fleet.prepare("float32")
-        head = tfr.heads.for_space(fleet.action_space)
-        shape = (num_envs, *head.action_shape)
-        raw = rng.integers(0, 2, (1024, *shape)).astype(head.action_dtype or "float32")
-        sent = raw.astype(fleet.action_space.dtype).reshape(
-            1024, num_envs, *fleet.action_space.shape
-        )
-        turn = iter(range(10**9))
+    def _state(self):
+        return [*self.agent.variables, *self.agent.optimizer.variables]
 
-        def act(observations, noise):
-            at = next(turn) % 1024
-            return raw[at], sent[at], True
+    def reset(self):
+        for variable, value in zip(self._state(), self.first, strict=True):
+            variable.assign(value)
 
-        began = time.perf_counter()
-        collected = host.collect(
+    def _record(self):
+        """Trains once, by hand, and writes down each answer of the acting program."""
+        agent, self.batches = self.agent, []
+        agent._build_optimizer()
+        self.first = [v.numpy() for v in self._state()]
+        with fleets.open_fleet(self.env, self.num_envs) as fleet:
+            while int(agent.env_steps) < STEPS:
+                rows = agent._player.programs[False].rows(self.num_envs)
+                answers = []
+
+                def act(observations, noise, rows=rows, answers=answers):
+                    answers.append(rows(observations, noise))
+                    return answers[-1]
+
+                episodes = self._collect(fleet, act, int(agent.updates)).episodes
+                agent.update(episodes)
+                self.batches.append((answers, self._script(answers, episodes)))
+        self.steps = int(agent.env_steps)
+
+    def _collect(self, fleet, act, update):
+        return host.collect(
             fleet,
-            structure,
+            fleet.prepare("float32"),
             act,
-            head,
+            self.agent.head,
             "float32",
             seed=0,
             purpose="training",
-            update=0,
-            episodes=episodes,
+            update=update,
+            episodes=self.episodes,
             steps=None,
         )
-    return collected.episodes.lengths.sum() / (time.perf_counter() - began)
 
+    def _script(self, answers, episodes):
+        """`(slot, seed or None, action)` for each step, in the order it was made."""
+        seeds = seeding.EpisodeSeeds(0, "training", int(self.agent.updates) - 1)
+        lengths, script = episodes.lengths.tolist(), []
+        started = iter(range(len(lengths)))
+        running = dict(zip(range(self.num_envs), started))
+        left = {slot: lengths[number] for slot, number in running.items()}
+        fresh = set(running)
+        for _, sent, _ in answers:
+            for slot in list(running):
+                seed = seeds.environment(running[slot]) if slot in fresh else None
+                script.append((slot, seed, sent[slot]))
+                fresh.discard(slot)
+                left[slot] -= 1
+            for slot in sorted(slot for slot in running if left[slot] == 0):
+                del running[slot]
+                number = next(started, None)
+                if number is not None:
+                    running[slot], left[slot] = number, lengths[number]
+                    fresh.add(slot)
+        return script
 
-def training(env, num_envs, episodes, agent, first):
-    agent.set_weights(first)
-    for variable in agent.optimizer.variables[2:]:
-        variable.assign(np.zeros(variable.shape))
-    began, before = time.perf_counter(), int(agent.env_steps)
-    agent.fit(env, steps=STEPS, episodes_per_epoch=episodes, num_envs=num_envs, verbose=0)
-    return (int(agent.env_steps) - before) / (time.perf_counter() - began)
+    def stepping_alone(self):
+        environments = [gym.make(self.env) for _ in range(self.num_envs)]
+        steps = [environment.step for environment in environments]
+        resets = [environment.reset for environment in environments]
+        began, ended = time.perf_counter(), 0
+        for _, script in self.batches:
+            for slot, seed, action in script:
+                if seed is not None:
+                    resets[slot](seed=seed)
+                _, _, terminated, truncated, _ = steps[slot](action)
+                if terminated or truncated:
+                    ended += 1
+        seconds = time.perf_counter() - began
+        assert ended == self.episodes * len(self.batches), "these are other episodes"
+        return self.steps / seconds
+
+    def recording(self):
+        began = time.perf_counter()
+        with fleets.open_fleet(self.env, self.num_envs) as fleet:
+            for update, (answers, _) in enumerate(self.batches):
+                given = itertools.chain(answers)
+                self._collect(fleet, lambda *_, given=given: next(given), update)
+        return self.steps / (time.perf_counter() - began)
+
+    def training(self):
+        self.reset()
+        began = time.perf_counter()
+        self.agent.fit(
+            self.env,
+            steps=STEPS,
+            episodes_per_epoch=self.episodes,
+            num_envs=self.num_envs,
+            verbose=0,
+        )
+        seconds = time.perf_counter() - began
+        assert int(self.agent.env_steps) == self.steps, "this is another training"
+        return self.steps / seconds
 
 
 def main():
@@ -95,41 +152,27 @@ def main():
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
-    settings = ((1, 16), (8, 16), (64, 64))
-    agents = {}
-    for num_envs, episodes in settings:
-        agent = tfr.Reinforce.for_env(arguments.env, seed=0)
-        first = agent.get_weights()
-        agent.fit(
-            arguments.env,
-            epochs=1,
-            num_envs=num_envs,
-            episodes_per_epoch=episodes,
-            verbose=0,
-        )
-        agents[num_envs] = agent, first
-    measured = {setting: [] for setting in settings}
+    sizes = ((1, 16), (8, 16), (64, 64))
+    settings = [Setting(arguments.env, *size) for size in sizes]
+    for setting in settings:
+        setting.training()  # traced now
+    rounds = {size: [] for size in sizes}
     for _ in range(arguments.repeats):
-        for num_envs, episodes in settings:
-            measured[num_envs, episodes].append(
-                (
-                    stepping_alone(arguments.env, num_envs, 50_000),
-                    random_policy(arguments.env, num_envs, 40 * episodes),
-                    training(arguments.env, num_envs, episodes, *agents[num_envs]),
-                )
+        for size, setting in zip(sizes, settings, strict=True):
+            rounds[size].append(
+                (setting.stepping_alone(), setting.recording(), setting.training())
             )
-    print(f"{arguments.env}, median of {arguments.repeats} interleaved rounds")
-    print(f"load average {os.getloadavg()[0]:.2f}, Keras {keras.__version__}\n")
-    print("| environments, episodes per update | stepping alone | random policy | "
-          "training | share of stepping (quartiles) |")  # fmt: skip
-    print("|---|---|---|---|---|")
-    for (num_envs, episodes), rounds in measured.items():
-        alone, recorded, trained = map(statistics.median, zip(*rounds, strict=True))
-        shares = [trained / alone for alone, _, trained in rounds]
-        low, middle, high = statistics.quantiles(shares, n=4)
+    print(f"{arguments.env}, median of {arguments.repeats} interleaved rounds, load ", end="")
+    print(f"{os.getloadavg()[0]:.1f}\n")
+    print("| environments, episodes per update | stepping alone | recording | training |", end="")
+    print(" recording, share | training, share (quartiles) |\n|---|---|---|---|---|---|")
+    for (num_envs, episodes), measured in rounds.items():
+        alone, recorded, trained = map(statistics.median, zip(*measured, strict=True))
+        low, middle, high = np.percentile([t / a for a, _, t in measured], (25, 50, 75))
+        share = statistics.median(r / a for a, r, _ in measured)
         print(
             f"| {num_envs}, {episodes} | {alone:,.0f} steps/s | {recorded:,.0f} | "
-            f"{trained:,.0f} | {middle:.0%} ({low:.0%} to {high:.0%}) |"
+            f"{trained:,.0f} | {share:.0%} | {middle:.1%} ({low:.1%} to {high:.1%}) |"
         )
 
 

@@ -54,9 +54,5 @@ def rows(episodes, first, update):
 
 def per_episode(episodes):
     """`[B]` float64, the sum of each episode's rewards in the order they came."""
-    return np.array(
-        [
-            float(sum(episodes.rewards[:length, column].tolist()))
-            for column, length in enumerate(episodes.lengths)
-        ]
-    )
+    sums = np.cumsum(episodes.rewards, axis=0, dtype="float64")
+    return sums[episodes.lengths - 1, np.arange(len(episodes.lengths))]

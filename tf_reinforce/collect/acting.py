@@ -189,6 +189,10 @@ class _LiteRows:
         self._outputs = [d["index"] for d in self._lite.get_output_details()]
         if len(self._outputs) != len(FIELDS):
             raise ValueError("LiteRT merged outputs of the program")
+        self._raw, self._sent, self._finite, _ = self._outputs
+        # A call takes microseconds: looking names up would be a part of it.
+        self._put, self._get = self._lite.set_tensor, self._lite.get_tensor
+        self._invoke = self._lite.invoke
         self._weights = {
             int(name.removeprefix("weight_")): index
             for name, index in inputs.items()
@@ -200,14 +204,13 @@ class _LiteRows:
             self._lite.set_tensor(index, np.asarray(variables[number].value))
 
     def __call__(self, observations, noise):
-        lite, (raw, sent, finite, _) = self._lite, self._outputs
+        put, get = self._put, self._get
         for index, array in zip(self._observations, observations):
-            lite.set_tensor(index, array)
+            put(index, array)
         if self._noise is not None:
-            lite.set_tensor(self._noise, noise)
-        lite.invoke()
-        get = lite.get_tensor
-        return get(raw), get(sent), get(finite)
+            put(self._noise, noise)
+        self._invoke()
+        return get(self._raw), get(self._sent), get(self._finite)
 
     def outputs(self):
         """The outputs of the last call."""

@@ -192,25 +192,24 @@ class Plain(Fleet):
 
     def step(self, actions, rows, rewards, live, cut):
         endings, steps, read, infos = [], self._steps, self._read, self._infos
-        row, shape, dtype = rows[0], read.shape, read.dtype
+        row, shape, dtype, array = rows[0], read.shape, read.dtype, np.ndarray
         slot = 0
         try:
             for slot in live:
-                observation, reward, terminated, truncated, info = steps[slot](
+                observation, reward, terminated, truncated, infos[slot] = steps[slot](
                     actions[slot]
                 )
                 if (
-                    observation.__class__ is np.ndarray
-                    and observation.shape == shape
+                    observation.__class__ is array
                     and observation.dtype is dtype
+                    and observation.shape == shape
                 ):
                     row[slot] = observation
                 else:
                     read(slot, observation, rows)
-                rewards[slot] = (
-                    reward if reward.__class__ is float else _real(slot, reward)
-                )
-                infos[slot] = info
+                if reward.__class__ is not float:
+                    reward = _real(slot, reward)
+                rewards[slot] = reward
                 if terminated is False and truncated is False:
                     continue
                 if _ended(slot, terminated, truncated):
