@@ -4,8 +4,8 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,\
   $(shell $(p) -c 'import sys; print("$(p)" if (3,11) <= sys.version_info < (3,14) else "")' 2>/dev/null)))
 VENV ?= .venv
 BIN := $(VENV)/bin
-ENV ?= CartPole-v1
-SEED ?= 0
+ENV := CartPole-v1
+SEED := 0
 
 .PHONY: train test check format slow bench clean
 
@@ -39,7 +39,9 @@ $(VENV)/bin/python:
 	  echo "tf_reinforce needs Python 3.11, 3.12 or 3.13, and found none of them."; \
 	  echo "Install one (Debian: apt-get install python3.11 python3.11-venv), or say"; \
 	  echo "where it is: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "No virtual environment could be made (Debian: apt-get install"; \
+	  echo "python3-venv, or the one of your Python)."; exit 1; }
 
 $(VENV)/installed: $(VENV)/bin/python setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .

@@ -18,6 +18,7 @@ environment. A share is the ratio of steps per second to stepping alone in the s
 """
 
 import argparse
+import gc
 import itertools
 import os
 import statistics
@@ -156,15 +157,22 @@ def main():
     settings = [Setting(arguments.env, *size) for size in sizes]
     for setting in settings:
         setting.training()  # traced now
+    gc.freeze()  # what was written down is large, and no garbage
     rounds = {size: [] for size in sizes}
     for _ in range(arguments.repeats):
         for size, setting in zip(sizes, settings, strict=True):
             rounds[size].append(
                 (setting.stepping_alone(), setting.recording(), setting.training())
             )
-    print(f"{arguments.env}, median of {arguments.repeats} interleaved rounds, load ", end="")
+    print(
+        f"{arguments.env}, median of {arguments.repeats} interleaved rounds, load ",
+        end="",
+    )
     print(f"{os.getloadavg()[0]:.1f}\n")
-    print("| environments, episodes per update | stepping alone | recording | training |", end="")
+    print(
+        "| environments, episodes per update | stepping alone | recording | training |",
+        end="",
+    )
     print(" recording, share | training, share (quartiles) |\n|---|---|---|---|---|---|")
     for (num_envs, episodes), measured in rounds.items():
         alone, recorded, trained = map(statistics.median, zip(*measured, strict=True))

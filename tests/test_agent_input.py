@@ -269,3 +269,10 @@ def test_an_update_that_is_not_finite_is_not_made(complete, episodes, where):
     assert complete.policy_variables[0].path in str(error.value)
     for old, new in zip(before, everything(complete), strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+def test_whole_returns_refuse_values_in_the_place_of_rewards():
+    """Later actions would be left without their share of G₀, however good the values."""
+    critic = tfr.baselines.Value(keras.Sequential([keras.layers.Dense(1)]))
+    with pytest.raises(ValueError, match="leave later actions without their share"):
+        tfr.Reinforce(keras.Sequential(), None, critic, gae_lambda=0.9, returns="whole")

@@ -9,7 +9,7 @@ import pytest
 
 from tf_reinforce import callbacks
 
-HEADER = ["episode", "update", "return", "length", "terminated"]
+HEADER = ["episode", "update", "episode_return", "episode_length", "terminated"]
 
 
 def train(callback, epochs=1, first=0, episodes=2):

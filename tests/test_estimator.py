@@ -91,13 +91,15 @@ def loop_advantages(episodes, baseline, settings):
             if baseline == "mean":
                 everything = sum(credited, [])
                 credit -= sum(everything) / len(everything)
-            if settings["discount_states"] and settings["returns"] == "to_go":
-                credit *= settings["gamma"] ** t
             found[-1].append(credit)
     if settings["scale_advantages"] == "batch":
         squares = [x * x for given in found for x in given]
-        size = (sum(squares) / len(squares)) ** 0.5 + 1e-8
+        largest = max(abs(x) for given in credited for x in given)
+        size = (sum(squares) / len(squares)) ** 0.5 + 1e-8 + 1e-12 * largest
         found = [[x / size for x in given] for given in found]
+    if settings["discount_states"] and settings["returns"] == "to_go":
+        powers = [settings["gamma"] ** t for t in range(max(map(len, found)))]
+        found = [[x * power for x, power in zip(given, powers)] for given in found]
     return found
 
 

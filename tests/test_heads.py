@@ -159,7 +159,7 @@ def test_an_action_no_gaussian_can_have_sampled_is_named(wrong):
 @pytest.mark.parametrize("size", [0, -1, 1.5, True])
 @pytest.mark.parametrize("head", [heads.Categorical, heads.Gaussian])
 def test_a_size_that_is_no_positive_int_is_refused(head, size):
-    with pytest.raises(ValueError, match="`size` must be a positive int"):
+    with pytest.raises(ValueError, match="`size` must be a whole number of at least 1"):
         head(size)
 
 
@@ -373,3 +373,19 @@ def test_a_space_without_a_head_is_refused_by_name():
         with pytest.raises(ValueError, match="No head for the action space") as refused:
             heads.for_space(space)
         assert repr(space) in str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_sampler_takes_the_sure_action_whatever_the_noise(dtype):
+    """Zero is a number that generators draw; it must not rule an action out."""
+    logits = tf.constant([[1000.0, 0.0], [0.0, -1e9]], dtype)
+    noise = tf.constant([[0.0, 0.5], [0.0, 0.9]], dtype)
+    np.testing.assert_array_equal(heads.Categorical(2).sample(logits, noise), [0, 0])
+
+
+def test_the_sampler_does_not_see_a_common_offset():
+    """In float32 an offset of 1e8 would swallow the noise."""
+    noise = np.random.default_rng(0).random((1000, 2), "float32")
+    head = heads.Categorical(2)
+    plain = head.sample(tf.zeros((1000, 2)), noise)
+    np.testing.assert_array_equal(head.sample(tf.fill((1000, 2), 1e8), noise), plain)

@@ -7,7 +7,16 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "tf_reinforce"
 FLOORS = [
-    ("checkpoints", "episodes", "losses", "returns", "seeding", "spaces", "version"),
+    (
+        "arguments",
+        "checkpoints",
+        "episodes",
+        "losses",
+        "returns",
+        "seeding",
+        "spaces",
+        "version",
+    ),
     ("heads", "baselines", "callbacks", "normalization", "policies"),
     ("collect", "estimator"),
     ("export", "evaluation"),

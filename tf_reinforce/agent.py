@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import (
+    arguments,
     baselines,
     checkpoints,
     estimator,
@@ -54,10 +55,11 @@ class Reinforce(keras.Model):
         ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
 
     The policy is any Keras model; its outputs become a distribution over actions.
-    With γ = 1, with `discount_states=True` or with `returns="whole"` the update is an
-    unbiased estimate of the gradient of the expected discounted return. Otherwise
-    (the field's habit, and the default) the factor γᵗ is left out: each step counts
-    as much as the first, and the update is not exactly the gradient of anything.
+    With γ = 1, with `discount_states=True` or with `returns="whole"`, and the other
+    options at their defaults, the update is an unbiased estimate of the gradient of the
+    expected discounted return. Otherwise (the field's habit, and the default) the factor
+    γᵗ is left out: each step counts as much as the first, and the update is not exactly
+    the gradient of anything. `docs/estimators.md` says of each option what it follows.
 
     Layers with a training mode (Dropout, BatchNormalization) run in inference mode
     everywhere: the policy that acts and the one that learns must be the same.
@@ -75,14 +77,14 @@ class Reinforce(keras.Model):
         discount_states: Bool. True weights step t of `"to_go"` by γᵗ.
         scale_advantages: `None`, or `"batch"`: divides by the batch's root mean
             square. With `baseline="mean"` this is z-scoring. Biased.
-        entropy_coef: Float ≥ 0. Adds `entropy_coef` × E[Σₜ H(π(·|sₜ))] to the
-            objective.
+        entropy_coef: Float ≥ 0. Adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) at the visited
+            observations; that it also changes which are visited is not followed.
         normalize_observations: Bool. True puts a `RunningNormalization` in front of
             the policy and of a `Value` baseline.
 
     Attributes:
-        updates: Int64 weight, how many updates were made. Update u draws from the
-            random streams of update u, also after loading.
+        updates: Int64 weight, there once built: how many updates were made. Update u
+            draws from the random streams of update u, also after loading.
         episodes_seen, env_steps: Int64 weights, what they were made from.
 
     Example:
@@ -117,17 +119,17 @@ class Reinforce(keras.Model):
     ):
         # The policy casts for itself; casting here would blunt a float64 policy.
         super().__init__(name=name, **{"autocast": False, **kwargs})
-        self.policy = _instance("policy", policy, keras.Model)
-        self.head = head if head is None else _instance("head", head, heads.Head)
+        self.policy = arguments.instance("policy", policy, keras.Model)
+        self.head = head if head is None else arguments.instance("head", head, heads.Head)
         self.baseline = baselines.get(baseline)
-        self.gamma = _within("gamma", gamma, 0, 1)
-        self.gae_lambda = _within("gae_lambda", gae_lambda, 0, 1)
-        self.returns = _one_of("returns", returns, ("to_go", "whole"))
+        self.gamma = arguments.within("gamma", gamma, 0, 1)
+        self.gae_lambda = arguments.within("gae_lambda", gae_lambda, 0, 1)
+        self.returns = arguments.one_of("returns", returns, ("to_go", "whole"))
         self.discount_states = bool(discount_states)
-        self.scale_advantages = _one_of(
+        self.scale_advantages = arguments.one_of(
             "scale_advantages", scale_advantages, (None, "batch")
         )
-        self.entropy_coef = _within("entropy_coef", entropy_coef, 0, np.inf)
+        self.entropy_coef = arguments.within("entropy_coef", entropy_coef, 0, np.inf)
         self.normalize_observations = bool(normalize_observations)
         self.normalizer = (
             normalization.RunningNormalization() if normalize_observations else None
@@ -140,9 +142,24 @@ class Reinforce(keras.Model):
                 "tfr.baselines.Value(model): without one it would only discount more. "
                 f"Received: gae_lambda={gae_lambda}, baseline={baseline!r}"
             )
+        if self.gae_lambda < 1 and self.returns == "whole":
+            raise ValueError(
+                '`returns="whole"` needs the rewards themselves, `gae_lambda=1`: a value '
+                "in their place would leave later actions without their share. "
+                f"Received: gae_lambda={gae_lambda}"
+            )
 
     @classmethod
-    def for_env(cls, env, hidden=(64, 64), seed=0, *, learning_rate=1e-2, **kwargs):
+    def for_env(
+        cls,
+        env,
+        hidden=(64, 64),
+        seed=0,
+        *,
+        learning_rate=1e-2,
+        env_kwargs=None,
+        **kwargs,
+    ):
         """An agent with a default policy of the right shape, built and compiled.
 
         Args:
@@ -150,6 +167,7 @@ class Reinforce(keras.Model):
             hidden: Sizes of the hidden tanh layers.
             seed: Int; the initial weights are a function of it.
             learning_rate: Float, of Adam.
+            env_kwargs: Dict for the environment's constructor.
             **kwargs: As for `Reinforce`.
 
         Returns:
@@ -162,7 +180,7 @@ class Reinforce(keras.Model):
         TensorShape([5, 2])
         """
         seed = seeding.check_seed(seed)
-        with fleets.open_fleet(env, 1) as fleet:
+        with fleets.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
             observation_space, action_space = fleet.observation_space, fleet.action_space
         head = kwargs.pop("head", None)
         head = head or heads.for_space(spaces.check_action_space(action_space))
@@ -184,10 +202,10 @@ class Reinforce(keras.Model):
             episodes: `Episodes`; no environment is needed when the head was given.
 
         Returns:
-            A list with ∂L/∂w for each of `policy_variables`, where -L is the
-            objective; a list for `baseline.learn`; and a dict of scalar tensors:
-            `loss`, `policy_loss`, `value_loss`, `entropy` (mean over steps, in nats)
-            and `gradient_norm`.
+            A list with ∂L/∂w for each of `policy_variables`, L being the surrogate
+            loss; a list for `baseline.learn`; and a dict of scalar tensors: `loss`,
+            `policy_loss`, `value_loss`, `entropy` (mean over steps, in nats) and
+            `gradient_norm`.
         """
         self._build_for(episodes)
         return self._estimator.gradients(self._checked(episodes))
@@ -288,12 +306,14 @@ class Reinforce(keras.Model):
             seed: Int. Same seed, machine and versions: same weights, to the bit.
             callbacks: List of Keras callbacks. Those that monitor a log key of ours
                 with `mode="auto"` get the right mode.
-            validation_env: As `env`; the greedy policy is evaluated on it.
+            validation_env: As `env`, with the same `env_kwargs` and limit; the greedy
+                policy is evaluated on it.
             validation_freq: Int, or list of epochs (counted from 1).
             validation_episodes: Int.
             initial_epoch: Int; only numbers the epochs for the callbacks.
             env_kwargs: Dict for the environment's constructor.
-            max_episode_steps: Int, a time limit. Defaults to the environment's own.
+            max_episode_steps: Int, a time limit. Defaults to the environment's own. A
+                `VectorEnv` cannot be cut: an episode that long is an error.
             verbose: 0 silent, 1 or `"auto"` a progress line.
 
         Returns:
@@ -308,7 +328,8 @@ class Reinforce(keras.Model):
             epochs, steps, episodes_per_epoch, steps_per_epoch
         )
         seed = seeding.check_seed(seed)
-        num_envs = training.positive_int("num_envs", num_envs)
+        num_envs = arguments.positive_int("num_envs", num_envs)
+        training.check_validation(validation_episodes, validation_freq)
         self._require_optimizer()
         options = _environment_options(env_kwargs, max_episode_steps)
 
@@ -399,7 +420,7 @@ class Reinforce(keras.Model):
 
         Args:
             env: As for `fit`; in a loop of your own an open fleet saves making the
-                environments anew (`tfr.collect.fleets.open_fleet`).
+                environments anew (`tfr.collect.open_fleet`).
             episodes: Int. Defaults to 16.
             steps: Int instead: the fewest episodes with so many steps.
             num_envs, seed, env_kwargs, max_episode_steps: As for `fit`.
@@ -409,7 +430,7 @@ class Reinforce(keras.Model):
         """
         _, _, episodes, steps = training.budget(1, None, episodes, steps)
         seed = seeding.check_seed(seed)
-        num_envs = training.positive_int("num_envs", num_envs)
+        num_envs = arguments.positive_int("num_envs", num_envs)
         options = _environment_options(env_kwargs, max_episode_steps)
         with fleets.open_fleet(env, num_envs, **options) as fleet:
             self._meet(fleet.observation_space, fleet.action_space)
@@ -440,8 +461,8 @@ class Reinforce(keras.Model):
         weights = (variable.numpy() for variable in self._player.variables)
         if not all(np.isfinite(numbers).all() for numbers in (*parameters, *weights)):
             raise FloatingPointError(
-                "The policy's outputs are not finite, or its weights: there is no action to "
-                "take. Look at the observations, or load an earlier file."
+                "The policy's outputs are not finite, or its weights: there is no action "
+                "to take. Look at the observations, or load an earlier file."
             )
         if deterministic:
             return functions["act"](observations)["action"].numpy()
@@ -451,8 +472,8 @@ class Reinforce(keras.Model):
         return functions["sample"](observations, seed)["action"].numpy()
 
     def _play(self, env, address, episodes, num_envs, options, greedy=True):
-        episodes = training.positive_int("episodes", episodes)
-        num_envs = min(training.positive_int("num_envs", num_envs), episodes)
+        episodes = arguments.positive_int("episodes", episodes)
+        num_envs = min(arguments.positive_int("num_envs", num_envs), episodes)
         with fleets.open_fleet(env, num_envs, **options) as fleet:
             self._meet(fleet.observation_space, fleet.action_space)
             return self._player.play(fleet, *address, episodes=episodes, greedy=greedy)
@@ -533,7 +554,7 @@ class Reinforce(keras.Model):
             filepath: Path of the folder. One that is there is replaced whole.
             format: `"tf_saved_model"`.
         """
-        _one_of("format", format, ("tf_saved_model",))
+        arguments.one_of("format", format, ("tf_saved_model",))
         self._require_built()
         deciding = [self.policy, self.head, self.normalizer]
         layers = [layer for layer in deciding if layer is not None and layer.variables]
@@ -683,29 +704,5 @@ def load(path, custom_objects=None):
 
 def _environment_options(env_kwargs, max_episode_steps):
     if max_episode_steps is not None:
-        max_episode_steps = training.positive_int("max_episode_steps", max_episode_steps)
+        max_episode_steps = arguments.positive_int("max_episode_steps", max_episode_steps)
     return {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
-
-
-def _instance(name, value, kind):
-    if not isinstance(value, kind):
-        raise TypeError(
-            f"`{name}` must be a {kind.__module__.split('.')[0]}.{kind.__name__}. "
-            f"Received: {name}={value!r} of type {type(value).__name__}"
-        )
-    return value
-
-
-def _within(name, value, low, high):
-    if not low <= value <= high or not np.isfinite(value):
-        raise ValueError(
-            f"`{name}` must be finite and lie in [{low}, {high}]. "
-            f"Received: {name}={value}"
-        )
-    return float(value)
-
-
-def _one_of(name, value, allowed):
-    if value not in allowed:
-        raise ValueError(f"`{name}` must be one of {allowed}. Received: {name}={value!r}")
-    return value

@@ -1,6 +1,7 @@
-"""What is subtracted from returns: less variance, the same expectation.
+"""What is subtracted from returns: usually less variance.
 
-A baseline may look at anything but the actions it is subtracted from. A part says
+The expectation stays the same when a baseline looks at nothing that its own episode does
+from that step on. A part says
 with `estimate` what to subtract; one with weights of its own says with `gradients`
 and `learn` how it gets better.
 """
@@ -18,7 +19,8 @@ class Baseline(keras.layers.Layer, abc.ABC):
 
     Attributes:
         values_states: True when the baseline is a value of the observation. Only such
-            a one can stand in for what follows a cut, or for `gae_lambda` below 1.
+            a one can stand in for what follows a cut, or for `gae_lambda` below 1; it
+            then also has `model`, `values` and `loss_weight`, as `Value` does.
     """
 
     values_states = False
@@ -56,7 +58,7 @@ class Baseline(keras.layers.Layer, abc.ABC):
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Nothing(Baseline):
-    """No baseline: subtracts zero. Unbiased, and the noisiest choice."""
+    """No baseline: subtracts zero. Unbiased, and usually the noisiest choice."""
 
     def estimate(self, returns, valid, values):
         return tf.zeros_like(returns)
@@ -69,7 +71,7 @@ class LeaveOneOut(Baseline):
         bᵢₜ = Σ_{j≠i} Gⱼₜ / (nₜ - 1),    nₜ episodes running at t;  0 where nₜ = 1
 
     It never sees the episode it is subtracted from, so it changes the variance and
-    not the expectation, whatever the number of episodes.
+    not the expectation, for any number of episodes fixed beforehand.
 
     Example:
 

@@ -8,6 +8,8 @@ import time
 
 import keras
 
+COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated")
+
 
 class EpisodeCallback(keras.callbacks.Callback):
     """A Keras callback that also hears of every episode.
@@ -35,7 +37,9 @@ class EpisodeCallback(keras.callbacks.Callback):
 
 
 class EpisodeLogger(EpisodeCallback):
-    """Writes one CSV row per episode: `episode,update,return,length,terminated`.
+    """Writes one CSV row per episode.
+
+    Columns: `episode`, `update`, `episode_return`, `episode_length`, `terminated`.
 
     The rows of an update are written together, and nothing stays open in between.
 
@@ -54,7 +58,7 @@ class EpisodeLogger(EpisodeCallback):
         self._rows = []
         there = os.path.exists(self.filename) and os.path.getsize(self.filename)
         if not (self.append and there):
-            self._write("w", [("episode", "update", "return", "length", "terminated")])
+            self._write("w", [COLUMNS])
 
     def on_episode_end(self, episode, logs=None):
         total, length = logs["episode_return"], logs["episode_length"]
@@ -139,7 +143,7 @@ class ProgressLine(keras.callbacks.Callback):
             f"{logs['env_steps']:,.0f} steps",
             f"{logs['steps_per_second']:,.0f} steps/s",
         ]
-        if "val_episode_return" in logs:
+        if math.isfinite(logs.get("val_episode_return", math.nan)):
             parts.insert(2, f"evaluation {logs['val_episode_return']:.1f}")
         if epochs:
             done = epoch - self._first + 1

@@ -40,7 +40,7 @@ def _exit_code(error):
 
     from tf_reinforce.collect import host
 
-    wrong = (ValueError, TypeError, OSError, ImportError, gymnasium.error.Error)
+    wrong = (ValueError, OSError, ImportError, gymnasium.error.Error)
     failed = (host.EnvironmentFault, FloatingPointError)
     return 1 if isinstance(error, failed) else 2 if isinstance(error, wrong) else None
 
@@ -106,7 +106,8 @@ def evaluate(options):
     from tf_reinforce import agent as agents
     from tf_reinforce import runs
 
-    env = options.env or runs.environment_of(options.run)
+    env, limit = runs.environment_of(options.run)
+    env = options.env or env
     if env is None:
         raise ValueError(
             f"{options.run} does not say which environment to evaluate on, or names "
@@ -119,6 +120,7 @@ def evaluate(options):
         deterministic=not options.stochastic,
         seed=options.seed,
         num_envs=options.num_envs,
+        max_episode_steps=options.max_episode_steps or limit,
     )
     print(json.dumps(figures, indent=2))
     return 0
@@ -148,6 +150,7 @@ def _parser():
     verb.add_argument("--env", help="environment id; a run directory names its own")
     verb.add_argument("--seed", type=int, default=0)
     verb.add_argument("--num-envs", type=int, default=8)
+    verb.add_argument("--max-episode-steps", type=int, help="the run's own if left out")
     verb.add_argument(
         "--stochastic", action="store_true", help="sample actions instead of the mode"
     )

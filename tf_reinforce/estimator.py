@@ -49,7 +49,7 @@ class Estimator:
                 small gradients; undone in the result.
 
         Returns:
-            A list with ∂L/∂w for each of `variables`, where -L is the objective; a
+            A list with ∂L/∂w for each of `variables`, L being the surrogate loss; a
             list for `baseline.learn`; and a dict of scalars.
         """
         episodes = records.trim(episodes)
@@ -111,12 +111,14 @@ class Estimator:
         if self.settings["returns"] == "whole":
             credited = tf.where(valid, targets[:1], 0.0)
         advantages = credited - self.baseline.estimate(credited, valid, values[:-1])
+        if self.settings["scale_advantages"] == "batch":
+            steps = tf.reduce_sum(tf.cast(valid, rewards.dtype))
+            # Equal returns differ in their last bits only: noise that must stay small.
+            noise = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(credited))
+            advantages /= tf.norm(advantages) / tf.sqrt(steps) + noise
         if self.settings["discount_states"] and self.settings["returns"] == "to_go":
             gamma = tf.constant(self.settings["gamma"], rewards.dtype)
             advantages *= gamma ** tf.range(tf.cast(rows, rewards.dtype))[:, None]
-        if self.settings["scale_advantages"] == "batch":
-            steps = tf.reduce_sum(tf.cast(valid, rewards.dtype))
-            advantages /= tf.norm(advantages) / tf.sqrt(steps) + 1e-8
         return targets, advantages
 
     def forward(self, observations):

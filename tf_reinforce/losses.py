@@ -1,7 +1,8 @@
 """Losses whose gradients are the ones meant: sums over steps, per episode.
 
-A mean over steps is not the policy gradient; with episodes of different length it
-can point the other way. Every loss here is a sum over the valid steps of a batch,
+A mean over steps is not the policy gradient: it rescales each batch by its own mean
+length, which the actions decide, and with few episodes its expectation can even point the
+other way. Every loss here is a sum over the valid steps of a batch,
 divided by its number of *episodes*.
 """
 
@@ -44,7 +45,7 @@ def policy_gradient(log_probs, advantages, episodes):
 
 
 def entropy(entropies, episodes):
-    """Minus the entropy of the policy, summed over an episode: a bonus to subtract.
+    """Minus the entropy of the policy, summed over an episode: a term of the loss.
 
         L = - 1/E Σₙ H(π(·|sₙ))
 
@@ -109,12 +110,13 @@ class Reinforce(keras.losses.Loss):
     Fractional actions are refused, but not under XLA, which drops assertions.
 
     Pitfall: one-hot labels multiplied by the return under
-    `categorical_crossentropy` have the same loss and a *different* gradient.
+    `categorical_crossentropy(from_logits=True)` have the same loss and a *different*
+    gradient.
 
     Args:
-        head: An object with `distribution(outputs)`, for example
-            `tfr.heads.Gaussian(2)`. `None`: the outputs are the logits of a
-            categorical distribution and the actions whole numbers from 0.
+        head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`; its own weights
+            are not the model's, and `fit` does not train them. `None`: the outputs are
+            the logits of a categorical distribution, the actions whole numbers from 0.
         reduction: As in every Keras loss.
         name: Optional name.
 

@@ -67,7 +67,7 @@ def try_out(policy, structure):
 
 
 def announce_inference(policy):
-    """Says once which layers have a training mode that is not used."""
+    """Says which dropout, noise and batch normalisation layers do nothing of theirs."""
     kinds = (
         keras.layers.Dropout,
         keras.layers.SpatialDropout1D,

@@ -118,9 +118,9 @@ def coefficients(valid, lengths, terminated, gamma, gae_lambda, dtype):
     """
     last = tf.range(tf.shape(valid)[0])[:, None] == tf.cast(lengths, tf.int32) - 1
     gamma, gae_lambda, zero = (tf.constant(x, dtype) for x in (gamma, gae_lambda, 0))
+    terminated = tf.convert_to_tensor(terminated)
     discounts = tf.where(valid & ~(last & terminated), gamma, zero)
-    cut = last & ~tf.convert_to_tensor(terminated)
-    return discounts, tf.where(valid & ~cut, gae_lambda, zero)
+    return discounts, tf.where(valid & ~(last & ~terminated), gae_lambda, zero)
 
 
 def episode_returns(rewards, valid):

@@ -19,12 +19,13 @@ from tf_reinforce.collect import fleets
 
 MOST_UPDATES = 300  # where neither a budget nor a target ends the training
 EPISODES = 100  # per evaluation
+EVERY = 10  # updates from one evaluation to the next, at the most
 
 
 class Judge(keras.callbacks.Callback):
     """Evaluates now and then, keeps the best agent, and stops at a target.
 
-    An evaluation is due after every `every` updates, and whenever the episodes of the
+    An evaluation is due after every tenth update, and whenever the episodes of the
     update reach the target. It adds `val_episode_return` to the logs, NaN where none
     was due; its episodes are fresh ones each time.
 
@@ -35,10 +36,9 @@ class Judge(keras.callbacks.Callback):
         path: Path of the file for the best agent.
         target: Float, or `None` for none.
         stop: Bool. True stops when an evaluation reaches the target.
-        every: Positive int.
     """
 
-    def __init__(self, env, options, seed, path, target, *, stop, every=10):
+    def __init__(self, env, options, seed, path, target, *, stop):
         super().__init__()
         self.env = env
         self.options = options
@@ -46,23 +46,22 @@ class Judge(keras.callbacks.Callback):
         self.path = path
         self.target = target
         self.stop = stop
-        self.every = every
         self.best = -math.inf
+        self.judged = None  # the update that was evaluated last
         self.evaluations = 0
 
     def on_epoch_end(self, epoch, logs=None):
         logs["val_episode_return"] = math.nan
         reached = self.target is not None and logs["episode_return"] >= self.target
-        if reached or (epoch + 1) % self.every == 0:
+        if reached or (epoch + 1) % EVERY == 0:
             self.judge(logs)
 
     def judge(self, logs):
         """Evaluates the agent as it is, and saves it if it is the best so far."""
-        address = seeding.generator(
-            self.seed, "validation/environment", int(self.model.updates)
-        )
+        self.judged = int(self.model.updates)
+        rng = seeding.generator(self.seed, "validation/environment", self.judged)
         figures = self.model.evaluate(
-            self.env, EPISODES, seed=address.integers(2**31), **self.options
+            self.env, EPISODES, seed=rng.integers(2**31), **self.options
         )
         value = logs["val_episode_return"] = figures["episode_return"]
         self.evaluations += 1
@@ -98,9 +97,9 @@ def new_directory(path, env, seed):
     return path
 
 
-def target_of(env, env_kwargs=None):
+def target_of(env):
     """The environment's own reward threshold, or `None`."""
-    with fleets.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
+    with fleets.open_fleet(env, 1) as fleet:
         return fleet.spec.reward_threshold if fleet.spec is not None else None
 
 
@@ -148,6 +147,8 @@ def train(env, directory, *, agent, fit, target, seed, verbose=True):
         if log.csv_file is not None:
             log.csv_file.close()  # Keras closes it only where nothing failed
     seconds = time.perf_counter() - began
+    if not interrupted and judge.judged != int(learner.updates):
+        judge.judge({})
     if not path.exists():
         learner.save(path)
     result = {
@@ -198,16 +199,17 @@ def agent_file(run):
 
 
 def environment_of(run):
-    """The environment id that a run directory names, or `None`.
+    """The environment id that a run directory names, and its limit, or `None`s.
 
     An id of the form `module:Id` is not taken from a file: making it would import the
     module, and the file may be a stranger's.
     """
     config = pathlib.Path(run) / "config.json"
     if not config.is_file():
-        return None
-    env = json.loads(config.read_text()).get("env")
-    return env if isinstance(env, str) and ":" not in env else None
+        return None, None
+    config = json.loads(config.read_text())
+    env, limit = config.get("env"), config.get("fit", {}).get("max_episode_steps")
+    return env if isinstance(env, str) and ":" not in env else None, limit
 
 
 def versions():

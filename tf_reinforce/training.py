@@ -1,25 +1,12 @@
 """The loop around Keras' callbacks. It knows epochs and episodes, and no algorithm."""
 
-import numbers
-
 import keras
-import numpy as np
+
+from tf_reinforce import arguments
 
 # A monitoring callback left at `mode="auto"` cannot know which way is up.
 UP = ("episode_return", "episode_return_min", "episode_return_max", "success")
 DOWN = ("value_loss", "gradient_norm")
-
-
-def positive_int(name, value):
-    """`value` as an int of at least 1, or an error that names the argument."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(
-        value, (bool, np.bool_)
-    )
-    if not whole or value < 1:
-        raise ValueError(
-            f"`{name}` must be a whole number of at least 1. Received: {name}={value!r}"
-        )
-    return int(value)
 
 
 def budget(epochs, steps, episodes_per_epoch, steps_per_epoch):
@@ -51,7 +38,16 @@ def budget(epochs, steps, episodes_per_epoch, steps_per_epoch):
         episodes_per_epoch=episodes_per_epoch,
         steps_per_epoch=steps_per_epoch,
     )
-    return [x if x is None else positive_int(name, x) for name, x in given.items()]
+    return [
+        x if x is None else arguments.positive_int(name, x) for name, x in given.items()
+    ]
+
+
+def check_validation(episodes, freq):
+    """Refuses counts of validation episodes and epochs below 1."""
+    arguments.positive_int("validation_episodes", episodes)
+    for epoch in freq if isinstance(freq, (list, tuple, set)) else [freq]:
+        arguments.positive_int("validation_freq", epoch)
 
 
 class CallbackList(keras.callbacks.CallbackList):

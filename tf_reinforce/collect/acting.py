@@ -54,7 +54,7 @@ class Acting:
 
     Attributes:
         engine: `"litert"` or `"compiled"`.
-        conversions: Int, how often a LiteRT model was made; stays 1.
+        conversions: Int, how often a LiteRT model was made: at most once.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 
-from tf_reinforce import spaces
+from tf_reinforce import arguments, spaces
 
 DEFAULT_LIMIT = 10_000  # steps, for an environment that states no limit of its own
 
@@ -422,7 +422,7 @@ def open_fleet(env, num_envs, *, env_kwargs=None, max_episode_steps=None):
         num_envs: Positive int, how many to make of an id, spec or callable.
         env_kwargs: Dict of keywords for the environment's constructor.
         max_episode_steps: Positive int, a time limit. Defaults to the one that the
-            environment states, else 10,000.
+            environment states, else 10,000. An open fleet keeps its own.
 
     Yields:
         A `Fleet`.
@@ -431,6 +431,13 @@ def open_fleet(env, num_envs, *, env_kwargs=None, max_episode_steps=None):
         TypeError: when `env` is none of these.
         ValueError: when spaces or counts are not acceptable.
     """
+    arguments.positive_int("num_envs", num_envs)
+    made = isinstance(env, (Fleet, gym.Env, gym.vector.VectorEnv))
+    if made and env_kwargs:
+        raise ValueError(
+            "`env_kwargs` are for an environment that is still to be made. Received: "
+            f"env={env!r}, env_kwargs={env_kwargs}"
+        )
     if isinstance(env, Fleet):
         yield env
         return

@@ -1,7 +1,6 @@
 """What every head promises."""
 
 import abc
-import numbers
 from typing import NamedTuple
 
 import keras
@@ -60,7 +59,7 @@ class Head(keras.layers.Layer, abc.ABC):
 
     @abc.abstractmethod
     def to_environment(self, actions):
-        """Raw actions in the environment's own units, inside its bounds."""
+        """Raw actions `[N, …]` in the environment's own units, inside its bounds."""
 
     def check_outputs(self, shape):
         """Refuses outputs of the wrong width.
@@ -102,14 +101,6 @@ class Head(keras.layers.Layer, abc.ABC):
     def possible(self, actions):
         """Which entries of a NumPy array are raw actions of this head."""
         return np.isfinite(actions)
-
-
-def positive_size(size):
-    """The size of a head as an int, at least 1."""
-    whole = isinstance(size, numbers.Integral) and not isinstance(size, bool)
-    if not whole or size < 1:
-        raise ValueError(f"`size` must be a positive int. Received: size={size!r}")
-    return int(size)
 
 
 def constant(values, like):

@@ -1,9 +1,11 @@
 """One choice among finitely many."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tf_reinforce import arguments
 from tf_reinforce.heads import base
 
 
@@ -35,7 +37,7 @@ class Categorical(base.Head):
 
     def __init__(self, size, *, start=0, **kwargs):
         super().__init__(**kwargs)
-        self.size = base.positive_size(size)
+        self.size = arguments.positive_int("size", size)
         self.start = int(start)
         self.outputs_size = self.size
         self.noise = base.Noise("uniform", (self.size,))
@@ -44,8 +46,11 @@ class Categorical(base.Head):
         return tfp.distributions.Categorical(logits=outputs)
 
     def sample(self, outputs, noise):
-        # Gumbel's trick: the largest of logits plus -log(-log u) is a sample.
-        return self.mode(outputs - tf.math.log(-tf.math.log(noise)))
+        # Gumbel's trick: the largest of logits plus -log(-log u) is a sample. Large
+        # logits would swallow the noise, and u = 0 would rule out even a sure action.
+        logits = outputs - tf.reduce_max(outputs, axis=-1, keepdims=True)
+        noise = tf.maximum(noise, np.finfo(outputs.dtype.as_numpy_dtype).tiny)
+        return self.mode(logits - tf.math.log(-tf.math.log(noise)))
 
     def mode(self, outputs):
         return tf.argmax(outputs, axis=-1, output_type=tf.int32)

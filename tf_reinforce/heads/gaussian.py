@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tf_reinforce import arguments
 from tf_reinforce.heads import base
 
 
@@ -52,7 +53,7 @@ class Gaussian(base.Head):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.size = base.positive_size(size)
+        self.size = arguments.positive_int("size", size)
         self.low = np.asarray(low, "float64").tolist()
         self.high = np.asarray(high, "float64").tolist()
         self.shape = [self.size] if shape is None else list(shape)

@@ -1,0 +1,48 @@
+"""What an argument must be, and the sentence for one that is not."""
+
+import math
+import numbers
+
+
+def positive_int(name, value):
+    """`value` as an int of at least 1, or an error that names the argument.
+
+    Example:
+
+    >>> positive_int("epochs", 3)
+    3
+    """
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < 1:
+        raise ValueError(
+            f"`{name}` must be a whole number of at least 1. Received: {name}={value!r}"
+        )
+    return int(value)
+
+
+def within(name, value, low, high):
+    """`value` as a finite float in [low, high], or an error."""
+    real = isinstance(value, numbers.Real) and math.isfinite(value)
+    if not real or not low <= value <= high:
+        raise ValueError(
+            f"`{name}` must be a finite number in [{low}, {high}]. "
+            f"Received: {name}={value!r}"
+        )
+    return float(value)
+
+
+def one_of(name, value, allowed):
+    """`value`, or an error that lists what is allowed."""
+    if value not in allowed:
+        raise ValueError(f"`{name}` must be one of {allowed}. Received: {name}={value!r}")
+    return value
+
+
+def instance(name, value, kind):
+    """`value`, or an error that names the class it must be of."""
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"`{name}` must be a {kind.__module__.split('.')[0]}.{kind.__name__}. "
+            f"Received: {name}={value!r} of type {type(value).__name__}"
+        )
+    return value
