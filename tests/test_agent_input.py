@@ -276,3 +276,42 @@ def test_whole_returns_refuse_values_in_the_place_of_rewards():
     critic = tfr.baselines.Value(keras.Sequential([keras.layers.Dense(1)]))
     with pytest.raises(ValueError, match="leave later actions without their share"):
         tfr.Reinforce(keras.Sequential(), None, critic, gae_lambda=0.9, returns="whole")
+
+
+def test_a_policy_that_does_not_fit_does_not_bind_the_agent():
+    """The first environment was a mistake; the second is the one that is meant."""
+    agent = tfr.Reinforce(
+        keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, use_bias=False)])
+    )
+    agent.compile(optimizer=keras.optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match="does not take the observations"):
+        agent.evaluate("CartPole-v1", 1)
+    agent.fit(toys.Clock, epochs=1, episodes_per_epoch=2, verbose=0)
+    assert int(agent.updates) == 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        tfr.heads.Categorical(3),
+        tfr.heads.Categorical(2, start=1),
+        tfr.heads.Gaussian(2),
+    ],
+    ids=repr,
+)
+def test_a_head_for_other_actions_is_refused(head):
+    agent = tfr.Reinforce(keras.Sequential([keras.layers.Dense(2)]), head)
+    with pytest.raises(ValueError, match="does not make actions of the space Discrete"):
+        agent._meet(toys.Clock.observation_space, toys.Clock.action_space)
+
+
+@pytest.mark.parametrize("values", [3, None], ids=["too wide", "no axis"])
+def test_a_shared_trunk_must_put_out_one_value(values):
+    inputs = keras.Input((1,))
+    value = keras.layers.Dense(values or 1)(inputs)
+    value = value if values else keras.ops.squeeze(value, -1)
+    outputs = {"outputs": keras.layers.Dense(2)(inputs), "values": value}
+    policy = keras.Model(inputs, outputs)
+    agent = tfr.Reinforce(policy, baseline=tfr.baselines.Value())
+    with pytest.raises(ValueError, match="belong together"):
+        agent._meet(toys.Clock.observation_space, toys.Clock.action_space)

@@ -8,6 +8,8 @@ import pytest
 
 from tf_reinforce import checkpoints
 
+NAMES = ("a", "b", "gone", "deep")  # what a folder of these tests may hold
+
 
 def listing(folder):
     """Every file below a folder and what it holds."""
@@ -97,7 +99,7 @@ def test_an_existing_file_is_kept_unless_it_may_be_replaced(tmp_path):
 
 def test_a_folder_takes_the_place_of_the_one_before(tmp_path):
     fill(tmp_path / "model", a="old", gone="old")
-    with checkpoints.replacing_folder(tmp_path / "model") as aside:
+    with checkpoints.replacing_folder(tmp_path / "model", NAMES) as aside:
         fill(aside, a="new", b="new")
         fill(os.path.join(aside, "deep"), c="new")
         assert open_text(tmp_path, "model", "a") == "old"
@@ -105,8 +107,16 @@ def test_a_folder_takes_the_place_of_the_one_before(tmp_path):
     assert os.listdir(tmp_path) == ["model"]
 
 
+def test_a_folder_that_holds_anything_else_stays(tmp_path):
+    fill(tmp_path / "model", a="old", thesis="mine")
+    folder = checkpoints.replacing_folder(tmp_path / "model", NAMES)
+    with pytest.raises(ValueError, match="holds other things .thesis."), folder:
+        raise AssertionError("the body must not run")
+    assert listing(tmp_path) == {"model/a": "old", "model/thesis": "mine"}
+
+
 def test_a_folder_appears_where_none_was(tmp_path):
-    with checkpoints.replacing_folder(tmp_path / "new" / "model") as aside:
+    with checkpoints.replacing_folder(tmp_path / "new" / "model", NAMES) as aside:
         fill(aside, a="one")
     assert listing(tmp_path) == {"new/model/a": "one"}
     assert os.listdir(tmp_path / "new") == ["model"]
@@ -115,7 +125,10 @@ def test_a_folder_appears_where_none_was(tmp_path):
 @pytest.mark.parametrize("error", [RuntimeError, Interrupted])
 def test_a_failure_leaves_the_old_folder_and_nothing_beside_it(tmp_path, error):
     fill(tmp_path / "model", a="old")
-    with pytest.raises(error), checkpoints.replacing_folder(tmp_path / "model") as aside:
+    with (
+        pytest.raises(error),
+        checkpoints.replacing_folder(tmp_path / "model", NAMES) as aside,
+    ):
         fill(aside, a="half")
         raise error
     assert listing(tmp_path) == {"model/a": "old"}
@@ -126,7 +139,7 @@ def test_a_writer_that_made_no_folder_leaves_the_old_one(tmp_path):
     """Between its two renames nothing may be lost, whatever goes wrong."""
     fill(tmp_path / "model", a="old")
     model = tmp_path / "model"
-    with pytest.raises(FileNotFoundError), checkpoints.replacing_folder(model):
+    with pytest.raises(FileNotFoundError), checkpoints.replacing_folder(model, NAMES):
         pass
     assert listing(tmp_path) == {"model/a": "old"}
     assert os.listdir(tmp_path) == ["model"]
@@ -136,7 +149,7 @@ def test_a_file_is_not_replaced_by_a_folder(tmp_path):
     write(tmp_path / "model", "a file")
     with (
         pytest.raises(ValueError, match="A folder was expected.*the file .*model"),
-        checkpoints.replacing_folder(tmp_path / "model"),
+        checkpoints.replacing_folder(tmp_path / "model", NAMES),
     ):
         raise AssertionError("the body must not run")
     assert listing(tmp_path) == {"model": "a file"}

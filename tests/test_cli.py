@@ -193,3 +193,23 @@ def test_the_installed_program_is_the_module():
         env=os.environ,
     )
     assert ran.stdout.strip() == tfr.__version__
+
+
+def test_a_refused_request_leaves_no_folder_behind(tmp_path):
+    """The corrected command must not find the folder taken."""
+    path = tmp_path / "run"
+    assert (
+        cli.main(["train", "CartPole-v1", "--epochs", "0", "--run-dir", str(path)]) == 2
+    )
+    assert not path.exists()
+
+
+def test_the_last_agent_of_a_run_is_judged_too(run):
+    assert int(tfr.load(run / "agent.keras").updates) == 2
+
+
+def test_an_export_never_replaces_other_things(run, capsys):
+    before = sorted(path.name for path in run.iterdir())
+    assert cli.main(["export", str(run), "--out", str(run)]) == 2
+    assert "nothing was replaced" in capsys.readouterr().err
+    assert sorted(path.name for path in run.iterdir()) == before

@@ -215,10 +215,10 @@ def agent(exports):
 
 def test_a_folder_that_was_there_is_replaced_whole(agent, tmp_path):
     path = tmp_path / "policy"
-    path.mkdir()
-    (path / "letter.txt").write_text("of another export")
+    (path / "variables").mkdir(parents=True)
+    (path / "variables" / "old").write_text("of another export")
     agent.export(path)
-    assert not (path / "letter.txt").exists()
+    assert not (path / "variables" / "old").exists()
     assert os.listdir(tmp_path) == ["policy"]
     observations = batch(agent, 2)
     policy = tf.saved_model.load(str(path))

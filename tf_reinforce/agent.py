@@ -551,7 +551,8 @@ class Reinforce(keras.Model):
         observation enters by name.
 
         Args:
-            filepath: Path of the folder. One that is there is replaced whole.
+            filepath: Path of the folder. An earlier export is replaced whole; a folder
+                that holds anything else is refused.
             format: `"tf_saved_model"`.
         """
         arguments.one_of("format", format, ("tf_saved_model",))
@@ -610,14 +611,23 @@ class Reinforce(keras.Model):
 
     def _meet(self, observation_space, action_space):
         """Takes the spaces of an environment, or refuses other ones than before."""
+        known = self.observation_space, self.action_space, self.head
         met = observation_space, action_space
-        spaces.expect_spaces((self.observation_space, self.action_space), met)
+        spaces.expect_spaces(known[:2], met)
         if self.head is None:
             spaces.check_action_space(action_space)
+        else:
+            self.head.check_space(action_space)
         self.observation_space, self.action_space = met
-        if not self.built:
-            structure = spaces.structure(observation_space, "float32")
+        if self.built:
+            return
+        structure = spaces.structure(observation_space, "float32")
+        try:
             self.build(keras.tree.map_structure(lambda x: (None, *x.shape), structure))
+        except Exception:
+            # A policy that does not fit must not bind the agent to this environment.
+            self.observation_space, self.action_space, self.head = known
+            raise
 
     def _build_for(self, episodes):
         if not self.built:
@@ -646,12 +656,16 @@ class Reinforce(keras.Model):
     def _check_policy(self, structure):
         outputs = policies.try_out(self.policy, structure)
         shared = self.baseline.values_states and self.baseline.model is None
-        if shared != isinstance(outputs, dict):
+        shapes = keras.tree.map_structure(lambda x: tuple(x.shape), outputs)
+        two = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
+        if (shared and not (two and shapes["values"] == (2, 1))) or (
+            not shared and not tf.is_tensor(outputs)
+        ):
             raise ValueError(
-                'A policy with two outputs, {"outputs": …, "values": …}, and a '
-                "`Value()` baseline without a model belong together. Received: "
-                f"outputs {keras.tree.map_structure(lambda x: x.shape, outputs)} and "
-                f"the baseline {type(self.baseline).__name__}"
+                'A policy with two outputs, {"outputs": (batch, P), "values": (batch, '
+                "1)}, and a `Value()` baseline without a model belong together; any "
+                f"other has one output. Received, for a batch of 2: {shapes} and the "
+                f"baseline {type(self.baseline).__name__}"
             )
         self.head.check_outputs((outputs["outputs"] if shared else outputs).shape)
 
@@ -693,7 +707,15 @@ def load(path, custom_objects=None):
         ValueError: when it is not whole, or holds something else.
     """
     checkpoints.check_archive(path)
-    agent = keras.saving.load_model(path, custom_objects=custom_objects)
+    try:
+        agent = keras.saving.load_model(path, custom_objects=custom_objects)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} could not be read. If it holds layers of your own, pass them: "
+            "tfr.load(path, custom_objects={'Name': Name}), or register their classes "
+            "with keras.saving.register_keras_serializable. Keras says above what it "
+            f"missed ({type(error).__name__})."
+        ) from error
     if not isinstance(agent, Reinforce):
         raise ValueError(
             f"{path} holds a {type(agent).__name__}, not an agent. Wrap it: "

@@ -52,16 +52,26 @@ def replacing(path, overwrite=True):
 
 
 @contextlib.contextmanager
-def replacing_folder(path):
-    """The same for a whole folder, which takes the place of one that was there.
+def replacing_folder(path, names):
+    """The same for a whole folder, which takes the place of one of its own kind.
+
+    Args:
+        path: Path of the folder.
+        names: What such a folder may hold. One that holds anything else stays.
 
     Raises:
-        ValueError: when `path` exists and is not a folder.
+        ValueError: when `path` exists and is not such a folder.
     """
     path = os.path.abspath(os.fspath(path))
     folder, name = os.path.split(path)
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"A folder was expected. Received: the file {path}")
+    strange = set(os.listdir(path) if os.path.exists(path) else ()) - set(names)
+    if strange:
+        raise ValueError(
+            f"{path} holds other things ({', '.join(sorted(strange)[:3])}), and nothing "
+            "was replaced. Choose a folder that is new, empty or an earlier export."
+        )
     os.makedirs(folder, exist_ok=True)
     aside = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
     try:

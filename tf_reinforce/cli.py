@@ -71,9 +71,13 @@ def train(options):
     )
     fit = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     directory = runs.new_directory(options.run_dir, options.env, seed)
-    result = runs.train(
-        options.env, directory, agent=chosen, fit=fit, target=target, seed=seed
-    )
+    try:
+        result = runs.train(
+            options.env, directory, agent=chosen, fit=fit, target=target, seed=seed
+        )
+    except Exception:
+        runs.remove_unbegun(directory)
+        raise
     _summary(options, directory, target, result)
     if options.export is not None:
         folder = options.export or directory / "policy"

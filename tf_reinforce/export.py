@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from tf_reinforce import checkpoints, seeding, spaces
 
+_NAMES = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
+
 
 def endpoints(outputs_of, head, structure, action_dtype, dtype):
     """The four functions of a policy that others call, traced for any batch size.
@@ -85,5 +87,5 @@ def saved_model(path, functions, layers):
         archive.add_endpoint(name, function)
     # TensorFlow prints a description of the endpoints; `endpoints` has a better one.
     quiet = contextlib.redirect_stdout(io.StringIO())
-    with checkpoints.replacing_folder(path) as aside, quiet:
+    with checkpoints.replacing_folder(path, _NAMES) as aside, quiet:
         archive.write_out(aside, verbose=False)

@@ -97,6 +97,14 @@ def new_directory(path, env, seed):
     return path
 
 
+def remove_unbegun(directory):
+    """Removes the folder of a run that failed before its training began."""
+    if not (directory / "log.csv").exists():
+        for path in directory.iterdir():
+            path.unlink()
+        directory.rmdir()
+
+
 def target_of(env):
     """The environment's own reward threshold, or `None`."""
     with fleets.open_fleet(env, 1) as fleet:

@@ -15,8 +15,9 @@ def check_observation_space(space):
     Raises:
         ValueError: with the unsupported part and the supported kinds.
     """
+    _check_keys(space)
     for part in keras.tree.flatten(_nest(space)):
-        if not isinstance(part, gym.spaces.Box):
+        if not isinstance(part, gym.spaces.Box) or 0 in part.shape:
             raise ValueError(
                 f"Observation space {part!r} is not supported. "
                 f"Supported: {OBSERVATIONS}. Received: {space!r}. "
@@ -26,14 +27,32 @@ def check_observation_space(space):
     return space
 
 
+def _check_keys(space):
+    """Keys become names of inputs, for Keras and for the export."""
+    if isinstance(space, gym.spaces.Dict):
+        for key, child in space.items():
+            if not isinstance(key, str) or "/" in key:
+                raise ValueError(
+                    "The keys of an observation become names of inputs: strings "
+                    f"without '/'. Received: {key!r} in {space!r}. Rename it with "
+                    "gymnasium.wrappers.TransformObservation."
+                )
+            _check_keys(child)
+    elif isinstance(space, gym.spaces.Tuple):
+        for child in space:
+            _check_keys(child)
+
+
 def check_action_space(space):
     """Returns the space, or says which action spaces are supported.
 
     Raises:
         ValueError: when no head exists for the space.
     """
-    is_float_box = isinstance(space, gym.spaces.Box) and np.issubdtype(
-        space.dtype, np.floating
+    is_float_box = (
+        isinstance(space, gym.spaces.Box)
+        and np.issubdtype(space.dtype, np.floating)
+        and 0 not in space.shape
     )
     if not (is_float_box or isinstance(space, gym.spaces.Discrete)):
         raise ValueError(

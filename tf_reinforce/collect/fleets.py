@@ -237,7 +237,10 @@ class Plain(Fleet):
         info = self._infos[slot]
         if not isinstance(info, dict):
             raise Fault(slot, f"the info is a {type(info).__name__}. Expected: a dict")
-        return Ending(slot, bool(terminated), info.get("is_success"))
+        success = info.get("is_success")
+        if not isinstance(success, (numbers.Real, np.bool_, type(None))):
+            raise Fault(slot, f"`is_success` is {success!r}. Expected: a bool")
+        return Ending(slot, bool(terminated), success)
 
     def close(self):
         if self._owned:

@@ -202,6 +202,7 @@ class _Collection:
         """Steps all slots in turn until the queue has enough; returns its runs."""
         fleet, tape, noise, live = self.fleet, self.tape, self.noise, self.live
         wanted, limit, row = fleet.action_space.dtype, fleet.limit, 0
+        unpack = list if fleet.action_space.shape or wanted.kind == "i" else _arrays
         observations = tape.rows(0)
         fleet.reset(self.seeds.environment(0), observations)
         self._begin_episodes(observations)
@@ -214,7 +215,7 @@ class _Collection:
             if not finite:
                 raw, sent = self._without_idle(act, observations, drawn)
             tape.actions[row] = raw
-            actions = list(sent if sent.dtype is wanted else sent.astype(wanted))
+            actions = unpack(sent if sent.dtype is wanted else sent.astype(wanted))
             rewards, observations = tape.rewards[row], tape.rows(row + 1)
             cut = ()
             # Runs stand in the order of their start: the first is the oldest.
@@ -263,6 +264,11 @@ class _Collection:
         if run is None:
             return f"Environment {slot}"
         return f"Environment {slot}, episode {run.number}, step {self.row - run.begin}"
+
+
+def _arrays(sent):
+    """Arrays without axes, where a Box of shape () has them as members."""
+    return [np.array(action) for action in sent]
 
 
 def _refuse_outputs(live, row, tape):

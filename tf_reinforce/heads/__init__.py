@@ -34,7 +34,14 @@ def for_space(space, **kwargs):
         return Categorical(int(space.n), start=int(space.start), **kwargs)
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         low, high = (np.asarray(x, "float64").ravel() for x in (space.low, space.high))
-        bounded = np.isfinite(low) & np.isfinite(high)
+        if not np.all(low < high):
+            raise ValueError(
+                f"The action space {space!r} leaves no room between its bounds. Remove "
+                "the fixed dimensions with gymnasium.wrappers.TransformAction."
+            )
+        # Bounds as wide as the type are how many environments say "none".
+        with np.errstate(over="ignore"):
+            bounded = high - low < 1e7
         quarter = np.subtract(high, low, where=bounded, out=np.full_like(low, 4.0)) / 4
         return Gaussian(
             low.size,

@@ -98,6 +98,22 @@ class Head(keras.layers.Layer, abc.ABC):
                 f"{actions[step, episode]} at step {step} of episode {episode}"
             )
 
+    def check_space(self, space):
+        """Refuses an action space whose actions this head does not make.
+
+        Raises:
+            ValueError: with both. A head of your own decides for itself.
+        """
+        if not self.fits(space):
+            raise ValueError(
+                f"{self!r} does not make actions of the space {space!r}. Leave `head` "
+                "out, and it is made from the space (`tfr.heads.for_space`)."
+            )
+
+    def fits(self, space):
+        """Whether all actions this head sends belong to the space."""
+        return True
+
     def possible(self, actions):
         """Which entries of a NumPy array are raw actions of this head."""
         return np.isfinite(actions)

@@ -1,5 +1,6 @@
 """One choice among finitely many."""
 
+import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
@@ -60,6 +61,10 @@ class Categorical(base.Head):
 
     def to_environment(self, actions):
         return tf.cast(actions, tf.int64) + self.start
+
+    def fits(self, space):
+        same = isinstance(space, gym.spaces.Discrete)
+        return same and (space.n, space.start) == (self.size, self.start)
 
     def possible(self, actions):
         return (actions >= 0) & (actions < self.size)

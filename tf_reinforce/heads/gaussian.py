@@ -2,6 +2,7 @@
 
 import math
 
+import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
@@ -117,6 +118,13 @@ class Gaussian(base.Head):
 
     def _scale(self, outputs):
         return tf.exp(tf.cast(self.log_scale, outputs.dtype))
+
+    def fits(self, space):
+        same = isinstance(space, gym.spaces.Box) and space.shape == tuple(self.shape)
+        if not same:
+            return False
+        low, high = (np.ravel(bound) for bound in (space.low, space.high))
+        return bool(np.all(self.low >= low) and np.all(self.high <= high))
 
     def get_config(self):
         return {
