@@ -222,22 +222,20 @@ class _Batched:
 
     def __init__(self, rows, size, count):
         self._rows = rows
-        self._size = size
         self._count = count
+        self._chunks = [
+            np.arange(first, first + size) % count for first in range(0, count, size)
+        ]
         self.refresh = rows.refresh
 
     def __call__(self, observations, noise):
         answers = [
-            self._rows(*(self._chunk(observations, noise, first)))
-            for first in range(0, self._count, self._size)
+            self._rows([array[chunk] for array in observations], noise[chunk])
+            for chunk in self._chunks
         ]
         raw, sent, finite = zip(*answers, strict=True)
         raw, sent = (np.concatenate(parts)[: self._count] for parts in (raw, sent))
         return raw, sent, all(finite)
-
-    def _chunk(self, observations, noise, first):
-        rows = np.arange(first, first + self._size) % self._count
-        return [array[rows] for array in observations], noise[rows]
 
 
 class _CompiledRows:
