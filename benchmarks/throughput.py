@@ -19,7 +19,6 @@ environment. A share is the ratio of steps per second to stepping alone in the s
 
 import argparse
 import gc
-import itertools
 import os
 import statistics
 import time
@@ -43,8 +42,6 @@ class Setting:
         self.env, self.num_envs, self.episodes = env, num_envs, episodes
         self.agent = tfr.Reinforce.for_env(env, seed=0)
         self.agent.collect(env, 1)
-        self.first = [v.numpy() for v in self._state()]
-        self.answers = []
         self._record()
 
     def _state(self):
@@ -129,7 +126,7 @@ class Setting:
         began = time.perf_counter()
         with fleets.open_fleet(self.env, self.num_envs) as fleet:
             for update, (answers, _) in enumerate(self.batches):
-                given = itertools.chain(answers)
+                given = iter(answers)
                 self._collect(fleet, lambda *_, given=given: next(given), update)
         return self.steps / (time.perf_counter() - began)
 

@@ -20,10 +20,10 @@ def for_space(space, **kwargs):
     Returns:
         `Categorical` for `Discrete`, offset by its start; `Gaussian` for `Box`,
         clipped to its bounds, with a first deviation of half their half-width where
-        both are finite and 1 elsewhere.
+        both are finite and less than 1e7 apart, and 1 elsewhere.
 
     Raises:
-        ValueError: for any other space.
+        ValueError: for any other space, and for bounds that leave no room.
 
     Example:
 
