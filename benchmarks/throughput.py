@@ -57,7 +57,7 @@ class Setting:
         agent._build_optimizer()
         self.first = [v.numpy() for v in self._state()]
         with fleets.open_fleet(self.env, self.num_envs) as fleet:
-            while int(agent.env_steps) < STEPS:
+            while agent.env_steps < STEPS:
                 rows = agent._player.programs[False].rows(self.num_envs)
                 answers = []
 
@@ -65,10 +65,10 @@ class Setting:
                     answers.append(rows(observations, noise))
                     return answers[-1]
 
-                episodes = self._collect(fleet, act, int(agent.updates)).episodes
+                episodes = self._collect(fleet, act, agent.updates).episodes
                 agent.update(episodes)
                 self.batches.append((answers, self._script(answers, episodes)))
-        self.steps = int(agent.env_steps)
+        self.steps = agent.env_steps
 
     def _collect(self, fleet, act, update):
         return host.collect(
@@ -86,7 +86,7 @@ class Setting:
 
     def _script(self, answers, episodes):
         """`(slot, seed or None, action)` for each step, in the order it was made."""
-        seeds = seeding.EpisodeSeeds(0, "training", int(self.agent.updates) - 1)
+        seeds = seeding.EpisodeSeeds(0, "training", self.agent.updates - 1)
         lengths, script = episodes.lengths.tolist(), []
         started = iter(range(len(lengths)))
         running = dict(zip(range(self.num_envs), started))
@@ -141,7 +141,7 @@ class Setting:
             verbose=0,
         )
         seconds = time.perf_counter() - began
-        assert int(self.agent.env_steps) == self.steps, "this is another training"
+        assert self.agent.env_steps == self.steps, "this is another training"
         return self.steps / seconds
 
 

@@ -66,6 +66,12 @@ def program(model, head, *, greedy=False, dtype="float32"):
     ), structure
 
 
+def decide(model, head, observations, noise):
+    """Raw actions, what the environment receives, and whether outputs are finite."""
+    raw, finite, _, *sent = acting.decide(model, head, observations, noise)
+    return raw, sent[0] if sent else raw, finite
+
+
 PAIRS = {
     "dense": lambda: (dense(4, 3), heads.Categorical(3, start=5)),
     "relu": lambda: (dense(4, 3, "relu"), heads.Categorical(3)),
@@ -88,7 +94,7 @@ def test_litert_decides_as_keras_does_for_any_number_of_rows(pair, greedy):
     assert made.engine == "litert"
     observations, noise = observations_of(structure, 64), noise_of(head, 64)
     drawn = None if greedy else tf.constant(noise)
-    expected = acting.decide(model, head, tf.constant(observations), drawn)
+    expected = decide(model, head, tf.constant(observations), drawn)
     whole = list(made.rows(64)([observations], noise))
     for ours, theirs in zip(whole, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
@@ -125,7 +131,7 @@ def test_new_weights_act_at_once_without_a_new_conversion(pair):
     for layer in (model, head):
         layer.set_weights([weight * 2 + 0.3 for weight in layer.get_weights()])
     raw, sent, _ = made.rows(8)([observations], noise)
-    expected = acting.decide(model, head, tf.constant(observations), tf.constant(noise))
+    expected = decide(model, head, tf.constant(observations), tf.constant(noise))
     np.testing.assert_allclose(raw, expected[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(sent, expected[1], rtol=1e-5, atol=1e-5)
     assert not np.array_equal(before, raw)
@@ -142,7 +148,7 @@ def test_the_normalizer_acts_with_the_statistics_of_this_moment():
         agent.normalizer.update(tf.constant(observations))
         raw, _, _ = made.rows(8)([observations], noise_of(agent.head, 8))
         np.testing.assert_allclose(
-            made.rows(8).outputs(), agent(observations), rtol=1e-5, atol=1e-6
+            made.rows(8).fields()[2], agent(observations), rtol=1e-5, atol=1e-6
         )
         np.testing.assert_array_equal(raw, np.argmax(agent(observations), -1))
         observations = observations * 2
@@ -167,7 +173,7 @@ def test_nested_observations_enter_in_their_own_order():
     assert made.engine == "litert"
     two = {"b": np.ones((2, 2), "f"), "a": (np.array([3, 4], "i"), np.ones((2, 1), "f"))}
     made.rows(2)(keras.tree.flatten(two), np.full((2, 2), 0.5, "f"))
-    np.testing.assert_allclose(made.rows(2).outputs(), agent(two), rtol=1e-5)
+    np.testing.assert_allclose(made.rows(2).fields()[2], agent(two), rtol=1e-5)
 
 
 def test_a_float64_policy_acts_in_float64():
@@ -178,7 +184,7 @@ def test_a_float64_policy_acts_in_float64():
     assert structure.dtype == "float64"
     observations, noise = observations_of(structure, 4), noise_of(head, 4, "float64")
     raw, _, finite = made.rows(4)([observations], noise)
-    expected = acting.decide(model, head, tf.constant(observations), tf.constant(noise))
+    expected = decide(model, head, tf.constant(observations), tf.constant(noise))
     assert raw.dtype == "float64" and np.all(finite)
     np.testing.assert_allclose(raw, expected[0], rtol=1e-12)
 
@@ -221,15 +227,20 @@ def test_what_does_not_convert_acts_and_learns_through_tensorflow(layer, caplog)
         policy.layers[0].hidden.assign(-3.0)
     observations, noise = np.full((5, 1), 2.0, "f"), noise_of(agent.head, 5)
     raw, sent, finite = made.rows(5)([observations], noise)
-    expected = acting.decide(agent, agent.head, observations, tf.constant(noise))
+    expected = decide(agent, agent.head, observations, tf.constant(noise))
     np.testing.assert_array_equal(raw, expected[0])
     np.testing.assert_array_equal(sent, expected[1])
     assert np.all(finite)
 
 
 def test_an_engine_that_says_something_else_is_not_used(monkeypatch, caplog):
-    honest = acting._LiteRows.outputs
-    monkeypatch.setattr(acting._LiteRows, "outputs", lambda rows: honest(rows) + 1)
+    honest = acting._LiteRows.fields
+
+    def lie(rows):
+        raw, finite, outputs, sent = honest(rows)
+        return raw, finite, outputs + 1, sent
+
+    monkeypatch.setattr(acting._LiteRows, "fields", lie)
     model, head = PAIRS["gaussian"]()
     with caplog.at_level(logging.WARNING, "tf_reinforce"):
         made, structure = program(model, head)
@@ -237,7 +248,7 @@ def test_an_engine_that_says_something_else_is_not_used(monkeypatch, caplog):
     assert "LiteRT gives another `outputs` than Keras" in caplog.text
     observations, noise = observations_of(structure, 3), noise_of(head, 3)
     raw, _, _ = made.rows(3)([observations], noise)
-    expected = acting.decide(model, head, tf.constant(observations), tf.constant(noise))
+    expected = decide(model, head, tf.constant(observations), tf.constant(noise))
     np.testing.assert_allclose(raw, expected[0], rtol=1e-6)
 
 

@@ -209,7 +209,7 @@ def test_there_is_no_action_where_outputs_are_not_finite(agent):
     "fields, match",
     [
         ({"actions": np.zeros((5, 3, 1), "int32")}, r"`actions`.*\(5, 3\)"),
-        ({"actions": np.zeros((5, 3))}, "`actions` must be of type int32"),
+        ({"actions": np.zeros((5, 3))}, "`actions` must be of type int64"),
         ({"actions": np.full((5, 3), 2)}, "(?s)raw actions.*2 at step 0 of episode 0"),
         ({"observations": np.zeros((5, 3, 1))}, r"`observations`.*\(6, 3, 1\)"),
         ({"rewards": np.zeros(5)}, r"`rewards` must be \[T, B\]"),
@@ -287,7 +287,7 @@ def test_a_policy_that_does_not_fit_does_not_bind_the_agent():
     with pytest.raises(ValueError, match="does not take the observations"):
         agent.evaluate("CartPole-v1", 1)
     agent.fit(toys.Clock, epochs=1, episodes_per_epoch=2, verbose=0)
-    assert int(agent.updates) == 1
+    assert agent.updates == 1
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     assert process.returncode == 130, errors
     assert "interrupted" in rest
     agent = tfr.load(tmp_path / "run" / "agent.keras")
-    assert int(agent.updates) >= 1
+    assert agent.updates >= 1
     assert not (tmp_path / "run" / "evaluation.json").exists()
 
 
@@ -177,7 +177,7 @@ def test_without_a_budget_training_ends_at_the_target(tmp_path):
     arguments = ["train", "CartPole-v1", "--target-return", "60", "--run-dir", str(path)]
     assert cli.main(arguments) == 0
     evaluation = json.loads((path / "evaluation.json").read_text())
-    updates = int(tfr.load(path / "agent.keras").updates)
+    updates = tfr.load(path / "agent.keras").updates
     assert evaluation["episode_return"] > 50
     assert updates < runs.MOST_UPDATES
 
@@ -205,7 +205,7 @@ def test_a_refused_request_leaves_no_folder_behind(tmp_path):
 
 
 def test_the_last_agent_of_a_run_is_judged_too(run):
-    assert int(tfr.load(run / "agent.keras").updates) == 2
+    assert tfr.load(run / "agent.keras").updates == 2
 
 
 def test_an_export_never_replaces_other_things(run, capsys):

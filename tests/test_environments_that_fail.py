@@ -28,7 +28,7 @@ def agent():
     agent = tfr.Reinforce(policy, normalize_observations=True)
     agent.compile(keras.optimizers.Adam(0.1))
     agent.fit(toys.Clock, **{**BATCH, "epochs": 2})
-    assert int(agent.updates) == 2
+    assert agent.updates == 2
     return agent
 
 

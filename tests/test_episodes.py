@@ -35,7 +35,7 @@ def record(rows=5, **changed):
 
 
 def check(episodes, structure=STRUCTURE):
-    return records.check(episodes, structure, (), "int32")
+    return records.check(episodes, structure, (), "int64")
 
 
 def addresses():
@@ -95,13 +95,13 @@ def test_count_is_the_number_of_episodes():
 def test_a_right_record_comes_back_in_the_expected_types():
     checked = check(keras.tree.map_structure(tf.constant, record()))
     assert checked.rewards.dtype == "float64"
-    assert (checked.actions.dtype, checked.lengths.dtype) == ("int32", "int32")
+    assert (checked.actions.dtype, checked.lengths.dtype) == ("int64", "int32")
     assert checked.observations["image"].dtype == "uint8"
     keras.tree.map_structure(np.testing.assert_array_equal, checked, record())
 
 
 def test_the_signature_fits_every_checked_record():
-    signature = records.signature(STRUCTURE, (), "int32")
+    signature = records.signature(STRUCTURE, (), "int64")
     checked = keras.tree.map_structure(tf.constant, check(record()))
     for spec, tensor in zip(
         keras.tree.flatten(signature), keras.tree.flatten(checked), strict=True
@@ -126,7 +126,7 @@ WRONG = {
     "actions_by_episode": (dict(actions=np.zeros((3, 5), "int32")), "`actions`.*shape"),
     "fractions_as_actions": (
         dict(actions=np.full((5, 3), 0.5)),
-        "`actions` must be of type int32.*float64",
+        "`actions` must be of type int64.*float64",
     ),
     "no_length": (dict(lengths=np.array([2, 0, 1])), r"must lie in 1 to 5.*\[2, 0, 1\]"),
     "too_long": (dict(lengths=np.array([2, 6, 1])), r"must lie in 1 to 5.*\[2, 6, 1\]"),

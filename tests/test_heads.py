@@ -58,7 +58,7 @@ def test_a_categorical_sample_is_the_arg_max_of_logits_plus_gumbel_noise(dtype):
         for row, u in zip(logits.tolist(), noise.tolist(), strict=True)
     ]
     actions = heads.Categorical(3).sample(tf.constant(logits), tf.constant(noise))
-    assert actions.dtype == "int32" and actions.numpy().tolist() == truth
+    assert actions.dtype == "int64" and actions.numpy().tolist() == truth
 
 
 def test_categorical_samples_have_the_frequencies_of_the_policy():
@@ -112,7 +112,7 @@ def test_the_score_is_one_hot_minus_probabilities_however_sure_the_policy(gap, d
 
 def test_the_environment_hears_its_own_names_of_the_actions():
     head = heads.for_space(gym.spaces.Discrete(3, start=-2))
-    actions = head.to_environment(tf.constant([0, 1, 2])).numpy()
+    actions = head.to_environment(tf.constant([0, 1, 2], tf.int64)).numpy()
     assert actions.dtype == "int64" and actions.tolist() == [-2, -1, 0]
     space = gym.spaces.Discrete(3, start=-2)
     assert all(space.contains(action) for action in actions)

@@ -129,7 +129,7 @@ def test_model_checkpoint_keeps_the_best_agent_whole(agent, tmp_path):
     best = tfr.load(path)
     assert same_bits(best.policy.get_weights(), seen.weights[1])
     assert not same_bits(seen.weights[1], seen.weights[2])
-    assert int(best.updates) == 2
+    assert best.updates == 2
     fit(best, epochs=1)
 
 
@@ -221,7 +221,7 @@ def test_a_restored_run_spends_what_is_left_of_its_budget_of_steps(tmp_path):
         fit(first, backup, Interrupts(2), epochs=None, steps=16)
     again = new_bandit(seed=1)
     fit(again, backup, epochs=None, steps=16)
-    assert int(whole.env_steps) == 16
+    assert whole.env_steps == 16
     assert same_bits(numbers(whole), numbers(again))
 
 

@@ -47,6 +47,17 @@ _SETTINGS = (
     "entropy_coef",
 )
 
+# What an update says of itself.
+_FIGURES = (
+    "loss",
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "gradient_norm",
+    "learning_rate",
+    "env_steps",
+)
+
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Reinforce(keras.Model):
@@ -83,9 +94,10 @@ class Reinforce(keras.Model):
             the policy and of a `Value` baseline.
 
     Attributes:
-        updates: Int64 weight, there once built: how many updates were made. Update u
-            draws from the random streams of update u, also after loading.
-        episodes_seen, env_steps: Int64 weights, what they were made from.
+        counts: Int64 weight, there once built: how many updates were made, of how
+            many episodes and environment steps.
+        updates, episodes_seen, env_steps: The three, as ints. Update u draws from the
+            random streams of update u, also after loading.
 
     Example:
 
@@ -93,7 +105,7 @@ class Reinforce(keras.Model):
     >>> agent = Reinforce(policy, gamma=0.99)
     >>> agent.compile(optimizer=keras.optimizers.Adam(1e-2))
     >>> history = agent.fit("CartPole-v1", epochs=2, episodes_per_epoch=4, verbose=0)
-    >>> len(history.history["episode_return"]), int(agent.updates)
+    >>> len(history.history["episode_return"]), agent.updates
     (2, 2)
 
     Reference:
@@ -231,23 +243,23 @@ class Reinforce(keras.Model):
         self._build_for(episodes)
         self._build_optimizer()
         episodes = self._checked(episodes)
-        learning_rate = float(self.optimizer.learning_rate)
-        finite, logs = self._update_function()(episodes)
+        tensors = keras.tree.map_structure(tf.constant, episodes)
+        finite, *figures = self._update_function()(tensors).numpy().tolist()
         if not finite:
             raise FloatingPointError(
-                f"Update {int(self.updates)} would not be finite and was not made; all "
+                f"Update {self.updates} would not be finite and was not made; all "
                 f"weights are as they were. {self._estimator.blame(episodes)} Try a "
                 "smaller learning rate, `global_clipnorm`, or smaller rewards."
             )
-        return {
-            **{name: float(value) for name, value in logs.items()},
-            **evaluation.figures(episodes),
-            "env_steps": float(self.env_steps),
-            "learning_rate": learning_rate,
-        }
+        logs = zip(_FIGURES, figures, strict=True)
+        return {**evaluation.figures(episodes), **dict(logs)}
 
     def _step(self, episodes):
-        """One update as a graph: nothing changes unless everything is finite."""
+        """One update as a graph: nothing changes unless everything is finite.
+
+        Whether it was, and `_FIGURES`, come back as one tensor: fetching each would
+        take as long as a small update.
+        """
         gradients, baseline_gradients, logs = self._estimator.gradients(
             episodes, self.optimizer.scale_loss
         )
@@ -265,12 +277,13 @@ class Reinforce(keras.Model):
                 steps = estimator.valid_steps(episodes)
                 self.normalizer.update(steps.pick(estimator.before_actions(episodes)))
             lengths = tf.cast(episodes.lengths, tf.int64)
-            self.updates.assign_add(1)
-            self.episodes_seen.assign_add(tf.size(lengths, tf.int64))
-            self.env_steps.assign_add(tf.reduce_sum(lengths))
-            return True
+            more = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
+            return self.counts.assign_add(tf.stack(more))
 
-        return tf.cond(finite, apply, lambda: False), logs
+        logs["learning_rate"] = tf.identity(self.optimizer.learning_rate)
+        logs["env_steps"] = tf.cond(finite, apply, self.counts.value.read_value)[2]
+        figures = [finite, *(logs[name] for name in _FIGURES)]
+        return tf.stack([tf.cast(figure, tf.float64) for figure in figures])
 
     def fit(
         self,
@@ -335,11 +348,10 @@ class Reinforce(keras.Model):
 
         def epoch():
             began = time.perf_counter()
-            address = "training", self.updates, seed
+            update, first, _ = self._counts()
             played = self._player.collect(
-                fleet, *address, episodes=episodes, steps=batch_steps
+                fleet, "training", update, seed, episodes=episodes, steps=batch_steps
             )
-            first, update = int(self.episodes_seen), int(self.updates)
             logs = self.update(played.episodes)
             logs.update(evaluation.successes(played.success))
             taken = int(played.episodes.lengths.sum())
@@ -501,15 +513,21 @@ class Reinforce(keras.Model):
             self.head.build((None, self.head.outputs_size))
         if not self.baseline.built:
             self.baseline.build(observations_shape)
-        count = dict(shape=(), initializer="zeros", dtype="int64", trainable=False)
-        self.updates = self.add_weight(name="updates", **count)
-        self.episodes_seen = self.add_weight(name="episodes_seen", **count)
-        self.env_steps = self.add_weight(name="env_steps", **count)
+        self.counts = self.add_weight(
+            name="counts", shape=(3,), initializer="zeros", dtype="int64", trainable=False
+        )
         self._assemble(structure)
         policies.announce_inference(self.policy)
 
     def call(self, observations, training=False):
         return self._estimator.forward(observations)[0]
+
+    updates = property(lambda self: self._counts()[0])
+    episodes_seen = property(lambda self: self._counts()[1])
+    env_steps = property(lambda self: self._counts()[2])
+
+    def _counts(self):
+        return self.counts.numpy().tolist() if self.built else [0, 0, 0]
 
     @property
     def policy_variables(self):
@@ -688,7 +706,8 @@ class Reinforce(keras.Model):
             # A partial of its own, lest TensorFlow take each agent for a retracing.
             step = functools.partial(self._step)
             function = tf.function(step, input_signature=[record], autograph=False)
-            self._traced = (key, function)
+            # The one graph itself: finding it anew is slower than a small update.
+            self._traced = (key, function.get_concrete_function())
         return self._traced[1]
 
 

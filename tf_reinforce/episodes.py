@@ -18,7 +18,7 @@ class Episodes(NamedTuple):
     >>> import numpy as np
     >>> one = Episodes(
     ...     observations=np.zeros((3, 1, 4), "float32"),
-    ...     actions=np.array([[0], [1]], "int32"),
+    ...     actions=np.array([[0], [1]], "int64"),
     ...     rewards=np.array([[1.0], [1.0]]),
     ...     lengths=np.array([2]),
     ...     terminated=np.array([True]),

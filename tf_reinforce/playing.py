@@ -43,7 +43,7 @@ class Player:
             self.dtype,
             seed=seed,
             purpose=purpose,
-            update=int(update),
+            update=update,
             episodes=episodes,
             steps=steps,
             deterministic=greedy,

@@ -58,7 +58,7 @@ class Judge(keras.callbacks.Callback):
 
     def judge(self, logs):
         """Evaluates the agent as it is, and saves it if it is the best so far."""
-        self.judged = int(self.model.updates)
+        self.judged = self.model.updates
         rng = seeding.generator(self.seed, "validation/environment", self.judged)
         figures = self.model.evaluate(
             self.env, EPISODES, seed=rng.integers(2**31), **self.options
@@ -155,13 +155,13 @@ def train(env, directory, *, agent, fit, target, seed, verbose=True):
         if log.csv_file is not None:
             log.csv_file.close()  # Keras closes it only where nothing failed
     seconds = time.perf_counter() - began
-    if not interrupted and judge.judged != int(learner.updates):
+    if not interrupted and judge.judged != learner.updates:
         judge.judge({})
     if not path.exists():
         learner.save(path)
     result = {
-        "updates": int(learner.updates),
-        "env_steps": int(learner.env_steps),
+        "updates": learner.updates,
+        "env_steps": learner.env_steps,
         "seconds": seconds,
         "evaluations": judge.evaluations,
         "interrupted": bool(interrupted),

@@ -89,22 +89,21 @@ def run(
         steps=1,
     )
     agent.stop_training = False
-    before = int(agent.env_steps)
+    before = agent.env_steps
     callbacks.on_train_begin()
     # BackupAndRestore says here where to go on.
     current, agent._initial_epoch = agent._initial_epoch or initial_epoch, None
-    logs = {}
+    logs, taken = {}, agent.env_steps - before
 
     def goes_on():
-        if steps is None:
-            return current < epochs
-        return int(agent.env_steps) - before < steps
+        return current < epochs if steps is None else taken < steps
 
     while not agent.stop_training and goes_on():
         callbacks.on_epoch_begin(current)
         callbacks.on_train_batch_begin(0)
         logs, episodes = epoch()
         for number, episode in episodes:
+            taken += episode["episode_length"]
             callbacks.on_episode_end(number, episode)
         callbacks.on_train_batch_end(0, logs)
         if validate is not None and _due(current + 1, freq):

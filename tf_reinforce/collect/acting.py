@@ -15,8 +15,9 @@ from ai_edge_litert import interpreter as litert
 
 log = logging.getLogger("tf_reinforce")
 
-# The rows of one decision, in the order in which every engine returns them.
-FIELDS = ("raw", "sent", "finite", "outputs")
+# What a decision consists of, in the order in which every engine returns it. Where the
+# environment receives the raw action itself, the last field is left out.
+FIELDS = ("raw", "finite", "outputs", "sent")
 
 
 def decide(outputs_of, head, observations, noise):
@@ -29,14 +30,15 @@ def decide(outputs_of, head, observations, noise):
         noise: `[N, *head.noise.shape]`, or `None` for the most likely action.
 
     Returns:
-        One tensor for each of `FIELDS`: the raw action, what the environment receives
-        for it, whether all outputs are finite, and the outputs.
+        A tensor for each of `FIELDS`: the raw actions, whether all outputs are finite,
+        the outputs, and what the environment receives unless that is the same.
     """
     outputs = outputs_of(observations)
     raw = head.mode(outputs) if noise is None else head.sample(outputs, noise)
     # NaN fails the comparison too, and LiteRT knows no is_finite.
     finite = tf.reduce_all(tf.abs(outputs) <= outputs.dtype.max)
-    return raw, head.to_environment(raw), finite, outputs
+    sent = head.to_environment(raw)
+    return [raw, finite, outputs] if sent is raw else [raw, finite, outputs, sent]
 
 
 class Acting:
@@ -78,10 +80,10 @@ class Acting:
         self._compiled = compiled.get_concrete_function(batched, drawn)
         self._rows = {}
         self.engine = "litert"
-        self._check_weights()
+        weights = self._finite_weights()
         try:
             self._model = self._convert(program, batched, drawn)
-            self._compare(keras.tree.flatten(examples), noise)
+            self._compare(keras.tree.flatten(examples), noise, weights)
         # Converter and interpreter fail in many ways; the compiled engine has none.
         except Exception as error:
             self.engine, self._rows = "compiled", {}
@@ -101,25 +103,27 @@ class Acting:
             actions, what the environment receives, and whether the outputs were
             finite.
         """
-        self._check_weights()
+        weights = self._finite_weights()
         if count not in self._rows:
             self._rows[count] = (
                 self._lite_rows(count)
                 if self.engine == "litert"
                 else _CompiledRows(self._compiled)
             )
-        self._rows[count].refresh(self._variables)
+        self._rows[count].refresh(weights)
         return self._rows[count]
 
-    def _check_weights(self):
+    def _finite_weights(self):
         # The outputs prove little: a fused ReLU and a clip turn NaN into a number.
-        for variable in self._variables:
-            if not np.isfinite(np.asarray(variable.value)).all():
+        weights = [variable.numpy() for variable in self._variables]
+        for variable, numbers in zip(self._variables, weights, strict=True):
+            if not np.isfinite(numbers).all():
                 raise FloatingPointError(
                     f"The weights {variable.path} are not finite: they have been lost, "
                     "and no action is taken. Load an earlier file, and train with a "
                     "smaller learning rate or `global_clipnorm`."
                 )
+        return weights
 
     def _lite_rows(self, count):
         """Rows whose bits do not depend on their number.
@@ -150,14 +154,17 @@ class Acting:
         with _quiet("absl"):  # it would have us convert by way of a SavedModel
             return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
-    def _compare(self, examples, noise):
+    def _compare(self, examples, noise, weights):
         """Both engines must say the same on the examples."""
         rows = _LiteRows(self._model, self._shapes, self.head.noise.shape, len(noise))
-        rows.refresh(self._variables)
-        ours = [*rows(examples, noise), rows.outputs()]
+        rows.refresh(weights)
+        rows(examples, noise)
         arrays = (tf.constant(array) for array in (*examples, noise))
         theirs = self._compiled(*arrays)
-        for name, a, b in zip(FIELDS, ours, theirs, strict=True):
+        ours = rows.fields()
+        if len(ours) != len(theirs):
+            raise ValueError("LiteRT merged outputs of the program")
+        for name, a, b in zip(FIELDS, ours, theirs):
             if not np.allclose(a, b, rtol=1e-4, atol=1e-5):
                 raise ValueError(f"LiteRT gives another `{name}` than Keras")
 
@@ -186,10 +193,8 @@ class _LiteRows:
         for index, shape in zip(self._observations, shapes, strict=True):
             self._lite.resize_tensor_input(index, (count, *shape))
         self._lite.allocate_tensors()
-        self._outputs = [d["index"] for d in self._lite.get_output_details()]
-        if len(self._outputs) != len(FIELDS):
-            raise ValueError("LiteRT merged outputs of the program")
-        self._raw, self._sent, self._finite, _ = self._outputs
+        self._fields = [d["index"] for d in self._lite.get_output_details()]
+        self._raw, self._finite, _, *self._sent = self._fields
         # A call takes microseconds: looking names up would be a part of it.
         self._put, self._get = self._lite.set_tensor, self._lite.get_tensor
         self._invoke = self._lite.invoke
@@ -199,9 +204,9 @@ class _LiteRows:
             if name.startswith("weight_")
         }
 
-    def refresh(self, variables):
+    def refresh(self, weights):
         for number, index in self._weights.items():
-            self._lite.set_tensor(index, np.asarray(variables[number].value))
+            self._lite.set_tensor(index, weights[number])
 
     def __call__(self, observations, noise):
         put, get = self._put, self._get
@@ -210,11 +215,12 @@ class _LiteRows:
         if self._noise is not None:
             put(self._noise, noise)
         self._invoke()
-        return get(self._raw), get(self._sent), get(self._finite)
+        raw = get(self._raw)
+        return raw, get(self._sent[0]) if self._sent else raw, get(self._finite)
 
-    def outputs(self):
-        """The outputs of the last call."""
-        return self._lite.get_tensor(self._outputs[-1])
+    def fields(self):
+        """All fields of the last call; see `FIELDS`."""
+        return [self._lite.get_tensor(index) for index in self._fields]
 
 
 class _Batched:
@@ -244,10 +250,10 @@ class _CompiledRows:
     def __init__(self, function):
         self._function = function
 
-    def refresh(self, variables):
+    def refresh(self, weights):
         pass
 
     def __call__(self, observations, noise):
         tensors = (tf.constant(array) for array in (*observations, noise))
-        raw, sent, finite, _ = self._function(*tensors)
-        return raw.numpy(), sent.numpy(), finite.numpy()
+        raw, finite, _, *sent = (x.numpy() for x in self._function(*tensors))
+        return raw, sent[0] if sent else raw, finite

@@ -4,6 +4,7 @@ Start exactly E episodes, finish all E, use all E. Taking the first E to *finish
 would prefer short ones.
 """
 
+import math
 from typing import NamedTuple
 
 import keras
@@ -89,7 +90,7 @@ class _Tape:
     """Time-major arrays of what happens in all slots; they grow by doubling."""
 
     def __init__(self, fleet, structure, head, dtype):
-        size = fleet.size
+        size, self.length = fleet.size, _ROWS
         self.observations = [
             np.zeros((_ROWS + 1, size, *leaf.shape), leaf.dtype.as_numpy_dtype)
             for leaf in structure
@@ -101,8 +102,9 @@ class _Tape:
     def grow(self):
         double = [_doubled(x, len(x) - 1) for x in self.observations]
         self.observations = double
-        self.actions = _doubled(self.actions, len(self.actions))
-        self.rewards = _doubled(self.rewards, len(self.rewards))
+        self.actions = _doubled(self.actions, self.length)
+        self.rewards = _doubled(self.rewards, self.length)
+        self.length *= 2
 
     def rows(self, row):
         return [array[row] for array in self.observations]
@@ -197,17 +199,18 @@ class _Collection:
         self.live = {}  # runs by slot, in the order of their start
         self.idle = list(range(fleet.size))
         self.row = 0
+        self.deadline = 0  # no episode is overdue before this row
 
     def run(self, act):
         """Steps all slots in turn until the queue has enough; returns its runs."""
         fleet, tape, noise, live = self.fleet, self.tape, self.noise, self.live
-        wanted, limit, row = fleet.action_space.dtype, fleet.limit, 0
+        wanted, row = fleet.action_space.dtype, 0
         unpack = list if fleet.action_space.shape or wanted.kind == "i" else _arrays
         observations = tape.rows(0)
         fleet.reset(self.seeds.environment(0), observations)
         self._begin_episodes(observations)
         while True:
-            if row + 1 == len(tape.rewards):
+            if row + 1 == tape.length:
                 tape.grow()
                 observations = tape.rows(row)
             drawn = noise.row(row, live)
@@ -216,31 +219,38 @@ class _Collection:
                 raw, sent = self._without_idle(act, observations, drawn)
             tape.actions[row] = raw
             actions = unpack(sent if sent.dtype is wanted else sent.astype(wanted))
-            rewards, observations = tape.rewards[row], tape.rows(row + 1)
-            cut = ()
-            # Runs stand in the order of their start: the first is the oldest.
-            if live and row + 1 - next(iter(live.values())).begin >= limit:
-                cut = [s for s, run in live.items() if row + 1 - run.begin >= limit]
+            rewards = tape.rewards[row]
+            row += 1
+            observations = tape.rows(row)
+            cut = self._overdue(row) if row >= self.deadline else ()
             endings = fleet.step(actions, observations, rewards, live, cut)
-            row = self.row = row + 1
-            for ending in endings:
-                self._end_episode(ending, observations)
-            if self.idle:
+            self.row = row
+            if endings or self.idle:
+                for ending in endings:
+                    self._end_episode(ending, observations)
                 self._begin_episodes(observations)
-            if endings and (used := self.queue.enough()):
-                return used
+                if endings and (used := self.queue.enough()):
+                    return used
+
+    def _overdue(self, row):
+        """The slots whose episodes will have lasted as long as they may."""
+        limit = self.fleet.limit
+        return [slot for slot, run in self.live.items() if row - run.begin >= limit]
 
     def _begin_episodes(self, observations):
         for slot in sorted(filter(self.fleet.ready, self.idle)):
             if not self.queue.wants(self.row):
                 self.idle.clear()  # what is wanted never grows: these slots are done
-                return
+                break
             run = self.live[slot] = self.queue.start(self.row, slot)
             if not self.deterministic:
                 run.generator = self.seeds.action(run.number)
             self.idle.remove(slot)
             self.fleet.begin(slot, self.seeds.environment(run.number), observations)
             self.noise.begin(run, self.row)
+        # Runs stand in the order of their start: the first is the oldest.
+        oldest = next(iter(self.live.values()), None)
+        self.deadline = math.inf if oldest is None else oldest.begin + self.fleet.limit
 
     def _without_idle(self, act, observations, drawn):
         """Acts anew when something was not finite: idle slots may hold anything."""

@@ -34,7 +34,7 @@ class Categorical(base.Head):
     """
 
     action_shape = ()
-    action_dtype = "int32"
+    action_dtype = "int64"  # as Gymnasium's
 
     def __init__(self, size, *, start=0, **kwargs):
         super().__init__(**kwargs)
@@ -54,13 +54,13 @@ class Categorical(base.Head):
         return self.mode(logits - tf.math.log(-tf.math.log(noise)))
 
     def mode(self, outputs):
-        return tf.argmax(outputs, axis=-1, output_type=tf.int32)
+        return tf.argmax(outputs, axis=-1, output_type=tf.int64)
 
     def parameters(self, outputs):
         return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
 
     def to_environment(self, actions):
-        return tf.cast(actions, tf.int64) + self.start
+        return actions + self.start if self.start else actions
 
     def fits(self, space):
         same = isinstance(space, gym.spaces.Discrete)
