@@ -2,8 +2,8 @@
 
     python benchmarks/throughput.py [--repeats 7] [--env CartPole-v1]
 
-Three loops over the same episodes, interleaved, in one process, after everything is
-traced and converted:
+Three loops over the same episodes, interleaved, after everything is traced and
+converted, in a process of its own for each number of environments:
 
 * stepping alone: plain environments of `gymnasium.make`, in turn, nothing but `reset`
   and `step` with the seeds and actions of the training below, written down beforehand;
@@ -21,6 +21,8 @@ import argparse
 import gc
 import os
 import statistics
+import subprocess
+import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -145,40 +147,45 @@ class Setting:
         return self.steps / seconds
 
 
+def measure(env, num_envs, episodes, repeats):
+    """One line of the table."""
+    setting = Setting(env, num_envs, episodes)
+    setting.training()  # traced now
+    gc.freeze()  # what was written down is large, and no garbage
+    measured = [
+        (setting.stepping_alone(), setting.recording(), setting.training())
+        for _ in range(repeats)
+    ]
+    alone, recorded, trained = map(statistics.median, zip(*measured, strict=True))
+    low, middle, high = np.percentile([t / a for a, _, t in measured], (25, 50, 75))
+    share = statistics.median(r / a for a, r, _ in measured)
+    learning = statistics.median(t / r for _, r, t in measured)
+    print(
+        f"| {num_envs}, {episodes} | {alone:,.0f} steps/s | {recorded:,.0f} | "
+        f"{trained:,.0f} | {share:.0%} | {middle:.1%} ({low:.1%} to {high:.1%}) | "
+        f"{learning:.0%} |"
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--size", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    sizes = ((1, 16), (8, 16), (64, 64))
-    settings = [Setting(arguments.env, *size) for size in sizes]
-    for setting in settings:
-        setting.training()  # traced now
-    gc.freeze()  # what was written down is large, and no garbage
-    rounds = {size: [] for size in sizes}
-    for _ in range(arguments.repeats):
-        for size, setting in zip(sizes, settings, strict=True):
-            rounds[size].append(
-                (setting.stepping_alone(), setting.recording(), setting.training())
-            )
+    if arguments.size:
+        measure(arguments.env, *arguments.size, arguments.repeats)
+        return
     print(
-        f"{arguments.env}, median of {arguments.repeats} interleaved rounds, load ",
-        end="",
+        f"{arguments.env}, median of {arguments.repeats} interleaved rounds, load "
+        f"{os.getloadavg()[0]:.1f}\n\n"
+        "| environments, episodes per update | stepping alone | recording | training | "
+        "recording, share | training, share (quartiles) | training ÷ recording |\n"
+        "|---|---|---|---|---|---|---|",
+        flush=True,
     )
-    print(f"{os.getloadavg()[0]:.1f}\n")
-    print(
-        "| environments, episodes per update | stepping alone | recording | training |",
-        end="",
-    )
-    print(" recording, share | training, share (quartiles) |\n|---|---|---|---|---|---|")
-    for (num_envs, episodes), measured in rounds.items():
-        alone, recorded, trained = map(statistics.median, zip(*measured, strict=True))
-        low, middle, high = np.percentile([t / a for a, _, t in measured], (25, 50, 75))
-        share = statistics.median(r / a for a, r, _ in measured)
-        print(
-            f"| {num_envs}, {episodes} | {alone:,.0f} steps/s | {recorded:,.0f} | "
-            f"{trained:,.0f} | {share:.0%} | {middle:.1%} ({low:.1%} to {high:.1%}) |"
-        )
+    for size in (("1", "16"), ("8", "16"), ("64", "64")):
+        subprocess.run([sys.executable, *sys.argv, "--size", *size], check=True)
 
 
 if __name__ == "__main__":
