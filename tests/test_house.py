@@ -10,6 +10,7 @@ FLOORS = [
     (
         "arguments",
         "checkpoints",
+        "eligibility",
         "episodes",
         "losses",
         "returns",

@@ -14,6 +14,7 @@ _MODULES = (
     "baselines",
     "callbacks",
     "collect",
+    "eligibility",
     "heads",
     "losses",
     "normalization",

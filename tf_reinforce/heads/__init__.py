@@ -6,8 +6,9 @@ import numpy as np
 from tf_reinforce.heads.base import Head, Noise
 from tf_reinforce.heads.categorical import Categorical
 from tf_reinforce.heads.gaussian import Gaussian
+from tf_reinforce.heads.multinomial import Multinomial
 
-__all__ = ["Categorical", "Gaussian", "Head", "Noise", "for_space"]
+__all__ = ["Categorical", "Gaussian", "Head", "Multinomial", "Noise", "for_space"]
 
 
 def for_space(space, **kwargs):

@@ -45,6 +45,25 @@ class Head(keras.layers.Layer, abc.ABC):
         own weights: build it inside the tape.
         """
 
+    def eligibility(self, outputs, actions):
+        """What a change of each output does to the log-probability of an action.
+
+        Ours are closed forms; a head that states none is differentiated automatically.
+
+        Args:
+            outputs: `[..., P]` float tensor.
+            actions: `[..., *action_shape]` raw actions.
+
+        Returns:
+            `[..., P]` float, d ln π(a|s) / d outputs. Multiplied by an advantage, this
+            is what REINFORCE sends back into the output neurons. Its expectation over
+            the head's own actions is zero. Williams (1992), section 4.
+        """
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            log_probs = self.distribution(outputs).log_prob(actions)
+        return tape.gradient(log_probs, outputs)
+
     @abc.abstractmethod
     def sample(self, outputs, noise):
         """The raw actions that this noise picks: `[..., P]`, `[..., *noise.shape]`."""

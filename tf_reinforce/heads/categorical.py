@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import arguments
+from tf_reinforce import arguments, eligibility
 from tf_reinforce.heads import base
 
 
@@ -46,12 +46,12 @@ class Categorical(base.Head):
     def distribution(self, outputs):
         return tfp.distributions.Categorical(logits=outputs)
 
+    def eligibility(self, outputs, actions):
+        return eligibility.categorical_logits(outputs, actions)
+
     def sample(self, outputs, noise):
-        # Gumbel's trick: the largest of logits plus -log(-log u) is a sample. Large
-        # logits would swallow the noise, and u = 0 would rule out even a sure action.
-        logits = outputs - tf.reduce_max(outputs, axis=-1, keepdims=True)
-        noise = tf.maximum(noise, np.finfo(outputs.dtype.as_numpy_dtype).tiny)
-        return self.mode(logits - tf.math.log(-tf.math.log(noise)))
+        # Gumbel's trick: the largest of logits plus -log(-log u) is a sample.
+        return self.mode(centred(outputs) + gumbel(noise))
 
     def mode(self, outputs):
         return tf.argmax(outputs, axis=-1, output_type=tf.int64)
@@ -74,3 +74,14 @@ class Categorical(base.Head):
 
     def __repr__(self):
         return f"Categorical({self.size}, start={self.start})"
+
+
+def centred(logits):
+    """Logits whose largest is zero: large ones would swallow the noise."""
+    return logits - tf.reduce_max(logits, axis=-1, keepdims=True)
+
+
+def gumbel(noise):
+    """Uniform numbers as Gumbel noise; u = 0 would rule out even a sure action."""
+    noise = tf.maximum(noise, np.finfo(noise.dtype.as_numpy_dtype).tiny)
+    return -tf.math.log(-tf.math.log(noise))

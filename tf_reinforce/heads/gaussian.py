@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import arguments
+from tf_reinforce import arguments, eligibility
 from tf_reinforce.heads import base
 
 
@@ -97,6 +97,10 @@ class Gaussian(base.Head):
         return tfp.distributions.MultivariateNormalDiag(
             loc=parameters["mean"], scale_diag=parameters["scale"]
         )
+
+    def eligibility(self, outputs, actions):
+        scale = self._scale(outputs) * tf.ones_like(outputs)
+        return eligibility.gaussian(outputs, scale, actions).mean
 
     def sample(self, outputs, noise):
         return outputs + self._scale(outputs) * noise
