@@ -80,6 +80,7 @@ PAIRS = {
     "gaussian": lambda: (dense(3, 2), heads.Gaussian(2, low=-1.0, high=[0.5, 2.0])),
     "unbounded": lambda: (dense(3, 2), heads.Gaussian(2, initial_scale=[0.5, 2.0])),
     "shaped": lambda: (dense(3, 4), heads.Gaussian(4, low=-1, high=1, shape=(2, 2))),
+    "counts": lambda: (dense(4, 3), heads.Multinomial(3, trials=4)),
     "conv": lambda: (conv(), heads.Categorical(3)),
     "deep": lambda: (conv(2, depth=2), heads.Gaussian(2, low=-9, high=9)),
 }
@@ -98,7 +99,7 @@ def test_litert_decides_as_keras_does_for_any_number_of_rows(pair, greedy):
     whole = list(made.rows(64)([observations], noise))
     for ours, theirs in zip(whole, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert whole[1].shape == (64, *getattr(head, "shape", ()))
+    assert whole[1].shape == (64, *getattr(head, "shape", head.action_shape))
     for count in (1, 2, 5, 8):
         act = made.rows(count)
         for first in range(0, 65 - count, count):

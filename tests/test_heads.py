@@ -389,3 +389,34 @@ def test_the_sampler_does_not_see_a_common_offset():
     head = heads.Categorical(2)
     plain = head.sample(tf.zeros((1000, 2)), noise)
     np.testing.assert_array_equal(head.sample(tf.fill((1000, 2), 1e8), noise), plain)
+
+
+# Eligibility
+
+
+@pytest.mark.parametrize("start", [0, 4])
+def test_the_eligibility_of_a_categorical_is_one_hot_minus_probabilities(start):
+    ours = heads.Categorical(3, start=start).eligibility(tf.constant(LOGITS), [2, 0, 1])
+    truth = np.eye(3)[[2, 0, 1]] - softmax(LOGITS)
+    np.testing.assert_allclose(ours, truth, atol=1e-15)
+
+
+def test_the_eligibility_of_a_gaussian_is_the_distance_in_variances():
+    head = built(heads.Gaussian(2, initial_scale=[0.5, 2.0], dtype="float64"))
+    mean, y = tf.constant([[0.0, 1.0]], tf.float64), tf.constant([[1.0, 0.0]], tf.float64)
+    np.testing.assert_allclose(head.eligibility(mean, y), [[4.0, -0.25]], rtol=1e-14)
+
+
+class Unstated(heads.Categorical):
+    """A head of somebody's own, without a closed form."""
+
+    eligibility = base.Head.eligibility
+
+
+def test_a_head_without_a_closed_form_is_differentiated():
+    outputs, actions = tf.constant(LOGITS), tf.constant([2, 0, 1])
+    np.testing.assert_allclose(
+        Unstated(3).eligibility(outputs, actions),
+        heads.Categorical(3).eligibility(outputs, actions),
+        atol=1e-15,
+    )

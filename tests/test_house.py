@@ -18,7 +18,7 @@ FLOORS = [
         "spaces",
         "version",
     ),
-    ("heads", "baselines", "callbacks", "normalization", "policies"),
+    ("heads", "baselines", "callbacks", "explanation", "normalization", "policies"),
     ("collect", "estimator"),
     ("export", "evaluation"),
     ("training", "playing"),

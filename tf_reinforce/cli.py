@@ -139,6 +139,18 @@ def export(options):
     return 0
 
 
+def explain(options):
+    from tf_reinforce import explanation
+
+    chosen = {
+        name: getattr(options, name)
+        for name in ("probs", "logits", "action", "counts", "mean", "std", "sample")
+        if getattr(options, name) is not None
+    }
+    print(explanation.text(**chosen))
+    return 0
+
+
 def _parser():
     parser = argparse.ArgumentParser(
         prog="tf-reinforce", description="REINFORCE for people who think in Keras."
@@ -163,7 +175,28 @@ def _parser():
     verb.set_defaults(verb=export)
     verb.add_argument("run", metavar="RUN", help="run directory or agent file")
     verb.add_argument("--out", required=True, metavar="DIR", help="folder to write")
+    _explain_parser(verbs)
     return parser
+
+
+def _explain_parser(verbs):
+    verb = verbs.add_parser(
+        "explain",
+        help="what one sampled action sends back into the network",
+        description="Prints the characteristic eligibility, d log-probability / d "
+        "parameter, in closed form beside automatic differentiation. Give --probs or "
+        "--logits with --action or --counts, or --mean, --std and --sample. --counts "
+        "alone means even probabilities.",
+    )
+    verb.set_defaults(verb=explain)
+    add = verb.add_argument
+    add("--probs", type=float, nargs="+", metavar="P", help="relative probabilities")
+    add("--logits", type=float, nargs="+", metavar="Z")
+    add("--action", type=float, metavar="A", help="the category sampled, from 0")
+    add("--counts", type=float, nargs="+", metavar="N", help="how often each came")
+    add("--mean", type=float, nargs="+", metavar="M", help="of a diagonal Gaussian")
+    add("--std", type=float, nargs="+", metavar="S")
+    add("--sample", type=float, nargs="+", metavar="Y")
 
 
 def _train_parser(verbs):

@@ -83,5 +83,6 @@ def centred(logits):
 
 def gumbel(noise):
     """Uniform numbers as Gumbel noise; u = 0 would rule out even a sure action."""
-    noise = tf.maximum(noise, np.finfo(noise.dtype.as_numpy_dtype).tiny)
+    tiny = np.finfo(tf.as_dtype(noise.dtype).as_numpy_dtype).tiny
+    noise = tf.maximum(noise, tiny)
     return -tf.math.log(-tf.math.log(noise))

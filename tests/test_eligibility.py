@@ -1,0 +1,264 @@
+"""Closed forms against automatic differentiation, finite differences and enumeration."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tf_reinforce import eligibility
+
+tfd = tfp.distributions
+P = np.array([0.69, 0.1, 0.2, 0.01])
+Z = np.array([0.3, -1.2, 2.0, 0.1])
+COUNTS = [n for n in itertools.product(range(4), repeat=3) if sum(n) == 3]
+
+
+def counted(log_p, counts):
+    """ln of the multinomial probability, from its definition."""
+    factorials = tf.math.lgamma(tf.cast(counts, "float64") + 1.0)
+    total = tf.reduce_sum(tf.cast(counts, "float64"))
+    each = tf.math.multiply_no_nan(log_p, tf.cast(counts, "float64"))
+    return tf.math.lgamma(total + 1.0) + tf.reduce_sum(each - factorials)
+
+
+def normal(mean, std, y):
+    return -(((y - mean) / std) ** 2) / 2 - tf.math.log(std) - np.log(2 * np.pi) / 2
+
+
+def squashed(mean, std, a):
+    return normal(mean, std, tf.atanh(a)) - tf.math.log1p(-(a**2))
+
+
+def beta_density(a, b, y):
+    norm = tf.math.lgamma(a + b) - tf.math.lgamma(a) - tf.math.lgamma(b)
+    return norm + (a - 1) * tf.math.log(y) + (b - 1) * tf.math.log1p(-y)
+
+
+def coin(p, y):
+    return tf.math.log(p if y else 1 - p)
+
+
+# Closed form, its name, ln π from the definition, parameters, actions.
+DISCRETE = {
+    "bernoulli_probs": (eligibility.bernoulli_probs, coin, 0.3, [0, 1]),
+    "bernoulli_logits": (
+        eligibility.bernoulli_logits,
+        lambda z, y: coin(tf.sigmoid(z), y),
+        -0.8,
+        [0, 1],
+    ),
+    "categorical_logits": (
+        eligibility.categorical_logits,
+        lambda z, a: z[a] - tf.reduce_logsumexp(z),
+        Z,
+        range(4),
+    ),
+    "categorical_probs": (
+        eligibility.categorical_probs,
+        lambda p, a: tf.math.log(p[a] / tf.reduce_sum(p)),
+        3 * P,
+        range(4),
+    ),
+    "categorical_simplex": (
+        eligibility.categorical_simplex,
+        lambda p, a: tf.math.log(p[a]),
+        P,
+        range(4),
+    ),
+    "multinomial_logits": (
+        lambda z, n: eligibility.multinomial_logits(z, n, 3),
+        lambda z, n: counted(tf.nn.log_softmax(z), n),
+        Z[:3],
+        COUNTS,
+    ),
+    "multinomial_probs": (
+        lambda p, n: eligibility.multinomial_probs(p, n, 3),
+        lambda p, n: counted(tf.math.log(p / tf.reduce_sum(p)), n),
+        100 * P[:3],
+        COUNTS,
+    ),
+    "multinomial_simplex": (
+        lambda p, n: eligibility.multinomial_simplex(p, n, 3),
+        lambda p, n: counted(tf.math.log(p), n),
+        np.array([0.5, 0.3, 0.2]),
+        COUNTS,
+    ),
+}
+MEAN, STD = np.array([0.4, -1.0]), np.array([0.7, 2.5])
+CONTINUOUS = {
+    "gaussian": (eligibility.gaussian, normal, (MEAN, STD), np.array([1.3, -4.0])),
+    "tanh_gaussian": (
+        eligibility.tanh_gaussian,
+        squashed,
+        (MEAN, STD),
+        np.array([-0.6, 0.99]),
+    ),
+    "beta": (
+        eligibility.beta,
+        beta_density,
+        (np.array([2.5, 0.7]), np.array([1.7, 4.0])),
+        np.array([0.2, 0.9]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_a_discrete_closed_form_is_the_derivative_of_the_definition(name):
+    closed, log_prob, parameters, actions = DISCRETE[name]
+    for action in actions:
+        ours = closed(parameters, action)
+        x = tf.constant(parameters, tf.float64)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = log_prob(x, action)
+        np.testing.assert_allclose(ours, tape.gradient(y, x), rtol=1e-12, atol=1e-12)
+        for k in np.ndindex(np.shape(parameters)):
+            step = np.zeros(np.shape(parameters))
+            step[k] = 1e-6 * max(1.0, np.abs(parameters).max())
+            up, down = log_prob(x + step, action), log_prob(x - step, action)
+            slope = (up - down).numpy() / (2 * step[k])
+            np.testing.assert_allclose(ours.numpy()[k], slope, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_an_expected_eligibility_is_zero_or_leaves_the_simplex(name):
+    """With nothing normalised inside it is N in every component: see the docstring."""
+    closed, log_prob, parameters, actions = DISCRETE[name]
+    x = tf.constant(parameters, tf.float64)
+    chances = np.array([np.exp(log_prob(x, action)) for action in actions])
+    assert chances.sum() == pytest.approx(1, abs=1e-14)
+    expected = sum(p * closed(parameters, a) for p, a in zip(chances, actions))
+    truth = {"categorical_simplex": 1.0, "multinomial_simplex": 3.0}.get(name, 0.0)
+    np.testing.assert_allclose(expected, truth + 0 * expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_a_continuous_closed_form_is_the_derivative_of_the_density(name):
+    closed, log_prob, parameters, samples = CONTINUOUS[name]
+    ours = closed(*parameters, samples)
+    xs = [tf.constant(x) for x in parameters]
+    with tf.GradientTape() as tape:
+        tape.watch(xs)
+        y = tf.reduce_sum(log_prob(*xs, tf.constant(samples)))
+    for mine, theirs in zip(ours, tape.gradient(y, xs)):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+    if name != "beta":
+        np.testing.assert_allclose(ours.log_std, ours.std * parameters[1], rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_a_continuous_expected_eligibility_is_zero(name):
+    """Gauss and Hermite's rule for normals; Beta by way of y = 1 / (1 + e⁻ˣ)."""
+    closed, log_prob, parameters, _ = CONTINUOUS[name]
+    first, second = (x[0] for x in parameters)
+    if name == "beta":
+        x = np.linspace(-60, 60, 60_001)
+        y = 1 / (1 + np.exp(-x))
+        inside = (y > 0) & (y < 1)
+        x, y = x[inside], y[inside]
+        weights = np.exp(log_prob(first, second, y)) * y * (1 - y) * (x[1] - x[0])
+    else:
+        nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+        y, weights = first + second * nodes, weights / np.sqrt(2 * np.pi)
+        if name == "tanh_gaussian":
+            keep = np.abs(np.tanh(y)) < 1  # beyond, a weight below 1e-20
+            y, weights = np.tanh(y[keep]), weights[keep]
+    assert weights.sum() == pytest.approx(1, abs=1e-9)
+    full = np.ones_like(y)
+    for part in closed(first * full, second * full, y):
+        assert np.sum(weights * part) == pytest.approx(0, abs=1e-8)
+
+
+def test_a_diagonal_gaussian_is_its_components():
+    mean, std, y = (tf.constant(x) for x in (MEAN, STD, np.array([1.0, 2.0])))
+    with tf.GradientTape() as tape:
+        tape.watch([mean, std])
+        log_prob = tfd.MultivariateNormalDiag(mean, std).log_prob(y)
+    ours = eligibility.gaussian(MEAN, STD, [1.0, 2.0])
+    for mine, theirs in zip(ours, tape.gradient(log_prob, [mean, std])):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-13)
+
+
+def test_one_trial_is_a_categorical_and_two_categories_a_coin():
+    for a in range(4):
+        hot = np.eye(4)[a]
+        for single, many in (
+            (eligibility.categorical_logits, eligibility.multinomial_logits),
+            (eligibility.categorical_probs, eligibility.multinomial_probs),
+            (eligibility.categorical_simplex, eligibility.multinomial_simplex),
+        ):
+            np.testing.assert_array_equal(single(P, a), many(P, hot, 1))
+    two = eligibility.categorical_logits([0.0, 1.5], 1)
+    np.testing.assert_allclose(two[1], eligibility.bernoulli_logits(1.5, 1), rtol=1e-14)
+
+
+def test_scaling_relative_probabilities_scales_the_eligibility_inversely():
+    ours = eligibility.categorical_probs(P, 0).numpy()
+    np.testing.assert_allclose(ours.round(4), [0.4493, -1, -1, -1])
+    scaled = eligibility.categorical_probs(100 * P, 0)
+    np.testing.assert_allclose(scaled, ours / 100, rtol=1e-13)
+    assert np.dot(ours, P) == pytest.approx(0, abs=1e-15)
+
+
+def test_a_certain_outcome_that_came_is_no_trouble():
+    """TensorFlow Probability's derivative is NaN here."""
+    assert eligibility.bernoulli_probs(1.0, 1).numpy() == 1.0
+    np.testing.assert_array_equal(
+        eligibility.categorical_probs([1.0, 0.0], 0), [0.0, -1.0]
+    )
+    np.testing.assert_array_equal(eligibility.categorical_simplex([1.0, 0], 0), [1, 0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_it_works_on_rows_in_the_type_of_the_parameters_also_traced(dtype):
+    logits = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(dtype)
+    actions = np.arange(10).reshape(2, 5) % 3
+    rows = eligibility.categorical_logits(logits, actions)
+    assert rows.dtype == dtype and rows.shape == (2, 5, 3)
+    traced = tf.function(eligibility.categorical_logits)
+    np.testing.assert_array_equal(rows, traced(tf.constant(logits), actions))
+    for i, j in np.ndindex(2, 5):
+        one = eligibility.categorical_logits(logits[i, j], actions[i, j])
+        np.testing.assert_allclose(one, rows[i, j], rtol=1e-6)
+
+
+REFUSED = {
+    "negative": (eligibility.categorical_probs, ([0.5, -0.1], 0), "not be negative"),
+    "nan": (eligibility.categorical_probs, ([0.5, np.nan], 0), "`probs` must be finite"),
+    "infinite": (eligibility.categorical_logits, ([0, np.inf], 0), "`logits` .* finite"),
+    "simplex": (eligibility.categorical_simplex, ([0.5, 0.4], 0), "add up to one"),
+    "all_zero": (eligibility.multinomial_probs, ([0.0, 0.0], [0, 1], 1), "not all be"),
+    "impossible": (eligibility.categorical_probs, ([1.0, 0.0], 1), "probability zero"),
+    "range": (eligibility.categorical_logits, (Z, 4), r"0 to 3. Received: 4"),
+    "below": (eligibility.categorical_logits, (Z, -1), "0 to 3"),
+    "fraction": (eligibility.categorical_logits, (Z, 0.9), "whole numbers"),
+    "word": (eligibility.categorical_logits, (Z, "a"), "whole numbers"),
+    "words": (eligibility.categorical_logits, (["a"], 0), "`logits` must be numbers"),
+    "scalar": (eligibility.categorical_logits, (1.0, 0), "per category"),
+    "broadcast": (eligibility.categorical_logits, (Z[None], [[0]]), "shape"),
+    "rows": (eligibility.categorical_logits, (Z, [0, 1]), "Nothing is broadcast"),
+    "sum": (eligibility.multinomial_logits, (Z[:2], [3, 1], 5), "add up to the 5"),
+    "counts": (eligibility.multinomial_logits, (Z[:2], [6, -1], 5), "negative"),
+    "trials": (eligibility.multinomial_logits, (Z[:2], [0, 0], 0), "positive int"),
+    "shape": (eligibility.multinomial_logits, (Z, [5], 5), "nothing is broadcast"),
+    "coin": (eligibility.bernoulli_probs, (1.2, 1), r"lie in \[0, 1\]"),
+    "side": (eligibility.bernoulli_logits, (0.0, 2), "0 or 1"),
+    "never": (eligibility.bernoulli_probs, (0.0, 1), "probability zero"),
+    "std": (eligibility.gaussian, (0.0, 0.0, 1.0), "`std` must be above zero"),
+    "mean": (eligibility.gaussian, (np.nan, 1.0, 1.0), "`mean` must be finite"),
+    "vector": (eligibility.gaussian, (MEAN, 1.0, MEAN), "nothing is broadcast"),
+    "column": (eligibility.gaussian, (MEAN, STD, MEAN[:, None]), "nothing is broadcast"),
+    "outside": (eligibility.tanh_gaussian, (0.0, 1.0, 1.0), r"\(-1, 1\)"),
+    "border": (eligibility.beta, (2.0, 2.0, 0.0), r"\(0, 1\)"),
+    "alpha": (eligibility.beta, (0.0, 2.0, 0.5), "`concentration1` must be above"),
+    "beta": (eligibility.beta, (2.0, -1.0, 0.5), "`concentration0` must be above"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused(case):
+    function, arguments, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        function(*arguments)

@@ -1,0 +1,151 @@
+"""Counts: against enumeration, and in an environment that takes them."""
+
+import itertools
+import math
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+
+K, N = 3, 4
+LOGITS = np.array([[0.3, -1.2, 2.0], [0.0, 0.0, 0.0], [5.0, -5.0, 1.0], [80.0, 0.0, 0.0]])
+COUNTS = np.array([n for n in itertools.product(range(N + 1), repeat=K) if sum(n) == N])
+
+
+def head():
+    return heads.Multinomial(K, trials=N)
+
+
+def chances(logits):
+    """From the definition, in whole numbers where they are whole."""
+    p = np.exp(logits - logits.max())
+    p /= p.sum()
+    ways = [math.factorial(N) / math.prod(map(math.factorial, n)) for n in COUNTS]
+    return np.array([w * np.prod(p**n) for w, n in zip(ways, COUNTS, strict=True)])
+
+
+@pytest.mark.parametrize("row", range(len(LOGITS)))
+def test_probabilities_entropy_and_mode_are_those_of_the_definition(row):
+    truth = chances(LOGITS[row])
+    outputs = tf.constant(np.repeat(LOGITS[row : row + 1], len(COUNTS), 0))
+    actions = head().distribution(outputs)
+    ours = tf.exp(actions.log_prob(COUNTS)).numpy()
+    np.testing.assert_allclose(ours, truth, rtol=1e-11)
+    assert ours.sum() == pytest.approx(1, abs=1e-12)
+    entropy = -sum(p * math.log(p) for p in truth if p > 0)
+    np.testing.assert_allclose(actions.entropy(), entropy, rtol=1e-9, atol=1e-12)
+    mode = head().mode(outputs[:1]).numpy()[0]
+    assert truth[(mode == COUNTS).all(1)][0] == pytest.approx(truth.max(), rel=1e-12)
+
+
+def test_the_gradient_of_the_entropy_is_that_of_the_definition():
+    x = tf.constant(LOGITS[:1])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        entropy = tf.reduce_sum(head().distribution(x).entropy())
+    with tf.GradientTape() as definition:
+        definition.watch(x)
+        rows = tf.repeat(x, len(COUNTS), axis=0)
+        log_probs = head().distribution(rows).log_prob(COUNTS)
+        truth = -tf.reduce_sum(tf.exp(log_probs) * log_probs)
+    np.testing.assert_allclose(
+        tape.gradient(entropy, x), definition.gradient(truth, x), atol=1e-12
+    )
+
+
+def test_one_trial_is_a_categorical():
+    logits, one = tf.constant(LOGITS[:3]), heads.Multinomial(K, trials=1)
+    hot = np.eye(K, dtype="int64")
+    choice = heads.Categorical(K)
+    np.testing.assert_allclose(
+        one.distribution(logits).log_prob(hot),
+        choice.distribution(logits).log_prob(np.arange(K)),
+        rtol=1e-14,
+    )
+    noise = tf.constant(np.random.default_rng(0).random((3, K)))
+    sampled = one.sample(logits, noise[:, None])
+    np.testing.assert_array_equal(tf.argmax(sampled, -1), choice.sample(logits, noise))
+
+
+def test_samples_follow_the_probabilities():
+    rng, count = np.random.default_rng(0), 20_000
+    noise = tf.constant(rng.random((count, N, K)))
+    samples = head().sample(tf.constant(np.repeat(LOGITS[:1], count, 0)), noise).numpy()
+    assert samples.dtype == "int64" and (samples.sum(1) == N).all()
+    for counts, p in zip(COUNTS, chances(LOGITS[0]), strict=True):
+        share = (samples == counts).all(1).mean()
+        assert abs(share - p) <= 6 * math.sqrt(p * (1 - p) / count)
+
+
+SPACES = {
+    "discrete": (gym.spaces.MultiDiscrete([5, 5, 6]), True),
+    "too_few": (gym.spaces.MultiDiscrete([5, 4, 5]), False),
+    "from_one": (gym.spaces.MultiDiscrete([5, 5, 5], start=[1, 0, 0]), False),
+    "box": (gym.spaces.Box(0, 4, (3,), np.int32), True),
+    "narrow": (gym.spaces.Box(0, 3, (3,), np.int32), False),
+    "real": (gym.spaces.Box(0, 4, (3,)), False),
+    "two": (gym.spaces.Box(0, 4, (2,), np.int64), False),
+}
+
+
+@pytest.mark.parametrize("case", SPACES)
+def test_it_fits_spaces_that_hold_every_count(case):
+    space, fits = SPACES[case]
+    assert head().fits(space) is fits
+
+
+def test_it_comes_back_from_its_config():
+    config = keras.saving.serialize_keras_object(head())
+    again = keras.saving.deserialize_keras_object(config)
+    assert repr(again) == "Multinomial(3, trials=4)"
+
+
+class Split(gym.Env):
+    """Four units to share out: what goes to the middle is earned."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Box(0, N, (K,), np.int32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action) and action.sum() == N
+        return np.zeros(2, np.float32), float(action[1]), True, False, {}
+
+
+def test_an_agent_learns_how_to_share_out(tmp_path):
+    policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(K)])
+    agent = tfr.Reinforce(policy, head())
+    agent.compile(keras.optimizers.Adam(0.1))
+    agent.fit(Split, epochs=60, episodes_per_epoch=8, verbose=0)
+    assert agent._player.programs[False].engine == "litert"
+    assert agent.evaluate(Split, 4)["episode_return"] == N
+    agent.save(tmp_path / "agent.keras")
+    agent.export(tmp_path / "policy")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert loaded.act(np.zeros((1, 2), "f"), deterministic=True).tolist() == [[0, N, 0]]
+    served = tf.saved_model.load(tmp_path / "policy")
+    assert served.act(tf.zeros([1, 2]))["action"].numpy().tolist() == [[0, N, 0]]
+
+
+def test_counts_that_do_not_add_up_are_refused():
+    policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(K)])
+    agent = tfr.Reinforce(policy, head())
+    agent.compile("sgd")
+    with pytest.raises(ValueError, match="raw actions of Multinomial"):
+        agent.update(
+            tfr.Episodes(
+                np.zeros((2, 1, 2)),
+                np.array([[[1, 1, 1]]]),
+                np.ones((1, 1)),
+                np.array([1]),
+                np.array([True]),
+            )
+        )

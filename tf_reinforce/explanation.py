@@ -1,0 +1,191 @@
+"""What one sampled action sends back into the network, as a table and a sentence."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import eligibility
+
+_WAYS = (
+    "Give `probs` or `logits` with `action` or `counts`, or give `mean`, `std` and "
+    "`sample`."
+)
+
+
+def text(**given):
+    """Closed form beside automatic differentiation, with four decimals.
+
+    Args:
+        probs: Floats, relative probabilities of K categories; or
+        logits: floats; with
+        action: int, the category sampled; or
+        counts: K ints, how often each was sampled; alone, of even probabilities.
+        mean, std, sample: Floats of a diagonal Gaussian instead.
+
+    Returns:
+        String of several lines.
+
+    Raises:
+        ValueError: when the arguments do not belong together, or a number is not what
+            `eligibility` takes.
+
+    Example:
+
+    >>> print(text(logits=[0.0, 0.0], action=0))
+    One of 2 categories; category 0 was sampled.
+    log-probability -0.6931, probability 0.5000; derivatives with respect to logits
+    <BLANKLINE>
+             logits  probability   d prob  d log-prob  automatic  difference
+     * 0     0.0000       0.5000   0.2500      0.5000     0.5000      0.0000
+       1     0.0000       0.5000  -0.2500     -0.5000    -0.5000      0.0000
+    <BLANKLINE>
+    On logits the eligibility is what came minus what was expected: every output
+    neuron receives its share, not only that of the category that came.
+    """
+    kinds = {
+        ("action", "probs"): _choice,
+        ("action", "logits"): _choice,
+        ("counts",): _counts,
+        ("counts", "probs"): _counts,
+        ("counts", "logits"): _counts,
+        ("mean", "sample", "std"): _gaussian,
+    }
+    kind = kinds.get(tuple(sorted(given)))
+    if kind is None:
+        received = ", ".join(sorted(given)) or "nothing"
+        raise ValueError(f"{_WAYS} Received: {received}.")
+    return kind(**given)
+
+
+def _choice(action, probs=None, logits=None):
+    name, values = _parameters(probs, logits)
+    closed = _closed(name, "categorical")(values, action)
+    action = int(action)
+    counts = np.eye(len(values))[action]
+    log_prob, automatic = _differentiated(name, values, counts)
+    chance = _probabilities(name, values)
+    rows = [
+        (f"{'*' if k == action else ' '} {k}", values[k], chance[k], *derivatives)
+        for k, derivatives in enumerate(_columns(closed, automatic, np.exp(log_prob)))
+    ]
+    heading = (
+        f"One of {len(values)} categories; category {action} was sampled.\n"
+        f"{_likelihood(name, log_prob)}"
+    )
+    return "\n\n".join((heading, _table(name, "probability", rows), _SENTENCES[name]))
+
+
+def _counts(counts, probs=None, logits=None):
+    if probs is None and logits is None:
+        probs = np.full(len(counts), 1 / len(counts))
+    name, values = _parameters(probs, logits)
+    trials = int(np.sum(counts))
+    closed = _closed(name, "multinomial")(values, counts, trials)
+    log_prob, automatic = _differentiated(name, values, np.asarray(counts))
+    expected = trials * _probabilities(name, values)
+    rows = [
+        (f"{counts[k]:g} × {k}", values[k], expected[k], *derivatives)
+        for k, derivatives in enumerate(_columns(closed, automatic, np.exp(log_prob)))
+    ]
+    heading = (
+        f"{trials} choices among {len(values)} categories, counted.\n"
+        f"{_likelihood(name, log_prob)}"
+    )
+    return "\n\n".join((heading, _table(name, "expected", rows), _SENTENCES[name]))
+
+
+def _gaussian(mean, std, sample):
+    mean, std, sample = (np.atleast_1d(x).astype("float64") for x in (mean, std, sample))
+    closed = eligibility.gaussian(mean, std, sample)
+    with tf.GradientTape() as tape:
+        variables = [tf.constant(mean), tf.constant(std)]
+        tape.watch(variables)
+        away = (sample - variables[0]) / variables[1]
+        log_prob = -(away**2) / 2 - tf.math.log(variables[1] * np.sqrt(2 * np.pi))
+        total = tf.reduce_sum(log_prob)
+    by_mean, by_std = tape.gradient(total, variables)
+    automatic = by_mean, by_std, by_std * std
+    lines = ["            component  closed form  automatic  difference"]
+    for name, ours, theirs in zip(("mean", "std", "log std"), closed, automatic):
+        for k, (x, y) in enumerate(zip(ours.numpy(), theirs.numpy())):
+            cells = f"{_four(x):>11}  {_four(y):>9}  {_four(x - y):>10}"
+            lines.append(f"d / d {name:<7} {k:>6}  {cells}")
+    return "\n\n".join(
+        (
+            f"A Gaussian with {len(mean)} component{'s' * (len(mean) > 1)}.\n"
+            f"log-density {_four(total)}",
+            "\n".join(lines),
+            "A sample pulls the mean towards itself, the harder the narrower the "
+            "distribution; it\nwidens the distribution when it lies further than one "
+            "deviation away, and narrows it\notherwise.",
+        )
+    )
+
+
+def _likelihood(name, log_prob):
+    return (
+        f"log-probability {_four(log_prob)}, probability {_four(np.exp(log_prob))}; "
+        f"derivatives with respect to {name}"
+    )
+
+
+def _parameters(probs, logits):
+    name = "probs" if logits is None else "logits"
+    return name, np.asarray(probs if logits is None else logits, "float64")
+
+
+def _closed(name, family):
+    return getattr(eligibility, f"{family}_{name}")
+
+
+def _probabilities(name, values):
+    weights = values if name == "probs" else np.exp(values - values.max())
+    return weights / weights.sum()
+
+
+def _differentiated(name, values, counts):
+    """ln π of the counts, and its derivative, by TensorFlow."""
+    x = tf.constant(values)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        if name == "logits":
+            log_p = tf.nn.log_softmax(x)
+        else:
+            log_p = tf.math.log(x) - tf.math.log(tf.reduce_sum(x))
+        n = tf.constant(counts, tf.float64)
+        each = tf.where(n > 0, n * tf.where(n > 0, log_p, 0.0), 0.0)
+        ways = tf.math.lgamma(tf.reduce_sum(n) + 1) - tf.reduce_sum(tf.math.lgamma(n + 1))
+        log_prob = ways + tf.reduce_sum(each)
+    return log_prob.numpy(), tape.gradient(log_prob, x).numpy()
+
+
+def _columns(closed, automatic, prob):
+    for ours, theirs in zip(closed.numpy(), automatic, strict=True):
+        yield prob * ours, ours, theirs, ours - theirs
+
+
+def _table(name, second, rows):
+    heads = (name, second, "d prob", "d log-prob", "automatic", "difference")
+    widths = [max(8, len(head)) for head in heads]
+    widths[0] += 3
+
+    def line(first, cells):
+        cells = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        return f"{first:>4}" + "  ".join(cells).rstrip()
+
+    return "\n".join(
+        [line("", heads), *(line(first, map(_four, cells)) for first, *cells in rows)]
+    )
+
+
+def _four(number):
+    """Four decimals, and no minus in front of zero."""
+    return f"{round(float(number), 4) + 0.0:.4f}"
+
+
+_SENTENCES = {
+    "logits": "On logits the eligibility is what came minus what was expected: every "
+    "output\nneuron receives its share, not only that of the category that came.",
+    "probs": "Only the ratios of the numbers count: for every choice each of them is "
+    "pushed down by\nthe same 1 / sum, whether it came or not, and the one that came is "
+    "pushed up by 1 / its own.",
+}
