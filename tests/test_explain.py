@@ -45,6 +45,8 @@ def test_logits_counts_and_gaussians(capsys):
     assert columns(text)["closed"] == (-0.6522, 5, 0, -5)
     text = printed(capsys, "--logits 0 0 --counts 3 1")
     assert columns(text)["closed"] == columns(text)["automatic"] == (1, -1)
+    text = printed(capsys, "--probs 1 0 --action 0")
+    assert columns(text)["closed"] == columns(text)["automatic"] == (0, -1)
     alone = printed(capsys, "--counts 3 1")
     assert columns(alone)["closed"] == (2, -2)
     text = printed(capsys, "--mean 0 --std 2 --sample 1")

@@ -144,17 +144,15 @@ def _probabilities(name, values):
 
 def _differentiated(name, values, counts):
     """ln π of the counts, and its derivative, by TensorFlow."""
-    x = tf.constant(values)
+    x, n = tf.constant(values), tf.constant(counts, tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(x)
         if name == "logits":
             log_p = tf.nn.log_softmax(x)
-        else:
-            log_p = tf.math.log(x) - tf.math.log(tf.reduce_sum(x))
-        n = tf.constant(counts, tf.float64)
-        each = tf.where(n > 0, n * tf.where(n > 0, log_p, 0.0), 0.0)
+        else:  # what never came may have the probability zero
+            log_p = tf.math.log(tf.where(n > 0, x, 1.0)) - tf.math.log(tf.reduce_sum(x))
         ways = tf.math.lgamma(tf.reduce_sum(n) + 1) - tf.reduce_sum(tf.math.lgamma(n + 1))
-        log_prob = ways + tf.reduce_sum(each)
+        log_prob = ways + tf.reduce_sum(n * log_p)
     return log_prob.numpy(), tape.gradient(log_prob, x).numpy()
 
 
