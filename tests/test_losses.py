@@ -179,12 +179,14 @@ HEADS = {
     "categorical": (heads.Categorical(2), 2),
     "gaussian": (heads.Gaussian(2), 2),
     "square": (heads.Gaussian(4), 4),
+    "counts": (heads.Multinomial(4, trials=2), 4),
 }
 SHAPES = {
     "logits": [(4, 1), (4, 2), (1, 4)],
     "categorical": [(4, 1), (1,), (1, 4)],
     "gaussian": [(4, 1), (4, 2, 1)],
     "square": [(4,), (1, 4), (4, 1)],
+    "counts": [(4,), (1, 4), (4, 1)],
 }
 
 
