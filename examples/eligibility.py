@@ -1,0 +1,90 @@
+"""What one update does to a policy: two tables, and a picture.
+
+    python examples/eligibility.py [eligibility.png]
+
+Needs Matplotlib. docs/eligibility.md explains every number.
+"""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+from matplotlib.figure import Figure
+
+from tf_reinforce import eligibility
+
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]])
+VALUES = np.array([0.0, 1.0, 0.5])  # what the categories earn in the third panel
+RATE = 0.6
+
+
+def tables():
+    probs = np.array([0.69, 0.1, 0.2, 0.01])
+    print(f"probabilities {probs.tolist()}, category 0 was sampled")
+    show("logits", eligibility.categorical_logits(np.log(probs), 0))
+    show("probs, normalised", eligibility.categorical_probs(probs, 0))
+    show("100 times these probs", eligibility.categorical_probs(100 * probs, 0))
+    show("probs as they stand", eligibility.categorical_simplex(probs, 0))
+    print("\nprobabilities [0.6, 0.4], action 0: what flows into the two logits")
+    for advantage in (1.0, 10.0, -1.0):
+        flow = advantage * eligibility.categorical_logits(np.log([0.6, 0.4]), 0)
+        show(f"advantage {advantage:.0f}", flow)
+
+
+def show(name, numbers):
+    print(f"{name:>22}", "".join(f"{x:9.4f}" for x in numbers.numpy()))
+
+
+def starts():
+    """`[N, 3]`: policies on a grid inside the triangle."""
+    grid = np.array([[i, j, 5 - i - j] for i in range(6) for j in range(6 - i)]) + 0.4
+    return grid / grid.sum(axis=-1, keepdims=True)
+
+
+def sampled(probs, category, advantage):
+    """One update of the logits after one sample: `[N, 3]` new probabilities."""
+    logits = np.log(probs)
+    step = advantage * eligibility.categorical_logits(logits, [category] * len(probs))
+    return tf.nn.softmax(logits + RATE * step).numpy()
+
+
+def expected(probs):
+    """The mean of these updates over all samples, each with what it earns."""
+    logits, step = np.log(probs), 0.0
+    for k, value in enumerate(VALUES):
+        e = eligibility.categorical_logits(logits, [k] * len(probs)).numpy()
+        step += probs[:, [k]] * value * e
+    return tf.nn.softmax(logits + 3 * RATE * step).numpy()  # longer, to be seen
+
+
+def panel(axes, title, names, probs, step, color):
+    axes.set(title=title, aspect="equal", xlim=(-0.17, 1.17), ylim=(-0.12, 0.98))
+    axes.axis("off")
+    axes.fill(*CORNERS.T, facecolor="0.97", edgecolor="0.4")
+    for name, (x, y) in zip(names, CORNERS):
+        axes.text(x, 1.1 * y - 0.05, name, ha="center", va="center")
+    start, arrow = probs @ CORNERS, step @ CORNERS
+    axes.scatter(*start.T, s=14, color="0.25", zorder=3)
+    style = {"color": color, "width": 0.011, "headwidth": 3.6, "headlength": 3.8}
+    axes.quiver(*start.T, *arrow.T, angles="xy", scale_units="xy", scale=1, **style)
+
+
+def main():
+    tables()
+    probs = starts()
+    names, earning = zip(*((f"category {k}", f"earns {x}") for k, x in enumerate(VALUES)))
+    panels = [
+        ("1 was sampled, advantage +1", names, sampled(probs, 1, 1.0), "tab:blue"),
+        ("1 was sampled, advantage −1", names, sampled(probs, 1, -1.0), "tab:red"),
+        ("mean update over all samples", earning, expected(probs), "tab:green"),
+    ]
+    figure = Figure(figsize=(10.5, 3.3), dpi=110, layout="constrained")
+    for axes, (title, corners, moved, color) in zip(figure.subplots(1, 3), panels):
+        panel(axes, title, corners, probs, moved - probs, color)
+    path = sys.argv[1] if len(sys.argv) > 1 else "eligibility.png"
+    figure.savefig(path)
+    print(f"\npicture in {path}")
+
+
+if __name__ == "__main__":
+    main()
