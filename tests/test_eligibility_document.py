@@ -66,6 +66,20 @@ def test_a_hundred_times_the_probabilities_spoil_the_entropy_and_the_mean():
     np.testing.assert_allclose(inflated.probs_parameter(), [69, 10, 20, 1])
 
 
+def test_a_probability_of_zero_has_no_gradient_and_a_low_logit_has_one():
+    def gradient(parameter, at):
+        at = tf.constant(at, tf.float64)
+        with tf.GradientTape() as tape:
+            tape.watch(at)
+            log_prob = tfd.Categorical(**{parameter: at}).log_prob(0)
+        return tape.gradient(log_prob, at).numpy()
+
+    found = gradient("probs", [0.5, 0.5, 0.0])
+    assert np.isnan(found).tolist() == [False, False, True]
+    found = gradient("logits", [0.0, 0.0, -1000.0])
+    np.testing.assert_allclose(found, [0.5, -0.5, 0.0], atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "make",
     [
