@@ -23,7 +23,7 @@ FLOORS = [
     ("export", "evaluation"),
     ("training", "playing"),
     ("agent",),
-    ("runs",),
+    ("runs", "testing"),
     ("cli",),
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

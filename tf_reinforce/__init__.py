@@ -19,6 +19,7 @@ _MODULES = (
     "losses",
     "normalization",
     "returns",
+    "testing",
 )
 
 __all__ = ["__version__", *_OBJECTS, *_MODULES]
