@@ -652,7 +652,7 @@ class _Integrated(_Weighed):
             flat = tf.reshape(actions, [-1, size])
             parts = [flat[:, place] for place in range(size)]
         slopes = [tape.gradient(part, grid) for part in parts]
-        if None in slopes:
+        if any(slope is None for slope in slopes):
             raise AssertionError(
                 f"`sample` of {head!r}: every number of a continuous action must follow "
                 "the noise smoothly. Received: one that does not follow it at all."
