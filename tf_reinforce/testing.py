@@ -28,7 +28,7 @@ _STATES, _HORIZON = 2, 3
 _ENDS = ((1.0, None),)
 _MOVES = {
     (0, 0): ((0.7, 1), (0.3, 0)),
-    (0, 1): ((0.6, None), (0.4, 1)),
+    (1, 0): ((0.6, None), (0.4, 1)),
     (1, 1): ((1.0, 0),),
 }
 
@@ -134,7 +134,7 @@ def check_gradient(
     ...         return returns / 2
     >>> report = check_gradient(baseline=Half(), tolerance=None)
     >>> round(report.relative_error, 9), report.trajectories, report.batches
-    (0.5, 14, 196)
+    (0.5, 11, 121)
     >>> check_gradient(baseline=Half())
     Traceback (most recent call last):
         ...
@@ -210,7 +210,7 @@ class _Enumeration:
                 "log_prob of the head, or at `actions` if some were left out."
             )
         likelihoods = self.likelihoods(probs).numpy()
-        before = [variable.numpy() for variable in self.changing]
+        before = [tf.constant(variable.numpy()) for variable in self.changing]
         start, total, batches = self.flat(self.compared), 0.0, 0
         for times, batch in self._batches(batch_size):
             self.agent.update(_columns(self.record, batch))

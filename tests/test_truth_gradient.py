@@ -1,0 +1,372 @@
+"""The expected update is the gradient it claims to be: all episodes, nothing sampled."""
+
+import functools
+import pathlib
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_heads
+
+from tf_reinforce import baselines, heads, testing
+
+DOCUMENT = pathlib.Path(__file__).parent.parent / "docs" / "correctness.md"
+
+UNBIASED = [
+    dict(gamma=1.0, discount_states=False),
+    dict(gamma=1.0, discount_states=True),
+    dict(gamma=1.0, returns="whole"),
+    dict(gamma=0.9, discount_states=True),
+    dict(gamma=0.9, returns="whole"),
+    dict(gamma=0.5, discount_states=True),
+    dict(gamma=0.5, returns="whole", discount_states=False),
+]
+BASELINES = [None, "leave_one_out", "value"]
+
+
+def critic(optimizer=None):
+    """An arbitrary value of the state, with an optimizer that really moves it."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="float64")])
+    model.set_weights([np.array([[1.7], [-0.6]]), np.array([0.4])])
+    return baselines.Value(model, optimizer or keras.optimizers.Adam(0.3))
+
+
+@functools.cache
+def enumeration(baseline="leave_one_out", horizon=3, seed=0, **settings):
+    """One traced agent for every batch size."""
+    baseline = critic() if baseline == "value" else baseline
+    return testing._Enumeration(None, baseline, None, seed, settings, horizon)
+
+
+def named(settings):
+    return "-".join(f"{key}={value}" for key, value in settings.items())
+
+
+# What is unbiased
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("settings", UNBIASED, ids=named)
+def test_the_expected_update_is_the_gradient(settings, baseline, batch_size):
+    report = enumeration(baseline, **settings).check(batch_size, tolerance=1e-9)
+    assert report.error <= 1e-9
+    assert report.cosine == pytest.approx(1, abs=1e-12)
+    assert np.abs(report.exact).max() > 0.1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_it_is_the_gradient_for_any_weights(seed):
+    testing.check_gradient(seed=seed)
+
+
+class Cautious(baselines.Baseline):
+    """The return of the episode before, in the order of the batch: not its own."""
+
+    def estimate(self, returns, valid, values):
+        return tf.where(valid, tf.roll(returns, 1, axis=1), 0.0)
+
+
+@pytest.mark.parametrize(
+    "baseline, options",
+    [
+        (baselines.Value, {}),
+        (baselines.Value, {"normalize_observations": True}),
+        (Cautious, {}),
+        (Cautious, {"returns": "whole"}),
+    ],
+)
+def test_a_baseline_that_sees_no_return_of_its_own_changes_nothing(baseline, options):
+    """`Value()` shares the policy's model; `Cautious` needs every order of a batch."""
+    report = testing.check_gradient(baseline=baseline(), **options)
+    assert report.batches == (66 if baseline is baselines.Value else 11**2)
+
+
+@pytest.mark.parametrize(
+    "head, actions, count",
+    [
+        (heads.Categorical(3, start=4, dtype="float64"), None, 18),
+        (toy_heads.Switches(2, dtype="float64"), None, 25),
+        (toy_heads.Switches(1, dtype="float64"), [[1], [0]], 11),
+        (toy_heads.Counts(2, trials=2, dtype="float64"), None, 18),
+        (toy_heads.Tempered(2, dtype="float64"), None, 11),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_heads_of_one_s_own_are_followed_too(head, actions, count):
+    report = testing.check_gradient(head, actions=actions)
+    assert report.trajectories == count
+    weights = 3 * head.outputs_size + len(head.trainable_variables)
+    assert report.exact.shape == report.expected.shape == (weights,)
+    assert np.abs(report.exact).min() > 1e-3
+
+
+def test_a_heads_own_weights_and_a_critic_are_as_they_were_before():
+    head, baseline = toy_heads.Tempered(2, dtype="float64"), critic()
+    head.build((None, 2))
+    before = head.log_temperature.numpy()
+    testing.check_gradient(head, baseline, batch_size=1)
+    assert head.log_temperature.numpy() == before
+    np.testing.assert_array_equal(baseline.model.get_weights()[0], [[1.7], [-0.6]])
+    assert baseline.optimizer.iterations.numpy() == 0
+
+
+# The other side of the comparison
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9, 0.5])
+def test_the_exact_gradient_is_the_slope_of_the_expected_return(gamma):
+    """A recursion over the states, in NumPy, and its central differences."""
+    policy = enumeration(gamma=gamma, discount_states=True).agent.policy
+    weights = np.concatenate([w.ravel() for w in policy.get_weights()])
+
+    def value(probs, state, steps):
+        total = 0.0
+        for action in (0, 1):
+            worth = (-1) ** action * (1 + state + action / 2)
+            moves = testing._MOVES.get((state, action), testing._ENDS)
+            for chance, following in moves:
+                if following is not None and steps > 1:
+                    worth += gamma * chance * value(probs, following, steps - 1)
+            total += probs[state, action] * worth
+        return total
+
+    def objective(weights):
+        odds = np.exp(weights[:4].reshape(2, 2) + weights[4:])
+        return value(odds / odds.sum(axis=1, keepdims=True), 0, 3)
+
+    steps = 1e-5 * np.eye(6)
+    slopes = [(objective(weights + s) - objective(weights - s)) / 2e-5 for s in steps]
+    exact = enumeration(gamma=gamma, discount_states=True).exact()
+    np.testing.assert_allclose(exact, slopes, atol=1e-9)
+
+
+@pytest.mark.parametrize("horizon, count", [(1, 2), (2, 5), (3, 11)])
+def test_the_trajectories_are_all_there_are(horizon, count):
+    task = enumeration(horizon=horizon)
+    likelihoods = task.likelihoods(task.probabilities()).numpy()
+    assert likelihoods.shape == (count,)
+    assert likelihoods.min() > 0
+    assert likelihoods.sum() == pytest.approx(1, abs=1e-14)
+    happened = {(len(s), *s.ravel().tolist()) for s in task.steps}
+    assert len(happened) == count
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_the_batches_are_all_there_are(batch_size, ordered):
+    task = enumeration(Cautious() if ordered else None, horizon=2)
+    batches = list(task._batches(batch_size))
+    assert sum(times for times, _ in batches) == 5**batch_size
+    assert len({tuple(batch) for _, batch in batches}) == len(batches)
+
+
+# What is biased, and by how much
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_the_batch_mean_shrinks_one_step_episodes_by_its_own_share(batch_size):
+    report = enumeration("mean", horizon=1).check(batch_size, None)
+    share = (batch_size - 1) / batch_size
+    np.testing.assert_allclose(report.expected, share * report.exact, atol=1e-14)
+
+
+def test_scaling_leaves_of_one_reward_alone_its_sign():
+    """E[Δw] = ∇ Σ π(a) r(a) / (|r(a)| + ε) for batches of one one-step episode."""
+    task = enumeration(None, horizon=1, scale_advantages="batch")
+    expected, _ = task.expected(1)
+    sizes = np.abs(task.returns)
+    task.returns = task.returns / (sizes + 1e-8 + 1e-12 * sizes)
+    np.testing.assert_allclose(expected, task.exact(), atol=1e-14)
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.5, 0.0])
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_without_the_state_weighting_each_step_counts_as_the_first(baseline, gamma):
+    """E[Δw] = Σₜ γ⁻ᵗ ∂J/∂w where only the choice at step t depends on w.
+
+    The powers of γ are taken out before they are divided by.
+    """
+    task = enumeration(baseline, gamma=gamma, discount_states=False)
+    rewards = np.nan_to_num(task.record.rewards)
+    total = 0.0
+    for step in range(3):
+        later = gamma ** np.arange(3 - step) @ rewards[step:]
+        with tf.GradientTape() as tape:
+            probs = task.probabilities()
+            here = np.arange(3)[:, None, None] == step
+            likelihoods = task.likelihoods(tf.where(here, probs, tf.stop_gradient(probs)))
+            objective = tf.reduce_sum(likelihoods * later)
+        total += task.flat(tape.gradient(objective, task.compared))
+    report = task.check(2, None)
+    np.testing.assert_allclose(report.expected, total, atol=1e-13)
+    assert report.error > 1e-2
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("coef", [0.1, 1.0])
+def test_the_entropy_bonus_adds_the_slopes_of_the_visited_entropies(coef, batch_size):
+    task = enumeration(entropy_coef=coef)
+    likelihoods = task.likelihoods(task.probabilities()).numpy()
+    visits = np.zeros(2)
+    for likelihood, steps in zip(likelihoods, task.steps, strict=True):
+        visits += likelihood * np.bincount(steps[:, 0], minlength=2)
+    with tf.GradientTape() as tape:
+        probs = task.probabilities()
+        entropies = -tf.reduce_sum(probs * tf.math.log(probs), axis=1)
+        bonus = tf.reduce_sum(visits * entropies)
+    slopes = task.flat(tape.gradient(bonus, task.compared))
+    report = task.check(batch_size, None)
+    np.testing.assert_allclose(report.expected, report.exact + coef * slopes, atol=1e-13)
+
+
+BIASED = [
+    dict(discount_states=False),
+    dict(baseline="mean"),
+    dict(scale_advantages="batch"),
+    dict(scale_advantages="batch", baseline="mean"),
+    dict(baseline="value", gae_lambda=0.5),
+    dict(entropy_coef=0.01),
+]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("options", BIASED, ids=named)
+def test_what_is_called_biased_is_biased(options, batch_size):
+    assert enumeration(**options).check(batch_size, None).error > 1e-3
+
+
+def test_a_bias_is_an_error_unless_it_is_asked_for():
+    message = "Expected: .* within 1e-09. Received: .*'discount_states': False"
+    with pytest.raises(AssertionError, match=message):
+        testing.check_gradient(discount_states=False)
+    report = testing.check_gradient(discount_states=False, tolerance=None)
+    testing.check_gradient(discount_states=False, tolerance=report.error)
+
+
+def rows():
+    """(options, relative bias, cosine) from the document."""
+    section = DOCUMENT.read_text().split("## The estimator, exactly")[1].split("\n## ")[0]
+    return re.findall(r"^\| `(.*?)` \| (\S+) \| (\S+) \|$", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize("options, bias, cosine", rows())
+def test_the_documented_biases_are_the_computed_ones(options, bias, cosine):
+    options = eval(f"dict({options})")
+    batch_size = options.pop("batch_size", 2)
+    report = enumeration(**options).check(batch_size, None)
+    assert f"{report.relative_error:.3f}" == bias
+    assert f"{report.cosine:.4f}" == cosine
+
+
+def test_the_document_lists_every_bias():
+    listed = [eval(f"dict({options})") for options, _, _ in rows()]
+    for options in BIASED:
+        assert any(options.items() <= row.items() for row in listed), options
+
+
+# What is found out
+
+
+class Greedy(baselines.Baseline):
+    """Half of its own return."""
+
+    def estimate(self, returns, valid, values):
+        return returns / 2
+
+
+class Whole(baselines.Baseline):
+    """All of its own return: nothing is left to learn from."""
+
+    def estimate(self, returns, valid, values):
+        return returns
+
+
+class Best(baselines.Baseline):
+    """The best return of the batch, its own included."""
+
+    def estimate(self, returns, valid, values):
+        best = tf.reduce_max(returns, axis=1, keepdims=True)
+        return tf.where(valid, best, 0.0)
+
+
+@pytest.mark.parametrize("baseline", [Greedy, Whole, Best])
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_baseline_that_sees_its_own_return_is_found_out(baseline, batch_size):
+    with pytest.raises(AssertionError, match="whether the baseline sees the return"):
+        testing.check_gradient(baseline=baseline(), batch_size=batch_size)
+
+
+def test_what_learns_nothing_has_no_direction():
+    report = testing.check_gradient(baseline=Whole(), batch_size=1, tolerance=None)
+    assert np.isnan(report.cosine)
+    assert report.relative_error == 1
+    assert not report.expected.any()
+
+
+class Halved(heads.Categorical):
+    """log_prob is half of what it should be."""
+
+    def distribution(self, outputs):
+        return Scaled(super().distribution(outputs))
+
+
+class Scaled:
+    def __init__(self, actions):
+        self.actions = actions
+        self.entropy = actions.entropy
+
+    def log_prob(self, actions):
+        return self.actions.log_prob(actions) / 2
+
+
+class Stopped(heads.Categorical):
+    """The probabilities are right; the gradient of their normaliser is missing."""
+
+    def distribution(self, outputs):
+        total = tf.stop_gradient(tf.reduce_logsumexp(outputs, axis=-1, keepdims=True))
+        return Looked(outputs - total)
+
+
+class Looked:
+    def __init__(self, log_probs):
+        self.log_probs = log_probs
+
+    def log_prob(self, actions):
+        return tf.gather(self.log_probs, actions, axis=-1, batch_dims=1)
+
+    def entropy(self):
+        return -tf.reduce_sum(tf.exp(self.log_probs) * self.log_probs, axis=-1)
+
+
+@pytest.mark.parametrize("head, message", [(Halved, "must sum to 1"), (Stopped, "whole")])
+def test_a_head_whose_log_probability_is_wrong_is_found_out(head, message):
+    with pytest.raises(AssertionError, match=message):
+        testing.check_gradient(head(2, dtype="float64"))
+
+
+def test_an_action_left_out_is_missed():
+    with pytest.raises(AssertionError, match="some were left out"):
+        testing.check_gradient(heads.Categorical(3, dtype="float64"), actions=[0, 2])
+
+
+@pytest.mark.parametrize(
+    "head, options, message",
+    [
+        (None, {"batch_size": 4}, "must be 1, 2 or 3.*Received: batch_size=4"),
+        (None, {"batch_size": 0}, "Received: batch_size=0"),
+        (None, {"batch_size": 1.5}, "Received: batch_size=1.5"),
+        (None, {"lambda_": 0.9}, r"must be options of Reinforce.*\['lambda_'\]"),
+        (None, {"gamma": 2.0}, "Received: gamma=2.0"),
+        (None, {"baseline": "median"}, "Received: baseline='median'"),
+        (None, {"actions": [0, 2]}, "Received: 2, which `head.possible` refuses"),
+        (heads.Gaussian(1, dtype="float64"), {}, "Use `check_head`"),
+        (toy_heads.Tempered(2), {}, "Received: t of type float32|type float32"),
+        (toy_heads.Switches(3, dtype="float64"), {"batch_size": 3}, "smaller head"),
+    ],
+)
+def test_what_cannot_be_enumerated_is_refused(head, options, message):
+    with pytest.raises(ValueError, match=message):
+        testing.check_gradient(head, **options)
