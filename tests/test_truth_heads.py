@@ -280,6 +280,14 @@ class Endless(heads.Categorical):
         return actions >= 0
 
 
+class Cauchy(heads.Gaussian):
+    """Draws from what nobody offers."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.noise = heads.Noise("cauchy", (size,))
+
+
 class Nowhere(toy_heads.Switches):
     """Never zero: counting from zero finds nothing."""
 
@@ -299,6 +307,9 @@ def test_what_cannot_be_counted_is_refused(head):
         (heads.Gaussian(3), {}, "must draw one or two numbers"),
         (heads.Gaussian(1), {"actions": [[0.0]]}, "are for heads with whole-number"),
         (heads.Categorical(3), {"outputs": np.zeros((2, 4))}, "puts out 3 numbers"),
+        (heads.Categorical(3), {"outputs": np.zeros((0, 3))}, "one or more rows"),
+        (heads.Categorical(2), {"outputs": [[0, np.nan]]}, "finite numbers"),
+        (Cauchy(1), {}, "must be one of .*'normal'.*Received: head.noise.kind='cauchy'"),
         (heads.Categorical(3), {"actions": [0, 1, 3]}, "Received: 3, which"),
         (heads.Categorical(3), {"actions": [0.0, 1.0]}, "must be of type int64"),
         (heads.Categorical(3), {"actions": [[0], [1]]}, r"Received: shape \(2, 1\)"),

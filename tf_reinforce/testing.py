@@ -4,6 +4,7 @@
 follow, `check_head` a head with the definition of a distribution.
 """
 
+import abc
 import collections
 import inspect
 import itertools
@@ -197,7 +198,10 @@ class _Enumeration:
         with tf.GradientTape() as tape:
             likelihoods = self.likelihoods(self.probabilities())
             objective = tf.reduce_sum(likelihoods * self.returns)
-        return self.flat(tape.gradient(objective, self.compared))
+        zero = tf.UnconnectedGradients.ZERO
+        return self.flat(
+            tape.gradient(objective, self.compared, unconnected_gradients=zero)
+        )
 
     def expected(self, batch_size):
         """E[Δw], flat: the updates of all batches, by their probability; their number."""
@@ -246,7 +250,7 @@ class _Enumeration:
 
     def flat(self, values):
         """One float64 vector from gradients or weights."""
-        return np.concatenate([np.ravel(value) for value in values])
+        return np.concatenate([value.numpy().ravel() for value in values])
 
     def _batches(self, batch_size):
         """(how many orders it stands for, indices of trajectories) of every batch."""
@@ -426,7 +430,7 @@ def _counted(head):
     """
     ranges, size = [], math.prod(head.action_shape)
     for place in range(size):
-        alone = np.zeros((_MOST_ACTIONS + 1, size), head.action_dtype)
+        alone = np.zeros((_MOST_ACTIONS + 1, size), "int64")
         alone[:, place] = np.arange(_MOST_ACTIONS + 1)
         accepted = _possible(head, alone.reshape(-1, *head.action_shape))
         ranges.append(1 + max(np.flatnonzero(accepted), default=-1))
@@ -498,6 +502,12 @@ def check_head(head, outputs=None, *, actions=None, seed=0):
         outputs = rng.normal(size=(3, head.outputs_size))
     outputs = np.asarray(outputs, "float64")
     head.check_outputs(outputs.shape)
+    if not len(outputs) or not np.isfinite(outputs).all():
+        raise ValueError(
+            "`outputs` must be one or more rows of finite numbers. "
+            f"Received: outputs={outputs.tolist()}"
+        )
+    arguments.one_of("head.noise.kind", head.noise.kind, ("uniform", "normal"))
     if _is_whole(head):
         actions = _raw_actions(head, actions)
     elif actions is not None:
@@ -520,7 +530,7 @@ def check_head(head, outputs=None, *, actions=None, seed=0):
     return report
 
 
-class _Weighed:
+class _Weighed(abc.ABC):
     """A head at one row of outputs: many raw actions, each with its probability."""
 
     def __init__(self, head, row, actions, measure, rng):
@@ -558,8 +568,17 @@ class _Weighed:
         yield "entropy", _far(entropy, -self.expectation(self.log_probs))
         yield "mode", self.mode_error()
 
+    @abc.abstractmethod
+    def sample_error(self):
+        """How far draws are from the distribution, in standard errors."""
+
+    @abc.abstractmethod
     def more_errors(self):
-        return ()
+        """(property, error) that only one kind of action has."""
+
+    @abc.abstractmethod
+    def mode_error(self):
+        """By how much the log-probability of some action exceeds that of the mode."""
 
     def draws(self):
         """`[20000, …]` raw actions from fresh noise."""
@@ -616,6 +635,9 @@ class _Enumerated(_Weighed):
         # One draw besides: the frequency of what hardly ever happens is not normal.
         spread = np.sqrt(_DRAWS * self.probs * (1 - self.probs)) + 1 / 6
         return np.max(np.abs(found - _DRAWS * self.probs) / spread)
+
+    def more_errors(self):
+        return ()
 
     def mode_error(self):
         mode = self.head.mode(self.outputs(1)).numpy()
