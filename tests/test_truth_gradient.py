@@ -40,6 +40,13 @@ def enumeration(baseline="leave_one_out", horizon=3, seed=0, **settings):
     return testing._Enumeration(None, baseline, None, seed, settings, horizon)
 
 
+@functools.cache
+def reports(baseline, **settings):
+    """At once: between two tests TensorFlow forgets what it has compiled."""
+    task = enumeration(baseline, **settings)
+    return {size: task.check(size, tolerance=None) for size in (1, 2, 3)}
+
+
 def named(settings):
     return "-".join(f"{key}={value}" for key, value in settings.items())
 
@@ -51,7 +58,7 @@ def named(settings):
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("settings", UNBIASED, ids=named)
 def test_the_expected_update_is_the_gradient(settings, baseline, batch_size):
-    report = enumeration(baseline, **settings).check(batch_size, tolerance=1e-9)
+    report = reports(baseline, **settings)[batch_size]
     assert report.error <= 1e-9
     assert report.cosine == pytest.approx(1, abs=1e-12)
     assert np.abs(report.exact).max() > 0.1
@@ -182,8 +189,9 @@ def test_scaling_leaves_of_one_reward_alone_its_sign():
     np.testing.assert_allclose(expected, task.exact(), atol=1e-14)
 
 
-@pytest.mark.parametrize("gamma", [0.9, 0.5, 0.0])
-@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize(
+    "baseline, gamma", [(None, 0.9), ("leave_one_out", 0.5), ("value", 0.5), (None, 0.0)]
+)
 def test_without_the_state_weighting_each_step_counts_as_the_first(baseline, gamma):
     """E[Δw] = Σₜ γ⁻ᵗ ∂J/∂w where only the choice at step t depends on w.
 
@@ -232,12 +240,6 @@ BIASED = [
 ]
 
 
-@pytest.mark.parametrize("batch_size", [1, 2])
-@pytest.mark.parametrize("options", BIASED, ids=named)
-def test_what_is_called_biased_is_biased(options, batch_size):
-    assert enumeration(**options).check(batch_size, None).error > 1e-3
-
-
 def test_a_bias_is_an_error_unless_it_is_asked_for():
     message = "Expected: .* within 1e-09. Received: .*'discount_states': False"
     with pytest.raises(AssertionError, match=message):
@@ -257,6 +259,7 @@ def test_the_documented_biases_are_the_computed_ones(options, bias, cosine):
     options = eval(f"dict({options})")
     batch_size = options.pop("batch_size", 2)
     report = enumeration(**options).check(batch_size, None)
+    assert report.error > 1e-3
     assert f"{report.relative_error:.3f}" == bias
     assert f"{report.cosine:.4f}" == cosine
 

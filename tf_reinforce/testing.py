@@ -184,14 +184,15 @@ class _Enumeration:
 
     def likelihoods(self, probs):
         """`[M]`: the probability of each trajectory, from `[2, K]` or `[T, 2, K]`."""
-        rows = len(self.record.rewards)
-        probs = tf.broadcast_to(probs, [rows, _STATES, len(self.actions)])
-        found = []
-        for chance, steps in zip(self.chances, self.steps):
-            times = np.arange(len(steps))[:, None]
-            happened = tf.gather_nd(probs, np.concatenate([times, steps], axis=1))
-            found.append(chance * tf.reduce_prod(happened))
-        return tf.stack(found)
+        shape = [len(self.record.rewards), _STATES, len(self.actions)]
+        choices = np.full((len(self.steps), shape[0]), math.prod(shape))
+        for column, steps in enumerate(self.steps):
+            places = np.arange(len(steps)), *steps.T
+            choices[column, : len(steps)] = np.ravel_multi_index(places, shape)
+        # After its end a trajectory is certain: the last entry is a one.
+        flat = tf.reshape(tf.broadcast_to(probs, shape), [-1])
+        certain = tf.concat([flat, tf.ones([1], tf.float64)], axis=0)
+        return self.chances * tf.reduce_prod(tf.gather(certain, choices), axis=1)
 
     def exact(self):
         """∇J, flat: by differentiating the sum over the trajectories itself."""
