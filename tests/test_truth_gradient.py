@@ -97,7 +97,7 @@ def test_a_baseline_that_sees_no_return_of_its_own_changes_nothing(baseline, opt
         (heads.Categorical(3, start=4, dtype="float64"), None, 18),
         (toy_heads.Switches(2, dtype="float64"), None, 25),
         (toy_heads.Switches(1, dtype="float64"), [[1], [0]], 11),
-        (toy_heads.Counts(2, trials=2, dtype="float64"), None, 18),
+        (heads.Multinomial(2, trials=2, dtype="float64"), None, 18),
         (toy_heads.Tempered(2, dtype="float64"), None, 11),
     ],
     ids=lambda value: type(value).__name__,

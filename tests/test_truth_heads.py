@@ -18,7 +18,8 @@ HEADS = {
     "tempered": lambda: toy_heads.Tempered(4, dtype="float64"),
     "tempered-of-single-weights": lambda: toy_heads.Tempered(3),
     "switches": lambda: toy_heads.Switches(4),
-    "counts": lambda: toy_heads.Counts(3, trials=4),
+    "counts": lambda: heads.Multinomial(3, trials=4),
+    "counts-of-one": lambda: heads.Multinomial(4, trials=1),
     "gaussian": lambda: heads.Gaussian(1),
     "gaussian-narrow": lambda: heads.Gaussian(1, initial_scale=0.01, dtype="float64"),
     "gaussian-wide": lambda: heads.Gaussian(1, initial_scale=300.0, low=-1, high=1),
@@ -265,7 +266,7 @@ def test_an_action_left_out_is_missed():
     [
         (heads.Categorical(7), 7),
         (toy_heads.Switches(5), 32),
-        (toy_heads.Counts(3, trials=4), 15),
+        (heads.Multinomial(3, trials=4), 15),
     ],
 )
 def test_the_raw_actions_of_a_head_are_counted(head, count):

@@ -1,7 +1,6 @@
 """Small heads of one's own, each right in its own way."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -45,66 +44,6 @@ class Switches(Own):
 
     def possible(self, actions):
         return (actions >= 0) & (actions < 2)
-
-
-class Counts(Own):
-    """How often each of `size` actions is taken in `trials` trials; logits.
-
-    Whether a row is possible cannot be told from its entries alone.
-    """
-
-    action_dtype = "int32"
-
-    def __init__(self, size, trials, **kwargs):
-        super().__init__(**kwargs)
-        self.trials = trials
-        self.outputs_size = size
-        self.action_shape = (size,)
-        self.noise = heads.Noise("uniform", (trials, size))
-
-    def distribution(self, outputs):
-        logits = outputs - tf.reduce_logsumexp(outputs, axis=-1, keepdims=True)
-        return Enumerated(tfd.Multinomial(self.trials, logits=logits), self.rows())
-
-    def rows(self):
-        grid = np.indices([self.trials + 1] * self.outputs_size)
-        rows = grid.reshape(self.outputs_size, -1).T
-        return rows[self.possible(rows)]
-
-    def eligibility(self, outputs, actions):
-        return tf.cast(actions, outputs.dtype) - self.trials * tf.nn.softmax(outputs)
-
-    def sample(self, outputs, noise):
-        gumbel = outputs[..., None, :] - tf.math.log(-tf.math.log(noise))
-        chosen = tf.one_hot(tf.argmax(gumbel, -1), self.outputs_size, dtype=tf.int32)
-        return tf.reduce_sum(chosen, axis=-2)
-
-    def mode(self, outputs):
-        rows = self.rows()
-        best = [
-            rows[np.argmax(self.distribution(row).log_prob(rows.astype("float64")))]
-            for row in outputs
-        ]
-        return tf.constant(np.array(best), tf.int32)
-
-    def possible(self, actions):
-        return (actions >= 0).all(-1) & (actions.sum(-1) == self.trials)
-
-
-class Enumerated:
-    """A distribution over whole rows whose entropy is a sum over all of them."""
-
-    def __init__(self, actions, rows):
-        self.actions = actions
-        self.rows = rows
-
-    def log_prob(self, actions):
-        return self.actions.log_prob(tf.cast(actions, tf.float64))
-
-    def entropy(self):
-        rows = self.rows.reshape(len(self.rows), 1, -1)
-        log_probs = self.log_prob(rows)
-        return -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=0)
 
 
 class Tempered(heads.Categorical):
