@@ -11,6 +11,7 @@ import tensorflow as tf
 import toy_heads
 
 from tf_reinforce import baselines, heads, testing
+from tf_reinforce.testing import gradients
 
 DOCUMENT = pathlib.Path(__file__).parent.parent / "docs" / "correctness.md"
 
@@ -37,7 +38,7 @@ def critic(optimizer=None):
 def enumeration(baseline="leave_one_out", horizon=3, seed=0, **settings):
     """One traced agent for every batch size."""
     baseline = critic() if baseline == "value" else baseline
-    return testing._Enumeration(None, baseline, None, seed, settings, horizon)
+    return gradients._Enumeration(None, baseline, None, seed, settings, horizon)
 
 
 @functools.cache
@@ -133,7 +134,7 @@ def test_the_exact_gradient_is_the_slope_of_the_expected_return(gamma):
         total = 0.0
         for action in (0, 1):
             worth = (-1) ** action * (1 + state + action / 2)
-            moves = testing._MOVES.get((state, action), testing._ENDS)
+            moves = gradients._MOVES.get((state, action), gradients._ENDS)
             for chance, following in moves:
                 if following is not None and steps > 1:
                     worth += gamma * chance * value(probs, following, steps - 1)

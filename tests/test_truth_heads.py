@@ -10,6 +10,7 @@ import tensorflow_probability as tfp
 import toy_heads
 
 from tf_reinforce import heads, testing
+from tf_reinforce.testing import enumeration
 
 HEADS = {
     "categorical-2": lambda: heads.Categorical(2),
@@ -270,7 +271,7 @@ def test_an_action_left_out_is_missed():
     ],
 )
 def test_the_raw_actions_of_a_head_are_counted(head, count):
-    actions = testing._raw_actions(head)
+    actions = enumeration.raw_actions(head)
     assert actions.shape == (count, *head.action_shape)
     assert len(np.unique(actions, axis=0)) == count
     assert actions.dtype == head.action_dtype

@@ -1,0 +1,317 @@
+"""A head against the definition of a distribution."""
+
+import abc
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import arguments, heads
+from tf_reinforce.testing import enumeration
+
+_DRAWS = 20_000
+
+_TOLERANCES = {
+    "probabilities": 1e-9,
+    "eligibility": 1e-12,
+    "finite_differences": 1e-7,
+    "sample": 6.0,
+    "moments": 1e-9,
+    "expected_eligibility": 1e-9,
+    "entropy": 1e-9,
+    "mode": 1e-9,
+}
+_MEANINGS = {
+    "probabilities": "exp(log_prob) must sum, or integrate, to one over all raw actions. "
+    "Look at `distribution`, or at `actions` if some were left out.",
+    "eligibility": "`eligibility` must be the derivative of log_prob by the outputs, as "
+    "automatic differentiation finds it. Look at `eligibility`.",
+    "finite_differences": "`eligibility` must be the slope of log_prob by the outputs, "
+    "as central differences find it. Look for a gradient that log_prob stops.",
+    "sample": "`sample` must draw from `distribution`; the error counts standard errors. "
+    "Look at `sample`.",
+    "moments": "The first two moments of `sample` must be those of `distribution`. Look "
+    "at `sample`.",
+    "expected_eligibility": "The expectation of `eligibility` must be zero. Look whether "
+    "log_prob is normalised for all outputs, not for these alone.",
+    "entropy": "The distribution's entropy must be minus the expectation of log_prob. "
+    "Look at the `entropy` of `distribution`.",
+    "mode": "No raw action may be more likely than `mode`. Look at `mode`.",
+}
+
+
+def check_head(head, outputs=None, *, actions=None, seed=0):
+    """Proves that a head is the distribution it says it is.
+
+    All raw actions are enumerated, or, for a continuous head, integrated over. Checked
+    in this order, so that the first failure is the cause of later ones:
+
+    - `probabilities`: exp(log_prob) sums, or integrates, to one;
+    - `eligibility`: the closed form is what automatic differentiation of log_prob finds;
+    - `finite_differences`: and what central differences of log_prob find;
+    - `sample`: 20,000 draws, with noise from the seed, have the frequencies of all
+      actions (one draw more or less besides), or the first two moments, within six
+      standard errors;
+    - `moments`: continuous heads only, the same two moments without drawing;
+    - `expected_eligibility`: is zero;
+    - `entropy`: is the expectation of -log_prob;
+    - `mode`: no raw action is more likely.
+
+    Args:
+        head: `tfr.heads.Head`; built if it is not. Continuous heads must draw one or two
+            numbers from as many of noise, smoothly.
+        outputs: `[N, P]` a few rows of outputs. Defaults to three normal ones.
+        actions: `[K, …]` all raw actions of a head with whole-number actions. Defaults
+            to every array of whole numbers from 0 that `head.possible` accepts.
+        seed: Int, for the outputs and for the noise of the draws.
+
+    Returns:
+        Dict from the property to its largest error. Errors of numbers above 1 are
+        relative to these, the error of `sample` counts standard errors.
+
+    Raises:
+        AssertionError: naming the property, its error and what to look at.
+        ValueError: when an argument is not acceptable, or there is too much to count.
+
+    Example:
+
+    A head of your own that adds uniform noise where Gumbel's is needed:
+
+    >>> class Mine(heads.Categorical):
+    ...     def sample(self, outputs, noise):
+    ...         return self.mode(outputs + noise)
+    >>> check_head(Mine(3))
+    Traceback (most recent call last):
+        ...
+    AssertionError: `sample` of Categorical(3, start=0): `sample` must draw from...
+    >>> check_head(heads.Categorical(3))["entropy"] < 1e-9
+    True
+    """
+    arguments.instance("head", head, heads.Head)
+    if not head.built:
+        head.build((None, head.outputs_size))
+    rng = np.random.default_rng(seed)
+    if outputs is None:
+        outputs = rng.normal(size=(3, head.outputs_size))
+    outputs = np.asarray(outputs, "float64")
+    head.check_outputs(outputs.shape)
+    if not len(outputs) or not np.isfinite(outputs).all():
+        raise ValueError(
+            "`outputs` must be one or more rows of finite numbers. "
+            f"Received: outputs={outputs.tolist()}"
+        )
+    arguments.one_of("head.noise.kind", head.noise.kind, ("uniform", "normal"))
+    if enumeration.is_whole(head):
+        actions = enumeration.raw_actions(head, actions)
+    elif actions is not None:
+        raise ValueError(
+            "`actions` are for heads with whole-number actions; those of a continuous "
+            f"head are integrated over. Received: actions for {head!r}"
+        )
+    report = {}
+    for row in outputs:
+        check = _Enumerated if enumeration.is_whole(head) else _Integrated
+        for name, error in check(head, row, actions, rng).errors():
+            error = float(error)
+            if not error <= _TOLERANCES[name]:
+                raise AssertionError(
+                    f"`{name}` of {head!r}: {_MEANINGS[name]} Expected: an error of at "
+                    f"most {_TOLERANCES[name]:g}. Received: {error:.6g} for the outputs "
+                    f"{row.tolist()}"
+                )
+            report[name] = max(error, report.get(name, 0.0))
+    return report
+
+
+class _Weighed(abc.ABC):
+    """A head at one row of outputs: many raw actions, each with its probability."""
+
+    def __init__(self, head, row, actions, measure, rng):
+        self.head = head
+        self.row = row
+        self.actions = actions
+        self.rng = rng
+        self.log_probs, self.slopes = self._differentiated()
+        counts = measure > 0  # where it is zero, log_prob may be anything
+        weights = np.exp(self.log_probs) * measure
+        self.probs = np.where(counts, weights, 0.0)
+
+    def outputs(self, count, row=None):
+        """The row, `count` times."""
+        return tf.constant(np.tile(self.row if row is None else row, (count, 1)))
+
+    def expectation(self, values):
+        """E[f(a)] from `[N, …]` values f(a), where the probability is not zero."""
+        probs = self.probs.reshape(-1, *[1] * (np.ndim(values) - 1))
+        return np.sum(probs * np.where(probs > 0, values, 0.0), axis=0)
+
+    def errors(self):
+        """(property, error), in the order in which they are to be believed."""
+        yield "probabilities", abs(self.probs.sum() - 1)
+        count = len(self.actions)
+        closed = self.head.eligibility(self.outputs(count), self.actions).numpy()
+        yield "eligibility", _far(closed, self.slopes)
+        # Differences of actions that never happen would be rounding alone.
+        near = self.log_probs > self.log_probs.max() - 20
+        yield "finite_differences", _far(closed[near], self._differences(near))
+        yield "sample", self.sample_error()
+        yield from self.more_errors()
+        yield "expected_eligibility", np.abs(self.expectation(closed)).max()
+        entropy = self.head.distribution(self.outputs(1)).entropy().numpy()
+        yield "entropy", _far(entropy, -self.expectation(self.log_probs))
+        yield "mode", self.mode_error()
+
+    @abc.abstractmethod
+    def sample_error(self):
+        """How far draws are from the distribution, in standard errors."""
+
+    @abc.abstractmethod
+    def more_errors(self):
+        """(property, error) that only one kind of action has."""
+
+    @abc.abstractmethod
+    def mode_error(self):
+        """By how much the log-probability of some action exceeds that of the mode."""
+
+    def draws(self):
+        """`[20000, …]` raw actions from fresh noise."""
+        kind, shape = self.head.noise
+        draw = {"uniform": self.rng.random, "normal": self.rng.standard_normal}[kind]
+        noise = tf.constant(draw((_DRAWS, *shape)))
+        return self.head.sample(self.outputs(_DRAWS), noise).numpy()
+
+    def log_prob(self, actions, row=None):
+        """`[N]` for `[N, …]` raw actions, at this row of outputs or another."""
+        outputs = self.outputs(len(actions), row)
+        return self.head.distribution(outputs).log_prob(actions).numpy()
+
+    def _differentiated(self):
+        count = len(self.actions)
+        outputs = self.outputs(count)
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            log_probs = self.head.distribution(outputs).log_prob(self.actions)
+        if log_probs.shape != (count,) or log_probs.dtype != tf.float64:
+            raise AssertionError(
+                f"`log_prob` of {self.head!r} must give one number per action in the "
+                f"type of the outputs. Expected: shape {(count,)} of float64. Received: "
+                f"shape {tuple(log_probs.shape)} of {log_probs.dtype.name}. Look at the "
+                "event shape of `distribution`."
+            )
+        zero = tf.UnconnectedGradients.ZERO
+        slopes = tape.gradient(log_probs, outputs, unconnected_gradients=zero)
+        return log_probs.numpy(), slopes.numpy()
+
+    def _differences(self, near, step=1e-5):
+        columns = []
+        for shift in step * np.eye(len(self.row)):
+            above = self.log_prob(self.actions[near], self.row + shift)
+            below = self.log_prob(self.actions[near], self.row - shift)
+            columns.append((above - below) / (2 * step))
+        return np.stack(columns, axis=1)
+
+
+class _Enumerated(_Weighed):
+    """Whole-number actions: there are so many and no more."""
+
+    def __init__(self, head, row, actions, rng):
+        super().__init__(head, row, actions, np.ones(len(actions)), rng)
+
+    def sample_error(self):
+        count = len(self.actions)
+        both = np.concatenate([self.actions, self.draws()]).reshape(count + _DRAWS, -1)
+        _, places = np.unique(both, axis=0, return_inverse=True)
+        known, drawn = places.ravel()[:count], places.ravel()[count:]
+        if not np.isin(drawn, known).all():
+            return math.inf
+        found = np.bincount(drawn, minlength=places.max() + 1)[known]
+        # One draw besides: the frequency of what hardly ever happens is not normal.
+        spread = np.sqrt(_DRAWS * self.probs * (1 - self.probs)) + 1 / 6
+        return np.max(np.abs(found - _DRAWS * self.probs) / spread)
+
+    def more_errors(self):
+        return ()
+
+    def mode_error(self):
+        mode = self.head.mode(self.outputs(1)).numpy()
+        if not enumeration.possible(self.head, mode).all():
+            return math.inf
+        return max(self.log_probs.max() - self.log_prob(mode)[0], 0.0)
+
+
+class _Integrated(_Weighed):
+    """Real actions: the trapezoid rule along the noise that makes them.
+
+        ∫ f(a) da = ∫ f(a(z)) |da/dz| dz
+
+    Any smooth `sample` may carry the integral, also one from another distribution; the
+    error falls exponentially with the number of points.
+    """
+
+    def __init__(self, head, row, _, rng):
+        size = math.prod(head.action_shape)
+        if size > 2 or math.prod(head.noise.shape) != size:
+            raise ValueError(
+                "A continuous head must draw one or two numbers from as many of noise. "
+                f"Received: {head!r} with actions of shape {head.action_shape} and noise "
+                f"of shape {head.noise.shape}. Take a smaller head of the same kind."
+            )
+        axis = np.linspace(-16.0, 16.0, 257)
+        grid = np.stack(np.meshgrid(*[axis] * size, indexing="ij"), axis=-1)
+        grid = tf.constant(grid.reshape(-1, size))
+        outputs = tf.constant(np.tile(row, (len(grid), 1)))
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(grid)
+            noise = tf.reshape(_noise(grid, head.noise.kind), [-1, *head.noise.shape])
+            actions = head.sample(outputs, noise)
+            flat = tf.reshape(actions, [-1, size])
+            parts = [flat[:, place] for place in range(size)]
+        slopes = [tape.gradient(part, grid) for part in parts]
+        if any(slope is None for slope in slopes):
+            raise AssertionError(
+                f"`sample` of {head!r}: every number of a continuous action must follow "
+                "the noise smoothly. Received: one that does not follow it at all."
+            )
+        cell = (axis[1] - axis[0]) ** size
+        density = np.exp(-(grid.numpy() ** 2) / 2) / math.sqrt(2 * math.pi)
+        self.chances = cell * density.prod(axis=1)
+        measure = cell * np.abs(np.linalg.det(np.stack(slopes, axis=1)))
+        super().__init__(head, row, actions.numpy(), measure, rng)
+
+    def powers(self, actions):
+        """`[N, …]`: the action and its square."""
+        flat = actions.reshape(len(actions), -1)
+        return np.concatenate([flat, flat**2], axis=1)
+
+    def sample_error(self):
+        powers = self.powers(self.actions)
+        moments = self.expectation(powers)
+        spread = np.sqrt(self.expectation((powers - moments) ** 2) / _DRAWS)
+        found = self.powers(self.draws()).mean(axis=0)
+        return np.max(np.abs(found - moments) / spread)
+
+    def more_errors(self):
+        powers = self.powers(self.actions)
+        yield "moments", _far(self.chances @ powers, self.expectation(powers))
+
+    def mode_error(self):
+        mode = self.head.mode(self.outputs(1)).numpy()
+        steps = np.eye(mode.size).reshape(-1, *mode.shape[1:])
+        sizes = [sign * 10.0**-k for k in range(5) for sign in (-1, 1)]
+        around = np.concatenate([mode + size * steps for size in sizes])
+        rivals = np.append(self.log_probs, self.log_prob(around))
+        return max(np.nanmax(rivals) - self.log_prob(mode)[0], 0.0)
+
+
+def _noise(grid, kind):
+    """Noise of a kind from points of the real line, where it would be normal."""
+    if kind == "normal":
+        return grid
+    below_one = np.nextafter(1.0, 0.0)
+    return tf.minimum(tf.math.erfc(-grid / math.sqrt(2)) / 2, below_one)
+
+
+def _far(found, reference):
+    """The largest difference; of numbers above 1, relative to the largest."""
+    scale = max(1.0, np.max(np.abs(reference)))
+    return float(np.max(np.abs(found - reference)) / scale)

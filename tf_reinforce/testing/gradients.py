@@ -1,0 +1,357 @@
+"""The expected update of an agent against the gradient it claims to follow."""
+
+import collections
+import inspect
+import itertools
+import math
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import agent as agents
+from tf_reinforce import arguments, baselines, heads
+from tf_reinforce import episodes as records
+from tf_reinforce.testing import enumeration
+
+_MOST_BATCHES = 20_000
+
+# A small task: (chance, next state) by state and action; `None` ends the episode, and so
+# does every action that is not named here.
+_STATES, _HORIZON = 2, 3
+_ENDS = ((1.0, None),)
+_MOVES = {
+    (0, 0): ((0.7, 1), (0.3, 0)),
+    (1, 0): ((0.6, None), (0.4, 1)),
+    (1, 1): ((1.0, 0),),
+}
+
+# These treat all episodes of a batch alike, so their order need not be enumerated.
+_ORDERLESS = (
+    baselines.Nothing,
+    baselines.LeaveOneOut,
+    baselines.Mean,
+    baselines.Value,
+)
+
+
+class GradientReport(NamedTuple):
+    """What `check_gradient` found; all gradients ascend the objective."""
+
+    expected: np.ndarray  # [W] float64, expectation of the update over all batches
+    exact: np.ndarray  # [W] float64, gradient of the expected discounted return
+    error: float  # the largest difference between the two
+    relative_error: float  # length of the difference over the length of `exact`
+    cosine: float  # of the angle between the two; NaN where one of them is zero
+    trajectories: int  # that the task has
+    batches: int  # that were enumerated, one update each
+
+
+def check_gradient(
+    head=None,
+    baseline="leave_one_out",
+    *,
+    batch_size=2,
+    actions=None,
+    tolerance=1e-9,
+    seed=0,
+    **settings,
+):
+    """Proves that the expected update is the gradient of the expected return.
+
+        E[Δw] = ∇ Σ_τ P(τ; w) Σₜ γᵗ rₜ
+
+    Every batch of `batch_size` episodes of a small task goes through `agent.update`;
+    the updates, each times the probability of its batch, are added up. The other side
+    is differentiated through the probabilities of the trajectories, without the
+    log-derivative trick. Nothing is sampled: an error of 1e-9 is a bias, not noise.
+
+    The task has two states, at most three steps, random moves, early endings, and
+    rewards for state and action. Observations are `[N, 2]`, one-hot; the policy is a
+    dense layer on them, all in float64.
+
+    Args:
+        head: `tfr.heads.Head` with whole-number actions, made with `dtype="float64"` if
+            it has weights; these are compared too. Defaults to `Categorical(2)`.
+        baseline: As for `Reinforce`. One of your own is tried with all orders of the
+            episodes. What it learns, and its optimizer, are put back after each update.
+        batch_size: Int, 1 to 3 episodes.
+        actions: `[K, …]` raw actions: all that the head can make. Defaults to every
+            array of whole numbers from 0 that `head.possible` accepts.
+        tolerance: Float, or `None` to report and accept any bias.
+        seed: Int, for the weights of the policy.
+        **settings: Options of `Reinforce`. `gamma` is 0.9 and `discount_states` True
+            unless given: with these the update claims to be unbiased.
+
+    Returns:
+        `GradientReport`.
+
+    Raises:
+        AssertionError: when the largest difference exceeds the tolerance, or the
+            probabilities of the actions do not sum to one.
+        ValueError: when an argument is not acceptable, or there is too much to count.
+
+    Example:
+
+    A baseline of your own that may not look at the return it is subtracted from:
+
+    >>> class Half(baselines.Baseline):
+    ...     def estimate(self, returns, valid, values):
+    ...         return returns / 2
+    >>> report = check_gradient(baseline=Half(), tolerance=None)
+    >>> round(report.relative_error, 9), report.trajectories, report.batches
+    (0.5, 11, 121)
+    >>> check_gradient(baseline=Half())
+    Traceback (most recent call last):
+        ...
+    AssertionError: The expected update is not the gradient of the expected return...
+    >>> check_gradient(baseline="leave_one_out").error < 1e-9
+    True
+    """
+    task = _Enumeration(head, baseline, actions, seed, settings)
+    return task.check(batch_size, tolerance)
+
+
+class _Enumeration:
+    """An agent on the task, and the sums over all that can happen to it.
+
+    One traced update serves every batch size.
+    """
+
+    def __init__(self, head, baseline, actions, seed, settings, horizon=_HORIZON):
+        self.settings = _known(settings)
+        head = _whole_head(head)
+        self.actions = enumeration.raw_actions(head, actions)
+        self.agent = _agent(head, baseline, seed, self.settings)
+        self.head = head
+        policy = self.agent.policy
+        # A value that shares the policy has weights too, which J does not depend on.
+        deciding = policy.get_layer("outputs").trainable_variables
+        self.compared = [*deciding, *head.trainable_variables]
+        _require_double(self.compared, head)
+        optimizer = getattr(self.agent.baseline, "optimizer", None)
+        learning = [] if optimizer is None else optimizer.variables
+        self.changing = [*self.agent.variables, *learning]
+        paths = list(_paths(0, len(self.actions), horizon))
+        self.chances = np.array([chance for chance, _ in paths])
+        self.steps = [np.array(steps) for _, steps in paths]
+        self.record = _record(self.steps, self.actions)
+        powers = self.agent.gamma ** np.arange(horizon)[:, None]
+        self.returns = np.nansum(powers * self.record.rewards, axis=0)
+
+    def probabilities(self):
+        """`[2, K]`: π(a|s), from the head's log-probabilities; gradients flow."""
+        count = len(self.actions)
+        outputs = tf.repeat(self.agent(np.eye(_STATES)), count, axis=0)
+        actions = np.concatenate([self.actions] * _STATES)
+        probs = tf.exp(self.head.distribution(outputs).log_prob(actions))
+        return tf.reshape(probs, [_STATES, count])
+
+    def likelihoods(self, probs):
+        """`[M]`: the probability of each trajectory, from `[2, K]` or `[T, 2, K]`."""
+        shape = [len(self.record.rewards), _STATES, len(self.actions)]
+        choices = np.full((len(self.steps), shape[0]), math.prod(shape))
+        for column, steps in enumerate(self.steps):
+            places = np.arange(len(steps)), *steps.T
+            choices[column, : len(steps)] = np.ravel_multi_index(places, shape)
+        # After its end a trajectory is certain: the last entry is a one.
+        flat = tf.reshape(tf.broadcast_to(probs, shape), [-1])
+        certain = tf.concat([flat, tf.ones([1], tf.float64)], axis=0)
+        return self.chances * tf.reduce_prod(tf.gather(certain, choices), axis=1)
+
+    def exact(self):
+        """∇J, flat: by differentiating the sum over the trajectories itself."""
+        with tf.GradientTape() as tape:
+            likelihoods = self.likelihoods(self.probabilities())
+            objective = tf.reduce_sum(likelihoods * self.returns)
+        zero = tf.UnconnectedGradients.ZERO
+        return self.flat(
+            tape.gradient(objective, self.compared, unconnected_gradients=zero)
+        )
+
+    def expected(self, batch_size):
+        """E[Δw], flat: the updates of all batches, by their probability; their number."""
+        probs = self.probabilities().numpy()
+        error = np.abs(probs.sum(axis=1) - 1).max()
+        if not error < 1e-9:
+            raise AssertionError(
+                f"The probabilities of all {len(self.actions)} raw actions must sum to 1 "
+                f"in each state. Received: {probs.sum(axis=1).tolist()}. Look at the "
+                "log_prob of the head, or at `actions` if some were left out."
+            )
+        likelihoods = self.likelihoods(probs).numpy()
+        before = [tf.constant(variable.numpy()) for variable in self.changing]
+        start, total, batches = self.flat(self.compared), 0.0, 0
+        for times, batch in self._batches(batch_size):
+            self.agent.update(_columns(self.record, batch))
+            change = self.flat(self.compared) - start
+            total += times * math.prod(likelihoods[batch]) * change
+            batches += 1
+            for variable, value in zip(self.changing, before):
+                variable.assign(value)
+        return total, batches
+
+    def check(self, batch_size, tolerance):
+        """The `GradientReport`, or an `AssertionError` that says what is wrong."""
+        if arguments.positive_int("batch_size", batch_size) > 3:
+            raise ValueError(
+                "`batch_size` must be 1, 2 or 3: all batches are enumerated. "
+                f"Received: batch_size={batch_size!r}"
+            )
+        exact = self.exact()
+        expected, batches = self.expected(batch_size)
+        norm = np.linalg.norm
+        report = GradientReport(
+            expected,
+            exact,
+            error=float(np.abs(expected - exact).max()),
+            relative_error=_ratio(norm(expected - exact), norm(exact)),
+            cosine=_ratio(expected @ exact, norm(expected) * norm(exact)),
+            trajectories=len(self.chances),
+            batches=batches,
+        )
+        if tolerance is not None and not report.error <= tolerance:
+            raise AssertionError(self._complaint(report, tolerance))
+        return report
+
+    def flat(self, values):
+        """One float64 vector from gradients or weights."""
+        return np.concatenate([value.numpy().ravel() for value in values])
+
+    def _batches(self, batch_size):
+        """(how many orders it stands for, indices of trajectories) of every batch."""
+        count = len(self.chances)
+        orderless = type(self.agent.baseline) in _ORDERLESS
+        size = math.comb(count + batch_size - 1, batch_size)
+        size = size if orderless else count**batch_size
+        if size > _MOST_BATCHES:
+            raise ValueError(
+                f"{len(self.actions)} actions make {count} trajectories and {size} "
+                f"batches of {batch_size}; at most {_MOST_BATCHES} are enumerated. Take "
+                "a smaller `batch_size`, or a smaller head of the same kind."
+            )
+        if not orderless:
+            for batch in itertools.product(range(count), repeat=batch_size):
+                yield 1, list(batch)
+            return
+        for batch in itertools.combinations_with_replacement(range(count), batch_size):
+            repeats = collections.Counter(batch).values()
+            orders = math.factorial(batch_size)
+            yield orders // math.prod(map(math.factorial, repeats)), list(batch)
+
+    def _complaint(self, report, tolerance):
+        owners = [[v.path] * int(np.prod(v.shape)) for v in self.compared]
+        worst = int(np.argmax(np.abs(report.expected - report.exact)))
+        return (
+            "The expected update is not the gradient of the expected return. Expected: "
+            f"{report.exact[worst]} for entry {worst} ({sum(owners, [])[worst]}), within "
+            f"{tolerance}. Received: {report.expected[worst]}. Over all "
+            f"{report.exact.size} weights the relative error is "
+            f"{report.relative_error:.3g} and the cosine {report.cosine:.6f}. Look "
+            "whether the baseline sees the return it is subtracted from, whether the "
+            "head's log_prob passes its whole gradient, and in docs/estimators.md "
+            f"whether these options are unbiased: {self.settings}"
+        )
+
+
+def _ratio(part, whole):
+    return float(part / whole) if whole else math.nan
+
+
+def _known(settings):
+    """The settings with our defaults, or an error that lists the options there are."""
+    parameters = inspect.signature(agents.Reinforce.__init__).parameters.values()
+    options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    options.remove("name")
+    unknown = sorted(set(settings) - set(options))
+    if unknown:
+        raise ValueError(
+            f"`settings` must be options of Reinforce, {options}. Received: {unknown}"
+        )
+    return {"gamma": 0.9, "discount_states": True, **settings}
+
+
+def _whole_head(head):
+    """The head, built, if its actions can be enumerated."""
+    if head is None:
+        head = heads.Categorical(2, dtype="float64")
+    arguments.instance("head", head, heads.Head)
+    if not enumeration.is_whole(head):
+        raise ValueError(
+            "`head` must make whole-number actions: the episodes are enumerated. "
+            f"Received: {head!r} with action_dtype={head.action_dtype!r}. Use "
+            "`check_head` for continuous heads."
+        )
+    if not head.built:
+        head.build((None, head.outputs_size))
+    return head
+
+
+def _agent(head, baseline, seed, settings):
+    """A float64 agent whose step of plain descent is the gradient itself."""
+    rng = np.random.default_rng(seed)
+    baseline = baselines.get(baseline)
+    inputs = keras.Input((_STATES,), dtype="float64")
+    sizes = {"outputs": head.outputs_size, "values": 1}
+    ends = {
+        name: keras.layers.Dense(size, name=name, dtype="float64")(inputs)
+        for name, size in sizes.items()
+    }
+    shared = baseline.values_states and baseline.model is None
+    policy = keras.Model(inputs, ends if shared else ends["outputs"])
+    for variable in policy.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape))
+    agent = agents.Reinforce(policy, head, baseline, **settings)
+    agent.compile(optimizer=keras.optimizers.SGD(1.0))
+    agent.build((None, _STATES))
+    return agent
+
+
+def _require_double(variables, head):
+    for variable in variables:
+        if variable.dtype != "float64":
+            raise ValueError(
+                f"The weights of {head!r} must be float64, so that an error is no "
+                f"rounding. Received: {variable.path} of type {variable.dtype}. Make "
+                'the head with `dtype="float64"`.'
+            )
+
+
+def _paths(state, actions, steps):
+    """(chance of the task's moves, ((state, action), …)) of every trajectory."""
+    for action in range(actions):
+        moves = _MOVES.get((state, action), _ENDS) if steps > 1 else _ENDS
+        for chance, following in moves:
+            rest = [(1.0, ())]
+            if following is not None:
+                rest = _paths(following, actions, steps - 1)
+            for later, path in rest:
+                yield chance * later, ((state, action), *path)
+
+
+def _record(trajectories, actions):
+    """All trajectories as one record; what never happened is NaN where it can be."""
+    rows, count = max(map(len, trajectories)), len(trajectories)
+    observations = np.zeros((rows + 1, count, _STATES))
+    chosen = np.zeros((rows, count, *actions.shape[1:]), actions.dtype)
+    rewards = np.full((rows, count), np.nan)
+    for column, steps in enumerate(trajectories):
+        for row, (state, action) in enumerate(steps):
+            observations[row, column, state] = 1.0
+            chosen[row, column] = actions[action]
+            rewards[row, column] = (-1) ** action * (1 + state + action / 2)
+    lengths = np.array([len(steps) for steps in trajectories], "int32")
+    return records.Episodes(
+        observations, chosen, rewards, lengths, np.ones(count, "bool")
+    )
+
+
+def _columns(record, batch):
+    return records.Episodes(
+        record.observations[:, batch],
+        record.actions[:, batch],
+        record.rewards[:, batch],
+        record.lengths[batch],
+        record.terminated[batch],
+    )
