@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ENV := CartPole-v1
 SEED := 0
 
-.PHONY: train test check format slow bench clean
+.PHONY: train test check format slow mutants bench clean
 
 train: $(VENV)/installed
 	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --export
@@ -27,6 +27,9 @@ format: $(VENV)/installed-dev
 
 slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow
+
+mutants: $(VENV)/installed-dev
+	$(BIN)/python tests/mutants/run.py
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/throughput.py

@@ -8,6 +8,8 @@ import keras
 import pytest
 import tensorflow as tf
 
+collect_ignore = ["mutants"]  # a program and its list, not tests
+
 
 @pytest.fixture(autouse=True)
 def fresh_world():

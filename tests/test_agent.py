@@ -428,6 +428,29 @@ def test_a_functional_policy_takes_a_dict_by_the_names_of_its_inputs():
 # Playing
 
 
+def test_training_draws_and_evaluation_takes_the_most_likely_action():
+    """Arm 1 has three chances of four; its return is 1. Six standard errors of 400."""
+    layer = keras.layers.Dense(
+        2,
+        kernel_initializer="zeros",
+        bias_initializer=lambda shape, dtype: np.log([1.0, 3.0]).astype(dtype),
+    )
+    agent = tfr.Reinforce(keras.Sequential([keras.Input((1,)), layer]))
+    agent.compile(optimizer=keras.optimizers.SGD(0.0))
+    history = fit(
+        agent, toys.Bandit, 1, episodes_per_epoch=400, validation_env=toys.Bandit
+    )
+    error = np.sqrt(0.75 * 0.25 / 400)
+    assert abs(history["episode_return"][0] - 0.75) < 6 * error
+    assert history["val_episode_return"] == [1.0]
+    assert agent.evaluate(toys.Bandit, 400)["episode_return"] == 1.0
+    drawn = agent.evaluate(toys.Bandit, 400, deterministic=False)["episode_return"]
+    assert abs(drawn - 0.75) < 6 * error
+    observations = np.ones([400, 1], "float32")
+    assert abs(agent.act(observations, seed=0).mean() - 0.75) < 6 * error
+    assert agent.act(observations, deterministic=True).all()
+
+
 def test_evaluate_returns_its_figures_and_changes_nothing(cartpole):
     variables = [*cartpole.variables, *cartpole.optimizer.variables]
     before = numbers(variables)

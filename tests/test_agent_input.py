@@ -271,6 +271,35 @@ def test_an_update_that_is_not_finite_is_not_made(complete, episodes, where):
         np.testing.assert_array_equal(old, new)
 
 
+def rooted(outputs):
+    """√0 is finite and its slope is not."""
+    layers = (
+        keras.layers.Dense(1, kernel_initializer="zeros"),
+        keras.layers.Activation(keras.ops.sqrt),
+        keras.layers.Dense(outputs),
+    )
+    return keras.Sequential([keras.Input((1,)), *layers])
+
+
+@pytest.mark.parametrize("part", ["policy", "critic"])
+def test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite(part):
+    agent = tfr.Reinforce(
+        rooted(2) if part == "policy" else policy(),
+        heads.Categorical(2),
+        tfr.baselines.Value(rooted(1) if part == "critic" else policy(outputs=1)),
+    )
+    agent.compile(optimizer=keras.optimizers.SGD(0.1))
+    gradients, baseline_gradients, logs = agent.gradients(record())
+    assert np.isfinite([logs["loss"], logs["value_loss"]]).all()
+    wrong = gradients if part == "policy" else baseline_gradients
+    assert not np.isfinite(wrong[0]).all()
+    before = [np.array(v) for v in agent.variables]
+    with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
+        agent.update(record())
+    for old, new in zip(before, agent.variables, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
 def test_whole_returns_refuse_values_in_the_place_of_rewards():
     """Later actions would be left without their share of G₀, however good the values."""
     critic = tfr.baselines.Value(keras.Sequential([keras.layers.Dense(1)]))

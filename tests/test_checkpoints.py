@@ -58,6 +58,26 @@ def test_a_file_takes_the_place_of_the_one_before(tmp_path):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    """A rename may reach the disk before the data: after a power cut, an empty file."""
+    happened, flush, replace = [], os.fsync, os.replace
+
+    def flushing(descriptor):
+        happened.append(os.fstat(descriptor).st_ino)
+        flush(descriptor)
+
+    def replacing(source, target):
+        happened.append("renamed")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", flushing)
+    monkeypatch.setattr(os, "replace", replacing)
+    with checkpoints.replacing(tmp_path / "a.txt") as aside:
+        write(aside, "one")
+    file, folder = (os.stat(path).st_ino for path in (tmp_path / "a.txt", tmp_path))
+    assert happened == [file, "renamed", folder]
+
+
 def test_a_relative_path_is_below_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with checkpoints.replacing("a.txt") as aside:

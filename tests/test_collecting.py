@@ -182,6 +182,39 @@ def test_episodes_longer_than_every_buffer_are_kept_whole():
     assert_clock(episodes)
 
 
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_second_collection_from_one_vector_env_begins_afresh(mode, length):
+    """What was about to be reset after the first must not swallow a step of the second.
+
+    Both slots have just ended: with NEXT_STEP the next row would be their reset.
+    """
+    env = vector([lambda: toys.Clock(length)] * 2, mode)
+    with fleets.open_fleet(env, 1) as fleet:
+        for _ in range(2):
+            episodes = play(fleet, episodes=2).episodes
+            assert episodes.lengths.tolist() == [length] * 2
+            assert_clock(episodes)
+
+
+def test_what_is_stored_is_what_was_sampled_before_it_was_clipped():
+    """Nine draws of ten lie outside; the score of a clipped action has not mean zero."""
+
+    class Narrow(toys.Clock):
+        action_space = gym.spaces.Box(-0.1, 0.1, (2,), np.float32)
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            return super().step(action)
+
+    head = heads.Gaussian(2, low=-0.1, high=0.1)
+    actions = play(lambda: Narrow(200), 2, episodes=3, head=head).episodes.actions
+    seeds = seeding.EpisodeSeeds(0, "training", 0)
+    for e in range(3):
+        drawn = seeds.action(e).standard_normal((200, 2), "float32")
+        np.testing.assert_array_equal(actions[:, e], drawn)
+
+
 # Which episodes
 
 
@@ -277,6 +310,43 @@ def test_a_time_limit_cuts_at_its_step_unless_the_task_ends_there(limit, length,
     assert episodes.lengths.tolist() == [length] * 3
     assert episodes.terminated.tolist() == [ended] * 3
     assert_clock(episodes)
+
+
+@pytest.mark.parametrize("mode", [None, *MODES])
+@pytest.mark.parametrize(
+    "terminated, truncated, length, ended",
+    [
+        (False, False, 5, True),
+        (False, True, 3, False),
+        (True, False, 3, True),
+        (True, True, 3, True),
+    ],
+)
+def test_where_both_flags_are_set_the_task_ended_the_episode(
+    terminated, truncated, length, ended, mode
+):
+    """Step 3 answers with these flags; step 5 is the end of the task anyway."""
+
+    def answer(observation, reward, *_):
+        return observation, reward, terminated, truncated, {}
+
+    def make():
+        return toys.Misbehaving(3, answer, length=5)
+
+    env = make if mode is None else vector([make] * 2, mode)
+    episodes = play(env, 2, episodes=3).episodes
+    assert episodes.lengths.tolist() == [length] * 3
+    assert episodes.terminated.tolist() == [ended] * 3
+    assert_clock(episodes)
+
+
+def test_episodes_that_are_cut_keep_their_place_among_the_others():
+    head, natural = heads.Categorical(3, start=5), lengths_by_definition(20)
+    options = dict(episodes=20, head=head, max_episode_steps=6)
+    episodes = play(toys.Lengths, 3, **options).episodes
+    assert episodes.lengths.tolist() == [min(n, 6) for n in natural]
+    assert episodes.terminated.tolist() == [n <= 6 for n in natural]
+    assert set(episodes.terminated) == {True, False}
 
 
 def test_an_environment_without_a_limit_is_cut_with_one_warning(monkeypatch):

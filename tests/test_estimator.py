@@ -185,6 +185,23 @@ def test_the_gradient_is_its_definition(kind, baseline, dtype, tolerance):
         close([*found, logs["loss"]], [*expected, loss], tolerance)
 
 
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_half_precision_ends_before_the_log_probabilities(dtype):
+    """They are exact for the outputs as rounded; in half precision 1e-3 would be lost."""
+    x = keras.Input((OBSERVED,))
+    policy = keras.Model(x, keras.layers.Dense(A, dtype=dtype)(x))
+    episodes = record(dtype="float32")
+    _, logs = gradients(policy, heads.Categorical(A), None, episodes)
+    advantages, loss = loop_advantages(episodes, None, DEFAULTS), 0.0
+    for e, given in enumerate(advantages):
+        outputs = policy(episodes.observations[: len(given), e])
+        assert outputs.dtype.size == 2
+        for t, logits in enumerate(np.asarray(tf.cast(outputs, tf.float64))):
+            log_prob = categorical_slopes(logits, episodes.actions[t, e])[2]
+            loss -= log_prob * given[t] / B
+    np.testing.assert_allclose(logs["policy_loss"], loss, rtol=1e-5)
+
+
 @PRECISIONS
 @KINDS
 def test_a_step_of_plain_descent_is_the_gradient(kind, dtype, tolerance):

@@ -50,6 +50,13 @@ def test_the_return_of_an_episode_is_the_plain_sum_of_its_rewards():
     np.testing.assert_allclose(found, sums(), rtol=1e-14)
 
 
+def test_rewards_count_as_the_environment_gave_them():
+    """Neither clipped nor scaled; whole numbers and quarters, so that sums are exact."""
+    rewards = np.array([[-7.0, 1e6, 0.25], [100.0, 0.5, np.nan]])
+    given = record()._replace(rewards=rewards, lengths=np.array([2, 2, 1]))
+    assert evaluation.per_episode(given).tolist() == [93.0, 1e6 + 0.5, 0.25]
+
+
 def test_padding_changes_no_digit():
     """NumPy sums in pairs: a longer column could round in another way."""
     short = record()

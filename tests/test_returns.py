@@ -79,6 +79,14 @@ def test_a_million_steps_lose_no_digit():
     assert np.max(np.abs(found[:, 0] - truth) / truth) <= 1e-12
 
 
+def test_powers_of_the_discount_may_underflow_and_returns_do_not():
+    """γ²⁰⁰⁰ is zero in float64; 1 + γ + γ² + … is 2 - γⁿ⁻¹, by n rewards, for γ = 1/2."""
+    rewards = np.ones((2000, 1))
+    found = returns.discounted_returns(rewards, rewards / 2)[:, 0]
+    assert 0.5**2000 == 0.0
+    np.testing.assert_array_equal(found[::-1], 2.0 - 0.5 ** np.arange(2000.0))
+
+
 @pytest.mark.parametrize("ending", ["terminated", "cut"])
 def test_nothing_leaks_from_one_episode_into_the_one_before(ending):
     first, second = problem(5, 2, seed=1), problem(7, 2, seed=2)

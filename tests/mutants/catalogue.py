@@ -1,0 +1,919 @@
+"""Bugs that policy-gradient code is known for, planted here one at a time.
+
+`run.py` plants each in a copy of the package and sees the named test fail.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One small change that brings a known bug back."""
+
+    name: str
+    bug: str  # its number, "own" where it has none, and a few words
+    module: str  # path inside tf_reinforce
+    before: str  # occurs exactly once in the module
+    after: str
+    test: str  # the pytest node below tests/ that must fail
+
+
+class NotOurs(NamedTuple):
+    """A known bug for which the package has no room yet."""
+
+    bug: str
+    reason: str
+
+
+DEFINITION = "test_estimator.py::test_the_gradient_is_its_definition"
+SOFTMAX = f"{DEFINITION}[None-Categorical-float64-1e-12]"
+NORMAL = f"{DEFINITION}[None-Gaussian-float64-1e-12]"
+EVERY_RESET = "test_collecting.py::test_every_way_of_resetting_gives_the_same_episodes"
+
+GRADIENT = [
+    Mutant(
+        "state_discount_never",
+        "B1 factor γᵗ left out where `discount_states` asks for it",
+        "estimator.py",
+        'if self.settings["discount_states"] and',
+        "if False and",
+        SOFTMAX,
+    ),
+    Mutant(
+        "state_discount_always",
+        "B1 factor γᵗ put in where nobody asked for it",
+        "estimator.py",
+        'if self.settings["discount_states"] and',
+        "if",
+        SOFTMAX,
+    ),
+    Mutant(
+        "state_discount_twice",
+        "B1 whole returns, which hold the discount, multiplied by γᵗ again",
+        "estimator.py",
+        ' and self.settings["returns"] == "to_go":',
+        ":",
+        SOFTMAX,
+    ),
+    Mutant(
+        "whole_for_to_go",
+        "B2 the whole return in place of the reward-to-go",
+        "estimator.py",
+        'if self.settings["returns"] == "whole":',
+        "if True:",
+        SOFTMAX,
+    ),
+    Mutant(
+        "rewards_never_summed",
+        "B2 rewards, never summed into returns",
+        "returns.py",
+        "return returns[:-1]",
+        "return rewards",
+        "test_returns.py::test_golden_returns",
+    ),
+    Mutant(
+        "rewards_so_far",
+        "B2 rewards summed from the start instead of to the end",
+        "returns.py",
+        "return returns[:-1]",
+        "return tf.cumsum(rewards)",
+        "test_returns.py::test_golden_returns",
+    ),
+    Mutant(
+        "mean_log_prob_times_sum",
+        "B3 mean of log-probabilities times sum of returns",
+        "losses.py",
+        "-tf.reduce_sum(log_probs * advantages)",
+        "-tf.reduce_mean(log_probs) * tf.reduce_sum(advantages)",
+        "test_losses.py::test_policy_gradient_is_the_sum_over_steps_per_episode",
+    ),
+    Mutant(
+        "mean_over_steps",
+        "B10 divided by the number of steps, not of episodes",
+        "losses.py",
+        "advantages) / tf.cast(episodes, log_probs.dtype)",
+        "advantages) / tf.cast(tf.size(log_probs), log_probs.dtype)",
+        "test_losses.py::test_policy_gradient_is_the_sum_over_steps_per_episode",
+    ),
+    Mutant(
+        "own_length",
+        "B10 each episode divided by its own length",
+        "estimator.py",
+        "return targets, advantages",
+        "return targets, advantages / tf.cast(episodes.lengths, rewards.dtype)",
+        SOFTMAX,
+    ),
+    Mutant(
+        "record_broadcasts",
+        "B4 actions `[T, B, 1]` accepted under log-probabilities `[T, B]`",
+        "episodes.py",
+        "if values.shape != shape:",
+        "if False:",
+        "test_episodes.py::test_a_wrong_record_is_refused[actions_with_an_axis_too_many]",
+    ),
+    Mutant(
+        "loss_broadcasts",
+        "B4 log-probabilities `[N]` times advantages `[N, 1]`",
+        "losses.py",
+        '[(log_probs, "N"), (advantages, "N"), (episodes, ())]',
+        "[(episodes, ())]",
+        "test_losses.py::test_shapes_that_would_broadcast_are_refused"
+        "[policy_gradient-shape1]",
+    ),
+    Mutant(
+        "values_broadcast",
+        "B4 values `[N, 1]` minus returns `[N]`",
+        "losses.py",
+        '[(values, "N"), (returns, "N"), (episodes, ())]',
+        "[(episodes, ())]",
+        "test_losses.py::test_shapes_that_would_broadcast_are_refused[value-shape1]",
+    ),
+    Mutant(
+        "log_prob_per_dimension",
+        "B5 log-probability of a vector action not summed over its dimensions",
+        "heads/gaussian.py",
+        "return tfp.distributions.MultivariateNormalDiag(\n"
+        '            loc=parameters["mean"], scale_diag=parameters["scale"]\n'
+        "        )",
+        'return tfp.distributions.Normal(parameters["mean"], parameters["scale"])',
+        "test_heads.py::test_the_log_probability_of_a_gaussian_is_its_formula",
+    ),
+    Mutant(
+        "log_prob_mean_over_dimensions",
+        "B5 mean instead of sum over the dimensions of an action",
+        "estimator.py",
+        "log_probs = actions.log_prob(steps.pick(episodes.actions))",
+        "log_probs = actions.log_prob(steps.pick(episodes.actions))"
+        " / max((1, *self.head.action_shape))",
+        NORMAL,
+    ),
+    Mutant(
+        "padding_is_a_step",
+        "B11 padding counted as steps",
+        "episodes.py",
+        "< tf.cast(lengths, tf.int32)[None]",
+        "< rows + 0 * tf.cast(lengths, tf.int32)[None]",
+        "test_episodes.py::test_valid_is_true_where_a_step_happened",
+    ),
+    Mutant(
+        "padding_in_the_mean",
+        "B11 padding in the denominator of a mean",
+        "baselines.py",
+        "steps = tf.reduce_sum(tf.cast(valid, returns.dtype))",
+        "steps = tf.cast(tf.size(valid), returns.dtype)",
+        "test_baselines.py::test_mean_is_the_mean_over_all_valid_steps",
+    ),
+    Mutant(
+        "padding_times_zero",
+        "B12 padding masked by multiplication: NaN times zero is NaN",
+        "estimator.py",
+        "rewards = tf.where(valid, episodes.rewards, 0.0)",
+        "rewards = episodes.rewards * tf.cast(valid, episodes.rewards.dtype)",
+        "test_estimator.py::test_padding_changes_no_bit_of_loss_and_gradient"
+        "[Categorical-float32]",
+    ),
+    Mutant(
+        "z_score_always",
+        "B8 returns scaled by their deviation where nobody asked for it",
+        "estimator.py",
+        'if self.settings["scale_advantages"] == "batch":',
+        "if True:",
+        SOFTMAX,
+    ),
+    Mutant(
+        "z_score_per_episode",
+        "B9 advantages scaled inside each episode",
+        "estimator.py",
+        "advantages /= tf.norm(advantages) / tf.sqrt(steps) + noise",
+        "steps = tf.cast(episodes.lengths, rewards.dtype)\n"
+        "            advantages /= tf.norm(advantages, axis=0) / tf.sqrt(steps) + noise",
+        SOFTMAX,
+    ),
+    Mutant(
+        "no_floor_under_the_scale",
+        "B40 no floor under a deviation of zero",
+        "estimator.py",
+        "advantages /= tf.norm(advantages) / tf.sqrt(steps) + noise",
+        "advantages /= tf.norm(advantages) / tf.sqrt(steps)",
+        "test_estimator.py::test_no_reward_teaches_nothing[None-batch]",
+    ),
+    Mutant(
+        "entropy_sign",
+        "B22 entropy with the wrong sign",
+        "losses.py",
+        "return -tf.reduce_sum(entropies)",
+        "return tf.reduce_sum(entropies)",
+        "test_losses.py::test_entropy_is_counted_negative_per_episode",
+    ),
+    Mutant(
+        "entropy_coef_may_be_negative",
+        "B22 a negative entropy coefficient accepted",
+        "agent.py",
+        'arguments.within("entropy_coef", entropy_coef, 0, np.inf)',
+        'arguments.within("entropy_coef", entropy_coef, -np.inf, np.inf)',
+        "test_agent_input.py::test_settings_out_of_bounds_are_refused[entropy_coef--1.0]",
+    ),
+    Mutant(
+        "entropy_of_the_sample",
+        "B23 minus the log-probability of the sample in place of the entropy",
+        "estimator.py",
+        "entropies = actions.entropy()",
+        "entropies = -log_probs",
+        SOFTMAX,
+    ),
+    Mutant(
+        "training_mode",
+        "B45 dropout on where log-probabilities are computed",
+        "estimator.py",
+        "self.policy(self._normalized(observations), training=False)",
+        "self.policy(self._normalized(observations), training=True)",
+        "test_agent.py::"
+        "test_layers_with_a_training_mode_are_announced_once_and_run_without_it",
+    ),
+    Mutant(
+        "half_precision",
+        "B48 log-probabilities in half precision",
+        "estimator.py",
+        "log_probs = actions.log_prob(steps.pick(episodes.actions))",
+        "half = self.head.distribution(tf.cast(outputs, tf.float16))\n"
+        "            log_probs = half.log_prob(steps.pick(episodes.actions))\n"
+        "            log_probs = tf.cast(log_probs, outputs.dtype)",
+        "test_estimator.py::test_half_precision_ends_before_the_log_probabilities"
+        "[mixed_float16]",
+    ),
+]
+
+RETURNS_AND_BASELINES = [
+    Mutant(
+        "cut_is_an_ending",
+        "B16 truncation treated as termination: nothing bootstrapped",
+        "returns.py",
+        "valid & ~(last & terminated), gamma",
+        "valid & ~last, gamma",
+        "test_estimator.py::test_a_cut_does_not_show_where_the_value_is_exact[5]",
+    ),
+    Mutant(
+        "ending_is_a_cut",
+        "B16 termination treated as truncation: bootstrapped",
+        "returns.py",
+        "valid & ~(last & terminated), gamma",
+        "valid, gamma",
+        "test_returns.py::test_only_a_cut_episode_bootstraps_from_what_followed[True]",
+    ),
+    Mutant(
+        "returns_leak",
+        "B18 returns flow over the end of an episode",
+        "returns.py",
+        "slopes = discounts * lambdas\n",
+        "slopes = tf.reduce_max(discounts) * lambdas\n",
+        "test_returns.py::test_nothing_leaks_from_one_episode_into_the_one_before"
+        "[terminated]",
+    ),
+    Mutant(
+        "powers_of_gamma",
+        "B39 returns by dividing through powers of γ, which underflow",
+        "returns.py",
+        "return lambda_returns(rewards, discounts, zeros, ones)",
+        "powers = tf.math.cumprod(discounts, exclusive=True)\n"
+        "    return tf.cumsum(rewards * powers, reverse=True) / powers",
+        "test_returns.py::test_powers_of_the_discount_may_underflow_and_returns_do_not",
+    ),
+    Mutant(
+        "float32_returns",
+        "B39 returns in float32",
+        "returns.py",
+        "zeros, ones = tf.zeros_like(rewards), tf.ones_like(rewards)",
+        "rewards, discounts = (tf.cast(x, tf.float32) for x in (rewards, discounts))\n"
+        "    zeros, ones = tf.zeros_like(rewards), tf.ones_like(rewards)",
+        "test_returns.py::test_a_million_steps_lose_no_digit",
+    ),
+    Mutant(
+        "float32_record",
+        "B39 rewards of a record cut to float32",
+        "episodes.py",
+        '_array("rewards", rewards, (rows, count), "float64")',
+        '_array("rewards", rewards, (rows, count), "float32")',
+        "test_episodes.py::test_a_right_record_comes_back_in_the_expected_types",
+    ),
+    Mutant(
+        "baseline_divides_by_n",
+        "B8 leave-one-out divides by n, not n - 1",
+        "baselines.py",
+        "axis=1, keepdims=True) - 1.0",
+        "axis=1, keepdims=True)",
+        "test_baselines.py::test_leave_one_out_is_the_mean_of_the_others_still_running",
+    ),
+    Mutant(
+        "baseline_sees_itself",
+        "B8 the batch mean in place of leave-one-out: gradient shrunk by (n - 1) / n",
+        "baselines.py",
+        "axis=1, keepdims=True) - 1.0\n"
+        "        sums = tf.reduce_sum(returns, axis=1, keepdims=True) - returns",
+        "axis=1, keepdims=True)\n"
+        "        sums = tf.reduce_sum(returns, axis=1, keepdims=True) + 0 * returns",
+        "test_baselines.py::"
+        "test_the_expected_gradient_on_a_bandit_is_the_analytic_one[leave_one_out-3]",
+    ),
+    Mutant(
+        "gradient_through_advantages",
+        "B19 the policy's loss trains the baseline",
+        "losses.py",
+        "advantages = tf.stop_gradient(tf.cast(advantages, log_probs.dtype))",
+        "advantages = tf.cast(advantages, log_probs.dtype)",
+        "test_losses.py::test_only_log_probabilities_are_trained",
+    ),
+    Mutant(
+        "gradient_through_targets",
+        "B19 the value's loss trains its own targets",
+        "losses.py",
+        "errors = values - tf.stop_gradient(tf.cast(returns, values.dtype))",
+        "errors = values - tf.cast(returns, values.dtype)",
+        "test_losses.py::test_value_is_half_the_squared_error_per_episode",
+    ),
+    Mutant(
+        "baseline_knows_the_action",
+        "B20 the value of what followed the action as its baseline",
+        "estimator.py",
+        "self.baseline.estimate(credited, valid, values[:-1])",
+        "self.baseline.estimate(credited, valid, values[1:])",
+        "test_estimator.py::test_targets_are_generalised_advantages_plus_values[1.0]",
+    ),
+    Mutant(
+        "baseline_learns_first",
+        "B21 the baseline fitted to a batch before it corrects it",
+        "agent.py",
+        "gradients, baseline_gradients, logs = self._estimator.gradients(\n",
+        "self.baseline.learn(self._estimator.gradients(episodes)[1])\n"
+        "        gradients, baseline_gradients, logs = self._estimator.gradients(\n",
+        "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
+    ),
+    Mutant(
+        "normaliser_learns_first",
+        "own: the normaliser learns a batch before the policy does",
+        "agent.py",
+        "gradients, baseline_gradients, logs = self._estimator.gradients(\n",
+        "if self.normalizer is not None:\n"
+        "            steps = estimator.valid_steps(episodes)\n"
+        "            seen = estimator.before_actions(episodes)\n"
+        "            self.normalizer.update(steps.pick(seen))\n"
+        "        gradients, baseline_gradients, logs = self._estimator.gradients(\n",
+        "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
+    ),
+]
+
+DISTRIBUTIONS = [
+    Mutant(
+        "log_of_softmax",
+        "B25 logarithm of a softmax: -inf from a gap of 100 on",
+        "heads/categorical.py",
+        "tfp.distributions.Categorical(logits=outputs)",
+        "tfp.distributions.Categorical(logits=tf.math.log(tf.nn.softmax(outputs)))",
+        "test_heads.py::"
+        "test_the_score_is_one_hot_minus_probabilities_however_sure_the_policy"
+        "[float32-10000.0]",
+    ),
+    Mutant(
+        "log_of_softmax_plus_epsilon",
+        "B25 the same with 1e-8 added: no gradient where the policy is sure",
+        "heads/categorical.py",
+        "tfp.distributions.Categorical(logits=outputs)",
+        "tfp.distributions.Categorical("
+        "logits=tf.math.log(tf.nn.softmax(outputs) + 1e-8))",
+        "test_heads.py::"
+        "test_the_score_is_one_hot_minus_probabilities_however_sure_the_policy"
+        "[float32-100.0]",
+    ),
+    Mutant(
+        "soft_labels",
+        "B26 cross-entropy with labels that do not sum to 1: right loss, wrong gradient",
+        "losses.py",
+        "return tf.nn.sparse_softmax_cross_entropy_with_logits(actions, y_pred)",
+        "labels = 2.0 * tf.one_hot(actions, y_pred.shape[-1])\n"
+        "            both = tf.nn.softmax_cross_entropy_with_logits(labels, y_pred)\n"
+        "            return both / 2.0",
+        "test_losses.py::test_fit_takes_the_step_of_reinforce[logits-graph]",
+    ),
+    Mutant(
+        "odds_for_probabilities",
+        "B27 probabilities that do not sum to 1",
+        "heads/categorical.py",
+        '"probs": tf.nn.softmax(outputs)',
+        '"probs": tf.exp(outputs)',
+        "test_heads.py::test_a_categorical_names_its_parameters",
+    ),
+    Mutant(
+        "probabilities_for_logits",
+        "B28 probabilities where `Categorical` takes logits",
+        "heads/categorical.py",
+        "tfp.distributions.Categorical(logits=outputs)",
+        "tfp.distributions.Categorical(tf.nn.softmax(outputs))",
+        "test_heads.py::test_a_categorical_policy_is_the_softmax_of_its_logits",
+    ),
+    Mutant(
+        "fractions_in_a_record",
+        "B29 action 0.5 cut to 0 in a record",
+        "episodes.py",
+        'if not np.can_cast(values.dtype, dtype, "same_kind"):',
+        "if False:",
+        "test_episodes.py::test_a_wrong_record_is_refused[fractions_as_actions]",
+    ),
+    Mutant(
+        "fractions_in_the_loss",
+        "B29 action 0.5 cut to 0 in the Keras loss",
+        "losses.py",
+        "whole = tf.cast(actions, dtype)\n",
+        "return tf.cast(actions, dtype)\n    whole = tf.cast(actions, dtype)\n",
+        "test_losses.py::test_fractions_of_an_action_are_refused[logits-True]",
+    ),
+    Mutant(
+        "action_out_of_range",
+        "B30 an action that does not exist accepted",
+        "heads/categorical.py",
+        "return (actions >= 0) & (actions < self.size)",
+        "return actions >= 0",
+        "test_heads.py::test_an_action_no_categorical_can_have_sampled_is_named[3]",
+    ),
+    Mutant(
+        "odds_in_the_multinomial",
+        "B27 TFP's `Multinomial(probs=…)`, which does not normalise",
+        "heads/multinomial.py",
+        "return super()._log_prob(tf.cast(counts, self.dtype))",
+        "odds = tf.exp(self.logits)\n"
+        "        plain = tfp.distributions.Multinomial(self.total_count, probs=odds)\n"
+        "        return plain.log_prob(tf.cast(counts, self.dtype))",
+        "test_multinomial.py::"
+        "test_probabilities_entropy_and_mode_are_those_of_the_definition[0]",
+    ),
+    Mutant(
+        "counts_of_another_sum",
+        "B30 counts accepted that do not add up to the trials",
+        "heads/multinomial.py",
+        "return (actions >= 0) & whole",
+        "return actions >= 0",
+        "test_multinomial.py::test_counts_that_do_not_add_up_are_refused",
+    ),
+    Mutant(
+        "one_noise_for_all_trials",
+        "B36 every trial of a multinomial draws the same noise",
+        "heads/multinomial.py",
+        "categorical.gumbel(noise)",
+        "categorical.gumbel(noise[..., :1, :] + 0.0 * noise)",
+        "test_multinomial.py::test_samples_follow_the_probabilities",
+    ),
+    Mutant(
+        "start_ignored",
+        "B31 `Discrete(start=…)` ignored",
+        "heads/categorical.py",
+        "return actions + self.start if self.start else actions",
+        "return actions",
+        "test_heads.py::test_the_environment_hears_its_own_names_of_the_actions",
+    ),
+    Mutant(
+        "bounds_ignored",
+        "B32 actions not clipped to the bounds of their Box",
+        "heads/gaussian.py",
+        "return tf.reshape(inside, [-1, *self.shape])",
+        "return tf.reshape(actions, [-1, *self.shape])",
+        "test_heads.py::test_the_head_of_a_box_speaks_its_language[half_infinite]",
+    ),
+    Mutant(
+        "bounds_rounded_outwards",
+        "B32 float32(0.1) sent to a Box that ends at 0.1 in float64",
+        "heads/gaussian.py",
+        "return np.where(outside, inward, rounded)",
+        "return rounded",
+        "test_heads.py::test_no_type_leaves_the_bounds_of_the_environment"
+        "[-0.1-0.1-float32]",
+    ),
+    Mutant(
+        "reparameterised_action",
+        "B43 the gradient flows through the sampled action: that of the mean is zero",
+        "estimator.py",
+        "log_probs = actions.log_prob(steps.pick(episodes.actions))",
+        "taken = steps.pick(episodes.actions)\n"
+        "            if taken.dtype.is_floating:\n"
+        "                taken = outputs + tf.stop_gradient(taken - outputs)\n"
+        "            log_probs = actions.log_prob(taken)",
+        NORMAL,
+    ),
+    Mutant(
+        "scale_exponentiated_twice",
+        "B44 exp(exp(log σ))",
+        "heads/gaussian.py",
+        "return tf.exp(tf.cast(self.log_scale, outputs.dtype))",
+        "return tf.exp(tf.exp(tf.cast(self.log_scale, outputs.dtype)))",
+        "test_heads.py::test_the_log_probability_of_a_gaussian_is_its_formula",
+    ),
+    Mutant(
+        "sampler_and_scorer_differ",
+        "B44 softplus in the sampler, exp in the score",
+        "heads/gaussian.py",
+        "return outputs + self._scale(outputs) * noise",
+        "return outputs + tf.nn.softplus(tf.cast(self.log_scale, outputs.dtype)) * noise",
+        "test_heads.py::test_a_gaussian_sample_is_mean_plus_scale_times_noise",
+    ),
+]
+
+EPISODES = [
+    Mutant(
+        "clipped_action_stored",
+        "B6 the clipped action stored and scored",
+        "collect/host.py",
+        "tape.actions[row] = raw",
+        "tape.actions[row] = sent",
+        "test_collecting.py::"
+        "test_what_is_stored_is_what_was_sampled_before_it_was_clipped",
+    ),
+    Mutant(
+        "phantom_row",
+        "B13 the row with which NEXT_STEP resets kept as a step",
+        "collect/fleets.py",
+        "self._resetting, self._ready = ended, phantom",
+        "self._resetting, self._ready = ended, ended",
+        f"{EVERY_RESET}[AutoresetMode.NEXT_STEP-3-2]",
+    ),
+    Mutant(
+        "reset_for_final_observation",
+        "B14 the last observation taken from the reset, not from `final_obs`",
+        "collect/fleets.py",
+        'finals = {slot: infos["final_obs"][slot] for slot in slots}',
+        "finals = {}",
+        f"{EVERY_RESET}[AutoresetMode.SAME_STEP-3-2]",
+    ),
+    Mutant(
+        "last_observation_overwritten",
+        "B14 the last observation kept as a view, which the next reset overwrites",
+        "collect/host.py",
+        "self.last = [array[self.slot].copy() for array in observations]",
+        "self.last = [array[self.slot] for array in observations]",
+        f"{EVERY_RESET}[None-1-2]",
+    ),
+    Mutant(
+        "stale_reset_flag",
+        "B15 what was to be reset is remembered over an explicit reset",
+        "collect/fleets.py",
+        "self._resetting = np.zeros(self.size, bool)",
+        'self._resetting = getattr(self, "_resetting", np.zeros(self.size, bool))',
+        "test_collecting.py::test_a_second_collection_from_one_vector_env_begins_afresh"
+        "[AutoresetMode.NEXT_STEP-1]",
+    ),
+    Mutant(
+        "cut_recorded_as_ending",
+        "B16 an episode that the clock cut recorded as terminated",
+        "collect/fleets.py",
+        "endings += [self._ending(slot, False) for slot in slots]",
+        "endings += [self._ending(slot, True) for slot in slots]",
+        "test_collecting.py::"
+        "test_a_time_limit_cuts_at_its_step_unless_the_task_ends_there[3-3-False]",
+    ),
+    Mutant(
+        "both_flags_are_a_cut",
+        "B17 both flags set: truncation wins",
+        "collect/fleets.py",
+        "endings.append(self._ending(slot, terminated))",
+        "endings.append(self._ending(slot, terminated and not truncated))",
+        "test_collecting.py::test_where_both_flags_are_set_the_task_ended_the_episode"
+        "[True-True-3-True-None]",
+    ),
+    Mutant(
+        "both_flags_are_a_cut_in_a_vector",
+        "B17 the same in a vector environment",
+        "collect/fleets.py",
+        "Ending(int(slot), bool(terminations[slot]), ",
+        "Ending(int(slot), bool(terminations[slot] > truncations[slot]), ",
+        "test_collecting.py::test_where_both_flags_are_set_the_task_ended_the_episode"
+        "[True-True-3-True-AutoresetMode.SAME_STEP]",
+    ),
+    Mutant(
+        "first_to_finish",
+        "B33 the first episodes to finish instead of the first to start",
+        "collect/host.py",
+        "return len(self.runs) < self._count\n"
+        "        taken = sum(run.length or row - run.begin for run in self.runs)\n"
+        "        return taken < self._steps\n"
+        "\n"
+        "    def enough(self):\n"
+        '        """The episodes to use, or `None` while they are not all there."""\n'
+        "        if self._steps is None:\n"
+        "            done = len(self.runs) == self._count and"
+        " all(r.length for r in self.runs)\n"
+        "            return self.runs if done else None\n",
+        "return True\n"
+        "        taken = sum(run.length or row - run.begin for run in self.runs)\n"
+        "        return taken < self._steps\n"
+        "\n"
+        "    def enough(self):\n"
+        "        if self._steps is None:\n"
+        "            finished = [run for run in self.runs if run.length][: self._count]\n"
+        "            return finished if len(finished) == self._count else None\n",
+        "test_collecting.py::test_exactly_the_wanted_episodes_in_order_of_starting[16]",
+    ),
+    Mutant(
+        "order_of_finishing",
+        "own: episodes in another order than they started",
+        "collect/host.py",
+        "return self.runs if done else None",
+        "return sorted(self.runs, key=lambda run: run.begin + run.length)"
+        " if done else None",
+        "test_collecting.py::test_the_number_of_environments_does_not_change_one_number",
+    ),
+    Mutant(
+        "cut_episodes_dropped",
+        "own: episodes that the clock cut are left out of the batch",
+        "collect/host.py",
+        "used = collection.run(act)",
+        "used = [run for run in collection.run(act) if run.ending.terminated]",
+        "test_collecting.py::test_episodes_that_are_cut_keep_their_place_among_the_others",
+    ),
+    Mutant(
+        "empty_episodes",
+        "B41 an episode without steps accepted",
+        "episodes.py",
+        "if lengths.min() < 1 or",
+        "if lengths.min() < 0 or",
+        "test_episodes.py::test_a_wrong_record_is_refused[no_length]",
+    ),
+    Mutant(
+        "greedy_training",
+        "B46 the most likely action while training",
+        "playing.py",
+        "episodes, steps, greedy=False):",
+        "episodes, steps, greedy=True):",
+        "test_agent.py::test_training_draws_and_evaluation_takes_the_most_likely_action",
+    ),
+    Mutant(
+        "drawn_evaluation",
+        "B46 `evaluate` draws its actions unless told otherwise",
+        "agent.py",
+        "deterministic=True,\n        seed=0,",
+        "deterministic=False,\n        seed=0,",
+        "test_agent.py::test_training_draws_and_evaluation_takes_the_most_likely_action",
+    ),
+    Mutant(
+        "drawn_validation",
+        "B46 validation draws its actions",
+        "agent.py",
+        "num_envs, options, greedy=True):",
+        "num_envs, options, greedy=False):",
+        "test_agent.py::test_training_draws_and_evaluation_takes_the_most_likely_action",
+    ),
+    Mutant(
+        "clipped_rewards_reported",
+        "B47 the reported return summed from clipped rewards",
+        "evaluation.py",
+        "np.cumsum(episodes.rewards, axis=0",
+        "np.cumsum(np.clip(episodes.rewards, -1, 1), axis=0",
+        "test_evaluation.py::test_rewards_count_as_the_environment_gave_them",
+    ),
+    Mutant(
+        "clipped_rewards_recorded",
+        "B47 rewards clipped when they arrive",
+        "collect/fleets.py",
+        "rewards[slot] = reward\n",
+        "rewards[slot] = max(-1.0, min(1.0, reward))\n",
+        "test_agent.py::test_figures_are_those_of_the_episodes",
+    ),
+    Mutant(
+        "fewer_actions_than_slots",
+        "B50 a vector environment gets actions for its live slots only",
+        "collect/fleets.py",
+        '"step", np.stack(actions)',
+        '"step", np.stack([actions[slot] for slot in live])',
+        "test_collecting.py::test_a_vector_env_may_be_larger_than_what_is_wanted"
+        "[AutoresetMode.DISABLED]",
+    ),
+]
+
+RANDOMNESS = [
+    Mutant(
+        "one_noise_for_all_episodes",
+        "B36 every episode draws the same action noise",
+        "seeding.py",
+        'self._words("action", episode)',
+        'self._words("action", 0)',
+        "test_seeding.py::test_no_two_episodes_share_action_noise",
+    ),
+    Mutant(
+        "noise_without_its_seed",
+        "B36 `act` draws the same noise for every seed",
+        "seeding.py",
+        "tf.stack([tf.cast(seed, tf.int64), tf.zeros([], tf.int64)])",
+        "tf.zeros([2], tf.int64)",
+        "test_seeding.py::test_noise_depends_on_its_seed_alone[float32-uniform]",
+    ),
+    Mutant(
+        "noise_by_slot",
+        "B36 action noise by the slot, not by the episode",
+        "collect/host.py",
+        "self.seeds.action(run.number)",
+        "self.seeds.action(run.slot)",
+        "test_collecting.py::test_the_number_of_environments_does_not_change_one_number",
+    ),
+    Mutant(
+        "one_stream_for_both",
+        "B37 environment and actions address one stream",
+        "seeding.py",
+        'f"{purpose}/{kind}"',
+        'f"{purpose}/environment"',
+        "test_seeding.py::test_environments_and_actions_have_streams_of_their_own",
+    ),
+    Mutant(
+        "actions_from_the_environment_s_seed",
+        "B37 action noise from the generator that the environment makes of its seed",
+        "seeding.py",
+        "return np.random.Generator(np.random.PCG64(words))",
+        "return np.random.default_rng(self.environment(episode))",
+        "test_seeding.py::test_action_noise_is_not_the_randomness_of_the_environment",
+    ),
+    Mutant(
+        "seed_plus_i",
+        "B38 environment i of a run is seeded with seed + i",
+        "seeding.py",
+        'return int(self._words("environment", episode)[0] % _ENVIRONMENT_SEEDS)',
+        'return self._addresses["environment"][0] + episode',
+        "test_seeding.py::test_no_environment_seed_appears_twice_in_a_hundred_runs",
+    ),
+    Mutant(
+        "same_episodes_in_every_update",
+        "B38 every update plays the same episodes",
+        "seeding.py",
+        'f"{purpose}/{kind}", update)',
+        'f"{purpose}/{kind}", 0)',
+        "test_seeding.py::test_purposes_and_updates_share_no_environment",
+    ),
+    Mutant(
+        "evaluation_plays_training_episodes",
+        "B38 evaluation plays the episodes of training",
+        "seeding.py",
+        'f"{purpose}/{kind}"',
+        'f"training/{kind}"',
+        "test_seeding.py::test_purposes_and_updates_share_no_environment",
+    ),
+]
+
+STATE = [
+    Mutant(
+        "normaliser_learns_when_called",
+        "B34 the normaliser learns in evaluation, prediction and export",
+        "normalization.py",
+        "flat = [tf.convert_to_tensor(x) for x in keras.tree.flatten(observations)]",
+        "self.update(observations)\n"
+        "        flat = [tf.convert_to_tensor(x)"
+        " for x in keras.tree.flatten(observations)]",
+        "test_normalization.py::test_calling_changes_nothing",
+    ),
+    Mutant(
+        "variance_without_the_gap",
+        "B35 running variance without the distance between the means",
+        "normalization.py",
+        " + spread + tf.square(gap) * (old * new / total)",
+        " + spread",
+        "test_normalization.py::"
+        "test_the_statistics_do_not_depend_on_how_the_data_is_split[0.0-7]",
+    ),
+    Mutant(
+        "variance_far_from_zero",
+        "B35 running variance that loses its digits far from zero",
+        "normalization.py",
+        "origin = tf.where(old > 0, self.origins[index], leaf[0])",
+        "origin = tf.zeros_like(leaf[0])",
+        "test_normalization.py::"
+        "test_the_statistics_do_not_depend_on_how_the_data_is_split[100000000.0-7]",
+    ),
+    Mutant(
+        "not_finite_applied",
+        "B42 an update that is not finite is made",
+        "agent.py",
+        'logs["env_steps"] = tf.cond(finite, apply, self.counts.value.read_value)[2]',
+        'logs["env_steps"] = apply()[2]',
+        "test_agent_input.py::test_an_update_that_is_not_finite_is_not_made[nan]",
+    ),
+    Mutant(
+        "only_the_loss_is_checked",
+        "B42 gradients that are not finite under a finite loss",
+        "agent.py",
+        "finite &= tf.reduce_all(tf.math.is_finite(gradient))",
+        "pass",
+        "test_agent_input.py::"
+        "test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite[policy]",
+    ),
+    Mutant(
+        "only_the_policy_is_checked",
+        "B42 a baseline's gradients that are not finite",
+        "agent.py",
+        "baseline_gradients if skips else gradients + baseline_gradients:",
+        "baseline_gradients if skips else gradients:",
+        "test_agent_input.py::"
+        "test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite[critic]",
+    ),
+    Mutant(
+        "old_weights_act",
+        "own: the acting program keeps the weights it was made with",
+        "collect/acting.py",
+        "            )\n        self._rows[count].refresh(weights)",
+        "            )\n            self._rows[count].refresh(weights)",
+        "test_acting.py::test_new_weights_act_at_once_without_a_new_conversion[dense]",
+    ),
+    Mutant(
+        "file_written_in_place",
+        "own: a file is written in its place, where a kill leaves half of it",
+        "checkpoints.py",
+        "written = os.path.join(aside, name)",
+        "written = path",
+        "test_checkpoints.py::"
+        "test_a_failure_leaves_the_old_file_and_nothing_beside_it[True-RuntimeError]",
+    ),
+    Mutant(
+        "file_not_flushed",
+        "own: a file takes its name before its bytes are on the disk",
+        "checkpoints.py",
+        "_flush(written)\n        os.replace(written, path)",
+        "os.replace(written, path)",
+        "test_checkpoints.py::test_a_file_is_on_the_disk_before_it_takes_its_name",
+    ),
+    Mutant(
+        "optimizer_state_lost",
+        "own: the optimizer begins anew in a loaded agent",
+        "agent.py",
+        "self.compile(**keras.saving.deserialize_keras_object(config))\n"
+        "        if self.built:\n"
+        "            self._build_optimizer()",
+        "self.compile(**keras.saving.deserialize_keras_object(config))\n"
+        "        self.optimizer.load_own_variables = lambda store: None\n"
+        "        self._build_optimizer()",
+        "test_saving.py::test_a_loaded_agent_learns_on_to_the_same_bits"
+        "[without baseline weights]",
+    ),
+    Mutant(
+        "optimizer_built_on_too_much",
+        "own: a loaded optimizer is built on the baseline's weights too",
+        "agent.py",
+        "        if self.built:\n"
+        "            self._build_optimizer()\n"
+        "\n"
+        "    def _assemble",
+        "        super().compile_from_config(config)\n\n    def _assemble",
+        "test_saving.py::test_a_loaded_agent_learns_on_to_the_same_bits[with a critic]",
+    ),
+]
+
+MUTANTS = [
+    *GRADIENT,
+    *RETURNS_AND_BASELINES,
+    *DISTRIBUTIONS,
+    *EPISODES,
+    *RANDOMNESS,
+    *STATE,
+]
+
+NOT_OURS = [
+    NotOurs(
+        "B7 tanh without its log-determinant",
+        "No head squashes: `Gaussian` clips for the environment and scores the sample.",
+    ),
+    NotOurs(
+        "B24 NaN from -inf masks",
+        "There are no masks: every action is legal in every observation.",
+    ),
+    NotOurs(
+        "B49 a Beta policy at its border",
+        "There is no Beta head.",
+    ),
+]
+
+
+def number(bug):
+    """`"B7"` of `"B7 tanh …"`; `"own"` where the bug has none."""
+    return bug.split()[0].rstrip(":")
+
+
+def planted(mutant, source):
+    """The source with the bug in it, or `None` where it no longer fits."""
+    if source.count(mutant.before) != 1:
+        return None
+    return source.replace(mutant.before, mutant.after)
+
+
+def table():
+    """The planted bugs as lines of Markdown."""
+    lines = ["| bug | planted | in | killed by |", "|---|---|---|---|"]
+    for mutant in sorted(MUTANTS, key=_order):
+        words = mutant.bug.split(maxsplit=1)[1]
+        lines.append(
+            f"| {number(mutant.bug)} | {words} | `{mutant.module}` | `{mutant.test}` |"
+        )
+    return lines
+
+
+def table_of_absent():
+    """The bugs for which there is no room yet, in the same way."""
+    lines = ["| bug | why it has no room yet |", "|---|---|"]
+    for bug, reason in NOT_OURS:
+        words = bug.split(maxsplit=1)[1]
+        lines.append(f"| {number(bug)} {words} | {reason} |")
+    return lines
+
+
+def _order(mutant):
+    """By number; those of our own come last."""
+    digits = number(mutant.bug).removeprefix("B")
+    return int(digits) if digits.isdigit() else 10**6
