@@ -230,22 +230,31 @@ REFUSED = {
     "infinite": (eligibility.categorical_logits, ([0, np.inf], 0), "`logits` .* finite"),
     "simplex": (eligibility.categorical_simplex, ([0.5, 0.4], 0), "add up to one"),
     "all_zero": (eligibility.multinomial_probs, ([0.0, 0.0], [0, 1], 1), "not all be"),
-    "impossible": (eligibility.categorical_probs, ([1.0, 0.0], 1), "probability zero"),
+    "impossible": (eligibility.categorical_probs, ([1.0, 0.0], 1), "probability of zero"),
     "range": (eligibility.categorical_logits, (Z, 4), r"0 to 3. Received: 4"),
     "below": (eligibility.categorical_logits, (Z, -1), "0 to 3"),
     "fraction": (eligibility.categorical_logits, (Z, 0.9), "whole numbers"),
-    "word": (eligibility.categorical_logits, (Z, "a"), "whole numbers"),
+    "word": (eligibility.categorical_logits, (Z, "a"), "must be numbers"),
     "words": (eligibility.categorical_logits, (["a"], 0), "`logits` must be numbers"),
     "scalar": (eligibility.categorical_logits, (1.0, 0), "per category"),
     "broadcast": (eligibility.categorical_logits, (Z[None], [[0]]), "shape"),
-    "rows": (eligibility.categorical_logits, (Z, [0, 1]), "Nothing is broadcast"),
+    "rows": (eligibility.categorical_logits, (Z, [0, 1]), "nothing is broadcast"),
+    "overflow": (eligibility.multinomial_probs, ([1e308] * 2, [1, 0], 1), "finite sum"),
+    "truth": (eligibility.categorical_probs, (tf.constant([True, False]), 0), "numbers"),
+    "complex": (eligibility.categorical_logits, (tf.constant([1j, 1]), 0), "numbers"),
+    "nothing": (eligibility.categorical_logits, ([], 0), "per category"),
+    "one": (eligibility.multinomial_logits, (0.0, 5, 5), "per category"),
+    "real_trials": (eligibility.multinomial_logits, (Z[:2], [3, 2], 5.0), "positive int"),
+    "no_trials": (eligibility.multinomial_logits, (Z[:2], [3, 2], None), "positive int"),
+    "truth_trials": (eligibility.multinomial_logits, (Z[:2], [1, 0], True), "positive"),
+    "nan_action": (eligibility.categorical_logits, (Z, np.nan), "whole numbers"),
     "sum": (eligibility.multinomial_logits, (Z[:2], [3, 1], 5), "add up to the 5"),
     "counts": (eligibility.multinomial_logits, (Z[:2], [6, -1], 5), "negative"),
     "trials": (eligibility.multinomial_logits, (Z[:2], [0, 0], 0), "positive int"),
     "shape": (eligibility.multinomial_logits, (Z, [5], 5), "nothing is broadcast"),
     "coin": (eligibility.bernoulli_probs, (1.2, 1), r"lie in \[0, 1\]"),
     "side": (eligibility.bernoulli_logits, (0.0, 2), "0 or 1"),
-    "never": (eligibility.bernoulli_probs, (0.0, 1), "probability zero"),
+    "never": (eligibility.bernoulli_probs, (0.0, 1), "probability of zero"),
     "std": (eligibility.gaussian, (0.0, 0.0, 1.0), "`std` must be above zero"),
     "mean": (eligibility.gaussian, (np.nan, 1.0, 1.0), "`mean` must be finite"),
     "vector": (eligibility.gaussian, (MEAN, 1.0, MEAN), "nothing is broadcast"),
@@ -262,3 +271,46 @@ def test_bad_input_is_refused(case):
     function, arguments, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):
         function(*arguments)
+
+
+def test_a_refusal_of_a_large_batch_is_short():
+    with pytest.raises(ValueError, match="100000 of them") as caught:
+        eligibility.categorical_logits(np.zeros((100_000, 3)), np.full(100_000, 7))
+    assert len(str(caught.value)) < 200
+
+
+def test_half_precision_keeps_the_actions():
+    """257 is not a number of bfloat16."""
+    ours = eligibility.categorical_logits(tf.zeros([300], tf.bfloat16), 257)
+    assert tf.argmax(ours) == 257
+
+
+def test_a_likely_one_still_has_an_eligibility():
+    ours = eligibility.bernoulli_logits(np.float32([20, -20]), [1, 0])
+    np.testing.assert_allclose(ours, [2.0611537e-9, -2.0611537e-9], rtol=1e-6)
+
+
+def unknown(*ranks):
+    return [tf.TensorSpec([None] * rank, tf.float64) for rank in ranks]
+
+
+@pytest.mark.parametrize(
+    "function, ranks, shapes",
+    [
+        (eligibility.gaussian, (1, 1, 1), [(1,), (3,), (1,)]),
+        (eligibility.categorical_logits, (2, 1), [(1, 3), (2,)]),
+        (eligibility.categorical_logits, (2, 1), [(2, 3), (1,)]),
+        (lambda p, n: eligibility.multinomial_probs(p, n, 1), (2, 2), [(1, 3), (2, 3)]),
+    ],
+)
+def test_shapes_are_also_checked_where_only_the_graph_knows_them(function, ranks, shapes):
+    traced = tf.function(function, input_signature=unknown(*ranks))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="shapes must be the same"):
+        traced(*(np.ones(shape) for shape in shapes))
+
+
+def test_the_number_of_categories_may_be_unknown():
+    traced = tf.function(eligibility.categorical_logits, input_signature=unknown(2, 1))
+    np.testing.assert_array_equal(
+        traced(Z[None], np.array([2.0])), eligibility.categorical_logits(Z[None], [2])
+    )

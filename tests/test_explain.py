@@ -62,6 +62,36 @@ def test_four_decimals_and_never_an_exponent(scale):
     assert "-0.0000" not in text
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(counts=[]),
+        dict(counts=[[1, 2]]),
+        dict(counts=["a"]),
+        dict(probs=[[0.5, 0.5]], action=0),
+        dict(probs=[0.5, 0.5], action=[0]),
+        dict(mean=[], std=[], sample=[]),
+    ],
+    ids=str,
+)
+def test_only_rows_of_numbers_are_taken(given):
+    with pytest.raises(ValueError, match="must be (one number|a row)"):
+        explanation.text(**given)
+
+
+def test_negative_numbers_may_have_exponents(capsys):
+    text = printed(capsys, "--logits -1e-3 2e-3 --action 1")
+    assert columns(text)["closed"] == (-0.4993, 0.4993)
+    assert "d / d mean" in printed(capsys, "--mean -1E-3 --std 1 --sample -.5")
+
+
+def test_wide_numbers_stay_in_their_columns(capsys):
+    for arguments in ("--logits 1000000 0.5 --action 1", "--counts 123456 7"):
+        lines = printed(capsys, arguments).split("\n\n")[1].splitlines()
+        assert len({len(line) for line in lines}) == 1
+        assert all(len(line.split("  ")) >= 7 for line in lines)
+
+
 REFUSED = {
     "--probs 0.5 0.5": "Give `probs` or `logits` with",
     "--probs 1 1 --logits 0 0 --action 0": "Received: action, logits, probs",
@@ -69,13 +99,18 @@ REFUSED = {
     "--probs 0.5 0.5 --action 2": "0 to 1",
     "--probs 0.5 0.5 --action 0.5": "whole numbers",
     "--probs 1 -1 --action 0": "must not be negative",
-    "--probs 1 0 --action 1": "probability zero",
+    "--probs 1 0 --action 1": "probability of zero",
     "--probs nan 1 --action 0": "must be finite",
     "--logits 1 2 --counts 1 2 3": "nothing is broadcast",
     "--logits 1 2 --counts 1 0.5": "whole numbers",
     "--probs 1 2 --counts 0 0": "positive int",
     "--mean 0 0 --std 1 --sample 0 0": "nothing is broadcast",
     "--mean 0 --std 0 --sample 0": "above zero",
+    "--mean 0 --std 1e-200 --sample 1": "too large for a float64",
+    "--probs 1e308 1e308 --action 0": "finite sum",
+    "--counts inf 1": "`counts` must be finite",
+    "--counts nan 1": "`counts` must be finite",
+    "--logits -inf 0 --action 1": "`logits` must be finite",
 }
 
 

@@ -58,6 +58,63 @@ def test_the_gradient_of_the_entropy_is_that_of_the_definition():
     )
 
 
+SURE = [[0.0, 20.0, 0.0], [0.0, 1e4, -1e4], [-200.0, 0.0, 0.0], [2e7, 2e7 - 2, 0.0]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("trials", [1, 5, 200])
+def test_the_entropy_and_its_gradient_stay_finite_and_exact(trials, dtype):
+    """Where a probability rounds to one, a careless derivative is no number."""
+    many = heads.Multinomial(3, trials)
+    x = tf.constant([*SURE, *LOGITS], dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        entropy = many.distribution(x).entropy()
+    slopes = tape.gradient(entropy, x)
+    assert np.isfinite(entropy).all() and np.isfinite(slopes).all()
+    x = tf.cast(x, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        truth = many.distribution(x).entropy()
+    np.testing.assert_allclose(entropy, truth, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(slopes, tape.gradient(truth, x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_entropy_of_many_coins():
+    """Exact enumeration: a thousand trials, two categories, also in float32."""
+    z = np.array([[0.7, -0.2]])
+    p = 1 / (1 + math.exp(z[0, 1] - z[0, 0]))
+    logs = [
+        math.lgamma(1001) - math.lgamma(n + 1) - math.lgamma(1001 - n)
+        + n * math.log(p) + (1000 - n) * math.log1p(-p)
+        for n in range(1001)
+    ]  # fmt: skip
+    truth = -sum(math.exp(x) * x for x in logs)
+    coins = heads.Multinomial(2, trials=1000)
+    for dtype, tolerance in (("float64", 1e-9), ("float32", 1e-5)):
+        entropy = coins.distribution(tf.constant(z, dtype)).entropy()
+        np.testing.assert_allclose(entropy, [truth], rtol=tolerance)
+
+
+def test_one_category_leaves_no_choice():
+    one, z = heads.Multinomial(1, trials=5), tf.constant([[3.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        entropy = one.distribution(z).entropy()
+    assert entropy == 0 and tape.gradient(entropy, z) == 0
+
+
+def test_the_mode_does_not_see_a_common_offset():
+    two = heads.Multinomial(2, trials=5)
+    assert two.mode(tf.constant([[2e7, 2e7 - 2]])).numpy().tolist() == [[5, 0]]
+
+
+@pytest.mark.parametrize("counts", [[1, 1, 1], [5, -1, 0], [4, 1, 0]])
+def test_counts_that_do_not_add_up_cannot_happen(counts):
+    log_prob = head().distribution(tf.zeros([1, 3])).log_prob(tf.constant([counts]))
+    assert log_prob.numpy().tolist() == [-math.inf]
+
+
 def test_one_trial_is_a_categorical():
     logits, one = tf.constant(LOGITS[:3]), heads.Multinomial(K, trials=1)
     hot = np.eye(K, dtype="int64")
@@ -120,13 +177,20 @@ class Split(gym.Env):
         return np.zeros(2, np.float32), float(action[1]), True, False, {}
 
 
-def test_an_agent_learns_how_to_share_out(tmp_path):
+class Levels(Split):
+    """The same with another space for the same counts."""
+
+    action_space = gym.spaces.MultiDiscrete([5, 5, 5])
+
+
+@pytest.mark.parametrize("env", [Split, Levels])
+def test_an_agent_learns_how_to_share_out(env, tmp_path):
     policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(K)])
-    agent = tfr.Reinforce(policy, head())
+    agent = tfr.Reinforce(policy, head(), entropy_coef=1e-3)
     agent.compile(keras.optimizers.Adam(0.1))
-    agent.fit(Split, epochs=60, episodes_per_epoch=8, verbose=0)
+    agent.fit(env, epochs=60, episodes_per_epoch=8, verbose=0)
     assert agent._player.programs[False].engine == "litert"
-    assert agent.evaluate(Split, 4)["episode_return"] == N
+    assert agent.evaluate(env, 4)["episode_return"] == N
     agent.save(tmp_path / "agent.keras")
     agent.export(tmp_path / "policy")
     loaded = tfr.load(tmp_path / "agent.keras")

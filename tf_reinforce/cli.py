@@ -20,7 +20,8 @@ def main(arguments=None):
         0; 1 when the environment or the numbers failed; 2 for a wrong request;
         130 after Ctrl-C.
     """
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = _parser().parse_args(list(map(_shielded, arguments)))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         return options.verb(options)
@@ -32,6 +33,15 @@ def main(arguments=None):
             raise
         print(f"tf-reinforce: {error}", file=sys.stderr)
         return code
+
+
+def _shielded(argument):
+    """Negative numbers with a space in front, lest argparse take -1e-3 for an option."""
+    try:
+        float(argument)
+    except ValueError:
+        return argument
+    return f" {argument}" if argument.startswith("-") else argument
 
 
 def _exit_code(error):

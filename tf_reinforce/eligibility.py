@@ -6,7 +6,8 @@ sends it back through the network. `docs/eligibility.md` derives every line of t
 
 Everything works in the type of the parameters (numbers of Python count as float64), on
 any number of rows, and nothing is broadcast. Values are checked wherever they are known,
-that is outside a traced function; shapes always. Gradients flow through the formulas.
+that is outside a traced function; shapes always, but for XLA, which drops assertions.
+Gradients flow through the formulas.
 
 Reference:
     Williams (1992), Simple statistical gradient-following algorithms for connectionist
@@ -14,10 +15,15 @@ Reference:
     and section 6 (several parameters, Gaussian units). doi:10.1007/BF00992696
 """
 
+import numbers
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+_IMPOSSIBLE = (
+    "must not have happened with a probability of zero, or of one too small for its type"
+)
 
 
 def bernoulli_probs(probs, actions):
@@ -44,12 +50,13 @@ def bernoulli_probs(probs, actions):
         Williams (1992), section 4.
     """
     probs = _floats(probs=probs)
-    actions = _whole(actions, probs.dtype)
+    actions = _whole(actions)
     _same_shape(probs=probs, actions=actions)
     _refuse((probs < 0) | (probs > 1), "`probs` must lie in [0, 1]", probs)
     _refuse((actions < 0) | (actions > 1), "`actions` must be 0 or 1", actions)
     chance = tf.where(actions > 0, probs, 1.0 - probs)
-    _refuse(chance <= 0, "`actions` hold what has the probability zero", actions)
+    wanted = f"`actions` {_IMPOSSIBLE}"
+    _refuse(chance <= 0, wanted, actions)
     return tf.where(actions > 0, 1.0 / chance, -1.0 / chance)
 
 
@@ -63,7 +70,7 @@ def bernoulli_logits(logits, actions):
         actions: `[...]` zeros and ones, y.
 
     Returns:
-        `[...]` float, zero only where the outcome was certain.
+        `[...]` float, zero only where the outcome was certain to the last digit.
 
     Raises:
         ValueError: when a number is none of these, or the shapes differ.
@@ -77,10 +84,10 @@ def bernoulli_logits(logits, actions):
         Williams (1992), section 4, Bernoulli-logistic units.
     """
     logits = _floats(logits=logits)
-    actions = _whole(actions, logits.dtype)
+    actions = _whole(actions)
     _same_shape(logits=logits, actions=actions)
     _refuse((actions < 0) | (actions > 1), "`actions` must be 0 or 1", actions)
-    return actions - tf.sigmoid(logits)
+    return tf.where(actions > 0, tf.sigmoid(-logits), -tf.sigmoid(logits))
 
 
 def categorical_logits(logits, actions):
@@ -218,7 +225,8 @@ def multinomial_probs(probs, counts, trials):
     probs = _not_negative(probs)
     counts = _counts(counts, trials, probs)
     total = tf.reduce_sum(probs, axis=-1, keepdims=True)
-    _refuse(total <= 0, "`probs` must not all be zero", probs)
+    _refuse(total[..., 0] <= 0, "`probs` must not all be zero", probs)
+    _refuse(total[..., 0] > probs.dtype.max, "`probs` must have a finite sum", probs)
     return _per_probability(counts, probs) - trials / total
 
 
@@ -374,7 +382,7 @@ def beta(concentration1, concentration0, samples):
 def _per_probability(counts, probs):
     """n / p, and zero where nothing was counted, even where p is zero."""
     impossible = (counts > 0) & (probs <= 0)
-    _refuse(impossible, "a category was chosen that has the probability zero", probs)
+    _refuse(impossible, f"`actions` or `counts` {_IMPOSSIBLE}", probs)
     return tf.math.divide_no_nan(counts, probs)
 
 
@@ -385,14 +393,20 @@ def _floats(**named):
     dtype = dtype if dtype.is_floating else tf.float64
     tensors = []
     for name, values in named.items():
-        if not tf.is_tensor(values):
-            values = np.asarray(values)
-            if values.dtype.kind not in "fiu":
-                raise ValueError(f"`{name}` must be numbers. Received: {values!r}")
-        values = tf.cast(values, dtype)
+        values = tf.cast(_numbers(f"`{name}`", values), dtype)
         _refuse(~tf.math.is_finite(values), f"`{name}` must be finite", values)
         tensors.append(values)
     return tensors if len(tensors) > 1 else tensors[0]
+
+
+def _numbers(name, values):
+    """An array or tensor of whole or real numbers, or an error."""
+    values = values if tf.is_tensor(values) else np.asarray(values)
+    kind = values.dtype
+    kind = kind.is_floating or kind.is_integer if tf.is_tensor(values) else kind.kind
+    if kind not in (True, *"fiu"):
+        raise ValueError(f"{name} must be numbers. Received: {values!r}")
+    return values
 
 
 def _not_negative(probs):
@@ -401,57 +415,71 @@ def _not_negative(probs):
     return probs
 
 
-def _whole(actions, dtype):
-    """Whole numbers in a float type."""
-    actions = actions if tf.is_tensor(actions) else np.asarray(actions)
-    if tf.as_dtype(actions.dtype).is_floating:
-        fraction = tf.convert_to_tensor(actions)
-        _refuse(fraction != tf.round(fraction), "actions must be whole numbers", actions)
-    elif not tf.as_dtype(actions.dtype).is_integer:
-        raise ValueError(f"Actions must be whole numbers. Received: {actions!r}")
-    return tf.cast(actions, dtype)
+def _whole(actions):
+    """Whole numbers as int64, from which no fraction was cut."""
+    actions = tf.convert_to_tensor(_numbers("Actions and counts", actions))
+    if actions.dtype.is_floating:
+        fraction = ~tf.math.is_finite(actions) | (actions != tf.round(actions))
+        _refuse(fraction, "actions and counts must be whole numbers", actions)
+    return tf.cast(actions, tf.int64)
 
 
 def _one_hot(actions, parameters):
-    actions = _whole(actions, parameters.dtype)
-    if parameters.shape.rank == 0:
-        raise ValueError(
-            "One number per category is needed, in the last axis. Received: a scalar"
-        )
-    if not actions.shape.is_compatible_with(parameters.shape[:-1]):
-        raise ValueError(
-            f"`actions` must have the shape {parameters.shape[:-1]}, one for each row of "
-            f"parameters. Received: shape {actions.shape}. Nothing is broadcast."
-        )
-    count = parameters.shape[-1]
-    wanted = f"`actions` must lie in 0 to {count - 1}"
-    _refuse((actions < 0) | (actions >= count), wanted, actions)
-    return tf.one_hot(tf.cast(actions, tf.int32), count, dtype=parameters.dtype)
+    actions = _whole(actions)
+    _require_categories(parameters)
+    _same_shape(actions=actions, **{"rows of parameters": parameters[..., 0]})
+    count = parameters.shape[-1] or tf.shape(parameters)[-1]
+    outside = (actions < 0) | (actions >= tf.cast(count, tf.int64))
+    last = count - 1 if isinstance(count, int) else "K - 1"
+    _refuse(outside, f"`actions` must lie in 0 to {last}", actions)
+    return tf.one_hot(actions, count, dtype=parameters.dtype)
 
 
 def _counts(counts, trials, parameters):
-    counts = _whole(counts, parameters.dtype)
+    """Counts in the type of the parameters; they are added up as whole numbers."""
+    counts = _whole(counts)
+    _require_categories(parameters)
     _same_shape(parameters=parameters, counts=counts)
     _refuse(counts < 0, "`counts` must not be negative", counts)
-    if isinstance(trials, bool) or int(trials) != trials or trials < 1:
+    whole = isinstance(trials, numbers.Integral) and not isinstance(trials, bool)
+    if not whole or trials < 1:
         raise ValueError(f"`trials` must be a positive int. Received: {trials!r}")
-    off = tf.reduce_sum(counts, axis=-1) != tf.cast(trials, counts.dtype)
+    off = tf.reduce_sum(counts, axis=-1) != int(trials)
     _refuse(off, f"`counts` must add up to the {trials} trials", counts)
-    return counts
+    return tf.cast(counts, parameters.dtype)
 
 
-def _same_shape(**named):
-    shapes = {name: tensor.shape for name, tensor in named.items()}
-    first, *others = shapes.values()
-    if not all(first.is_compatible_with(other) for other in others):
-        received = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+def _require_categories(parameters):
+    if parameters.shape.rank == 0 or 0 in parameters.shape[-1:]:
         raise ValueError(
-            f"All shapes must be the same; nothing is broadcast. Received: {received}"
+            "One number per category is needed, in the last axis. "
+            f"Received: shape {parameters.shape}"
         )
 
 
+def _same_shape(**named):
+    """Refuses different shapes: at once where they are known, else in the graph."""
+    (_, first), *others = named.items()
+    if not all(first.shape.is_compatible_with(other.shape) for _, other in others):
+        received = ", ".join(f"{name} {tensor.shape}" for name, tensor in named.items())
+        raise ValueError(
+            f"All shapes must be the same; nothing is broadcast. Received: {received}"
+        )
+    for name, other in others:
+        if not (first.shape.is_fully_defined() and other.shape.is_fully_defined()):
+            message = f"All shapes must be the same; that of {name} is not."
+            tf.debugging.assert_equal(tf.shape(first), tf.shape(other), message=message)
+
+
 def _refuse(wrong, wanted, values):
-    """Raises where a condition holds; in a traced function values are not known."""
+    """Raises where a condition holds; in a traced function values are not known.
+
+    Args:
+        wrong: Bool, of the shape of `values` or of its first axes.
+        wanted: What was expected, as a sentence.
+        values: Of which the first few wrong ones are shown.
+    """
     if not tf.is_symbolic_tensor(wrong) and np.any(wrong):
-        sentence = wanted[0].upper() + wanted[1:]
-        raise ValueError(f"{sentence}. Received: {np.asarray(values).tolist()}")
+        found = np.asarray(values)[np.asarray(wrong)].tolist()
+        shown = found[0] if len(found) == 1 else f"{found[:5]}, {len(found)} of them"
+        raise ValueError(f"{wanted[0].upper()}{wanted[1:]}. Received: {shown}")

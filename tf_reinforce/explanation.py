@@ -34,9 +34,9 @@ def text(**given):
     One of 2 categories; category 0 was sampled.
     log-probability -0.6931, probability 0.5000; derivatives with respect to logits
     <BLANKLINE>
-             logits  probability   d prob  d log-prob  automatic  difference
-     * 0     0.0000       0.5000   0.2500      0.5000     0.5000      0.0000
-       1     0.0000       0.5000  -0.2500     -0.5000    -0.5000      0.0000
+          logits  probability   d prob  d log-prob  automatic  difference
+     * 0  0.0000       0.5000   0.2500      0.5000     0.5000      0.0000
+       1  0.0000       0.5000  -0.2500     -0.5000    -0.5000      0.0000
     <BLANKLINE>
     On logits the eligibility is what came minus what was expected: every output
     neuron receives its share, not only that of the category that came.
@@ -53,7 +53,19 @@ def text(**given):
     if kind is None:
         received = ", ".join(sorted(given)) or "nothing"
         raise ValueError(f"{_WAYS} Received: {received}.")
-    return kind(**given)
+    return kind(**{name: _numbers(name, values) for name, values in given.items()})
+
+
+def _numbers(name, values):
+    """`[N]` finite floats, or one for `action`; N is one at least."""
+    values = np.asarray(values)
+    wanted = (0,) if name == "action" else (0, 1)
+    if values.dtype.kind not in "fiu" or values.ndim not in wanted or not values.size:
+        shape = "one number" if name == "action" else "a row of one or more numbers"
+        raise ValueError(f"`{name}` must be {shape}. Received: {values.tolist()!r}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"`{name}` must be finite. Received: {values.tolist()}")
+    return values if name == "action" else np.atleast_1d(values).astype("float64")
 
 
 def _choice(action, probs=None, logits=None):
@@ -68,7 +80,7 @@ def _choice(action, probs=None, logits=None):
         for k, derivatives in enumerate(_columns(closed, automatic, np.exp(log_prob)))
     ]
     heading = (
-        f"One of {len(values)} categories; category {action} was sampled.\n"
+        f"One of {_categories(values)}; category {action} was sampled.\n"
         f"{_likelihood(name, log_prob)}"
     )
     return "\n\n".join((heading, _table(name, "probability", rows), _SENTENCES[name]))
@@ -83,18 +95,17 @@ def _counts(counts, probs=None, logits=None):
     log_prob, automatic = _differentiated(name, values, np.asarray(counts))
     expected = trials * _probabilities(name, values)
     rows = [
-        (f"{counts[k]:g} × {k}", values[k], expected[k], *derivatives)
+        (f"{int(counts[k])} × {k}", values[k], expected[k], *derivatives)
         for k, derivatives in enumerate(_columns(closed, automatic, np.exp(log_prob)))
     ]
     heading = (
-        f"{trials} choices among {len(values)} categories, counted.\n"
+        f"{trials} choices among {_categories(values)}, counted.\n"
         f"{_likelihood(name, log_prob)}"
     )
     return "\n\n".join((heading, _table(name, "expected", rows), _SENTENCES[name]))
 
 
 def _gaussian(mean, std, sample):
-    mean, std, sample = (np.atleast_1d(x).astype("float64") for x in (mean, std, sample))
     closed = eligibility.gaussian(mean, std, sample)
     with tf.GradientTape() as tape:
         variables = [tf.constant(mean), tf.constant(std)]
@@ -104,6 +115,8 @@ def _gaussian(mean, std, sample):
         total = tf.reduce_sum(log_prob)
     by_mean, by_std = tape.gradient(total, variables)
     automatic = by_mean, by_std, by_std * std
+    if not np.isfinite([*closed, *automatic]).all():
+        raise ValueError("A derivative is too large for a float64: `std` is too small.")
     lines = ["            component  closed form  automatic  difference"]
     for name, ours, theirs in zip(("mean", "std", "log std"), closed, automatic):
         for k, (x, y) in enumerate(zip(ours.numpy(), theirs.numpy())):
@@ -130,7 +143,11 @@ def _likelihood(name, log_prob):
 
 def _parameters(probs, logits):
     name = "probs" if logits is None else "logits"
-    return name, np.asarray(probs if logits is None else logits, "float64")
+    return name, probs if logits is None else logits
+
+
+def _categories(values):
+    return "1 category" if len(values) == 1 else f"{len(values)} categories"
 
 
 def _closed(name, family):
@@ -162,16 +179,13 @@ def _columns(closed, automatic, prob):
 
 
 def _table(name, second, rows):
-    heads = (name, second, "d prob", "d log-prob", "automatic", "difference")
-    widths = [max(8, len(head)) for head in heads]
-    widths[0] += 3
-
-    def line(first, cells):
-        cells = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        return f"{first:>4}" + "  ".join(cells).rstrip()
-
+    cells = [["", name, second, "d prob", "d log-prob", "automatic", "difference"]]
+    cells += [[first, *map(_four, numbers)] for first, *numbers in rows]
+    if any(not np.isfinite(numbers).all() for _, *numbers in rows):
+        raise ValueError(f"A derivative is too large for a float64, of `{name}`.")
+    widths = [max(4, *map(len, column)) for column in zip(*cells)]
     return "\n".join(
-        [line("", heads), *(line(first, map(_four, cells)) for first, *cells in rows)]
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths)) for row in cells
     )
 
 

@@ -131,6 +131,15 @@ def to_config(space):
         return None
     if isinstance(space, gym.spaces.Discrete):
         return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return {
+            "kind": "MultiDiscrete",
+            "nvec": space.nvec.tolist(),
+            "start": np.asarray(space.start).tolist(),
+            "dtype": space.dtype.name,
+        }
+    if isinstance(space, gym.spaces.MultiBinary):
+        return {"kind": "MultiBinary", "n": np.asarray(space.n).tolist()}
     if isinstance(space, gym.spaces.Box):
         return {
             "kind": "Box",
@@ -158,6 +167,11 @@ def from_config(config):
     kind = config.get("kind")
     if kind == "Discrete":
         return gym.spaces.Discrete(int(config["n"]), start=int(config["start"]))
+    if kind == "MultiDiscrete":
+        nvec, start = np.asarray(config["nvec"]), np.asarray(config["start"])
+        return gym.spaces.MultiDiscrete(nvec, np.dtype(config["dtype"]), start=start)
+    if kind == "MultiBinary":
+        return gym.spaces.MultiBinary(config["n"])
     if kind == "Box":
         shape, dtype = tuple(config["shape"]), np.dtype(config["dtype"])
         low, high = (
@@ -171,7 +185,8 @@ def from_config(config):
     if kind == "Tuple":
         return gym.spaces.Tuple([from_config(part) for part in config["parts"]])
     raise ValueError(
-        f"A space's `kind` must be Discrete, Box, Dict or Tuple. Received: kind={kind!r}"
+        "A space's `kind` must be Discrete, MultiDiscrete, MultiBinary, Box, Dict or "
+        f"Tuple. Received: kind={kind!r}"
     )
 
 

@@ -125,8 +125,9 @@ class Head(keras.layers.Layer, abc.ABC):
         """
         if not self.fits(space):
             raise ValueError(
-                f"{self!r} does not make actions of the space {space!r}. Leave `head` "
-                "out, and it is made from the space (`tfr.heads.for_space`)."
+                f"{self!r} does not make actions of the space {space!r}. Give a head "
+                "that does; for Discrete, and Box of a float type, leave `head` out, and "
+                "it is made from the space (`tfr.heads.for_space`)."
             )
 
     def fits(self, space):

@@ -1,5 +1,7 @@
 """How often each of several categories was chosen."""
 
+import math
+
 import gymnasium as gym
 import keras
 import numpy as np
@@ -58,7 +60,8 @@ class Multinomial(base.Head):
         # One more of category k multiplies the probability by N pₖ / (nₖ + 1): the most
         # likely counts are those of the N largest quotients pₖ / j.
         steps = tf.math.log(tf.range(1.0, self.trials + 1.0))
-        gains = outputs[..., None, :] - tf.cast(steps, outputs.dtype)[:, None]
+        logits = categorical.centred(outputs)[..., None, :]
+        gains = logits - tf.cast(steps, outputs.dtype)[:, None]
         shape = tf.concat(
             [tf.shape(outputs)[:-1], [self.trials * self.categories]], axis=0
         )
@@ -101,10 +104,11 @@ class Multinomial(base.Head):
 
 
 class _Counts(tfp.distributions.Multinomial):
-    """TFP's, which scores whole numbers too and knows its entropy.
+    """TFP's, which scores whole numbers too, and impossible ones as such.
 
     TFP leaves the entropy out. Every count is binomial by itself, so that
-    H = -ln N! - N Σ p ln p + Σₖ E[ln nₖ!] takes N + 1 terms per category.
+    H = -ln N! - N Σ p ln p + Σₖ E[ln nₖ!] takes N + 1 terms per category. They cancel,
+    and are therefore added up in float64.
     """
 
     def __init__(self, trials, logits):
@@ -112,16 +116,30 @@ class _Counts(tfp.distributions.Multinomial):
         self._trials = trials
 
     def _log_prob(self, counts):
-        return super()._log_prob(tf.cast(counts, self.dtype))
+        counts = tf.cast(counts, self.dtype)
+        whole = tf.reduce_sum(counts, axis=-1) == self.total_count
+        possible = whole & tf.reduce_all(counts >= 0, axis=-1)
+        impossible = tf.constant(-math.inf, self.dtype)
+        return tf.where(possible, super()._log_prob(counts), impossible)
 
     def _entropy(self):
-        log_p = tf.nn.log_softmax(self.logits)
-        n = tf.range(self._trials + 1)
-        n = tf.cast(n, self.dtype)
+        log_p, log_rest = _log_shares(tf.cast(self.logits, tf.float64))
+        n = tf.range(self._trials + 1.0, dtype=tf.float64)
         log_factorial = tf.math.lgamma(n + 1.0)
         choices = log_factorial[-1] - log_factorial - log_factorial[::-1]
-        p = tf.exp(log_p)[..., None]
-        ways = tf.math.xlogy(n, p) + tf.math.xlog1py(n[::-1], -p)
+        ways = n * log_p[..., None] + n[::-1] * log_rest[..., None]
         expected = tf.reduce_sum(tf.exp(choices + ways) * log_factorial, axis=[-1, -2])
         spread = tf.reduce_sum(tf.exp(log_p) * log_p, axis=-1)
-        return expected - log_factorial[-1] - n[-1] * spread
+        return tf.cast(expected - log_factorial[-1] - n[-1] * spread, self.dtype)
+
+
+def _log_shares(logits):
+    """`[..., K]` each: ln p and ln(1 - p), finite however sure the choice is.
+
+    1 - p itself would be zero, and its logarithm's gradient no number.
+    """
+    whole = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
+    alone = tf.eye(logits.shape[-1], dtype=tf.bool)
+    none = tf.constant(-1e30, logits.dtype)
+    others = tf.where(alone, none, logits[..., None, :])
+    return logits - whole, tf.reduce_logsumexp(others, axis=-1) - whole
