@@ -436,10 +436,10 @@ DISTRIBUTIONS = [
         "odds_in_the_multinomial",
         "B27 TFP's `Multinomial(probs=…)`, which does not normalise",
         "heads/multinomial.py",
-        "return super()._log_prob(tf.cast(counts, self.dtype))",
-        "odds = tf.exp(self.logits)\n"
-        "        plain = tfp.distributions.Multinomial(self.total_count, probs=odds)\n"
-        "        return plain.log_prob(tf.cast(counts, self.dtype))",
+        "super()._log_prob(counts)",
+        "tfp.distributions.Multinomial(\n"
+        "            self.total_count, probs=tf.exp(self.logits)\n"
+        "        ).log_prob(counts)",
         "test_multinomial.py::"
         "test_probabilities_entropy_and_mode_are_those_of_the_definition[0]",
     ),
@@ -458,6 +458,51 @@ DISTRIBUTIONS = [
         "categorical.gumbel(noise)",
         "categorical.gumbel(noise[..., :1, :] + 0.0 * noise)",
         "test_multinomial.py::test_samples_follow_the_probabilities",
+    ),
+    Mutant(
+        "entropy_of_sure_counts",
+        "own entropy of counts from 1 - p, whose gradient is NaN where p rounds to 1",
+        "heads/multinomial.py",
+        "return logits - whole, tf.reduce_logsumexp(others, axis=-1) - whole",
+        "return logits - whole, tf.math.log(1.0 - tf.exp(logits - whole))",
+        "test_multinomial.py::"
+        "test_the_entropy_and_its_gradient_stay_finite_and_exact[5-float32]",
+    ),
+    Mutant(
+        "eligibility_of_simplex",
+        "B27 eligibility n/p where probabilities are normalised inside",
+        "eligibility.py",
+        "return _per_probability(counts, probs) - trials / total",
+        "return _per_probability(counts, probs)",
+        "test_eligibility.py::"
+        "test_a_discrete_closed_form_is_the_derivative_of_the_definition"
+        "[multinomial_probs]",
+    ),
+    Mutant(
+        "eligibility_of_one_neuron",
+        "own eligibility sent to the neuron of the sampled action only",
+        "eligibility.py",
+        "return _one_hot(actions, logits) - tf.nn.softmax(logits)",
+        "return _one_hot(actions, logits) * (1.0 - tf.nn.softmax(logits))",
+        "test_eligibility.py::"
+        "test_an_expected_eligibility_is_zero_or_leaves_the_simplex[categorical_logits]",
+    ),
+    Mutant(
+        "eligibility_of_deviation",
+        "own eligibility of σ without its -1/σ: every sample widens",
+        "eligibility.py",
+        "(away**2 - 1.0) / std, away",
+        "away**2 / std, away",
+        "test_eligibility.py::test_a_continuous_expected_eligibility_is_zero[gaussian]",
+    ),
+    Mutant(
+        "eligibility_of_squashed",
+        "B7 the squashed action in place of the sample under it",
+        "eligibility.py",
+        "gaussian(mean, std, tf.atanh(actions))",
+        "gaussian(mean, std, actions)",
+        "test_eligibility.py::"
+        "test_a_continuous_closed_form_is_the_derivative_of_the_density[tanh_gaussian]",
     ),
     Mutant(
         "start_ignored",
@@ -866,10 +911,6 @@ MUTANTS = [
 ]
 
 NOT_OURS = [
-    NotOurs(
-        "B7 tanh without its log-determinant",
-        "No head squashes: `Gaussian` clips for the environment and scores the sample.",
-    ),
     NotOurs(
         "B24 NaN from -inf masks",
         "There are no masks: every action is legal in every observation.",
