@@ -47,3 +47,4 @@ def test_every_bug_is_planted_once_or_has_no_room():
 def test_the_published_tables_are_the_catalogue():
     assert rows("Planted bugs") == catalogue.table()
     assert rows("Not ours yet") == catalogue.table_of_absent()
+    assert f"{len(catalogue.MUTANTS)} bugs, planted" in (ROOT / "README.md").read_text()
