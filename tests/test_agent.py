@@ -264,6 +264,27 @@ def test_layers_with_a_training_mode_are_announced_once_and_run_without_it():
     assert same_bits(first, again)
 
 
+class Idle(keras.layers.Layer):
+    """A layer with a weight that it does not use."""
+
+    def build(self, shape):
+        self.unused = self.add_weight(name="unused", shape=(3,), initializer="ones")
+
+    def call(self, inputs):
+        return inputs
+
+
+def test_weights_that_decide_nothing_stay_as_they_are():
+    layers = [keras.Input((4,)), Idle(), keras.layers.Dense(2)]
+    critic = keras.Sequential([keras.Input((4,)), Idle(), keras.layers.Dense(1)])
+    agent = tfr.Reinforce(keras.Sequential(layers), baseline=tfr.baselines.Value(critic))
+    agent.compile(keras.optimizers.SGD(0.1))
+    fit(agent, "CartPole-v1", epochs=2)
+    for model in (agent.policy, critic):
+        assert model.layers[0].unused.numpy().tolist() == [1.0, 1.0, 1.0]
+    assert not np.array_equal(agent.policy.layers[1].bias, np.zeros(2))
+
+
 # Fitting
 
 

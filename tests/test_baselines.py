@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_reinforce as tfr
 from tf_reinforce import baselines
 
 LENGTHS = [4, 2, 4, 1, 3]
@@ -280,3 +281,42 @@ def test_an_unknown_baseline_is_refused_with_the_names_there_are(identifier):
     with pytest.raises(ValueError, match="'leave_one_out', 'mean', None") as refused:
         baselines.get(identifier)
     assert f"baseline={identifier!r}" in str(refused.value)
+
+
+class Shaped(baselines.Baseline):
+    """Zeros of a shape or type that would broadcast, or not fit at all."""
+
+    def __init__(self, shape, dtype="float64"):
+        super().__init__()
+        self.wanted = shape, dtype
+
+    def estimate(self, returns, valid, values):
+        shape, dtype = self.wanted
+        rows, count = tf.shape(returns)[0], tf.shape(returns)[1]
+        sizes = {"T": rows, "B": count, "1": 1}
+        return tf.zeros([sizes[axis] for axis in shape], dtype)
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, error",
+    [
+        ("B", "float64", ValueError),
+        ("T", "float64", ValueError),
+        ("", "float64", ValueError),
+        ("1B", "float64", tf.errors.InvalidArgumentError),
+        ("T1", "float64", tf.errors.InvalidArgumentError),
+        ("TB", "float32", ValueError),
+    ],
+    ids=["per_episode", "per_step", "one", "row", "column", "float32"],
+)
+def test_a_baseline_of_another_shape_is_refused(shape, dtype, error):
+    """As many steps as episodes: each of these would broadcast in silence."""
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
+    agent = tfr.Reinforce(policy, tfr.heads.Categorical(2), Shaped(shape, dtype))
+    agent.compile("sgd")
+    record = tfr.Episodes(
+        np.zeros((4, 3, 1)), np.zeros((3, 3), int), np.ones((3, 3)),
+        np.full(3, 3), np.ones(3, bool),
+    )  # fmt: skip
+    with pytest.raises(error, match="Shaped.estimate.*must return a baseline for each"):
+        agent.update(record)

@@ -303,6 +303,36 @@ def test_a_baseline_that_sees_its_own_return_is_found_out(baseline, batch_size):
         testing.check_gradient(baseline=baseline(), batch_size=batch_size)
 
 
+class Remembering(baselines.Baseline):
+    """Keeps an average outside of its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+
+    def estimate(self, returns, valid, values):
+        before = tf.identity(self.seen)
+        self.seen.assign_add(tf.reduce_mean(returns))
+        return tf.where(valid, before, 0.0)
+
+
+def test_what_is_remembered_outside_of_weights_is_found_out():
+    with pytest.raises(AssertionError, match="remembers outside of its weights"):
+        testing.check_gradient(baseline=Remembering(), batch_size=1)
+
+
+class Idle(heads.Categorical):
+    """Has a weight that decides nothing."""
+
+    def build(self, outputs_shape):
+        self.unused = self.add_weight(name="unused", shape=(2,))
+
+
+def test_a_weight_that_decides_nothing_has_no_gradient():
+    report = testing.check_gradient(Idle(2, dtype="float64"), batch_size=1)
+    assert report.exact[-2:].tolist() == report.expected[-2:].tolist() == [0.0, 0.0]
+
+
 def test_what_learns_nothing_has_no_direction():
     report = testing.check_gradient(baseline=Whole(), batch_size=1, tolerance=None)
     assert np.isnan(report.cosine)

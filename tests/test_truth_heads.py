@@ -254,6 +254,55 @@ def test_a_log_probability_per_number_is_refused():
         testing.check_head(Vector(2))
 
 
+class Silent(heads.Categorical):
+    """log_prob passes no gradient at all, and no closed form hides it."""
+
+    eligibility = heads.Head.eligibility
+
+    def distribution(self, outputs):
+        return super().distribution(tf.stop_gradient(outputs))
+
+
+def test_a_gradient_that_is_stopped_whole_is_found_out():
+    with pytest.raises(AssertionError, match="for a gradient that log_prob stops"):
+        testing.check_head(Silent(3))
+
+
+class Short(heads.Categorical):
+    def sample(self, outputs, noise):
+        return tf.cast(super().sample(outputs, noise), tf.int32)
+
+
+class Column(heads.Gaussian):
+    def mode(self, outputs):
+        return super().mode(outputs)[:, None]
+
+
+class Flat(heads.Gaussian):
+    def eligibility(self, outputs, actions):
+        return super().eligibility(outputs, actions)[:, 0]
+
+
+@pytest.mark.parametrize(
+    "word, head", [("sample", Short(3)), ("mode", Column(1)), ("eligibility", Flat(1))]
+)
+def test_a_shape_or_type_that_is_not_the_promised_one_is_named(word, head):
+    with pytest.raises(AssertionError, match=f"`{word}` of .* must return the shape"):
+        testing.check_head(head)
+
+
+class Torn(heads.Gaussian):
+    """Infinite where the noise is zero, as a careless inverse often is."""
+
+    def sample(self, outputs, noise):
+        return super().sample(outputs, noise) + 0 / noise
+
+
+def test_a_sample_that_is_not_finite_is_named_with_its_noise():
+    with pytest.raises(AssertionError, match=r"`sample` .* finite.* noise \[0.0\]"):
+        testing.check_head(Torn(1))
+
+
 def test_an_action_left_out_is_missed():
     with pytest.raises(AssertionError, match="`probabilities`.* some were left out"):
         testing.check_head(heads.Categorical(3), actions=[0, 1])
@@ -299,7 +348,7 @@ class Nowhere(toy_heads.Switches):
 
 @pytest.mark.parametrize("head", [Endless(3), Nowhere(2), toy_heads.Switches(17)])
 def test_what_cannot_be_counted_is_refused(head):
-    with pytest.raises(ValueError, match="cannot be counted.*Give all raw actions"):
+    with pytest.raises(ValueError, match="cannot be counted.*give all raw actions"):
         testing.check_head(head)
 
 

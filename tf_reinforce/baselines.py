@@ -17,6 +17,11 @@ from tf_reinforce import losses
 class Baseline(keras.layers.Layer, abc.ABC):
     """An estimate of the return that is made without looking at the action.
 
+    One of your own states `estimate`, and keeps what it learns in weights (`add_weight`,
+    in `build`): `gradients` says how they should move and `learn` moves them, once the
+    whole update is known to be finite. All methods are traced; nothing else may change.
+    `examples/your_own_parts.py` has one, and `tfr.testing.check_gradient` tries it.
+
     Attributes:
         values_states: True when the baseline is a value of the observation. Only such
             a one can stand in for what follows a cut, or for `gae_lambda` below 1; it
@@ -39,18 +44,18 @@ class Baseline(keras.layers.Layer, abc.ABC):
             `[T, B]` float in the type of `returns`. Zero: subtract nothing.
         """
 
-    def gradients(self, observations, returns, episodes):
+    def gradients(self, observations, targets, episodes):
         """The baseline's own loss and gradients; NaN and none where it has no weights.
 
         Args:
             observations: `[N, …]`, of the valid steps, as the policy sees them.
-            returns: `[N]` float, the targets.
+            targets: `[N]` float, the returns to go, also under `returns="whole"`.
             episodes: Scalar, the number of episodes.
 
         Returns:
             Scalar loss, and a list of gradients for `learn`.
         """
-        return tf.constant(float("nan"), returns.dtype), []
+        return tf.constant(float("nan"), targets.dtype), []
 
     def learn(self, gradients):
         """Takes one step along the gradients, once they are known to be finite."""
@@ -176,13 +181,13 @@ class Value(Baseline):
     def estimate(self, returns, valid, values):
         return tf.where(valid, values, 0.0)
 
-    def gradients(self, observations, returns, episodes):
+    def gradients(self, observations, targets, episodes):
         if self.model is None:
-            return super().gradients(observations, returns, episodes)
+            return super().gradients(observations, targets, episodes)
         with tf.GradientTape() as tape:
-            loss = losses.value(self.values(observations), returns, episodes)
+            loss = losses.value(self.values(observations), targets, episodes)
             total = tf.add_n([loss, *(tf.cast(x, loss.dtype) for x in self.model.losses)])
-        return loss, tape.gradient(total, self.model.trainable_variables)
+        return loss, losses.gradients(tape, total, self.model.trainable_variables)
 
     def learn(self, gradients):
         if gradients:

@@ -73,9 +73,7 @@ class Estimator:
                 value_loss = losses.value(values, targets, count)
                 loss += self.baseline.loss_weight * value_loss
             scaled = scale_loss(loss)
-        gradients = tape.gradient(
-            scaled, self.variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
+        gradients = losses.gradients(tape, scaled, self.variables)
         scale = scale_loss(tf.ones([], loss.dtype))
         gradients = [gradient / tf.cast(scale, gradient.dtype) for gradient in gradients]
 
@@ -110,7 +108,8 @@ class Estimator:
         credited = targets
         if self.settings["returns"] == "whole":
             credited = tf.where(valid, targets[:1], 0.0)
-        advantages = credited - self.baseline.estimate(credited, valid, values[:-1])
+        baselines = self.baseline.estimate(credited, valid, values[:-1])
+        advantages = credited - self._alike(baselines, credited)
         if self.settings["scale_advantages"] == "batch":
             steps = tf.reduce_sum(tf.cast(valid, rewards.dtype))
             # Equal returns differ in their last bits only: noise that must stay small.
@@ -120,6 +119,18 @@ class Estimator:
             gamma = tf.constant(self.settings["gamma"], rewards.dtype)
             advantages *= gamma ** tf.range(tf.cast(rows, rewards.dtype))[:, None]
         return targets, advantages
+
+    def _alike(self, baselines, credited):
+        """What the baseline estimated, if it is one number for each return."""
+        name = type(self.baseline).__name__
+        wanted = f"`{name}.estimate` must return a baseline for each return, [T, B]"
+        if baselines.dtype != credited.dtype or baselines.shape.rank != 2:
+            raise ValueError(
+                f"{wanted}, of type {credited.dtype.name}. Received: shape "
+                f"{baselines.shape} of type {baselines.dtype.name}. Nothing is broadcast."
+            )
+        tf.debugging.assert_equal(tf.shape(baselines), tf.shape(credited), wanted)
+        return baselines
 
     def forward(self, observations):
         """Outputs `[N, P]`, and values `[N]` or `None` where the policy has none.

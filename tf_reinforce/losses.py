@@ -96,6 +96,22 @@ def value(values, returns, episodes):
 
 
 # The agent has the plain name.
+def gradients(tape, loss, variables):
+    """∂L/∂w for each Keras variable; zeros where the loss does not depend on it.
+
+    Args:
+        tape: `tf.GradientTape` that saw the loss.
+        loss: Scalar float tensor.
+        variables: List of Keras variables.
+
+    Returns:
+        List of tensors shaped as the variables.
+    """
+    # TensorFlow makes no zeros for a Keras variable, only for its own inside.
+    inside = [variable.value for variable in variables]
+    return tape.gradient(loss, inside, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
 @keras.saving.register_keras_serializable("tf_reinforce", name="ReinforceLoss")
 class Reinforce(keras.losses.Loss):
     """REINFORCE as a loss for plain `model.compile` and `model.fit`.

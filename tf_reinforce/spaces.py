@@ -58,7 +58,8 @@ def check_action_space(space):
         raise ValueError(
             f"Action space {space!r} is not supported. Supported: {ACTIONS}. "
             "Wrap the environment with gymnasium.wrappers.TransformAction, or give "
-            "the agent a head of your own (`head=…`)."
+            "the agent a head: `head=tfr.heads.Multinomial(categories, trials)` for "
+            "counts, or one of your own."
         )
     return space
 

@@ -244,6 +244,22 @@ GRADIENT = [
 
 RETURNS_AND_BASELINES = [
     Mutant(
+        "baseline_that_broadcasts",
+        "B4 a baseline `[B]` subtracted from returns `[T, B]`",
+        "estimator.py",
+        "advantages = credited - self._alike(baselines, credited)",
+        "advantages = credited - baselines",
+        "test_baselines.py::test_a_baseline_of_another_shape_is_refused[per_episode]",
+    ),
+    Mutant(
+        "weights_without_gradient",
+        "own no gradient instead of zeros for a weight the loss does not depend on",
+        "losses.py",
+        "loss, inside, unconnected_gradients=tf.UnconnectedGradients.ZERO",
+        "loss, inside",
+        "test_agent.py::test_weights_that_decide_nothing_stay_as_they_are",
+    ),
+    Mutant(
         "cut_is_an_ending",
         "B16 truncation treated as termination: nothing bootstrapped",
         "returns.py",

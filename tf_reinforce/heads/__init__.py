@@ -54,7 +54,8 @@ def for_space(space, **kwargs):
         )
     raise ValueError(
         f"No head for the action space {space!r}. Supported: Discrete, and Box of a "
-        "float type. Give the agent a head of your own: `head=…`."
+        "float type. Give the agent a head: `head=tfr.heads.Multinomial(categories, "
+        "trials)` for counts, or one of your own."
     )
 
 

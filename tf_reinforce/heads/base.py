@@ -11,7 +11,7 @@ import tensorflow as tf
 class Noise(NamedTuple):
     """What a head draws for one action: the kind of the numbers and their shape."""
 
-    kind: str  # "uniform" on [0, 1) or "normal"
+    kind: str  # "uniform" on [0, 1), zero included, or "normal"
     shape: tuple
 
 
@@ -41,6 +41,8 @@ class Head(keras.layers.Layer, abc.ABC):
     def distribution(self, outputs):
         """The `tfd.Distribution` over raw actions for `[..., P]` float outputs.
 
+        Its `log_prob` and `entropy` give one number per row: put the axes of an action
+        inside with `tfd.Independent`. Both are needed, the entropy also for the logs.
         Gradients flow from its log-probabilities to the outputs and to the head's
         own weights: build it inside the tape.
         """
@@ -59,10 +61,12 @@ class Head(keras.layers.Layer, abc.ABC):
             is what REINFORCE sends back into the output neurons. Its expectation over
             the head's own actions is zero. Williams (1992), section 4.
         """
+        outputs = tf.convert_to_tensor(outputs)
         with tf.GradientTape() as tape:
             tape.watch(outputs)
             log_probs = self.distribution(outputs).log_prob(actions)
-        return tape.gradient(log_probs, outputs)
+        none = tf.UnconnectedGradients.ZERO
+        return tape.gradient(log_probs, outputs, unconnected_gradients=none)
 
     @abc.abstractmethod
     def sample(self, outputs, noise):
@@ -135,7 +139,10 @@ class Head(keras.layers.Layer, abc.ABC):
         return True
 
     def possible(self, actions):
-        """Which entries of a NumPy array are raw actions of this head."""
+        """Which entries of a NumPy array `[T, B, …]` are raw actions: bools to match.
+
+        A head with whole-number actions says here which ones there are.
+        """
         return np.isfinite(actions)
 
 

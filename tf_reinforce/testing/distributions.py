@@ -33,7 +33,9 @@ _MEANINGS = {
     "moments": "The first two moments of `sample` must be those of `distribution`. Look "
     "at `sample`.",
     "expected_eligibility": "The expectation of `eligibility` must be zero. Look whether "
-    "log_prob is normalised for all outputs, not for these alone.",
+    "log_prob is normalised for all outputs, not for these alone; for a continuous head "
+    "also at `sample`, and whether log_prob has a kink or an edge (Laplace, uniform): "
+    "such a one is too rough to be integrated here.",
     "entropy": "The distribution's entropy must be minus the expectation of log_prob. "
     "Look at the `entropy` of `distribution`.",
     "mode": "No raw action may be more likely than `mode`. Look at `mode`.",
@@ -59,7 +61,8 @@ def check_head(head, outputs=None, *, actions=None, seed=0):
 
     Args:
         head: `tfr.heads.Head`; built if it is not. Continuous heads must draw one or two
-            numbers from as many of noise, smoothly.
+            numbers from as many of noise, smoothly, with a log_prob that is smooth in
+            the action (not Laplace or uniform).
         outputs: `[N, P]` a few rows of outputs. Defaults to three normal ones.
         actions: `[K, …]` all raw actions of a head with whole-number actions. Defaults
             to every array of whole numbers from 0 that `head.possible` accepts.
@@ -149,7 +152,8 @@ class _Weighed(abc.ABC):
         """(property, error), in the order in which they are to be believed."""
         yield "probabilities", abs(self.probs.sum() - 1)
         count = len(self.actions)
-        closed = self.head.eligibility(self.outputs(count), self.actions).numpy()
+        closed = self.head.eligibility(self.outputs(count), self.actions)
+        closed = self.like("eligibility", closed, (count, len(self.row)), "float64")
         yield "eligibility", _far(closed, self.slopes)
         # Differences of actions that never happen would be rounding alone.
         near = self.log_probs > self.log_probs.max() - 20
@@ -178,7 +182,27 @@ class _Weighed(abc.ABC):
         kind, shape = self.head.noise
         draw = {"uniform": self.rng.random, "normal": self.rng.standard_normal}[kind]
         noise = tf.constant(draw((_DRAWS, *shape)))
-        return self.head.sample(self.outputs(_DRAWS), noise).numpy()
+        drawn = self.head.sample(self.outputs(_DRAWS), noise)
+        return self.like("sample", drawn, *self.actions_of(_DRAWS))
+
+    def mode(self):
+        """`[1, …]`: the head's most likely action."""
+        return self.like("mode", self.head.mode(self.outputs(1)), *self.actions_of(1))
+
+    def actions_of(self, count):
+        """Shape and type of so many raw actions."""
+        return (count, *self.head.action_shape), self.head.action_dtype or "float64"
+
+    def like(self, name, values, shape, dtype):
+        """An array of the shape and type that are promised, or what came instead."""
+        values = np.asarray(values)
+        if values.shape != shape or values.dtype != dtype:
+            raise AssertionError(
+                f"`{name}` of {self.head!r} must return the shape {shape} in {dtype} for "
+                f"{shape[0]} rows of float64 outputs. Received: shape {values.shape} in "
+                f"{values.dtype}."
+            )
+        return values
 
     def log_prob(self, actions, row=None):
         """`[N]` for `[N, …]` raw actions, at this row of outputs or another."""
@@ -196,7 +220,7 @@ class _Weighed(abc.ABC):
                 f"`log_prob` of {self.head!r} must give one number per action in the "
                 f"type of the outputs. Expected: shape {(count,)} of float64. Received: "
                 f"shape {tuple(log_probs.shape)} of {log_probs.dtype.name}. Look at the "
-                "event shape of `distribution`."
+                "event shape of `distribution`, and for a cast."
             )
         zero = tf.UnconnectedGradients.ZERO
         slopes = tape.gradient(log_probs, outputs, unconnected_gradients=zero)
@@ -233,7 +257,7 @@ class _Enumerated(_Weighed):
         return ()
 
     def mode_error(self):
-        mode = self.head.mode(self.outputs(1)).numpy()
+        mode = self.mode()
         if not enumeration.possible(self.head, mode).all():
             return math.inf
         return max(self.log_probs.max() - self.log_prob(mode)[0], 0.0)
@@ -244,8 +268,8 @@ class _Integrated(_Weighed):
 
         ∫ f(a) da = ∫ f(a(z)) |da/dz| dz
 
-    Any smooth `sample` may carry the integral, also one from another distribution; the
-    error falls exponentially with the number of points.
+    Any smooth `sample` may carry the integral, also one from another distribution; where
+    log_prob is smooth too, the error falls exponentially with the number of points.
     """
 
     def __init__(self, head, row, _, rng):
@@ -272,6 +296,15 @@ class _Integrated(_Weighed):
                 f"`sample` of {head!r}: every number of a continuous action must follow "
                 "the noise smoothly. Received: one that does not follow it at all."
             )
+        wild = ~np.isfinite([flat.numpy().T, *(slope.numpy().T for slope in slopes)])
+        if wild.any():
+            place = np.flatnonzero(wild.reshape(-1, len(grid)).any(axis=0))[0]
+            raise AssertionError(
+                f"`sample` of {head!r}: actions, and how they follow the noise, must be "
+                f"finite. Received: {flat[place].numpy().tolist()} for the noise "
+                f"{noise[place].numpy().tolist()}, with the slope "
+                f"{[slope[place].numpy().tolist() for slope in slopes]}."
+            )
         cell = (axis[1] - axis[0]) ** size
         density = np.exp(-(grid.numpy() ** 2) / 2) / math.sqrt(2 * math.pi)
         self.chances = cell * density.prod(axis=1)
@@ -295,7 +328,7 @@ class _Integrated(_Weighed):
         yield "moments", _far(self.chances @ powers, self.expectation(powers))
 
     def mode_error(self):
-        mode = self.head.mode(self.outputs(1)).numpy()
+        mode = self.mode()
         steps = np.eye(mode.size).reshape(-1, *mode.shape[1:])
         sizes = [sign * 10.0**-k for k in range(5) for sign in (-1, 1)]
         around = np.concatenate([mode + size * steps for size in sizes])

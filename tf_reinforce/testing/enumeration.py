@@ -52,14 +52,14 @@ def _counted(head):
         alone = np.zeros((_MOST_ACTIONS + 1, size), "int64")
         alone[:, place] = np.arange(_MOST_ACTIONS + 1)
         accepted = possible(head, alone.reshape(-1, *head.action_shape))
-        ranges.append(1 + max(np.flatnonzero(accepted), default=-1))
-    count = math.prod(int(number) for number in ranges)
+        ranges.append(1 + int(max(np.flatnonzero(accepted), default=-1)))
+    count = math.prod(ranges)
     if not 0 < count <= _MOST_ACTIONS:
         raise ValueError(
             f"The raw actions of {head!r} cannot be counted: `head.possible` accepts "
             f"{ranges} numbers for its {size} places; there may be at most "
-            f"{_MOST_ACTIONS} combinations. Give all raw actions as `actions`, or take a "
-            "smaller head of the same kind."
+            f"{_MOST_ACTIONS} combinations. Let `possible` say which there are, give all "
+            "raw actions as `actions`, or take a smaller head of the same kind."
         )
     counted = np.array(list(itertools.product(*map(range, ranges))), head.action_dtype)
     counted = counted.reshape(-1, *head.action_shape)

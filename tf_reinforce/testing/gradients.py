@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import agent as agents
-from tf_reinforce import arguments, baselines, heads
+from tf_reinforce import arguments, baselines, heads, losses
 from tf_reinforce import episodes as records
 from tf_reinforce.testing import enumeration
 
@@ -75,7 +75,8 @@ def check_gradient(
         head: `tfr.heads.Head` with whole-number actions, made with `dtype="float64"` if
             it has weights; these are compared too. Defaults to `Categorical(2)`.
         baseline: As for `Reinforce`. One of your own is tried with all orders of the
-            episodes. What it learns, and its optimizer, are put back after each update.
+            episodes. Its weights and its optimizer are put back after each update; it
+            may remember nothing elsewhere.
         batch_size: Int, 1 to 3 episodes.
         actions: `[K, …]` raw actions: all that the head can make. Defaults to every
             array of whole numbers from 0 that `head.possible` accepts.
@@ -165,10 +166,7 @@ class _Enumeration:
         with tf.GradientTape() as tape:
             likelihoods = self.likelihoods(self.probabilities())
             objective = tf.reduce_sum(likelihoods * self.returns)
-        zero = tf.UnconnectedGradients.ZERO
-        return self.flat(
-            tape.gradient(objective, self.compared, unconnected_gradients=zero)
-        )
+        return self.flat(losses.gradients(tape, objective, self.compared))
 
     def expected(self, batch_size):
         """E[Δw], flat: the updates of all batches, by their probability; their number."""
@@ -181,16 +179,28 @@ class _Enumeration:
                 "log_prob of the head, or at `actions` if some were left out."
             )
         likelihoods = self.likelihoods(probs).numpy()
-        before = [tf.constant(variable.numpy()) for variable in self.changing]
-        start, total, batches = self.flat(self.compared), 0.0, 0
+        total, batches, first = 0.0, 0, self._change([0] * batch_size)
         for times, batch in self._batches(batch_size):
-            self.agent.update(_columns(self.record, batch))
-            change = self.flat(self.compared) - start
-            total += times * math.prod(likelihoods[batch]) * change
+            total += times * math.prod(likelihoods[batch]) * self._change(batch)
             batches += 1
-            for variable, value in zip(self.changing, before):
-                variable.assign(value)
+        if not np.array_equal(first, self._change([0] * batch_size)):
+            raise AssertionError(
+                "The same batch must make the same update from the same weights. "
+                "Received: two different ones. Look for what the baseline or the head "
+                "remembers outside of its weights; keep it in `add_weight`, and change "
+                "it in `learn`."
+            )
         return total, batches
+
+    def _change(self, batch):
+        """What one update adds to the weights, which are then put back."""
+        before = [tf.constant(variable.numpy()) for variable in self.changing]
+        start = self.flat(self.compared)
+        self.agent.update(_columns(self.record, batch))
+        change = self.flat(self.compared) - start
+        for variable, value in zip(self.changing, before):
+            variable.assign(value)
+        return change
 
     def check(self, batch_size, tolerance):
         """The `GradientReport`, or an `AssertionError` that says what is wrong."""

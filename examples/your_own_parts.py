@@ -1,0 +1,87 @@
+"""A head and a baseline of one's own, each held against the definition.
+
+    python examples/your_own_parts.py [updates]
+
+`Binomial` says how many of five switches are on; one logit for all of them.
+`MovingAverage` subtracts what episodes earned of late. Both are proved before use.
+"""
+
+import sys
+
+import gymnasium as gym
+import keras
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tf_reinforce as tfr
+
+
+class Binomial(tfr.heads.Head):
+    outputs_size, action_shape, action_dtype = 1, (), "int64"
+    noise = tfr.heads.Noise("uniform", (5,))
+
+    def distribution(self, outputs):
+        return tfp.distributions.FiniteDiscrete(np.arange(6), logits=self.scores(outputs))
+
+    def scores(self, outputs):
+        """`[..., 6]`: ln of n switches on out of five, up to a constant."""
+        on = tf.range(6, dtype=outputs.dtype)
+        ways = -tf.math.lgamma(on + 1.0) - tf.math.lgamma(6.0 - on)
+        return ways + on * outputs
+
+    def sample(self, outputs, noise):
+        on = noise < tf.sigmoid(outputs)
+        return tf.reduce_sum(tf.cast(on, tf.int64), axis=-1)
+
+    def mode(self, outputs):
+        return tf.argmax(self.scores(outputs), axis=-1)
+
+    def parameters(self, outputs):
+        return {"logit": outputs}
+
+    def to_environment(self, actions):
+        return actions
+
+    def possible(self, actions):
+        return (actions >= 0) & (actions <= 5)
+
+
+class MovingAverage(tfr.baselines.Baseline):
+    def build(self, observations_shape):
+        self.average = self.add_weight(name="average", initializer="zeros")
+
+    def estimate(self, returns, valid, values):
+        return tf.where(valid, tf.cast(self.average, returns.dtype), 0.0)
+
+    def gradients(self, observations, targets, episodes):
+        gap = tf.cast(self.average, targets.dtype) - tf.reduce_mean(targets)
+        return gap**2 / 2, [gap]
+
+    def learn(self, gradients):
+        self.average.assign_sub(0.2 * tf.cast(gradients[0], self.average.dtype))
+
+
+class Guess(gym.Env):
+    """Earns most when three switches are on."""
+
+    observation_space = gym.spaces.Box(0, 1, (1,))
+    action_space = gym.spaces.Discrete(6)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.ones(1, "float32"), {}
+
+    def step(self, action):
+        return np.ones(1, "float32"), -abs(float(action) - 3), True, False, {}
+
+
+print("head:", tfr.testing.check_head(Binomial()))
+proof = tfr.testing.check_gradient(Binomial(), MovingAverage(), batch_size=1)
+print(f"update: off by {proof.error:.0e} over {proof.batches} batches")
+agent = tfr.Reinforce(
+    keras.Sequential([keras.layers.Dense(1)]), Binomial(), MovingAverage()
+)
+agent.compile(optimizer=keras.optimizers.Adam(0.1))
+agent.fit(Guess, epochs=int(sys.argv[1]) if len(sys.argv) > 1 else 30, verbose=0)
+print("greedy return:", agent.evaluate(Guess, episodes=1)["episode_return"])
