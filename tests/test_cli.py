@@ -53,6 +53,11 @@ def test_evaluate_says_what_the_run_says(run, capsys):
     assert shown == json.loads((run / "evaluation.json").read_text())
 
 
+def test_a_run_that_is_not_there_is_missed_by_its_name(tmp_path, capsys):
+    assert cli.main(["evaluate", str(tmp_path / "nope")]) == 2
+    assert "nope" in (said := capsys.readouterr().err) and "--env" not in said
+
+
 def test_an_agent_file_is_evaluated_where_one_says(run, capsys):
     file = str(run / "agent.keras")
     assert cli.main(["evaluate", file, "--env", "CartPole-v1", "--episodes", "3"]) == 0

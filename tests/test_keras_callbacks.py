@@ -93,6 +93,17 @@ def test_history_is_kept_and_returned(agent):
     assert len(history.history["episode_return"]) == 3
 
 
+def test_one_callback_needs_no_list(agent):
+    """As in Keras."""
+    stop = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: setattr(agent, "stop_training", True)
+    )
+    history = agent.fit(
+        toys.Bandit, epochs=3, callbacks=stop, episodes_per_epoch=4, verbose=0
+    )
+    assert history.epoch == [0]
+
+
 def test_csv_logger_writes_one_row_per_epoch(agent, tmp_path):
     path = tmp_path / "log.csv"
     history = fit(agent, keras.callbacks.CSVLogger(path)).history

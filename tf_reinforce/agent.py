@@ -317,8 +317,8 @@ class Reinforce(keras.Model):
                 biased by a term of order 1 / episodes.
             num_envs: Int, environments side by side. Does not change the result.
             seed: Int. Same seed, machine and versions: same weights, to the bit.
-            callbacks: List of Keras callbacks. Those that monitor a log key of ours
-                with `mode="auto"` get the right mode.
+            callbacks: List of Keras callbacks, or one. Those that monitor a log key of
+                ours with `mode="auto"` get the right mode.
             validation_env: As `env`, with the same `env_kwargs` and limit; the greedy
                 policy is evaluated on it.
             validation_freq: Int, or list of epochs (counted from 1).
@@ -364,7 +364,7 @@ class Reinforce(keras.Model):
                 validation_env, address, validation_episodes, num_envs, options
             )
 
-        listening = list(callbacks or [])
+        listening = keras.tree.flatten(callbacks) if callbacks else []
         if verbose:
             listening.append(episode_callbacks.ProgressLine())
         with fleets.open_fleet(env, num_envs, **options) as fleet:

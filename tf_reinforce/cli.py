@@ -120,6 +120,7 @@ def evaluate(options):
     from tf_reinforce import agent as agents
     from tf_reinforce import runs
 
+    agent = agents.load(runs.agent_file(options.run))
     env, limit = runs.environment_of(options.run)
     env = options.env or env
     if env is None:
@@ -127,7 +128,6 @@ def evaluate(options):
             f"{options.run} does not say which environment to evaluate on, or names "
             "a module, which is never imported on the word of a file. Give --env."
         )
-    agent = agents.load(runs.agent_file(options.run))
     figures = agent.evaluate(
         env,
         options.episodes,
