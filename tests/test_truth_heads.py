@@ -357,7 +357,8 @@ def test_what_cannot_be_counted_is_refused(head):
     [
         (heads.Gaussian(3), {}, "must draw one or two numbers"),
         (heads.Gaussian(1), {"actions": [[0.0]]}, "are for heads with whole-number"),
-        (heads.Categorical(3), {"outputs": np.zeros((2, 4))}, "puts out 3 numbers"),
+        (heads.Categorical(3), {"outputs": np.zeros((2, 4))}, r"shape \(N, 3\)"),
+        (heads.Categorical(3), {"outputs": np.zeros(3)}, r"shape \(N, 3\)"),
         (heads.Categorical(3), {"outputs": np.zeros((0, 3))}, "one or more rows"),
         (heads.Categorical(2), {"outputs": [[0, np.nan]]}, "finite numbers"),
         (Cauchy(1), {}, "must be one of .*'normal'.*Received: head.noise.kind='cauchy'"),

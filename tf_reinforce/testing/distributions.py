@@ -97,7 +97,11 @@ def check_head(head, outputs=None, *, actions=None, seed=0):
     if outputs is None:
         outputs = rng.normal(size=(3, head.outputs_size))
     outputs = np.asarray(outputs, "float64")
-    head.check_outputs(outputs.shape)
+    if outputs.shape != (len(np.atleast_1d(outputs)), head.outputs_size):
+        raise ValueError(
+            f"`outputs` must be rows of what a policy puts out for {head!r}, of the "
+            f"shape (N, {head.outputs_size}). Received: shape {outputs.shape}"
+        )
     if not len(outputs) or not np.isfinite(outputs).all():
         raise ValueError(
             "`outputs` must be one or more rows of finite numbers. "
