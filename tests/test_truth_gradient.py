@@ -1,5 +1,6 @@
 """The expected update is the gradient it claims to be: all episodes, nothing sampled."""
 
+import ast
 import functools
 import pathlib
 import re
@@ -46,6 +47,12 @@ def reports(baseline, **settings):
     """At once: between two tests TensorFlow forgets what it has compiled."""
     task = enumeration(baseline, **settings)
     return {size: task.check(size, tolerance=None) for size in (1, 2, 3)}
+
+
+def settings_of(text):
+    """Keywords as a document writes them."""
+    call = ast.parse(f"dict({text})", mode="eval").body
+    return {word.arg: ast.literal_eval(word.value) for word in call.keywords}
 
 
 def named(settings):
@@ -257,7 +264,7 @@ def rows():
 
 @pytest.mark.parametrize("options, bias, cosine", rows())
 def test_the_documented_biases_are_the_computed_ones(options, bias, cosine):
-    options = eval(f"dict({options})")
+    options = settings_of(options)
     batch_size = options.pop("batch_size", 2)
     report = enumeration(**options).check(batch_size, None)
     assert report.error > 1e-3
@@ -266,7 +273,7 @@ def test_the_documented_biases_are_the_computed_ones(options, bias, cosine):
 
 
 def test_the_document_lists_every_bias():
-    listed = [eval(f"dict({options})") for options, _, _ in rows()]
+    listed = [settings_of(options) for options, _, _ in rows()]
     for options in BIASED:
         assert any(options.items() <= row.items() for row in listed), options
 

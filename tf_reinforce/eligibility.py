@@ -402,9 +402,8 @@ def _floats(**named):
 def _numbers(name, values):
     """An array or tensor of whole or real numbers, or an error."""
     values = values if tf.is_tensor(values) else np.asarray(values)
-    kind = values.dtype
-    kind = kind.is_floating or kind.is_integer if tf.is_tensor(values) else kind.kind
-    if kind not in (True, *"fiu"):
+    kind = tf.as_dtype(values.dtype)
+    if not (kind.is_floating or kind.is_integer):
         raise ValueError(f"{name} must be numbers. Received: {values!r}")
     return values
 

@@ -71,19 +71,10 @@ def _numbers(name, values):
 def _choice(action, probs=None, logits=None):
     name, values = _parameters(probs, logits)
     closed = _closed(name, "categorical")(values, action)
-    action = int(action)
-    counts = np.eye(len(values))[action]
-    log_prob, automatic = _differentiated(name, values, counts)
-    chance = _probabilities(name, values)
-    rows = [
-        (f"{'*' if k == action else ' '} {k}", values[k], chance[k], *derivatives)
-        for k, derivatives in enumerate(_columns(closed, automatic, np.exp(log_prob)))
-    ]
-    heading = (
-        f"One of {_categories(values)}; category {action} was sampled.\n"
-        f"{_likelihood(name, log_prob)}"
-    )
-    return "\n\n".join((heading, _table(name, "probability", rows), _SENTENCES[name]))
+    k = int(action)
+    marks = [f"{'*' if i == k else ' '} {i}" for i in range(len(values))]
+    first = f"One of {_categories(values)}; category {k} was sampled."
+    return _page(first, name, values, np.eye(len(values))[k], closed, marks)
 
 
 def _counts(counts, probs=None, logits=None):
@@ -92,17 +83,23 @@ def _counts(counts, probs=None, logits=None):
     name, values = _parameters(probs, logits)
     trials = int(np.sum(counts))
     closed = _closed(name, "multinomial")(values, counts, trials)
-    log_prob, automatic = _differentiated(name, values, np.asarray(counts))
-    expected = trials * _probabilities(name, values)
+    marks = [f"{int(n)} × {k}" for k, n in enumerate(counts)]
+    first = f"{trials} choices among {_categories(values)}, counted."
+    return _page(first, name, values, counts, closed, marks)
+
+
+def _page(first, name, values, counts, closed, marks):
+    """Heading, table and sentence; one choice is a count of one."""
+    log_prob, automatic = _differentiated(name, values, counts)
+    expected = counts.sum() * _probabilities(name, values)
+    columns = _columns(closed, automatic, np.exp(log_prob))
     rows = [
-        (f"{int(counts[k])} × {k}", values[k], expected[k], *derivatives)
-        for k, derivatives in enumerate(_columns(closed, automatic, np.exp(log_prob)))
+        (mark, value, chance, *derivatives)
+        for mark, value, chance, derivatives in zip(marks, values, expected, columns)
     ]
-    heading = (
-        f"{trials} choices among {_categories(values)}, counted.\n"
-        f"{_likelihood(name, log_prob)}"
-    )
-    return "\n\n".join((heading, _table(name, "expected", rows), _SENTENCES[name]))
+    second = "probability" if counts.sum() == 1 else "expected"
+    heading = f"{first}\n{_likelihood(name, log_prob)}"
+    return "\n\n".join((heading, _table(name, second, rows), _SENTENCES[name]))
 
 
 def _gaussian(mean, std, sample):

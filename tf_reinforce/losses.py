@@ -95,7 +95,6 @@ def value(values, returns, episodes):
     return tf.reduce_sum(tf.square(errors)) / (2.0 * tf.cast(episodes, values.dtype))
 
 
-# The agent has the plain name.
 def gradients(tape, loss, variables):
     """∂L/∂w for each Keras variable; zeros where the loss does not depend on it.
 
@@ -112,6 +111,7 @@ def gradients(tape, loss, variables):
     return tape.gradient(loss, inside, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
 
+# The agent has the plain name.
 @keras.saving.register_keras_serializable("tf_reinforce", name="ReinforceLoss")
 class Reinforce(keras.losses.Loss):
     """REINFORCE as a loss for plain `model.compile` and `model.fit`.
