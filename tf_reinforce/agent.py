@@ -94,7 +94,7 @@ class Reinforce(keras.Model):
             the policy and of a `Value` baseline.
 
     Attributes:
-        counts: Int64 weight, there once built: how many updates were made, of how
+        counters: Int64 weight, there once built: how many updates were made, of how
             many episodes and environment steps.
         updates, episodes_seen, env_steps: The three, as ints. Update u draws from the
             random streams of update u, also after loading.
@@ -278,10 +278,10 @@ class Reinforce(keras.Model):
                 self.normalizer.update(steps.pick(estimator.before_actions(episodes)))
             lengths = tf.cast(episodes.lengths, tf.int64)
             more = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
-            return self.counts.assign_add(tf.stack(more))
+            return self.counters.assign_add(tf.stack(more))
 
         logs["learning_rate"] = tf.identity(self.optimizer.learning_rate)
-        logs["env_steps"] = tf.cond(finite, apply, self.counts.value.read_value)[2]
+        logs["env_steps"] = tf.cond(finite, apply, self.counters.value.read_value)[2]
         figures = [finite, *(logs[name] for name in _FIGURES)]
         return tf.stack([tf.cast(figure, tf.float64) for figure in figures])
 
@@ -348,7 +348,7 @@ class Reinforce(keras.Model):
 
         def epoch():
             began = time.perf_counter()
-            update, first, _ = self._counts()
+            update, first, _ = self._counted()
             played = self._player.collect(
                 fleet, "training", update, seed, episodes=episodes, steps=batch_steps
             )
@@ -513,8 +513,12 @@ class Reinforce(keras.Model):
             self.head.build((None, self.head.outputs_size))
         if not self.baseline.built:
             self.baseline.build(observations_shape)
-        self.counts = self.add_weight(
-            name="counts", shape=(3,), initializer="zeros", dtype="int64", trainable=False
+        self.counters = self.add_weight(
+            name="counters",
+            shape=(3,),
+            initializer="zeros",
+            dtype="int64",
+            trainable=False,
         )
         self._assemble(structure)
         policies.announce_inference(self.policy)
@@ -522,12 +526,12 @@ class Reinforce(keras.Model):
     def call(self, observations, training=False):
         return self._estimator.forward(observations)[0]
 
-    updates = property(lambda self: self._counts()[0])
-    episodes_seen = property(lambda self: self._counts()[1])
-    env_steps = property(lambda self: self._counts()[2])
+    updates = property(lambda self: self._counted()[0])
+    episodes_seen = property(lambda self: self._counted()[1])
+    env_steps = property(lambda self: self._counted()[2])
 
-    def _counts(self):
-        return self.counts.numpy().tolist() if self.built else [0, 0, 0]
+    def _counted(self):
+        return self.counters.numpy().tolist() if self.built else [0, 0, 0]
 
     @property
     def policy_variables(self):

@@ -844,7 +844,7 @@ STATE = [
         "not_finite_applied",
         "B42 an update that is not finite is made",
         "agent.py",
-        'logs["env_steps"] = tf.cond(finite, apply, self.counts.value.read_value)[2]',
+        'logs["env_steps"] = tf.cond(finite, apply, self.counters.value.read_value)[2]',
         'logs["env_steps"] = apply()[2]',
         "test_agent_input.py::test_an_update_that_is_not_finite_is_not_made[nan]",
     ),
