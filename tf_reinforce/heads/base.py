@@ -1,14 +1,15 @@
 """What every head promises."""
 
 import abc
-from typing import NamedTuple
+import dataclasses
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 
-class Noise(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Noise:
     """What a head draws for one action: the kind of the numbers and their shape."""
 
     kind: str  # "uniform" on [0, 1), zero included, or "normal"
@@ -30,12 +31,23 @@ class Head(keras.layers.Layer, abc.ABC):
         noise: `Noise`, what one sample needs.
         action_shape: Tuple, shape of one raw action.
         action_dtype: Type of a raw action; `None`: that of the outputs.
+        mask_size: Int, how many entries a mask of illegal choices has; zero for a head
+            whose actions are all legal, always.
     """
 
     outputs_size: int
     noise: Noise
     action_shape: tuple
     action_dtype: str | None
+    mask_size: int = 0
+
+    def raw(self, dtype):
+        """One raw action as a `tf.TensorSpec`, or a structure of them.
+
+        Args:
+            dtype: The type of the outputs.
+        """
+        return tf.TensorSpec(self.action_shape, self.action_dtype or dtype)
 
     @abc.abstractmethod
     def distribution(self, outputs):
@@ -83,6 +95,50 @@ class Head(keras.layers.Layer, abc.ABC):
     @abc.abstractmethod
     def to_environment(self, actions):
         """Raw actions `[N, …]` in the environment's own units, inside its bounds."""
+
+    def masked(self, outputs, mask):
+        """The outputs under which an illegal choice has no probability.
+
+        Everything else this head does is right for masked outputs: log-probabilities,
+        entropy, samples, mode and eligibility, which is zero where nothing can be chosen.
+
+        Args:
+            outputs: `[..., P]` float tensor.
+            mask: `[..., mask_size]` int8 tensor; zero is illegal.
+
+        Returns:
+            `[..., P]` float, finite.
+        """
+        return outputs
+
+    def read_mask(self, mask):
+        """A mask as an environment gives it, flat.
+
+        Args:
+            mask: An array, or a tuple of arrays as `Space.sample(mask=…)` takes it.
+
+        Returns:
+            `[mask_size]` int8.
+
+        Raises:
+            ValueError: when it does not have so many entries.
+        """
+        parts = mask if isinstance(mask, (tuple, list)) else (mask,)
+        flat = np.concatenate([np.ravel(part) for part in parts])
+        if flat.shape != (self.mask_size,) or flat.dtype.kind not in "biu":
+            raise ValueError(
+                f"a mask of {self!r} must have {self.mask_size} whole numbers or bools. "
+                f"Received: {mask!r}"
+            )
+        return flat.astype("int8")
+
+    def leaves_choice(self, mask):
+        """`[...]` bool: whether masks `[..., mask_size]` (NumPy) leave a legal action."""
+        return np.ones(mask.shape[:-1], bool)
+
+    def legal(self, actions, mask):
+        """`[T, B]` bool: whether raw actions `[T, B, …]` are legal under `[T, B, M]`."""
+        return np.ones(mask.shape[:-1], bool)
 
     def check_outputs(self, shape):
         """Refuses outputs of the wrong width.

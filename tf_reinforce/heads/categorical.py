@@ -42,6 +42,7 @@ class Categorical(base.Head):
         self.start = int(start)
         self.outputs_size = self.size
         self.noise = base.Noise("uniform", (self.size,))
+        self.mask_size = self.size
 
     def distribution(self, outputs):
         return tfp.distributions.Categorical(logits=outputs)
@@ -55,6 +56,15 @@ class Categorical(base.Head):
 
     def mode(self, outputs):
         return tf.argmax(outputs, axis=-1, output_type=tf.int64)
+
+    def masked(self, outputs, mask):
+        return without(outputs, tf.equal(mask, 0))
+
+    def leaves_choice(self, mask):
+        return (mask != 0).any(axis=-1)
+
+    def legal(self, actions, mask):
+        return np.take_along_axis(mask, actions[..., None], axis=-1)[..., 0] != 0
 
     def parameters(self, outputs):
         return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
@@ -74,6 +84,15 @@ class Categorical(base.Head):
 
     def __repr__(self):
         return f"Categorical({self.size}, start={self.start})"
+
+
+def without(logits, illegal):
+    """Logits by which what is illegal has the probability 0, finite all the same.
+
+    The rest is as if there had never been more: no gradient reaches an illegal logit,
+    and 0 ln 0 is 0 in the entropy.
+    """
+    return tf.where(illegal, tf.constant(logits.dtype.min / 2, logits.dtype), logits)
 
 
 def centred(logits):

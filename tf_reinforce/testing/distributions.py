@@ -183,9 +183,9 @@ class _Weighed(abc.ABC):
 
     def draws(self):
         """`[20000, …]` raw actions from fresh noise."""
-        kind, shape = self.head.noise
-        draw = {"uniform": self.rng.random, "normal": self.rng.standard_normal}[kind]
-        noise = tf.constant(draw((_DRAWS, *shape)))
+        draws = {"uniform": self.rng.random, "normal": self.rng.standard_normal}
+        noise = draws[self.head.noise.kind]((_DRAWS, *self.head.noise.shape))
+        noise = tf.constant(noise)
         drawn = self.head.sample(self.outputs(_DRAWS), noise)
         return self.like("sample", drawn, *self.actions_of(_DRAWS))
 
