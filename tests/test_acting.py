@@ -10,6 +10,7 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
+from tf_reinforce import decision as deciding
 from tf_reinforce import heads, seeding
 from tf_reinforce.collect import acting
 
@@ -54,22 +55,31 @@ def program(model, head, *, greedy=False, dtype="float32"):
     """The acting program of a model and a head, and its kind of observations."""
     head.build((None, head.outputs_size))
     structure = tf.TensorSpec(model.input_shape[1:], model.inputs[0].dtype)
-    return acting.Acting(
-        lambda observations: model(observations, training=False),
-        head,
-        structure,
-        dtype,
-        [*model.variables, *head.variables],
+
+    def step(observations, states):
+        return model(observations, training=False), states
+
+    variables = [*model.variables, *head.variables]
+    made = acting.Acting(
+        deciding.Decision(step, head, structure, dtype, variables),
         [observations_of(structure, 8)],
-        noise_of(head, 8, dtype),
+        [noise_of(head, 8, dtype)],
         greedy,
-    ), structure
+    )
+    return made, structure
+
+
+def act(made, observations, noise):
+    """Raw actions, what the environment receives, and whether outputs are finite."""
+    (raw,), (sent,), _, finite = made.rows(len(noise))([observations, noise])
+    return raw, sent, finite
 
 
 def decide(model, head, observations, noise):
-    """Raw actions, what the environment receives, and whether outputs are finite."""
-    raw, finite, _, *sent = acting.decide(model, head, observations, noise)
-    return raw, sent[0] if sent else raw, finite
+    """The same by the definition."""
+    outputs = model(observations)
+    raw = head.mode(outputs) if noise is None else head.sample(outputs, noise)
+    return raw, head.to_environment(raw), np.isfinite(outputs).all()
 
 
 PAIRS = {
@@ -96,15 +106,14 @@ def test_litert_decides_as_keras_does_for_any_number_of_rows(pair, greedy):
     observations, noise = observations_of(structure, 64), noise_of(head, 64)
     drawn = None if greedy else tf.constant(noise)
     expected = decide(model, head, tf.constant(observations), drawn)
-    whole = list(made.rows(64)([observations], noise))
+    whole = act(made, observations, noise)
     for ours, theirs in zip(whole, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     assert whole[1].shape == (64, *getattr(head, "shape", head.action_shape))
     for count in (1, 2, 5, 8):
-        act = made.rows(count)
         for first in range(0, 65 - count, count):
             some = slice(first, first + count)
-            raw, sent, finite = act([observations[some]], noise[some])
+            raw, sent, finite = act(made, observations[some], noise[some])
             np.testing.assert_array_equal(raw, whole[0][some])
             np.testing.assert_array_equal(sent, whole[1][some])
             assert np.all(finite)
@@ -117,7 +126,7 @@ def test_the_greedy_program_does_not_look_at_the_noise():
     observations = observations_of(structure, 16)
     likely = model(observations).numpy().argmax(-1)
     for noise in (noise_of(head, 16), np.full((16, 3), np.nan, "float32")):
-        raw, sent, _ = made.rows(16)([observations], noise)
+        raw, sent, _ = act(made, observations, noise)
         np.testing.assert_array_equal(raw, likely)
         np.testing.assert_array_equal(sent, likely + 5)
 
@@ -128,10 +137,10 @@ def test_new_weights_act_at_once_without_a_new_conversion(pair):
     model, head = PAIRS[pair]()
     made, structure = program(model, head)
     observations, noise = observations_of(structure, 8), noise_of(head, 8)
-    before = made.rows(8)([observations], noise)[0].copy()
+    before = act(made, observations, noise)[0].copy()
     for layer in (model, head):
         layer.set_weights([weight * 2 + 0.3 for weight in layer.get_weights()])
-    raw, sent, _ = made.rows(8)([observations], noise)
+    raw, sent, _ = act(made, observations, noise)
     expected = decide(model, head, tf.constant(observations), tf.constant(noise))
     np.testing.assert_allclose(raw, expected[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(sent, expected[1], rtol=1e-5, atol=1e-5)
@@ -147,9 +156,9 @@ def test_the_normalizer_acts_with_the_statistics_of_this_moment():
     observations = 5 + 3 * observations_of(tf.TensorSpec((2,)), 8)
     for _ in range(2):
         agent.normalizer.update(tf.constant(observations))
-        raw, _, _ = made.rows(8)([observations], noise_of(agent.head, 8))
+        raw, _, _ = act(made, observations, noise_of(agent.head, 8))
         np.testing.assert_allclose(
-            made.rows(8).fields()[2], agent(observations), rtol=1e-5, atol=1e-6
+            made.rows(8).results()[2], agent(observations), rtol=1e-5, atol=1e-6
         )
         np.testing.assert_array_equal(raw, np.argmax(agent(observations), -1))
         observations = observations * 2
@@ -173,8 +182,8 @@ def test_nested_observations_enter_in_their_own_order():
     made = agent._player._program(space, greedy=False)
     assert made.engine == "litert"
     two = {"b": np.ones((2, 2), "f"), "a": (np.array([3, 4], "i"), np.ones((2, 1), "f"))}
-    made.rows(2)(keras.tree.flatten(two), np.full((2, 2), 0.5, "f"))
-    np.testing.assert_allclose(made.rows(2).fields()[2], agent(two), rtol=1e-5)
+    made.rows(2)([*keras.tree.flatten(two), np.full((2, 2), 0.5, "f")])
+    np.testing.assert_allclose(made.rows(2).results()[2], agent(two), rtol=1e-5)
 
 
 def test_a_float64_policy_acts_in_float64():
@@ -184,7 +193,7 @@ def test_a_float64_policy_acts_in_float64():
     made, structure = program(model, head, dtype="float64")
     assert structure.dtype == "float64"
     observations, noise = observations_of(structure, 4), noise_of(head, 4, "float64")
-    raw, _, finite = made.rows(4)([observations], noise)
+    raw, _, finite = act(made, observations, noise)
     expected = decide(model, head, tf.constant(observations), tf.constant(noise))
     assert raw.dtype == "float64" and np.all(finite)
     np.testing.assert_allclose(raw, expected[0], rtol=1e-12)
@@ -227,7 +236,7 @@ def test_what_does_not_convert_acts_and_learns_through_tensorflow(layer, caplog)
     if layer is Raw:
         policy.layers[0].hidden.assign(-3.0)
     observations, noise = np.full((5, 1), 2.0, "f"), noise_of(agent.head, 5)
-    raw, sent, finite = made.rows(5)([observations], noise)
+    raw, sent, finite = act(made, observations, noise)
     expected = decide(agent, agent.head, observations, tf.constant(noise))
     np.testing.assert_array_equal(raw, expected[0])
     np.testing.assert_array_equal(sent, expected[1])
@@ -235,20 +244,20 @@ def test_what_does_not_convert_acts_and_learns_through_tensorflow(layer, caplog)
 
 
 def test_an_engine_that_says_something_else_is_not_used(monkeypatch, caplog):
-    honest = acting._LiteRows.fields
+    honest = acting._LiteRows.results
 
     def lie(rows):
         raw, finite, outputs, sent = honest(rows)
         return raw, finite, outputs + 1, sent
 
-    monkeypatch.setattr(acting._LiteRows, "fields", lie)
+    monkeypatch.setattr(acting._LiteRows, "results", lie)
     model, head = PAIRS["gaussian"]()
     with caplog.at_level(logging.WARNING, "tf_reinforce"):
         made, structure = program(model, head)
     assert made.engine == "compiled"
     assert "LiteRT gives another `outputs` than Keras" in caplog.text
     observations, noise = observations_of(structure, 3), noise_of(head, 3)
-    raw, _, _ = made.rows(3)([observations], noise)
+    raw, _, _ = act(made, observations, noise)
     expected = decide(model, head, tf.constant(observations), tf.constant(noise))
     np.testing.assert_allclose(raw, expected[0], rtol=1e-6)
 

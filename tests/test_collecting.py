@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import toys
 
+from tf_reinforce import decision as deciding
 from tf_reinforce import heads, seeding
 from tf_reinforce.collect import fleets, host
 
@@ -21,15 +22,17 @@ def play(
     """Episodes of a policy without a network: its actions are a function of the noise."""
     head = head or heads.Categorical(2)
 
-    def act(observations, noise):
+    def act(inputs):
+        noise = inputs[-1]
         raw = noise.argmax(-1).astype("int32") if head.action_dtype else noise
-        return raw, head.to_environment(tf.constant(raw)).numpy(), np.True_
+        sent = head.to_environment(tf.constant(raw)).numpy()
+        return [raw], [sent], [], np.True_
 
     with fleets.open_fleet(env, num_envs, **options) as fleet:
-        structure = fleet.prepare(dtype)
+        decision = deciding.Decision(None, head, fleet.prepare(dtype), dtype, [])
         counts = {"episodes": episodes, "steps": steps}
         address = {"seed": 0, "purpose": "training", "update": 0}
-        return host.collect(fleet, structure, act, head, dtype, **address, **counts)
+        return host.collect(fleet, decision, act, **address, **counts)
 
 
 def vector(makers, mode, **kwargs):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_reinforce import episodes as records
 
 LENGTHS = [2, 4, 1]
+RAW = tf.TensorSpec((), tf.int64)
 STRUCTURE = {
     "image": tf.TensorSpec((2, 2), tf.uint8),
     "speed": tf.TensorSpec((3,), tf.float32),
@@ -35,7 +36,7 @@ def record(rows=5, **changed):
 
 
 def check(episodes, structure=STRUCTURE):
-    return records.check(episodes, structure, (), "int64")
+    return records.check(episodes, structure, RAW)
 
 
 def addresses():
@@ -93,15 +94,17 @@ def test_count_is_the_number_of_episodes():
 
 
 def test_a_right_record_comes_back_in_the_expected_types():
-    checked = check(keras.tree.map_structure(tf.constant, record()))
+    tensors = [keras.tree.map_structure(tf.constant, field) for field in record()[:5]]
+    checked = check(records.Episodes(*tensors))
     assert checked.rewards.dtype == "float64"
     assert (checked.actions.dtype, checked.lengths.dtype) == ("int64", "int32")
     assert checked.observations["image"].dtype == "uint8"
-    keras.tree.map_structure(np.testing.assert_array_equal, checked, record())
+    keras.tree.map_structure(np.testing.assert_array_equal, checked[:5], record()[:5])
+    assert checked.masks.shape == (5, 3, 0)
 
 
 def test_the_signature_fits_every_checked_record():
-    signature = records.signature(STRUCTURE, (), "int64")
+    signature = records.signature(STRUCTURE, RAW, 0)
     checked = keras.tree.map_structure(tf.constant, check(record()))
     for spec, tensor in zip(
         keras.tree.flatten(signature), keras.tree.flatten(checked), strict=True

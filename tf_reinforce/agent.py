@@ -16,10 +16,12 @@ from tf_reinforce import (
     arguments,
     baselines,
     checkpoints,
+    decision,
     estimator,
     evaluation,
     export,
     heads,
+    masks,
     normalization,
     playing,
     policies,
@@ -92,6 +94,9 @@ class Reinforce(keras.Model):
             observations; that it also changes which are visited is not followed.
         normalize_observations: Bool. True puts a `RunningNormalization` in front of
             the policy and of a `Value` baseline.
+        action_mask: Where the environment says which actions are legal: `None` for
+            nowhere, `"info/<key>"` or `"observation/<key>"`. Zero is illegal; the form
+            is that of `Space.sample(mask=…)`. Illegal actions have no probability.
 
     Attributes:
         counters: Int64 weight, there once built: how many updates were made, of how
@@ -126,6 +131,7 @@ class Reinforce(keras.Model):
         scale_advantages=None,
         entropy_coef=0.0,
         normalize_observations=False,
+        action_mask=None,
         name="reinforce",
         **kwargs,
     ):
@@ -146,6 +152,8 @@ class Reinforce(keras.Model):
         self.normalizer = (
             normalization.RunningNormalization() if normalize_observations else None
         )
+        self.action_mask = action_mask
+        self._masks = None if action_mask is None else masks.Source(action_mask)
         self.observation_space = self.action_space = None
         self._traced = None
         if self.gae_lambda < 1 and not self.baseline.values_states:
@@ -450,7 +458,15 @@ class Reinforce(keras.Model):
             played = self._player.collect(fleet, *address, episodes=episodes, steps=steps)
         return played.episodes
 
-    def act(self, observations, deterministic=False, seed=None):
+    def act(
+        self,
+        observations,
+        deterministic=False,
+        seed=None,
+        *,
+        action_mask=None,
+        state=None,
+    ):
         """Actions for a batch of observations, ready for the environment.
 
         Args:
@@ -458,9 +474,13 @@ class Reinforce(keras.Model):
             deterministic: Bool. True takes the most likely actions.
             seed: Int; the same seed draws the same actions, here and in the export.
                 `None` draws fresh ones.
+            action_mask: `[N, M]`, where the agent reads masks from `info`.
+            state: What the last call returned, for a policy with recurrent layers;
+                `None` begins episodes.
 
         Returns:
-            `[N, …]` NumPy array in the environment's units and type.
+            `[N, …]` NumPy array in the environment's units and type, nested as the action
+            space; with it the next state, `(actions, state)`, where there is one.
 
         Raises:
             ValueError: when the agent is not built, or the batch is misshapen.
@@ -468,20 +488,22 @@ class Reinforce(keras.Model):
         """
         self._require_built()
         observations = self._player.batch(observations)
+        count = len(keras.tree.flatten(observations)[0])
+        more = self._player.more(count, action_mask, state)
         functions = self._player.functions(self.action_space)
-        parameters = functions["distribution"](observations).values()
-        weights = (variable.numpy() for variable in self._player.variables)
+        parameters = functions["distribution"](observations, *more).values()
+        weights = (variable.numpy() for variable in self._player.decision.variables)
         if not all(np.isfinite(numbers).all() for numbers in (*parameters, *weights)):
             raise FloatingPointError(
                 "The policy's outputs are not finite, or its weights: there is no action "
                 "to take. Look at the observations, or load an earlier file."
             )
         if deterministic:
-            return functions["act"](observations)["action"].numpy()
+            return self._player.answer(functions["act"](observations, *more))
         if seed is None:
             seed = np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1
         seed = tf.constant(seeding.check_seed(seed), tf.int64)
-        return functions["sample"](observations, seed)["action"].numpy()
+        return self._player.answer(functions["sample"](observations, seed, *more))
 
     def _play(self, env, address, episodes, num_envs, options, greedy=True):
         episodes = arguments.positive_int("episodes", episodes)
@@ -593,6 +615,7 @@ class Reinforce(keras.Model):
             "baseline": serialize(self.baseline),
             **{name: getattr(self, name) for name in _SETTINGS},
             "normalize_observations": self.normalize_observations,
+            "action_mask": self.action_mask,
             "observation_space": spaces.to_config(self.observation_space),
             "action_space": spaces.to_config(self.action_space),
         }
@@ -624,12 +647,18 @@ class Reinforce(keras.Model):
         if self.normalizer is not None:
             deciding += self.normalizer.acting_variables
         self._player = playing.Player(
-            lambda observations: self._estimator.forward(observations)[0],
-            self.head,
-            deciding,
-            structure,
-            self._float,
+            decision.Decision(
+                self._one_step,
+                self.head,
+                structure,
+                self._float,
+                deciding,
+                self._masks,
+            )
         )
+
+    def _one_step(self, observations, states):
+        return self._estimator.forward(observations)[0], states
 
     def _meet(self, observation_space, action_space):
         """Takes the spaces of an environment, or refuses other ones than before."""
@@ -692,20 +721,20 @@ class Reinforce(keras.Model):
         self.head.check_outputs((outputs["outputs"] if shared else outputs).shape)
 
     def _checked(self, episodes):
-        action_dtype = self.head.action_dtype or self._float
+        deciding = self._player.decision
         episodes = records.check(
-            episodes, self._player.structure, self.head.action_shape, action_dtype
+            episodes, deciding.structure, deciding.raw, deciding.mask_size
         )
-        self.head.check_actions(episodes.actions, episodes.lengths)
+        self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
         return episodes
 
     def _update_function(self):
         """The traced update; made anew only for another optimizer or other weights."""
         key = (self.optimizer, *map(id, self.policy_variables))
         if self._traced is None or self._traced[0] != key:
-            action_dtype = self.head.action_dtype or self._float
+            deciding = self._player.decision
             record = records.signature(
-                self._player.structure, self.head.action_shape, action_dtype
+                deciding.structure, deciding.raw, deciding.mask_size
             )
             # A partial of its own, lest TensorFlow take each agent for a retracing.
             step = functools.partial(self._step)

@@ -28,10 +28,11 @@ class Episodes(NamedTuple):
     """
 
     observations: tf.Tensor  # [T + 1, B, ...]  row `length` follows the last action
-    actions: tf.Tensor  # [T, B, ...]  as sampled: before clipping or offsets
+    actions: tf.Tensor  # [T, B, ...]  as sampled: before clipping or offsets; may nest
     rewards: tf.Tensor  # [T, B]  as the environment gave them
     lengths: tf.Tensor  # [B] int: steps that happened; the rest is padding
     terminated: tf.Tensor  # [B] bool: the task ended it; False: the clock cut it
+    masks: tf.Tensor | None = None  # [T, B, M] int8: zero where a choice is illegal
 
     @property
     def count(self):
@@ -50,6 +51,17 @@ class Steps(NamedTuple):
         return keras.tree.map_structure(
             lambda array: tf.gather_nd(array, self.addresses), columns
         )
+
+    def clean(self, columns):
+        """`[T, B, …]` with zeros in the padding, whatever stood there."""
+        ones = tf.ones(tf.shape(self.addresses)[:1], tf.bool)
+        happened = tf.scatter_nd(self.addresses, ones, self.shape)
+
+        def cleaned(array):
+            shape = tf.concat([self.shape, tf.ones([array.shape.rank - 2], tf.int32)], 0)
+            return tf.where(tf.reshape(happened, shape), array, tf.zeros([], array.dtype))
+
+        return keras.tree.map_structure(cleaned, columns)
 
     def spread(self, values):
         """`[N]` back to `[T, B]`, with zeros in the padding."""
@@ -79,30 +91,38 @@ def trim(episodes):
     With it a loss does not know how much padding a record carried, to the last bit.
     """
     rows = tf.reduce_max(episodes.lengths)
+
+    def first(columns, rows):
+        return keras.tree.map_structure(lambda array: array[:rows], columns)
+
     return episodes._replace(
-        observations=keras.tree.map_structure(
-            lambda array: array[: rows + 1], episodes.observations
-        ),
-        actions=episodes.actions[:rows],
+        observations=first(episodes.observations, rows + 1),
+        actions=first(episodes.actions, rows),
         rewards=episodes.rewards[:rows],
+        masks=None if episodes.masks is None else episodes.masks[:rows],
     )
 
 
-def signature(structure, action_shape, action_dtype):
+def signature(structure, raw, mask_size):
     """The record as `tf.TensorSpec`s for any number of steps and episodes."""
     spec = tf.TensorSpec
-    return Episodes(
-        keras.tree.map_structure(
+
+    def columns(structure):
+        return keras.tree.map_structure(
             lambda leaf: spec((None, None, *leaf.shape), leaf.dtype), structure
-        ),
-        spec((None, None, *action_shape), action_dtype),
+        )
+
+    return Episodes(
+        columns(structure),
+        columns(raw),
         spec((None, None), tf.float64),
         spec((None,), tf.int32),
         spec((None,), tf.bool),
+        spec((None, None, mask_size), tf.int8),
     )
 
 
-def check(episodes, structure, action_shape, action_dtype):
+def check(episodes, structure, raw, mask_size=0):
     """Returns the record as NumPy arrays of the expected types, or refuses it.
 
     TensorFlow broadcasts in silence: actions `[T, B, 1]` under log-probabilities
@@ -111,11 +131,11 @@ def check(episodes, structure, action_shape, action_dtype):
     Args:
         episodes: `Episodes` of arrays or tensors.
         structure: `tf.TensorSpec`, or a structure of them: one observation.
-        action_shape: Tuple, shape of one action.
-        action_dtype: Its type; whole numbers are never made from fractions.
+        raw: The same for one raw action; whole numbers are never made from fractions.
+        mask_size: Int, `M`; zero where no action is ever illegal.
 
     Returns:
-        `Episodes` of NumPy arrays; rewards in float64.
+        `Episodes` of NumPy arrays; rewards in float64, masks `[T, B, M]`.
 
     Raises:
         ValueError: naming the field, its shape or value, and what was expected.
@@ -127,21 +147,6 @@ def check(episodes, structure, action_shape, action_dtype):
             f"Received: shape {rewards.shape}"
         )
     rows, count = rewards.shape
-    try:
-        keras.tree.assert_same_structure(structure, episodes.observations)
-    except ValueError:
-        received = keras.tree.map_structure(np.shape, episodes.observations)
-        raise ValueError(
-            "`observations` must be nested as the observation space. "
-            f"Expected: {structure}. Received arrays of the shapes {received}"
-        ) from None
-    observations = keras.tree.map_structure(
-        lambda leaf, array: _array(
-            "observations", array, (rows + 1, count, *leaf.shape), leaf.dtype.name
-        ),
-        structure,
-        episodes.observations,
-    )
     lengths = _array("lengths", episodes.lengths, (count,), "int32")
     if lengths.min() < 1 or lengths.max() > rows:
         raise ValueError(
@@ -149,11 +154,49 @@ def check(episodes, structure, action_shape, action_dtype):
             f"Received: lengths={lengths.tolist()}"
         )
     return Episodes(
-        observations,
-        _array("actions", episodes.actions, (rows, count, *action_shape), action_dtype),
+        _columns("observations", episodes.observations, structure, (rows + 1, count)),
+        _columns("actions", episodes.actions, raw, (rows, count)),
         _array("rewards", rewards, (rows, count), "float64"),
         lengths,
         _array("terminated", episodes.terminated, (count,), "bool"),
+        _masks(episodes.masks, (rows, count, mask_size)),
+    )
+
+
+def _columns(name, columns, structure, leading):
+    """Arrays `[*leading, …]`, nested as the structure and of its types."""
+    try:
+        keras.tree.assert_same_structure(structure, columns)
+    except ValueError:
+        received = keras.tree.map_structure(np.shape, columns)
+        raise ValueError(
+            f"`{name}` must be nested as the {name.removesuffix('s')} space. "
+            f"Expected: {structure}. Received arrays of the shapes {received}"
+        ) from None
+    return keras.tree.map_structure(
+        lambda leaf, array: _array(name, array, (*leading, *leaf.shape), leaf.dtype.name),
+        structure,
+        columns,
+    )
+
+
+def _masks(masks, shape):
+    if masks is None and shape[-1]:
+        raise ValueError(
+            f"The agent acts under masks, and the record has none. Expected: `masks` of "
+            f"the shape {shape}, int8. Received: None. Record them with the episodes."
+        )
+    if masks is not None and not shape[-1] and np.shape(masks) != shape:
+        raise ValueError(
+            "The record has masks, and the agent uses none. Make it with "
+            '`Reinforce(policy, action_mask="info/action_mask")`. Received: masks of the '
+            f"shape {np.shape(masks)}"
+        )
+    if masks is None:
+        return np.zeros(shape, "int8")
+    masks = np.asarray(masks)
+    return _array(
+        "masks", masks.astype("int8") if masks.dtype == bool else masks, shape, "int8"
     )
 
 

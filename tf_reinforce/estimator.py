@@ -26,14 +26,16 @@ class Estimator:
         normalizer: `normalization.RunningNormalization` or `None`.
         settings: Dict with `gamma`, `gae_lambda`, `returns`, `discount_states`,
             `scale_advantages` and `entropy_coef`; see `Reinforce`.
+        remembers: Bool. True for a recurrent policy, which reads `[B, T, …]`.
     """
 
-    def __init__(self, policy, head, baseline, normalizer, settings):
+    def __init__(self, policy, head, baseline, normalizer, settings, remembers=False):
         self.policy = policy
         self.head = head
         self.baseline = baseline
         self.normalizer = normalizer
         self.settings = dict(settings)
+        self.remembers = remembers
 
     @property
     def variables(self):
@@ -56,11 +58,11 @@ class Estimator:
         count = tf.size(episodes.lengths)
         targets, advantages = self.targets(episodes)
         steps = valid_steps(episodes)  # N of them: padding ends here
-        observations = steps.pick(before_actions(episodes))
         targets, advantages = steps.pick(targets), steps.pick(advantages)
 
         with tf.GradientTape() as tape:
-            outputs, values = self.forward(observations)
+            outputs, values = self.at(steps, before_actions(episodes))
+            outputs = self.legal(outputs, steps, episodes.masks)
             actions = self.head.distribution(outputs)
             log_probs = actions.log_prob(steps.pick(episodes.actions))
             entropies = actions.entropy()
@@ -79,8 +81,9 @@ class Estimator:
 
         baseline_gradients = []
         if values is None:
+            observations = self._normalized(steps.pick(before_actions(episodes)))
             value_loss, baseline_gradients = self.baseline.gradients(
-                self._normalized(observations), targets, count
+                observations, targets, count
             )
         return gradients, baseline_gradients, {
             "loss": loss,
@@ -132,15 +135,30 @@ class Estimator:
         tf.debugging.assert_equal(tf.shape(baselines), tf.shape(credited), wanted)
         return baselines
 
+    def at(self, steps, columns):
+        """Outputs `[N, P]` and values `[N]` or `None`, for steps of `[T, B, …]`."""
+        if not self.remembers:
+            return self.forward(steps.pick(columns))
+        # A memory reads whole columns, `[B, T, …]`; nothing comes back from padding.
+        outputs, values = self.forward(_swapped(steps.clean(columns)))
+        outputs = steps.pick(_swapped(outputs))
+        return outputs, None if values is None else steps.pick(_swapped(values))
+
+    def legal(self, outputs, steps, masks):
+        """Outputs `[N, P]` under the masks `[T, B, M]`; as they are without any."""
+        if masks is None or not masks.shape[-1]:
+            return outputs
+        return self.head.masked(outputs, steps.pick(masks))
+
     def forward(self, observations):
-        """Outputs `[N, P]`, and values `[N]` or `None` where the policy has none.
+        """Outputs `[..., P]`, and values `[...]` or `None` where the policy has none.
 
         Layers with a training mode are in inference mode; half precision ends here.
         """
         values = None
         outputs = self.policy(self._normalized(observations), training=False)
         if isinstance(outputs, dict):
-            outputs, values = outputs["outputs"], outputs["values"][:, 0]
+            outputs, values = outputs["outputs"], outputs["values"][..., 0]
         if outputs.dtype in (tf.float16, tf.bfloat16):
             outputs = tf.cast(outputs, tf.float32)
         return outputs, None if values is None else tf.cast(values, outputs.dtype)
@@ -152,10 +170,10 @@ class Estimator:
             return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
         # The observation after the last action counts too: it may be bootstrapped.
         steps = records.steps(episodes.lengths + 1, rows)
-        observations = steps.pick(episodes.observations)
-        _, values = self.forward(observations)
+        _, values = self.at(steps, episodes.observations)
         if values is None:
-            values = self.baseline.values(self._normalized(observations))
+            observations = self._normalized(steps.pick(episodes.observations))
+            values = self.baseline.values(observations)
         return steps.spread(tf.stop_gradient(tf.cast(values, dtype)))
 
     def _normalized(self, observations):
@@ -171,14 +189,15 @@ class Estimator:
         episodes = records.trim(episodes)
         steps = valid_steps(episodes)
         observations = steps.pick(before_actions(episodes))
-        outputs, _ = self.forward(observations)
+        outputs, _ = self.at(steps, before_actions(episodes))
+        legal = self.legal(outputs, steps, episodes.masks)
         actions = steps.pick(episodes.actions)
         advantages = steps.pick(self.targets(episodes)[1])
         suspects = [
             *(("observation", leaf) for leaf in keras.tree.flatten(observations)),
             ("reward", steps.pick(episodes.rewards)),
             ("outputs", outputs),
-            ("log-probability", self.head.distribution(outputs).log_prob(actions)),
+            ("log-probability", self.head.distribution(legal).log_prob(actions)),
             ("advantage", tf.cast(advantages, outputs.dtype)),
         ]
         found = []
@@ -207,3 +226,12 @@ def valid_steps(episodes):
 def before_actions(episodes):
     """`[T, B, …]`: the observations on which the actions were taken."""
     return keras.tree.map_structure(lambda array: array[:-1], episodes.observations)
+
+
+def _swapped(columns):
+    """`[T, B, …]` to `[B, T, …]` and back, for every array of a structure."""
+
+    def swap(array):
+        return tf.transpose(array, [1, 0, *range(2, array.shape.rank)])
+
+    return keras.tree.map_structure(swap, columns)

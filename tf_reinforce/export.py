@@ -6,20 +6,17 @@ import io
 import keras
 import tensorflow as tf
 
-from tf_reinforce import checkpoints, seeding, spaces
+from tf_reinforce import checkpoints, spaces
 
 _NAMES = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
 
 
-def endpoints(outputs_of, head, structure, action_dtype, dtype):
-    """The four functions of a policy that others call, traced for any batch size.
+def endpoints(decision, action_dtypes):
+    """The functions of a policy that others call, traced for any batch size.
 
     Args:
-        outputs_of: Function from observations `[N, …]` to policy outputs `[N, P]`.
-        head: `heads.Head`, built.
-        structure: `tf.TensorSpec`, or a structure of them: one observation.
-        action_dtype: Type in which the environment takes its actions.
-        dtype: Float type of the outputs.
+        decision: `decision.Decision`.
+        action_dtypes: Type in which the environment takes its actions, or a structure.
 
     Returns:
         Dict of `tf.function`s that return dicts of tensors:
@@ -29,47 +26,107 @@ def endpoints(outputs_of, head, structure, action_dtype, dtype):
         same seed draws the same actions.
         `distribution(observation)`: its parameters by name.
         `log_prob(observation, raw_action)`: `log_prob`, `[N]`.
+
+        Where `info` carries the masks, each takes `action_mask`, `[N, M]` int8, as a
+        further argument. A policy that remembers takes its states last, a dict from
+        `state_0`, … to `[N, …]`, and returns the next ones beside the rest;
+        `initial_state(count)` begins episodes. Parts of a nested action are returned
+        by name, `action_arm` for the part `arm`.
     """
-    observation = keras.tree.map_structure(
+    endpoints = _Endpoints(decision, action_dtypes)
+    observation = _specs(decision.structure)
+    more, seed = endpoints.more, tf.TensorSpec((), tf.int64)
+    signatures = {
+        "act": [observation, *more],
+        "sample": [observation, seed, *more],
+        "distribution": [observation, *more],
+        "log_prob": [observation, _specs(decision.raw, "raw_action"), *more],
+    }
+    if decision.memory is not None:
+        signatures["initial_state"] = [tf.TensorSpec((), tf.int32)]
+    return {
+        name: tf.function(
+            getattr(endpoints, name), input_signature=signature, autograph=False
+        )
+        for name, signature in signatures.items()
+    }
+
+
+class _Endpoints:
+    """The functions; `more` are the arguments that only some decisions have."""
+
+    def __init__(self, decision, action_dtypes):
+        self._decision = decision
+        self._dtypes = action_dtypes
+        self._told = decision.masks is not None and not decision.masks.observed
+        self.more = []
+        if self._told:
+            shape = (None, decision.mask_size)
+            self.more.append(tf.TensorSpec(shape, tf.int8, "action_mask"))
+        if decision.memory is not None:
+            self.more.append(named(_specs(tuple(decision.state), "state")))
+
+    def act(self, observation, *more):
+        outputs, states = self._outputs(observation, more)
+        return {**self._sent(self._decision.choose(outputs)), **states}
+
+    def sample(self, observation, seed, *more):
+        outputs, states = self._outputs(observation, more)
+        noise = self._decision.draw(seed, tf.shape(outputs)[0])
+        raw = self._decision.choose(outputs, noise)
+        return {**self._sent(raw), **by_name("raw_action", raw), **states}
+
+    def distribution(self, observation, *more):
+        outputs, states = self._outputs(observation, more)
+        return {**self._decision.head.parameters(outputs), **states}
+
+    def log_prob(self, observation, raw_action, *more):
+        outputs, states = self._outputs(observation, more)
+        scores = self._decision.head.distribution(outputs).log_prob(raw_action)
+        return {"log_prob": scores, **states}
+
+    def initial_state(self, count):
+        return named(self._decision.initial_state(count))
+
+    def _outputs(self, observation, more):
+        """The outputs under the mask, and the next states by name."""
+        masks, mask = self._decision.masks, None
+        if masks is not None:
+            mask = more[0] if self._told else masks.of(observation)
+        states = list(more[-1].values()) if self._decision.memory is not None else []
+        _, outputs, states = self._decision.outputs(observation, mask, states)
+        return outputs, named(states)
+
+    def _sent(self, raw):
+        actions = self._decision.head.to_environment(raw)
+        cast = keras.tree.map_structure(tf.cast, actions, self._dtypes)
+        return by_name("action", cast)
+
+
+def _specs(structure, *path):
+    """A batch of what the structure describes, its parts by name."""
+    return keras.tree.map_structure(
         lambda leaf, name: tf.TensorSpec((None, *leaf.shape), leaf.dtype, name),
         structure,
-        spaces.names(structure),
+        spaces.names(structure, path),
     )
-    raw = tf.TensorSpec((None, *head.action_shape), head.action_dtype or dtype)
-    seed = tf.TensorSpec((), tf.int64)
 
-    def sent(actions):
-        return tf.cast(head.to_environment(actions), action_dtype)
 
-    def act(observation):
-        return {"action": sent(head.mode(outputs_of(observation)))}
+def by_name(name, structure):
+    """A flat dict from a name for each part of a structure to its tensor.
 
-    def sample(observation, seed):
-        outputs = outputs_of(observation)
-        shape = tf.concat([tf.shape(outputs)[:1], head.noise.shape], axis=0)
-        noise = seeding.noise(seed, head.noise.kind, shape, outputs.dtype)
-        actions = head.sample(outputs, noise)
-        return {"action": sent(actions), "raw_action": actions}
+    Example:
 
-    def distribution(observation):
-        return head.parameters(outputs_of(observation))
+    >>> by_name("action", {"arm": 1, "legs": (2, 3)})
+    {'action_arm': 1, 'action_legs_0': 2, 'action_legs_1': 3}
+    """
+    names = keras.tree.flatten(spaces.names(structure, (name,)))
+    return dict(zip(names, keras.tree.flatten(structure), strict=True))
 
-    def log_prob(observation, raw_action):
-        outputs = outputs_of(observation)
-        return {"log_prob": head.distribution(outputs).log_prob(raw_action)}
 
-    signatures = {
-        act: [observation],
-        sample: [observation, seed],
-        distribution: [observation],
-        log_prob: [observation, raw],
-    }
-    return {
-        function.__name__: tf.function(
-            function, input_signature=signature, autograph=False
-        )
-        for function, signature in signatures.items()
-    }
+def named(states):
+    """States as a dict, by the names under which they enter and leave."""
+    return {f"state_{i}": state for i, state in enumerate(states)}
 
 
 def saved_model(path, functions, layers):

@@ -130,10 +130,13 @@ class EpisodeSeeds:
         """The int that `env.reset(seed=…)` receives, below 2**31."""
         return int(self._words("environment", episode)[0] % _ENVIRONMENT_SEEDS)
 
-    def action(self, episode):
-        """The generator of the action noise, `np.random.Generator`."""
-        words = _Words(self._words("action", episode))
-        return np.random.Generator(np.random.PCG64(words))
+    def action(self, episode, part=0):
+        """The generator of the noise for a part of the actions, `np.random.Generator`.
+
+        Each part has a stream of its own, 2**127 numbers from the next.
+        """
+        bits = np.random.PCG64(_Words(self._words("action", episode)))
+        return np.random.Generator(bits.jumped(part) if part else bits)
 
     def _words(self, kind, episode):
         block, row = divmod(episode, _BLOCK)
@@ -154,7 +157,7 @@ class _Words(np.random.bit_generator.ISeedSequence):
         return self._words[:n_words]
 
 
-def noise(seed, kind, shape, dtype):
+def noise(seed, kind, shape, dtype, part=0):
     """A tensor of noise that depends on nothing but its arguments.
 
     Args:
@@ -162,6 +165,7 @@ def noise(seed, kind, shape, dtype):
         kind: `"uniform"` on [0, 1) or `"normal"`, mean 0 and deviation 1.
         shape: Int vector tensor.
         dtype: Float dtype of the result.
+        part: Int, which part of an action it is for.
 
     Returns:
         Float tensor of that shape.
@@ -170,5 +174,5 @@ def noise(seed, kind, shape, dtype):
         "uniform": tf.random.stateless_uniform,
         "normal": tf.random.stateless_normal,
     }[kind]
-    pair = tf.stack([tf.cast(seed, tf.int64), tf.zeros([], tf.int64)])
+    pair = tf.stack([tf.cast(seed, tf.int64), tf.constant(part, tf.int64)])
     return draw(shape, seed=pair, dtype=dtype, alg="philox")

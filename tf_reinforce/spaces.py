@@ -16,7 +16,7 @@ def check_observation_space(space):
         ValueError: with the unsupported part and the supported kinds.
     """
     _check_keys(space)
-    for part in keras.tree.flatten(_nest(space)):
+    for part in keras.tree.flatten(nest(space)):
         if not isinstance(part, gym.spaces.Box) or 0 in part.shape:
             raise ValueError(
                 f"Observation space {part!r} is not supported. "
@@ -86,7 +86,7 @@ def structure(space, float_dtype):
         real = np.issubdtype(box.dtype, np.floating)
         return tf.TensorSpec(box.shape, float_dtype if real else box.dtype)
 
-    return keras.tree.map_structure(leaf, _nest(space))
+    return keras.tree.map_structure(leaf, nest(space))
 
 
 def names(structure, path=()):
@@ -238,13 +238,13 @@ def examples(space, float_dtype, count, rng):
         high = np.minimum(box.high.astype("float64") + 1, box.low + 256.0)
         return np.floor(rng.uniform(box.low, high, shape)).astype(box.dtype)
 
-    return keras.tree.map_structure(draw, _nest(space))
+    return keras.tree.map_structure(draw, nest(space))
 
 
-def _nest(space):
+def nest(space):
     """The space as plain dicts and tuples, with its simple spaces as leaves."""
     if isinstance(space, gym.spaces.Dict):
-        return {key: _nest(child) for key, child in space.items()}
+        return {key: nest(child) for key, child in space.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(_nest(child) for child in space)
+        return tuple(nest(child) for child in space)
     return space

@@ -15,43 +15,68 @@ from ai_edge_litert import interpreter as litert
 
 log = logging.getLogger("tf_reinforce")
 
-# What a decision consists of, in the order in which every engine returns it. Where the
-# environment receives the raw action itself, the last field is left out.
-FIELDS = ("raw", "finite", "outputs", "sent")
 
+class _Program:
+    """One decision per row, as a flat function of flat inputs.
 
-def decide(outputs_of, head, observations, noise):
-    """One decision per row, in TensorFlow operations.
-
-    Args:
-        outputs_of: Function from observations `[N, …]` to policy outputs `[N, P]`.
-        head: `heads.Head`.
-        observations: Structure of arrays `[N, …]`.
-        noise: `[N, *head.noise.shape]`, or `None` for the most likely action.
-
-    Returns:
-        A tensor for each of `FIELDS`: the raw actions, whether all outputs are finite,
-        the outputs, and what the environment receives unless that is the same.
+    The results are the raw actions, whether all outputs are finite, the outputs, what
+    the environment receives wherever that is not the raw action itself, and the next
+    states; `names` and the places say which is which.
     """
-    outputs = outputs_of(observations)
-    raw = head.mode(outputs) if noise is None else head.sample(outputs, noise)
-    # NaN fails the comparison too, and LiteRT knows no is_finite.
-    finite = tf.reduce_all(tf.abs(outputs) <= outputs.dtype.max)
-    sent = head.to_environment(raw)
-    return [raw, finite, outputs] if sent is raw else [raw, finite, outputs, sent]
+
+    def __init__(self, decision, greedy):
+        self._decision = decision
+        self._greedy = greedy
+        observed = keras.tree.flatten(decision.structure)
+        mask = [tf.TensorSpec((decision.mask_size,), tf.int8)] if decision.masks else []
+        parts = dict(observation=observed, mask=mask, state=decision.state)
+        self.inputs = [
+            tf.TensorSpec((None, *leaf.shape), leaf.dtype, f"{name}_{i}")
+            for name, leaves in parts.items()
+            for i, leaf in enumerate(leaves)
+        ]
+        self.noise = [
+            tf.TensorSpec((None, *noise.shape), decision.dtype, f"noise_{i}")
+            for i, noise in enumerate([] if greedy else decision.noise)
+        ]
+        self._split = np.cumsum([len(observed), len(mask)]).tolist()
+
+    def __call__(self, inputs, noise):
+        decision, (first, last) = self._decision, self._split
+        observations = keras.tree.pack_sequence_as(decision.structure, inputs[:first])
+        mask = inputs[first] if decision.masks else None
+        outputs, legal, states = decision.outputs(observations, mask, inputs[last:])
+        raw = decision.choose(legal, None if self._greedy else noise)
+        # NaN fails the comparison too, and LiteRT knows no is_finite.
+        finite = tf.reduce_all(tf.abs(outputs) <= outputs.dtype.max)
+        sent = keras.tree.flatten(decision.head.to_environment(raw))
+        return self._laid_out(keras.tree.flatten(raw), finite, outputs, sent, states)
+
+    def _laid_out(self, raw, finite, outputs, sent, states):
+        """A list without repetitions, which LiteRT would merge."""
+        known = {id(part): place for place, part in enumerate(raw)}
+        more = [part for part in sent if id(part) not in known]
+        results = [*raw, finite, outputs, *more, *states]
+        known.update((id(part), len(raw) + 2 + i) for i, part in enumerate(more))
+        self.raw = list(range(len(raw)))
+        self.finite = len(raw)
+        self.sent = [known[id(part)] for part in sent]
+        self.states = list(range(len(results) - len(states), len(results)))
+        self.names = [
+            *["raw"] * len(raw), "finite", "outputs",
+            *["sent"] * len(more), *["state"] * len(states),
+        ]  # fmt: skip
+        return results
 
 
 class Acting:
-    """The acting program of one policy and head, for any number of rows.
+    """The acting program of one decision, for any number of rows.
 
     Args:
-        outputs_of: See `decide`.
-        head: `heads.Head`, built.
-        structure: `tf.TensorSpec`, or a structure of them: one observation.
-        dtype: Float type of the policy's outputs.
-        variables: The Keras variables that decide.
-        examples: A few observations `[N, …]`, to compare the engines on.
-        noise: Noise for them, `[N, *head.noise.shape]`.
+        decision: `decision.Decision`.
+        examples: A few inputs, a list of arrays `[N, …]`: observations, the mask if
+            there is one, and states; to compare the engines on.
+        noise: A list of noise for them, `[N, …]` each.
         greedy: Bool. True takes the most likely actions and ignores the noise.
 
     Attributes:
@@ -59,31 +84,18 @@ class Acting:
         conversions: Int, how often a LiteRT model was made: at most once.
     """
 
-    def __init__(
-        self, outputs_of, head, structure, dtype, variables, examples, noise, greedy
-    ):
-        self.head = head
+    def __init__(self, decision, examples, noise, greedy):
         self.conversions = 0
-        self._variables = list(variables)
-        batched = [
-            tf.TensorSpec((None, *leaf.shape), leaf.dtype, f"observation_{i}")
-            for i, leaf in enumerate(keras.tree.flatten(structure))
-        ]
-        self._shapes = [tuple(spec.shape[1:]) for spec in batched]
-        drawn = tf.TensorSpec((None, *head.noise.shape), dtype, "noise")
-
-        def program(observations, noise):
-            nested = keras.tree.pack_sequence_as(structure, observations)
-            return decide(outputs_of, head, nested, None if greedy else noise)
-
-        compiled = tf.function(program, autograph=False)
-        self._compiled = compiled.get_concrete_function(batched, drawn)
+        self._variables = decision.variables
+        program = self._program = _Program(decision, greedy)
+        compiled = tf.function(program.__call__, autograph=False)
+        self._compiled = compiled.get_concrete_function(program.inputs, program.noise)
         self._rows = {}
         self.engine = "litert"
         weights = self._finite_weights()
         try:
-            self._model = self._convert(program, batched, drawn)
-            self._compare(keras.tree.flatten(examples), noise, weights)
+            self._model = self._convert()
+            self._compare([*examples, *(() if greedy else noise)], weights)
         # Converter and interpreter fail in many ways; the compiled engine has none.
         except Exception as error:
             self.engine, self._rows = "compiled", {}
@@ -99,16 +111,16 @@ class Acting:
             count: Positive int.
 
         Returns:
-            `act(observations, noise)`, from a list of arrays and the noise to raw
-            actions, what the environment receives, and whether the outputs were
-            finite.
+            `act(inputs)`, from a list of arrays `[count, …]`, observations, mask, states
+            and noise, to lists of arrays: raw actions, what the environment receives,
+            next states; and whether the outputs were finite.
         """
         weights = self._finite_weights()
         if count not in self._rows:
             self._rows[count] = (
                 self._lite_rows(count)
                 if self.engine == "litert"
-                else _CompiledRows(self._compiled)
+                else _CompiledRows(self._compiled, self._program)
             )
         self._rows[count].refresh(weights)
         return self._rows[count]
@@ -131,40 +143,41 @@ class Acting:
         LiteRT adds up a single row in another order than several, and convolutions in
         an order that depends on how many there are.
         """
-        images = any(len(shape) > 1 for shape in self._shapes)
+        images = any(spec.shape.rank > 2 for spec in self._program.inputs)
         size = 1 if images else max(count, 2)
-        rows = _LiteRows(self._model, self._shapes, self.head.noise.shape, size)
+        rows = _LiteRows(self._model, self._program, size)
         return rows if size == count else _Batched(rows, size, count)
 
-    def _convert(self, program, batched, drawn):
-        def stateless(observations, noise, weights):
+    def _convert(self):
+        program = self._program
+
+        def stateless(inputs, noise, weights):
             pairs = list(zip(self._variables, weights, strict=True))
             with keras.StatelessScope(state_mapping=pairs):
-                return program(observations, noise)
+                return program(inputs, noise)
 
         weights = [
             tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
             for i, v in enumerate(self._variables)
         ]
         traced = tf.function(stateless, autograph=False)
-        traced = traced.get_concrete_function(batched, drawn, weights)
+        traced = traced.get_concrete_function(program.inputs, program.noise, weights)
         if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
             raise ValueError("a layer keeps weights that are not Keras variables")
         self.conversions += 1
         with _quiet("absl"):  # it would have us convert by way of a SavedModel
             return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
-    def _compare(self, examples, noise, weights):
+    def _compare(self, examples, weights):
         """Both engines must say the same on the examples."""
-        rows = _LiteRows(self._model, self._shapes, self.head.noise.shape, len(noise))
+        rows = _LiteRows(self._model, self._program, len(examples[0]))
         rows.refresh(weights)
-        rows(examples, noise)
-        arrays = (tf.constant(array) for array in (*examples, noise))
-        theirs = self._compiled(*arrays)
-        ours = rows.fields()
+        rows(examples)
+        theirs = self._compiled(*map(tf.constant, examples))
+        ours = rows.results()
         if len(ours) != len(theirs):
             raise ValueError("LiteRT merged outputs of the program")
-        for name, a, b in zip(FIELDS, ours, theirs):
+        for name, a, b in zip(self._program.names, ours, theirs):
             if not np.allclose(a, b, rtol=1e-4, atol=1e-5):
                 raise ValueError(f"LiteRT gives another `{name}` than Keras")
 
@@ -183,18 +196,21 @@ def _quiet(name):
 class _LiteRows:
     """A LiteRT interpreter for a fixed number of rows."""
 
-    def __init__(self, model, shapes, noise_shape, count):
+    def __init__(self, model, program, count):
         self._lite = litert.Interpreter(model_content=model, num_threads=1)
         inputs = {d["name"]: d["index"] for d in self._lite.get_input_details()}
-        self._noise = inputs.get("noise")  # a greedy program has none
-        if self._noise is not None:
-            self._lite.resize_tensor_input(self._noise, (count, *noise_shape))
-        self._observations = [inputs[f"observation_{i}"] for i in range(len(shapes))]
-        for index, shape in zip(self._observations, shapes, strict=True):
-            self._lite.resize_tensor_input(index, (count, *shape))
+        # What does not decide, as the mask of a head that needs none, is not there.
+        specs = [*program.inputs, *program.noise]
+        self._inputs = [inputs.get(spec.name) for spec in specs]
+        for index, spec in zip(self._inputs, specs):
+            if index is not None:
+                self._lite.resize_tensor_input(index, (count, *spec.shape[1:]))
         self._lite.allocate_tensors()
-        self._fields = [d["index"] for d in self._lite.get_output_details()]
-        self._raw, self._finite, _, *self._sent = self._fields
+        self._results = [d["index"] for d in self._lite.get_output_details()]
+        self._raw = [self._results[place] for place in program.raw]
+        self._sent = [self._results[place] for place in program.sent]
+        self._states = [self._results[place] for place in program.states]
+        self._finite = self._results[program.finite]
         # A call takes microseconds: looking names up would be a part of it.
         self._put, self._get = self._lite.set_tensor, self._lite.get_tensor
         self._invoke = self._lite.invoke
@@ -208,19 +224,22 @@ class _LiteRows:
         for number, index in self._weights.items():
             self._lite.set_tensor(index, weights[number])
 
-    def __call__(self, observations, noise):
+    def __call__(self, inputs):
         put, get = self._put, self._get
-        for index, array in zip(self._observations, observations):
-            put(index, array)
-        if self._noise is not None:
-            put(self._noise, noise)
+        for index, array in zip(self._inputs, inputs):
+            if index is not None:
+                put(index, array)
         self._invoke()
-        raw = get(self._raw)
-        return raw, get(self._sent[0]) if self._sent else raw, get(self._finite)
+        raw = [get(index) for index in self._raw]
+        if self._sent == self._raw:
+            sent = raw
+        else:
+            sent = [get(index) for index in self._sent]
+        return raw, sent, [get(index) for index in self._states], get(self._finite)
 
-    def fields(self):
-        """All fields of the last call; see `FIELDS`."""
-        return [self._lite.get_tensor(index) for index in self._fields]
+    def results(self):
+        """All results of the last call, in the order of the program."""
+        return [self._lite.get_tensor(index) for index in self._results]
 
 
 class _Batched:
@@ -234,26 +253,34 @@ class _Batched:
         ]
         self.refresh = rows.refresh
 
-    def __call__(self, observations, noise):
+    def __call__(self, inputs):
         answers = [
-            self._rows([array[chunk] for array in observations], noise[chunk])
-            for chunk in self._chunks
+            self._rows([array[chunk] for array in inputs]) for chunk in self._chunks
         ]
-        raw, sent, finite = zip(*answers, strict=True)
-        raw, sent = (np.concatenate(parts)[: self._count] for parts in (raw, sent))
-        return raw, sent, all(finite)
+        *lists, finite = zip(*answers, strict=True)
+        raw, sent, states = (self._joined(parts) for parts in lists)
+        return raw, sent, states, all(finite)
+
+    def _joined(self, parts):
+        chunks = zip(*parts, strict=True)
+        return [np.concatenate(arrays)[: self._count] for arrays in chunks]
 
 
 class _CompiledRows:
     """The same through a concrete TensorFlow function, which reads the weights itself."""
 
-    def __init__(self, function):
+    def __init__(self, function, program):
         self._function = function
+        self._program = program
 
     def refresh(self, weights):
         pass
 
-    def __call__(self, observations, noise):
-        tensors = (tf.constant(array) for array in (*observations, noise))
-        raw, finite, _, *sent = (x.numpy() for x in self._function(*tensors))
-        return raw, sent[0] if sent else raw, finite
+    def __call__(self, inputs):
+        results = [x.numpy() for x in self._function(*map(tf.constant, inputs))]
+        program = self._program
+        raw, sent, states = (
+            [results[place] for place in places]
+            for places in (program.raw, program.sent, program.states)
+        )
+        return raw, sent, states, results[program.finite]

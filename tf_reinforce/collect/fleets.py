@@ -42,8 +42,9 @@ class Ending:
 class Fleet(abc.ABC):
     """`size` environments with the same spaces.
 
-    `rows` are lists with one array `[size, …]` per array of an observation; a fleet
-    writes into them and into nothing else.
+    `rows` are lists with one array `[size, …]` per array of an observation, and where
+    actions can be illegal the masks `[size, M]` behind them; a fleet writes into them
+    and into nothing else.
     """
 
     size: int
@@ -52,9 +53,25 @@ class Fleet(abc.ABC):
     action_space: gym.Space
     spec: gym.envs.registration.EnvSpec | None
 
-    @abc.abstractmethod
-    def prepare(self, float_dtype):
-        """Fixes the type of real observations; returns their structure."""
+    def prepare(self, float_dtype, masks=None):
+        """Fixes how answers are read; returns the structure of an observation.
+
+        Args:
+            float_dtype: The type of real observations.
+            masks: `masks.Reader`, or `None` where every action is always legal.
+        """
+        self._read = _Reader(self.observation_space, float_dtype)
+        self._masks = masks
+        return self._read.structure
+
+    def _mask(self, slot, observation, info, rows):
+        """Writes what an answer says of the next actions."""
+        try:
+            rows[-1][slot] = self._masks.one(observation, info)
+        except KeyError as error:
+            raise Fault(slot, f"there is no mask in {error}") from None
+        except (ValueError, TypeError) as error:
+            raise Fault(slot, f"{error}") from None
 
     def reset(self, seed, rows):  # noqa: B027
         """Begins a collection; `seed` is for fleets that seed their slots themselves."""
@@ -98,7 +115,7 @@ class _Reader:
 
     def __call__(self, slot, observation, rows):
         parts = [observation] if self.flat else self._flatten(slot, observation)
-        for row, (shape, kind), part in zip(rows, self._expected, parts, strict=True):
+        for row, (shape, kind), part in zip(rows, self._expected, parts):
             if not isinstance(part, (np.ndarray, np.generic)):
                 raise Fault(
                     slot,
@@ -170,10 +187,6 @@ class Plain(Fleet):
         self._steps = [env.step for env in environments]
         self._infos = [{}] * self.size
 
-    def prepare(self, float_dtype):
-        self._read = _Reader(self.observation_space, float_dtype)
-        return self._read.structure
-
     def ready(self, slot):
         return True
 
@@ -189,9 +202,12 @@ class Plain(Fleet):
                 "expected; wrap an old environment with shimmy",
             )
         self._read(slot, answer[0], rows)
+        if self._masks is not None:
+            self._mask(slot, *answer, rows)
 
     def step(self, actions, rows, rewards, live, cut):
         endings, steps, read, infos = [], self._steps, self._read, self._infos
+        masked = self._masks is not None
         row, shape, dtype, array = rows[0], read.shape, read.dtype, np.ndarray
         slot = 0
         try:
@@ -210,10 +226,11 @@ class Plain(Fleet):
                 if reward.__class__ is not float:
                     reward = _real(slot, reward)
                 rewards[slot] = reward
-                if terminated is False and truncated is False:
-                    continue
-                if _ended(slot, terminated, truncated):
+                ended = terminated is not False or truncated is not False
+                if ended and _ended(slot, terminated, truncated):
                     endings.append(self._ending(slot, terminated))
+                elif masked and slot not in cut:
+                    self._mask(slot, observation, infos[slot], rows)
         except Fault:
             raise
         except Exception as error:
@@ -319,13 +336,10 @@ class Vector(Fleet):
         stated = env.spec is not None and env.spec.max_episode_steps
         self._endless = limit or stated or DEFAULT_LIMIT
 
-    def prepare(self, float_dtype):
-        self._read = _Reader(self.observation_space, float_dtype)
-        return self._read.structure
-
     def reset(self, seed, rows):
-        observations, _ = self._call("reset", seed=seed)
+        observations, infos = self._call("reset", seed=seed)
         self._write(observations, rows)
+        self._write_masks(observations, infos, rows, range(self.size))
         self._ready = np.ones(self.size, bool)  # an episode can begin here now
         self._resetting = np.zeros(self.size, bool)  # the next row is a reset
         self._first = {}  # slot to the first observation of its next episode
@@ -340,9 +354,10 @@ class Vector(Fleet):
 
     def step(self, actions, rows, rewards, live, cut):
         observations, given, terminations, truncations, infos = self._call(
-            "step", np.stack(actions)
+            "step", keras.tree.map_structure(lambda *parts: np.stack(parts), *actions)
         )
         self._write(observations, rows)
+        self._write_masks(observations, infos, rows, range(self.size))
         given = np.asarray(given)
         if given.shape != (self.size,) or given.dtype.kind not in "fiub":
             raise Fault(
@@ -371,7 +386,8 @@ class Vector(Fleet):
             return
         slots = np.flatnonzero(ended)
         if self._mode is gym.vector.AutoresetMode.DISABLED:
-            observations, _ = self._call("reset", options={"reset_mask": ended})
+            observations, infos = self._call("reset", options={"reset_mask": ended})
+            self._write_masks(observations, infos, rows, slots)
             finals = {}
         else:
             finals = {slot: infos["final_obs"][slot] for slot in slots}
@@ -396,6 +412,16 @@ class Vector(Fleet):
         infos = infos.get("final_info", infos)
         return infos["is_success"][slot] if "is_success" in infos else None
 
+    def _write_masks(self, observations, infos, rows, slots):
+        """The masks of these slots; zeros where there is none, as after an ending."""
+        if self._masks is None:
+            return
+        for slot in slots:
+            try:
+                rows[-1][slot] = self._masks.of_slot(slot, observations, infos)
+            except (KeyError, ValueError, TypeError):
+                rows[-1][slot] = 0
+
     def _call(self, name, *args, **kwargs):
         try:
             return getattr(self._env, name)(*args, **kwargs)
@@ -404,7 +430,7 @@ class Vector(Fleet):
 
     def _write(self, observations, rows):
         parts = keras.tree.flatten(observations)
-        for row, part in zip(rows, parts, strict=True):
+        for row, part in zip(rows, parts):
             if np.shape(part) != row.shape:
                 raise Fault(
                     0,

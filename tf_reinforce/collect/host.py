@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tf_reinforce import episodes as records
-from tf_reinforce import seeding
+from tf_reinforce import seeding, spaces
 from tf_reinforce.collect import fleets
 
 _BLOCK = 128  # rows of noise drawn at once
@@ -37,13 +38,13 @@ class Collected(NamedTuple):
 class _Run:
     """One episode on its way: where it began and what it draws."""
 
-    __slots__ = ("number", "begin", "slot", "generator", "length", "last", "ending")
+    __slots__ = ("number", "begin", "slot", "generators", "length", "last", "ending")
 
     def __init__(self, number, begin, slot):
         self.number = number
         self.begin = begin
         self.slot = slot
-        self.generator = None  # the most likely action needs no noise
+        self.generators = []  # one for each part of an action
         self.length = 0
 
     def end(self, ending, row, observations):
@@ -87,22 +88,20 @@ class _Queue:
 
 
 class _Tape:
-    """Time-major arrays of what happens in all slots; they grow by doubling."""
+    """Time-major arrays of what happens in all slots; they grow by doubling.
 
-    def __init__(self, fleet, structure, head, dtype):
-        size, self.length = fleet.size, _ROWS
-        self.observations = [
-            np.zeros((_ROWS + 1, size, *leaf.shape), leaf.dtype.as_numpy_dtype)
-            for leaf in structure
-        ]
-        actions = head.action_dtype or dtype
-        self.actions = np.zeros((_ROWS, size, *head.action_shape), actions)
+    `observations` are what a fleet writes: a mask, where there is one, comes last.
+    """
+
+    def __init__(self, size, observed, raw):
+        self.length = _ROWS
+        self.observations = _arrays((_ROWS + 1, size), observed)
+        self.actions = _arrays((_ROWS, size), raw)
         self.rewards = np.zeros((_ROWS, size))
 
     def grow(self):
-        double = [_doubled(x, len(x) - 1) for x in self.observations]
-        self.observations = double
-        self.actions = _doubled(self.actions, self.length)
+        self.observations = [_doubled(x, len(x) - 1) for x in self.observations]
+        self.actions = [_doubled(x, self.length) for x in self.actions]
         self.rewards = _doubled(self.rewards, self.length)
         self.length *= 2
 
@@ -110,17 +109,22 @@ class _Tape:
         return [array[row] for array in self.observations]
 
 
+def _arrays(leading, specs):
+    return [np.zeros((*leading, *x.shape), x.dtype.as_numpy_dtype) for x in specs]
+
+
 def _doubled(array, more):
     return np.concatenate([array, np.zeros((more, *array.shape[1:]), array.dtype)])
 
 
 class _Noise:
-    """Rows of noise in which each episode reads its own stream, step by step."""
+    """Rows of noise in which each episode reads its own streams, step by step."""
 
-    def __init__(self, size, noise, dtype):
-        self._kind = noise.kind
-        self._shape = noise.shape
-        self._block = np.full((_BLOCK, size, *noise.shape), 0.5, dtype)
+    def __init__(self, size, parts, dtype):
+        self._kinds = [part.kind for part in parts]
+        self._blocks = [
+            np.full((_BLOCK, size, *part.shape), 0.5, dtype) for part in parts
+        ]
 
     def begin(self, run, row):
         if row % _BLOCK:
@@ -131,30 +135,77 @@ class _Noise:
         if row == 0:
             for run in live.values():
                 self._draw(run, 0)
-        return self._block[row]
+        return [block[row] for block in self._blocks]
 
     def _draw(self, run, first):
-        if run.generator is None:
-            return
-        block = self._block[first:, run.slot]
-        if self._kind == "uniform":
-            block[:] = run.generator.random(block.shape, block.dtype)
-        else:
-            block[:] = run.generator.standard_normal(block.shape, block.dtype)
+        for kind, block, bits in zip(self._kinds, self._blocks, run.generators):
+            part = block[first:, run.slot]
+            if kind == "uniform":
+                part[:] = bits.random(part.shape, part.dtype)
+            else:
+                part[:] = bits.standard_normal(part.shape, part.dtype)
+
+
+class _Memory:
+    """The states of a policy that remembers, `[size, …]` each."""
+
+    def __init__(self, decision, size):
+        self._initial = [np.array(state) for state in decision.initial_state(size)]
+        self.arrays = [state.copy() for state in self._initial]
+
+    def begin(self, slot):
+        for array, initial in zip(self.arrays, self._initial):
+            array[slot] = initial[slot]
+
+
+class _Sender:
+    """Turns what all slots send into one action for each, as its space has them."""
+
+    def __init__(self, space):
+        nested = spaces.nest(space)
+        leaves = keras.tree.flatten(nested)
+        self._dtypes = [leaf.dtype for leaf in leaves]
+        self._unpack = [
+            list if leaf.shape or leaf.dtype.kind == "i" else _without_axes
+            for leaf in leaves
+        ]
+        self._flat = nested is leaves[0]
+        self._places = keras.tree.pack_sequence_as(nested, list(range(len(leaves))))
+
+    def __call__(self, sent):
+        columns = [
+            unpack(part if part.dtype is dtype else part.astype(dtype))
+            for unpack, part, dtype in zip(self._unpack, sent, self._dtypes)
+        ]
+        if self._flat:
+            return columns[0]
+        return [_packed(self._places, parts) for parts in zip(*columns, strict=True)]
+
+
+def _without_axes(sent):
+    """Arrays without axes, where a Box of shape () has them as members."""
+    return [np.array(action) for action in sent]
+
+
+def _packed(places, parts):
+    """One action from its parts: Python tuples and dicts, as the space nests."""
+    if isinstance(places, dict):
+        return {key: _packed(place, parts) for key, place in places.items()}
+    if isinstance(places, tuple):
+        return tuple(_packed(place, parts) for place in places)
+    return parts[places]
 
 
 def collect(
-    fleet, structure, act, head, dtype, *, seed, purpose, update, episodes, steps,
+    fleet, decision, act, *, seed, purpose, update, episodes, steps,
     deterministic=False,
 ):  # fmt: skip
     """Plays whole episodes.
 
     Args:
         fleet: `fleets.Fleet`, prepared.
-        structure: `tf.TensorSpec` or structure of them: one observation.
+        decision: `decision.Decision`, what acts.
         act: See `acting.Acting.rows`.
-        head: `heads.Head`, for the shape of its noise and actions.
-        dtype: Float type of noise and real actions.
         seed: Int, the master seed.
         purpose: `"training"`, `"validation"` or `"evaluation"`.
         update: Int. Episode e of update u is a function of (seed, purpose, u, e).
@@ -172,30 +223,34 @@ def collect(
     """
     collection = _Collection(
         fleet,
+        decision,
         _Queue(episodes, steps),
-        _Tape(fleet, keras.tree.flatten(structure), head, dtype),
-        _Noise(fleet.size, head.noise, dtype),
+        [] if deterministic else decision.noise,
         seeding.EpisodeSeeds(seed, purpose, update),
-        deterministic,
     )
     try:
         used = collection.run(act)
     except fleets.Fault as fault:
         where = collection.where(fault.slot)
         raise EnvironmentFault(f"{where}: {fault}.") from fault.__cause__
-    return _record(used, collection.tape, structure)
+    return _record(used, collection.tape, decision)
 
 
 class _Collection:
     """The loop: which episode runs in which slot, and what was written down."""
 
-    def __init__(self, fleet, queue, tape, noise, seeds, deterministic):
+    def __init__(self, fleet, decision, queue, noise, seeds):
         self.fleet = fleet
         self.queue = queue
-        self.tape = tape
-        self.noise = noise
         self.seeds = seeds
-        self.deterministic = deterministic
+        observed = keras.tree.flatten(decision.structure)
+        if decision.masks:
+            observed.append(tf.TensorSpec((decision.mask_size,), tf.int8))
+        self.tape = _Tape(fleet.size, observed, keras.tree.flatten(decision.raw))
+        self.parts = range(len(noise))
+        self.noise = _Noise(fleet.size, noise, decision.dtype)
+        self.memory = _Memory(decision, fleet.size)
+        self.masked_head = decision.head if decision.masks else None
         self.live = {}  # runs by slot, in the order of their start
         self.idle = list(range(fleet.size))
         self.row = 0
@@ -204,8 +259,8 @@ class _Collection:
     def run(self, act):
         """Steps all slots in turn until the queue has enough; returns its runs."""
         fleet, tape, noise, live = self.fleet, self.tape, self.noise, self.live
-        wanted, row = fleet.action_space.dtype, 0
-        unpack = list if fleet.action_space.shape or wanted.kind == "i" else _arrays
+        memory, row = self.memory.arrays, 0
+        as_actions = _Sender(fleet.action_space)
         observations = tape.rows(0)
         fleet.reset(self.seeds.environment(0), observations)
         self._begin_episodes(observations)
@@ -213,17 +268,21 @@ class _Collection:
             if row + 1 == tape.length:
                 tape.grow()
                 observations = tape.rows(row)
-            drawn = noise.row(row, live)
-            raw, sent, finite = act(observations, drawn)
+            if self.masked_head is not None:
+                self._refuse_dead_ends(observations[-1])
+            inputs = [*observations, *memory, *noise.row(row, live)]
+            raw, sent, states, finite = act(inputs)
             if not finite:
-                raw, sent = self._without_idle(act, observations, drawn)
-            tape.actions[row] = raw
-            actions = unpack(sent if sent.dtype is wanted else sent.astype(wanted))
+                raw, sent, states = self._without_idle(act, inputs)
+            for array, part in zip(tape.actions, raw):
+                array[row] = part
+            for array, part in zip(memory, states):
+                array[:] = part
             rewards = tape.rewards[row]
             row += 1
             observations = tape.rows(row)
             cut = self._overdue(row) if row >= self.deadline else ()
-            endings = fleet.step(actions, observations, rewards, live, cut)
+            endings = fleet.step(as_actions(sent), observations, rewards, live, cut)
             self.row = row
             if endings or self.idle:
                 for ending in endings:
@@ -231,6 +290,17 @@ class _Collection:
                 self._begin_episodes(observations)
                 if endings and (used := self.queue.enough()):
                     return used
+
+    def _refuse_dead_ends(self, masks):
+        choice = self.masked_head.leaves_choice(masks)
+        for slot in self.live if not choice.all() else ():
+            if not choice[slot]:
+                raise fleets.Fault(
+                    slot,
+                    "the mask leaves no legal action, or there is none. Expected: at "
+                    f"least one that is not zero. Received: {masks[slot].tolist()}. End "
+                    "the episode where nothing can be done",
+                )
 
     def _overdue(self, row):
         """The slots whose episodes will have lasted as long as they may."""
@@ -243,8 +313,8 @@ class _Collection:
                 self.idle.clear()  # what is wanted never grows: these slots are done
                 break
             run = self.live[slot] = self.queue.start(self.row, slot)
-            if not self.deterministic:
-                run.generator = self.seeds.action(run.number)
+            run.generators = [self.seeds.action(run.number, i) for i in self.parts]
+            self.memory.begin(slot)
             self.idle.remove(slot)
             self.fleet.begin(slot, self.seeds.environment(run.number), observations)
             self.noise.begin(run, self.row)
@@ -252,15 +322,15 @@ class _Collection:
         oldest = next(iter(self.live.values()), None)
         self.deadline = math.inf if oldest is None else oldest.begin + self.fleet.limit
 
-    def _without_idle(self, act, observations, drawn):
+    def _without_idle(self, act, inputs):
         """Acts anew when something was not finite: idle slots may hold anything."""
         idle = [slot for slot in range(self.fleet.size) if slot not in self.live]
-        for array in observations:
+        for array in inputs:
             array[idle] = 0
-        raw, sent, finite = act(observations, drawn)
+        *answer, finite = act(inputs)
         if not finite:
             _refuse_outputs(self.live, self.row, self.tape)
-        return raw, sent
+        return answer
 
     def _end_episode(self, ending, observations):
         run = self.live.pop(ending.slot, None)
@@ -274,11 +344,6 @@ class _Collection:
         if run is None:
             return f"Environment {slot}"
         return f"Environment {slot}, episode {run.number}, step {self.row - run.begin}"
-
-
-def _arrays(sent):
-    """Arrays without axes, where a Box of shape () has them as members."""
-    return [np.array(action) for action in sent]
 
 
 def _refuse_outputs(live, row, tape):
@@ -310,7 +375,7 @@ def _check_finite(name, values, run):
         )
 
 
-def _record(runs, tape, structure):
+def _record(runs, tape, decision):
     """The runs as columns, in the order of their start."""
     lengths = np.array([run.length for run in runs], "int32")
     rows, count = lengths.max(), len(runs)
@@ -319,21 +384,30 @@ def _record(runs, tape, structure):
         return np.zeros((rows, count, *array.shape[2:]), array.dtype)
 
     observations = [columns(array, rows + 1) for array in tape.observations]
-    actions, rewards = columns(tape.actions, rows), columns(tape.rewards, rows)
+    others = [*tape.actions, tape.rewards]
+    columns_of_others = [columns(array, rows) for array in others]
     for b, run in enumerate(runs):
         here = (slice(run.begin, run.begin + run.length), run.slot)
         for to, array, last in zip(observations, tape.observations, run.last):
             to[: run.length, b] = array[here]
             to[run.length, b] = last
-        actions[: run.length, b] = tape.actions[here]
-        rewards[: run.length, b] = tape.rewards[here]
+        for to, array in zip(columns_of_others, others):
+            to[: run.length, b] = array[here]
         for array in observations:
             _check_observations(array[: run.length + 1, b], run)
-        _check_finite("reward", rewards[: run.length, b], run)
-    observations = keras.tree.pack_sequence_as(structure, observations)
+        _check_finite("reward", columns_of_others[-1][: run.length, b], run)
+    masks = observations.pop()[:-1] if decision.masks else None
+    *actions, rewards = columns_of_others
     terminated = np.array([run.ending.terminated for run in runs])
     success = [run.ending.success for run in runs]
     return Collected(
-        records.Episodes(observations, actions, rewards, lengths, terminated),
+        records.Episodes(
+            keras.tree.pack_sequence_as(decision.structure, observations),
+            keras.tree.pack_sequence_as(decision.raw, actions),
+            rewards,
+            lengths,
+            terminated,
+            masks,
+        ),
         np.array([np.nan if s is None else float(s) for s in success]),
     )

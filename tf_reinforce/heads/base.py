@@ -157,23 +157,27 @@ class Head(keras.layers.Layer, abc.ABC):
                 f"End it with keras.layers.Dense({self.outputs_size})."
             )
 
-    def check_actions(self, actions, lengths):
+    def check_actions(self, actions, lengths, masks=None):
         """Refuses raw actions of a record that this head cannot have sampled.
 
         Args:
             actions: `[T, B, …]` NumPy array.
             lengths: `[B]` ints; the padding is not looked at.
+            masks: `[T, B, M]` int8; `None` or M = 0 where nothing is masked.
 
         Raises:
             ValueError: naming the action, the step and the episode.
         """
         inside = np.arange(len(actions))[:, None] < lengths
-        possible = self.possible(actions)
-        wrong = np.argwhere(inside & ~possible.reshape(*inside.shape, -1).all(-1))
+        possible = self.possible(actions).reshape(*inside.shape, -1).all(-1)
+        wrong = np.argwhere(inside & ~possible)
+        kind = "raw"
+        if not len(wrong) and masks is not None and masks.shape[-1]:
+            wrong, kind = np.argwhere(inside & ~self.legal(actions, masks)), "legal"
         if len(wrong):
             step, episode = wrong[0]
             raise ValueError(
-                f"`actions` must be raw actions of {self!r}. Received: "
+                f"`actions` must be {kind} actions of {self!r}. Received: "
                 f"{actions[step, episode]} at step {step} of episode {episode}"
             )
 

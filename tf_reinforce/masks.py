@@ -1,0 +1,80 @@
+"""Where an environment says which actions are legal now.
+
+A mask comes with every observation, from `info` or as a part of the observation. Inside
+it is flat, `[..., M]` int8, in the order of the head's choices; zero is illegal.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+_WAYS = '"info/<key>", for example "info/action_mask", or "observation/<key>"'
+
+
+class Source:
+    """The place of the mask, and how it is read there.
+
+    Args:
+        where: `"info/<key>"` or `"observation/<key>"`; further keys lead deeper.
+
+    Raises:
+        ValueError: when it names no place.
+
+    Example:
+
+    >>> source = Source("observation/legal")
+    >>> source.find({"board": np.zeros(9), "legal": np.ones(9, "int8")}, {}).tolist()
+    [1, 1, 1, 1, 1, 1, 1, 1, 1]
+    """
+
+    def __init__(self, where):
+        start, *self._path = where.split("/") if isinstance(where, str) else [None]
+        if start not in ("info", "observation") or not all(self._path) or not self._path:
+            raise ValueError(
+                f"`action_mask` must be None or {_WAYS}. Received: action_mask={where!r}"
+            )
+        self.where = where
+        self.observed = start == "observation"
+
+    def find(self, observation, info):
+        """The mask as the environment gave it, or a `KeyError` with the place."""
+        part = observation if self.observed else info
+        for key in self._path:
+            try:
+                part = part[int(key) if isinstance(part, tuple) else key]
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise KeyError(self.where) from error
+        return part
+
+    def size(self, structure):
+        """Int, the entries of the mask in an observation of this structure."""
+        parts = keras.tree.flatten(self.find(structure, None))
+        return sum(int(np.prod(leaf.shape)) for leaf in parts)
+
+    def of(self, observations):
+        """`[N, M]` int8 from a batch of observations, in TensorFlow operations."""
+        parts = keras.tree.flatten(self.find(observations, None))
+        flat = [tf.reshape(part, [tf.shape(part)[0], -1]) for part in parts]
+        return tf.cast(tf.concat(flat, axis=-1), tf.int8)
+
+
+class Reader:
+    """Reads the masks in the answers of environments, as a head needs them.
+
+    Args:
+        source: `Source`.
+        read: See `heads.Head.read_mask`.
+    """
+
+    def __init__(self, source, read):
+        self._find = source.find
+        self._read = read
+
+    def one(self, observation, info):
+        """`[M]` int8, or a `KeyError` or `ValueError` that says what is wrong."""
+        return self._read(self._find(observation, info))
+
+    def of_slot(self, slot, observations, infos):
+        """The same for one of many environments that answered together."""
+        found = self._find(observations, infos)
+        return self._read(keras.tree.map_structure(lambda part: part[slot], found))
