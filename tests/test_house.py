@@ -27,6 +27,7 @@ FLOORS = [
         "explanation",
         "normalization",
         "policies",
+        "recurrence",
     ),
     ("collect", "estimator"),
     ("export", "evaluation"),

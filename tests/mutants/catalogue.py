@@ -917,6 +917,84 @@ STATE = [
     ),
 ]
 
+WHOLE_SEQUENCE = "test_recurrence.py::test_single_steps_are_the_whole_sequence"
+
+RECURRENCE = [
+    Mutant(
+        "state_not_carried",
+        "own: every step begins with the first state",
+        "recurrence.py",
+        "before = flat if step.first else step.take(len(flat))",
+        "before = flat",
+        f"{WHOLE_SEQUENCE}[lstm-float64-1e-12]",
+    ),
+    Mutant(
+        "output_and_carry_swapped",
+        "own: the two states of an LSTM change places from step to step",
+        "recurrence.py",
+        "after, repeated = keras.tree.flatten(after), None",
+        "after, repeated = keras.tree.flatten(after)[::-1], None",
+        f"{WHOLE_SEQUENCE}[lstm-float64-1e-12]",
+    ),
+    Mutant(
+        "state_of_another_layer",
+        "own: a layer is given the state of another one of the same size",
+        "recurrence.py",
+        "self.before[:count], self.before[count:]",
+        "self.before[-count:], self.before[:-count]",
+        f"{WHOLE_SEQUENCE}[several-float64-1e-12]",
+    ),
+    Mutant(
+        "first_state_of_zeros",
+        "own: an episode begins with zeros, whatever its cell has learned",
+        "recurrence.py",
+        "lambda state: tf.cast(state, self.rnn.cell.compute_dtype),",
+        "lambda state: tf.zeros_like(state, self.rnn.cell.compute_dtype),",
+        f"{WHOLE_SEQUENCE}[learned_start-float64-1e-12]",
+    ),
+    Mutant(
+        "masked_step_remembered",
+        "own: a step that is masked changes the state",
+        "recurrence.py",
+        "[_where(present, new, old) for new, old in zip(after, before)]",
+        "list(after)",
+        f"{WHOLE_SEQUENCE}[masked_to_zero-float64-1e-12]",
+    ),
+    Mutant(
+        "masked_output_not_repeated",
+        "own: a step that is masked puts out zeros, where Keras repeats the last output",
+        "recurrence.py",
+        "last = last if step.first else step.take(1)[0]",
+        "step.take(1)",
+        f"{WHOLE_SEQUENCE}[masked-float64-1e-12]",
+    ),
+    Mutant(
+        "weights_copied",
+        "own: the layers that act are copies, and never learn",
+        "recurrence.py",
+        "    return layer\n",
+        "    return type(layer).from_config(layer.get_config())\n",
+        "test_recurrence.py::test_the_weights_are_those_of_the_policy",
+    ),
+    Mutant(
+        "padding_read_as_it_is",
+        "B12 padding that is not finite gets into the gradient through time",
+        "episodes.py",
+        "tf.where(tf.reshape(happened, shape), array, tf.zeros([], array.dtype))",
+        "array",
+        "test_recurrence.py::test_padding_has_no_part_in_a_gradient[nan-lstm]",
+    ),
+    Mutant(
+        "check_blinded_by_zeros",
+        "own: a last layer of zeros hides that steps are mixed",
+        "recurrence.py",
+        "keras.StatelessScope(state_mapping=disturbed)",
+        "keras.StatelessScope()",
+        "test_recurrence.py::"
+        "test_time_steps_mixed_in_other_ways_are_refused[convolution-zeros]",
+    ),
+]
+
 MUTANTS = [
     *GRADIENT,
     *RETURNS_AND_BASELINES,
@@ -924,6 +1002,7 @@ MUTANTS = [
     *EPISODES,
     *RANDOMNESS,
     *STATE,
+    *RECURRENCE,
 ]
 
 NOT_OURS = [
