@@ -63,8 +63,8 @@ class Setting:
                 rows = agent._player.programs[False].rows(self.num_envs)
                 answers = []
 
-                def act(observations, noise, rows=rows, answers=answers):
-                    answers.append(rows(observations, noise))
+                def act(inputs, rows=rows, answers=answers):
+                    answers.append(rows(inputs))
                     return answers[-1]
 
                 episodes = self._collect(fleet, act, agent.updates).episodes
@@ -73,12 +73,11 @@ class Setting:
         self.steps = agent.env_steps
 
     def _collect(self, fleet, act, update):
+        fleet.prepare("float32")
         return host.collect(
             fleet,
-            fleet.prepare("float32"),
+            self.agent._player.decision,
             act,
-            self.agent.head,
-            "float32",
             seed=0,
             purpose="training",
             update=update,
@@ -94,7 +93,7 @@ class Setting:
         running = dict(zip(range(self.num_envs), started))
         left = {slot: lengths[number] for slot, number in running.items()}
         fresh = set(running)
-        for _, sent, _ in answers:
+        for _, (sent,), _, _ in answers:
             for slot in list(running):
                 seed = seeds.environment(running[slot]) if slot in fresh else None
                 script.append((slot, seed, sent[slot]))

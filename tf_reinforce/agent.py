@@ -25,6 +25,7 @@ from tf_reinforce import (
     normalization,
     playing,
     policies,
+    recurrence,
     seeding,
     spaces,
     training,
@@ -522,19 +523,22 @@ class Reinforce(keras.Model):
         double = any(weight.dtype == "float64" for weight in self.policy.weights)
         self._float = "float64" if double else "float32"
         structure = (
-            spaces.of_shapes(observations_shape, self._float)
+            recurrence.one_observation(
+                spaces.of_shapes(observations_shape, self._float), self.policy
+            )
             if self.observation_space is None
             else spaces.structure(self.observation_space, self._float)
         )
+        shapes = keras.tree.map_structure(lambda leaf: (None, *leaf.shape), structure)
         if self.head is None:
             self.head = heads.for_space(self.action_space, dtype=self._float)
         if self.normalizer is not None:
-            self.normalizer.build(observations_shape)
-        self._check_policy(structure)
+            self.normalizer.build(shapes)
+        memory = self._check_policy(structure)
         if not self.head.built:
             self.head.build((None, self.head.outputs_size))
         if not self.baseline.built:
-            self.baseline.build(observations_shape)
+            self.baseline.build(shapes)
         self.counters = self.add_weight(
             name="counters",
             shape=(3,),
@@ -542,7 +546,7 @@ class Reinforce(keras.Model):
             dtype="int64",
             trainable=False,
         )
-        self._assemble(structure)
+        self._assemble(structure, memory)
         policies.announce_inference(self.policy)
 
     def call(self, observations, training=False):
@@ -637,28 +641,26 @@ class Reinforce(keras.Model):
         if self.built:
             self._build_optimizer()
 
-    def _assemble(self, structure):
+    def _assemble(self, structure, memory):
         """The estimator and the player: plain objects around the parts."""
         settings = {name: getattr(self, name) for name in _SETTINGS}
         self._estimator = estimator.Estimator(
-            self.policy, self.head, self.baseline, self.normalizer, settings
+            self.policy, self.head, self.baseline, self.normalizer, settings, memory
         )
         deciding = [*self.policy.variables, *self.head.variables]
         if self.normalizer is not None:
             deciding += self.normalizer.acting_variables
         self._player = playing.Player(
             decision.Decision(
-                self._one_step,
+                self._estimator.step,
                 self.head,
                 structure,
                 self._float,
                 deciding,
                 self._masks,
+                memory,
             )
         )
-
-    def _one_step(self, observations, states):
-        return self._estimator.forward(observations)[0], states
 
     def _meet(self, observation_space, action_space):
         """Takes the spaces of an environment, or refuses other ones than before."""
@@ -705,7 +707,12 @@ class Reinforce(keras.Model):
             raise ValueError(f"The agent is not built. {_WAYS_OUT}")
 
     def _check_policy(self, structure):
-        outputs = policies.try_out(self.policy, structure)
+        """Refuses a policy that does not fit; returns its `Recurrence`, if it has one."""
+        memory = None
+        if recurrence.is_recurrent(self.policy, structure):
+            memory = recurrence.Recurrence(self.policy, structure)
+            memory.check()
+        outputs = policies.try_out(self.policy, structure, memory)
         shared = self.baseline.values_states and self.baseline.model is None
         shapes = keras.tree.map_structure(lambda x: tuple(x.shape), outputs)
         two = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
@@ -719,6 +726,7 @@ class Reinforce(keras.Model):
                 f"baseline {type(self.baseline).__name__}"
             )
         self.head.check_outputs((outputs["outputs"] if shared else outputs).shape)
+        return memory
 
     def _checked(self, episodes):
         deciding = self._player.decision

@@ -51,8 +51,10 @@ class Decision:
             states: List of tensors `[N, …]`.
         """
         outputs, states = self.step(observations, states)
-        legal = outputs if mask is None else self.head.masked(outputs, mask)
-        return outputs, legal, states
+        if mask is None:
+            return outputs, outputs, states
+        mask = tf.cast(mask, tf.int32)  # LiteRT compares nothing smaller
+        return outputs, self.head.masked(outputs, mask), states
 
     def choose(self, outputs, noise=None):
         """Raw actions from outputs and a list of noise; without it the most likely."""

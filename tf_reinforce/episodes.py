@@ -54,11 +54,10 @@ class Steps(NamedTuple):
 
     def clean(self, columns):
         """`[T, B, …]` with zeros in the padding, whatever stood there."""
-        ones = tf.ones(tf.shape(self.addresses)[:1], tf.bool)
-        happened = tf.scatter_nd(self.addresses, ones, self.shape)
+        happened = self.spread(tf.ones(tf.shape(self.addresses)[:1], tf.int32)) > 0
 
         def cleaned(array):
-            shape = tf.concat([self.shape, tf.ones([array.shape.rank - 2], tf.int32)], 0)
+            shape = tf.concat([self.shape, tf.ones([len(array.shape) - 2], tf.int32)], 0)
             return tf.where(tf.reshape(happened, shape), array, tf.zeros([], array.dtype))
 
         return keras.tree.map_structure(cleaned, columns)

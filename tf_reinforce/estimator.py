@@ -26,16 +26,16 @@ class Estimator:
         normalizer: `normalization.RunningNormalization` or `None`.
         settings: Dict with `gamma`, `gae_lambda`, `returns`, `discount_states`,
             `scale_advantages` and `entropy_coef`; see `Reinforce`.
-        remembers: Bool. True for a recurrent policy, which reads `[B, T, …]`.
+        memory: `recurrence.Recurrence` of a policy that reads whole episodes, or `None`.
     """
 
-    def __init__(self, policy, head, baseline, normalizer, settings, remembers=False):
+    def __init__(self, policy, head, baseline, normalizer, settings, memory=None):
         self.policy = policy
         self.head = head
         self.baseline = baseline
         self.normalizer = normalizer
         self.settings = dict(settings)
-        self.remembers = remembers
+        self.memory = memory
 
     @property
     def variables(self):
@@ -137,12 +137,12 @@ class Estimator:
 
     def at(self, steps, columns):
         """Outputs `[N, P]` and values `[N]` or `None`, for steps of `[T, B, …]`."""
-        if not self.remembers:
+        if self.memory is None:
             return self.forward(steps.pick(columns))
-        # A memory reads whole columns, `[B, T, …]`; nothing comes back from padding.
+        # A memory reads whole episodes, `[B, T, …]`: nothing comes back from padding.
         outputs, values = self.forward(_swapped(steps.clean(columns)))
-        outputs = steps.pick(_swapped(outputs))
-        return outputs, None if values is None else steps.pick(_swapped(values))
+        picked = steps.pick(_swapped([outputs, *([] if values is None else [values])]))
+        return picked[0], None if values is None else picked[1]
 
     def legal(self, outputs, steps, masks):
         """Outputs `[N, P]` under the masks `[T, B, M]`; as they are without any."""
@@ -155,8 +155,18 @@ class Estimator:
 
         Layers with a training mode are in inference mode; half precision ends here.
         """
+        return self.parts(self.policy(self._normalized(observations), training=False))
+
+    def step(self, observations, states):
+        """Outputs `[N, P]` for one observation `[N, …]` each, and the next states."""
+        if self.memory is None:
+            return self.forward(observations)[0], states
+        outputs, states = self.memory.step(self._normalized(observations), states)
+        return self.parts(outputs)[0], states
+
+    def parts(self, outputs):
+        """What a policy put out as outputs and values."""
         values = None
-        outputs = self.policy(self._normalized(observations), training=False)
         if isinstance(outputs, dict):
             outputs, values = outputs["outputs"], outputs["values"][..., 0]
         if outputs.dtype in (tf.float16, tf.bfloat16):
@@ -229,7 +239,7 @@ def before_actions(episodes):
 
 
 def _swapped(columns):
-    """`[T, B, …]` to `[B, T, …]` and back, for every array of a structure."""
+    """`[B, T, …]` from `[T, B, …]`, and back, for every array of a structure."""
 
     def swap(array):
         return tf.transpose(array, [1, 0, *range(2, array.shape.rank)])

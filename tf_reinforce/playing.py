@@ -103,7 +103,11 @@ class Player:
         inputs = keras.tree.flatten(observed)
         if decision.masks is not None:
             inputs.append(np.ones((_EXAMPLES, decision.mask_size), "int8"))
-        inputs += [np.array(state) for state in decision.initial_state(_EXAMPLES)]
+        # States that all differ: zeros would hide that two of them were exchanged.
+        inputs += [
+            rng.uniform(-1, 1, state.shape).astype(state.dtype.as_numpy_dtype)
+            for state in decision.initial_state(_EXAMPLES)
+        ]
         noise = [
             rng.random((_EXAMPLES, *part.shape)).astype(decision.dtype)
             for part in decision.noise

@@ -46,8 +46,13 @@ def default(structure, hidden, outputs_size, seed):
     return keras.Model(inputs, dense(outputs_size, None, 0.01)(x), name="policy")
 
 
-def try_out(policy, structure):
+def try_out(policy, structure, memory=None):
     """The outputs of a policy for two observations of zeros.
+
+    Args:
+        policy: Keras model.
+        structure: `tf.TensorSpec`, or a structure of them: one observation.
+        memory: `recurrence.Recurrence`, where the policy is to take one step.
 
     Raises:
         ValueError: when the policy does not take such observations, with both shapes.
@@ -56,6 +61,8 @@ def try_out(policy, structure):
         lambda leaf: tf.zeros((2, *leaf.shape), leaf.dtype), structure
     )
     try:
+        if memory is not None:
+            return memory.step(zeros, memory.initial(2))[0]
         return policy(zeros, training=False)
     except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
         shapes = keras.tree.map_structure(lambda leaf: (None, *leaf.shape), structure)

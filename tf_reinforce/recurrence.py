@@ -46,6 +46,29 @@ def is_recurrent(policy, structure):
     return max(ranks) < 2 or _ranks(policy) != sorted(rank + 1 for rank in ranks)
 
 
+def one_observation(structure, policy):
+    """The structure of one observation, where that of a sequence may have been given.
+
+    Args:
+        structure: `tf.TensorSpec`, or a structure of them, without the batch axis.
+        policy: Keras model.
+
+    Returns:
+        The structure, without its first axis where that is the open time axis of a
+        policy with recurrent layers.
+    """
+    ranks = [leaf.shape.rank + 1 for leaf in keras.tree.flatten(structure)]
+    if (
+        not any(isinstance(layer, keras.layers.RNN) for layer in _layers(policy))
+        or _ranks(policy) != sorted(ranks)
+        or any(x.shape[1] is not None for x in policy.inputs)
+    ):
+        return structure
+    return keras.tree.map_structure(
+        lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), structure
+    )
+
+
 class Recurrence:
     """A recurrent policy as a function of one observation and a state.
 

@@ -579,8 +579,8 @@ EPISODES = [
         "clipped_action_stored",
         "B6 the clipped action stored and scored",
         "collect/host.py",
-        "tape.actions[row] = raw",
-        "tape.actions[row] = sent",
+        "zip(tape.actions, raw):",
+        "zip(tape.actions, sent):",
         "test_collecting.py::"
         "test_what_is_stored_is_what_was_sampled_before_it_was_clipped",
     ),
@@ -737,10 +737,51 @@ EPISODES = [
         "fewer_actions_than_slots",
         "B50 a vector environment gets actions for its live slots only",
         "collect/fleets.py",
-        '"step", np.stack(actions)',
-        '"step", np.stack([actions[slot] for slot in live])',
+        "np.stack(parts), *actions)",
+        "np.stack(parts), *[actions[slot] for slot in live])",
         "test_collecting.py::test_a_vector_env_may_be_larger_than_what_is_wanted"
         "[AutoresetMode.DISABLED]",
+    ),
+]
+
+MASKS_ON_THE_WAY = [
+    Mutant(
+        "mask_of_the_step_before",
+        "B24 an action is chosen under the mask of the step before",
+        "collect/host.py",
+        "inputs = [*observations, *memory, *noise.row(row, live)]",
+        "inputs = [*observations, *memory, *noise.row(row, live)]\n"
+        "            if self.masked_head is not None and row:\n"
+        "                inputs[len(observations) - 1] = tape.rows(row - 1)[-1]",
+        "test_masked_environments.py::"
+        "test_no_illegal_action_is_ever_sent_and_every_mask_is_recorded"
+        "[None-info/action_mask]",
+    ),
+    Mutant(
+        "mask_forgotten_while_learning",
+        "B24 the mask applied when acting and forgotten when learning",
+        "estimator.py",
+        "return self.head.masked(outputs, steps.pick(masks))",
+        "return outputs",
+        "test_masked_environments.py::"
+        "test_the_gradient_is_that_of_the_legal_choices_alone",
+    ),
+    Mutant(
+        "illegal_record_accepted",
+        "B24 a record whose actions were illegal is learned from",
+        "heads/base.py",
+        "inside & ~self.legal(actions, masks)",
+        "inside & False",
+        "test_masked_environments.py::test_a_record_and_an_agent_agree_about_masks",
+    ),
+    Mutant(
+        "dead_end_acted_on",
+        "B24 a mask without a legal action is acted on in silence",
+        "collect/host.py",
+        "if not choice[slot]:",
+        "if False:",
+        "test_masked_environments.py::"
+        "test_a_mask_that_is_none_is_an_error_that_names_the_step[nothing_legal]",
     ),
 ]
 
@@ -757,16 +798,16 @@ RANDOMNESS = [
         "noise_without_its_seed",
         "B36 `act` draws the same noise for every seed",
         "seeding.py",
-        "tf.stack([tf.cast(seed, tf.int64), tf.zeros([], tf.int64)])",
-        "tf.zeros([2], tf.int64)",
+        "tf.stack([tf.cast(seed, tf.int64), tf.constant(part, tf.int64)])",
+        "tf.stack([tf.zeros([], tf.int64), tf.constant(part, tf.int64)])",
         "test_seeding.py::test_noise_depends_on_its_seed_alone[float32-uniform]",
     ),
     Mutant(
         "noise_by_slot",
         "B36 action noise by the slot, not by the episode",
         "collect/host.py",
-        "self.seeds.action(run.number)",
-        "self.seeds.action(run.slot)",
+        "self.seeds.action(run.number, i)",
+        "self.seeds.action(run.slot, i)",
         "test_collecting.py::test_the_number_of_environments_does_not_change_one_number",
     ),
     Mutant(
@@ -781,7 +822,7 @@ RANDOMNESS = [
         "actions_from_the_environment_s_seed",
         "B37 action noise from the generator that the environment makes of its seed",
         "seeding.py",
-        "return np.random.Generator(np.random.PCG64(words))",
+        "return np.random.Generator(bits.jumped(part) if part else bits)",
         "return np.random.default_rng(self.environment(episode))",
         "test_seeding.py::test_action_noise_is_not_the_randomness_of_the_environment",
     ),
@@ -1000,16 +1041,13 @@ MUTANTS = [
     *RETURNS_AND_BASELINES,
     *DISTRIBUTIONS,
     *EPISODES,
+    *MASKS_ON_THE_WAY,
     *RANDOMNESS,
     *STATE,
     *RECURRENCE,
 ]
 
 NOT_OURS = [
-    NotOurs(
-        "B24 NaN from -inf masks",
-        "There are no masks: every action is legal in every observation.",
-    ),
     NotOurs(
         "B49 a Beta policy at its border",
         "There is no Beta head.",

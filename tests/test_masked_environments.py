@@ -1,0 +1,243 @@
+"""Masks: read from every kind of environment, obeyed, recorded, exported."""
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+from tf_reinforce.collect import host
+
+PLACES = ("info/action_mask", "info/legal", "observation/action_mask", "observation/1")
+MODES = [None, *gym.vector.AutoresetMode]
+
+
+class Riddle(gym.Env):
+    """Which actions of 4 are legal depends on the step and the episode's seed.
+
+    An illegal action is an error; reward is the action itself.
+    """
+
+    action_space = gym.spaces.Discrete(4, start=2)
+    length = 5
+
+    def __init__(self, place="info/action_mask", mask=None):
+        self.place = place
+        self.mask = mask
+        numbers = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        legal = gym.spaces.MultiBinary(4)
+        self.observation_space = {
+            "observation/action_mask": gym.spaces.Dict(x=numbers, action_mask=legal),
+            "observation/1": gym.spaces.Tuple([numbers, legal]),
+        }.get(place, numbers)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now = 0
+        return self._answer()
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        assert self.legal[action - 2], "an illegal action"
+        self.now += 1
+        observation, info = self._answer()
+        return observation, float(action), self.now == self.length, False, info
+
+    def _answer(self):
+        self.legal = np.zeros(4, np.int8)
+        ended = self.now == self.length
+        if not ended:  # nothing is legal any more, and that is no error
+            chosen = self.np_random.integers(4, size=2)
+            self.legal[chosen] = 1
+        legal = self.legal if self.mask is None else self.mask(self.now, self.legal)
+        numbers = np.array([self.now], np.float32)
+        if self.place == "observation/action_mask":
+            return {"x": numbers, "action_mask": legal}, {}
+        if self.place == "observation/1":
+            return (numbers, legal), {}
+        return numbers, {} if legal is None else {self.place.split("/")[1]: legal}
+
+
+def learner(place="info/action_mask", **settings):
+    """An agent that reads the mask at this place; its policy sees the number only."""
+    x = keras.Input((1,), name="x")
+    outputs = keras.layers.Dense(4, kernel_initializer="ones")(x)
+    legal = keras.Input((4,), dtype="int8", name="action_mask")
+    inputs = {
+        "observation/action_mask": {"x": x, "action_mask": legal},
+        "observation/1": (x, legal),
+    }.get(place, x)
+    policy = keras.Model(inputs, outputs)
+    agent = tfr.Reinforce(policy, action_mask=place, **settings)
+    agent.compile(keras.optimizers.SGD(0.1))
+    return agent
+
+
+def ready(place="info/action_mask", **settings):
+    """The same, built for its environment."""
+    agent = learner(place, **settings)
+    agent._meet(Riddle(place).observation_space, Riddle.action_space)
+    return agent
+
+
+def environment(place, mode, count=3):
+    if mode is None:
+        return lambda: Riddle(place)
+    makers = [lambda: Riddle(place)] * count
+    return gym.vector.SyncVectorEnv(makers, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("mode", MODES)
+def test_no_illegal_action_is_ever_sent_and_every_mask_is_recorded(mode, place):
+    agent = learner(place)
+    with_masks = agent.collect(environment(place, mode), 40, num_envs=3)
+    np.testing.assert_array_equal(with_masks.lengths, 5)
+    assert with_masks.masks.shape == (5, 40, 4)
+    chosen = np.take_along_axis(with_masks.masks, with_masks.actions[..., None], -1)
+    assert chosen.all()  # and the environment would have raised
+    assert set(with_masks.masks.sum(-1).ravel()) == {1, 2}
+    agent.fit(environment(place, mode), epochs=2, num_envs=3, verbose=0)
+    figures = agent.evaluate(environment(place, mode), episodes=20, num_envs=3)
+    assert figures["episode_length"] == 5.0
+
+
+@pytest.mark.parametrize("num_envs", [1, 4, 16])
+def test_the_number_of_environments_changes_no_mask(num_envs):
+    one = learner().collect(Riddle, 20, num_envs=1)
+    other = learner().collect(Riddle, 20, num_envs=num_envs)
+    keras.tree.map_structure(np.testing.assert_array_equal, tuple(one), tuple(other))
+
+
+def test_the_greedy_action_is_the_best_legal_one():
+    agent = ready()
+    agent.policy.set_weights([np.zeros((1, 4)), np.array([1.0, 4.0, 3.0, 2.0])])
+    masks = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [1, 0, 0, 0], [0, 0, 0, 1]], "int8")
+    zeros = np.zeros((4, 1), "float32")
+    actions = agent.act(zeros, deterministic=True, action_mask=masks)
+    assert actions.tolist() == [3, 4, 2, 5]
+
+
+def test_the_gradient_is_that_of_the_legal_choices_alone():
+    """By the definition: one-hot minus the softmax over what was legal."""
+    agent = ready(baseline=None)
+    episodes = agent.collect(Riddle, 6)
+    kernel, bias = (np.asarray(w, "float64") for w in agent.policy.get_weights())
+    expected = np.zeros((1, 4)), np.zeros(4)
+    for b in range(6):
+        for t in range(5):
+            observation = episodes.observations[t, b].astype("float64")
+            legal = episodes.masks[t, b] != 0
+            shares = np.where(legal, np.exp(observation @ kernel + bias), 0)
+            slope = np.eye(4)[episodes.actions[t, b]] - shares / shares.sum()
+            earned = sum(0.99 ** (k - t) * episodes.rewards[k, b] for k in range(t, 5))
+            expected[0][:] -= np.outer(observation, slope) * earned / 6
+            expected[1][:] -= slope * earned / 6
+    gradients, _, logs = agent.gradients(episodes)
+    for ours, theirs in zip(gradients, expected):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert 0 < logs["entropy"] < np.log(2)
+
+
+# Masks that are none
+
+WRONG = {
+    "nothing_legal": (lambda now, legal: legal * (now != 3), "step 3: .*no legal action"),
+    "too_long": (
+        lambda now, legal: np.ones(5, np.int8) if now == 3 else legal,
+        "step 2: .*must have 4 .*Received: array",
+    ),
+    "fractions": (lambda now, legal: legal / 2, "reset.*must have 4|must have 4"),
+    "missing": (
+        lambda now, legal: None if now == 2 else legal,
+        "step 1: there is no mask in 'info/action_mask'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mask_that_is_none_is_an_error_that_names_the_step(name):
+    mask, said = WRONG[name]
+    with pytest.raises(host.EnvironmentFault, match=f"Environment 0, episode 0.*{said}"):
+        learner().fit(lambda: Riddle(mask=mask), epochs=1, num_envs=1, verbose=0)
+
+
+def test_an_environment_without_masks_is_refused_at_its_first_answer():
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
+    agent = tfr.Reinforce(policy, action_mask="info/action_mask")
+    agent.compile()
+    with pytest.raises(host.EnvironmentFault, match="no mask in 'info/action_mask'"):
+        agent.fit(toys.Clock, epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("where", ["", "info", "info/", "mask", 3, "infos/action_mask"])
+def test_a_place_that_is_none_is_refused(where):
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="`action_mask` must be None or .*Received"):
+        tfr.Reinforce(policy, action_mask=where)
+
+
+def test_a_record_and_an_agent_agree_about_masks():
+    agent = ready()
+    masked = agent.collect(Riddle, 4)
+    with pytest.raises(ValueError, match="the record has none.*Received: None"):
+        agent.update(masked._replace(masks=None))
+    with pytest.raises(ValueError, match=r"`masks` must have the shape \(5, 4, 4\)"):
+        agent.update(masked._replace(masks=masked.masks[..., :3]))
+    wrong = masked.masks.copy()
+    wrong[2, 1, masked.actions[2, 1]] = 0
+    with pytest.raises(ValueError, match="must be legal actions.* step 2 of episode 1"):
+        agent.update(masked._replace(masks=wrong))
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4)])
+    other = tfr.Reinforce(policy, heads.Categorical(4))
+    other.compile()
+    with pytest.raises(ValueError, match="record has masks, and the agent uses none"):
+        other.update(masked)
+    with pytest.raises(ValueError, match="reads no `action_mask`"):
+        other.act(np.zeros((1, 1), "float32"), action_mask=np.ones((1, 4)))
+
+
+def test_act_wants_the_masks_that_the_agent_was_made_for():
+    agent = ready()
+    zeros = np.zeros((2, 1), "float32")
+    for mask, said in (
+        (None, "`action_mask` must be a batch of shape"),
+        (np.ones((2, 3)), "`action_mask` must be a batch of shape"),
+        (np.zeros((2, 4)), "must leave a legal action in every row"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            agent.act(zeros, action_mask=mask)
+
+
+# Files
+
+
+@pytest.mark.parametrize("place", ["info/action_mask", "observation/action_mask"])
+def test_masks_survive_the_file_and_the_export(tmp_path, place):
+    agent = learner(place)
+    agent.fit(lambda: Riddle(place), epochs=2, verbose=0)
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    loaded.fit(lambda: Riddle(place), epochs=1, verbose=0)
+    agent.export(tmp_path / "policy")
+    policy = tf.saved_model.load(tmp_path / "policy")
+    rng = np.random.default_rng(0)
+    masks = np.eye(4, dtype="int8")[rng.integers(4, size=500)]
+    masks |= np.eye(4, dtype="int8")[rng.integers(4, size=500)]
+    numbers = rng.normal(size=(500, 1)).astype("float32")
+    nested = place.startswith("observation")
+    observation = {"x": numbers, "action_mask": masks} if nested else numbers
+    more = [] if nested else [tf.constant(masks)]
+    observation = keras.tree.map_structure(tf.constant, observation)
+    greedy = policy.act(observation, *more)["action"].numpy()
+    drawn = policy.sample(observation, tf.constant(3, tf.int64), *more)
+    for actions in (greedy, drawn["action"].numpy()):
+        assert np.take_along_axis(masks, actions[:, None] - 2, -1).all()
+    told = {} if nested else {"action_mask": masks}
+    ours = agent.act(observation, seed=3, **told)
+    np.testing.assert_array_equal(ours, drawn["action"])
+    scores = policy.log_prob(observation, drawn["raw_action"], *more)["log_prob"]
+    assert np.all(scores.numpy() <= 0) and np.all(np.isfinite(scores))
