@@ -355,10 +355,10 @@ UNSEEN = [
     gym.spaces.Tuple([BOX, gym.spaces.Sequence(BOX)]),
 ]
 UNDONE = [
-    gym.spaces.MultiBinary(3),
-    gym.spaces.MultiDiscrete([2, 2]),
     gym.spaces.Text(5),
-    gym.spaces.Dict(a=BOX),
+    gym.spaces.OneOf([BOX, gym.spaces.Discrete(2)]),
+    gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Text(5)),
+    gym.spaces.Tuple([BOX, gym.spaces.Sequence(BOX)]),
     gym.spaces.Box(0, 9, (1,), np.int32),
 ]
 

@@ -114,18 +114,58 @@ def test_the_unsupported_part_of_an_observation_space_is_named(part):
     assert f"Observation space {part!r} is not supported" in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["discrete", "start", "half_infinite", "wide"])
+ACTIONS = {
+    **{name: SPACES[name] for name in ("discrete", "start", "half_infinite", "wide")},
+    "multi": gym.spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[0, 1], [2, -3]]),
+    "bits": gym.spaces.MultiBinary((2, 2)),
+    "nested": gym.spaces.Dict(
+        {"1": gym.spaces.Tuple([Discrete(2)]), "a b": gym.spaces.Dict(x=Box(0, 1))}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ACTIONS)
 def test_supported_action_spaces_are_returned(name):
-    assert spaces.check_action_space(SPACES[name]) is SPACES[name]
+    assert spaces.check_action_space(ACTIONS[name]) is ACTIONS[name]
 
 
-@pytest.mark.parametrize(
-    "space", [SPACES["image"], SPACES["nested"], gym.spaces.MultiDiscrete([2, 3])]
-)
-def test_an_unsupported_action_space_is_named(space):
-    with pytest.raises(ValueError, match="Supported: Discrete, and Box") as refused:
+NO_ACTIONS = {
+    "text": gym.spaces.Text(3),
+    "sequence": gym.spaces.Sequence(Discrete(2)),
+    "one_of": gym.spaces.OneOf([Discrete(2), Discrete(3)]),
+    "graph": gym.spaces.Graph(Discrete(2), None),
+    "no_number": Box(0.0, 1.0, (0,)),
+    "no_choice": gym.spaces.MultiDiscrete(np.zeros(0, "int64")),
+}
+
+
+@pytest.mark.parametrize("name", NO_ACTIONS)
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
+def test_an_unsupported_action_space_is_named(name, nested):
+    part = NO_ACTIONS[name]
+    space = gym.spaces.Dict(a=gym.spaces.Tuple([Discrete(2), part])) if nested else part
+    with pytest.raises(ValueError, match="Supported: Discrete, MultiDis") as refused:
         spaces.check_action_space(space)
-    assert f"Action space {space!r} is not supported" in str(refused.value)
+    assert f"Action space {part!r} is not supported" in str(refused.value)
+    assert f"Received: {space!r}" in str(refused.value)
+
+
+NO_NAMES = {
+    "slash": (gym.spaces.Dict({"a/b": Discrete(2)}), "without '/'"),
+    "number": (gym.spaces.Dict({1: Discrete(2)}), "strings"),
+    "empty": (gym.spaces.Tuple([Discrete(2), gym.spaces.Tuple([])]), "must have a part"),
+    "same": (
+        gym.spaces.Dict({"a_0": Discrete(2), "a": gym.spaces.Tuple([Discrete(2)])}),
+        "a name for each. Received: .'a_0', 'a_0'.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_the_parts_of_an_action_have_names(name):
+    space, message = NO_NAMES[name]
+    with pytest.raises(ValueError, match=message):
+        spaces.check_action_space(space)
 
 
 def test_the_structure_keeps_whole_numbers_and_takes_the_policys_float_type():

@@ -6,7 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 OBSERVATIONS = "Box, and Dict or Tuple of Box, nested to any depth"
-ACTIONS = "Discrete, and Box of a float type"
+ACTIONS = (
+    "Discrete, MultiDiscrete, MultiBinary, Box of a float type, and Dict or Tuple of "
+    "these, nested to any depth"
+)
 
 
 def check_observation_space(space):
@@ -44,24 +47,76 @@ def _check_keys(space):
 
 
 def check_action_space(space):
-    """Returns the space, or says which action spaces are supported.
+    """Returns the space, or names the part of it that is not supported.
 
     Raises:
         ValueError: when no head exists for the space.
     """
-    is_float_box = (
-        isinstance(space, gym.spaces.Box)
-        and np.issubdtype(space.dtype, np.floating)
-        and 0 not in space.shape
-    )
-    if not (is_float_box or isinstance(space, gym.spaces.Discrete)):
-        raise ValueError(
-            f"Action space {space!r} is not supported. Supported: {ACTIONS}. "
-            "Wrap the environment with gymnasium.wrappers.TransformAction, or give "
-            "the agent a head: `head=tfr.heads.Multinomial(categories, trials)` for "
-            "counts, or one of your own."
-        )
+    nested = _nest(space)
+    for part in keras.tree.flatten(nested):
+        if not _has_head(part):
+            raise ValueError(
+                f"Action space {part!r} is not supported. Supported: {ACTIONS}. "
+                f"Received: {space!r}. Wrap the environment with "
+                "gymnasium.wrappers.TransformAction, or give the agent a head: "
+                "`head=tfr.heads.Multinomial(categories, trials)` for counts, or one of "
+                "your own."
+            )
+    if nested is not space:
+        action_names(nested)
     return space
+
+
+def _has_head(space):
+    if isinstance(space, gym.spaces.Box):
+        return np.issubdtype(space.dtype, np.floating) and 0 not in space.shape
+    if isinstance(space, (gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)):
+        return 0 not in space.shape
+    return isinstance(space, gym.spaces.Discrete)
+
+
+def action_names(nested):
+    """A name for each leaf of a nested action, in the order of `keras.tree.flatten`.
+
+    Args:
+        nested: Tuple or dict of leaves, or of such tuples and dicts.
+
+    Raises:
+        ValueError: when a tuple or dict is empty, a key is no string or has a "/", or
+            two leaves get the same name.
+
+    Example:
+
+    >>> action_names({"arm": (1.5, 0), "grip": 1})
+    ('arm_0', 'arm_1', 'grip')
+    """
+    _check_nested(nested)
+    found = tuple(keras.tree.flatten(names(nested)))
+    if len(set(found)) < len(found):
+        raise ValueError(
+            "The keys on the way down to a part of an action, joined by '_', make its "
+            f"name. Expected: a name for each. Received: {found}. Rename a key with "
+            "gymnasium.wrappers.TransformAction."
+        )
+    return found
+
+
+def _check_nested(nested):
+    if not isinstance(nested, (dict, tuple)):
+        return
+    if not nested:
+        raise ValueError(
+            "Every tuple and dict of an action must have a part. "
+            f"Received: {nested!r}. Remove it with gymnasium.wrappers.TransformAction."
+        )
+    for key, part in nested.items() if isinstance(nested, dict) else enumerate(nested):
+        if isinstance(nested, dict) and not (isinstance(key, str) and "/" not in key):
+            raise ValueError(
+                "The keys of an action become names of arrays: strings without '/'. "
+                f"Received: {key!r} in {nested!r}. Rename it with "
+                "gymnasium.wrappers.TransformAction."
+            )
+        _check_nested(part)
 
 
 def structure(space, float_dtype):

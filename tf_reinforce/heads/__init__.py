@@ -1,27 +1,46 @@
 """Heads: from the outputs of a policy to a distribution over actions, and back."""
 
+import math
+
 import gymnasium as gym
 import numpy as np
 
+from tf_reinforce import spaces
 from tf_reinforce.heads.base import Head, Noise
+from tf_reinforce.heads.bernoulli import Bernoulli
 from tf_reinforce.heads.categorical import Categorical
+from tf_reinforce.heads.composite import Composite
 from tf_reinforce.heads.gaussian import Gaussian
+from tf_reinforce.heads.multi_categorical import MultiCategorical
 from tf_reinforce.heads.multinomial import Multinomial
 
-__all__ = ["Categorical", "Gaussian", "Head", "Multinomial", "Noise", "for_space"]
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Composite",
+    "Gaussian",
+    "Head",
+    "MultiCategorical",
+    "Multinomial",
+    "Noise",
+    "for_space",
+]
 
 
 def for_space(space, **kwargs):
     """The head that speaks the language of an action space.
 
     Args:
-        space: `Discrete`, or `Box` of a float type.
+        space: `Discrete`, `MultiDiscrete`, `MultiBinary`, `Box` of a float type, or
+            `Tuple` and `Dict` of these, nested to any depth.
         **kwargs: Keywords of every Keras layer, for example `dtype`.
 
     Returns:
-        `Categorical` for `Discrete`, offset by its start; `Gaussian` for `Box`,
-        clipped to its bounds, with a first deviation of half their half-width where
-        both are finite and less than 1e7 apart, and 1 elsewhere.
+        `Categorical` for `Discrete` and `MultiCategorical` for `MultiDiscrete`, offset
+        by their start; `Bernoulli` for `MultiBinary`; `Gaussian` for `Box`, clipped to
+        its bounds, with a first deviation of half their half-width where both are
+        finite and less than 1e7 apart, and 1 elsewhere; for `Tuple` and `Dict` the
+        `Composite` of the heads of their parts.
 
     Raises:
         ValueError: for any other space, and for bounds that leave no room.
@@ -31,9 +50,17 @@ def for_space(space, **kwargs):
     >>> for_space(gym.spaces.Discrete(4))
     Categorical(4, start=0)
     """
+    spaces.check_action_space(space)
+    if isinstance(space, (gym.spaces.Tuple, gym.spaces.Dict)):
+        return Composite(_nested(space, **kwargs), **kwargs)
     if isinstance(space, gym.spaces.Discrete):
         return Categorical(int(space.n), start=int(space.start), **kwargs)
-    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        sizes, start = np.ravel(space.nvec).tolist(), _scalar(np.ravel(space.start))
+        return MultiCategorical(sizes, start=start, shape=space.shape, **kwargs)
+    if isinstance(space, gym.spaces.MultiBinary):
+        return Bernoulli(math.prod(space.shape), shape=space.shape, **kwargs)
+    if isinstance(space, gym.spaces.Box):
         low, high = (np.asarray(x, "float64").ravel() for x in (space.low, space.high))
         if not np.all(low < high):
             raise ValueError(
@@ -52,11 +79,15 @@ def for_space(space, **kwargs):
             initial_scale=_scalar(quarter),
             **kwargs,
         )
-    raise ValueError(
-        f"No head for the action space {space!r}. Supported: Discrete, and Box of a "
-        "float type. Give the agent a head: `head=tfr.heads.Multinomial(categories, "
-        "trials)` for counts, or one of your own."
-    )
+
+
+def _nested(space, **kwargs):
+    """The heads of a space, nested as the space is."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _nested(part, **kwargs) for key, part in space.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_nested(part, **kwargs) for part in space)
+    return for_space(space, **kwargs)
 
 
 def _scalar(values):

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import spaces
+
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
@@ -115,7 +117,8 @@ class Head(keras.layers.Layer, abc.ABC):
         """A mask as an environment gives it, flat.
 
         Args:
-            mask: An array, or a tuple of arrays as `Space.sample(mask=…)` takes it.
+            mask: What `Space.sample(mask=…)` takes: an array, or a tuple of arrays, or
+                `None`, which rules nothing out.
 
         Returns:
             `[mask_size]` int8.
@@ -123,14 +126,16 @@ class Head(keras.layers.Layer, abc.ABC):
         Raises:
             ValueError: when it does not have so many entries.
         """
-        parts = mask if isinstance(mask, (tuple, list)) else (mask,)
+        if mask is None:
+            return np.ones(self.mask_size, "int8")
+        parts = keras.tree.flatten(mask) or [[]]
         flat = np.concatenate([np.ravel(part) for part in parts])
         if flat.shape != (self.mask_size,) or flat.dtype.kind not in "biu":
             raise ValueError(
                 f"a mask of {self!r} must have {self.mask_size} whole numbers or bools. "
                 f"Received: {mask!r}"
             )
-        return flat.astype("int8")
+        return (flat != 0).astype("int8")
 
     def leaves_choice(self, mask):
         """`[...]` bool: whether masks `[..., mask_size]` (NumPy) leave a legal action."""
@@ -190,8 +195,8 @@ class Head(keras.layers.Layer, abc.ABC):
         if not self.fits(space):
             raise ValueError(
                 f"{self!r} does not make actions of the space {space!r}. Give a head "
-                "that does; for Discrete, and Box of a float type, leave `head` out, and "
-                "it is made from the space (`tfr.heads.for_space`)."
+                "that does, or leave `head` out, and it is made from the space "
+                f"(`tfr.heads.for_space`). Supported: {spaces.ACTIONS}."
             )
 
     def fits(self, space):

@@ -64,7 +64,8 @@ class Categorical(base.Head):
         return (mask != 0).any(axis=-1)
 
     def legal(self, actions, mask):
-        return np.take_along_axis(mask, actions[..., None], axis=-1)[..., 0] != 0
+        places = np.clip(actions, 0, self.size - 1)[..., None]  # padding may be anything
+        return np.take_along_axis(mask, places, axis=-1)[..., 0] != 0
 
     def parameters(self, outputs):
         return {"logits": outputs, "probs": tf.nn.softmax(outputs)}

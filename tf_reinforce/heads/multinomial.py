@@ -44,6 +44,7 @@ class Multinomial(base.Head):
         self.outputs_size = self.categories
         self.action_shape = (self.categories,)
         self.noise = base.Noise("uniform", (self.trials, self.categories))
+        self.mask_size = self.categories
 
     def distribution(self, outputs):
         return _Counts(self.trials, outputs)
@@ -71,6 +72,15 @@ class Multinomial(base.Head):
     def _count(self, chosen):
         """`[..., N]` categories to `[..., K]` counts."""
         return tf.reduce_sum(tf.one_hot(chosen, self.categories, dtype=tf.int64), axis=-2)
+
+    def masked(self, outputs, mask):
+        return categorical.without(outputs, tf.equal(mask, 0))
+
+    def leaves_choice(self, mask):
+        return (mask != 0).any(axis=-1)
+
+    def legal(self, actions, mask):
+        return ((mask != 0) | (actions == 0)).all(axis=-1)
 
     def parameters(self, outputs):
         return {"logits": outputs, "probs": tf.nn.softmax(outputs)}

@@ -3,6 +3,7 @@
 import abc
 import math
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -12,6 +13,7 @@ from tf_reinforce.testing import enumeration
 _DRAWS = 20_000
 
 _TOLERANCES = {
+    "legality": 0.0,
     "probabilities": 1e-9,
     "eligibility": 1e-12,
     "finite_differences": 1e-7,
@@ -22,6 +24,9 @@ _TOLERANCES = {
     "mode": 1e-9,
 }
 _MEANINGS = {
+    "legality": "Under the mask `legal` must be true of the actions that can happen, and "
+    "all others must have the probability zero; the error counts actions. Look at "
+    "`masked` and `legal`.",
     "probabilities": "exp(log_prob) must sum, or integrate, to one over all raw actions. "
     "Look at `distribution`, or at `actions` if some were left out.",
     "eligibility": "`eligibility` must be the derivative of log_prob by the outputs, as "
@@ -42,12 +47,15 @@ _MEANINGS = {
 }
 
 
-def check_head(head, outputs=None, *, actions=None, seed=0):
+def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
     """Proves that a head is the distribution it says it is.
 
     All raw actions are enumerated, or, for a continuous head, integrated over. Checked
     in this order, so that the first failure is the cause of later ones:
 
+    - `legality`: under a mask only, and for all actions: what is legal can happen, and
+      what is not has the probability zero. All other checks are then about the legal
+      actions and the masked outputs, so that an illegal draw fails `sample`;
     - `probabilities`: exp(log_prob) sums, or integrates, to one;
     - `eligibility`: the closed form is what automatic differentiation of log_prob finds;
     - `finite_differences`: and what central differences of log_prob find;
@@ -62,10 +70,14 @@ def check_head(head, outputs=None, *, actions=None, seed=0):
     Args:
         head: `tfr.heads.Head`; built if it is not. Continuous heads must draw one or two
             numbers from as many of noise, smoothly, with a log_prob that is smooth in
-            the action (not Laplace or uniform).
+            the action (not Laplace or uniform). The leaves of a composite must make
+            whole numbers.
         outputs: `[N, P]` a few rows of outputs. Defaults to three normal ones.
-        actions: `[K, …]` all raw actions of a head with whole-number actions. Defaults
-            to every array of whole numbers from 0 that `head.possible` accepts.
+        mask: `[head.mask_size]` whole numbers, the mask under which to check a head with
+            whole-number actions. Defaults to none.
+        actions: `[K, …]` all raw actions of a head with whole-number actions, nested as
+            these are. Defaults to every array of whole numbers from 0 that
+            `head.possible` accepts.
         seed: Int, for the outputs and for the noise of the draws.
 
     Returns:
@@ -107,18 +119,16 @@ def check_head(head, outputs=None, *, actions=None, seed=0):
             "`outputs` must be one or more rows of finite numbers. "
             f"Received: outputs={outputs.tolist()}"
         )
-    arguments.one_of("head.noise.kind", head.noise.kind, ("uniform", "normal"))
+    for noise in keras.tree.flatten(head.noise):
+        arguments.one_of("head.noise.kind", noise.kind, ("uniform", "normal"))
     if enumeration.is_whole(head):
         actions = enumeration.raw_actions(head, actions)
-    elif actions is not None:
-        raise ValueError(
-            "`actions` are for heads with whole-number actions; those of a continuous "
-            f"head are integrated over. Received: actions for {head!r}"
-        )
+        mask = None if mask is None else _checked_mask(head, mask)
+    else:
+        _require_integrable(head, actions=actions, mask=mask)
     report = {}
     for row in outputs:
-        check = _Enumerated if enumeration.is_whole(head) else _Integrated
-        for name, error in check(head, row, actions, rng).errors():
+        for name, error in _errors(head, row, actions, mask, rng):
             error = float(error)
             if not error <= _TOLERANCES[name]:
                 raise AssertionError(
@@ -128,6 +138,93 @@ def check_head(head, outputs=None, *, actions=None, seed=0):
                 )
             report[name] = max(error, report.get(name, 0.0))
     return report
+
+
+def _checked_mask(head, mask):
+    mask = np.asarray(mask)
+    if mask.shape != (head.mask_size,) or mask.dtype.kind not in "biu" or not mask.size:
+        raise ValueError(
+            f"`mask` of {head!r} must be {head.mask_size} whole numbers, as "
+            f"`head.read_mask` returns them. Received: mask={mask.tolist()}"
+        )
+    if not head.leaves_choice(mask):
+        raise ValueError(
+            f"`mask` must leave {head!r} a legal action. Received: mask={mask.tolist()}"
+        )
+    return mask.astype("int8")
+
+
+def _require_integrable(head, **options):
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ValueError(
+            "`actions` and `mask` are for heads with whole-number actions; those of a "
+            f"continuous head are integrated over. Received: {given} for {head!r}"
+        )
+    if isinstance(head, heads.Composite):
+        raise ValueError(
+            "All leaves of a composite must make whole-number actions, to be enumerated "
+            f"together. Received: {head!r}. Check its continuous leaves alone."
+        )
+
+
+def _errors(head, row, actions, mask, rng):
+    """(property, error) of a head at one row of outputs."""
+    if mask is not None:
+        head = _Masked(head, mask)
+        legal = head.legal(actions)
+        yield "legality", head.misjudged(row, actions, legal)
+        actions = enumeration.pick(actions, legal)
+    check = _Enumerated if enumeration.is_whole(head) else _Integrated
+    yield from check(head, row, actions, rng).errors()
+
+
+class _Masked:
+    """A head under one mask: what it does with outputs, it does with masked ones."""
+
+    def __init__(self, head, mask):
+        self.head = head
+        self.mask = mask
+
+    def __getattr__(self, name):
+        return getattr(self.head, name)
+
+    def __repr__(self):
+        return repr(self.head)
+
+    def masked(self, outputs):
+        masks = np.broadcast_to(self.mask, (*outputs.shape[:-1], len(self.mask)))
+        return self.head.masked(outputs, tf.constant(masks))
+
+    def distribution(self, outputs):
+        return self.head.distribution(self.masked(outputs))
+
+    def eligibility(self, outputs, actions):
+        return self.head.eligibility(self.masked(outputs), actions)
+
+    def sample(self, outputs, noise):
+        return self.head.sample(self.masked(outputs), noise)
+
+    def mode(self, outputs):
+        return self.head.mode(self.masked(outputs))
+
+    def possible(self, actions):
+        possible = enumeration.possible(self.head, actions)
+        return (possible & self.legal(actions))[:, None]
+
+    def legal(self, actions):
+        """`[N]` bool for `[N, …]` raw actions."""
+        masks = np.tile(self.mask, (1, enumeration.count(actions), 1))
+        return self.head.legal(enumeration.pick(actions, None), masks)[0]
+
+    def misjudged(self, row, actions, legal):
+        """How many actions are legal and cannot happen, or the other way round."""
+        outputs = self.masked(tf.constant(np.tile(row, (len(legal), 1))))
+        if not np.isfinite(outputs).all():
+            return math.inf
+        log_probs = self.head.distribution(outputs).log_prob(actions).numpy()
+        # A legal action may be so unlikely that its probability rounds to zero.
+        return np.sum((log_probs > -1e300) != legal)
 
 
 class _Weighed(abc.ABC):
@@ -155,7 +252,7 @@ class _Weighed(abc.ABC):
     def errors(self):
         """(property, error), in the order in which they are to be believed."""
         yield "probabilities", abs(self.probs.sum() - 1)
-        count = len(self.actions)
+        count = enumeration.count(self.actions)
         closed = self.head.eligibility(self.outputs(count), self.actions)
         closed = self.like("eligibility", closed, (count, len(self.row)), "float64")
         yield "eligibility", _far(closed, self.slopes)
@@ -184,18 +281,28 @@ class _Weighed(abc.ABC):
     def draws(self):
         """`[20000, …]` raw actions from fresh noise."""
         draws = {"uniform": self.rng.random, "normal": self.rng.standard_normal}
-        noise = draws[self.head.noise.kind]((_DRAWS, *self.head.noise.shape))
-        noise = tf.constant(noise)
+        noise = keras.tree.map_structure(
+            lambda noise: tf.constant(draws[noise.kind]((_DRAWS, *noise.shape))),
+            self.head.noise,
+        )
         drawn = self.head.sample(self.outputs(_DRAWS), noise)
-        return self.like("sample", drawn, *self.actions_of(_DRAWS))
+        return self.raw_actions("sample", drawn, _DRAWS)
 
     def mode(self):
         """`[1, …]`: the head's most likely action."""
-        return self.like("mode", self.head.mode(self.outputs(1)), *self.actions_of(1))
+        return self.raw_actions("mode", self.head.mode(self.outputs(1)), 1)
 
-    def actions_of(self, count):
-        """Shape and type of so many raw actions."""
-        return (count, *self.head.action_shape), self.head.action_dtype or "float64"
+    def raw_actions(self, name, actions, count):
+        """So many raw actions, of the structure, shapes and types that are promised."""
+        raw = self.head.raw("float64")
+        keras.tree.assert_same_structure(raw, actions)
+        return keras.tree.map_structure(
+            lambda spec, part: self.like(
+                name, part, (count, *spec.shape), spec.dtype.name
+            ),
+            raw,
+            actions,
+        )
 
     def like(self, name, values, shape, dtype):
         """An array of the shape and type that are promised, or what came instead."""
@@ -210,11 +317,11 @@ class _Weighed(abc.ABC):
 
     def log_prob(self, actions, row=None):
         """`[N]` for `[N, …]` raw actions, at this row of outputs or another."""
-        outputs = self.outputs(len(actions), row)
+        outputs = self.outputs(enumeration.count(actions), row)
         return self.head.distribution(outputs).log_prob(actions).numpy()
 
     def _differentiated(self):
-        count = len(self.actions)
+        count = enumeration.count(self.actions)
         outputs = self.outputs(count)
         with tf.GradientTape() as tape:
             tape.watch(outputs)
@@ -231,10 +338,10 @@ class _Weighed(abc.ABC):
         return log_probs.numpy(), slopes.numpy()
 
     def _differences(self, near, step=1e-5):
-        columns = []
+        columns, actions = [], enumeration.pick(self.actions, near)
         for shift in step * np.eye(len(self.row)):
-            above = self.log_prob(self.actions[near], self.row + shift)
-            below = self.log_prob(self.actions[near], self.row - shift)
+            above = self.log_prob(actions, self.row + shift)
+            below = self.log_prob(actions, self.row - shift)
             columns.append((above - below) / (2 * step))
         return np.stack(columns, axis=1)
 
@@ -243,11 +350,12 @@ class _Enumerated(_Weighed):
     """Whole-number actions: there are so many and no more."""
 
     def __init__(self, head, row, actions, rng):
-        super().__init__(head, row, actions, np.ones(len(actions)), rng)
+        measure = np.ones(enumeration.count(actions))
+        super().__init__(head, row, actions, measure, rng)
 
     def sample_error(self):
-        count = len(self.actions)
-        both = np.concatenate([self.actions, self.draws()]).reshape(count + _DRAWS, -1)
+        count = enumeration.count(self.actions)
+        both = np.concatenate(list(map(enumeration.rows, (self.actions, self.draws()))))
         _, places = np.unique(both, axis=0, return_inverse=True)
         known, drawn = places.ravel()[:count], places.ravel()[count:]
         if not np.isin(drawn, known).all():
