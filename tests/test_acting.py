@@ -91,6 +91,12 @@ PAIRS = {
     "unbounded": lambda: (dense(3, 2), heads.Gaussian(2, initial_scale=[0.5, 2.0])),
     "shaped": lambda: (dense(3, 4), heads.Gaussian(4, low=-1, high=1, shape=(2, 2))),
     "counts": lambda: (dense(4, 3), heads.Multinomial(3, trials=4)),
+    "choices": lambda: (dense(4, 9), heads.MultiCategorical([2, 4, 3])),
+    "named": lambda: (
+        dense(4, 9),
+        heads.MultiCategorical([2, 4, 3], start=[1, 0, -5], shape=(3, 1)),
+    ),
+    "switches": lambda: (dense(4, 3), heads.Bernoulli(3)),
     "conv": lambda: (conv(), heads.Categorical(3)),
     "deep": lambda: (conv(2, depth=2), heads.Gaussian(2, low=-9, high=9)),
 }

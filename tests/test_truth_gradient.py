@@ -106,6 +106,8 @@ def test_a_baseline_that_sees_no_return_of_its_own_changes_nothing(baseline, opt
         (toy_heads.Switches(2, dtype="float64"), None, 25),
         (toy_heads.Switches(1, dtype="float64"), [[1], [0]], 11),
         (heads.Multinomial(2, trials=2, dtype="float64"), None, 18),
+        (heads.MultiCategorical([2, 2], start=3, dtype="float64"), None, 25),
+        (heads.Bernoulli(2, shape=(2, 1), dtype="float64"), None, 25),
         (toy_heads.Tempered(2, dtype="float64"), None, 11),
     ],
     ids=lambda value: type(value).__name__,

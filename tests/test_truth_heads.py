@@ -21,6 +21,16 @@ HEADS = {
     "switches": lambda: toy_heads.Switches(4),
     "counts": lambda: heads.Multinomial(3, trials=4),
     "counts-of-one": lambda: heads.Multinomial(4, trials=1),
+    "choices": lambda: heads.MultiCategorical([2, 3, 1]),
+    "choices-named": lambda: heads.MultiCategorical([3, 3], start=[5, -1], shape=(2, 1)),
+    "bernoulli": lambda: heads.Bernoulli(4),
+    "composite": lambda: heads.Composite(
+        {
+            "b": (heads.Bernoulli(2), heads.Categorical(3)),
+            "a b": heads.Multinomial(3, trials=2),
+        }
+    ),
+    "composite-of-one": lambda: heads.Composite((heads.Categorical(2),)),
     "gaussian": lambda: heads.Gaussian(1),
     "gaussian-narrow": lambda: heads.Gaussian(1, initial_scale=0.01, dtype="float64"),
     "gaussian-wide": lambda: heads.Gaussian(1, initial_scale=300.0, low=-1, high=1),
@@ -51,7 +61,7 @@ def test_a_head_is_the_distribution_it_says_it_is(name, word):
 
 @pytest.mark.parametrize("name", HEADS)
 def test_only_continuous_heads_have_moments(name):
-    continuous = HEADS[name]().action_dtype is None
+    continuous = not enumeration.is_whole(HEADS[name]())
     assert ("moments" in report(name)) == continuous
     assert report(name).get("moments", 0.0) <= 1e-9
 

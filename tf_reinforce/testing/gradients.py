@@ -134,7 +134,8 @@ class _Enumeration:
         optimizer = getattr(self.agent.baseline, "optimizer", None)
         learning = [] if optimizer is None else optimizer.variables
         self.changing = [*self.agent.variables, *learning]
-        paths = list(_paths(0, len(self.actions), horizon))
+        self.choices = enumeration.count(self.actions)
+        paths = list(_paths(0, self.choices, horizon))
         self.chances = np.array([chance for chance, _ in paths])
         self.steps = [np.array(steps) for _, steps in paths]
         self.record = _record(self.steps, self.actions)
@@ -143,15 +144,14 @@ class _Enumeration:
 
     def probabilities(self):
         """`[2, K]`: π(a|s), from the head's log-probabilities; gradients flow."""
-        count = len(self.actions)
-        outputs = tf.repeat(self.agent(np.eye(_STATES)), count, axis=0)
-        actions = np.concatenate([self.actions] * _STATES)
+        outputs = tf.repeat(self.agent(np.eye(_STATES)), self.choices, axis=0)
+        actions = enumeration.pick(self.actions, [*range(self.choices)] * _STATES)
         probs = tf.exp(self.head.distribution(outputs).log_prob(actions))
-        return tf.reshape(probs, [_STATES, count])
+        return tf.reshape(probs, [_STATES, self.choices])
 
     def likelihoods(self, probs):
         """`[M]`: the probability of each trajectory, from `[2, K]` or `[T, 2, K]`."""
-        shape = [len(self.record.rewards), _STATES, len(self.actions)]
+        shape = [len(self.record.rewards), _STATES, self.choices]
         choices = np.full((len(self.steps), shape[0]), math.prod(shape))
         for column, steps in enumerate(self.steps):
             places = np.arange(len(steps)), *steps.T
@@ -174,7 +174,7 @@ class _Enumeration:
         error = np.abs(probs.sum(axis=1) - 1).max()
         if not error < 1e-9:
             raise AssertionError(
-                f"The probabilities of all {len(self.actions)} raw actions must sum to 1 "
+                f"The probabilities of all {self.choices} raw actions must sum to 1 "
                 f"in each state. Received: {probs.sum(axis=1).tolist()}. Look at the "
                 "log_prob of the head, or at `actions` if some were left out."
             )
@@ -237,7 +237,7 @@ class _Enumeration:
         size = size if orderless else count**batch_size
         if size > _MOST_BATCHES:
             raise ValueError(
-                f"{len(self.actions)} actions make {count} trajectories and {size} "
+                f"{self.choices} actions make {count} trajectories and {size} "
                 f"batches of {batch_size}; at most {_MOST_BATCHES} are enumerated. Take "
                 "a smaller `batch_size`, or a smaller head of the same kind."
             )
@@ -290,7 +290,7 @@ def _whole_head(head):
     if not enumeration.is_whole(head):
         raise ValueError(
             "`head` must make whole-number actions: the episodes are enumerated. "
-            f"Received: {head!r} with action_dtype={head.action_dtype!r}. Use "
+            f"Received: {head!r} with raw actions {head.raw('float64')}. Use "
             "`check_head` for continuous heads."
         )
     if not head.built:
@@ -344,23 +344,27 @@ def _record(trajectories, actions):
     """All trajectories as one record; what never happened is NaN where it can be."""
     rows, count = max(map(len, trajectories)), len(trajectories)
     observations = np.zeros((rows + 1, count, _STATES))
-    chosen = np.zeros((rows, count, *actions.shape[1:]), actions.dtype)
+    indices = np.zeros((rows, count), "int64")
     rewards = np.full((rows, count), np.nan)
     for column, steps in enumerate(trajectories):
         for row, (state, action) in enumerate(steps):
             observations[row, column, state] = 1.0
-            chosen[row, column] = actions[action]
+            indices[row, column] = action
             rewards[row, column] = (-1) ** action * (1 + state + action / 2)
     lengths = np.array([len(steps) for steps in trajectories], "int32")
     return records.Episodes(
-        observations, chosen, rewards, lengths, np.ones(count, "bool")
+        observations,
+        enumeration.pick(actions, indices),
+        rewards,
+        lengths,
+        np.ones(count, "bool"),
     )
 
 
 def _columns(record, batch):
     return records.Episodes(
         record.observations[:, batch],
-        record.actions[:, batch],
+        enumeration.pick(record.actions, np.s_[:, batch]),
         record.rewards[:, batch],
         record.lengths[batch],
         record.terminated[batch],
