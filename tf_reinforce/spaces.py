@@ -52,7 +52,7 @@ def check_action_space(space):
     Raises:
         ValueError: when no head exists for the space.
     """
-    nested = _nest(space)
+    nested = nest(space)
     for part in keras.tree.flatten(nested):
         if not _has_head(part):
             raise ValueError(

@@ -3,6 +3,7 @@
 import math
 
 import gymnasium as gym
+import keras
 import numpy as np
 
 from tf_reinforce import spaces
@@ -52,7 +53,10 @@ def for_space(space, **kwargs):
     """
     spaces.check_action_space(space)
     if isinstance(space, (gym.spaces.Tuple, gym.spaces.Dict)):
-        return Composite(_nested(space, **kwargs), **kwargs)
+        parts = keras.tree.map_structure(
+            lambda part: for_space(part, **kwargs), spaces.nest(space)
+        )
+        return Composite(parts, **kwargs)
     if isinstance(space, gym.spaces.Discrete):
         return Categorical(int(space.n), start=int(space.start), **kwargs)
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -79,15 +83,6 @@ def for_space(space, **kwargs):
             initial_scale=_scalar(quarter),
             **kwargs,
         )
-
-
-def _nested(space, **kwargs):
-    """The heads of a space, nested as the space is."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _nested(part, **kwargs) for key, part in space.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_nested(part, **kwargs) for part in space)
-    return for_space(space, **kwargs)
 
 
 def _scalar(values):

@@ -120,11 +120,13 @@ class Composite(base.Head):
         parts = zip(self.leaves, self._flat(actions), strict=True)
         return self._pack([leaf.to_environment(a) for leaf, a in parts])
 
-    def check_actions(self, actions, lengths):
-        parts = zip(self.names, self.leaves, self._flat(actions), strict=True)
-        for name, leaf, part in parts:
+    def check_actions(self, actions, lengths, masks=None):
+        ruled = masks is not None and masks.shape[-1]
+        ruling = self._split_mask(masks) if ruled else [None] * len(self.leaves)
+        parts = zip(self.names, self.leaves, self._flat(actions), ruling, strict=True)
+        for name, leaf, part, mask in parts:
             try:
-                leaf.check_actions(part, lengths)
+                leaf.check_actions(part, lengths, mask)
             except ValueError as error:
                 raise ValueError(f"In the part {name!r}: {error}") from None
 

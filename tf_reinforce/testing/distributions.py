@@ -123,7 +123,7 @@ def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
         arguments.one_of("head.noise.kind", noise.kind, ("uniform", "normal"))
     if enumeration.is_whole(head):
         actions = enumeration.raw_actions(head, actions)
-        mask = None if mask is None else _checked_mask(head, mask)
+        mask = None if mask is None else enumeration.checked_mask(head, mask)
     else:
         _require_integrable(head, actions=actions, mask=mask)
     report = {}
@@ -138,20 +138,6 @@ def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
                 )
             report[name] = max(error, report.get(name, 0.0))
     return report
-
-
-def _checked_mask(head, mask):
-    mask = np.asarray(mask)
-    if mask.shape != (head.mask_size,) or mask.dtype.kind not in "biu" or not mask.size:
-        raise ValueError(
-            f"`mask` of {head!r} must be {head.mask_size} whole numbers, as "
-            f"`head.read_mask` returns them. Received: mask={mask.tolist()}"
-        )
-    if not head.leaves_choice(mask):
-        raise ValueError(
-            f"`mask` must leave {head!r} a legal action. Received: mask={mask.tolist()}"
-        )
-    return mask.astype("int8")
 
 
 def _require_integrable(head, **options):
@@ -214,8 +200,7 @@ class _Masked:
 
     def legal(self, actions):
         """`[N]` bool for `[N, …]` raw actions."""
-        masks = np.tile(self.mask, (1, enumeration.count(actions), 1))
-        return self.head.legal(enumeration.pick(actions, None), masks)[0]
+        return enumeration.legal(self.head, actions, self.mask)
 
     def misjudged(self, row, actions, legal):
         """How many actions are legal and cannot happen, or the other way round."""

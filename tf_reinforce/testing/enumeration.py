@@ -50,6 +50,28 @@ def possible(head, actions):
     return rows(head.possible(actions)).all(axis=1)
 
 
+def checked_mask(head, mask):
+    """`[M]` int8, a mask that leaves the head a legal action."""
+    mask = np.asarray(mask)
+    if mask.shape != (head.mask_size,) or mask.dtype.kind not in "biu" or not mask.size:
+        raise ValueError(
+            f"A mask of {head!r} must be {head.mask_size} whole numbers, as "
+            f"`head.read_mask` returns them. Received: {mask.tolist()}"
+        )
+    mask = mask.astype("int8")
+    if not head.leaves_choice(mask):
+        raise ValueError(
+            f"A mask must leave {head!r} a legal action. Received: {mask.tolist()}"
+        )
+    return mask
+
+
+def legal(head, actions, mask):
+    """`[N]`: which of `[N, …]` raw actions are legal under a mask `[M]`."""
+    masks = np.tile(mask, (1, count(actions), 1))
+    return head.legal(pick(actions, None), masks)[0]
+
+
 def count(actions):
     """`N` of `[N, …]`, or of a structure of them."""
     return len(keras.tree.flatten(actions)[0])

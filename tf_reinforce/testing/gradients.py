@@ -54,6 +54,7 @@ def check_gradient(
     *,
     batch_size=2,
     actions=None,
+    masks=None,
     tolerance=1e-9,
     seed=0,
     **settings,
@@ -80,6 +81,8 @@ def check_gradient(
         batch_size: Int, 1 to 3 episodes.
         actions: `[K, …]` raw actions: all that the head can make. Defaults to every
             array of whole numbers from 0 that `head.possible` accepts.
+        masks: `[2, head.mask_size]` whole numbers, which actions are legal in each of
+            the two states. Defaults to all actions in both.
         tolerance: Float, or `None` to report and accept any bias.
         seed: Int, for the weights of the policy.
         **settings: Options of `Reinforce`. `gamma` is 0.9 and `discount_states` True
@@ -110,7 +113,7 @@ def check_gradient(
     >>> check_gradient(baseline="leave_one_out").error < 1e-9
     True
     """
-    task = _Enumeration(head, baseline, actions, seed, settings)
+    task = _Enumeration(head, baseline, actions, seed, settings, masks=masks)
     return task.check(batch_size, tolerance)
 
 
@@ -120,10 +123,15 @@ class _Enumeration:
     One traced update serves every batch size.
     """
 
-    def __init__(self, head, baseline, actions, seed, settings, horizon=_HORIZON):
+    def __init__(
+        self, head, baseline, actions, seed, settings, horizon=_HORIZON, masks=None
+    ):
         self.settings = _known(settings)
         head = _whole_head(head)
         self.actions = enumeration.raw_actions(head, actions)
+        self.masks = None if masks is None else _masks_of_states(head, masks)
+        if masks is not None:
+            self.settings["action_mask"] = "info/action_mask"
         self.agent = _agent(head, baseline, seed, self.settings)
         self.head = head
         policy = self.agent.policy
@@ -135,16 +143,25 @@ class _Enumeration:
         learning = [] if optimizer is None else optimizer.variables
         self.changing = [*self.agent.variables, *learning]
         self.choices = enumeration.count(self.actions)
-        paths = list(_paths(0, self.choices, horizon))
+        legal = [range(self.choices)] * _STATES
+        if masks is not None:
+            legal = [
+                np.flatnonzero(enumeration.legal(head, self.actions, mask)).tolist()
+                for mask in self.masks
+            ]
+        paths = list(_paths(0, legal, horizon))
         self.chances = np.array([chance for chance, _ in paths])
         self.steps = [np.array(steps) for _, steps in paths]
-        self.record = _record(self.steps, self.actions)
-        powers = self.agent.gamma ** np.arange(horizon)[:, None]
+        self.record = _record(self.steps, self.actions, self.masks)
+        powers = self.agent.gamma ** np.arange(len(self.record.rewards))[:, None]
         self.returns = np.nansum(powers * self.record.rewards, axis=0)
 
     def probabilities(self):
         """`[2, K]`: π(a|s), from the head's log-probabilities; gradients flow."""
-        outputs = tf.repeat(self.agent(np.eye(_STATES)), self.choices, axis=0)
+        outputs = self.agent(np.eye(_STATES))
+        if self.masks is not None:
+            outputs = self.head.masked(outputs, tf.constant(self.masks))
+        outputs = tf.repeat(outputs, self.choices, axis=0)
         actions = enumeration.pick(self.actions, [*range(self.choices)] * _STATES)
         probs = tf.exp(self.head.distribution(outputs).log_prob(actions))
         return tf.reshape(probs, [_STATES, self.choices])
@@ -274,6 +291,7 @@ def _known(settings):
     parameters = inspect.signature(agents.Reinforce.__init__).parameters.values()
     options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     options.remove("name")
+    options.remove("action_mask")  # where masks are read from; here they are given
     unknown = sorted(set(settings) - set(options))
     if unknown:
         raise ValueError(
@@ -296,6 +314,15 @@ def _whole_head(head):
     if not head.built:
         head.build((None, head.outputs_size))
     return head
+
+
+def _masks_of_states(head, masks):
+    if len(np.atleast_1d(masks)) != _STATES:
+        raise ValueError(
+            f"`masks` must be one mask for each of the {_STATES} states. "
+            f"Received: masks={masks!r}"
+        )
+    return np.stack([enumeration.checked_mask(head, mask) for mask in masks])
 
 
 def _agent(head, baseline, seed, settings):
@@ -328,28 +355,31 @@ def _require_double(variables, head):
             )
 
 
-def _paths(state, actions, steps):
+def _paths(state, legal, steps):
     """(chance of the task's moves, ((state, action), …)) of every trajectory."""
-    for action in range(actions):
+    for action in legal[state]:
         moves = _MOVES.get((state, action), _ENDS) if steps > 1 else _ENDS
         for chance, following in moves:
             rest = [(1.0, ())]
             if following is not None:
-                rest = _paths(following, actions, steps - 1)
+                rest = _paths(following, legal, steps - 1)
             for later, path in rest:
                 yield chance * later, ((state, action), *path)
 
 
-def _record(trajectories, actions):
+def _record(trajectories, actions, masks):
     """All trajectories as one record; what never happened is NaN where it can be."""
     rows, count = max(map(len, trajectories)), len(trajectories)
     observations = np.zeros((rows + 1, count, _STATES))
     indices = np.zeros((rows, count), "int64")
+    ruling = None if masks is None else np.zeros((rows, count, masks.shape[1]), "int8")
     rewards = np.full((rows, count), np.nan)
     for column, steps in enumerate(trajectories):
         for row, (state, action) in enumerate(steps):
             observations[row, column, state] = 1.0
             indices[row, column] = action
+            if masks is not None:
+                ruling[row, column] = masks[state]
             rewards[row, column] = (-1) ** action * (1 + state + action / 2)
     lengths = np.array([len(steps) for steps in trajectories], "int32")
     return records.Episodes(
@@ -358,6 +388,7 @@ def _record(trajectories, actions):
         rewards,
         lengths,
         np.ones(count, "bool"),
+        ruling,
     )
 
 
@@ -368,4 +399,5 @@ def _columns(record, batch):
         record.rewards[:, batch],
         record.lengths[batch],
         record.terminated[batch],
+        None if record.masks is None else record.masks[:, batch],
     )
