@@ -164,7 +164,7 @@ def _check(heads):
     """Refuses what is no structure of heads, each with weights of its own."""
     if not isinstance(heads, (tuple, dict)):
         raise TypeError(f"`heads` must be a tuple or a dict. Received: heads={heads!r}")
-    leaves = keras.tree.flatten(heads)
+    leaves = list(_leaves(heads))
     for leaf in leaves:
         if not isinstance(leaf, base.Head) or isinstance(leaf, Composite):
             raise TypeError(
@@ -176,6 +176,14 @@ def _check(heads):
             "Each of `heads` must be another object, with weights of its own. "
             f"Received: heads={heads!r}"
         )
+
+
+def _leaves(heads):
+    if not isinstance(heads, (tuple, dict)):
+        yield heads
+        return
+    for part in heads.values() if isinstance(heads, dict) else heads:
+        yield from _leaves(part)
 
 
 def _joint(distributions):

@@ -11,6 +11,8 @@ import tensorflow_probability as tfp
 from tf_reinforce import arguments, eligibility
 from tf_reinforce.heads import base, categorical
 
+_NONE = -1e30  # a logit without any probability, far from overflowing
+
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Multinomial(base.Head):
@@ -133,7 +135,9 @@ class _Counts(tfp.distributions.Multinomial):
         return tf.where(possible, super()._log_prob(counts), impossible)
 
     def _entropy(self):
-        log_p, log_rest = _log_shares(tf.cast(self.logits, tf.float64))
+        # Logits of what is masked lie lower still, and N of them would be infinite.
+        logits = tf.maximum(tf.cast(self.logits, tf.float64), _NONE)
+        log_p, log_rest = _log_shares(logits)
         n = tf.range(self._trials + 1.0, dtype=tf.float64)
         log_factorial = tf.math.lgamma(n + 1.0)
         choices = log_factorial[-1] - log_factorial - log_factorial[::-1]
@@ -150,6 +154,6 @@ def _log_shares(logits):
     """
     whole = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
     alone = tf.eye(logits.shape[-1], dtype=tf.bool)
-    none = tf.constant(-1e30, logits.dtype)
+    none = tf.constant(_NONE, logits.dtype)
     others = tf.where(alone, none, logits[..., None, :])
     return logits - whole, tf.reduce_logsumexp(others, axis=-1) - whole
