@@ -4,11 +4,13 @@ import itertools
 import math
 
 import gymnasium as gym
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_reinforce import heads, testing
+from tf_reinforce import decision, heads, masks, testing
+from tf_reinforce.collect import acting
 from tf_reinforce.testing import enumeration
 
 CASES = {
@@ -43,8 +45,8 @@ def legal_actions(head, mask):
 
 
 def masked(head, mask, outputs):
-    masks = np.tile(np.int8(mask), (len(outputs), 1))
-    return head.masked(tf.constant(outputs), tf.constant(masks))
+    rows = np.tile(np.int8(mask), (len(outputs), 1))
+    return head.masked(tf.constant(outputs), tf.constant(rows))
 
 
 # What may happen
@@ -117,11 +119,11 @@ def test_ten_thousand_samples_and_the_mode_are_legal(name, size, dtype):
     assert outputs.dtype == dtype and np.isfinite(outputs).all()
     noise = [
         tf.constant(rng.random((count, *noise.shape)).astype(dtype))
-        for noise in tf.nest.flatten(head.noise)
+        for noise in keras.tree.flatten(head.noise)
     ]
-    drawn = head.sample(outputs, tf.nest.pack_sequence_as(head.noise, noise))
+    drawn = head.sample(outputs, keras.tree.pack_sequence_as(head.noise, noise))
     for actions in (drawn, head.mode(outputs)):
-        actions = tf.nest.map_structure(np.asarray, actions)
+        actions = keras.tree.map_structure(np.asarray, actions)
         assert enumeration.possible(head, actions).all()
         assert enumeration.legal(head, actions, np.int8(mask)).all()
 
@@ -246,7 +248,7 @@ def test_what_gymnasium_samples_under_is_what_the_head_reads(name):
     read = head.read_mask(mask)
     assert read.dtype == "int8" and read.tolist() == truth
     samples = [from_zero(space, space.sample(mask=mask)) for _ in range(200)]
-    samples = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *samples)
+    samples = keras.tree.map_structure(lambda *leaves: np.stack(leaves), *samples)
     assert enumeration.legal(head, samples, read).all()
     if enumeration.is_whole(head):
         every = enumeration.rows(legal_actions(head, read))
@@ -364,3 +366,80 @@ def test_legal_draws_of_other_frequencies_are_found_out():
 def test_a_mask_that_cannot_be_checked_is_refused(head, mask, message):
     with pytest.raises(ValueError, match=message):
         testing.check_head(head, mask=mask)
+
+
+# What acts and what learns
+
+
+WITH_REALS = heads.Composite({"real": heads.Gaussian(2), "way": heads.Categorical(3)})
+
+
+@pytest.mark.parametrize("name", [*CASES, "with_reals"])
+def test_litert_follows_the_mask(name):
+    head, mask = {**CASES, "with_reals": (WITH_REALS, [0, 1, 1])}[name]
+    head.build((None, head.outputs_size))
+    rng, count = np.random.default_rng(0), 64
+    rows = rng.normal(size=(count, head.outputs_size)).astype("float32")
+    made = decision.Decision(
+        lambda observations, states: (1.5 * observations, states),
+        head,
+        tf.TensorSpec((head.outputs_size,)),
+        "float32",
+        head.variables,
+        masks.Source("info/action_mask"),
+    )
+    flags = np.tile(np.int8(mask), (count, 1))
+    noise = [rng.random((count, *n.shape), "float32") for n in made.noise]
+    program = acting.Acting(made, [rows, flags], noise, greedy=False)
+    assert program.engine == "litert"
+    raw, *_ = program.rows(count)([rows, flags, *noise])
+    outputs = head.masked(tf.constant(1.5 * rows), tf.constant(flags))
+    for ours, theirs in zip(raw, keras.tree.flatten(made.choose(outputs, noise))):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    drawn = keras.tree.pack_sequence_as(head.noise, raw)
+    assert enumeration.legal(head, drawn, np.int8(mask)).all()
+
+
+def double(kind, *args, **kwargs):
+    return kind(*args, dtype="float64", **kwargs)
+
+
+def nested():
+    leaves = {"a b": double(heads.Categorical, 2), "1": (double(heads.Bernoulli, 2),)}
+    return heads.Composite(leaves, dtype="float64")
+
+
+GRADIENTS = {
+    "one_choice": (lambda: double(heads.Categorical, 3), [[1, 0, 1], [0, 1, 1]], 9),
+    "choices": (
+        lambda: double(heads.MultiCategorical, [2, 2]),
+        [[1, 0, 1, 1], [1, 1, 0, 1]],
+        9,
+    ),
+    "switches": (lambda: double(heads.Bernoulli, 2), [[2, 0], [1, 2]], 8),
+    "counts": (lambda: double(heads.Multinomial, 3, 2), [[1, 0, 1], [0, 1, 1]], 18),
+    "nested": (nested, [[0, 2, 1, 1], [2, 2, 0, 1]], 21),
+    # In the first state only moves that end the episode are left.
+    "short": (lambda: double(heads.Categorical, 4), [[0, 0, 1, 1], [1, 1, 1, 1]], 2),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_expected_update_is_the_gradient_under_masks(name):
+    """Each state of the task has a mask of its own."""
+    make, states, count = GRADIENTS[name]
+    report = testing.check_gradient(make(), masks=states)
+    assert report.trajectories == count and np.abs(report.exact).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "states, message",
+    [
+        ([[1, 1]], "one mask for each of the 2 states"),
+        ([[1, 1], [0, 0]], "must leave Categorical.*a legal action"),
+        ([[1, 1, 1]] * 2, "must be 2 whole numbers"),
+    ],
+)
+def test_masks_of_states_that_make_no_sense_are_refused(states, message):
+    with pytest.raises(ValueError, match=message):
+        testing.check_gradient(masks=states)

@@ -108,6 +108,16 @@ def test_a_baseline_that_sees_no_return_of_its_own_changes_nothing(baseline, opt
         (heads.Multinomial(2, trials=2, dtype="float64"), None, 18),
         (heads.MultiCategorical([2, 2], start=3, dtype="float64"), None, 25),
         (heads.Bernoulli(2, shape=(2, 1), dtype="float64"), None, 25),
+        (
+            heads.Composite(
+                {
+                    "a b": toy_heads.Tempered(2, dtype="float64"),
+                    "1": (heads.Bernoulli(1, dtype="float64"),),
+                }
+            ),
+            None,
+            25,
+        ),
         (toy_heads.Tempered(2, dtype="float64"), None, 11),
     ],
     ids=lambda value: type(value).__name__,
@@ -403,6 +413,7 @@ def test_an_action_left_out_is_missed():
         (None, {"batch_size": 1.5}, "Received: batch_size=1.5"),
         (None, {"lambda_": 0.9}, r"must be options of Reinforce.*\['lambda_'\]"),
         (None, {"gamma": 2.0}, "Received: gamma=2.0"),
+        (None, {"action_mask": "info/legal"}, "options of Reinforce.*'action_mask'"),
         (None, {"baseline": "median"}, "Received: baseline='median'"),
         (None, {"actions": [0, 2]}, "Received: 2, which `head.possible` refuses"),
         (heads.Gaussian(1, dtype="float64"), {}, "Use `check_head`"),

@@ -27,6 +27,7 @@ class NotOurs(NamedTuple):
 DEFINITION = "test_estimator.py::test_the_gradient_is_its_definition"
 SOFTMAX = f"{DEFINITION}[None-Categorical-float64-1e-12]"
 NORMAL = f"{DEFINITION}[None-Gaussian-float64-1e-12]"
+MASKED_FINITE = "test_masks.py::test_all_is_finite_and_nothing_reaches_what_is_illegal"
 EVERY_RESET = "test_collecting.py::test_every_way_of_resetting_gives_the_same_episodes"
 
 GRADIENT = [
@@ -571,6 +572,166 @@ DISTRIBUTIONS = [
         "return outputs + self._scale(outputs) * noise",
         "return outputs + tf.nn.softplus(tf.cast(self.log_scale, outputs.dtype)) * noise",
         "test_heads.py::test_a_gaussian_sample_is_mean_plus_scale_times_noise",
+    ),
+    Mutant(
+        "infinite_masks",
+        "B24 -inf in place of illegal logits: the entropy's slope is NaN",
+        "heads/categorical.py",
+        "tf.constant(logits.dtype.min / 2, logits.dtype)",
+        "tf.constant(-float('inf'), logits.dtype)",
+        f"{MASKED_FINITE}[one_choice-float32-1.0]",
+    ),
+    Mutant(
+        "counts_overflow_under_a_mask",
+        "B24 N times a masked logit overflows in the entropy of counts",
+        "heads/multinomial.py",
+        "tf.maximum(tf.cast(self.logits, tf.float64), _NONE)",
+        "tf.cast(self.logits, tf.float64)",
+        f"{MASKED_FINITE}[counts-float64-1.0]",
+    ),
+    Mutant(
+        "masks_by_a_penalty",
+        "own: a penalty on illegal logits that surer ones outweigh",
+        "heads/categorical.py",
+        "tf.where(illegal, tf.constant(logits.dtype.min / 2, logits.dtype), logits)",
+        "tf.where(illegal, logits - 1e3, logits)",
+        "test_masks.py::test_ten_thousand_samples_and_the_mode_are_legal"
+        "[one_choice-sure-float32]",
+    ),
+    Mutant(
+        "mask_forgotten_in_the_score",
+        "own: the mask rules the draws and not the scores",
+        "estimator.py",
+        "return self.head.masked(outputs, steps.pick(masks))",
+        "return outputs",
+        "test_masks.py::test_the_expected_update_is_the_gradient_under_masks[one_choice]",
+    ),
+    Mutant(
+        "marks_wrap",
+        "own: a mark of 256 becomes 0 in int8",
+        "heads/base.py",
+        'return (flat != 0).astype("int8")',
+        'return flat.astype("int8")',
+        "test_masks.py::test_a_mark_that_int8_would_wrap_to_zero_is_not_zero",
+    ),
+    Mutant(
+        "padding_can_be_chosen",
+        "B30 choices of different sizes padded with logits that can be drawn",
+        "heads/multi_categorical.py",
+        "return categorical.without(block, self._beyond)",
+        "return block",
+        "test_discrete_heads.py::"
+        "test_the_probability_of_several_choices_is_the_product_of_theirs",
+    ),
+    Mutant(
+        "choices_not_summed",
+        "B5 log-probabilities of several choices not added up",
+        "heads/multi_categorical.py",
+        "tfp.distributions.Independent(choices, 1)",
+        "tfp.distributions.Independent(choices, 0)",
+        "test_discrete_heads.py::"
+        "test_the_probability_of_several_choices_is_the_product_of_theirs",
+    ),
+    Mutant(
+        "one_noise_for_all_choices",
+        "B36 all choices of an action draw the same noise",
+        "heads/multi_categorical.py",
+        "noise = tf.gather(noise, self._places, axis=-1)",
+        "noise = tf.gather(noise, self._places - self._first[:, None], axis=-1)",
+        "test_discrete_heads.py::test_choices_are_drawn_independently_of_each_other",
+    ),
+    Mutant(
+        "choices_centred_together",
+        "own: one offset for all choices: a large one swallows the noise of another",
+        "heads/multi_categorical.py",
+        "logits = categorical.centred(self._block(outputs))",
+        "logits = self._block(outputs)",
+        "test_discrete_heads.py::"
+        "test_a_common_offset_of_one_choice_does_not_swallow_the_noise",
+    ),
+    Mutant(
+        "starts_ignored",
+        "B31 `MultiDiscrete(start=…)` ignored",
+        "heads/multi_categorical.py",
+        "if np.any(self.start):",
+        "if False:",
+        "test_discrete_heads.py::"
+        "test_the_environment_hears_its_own_names_of_all_choices[started]",
+    ),
+    Mutant(
+        "choice_out_of_range",
+        "B30 a choice that does not exist accepted",
+        "heads/multi_categorical.py",
+        "return (actions >= 0) & (actions < np.array(self.sizes))",
+        "return (actions >= 0) & (actions < max(self.sizes))",
+        "test_discrete_heads.py::test_a_choice_that_does_not_exist_is_named[action1]",
+    ),
+    Mutant(
+        "switches_from_probabilities",
+        "B25 switches by their probabilities: log 0 where the policy is sure",
+        "heads/bernoulli.py",
+        "Bernoulli(logits=outputs, dtype=tf.int64)",
+        "Bernoulli(probs=tf.sigmoid(outputs), dtype=tf.int64)",
+        "test_discrete_heads.py::"
+        "test_sure_switches_have_right_log_probabilities_and_scores[float32-10000.0]",
+    ),
+    Mutant(
+        "switch_on_by_zero_noise",
+        "own: noise of exactly zero turns a switch on that must be off",
+        "heads/bernoulli.py",
+        "noise < tf.sigmoid(logits)",
+        "noise <= tf.sigmoid(logits)",
+        "test_discrete_heads.py::test_noise_of_exactly_zero_turns_no_sure_switch[float32]",
+    ),
+    Mutant(
+        "sigmoid_of_huge_logits",
+        "own: LiteRT's sigmoid of a masked logit is NaN: acting falls back on TensorFlow",
+        "heads/bernoulli.py",
+        "logits = tf.clip_by_value(outputs, -1e4, 1e4)",
+        "logits = outputs",
+        "test_masks.py::test_litert_follows_the_mask[switches]",
+    ),
+    Mutant(
+        "masks_compared_in_int8",
+        "own: masks compared in int8: acting falls back on TensorFlow",
+        "heads/base.py",
+        "tf.equal(tf.cast(mask, tf.int32), mark)",
+        "tf.equal(mask, mark)",
+        "test_masks.py::test_litert_follows_the_mask[one_choice]",
+    ),
+    Mutant(
+        "switch_that_must_be_on",
+        "own: mark 1 of a MultiBinary read as free, as in every other mask",
+        "heads/bernoulli.py",
+        "return tf.where(base.marked(mask, _ON), sure, outputs)",
+        "return outputs",
+        "test_masks.py::test_ten_thousand_samples_and_the_mode_are_legal"
+        "[switches-plain-float32]",
+    ),
+    Mutant(
+        "leaves_share_a_mask",
+        "own: every leaf of a nested action is judged by the first marks of the mask",
+        "heads/composite.py",
+        "return np.split(mask, ends[:-1], axis=-1)",
+        "return [mask[..., : leaf.mask_size] for leaf in self.leaves]",
+        "test_composite.py::test_an_illegal_action_is_named_with_its_leaf",
+    ),
+    Mutant(
+        "leaves_lost",
+        "own: weights of nested heads that Keras does not find are neither trained nor "
+        "saved",
+        "heads/composite.py",
+        "self.leaves = keras.tree.flatten(heads)",
+        "self.leaves = ()\n        self.__dict__['leaves'] = keras.tree.flatten(heads)",
+        "test_composite.py::test_the_leaves_are_trained_and_their_weights_kept",
+    ),
+    Mutant(
+        "tuples_become_lists",
+        "own: a tuple of heads comes back from a file as a list",
+        "heads/composite.py",
+        'return tuple(_from_config(part) for part in config["parts"])',
+        'return [_from_config(part) for part in config["parts"]]',
+        "test_composite.py::test_a_composite_survives_its_config[deep]",
     ),
 ]
 

@@ -214,3 +214,8 @@ class Head(keras.layers.Layer, abc.ABC):
 def constant(values, like):
     """A constant in the type of a tensor."""
     return tf.convert_to_tensor(values, dtype=like.dtype)
+
+
+def marked(mask, mark):
+    """`[..., M]` bool tensor: where a mask has this mark."""
+    return tf.equal(tf.cast(mask, tf.int32), mark)  # LiteRT compares no int8

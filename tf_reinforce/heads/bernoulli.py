@@ -65,16 +65,18 @@ class Bernoulli(base.Head):
         return eligibility.bernoulli_logits(outputs, actions)
 
     def sample(self, outputs, noise):
-        # u lies in [0, 1): p = 0 is never on, p = 1 always.
-        return tf.cast(noise < tf.sigmoid(outputs), tf.int64)
+        # Beyond these p is 0 or 1 in any type, and LiteRT knows no sigmoid of 1e30. As u
+        # lies in [0, 1), p = 0 is never on and p = 1 always.
+        logits = tf.clip_by_value(outputs, -1e4, 1e4)
+        return tf.cast(noise < tf.sigmoid(logits), tf.int64)
 
     def mode(self, outputs):
         return tf.cast(outputs > 0, tf.int64)
 
     def masked(self, outputs, mask):
         sure = tf.constant(outputs.dtype.max / 2, outputs.dtype)
-        outputs = tf.where(tf.equal(mask, _OFF), -sure, outputs)
-        return tf.where(tf.equal(mask, _ON), sure, outputs)
+        outputs = tf.where(base.marked(mask, _OFF), -sure, outputs)
+        return tf.where(base.marked(mask, _ON), sure, outputs)
 
     def read_mask(self, mask):
         if mask is None:

@@ -58,7 +58,7 @@ class Categorical(base.Head):
         return tf.argmax(outputs, axis=-1, output_type=tf.int64)
 
     def masked(self, outputs, mask):
-        return without(outputs, tf.equal(mask, 0))
+        return without(outputs, base.marked(mask, 0))
 
     def leaves_choice(self, mask):
         return (mask != 0).any(axis=-1)

@@ -82,7 +82,7 @@ class MultiCategorical(base.Head):
         return tf.argmax(self._block(outputs), axis=-1)
 
     def masked(self, outputs, mask):
-        return categorical.without(outputs, tf.equal(mask, 0))
+        return categorical.without(outputs, base.marked(mask, 0))
 
     def read_mask(self, mask):
         parts = keras.tree.flatten(mask) if isinstance(mask, tuple) else []

@@ -76,7 +76,7 @@ class Multinomial(base.Head):
         return tf.reduce_sum(tf.one_hot(chosen, self.categories, dtype=tf.int64), axis=-2)
 
     def masked(self, outputs, mask):
-        return categorical.without(outputs, tf.equal(mask, 0))
+        return categorical.without(outputs, base.marked(mask, 0))
 
     def leaves_choice(self, mask):
         return (mask != 0).any(axis=-1)
