@@ -90,6 +90,15 @@ PAIRS = {
     "gaussian": lambda: (dense(3, 2), heads.Gaussian(2, low=-1.0, high=[0.5, 2.0])),
     "unbounded": lambda: (dense(3, 2), heads.Gaussian(2, initial_scale=[0.5, 2.0])),
     "shaped": lambda: (dense(3, 4), heads.Gaussian(4, low=-1, high=1, shape=(2, 2))),
+    "whole": lambda: (dense(3, 2), heads.Gaussian(2, low=-1, high=[9, 200], whole=True)),
+    "scaled": lambda: (
+        dense(3, 4),
+        heads.Gaussian(2, initial_scale=[0.5, 2.0], state_dependent_scale=True),
+    ),
+    "clipped": lambda: (dense(3, 2), heads.ClippedGaussian(2, [-1, 0], [0.5, np.inf])),
+    "tanh": lambda: (dense(3, 2), heads.TanhGaussian(2, -1.0, [0.5, 3.0])),
+    "beta": lambda: (dense(3, 4), heads.Beta(2, -1.0, [0.5, 3.0])),
+    "beta-whole": lambda: (dense(3, 2), heads.Beta(1, 0, 255, whole=True)),
     "counts": lambda: (dense(4, 3), heads.Multinomial(3, trials=4)),
     "choices": lambda: (dense(4, 9), heads.MultiCategorical([2, 4, 3])),
     "named": lambda: (

@@ -1,6 +1,7 @@
 """Closed forms against automatic differentiation, finite differences and enumeration."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -29,6 +30,12 @@ def normal(mean, std, y):
 
 def squashed(mean, std, a):
     return normal(mean, std, tf.atanh(a)) - tf.math.log1p(-(a**2))
+
+
+def clipped(mean, std, low, high, y):
+    law = tfd.Normal(mean, std)
+    ends = tf.where(y <= low, law.log_cdf(low), law.log_survival_function(high))
+    return tf.where((y > low) & (y < high), normal(mean, std, y), ends)
 
 
 def beta_density(a, b, y):
@@ -87,6 +94,7 @@ DISCRETE = {
     ),
 }
 MEAN, STD = np.array([0.4, -1.0]), np.array([0.7, 2.5])
+ENDS = np.array([-0.5, 1.5])
 CONTINUOUS = {
     "gaussian": (eligibility.gaussian, normal, (MEAN, STD), np.array([1.3, -4.0])),
     "tanh_gaussian": (
@@ -94,6 +102,12 @@ CONTINUOUS = {
         squashed,
         (MEAN, STD),
         np.array([-0.6, 0.99]),
+    ),
+    "clipped_gaussian": (
+        lambda m, s, y: eligibility.clipped_gaussian(m, s, *(ENDS + 0 * y[:, None]).T, y),
+        lambda m, s, y: clipped(m, s, *ENDS, y),
+        (np.array([0.4, -1.0, 0.1]), np.array([0.7, 2.5, 1.0])),
+        np.array([-0.5, 0.3, 1.5]),
     ),
     "beta": (
         eligibility.beta,
@@ -148,6 +162,15 @@ def test_a_continuous_closed_form_is_the_derivative_of_the_density(name):
         np.testing.assert_allclose(ours.log_std, ours.std * parameters[1], rtol=1e-14)
 
 
+def between_and_at_the_ends(log_prob, mean, std):
+    """Gauss and Legendre's rule between the bounds; each of them is a point."""
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    half = (ENDS[1] - ENDS[0]) / 2
+    y = np.append(ENDS.mean() + half * nodes, ENDS)
+    weights = np.append(half * weights, [1.0, 1.0])
+    return y, weights * np.exp(log_prob(mean, std, tf.constant(y)))
+
+
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_a_continuous_expected_eligibility_is_zero(name):
     """Gauss and Hermite's rule for normals; Beta by way of y = 1 / (1 + e⁻ˣ)."""
@@ -162,6 +185,8 @@ def test_a_continuous_expected_eligibility_is_zero(name):
     else:
         nodes, weights = np.polynomial.hermite_e.hermegauss(60)
         y, weights = first + second * nodes, weights / np.sqrt(2 * np.pi)
+        if name == "clipped_gaussian":
+            y, weights = between_and_at_the_ends(log_prob, first, second)
         if name == "tanh_gaussian":
             keep = np.abs(np.tanh(y)) < 1  # beyond, a weight below 1e-20
             y, weights = np.tanh(y[keep]), weights[keep]
@@ -169,6 +194,32 @@ def test_a_continuous_expected_eligibility_is_zero(name):
     full = np.ones_like(y)
     for part in closed(first * full, second * full, y):
         assert np.sum(weights * part) == pytest.approx(0, abs=1e-8)
+
+
+def test_bounds_out_of_reach_clip_nothing():
+    ends = np.full(2, -np.inf), np.full(2, np.inf)
+    ours = eligibility.clipped_gaussian(MEAN, STD, *ends, [1.0, 2.0])
+    np.testing.assert_array_equal(ours, eligibility.gaussian(MEAN, STD, [1.0, 2.0]))
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 3e-5), ("float64", 1e-13)])
+@pytest.mark.parametrize("z", [-1e4, -300.0, -50.0, -12.0, -1.0, 0.0, 3.0, 9.0, 50.0])
+def test_an_action_at_a_bound_pulls_by_the_ratio_of_mills(z, dtype, tolerance):
+    """h(z) = φ(z) / Φ(z); below zero by its continued fraction -z + 1/(-z + 2/(…))."""
+    pull = -z
+    for k in range(2000, 0, -1):
+        pull = -z + k / pull if z <= -1 else 0.0
+    if z > -1:
+        pull = math.exp(-(z**2) / 2) / math.sqrt(math.pi / 2) / math.erfc(-z / 2**0.5)
+    mean, std, one = np.array([[0.0], [2.0], [1.0]], dtype)
+    slopes = eligibility.clipped_gaussian(mean, std, 2 * z * one, 1e9 * one, 2 * z * one)
+    np.testing.assert_allclose(slopes.mean, [-pull / 2], rtol=tolerance)
+    np.testing.assert_allclose(slopes.log_std, [-z * pull], rtol=tolerance)
+    above = eligibility.clipped_gaussian(
+        mean, std, -1e9 * one, -2 * z * one, -2 * z * one
+    )
+    np.testing.assert_allclose(above.mean, [pull / 2], rtol=tolerance)
+    np.testing.assert_allclose(above.log_std, [-z * pull], rtol=tolerance)
 
 
 def test_a_diagonal_gaussian_is_its_components():
@@ -260,6 +311,17 @@ REFUSED = {
     "vector": (eligibility.gaussian, (MEAN, 1.0, MEAN), "nothing is broadcast"),
     "column": (eligibility.gaussian, (MEAN, STD, MEAN[:, None]), "nothing is broadcast"),
     "outside": (eligibility.tanh_gaussian, (0.0, 1.0, 1.0), r"\(-1, 1\)"),
+    "beyond": (
+        eligibility.clipped_gaussian,
+        (0.0, 1.0, -1.0, 1.0, 1.5),
+        "between `low` and `high`. Received: 1.5",
+    ),
+    "crossed": (eligibility.clipped_gaussian, (0.0, 1.0, 1.0, 1.0, 1.0), "`low` must be"),
+    "nan_bound": (
+        eligibility.clipped_gaussian,
+        (0.0, 1.0, np.nan, 1.0, 0.0),
+        "`low` must be below",
+    ),
     "border": (eligibility.beta, (2.0, 2.0, 0.0), r"\(0, 1\)"),
     "alpha": (eligibility.beta, (0.0, 2.0, 0.5), "`concentration1` must be above"),
     "beta": (eligibility.beta, (2.0, -1.0, 0.5), "`concentration0` must be above"),

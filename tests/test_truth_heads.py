@@ -35,6 +35,21 @@ HEADS = {
     "gaussian-narrow": lambda: heads.Gaussian(1, initial_scale=0.01, dtype="float64"),
     "gaussian-wide": lambda: heads.Gaussian(1, initial_scale=300.0, low=-1, high=1),
     "gaussian-2": lambda: heads.Gaussian(2, initial_scale=[0.5, 3.0], dtype="float64"),
+    "gaussian-scaled": lambda: heads.Gaussian(1, state_dependent_scale=True),
+    "clipped": lambda: heads.ClippedGaussian(1, -1.0, 0.5),
+    "clipped-below": lambda: heads.ClippedGaussian(1, 0.0, np.inf),
+    "clipped-above": lambda: heads.ClippedGaussian(1, -np.inf, 0.3),
+    "clipped-nowhere": lambda: heads.ClippedGaussian(1, -np.inf, np.inf),
+    "clipped-2": lambda: heads.ClippedGaussian(2, [-1.0, -np.inf], [0.5, 1.0]),
+    "clipped-narrow": lambda: heads.ClippedGaussian(1, -1.0, 1.0, initial_scale=0.01),
+    "clipped-wide": lambda: heads.ClippedGaussian(1, -1.0, 1.0, initial_scale=300.0),
+    "clipped-scaled": lambda: heads.ClippedGaussian(1, 0, 9, state_dependent_scale=True),
+    "tanh": lambda: heads.TanhGaussian(1, -1.0, 1.0),
+    "tanh-2": lambda: heads.TanhGaussian(2, -3, [1, 8], initial_scale=[0.3, 1.0]),
+    "tanh-wide": lambda: heads.TanhGaussian(1, -1.0, 1.0, initial_scale=2.0),
+    "tanh-scaled": lambda: heads.TanhGaussian(1, 0, 9, state_dependent_scale=True),
+    "beta": lambda: heads.Beta(1, -2.0, 2.0),
+    "beta-2": lambda: heads.Beta(2, 0.0, [1.0, 9.0]),
     "logistic": toy_heads.Logistic,
 }
 TOLERANCES = {
@@ -60,9 +75,10 @@ def test_a_head_is_the_distribution_it_says_it_is(name, word):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_only_continuous_heads_have_moments(name):
-    continuous = not enumeration.is_whole(HEADS[name]())
-    assert ("moments" in report(name)) == continuous
+def test_only_heads_that_follow_the_noise_smoothly_have_moments(name):
+    head = HEADS[name]()
+    smooth = not enumeration.is_whole(head) and head.support is None
+    assert ("moments" in report(name)) == smooth
     assert report(name).get("moments", 0.0) <= 1e-9
 
 
@@ -71,6 +87,11 @@ def test_sure_outputs_and_equal_ones_are_no_exception():
     assert testing.check_head(heads.Categorical(3), outputs)["entropy"] <= 1e-12
     outputs = np.array([[0.0], [1e4], [-1e4]])
     assert testing.check_head(heads.Gaussian(1), outputs)["moments"] <= 1e-9
+    outputs = np.array([[5.0], [-30.0], [1.0]])  # beyond, far beyond and on the bound
+    clipped = heads.ClippedGaussian(1, -1.0, 1.0)
+    assert testing.check_head(clipped, outputs)["entropy"] <= 1e-12
+    outputs = np.array([[-20.0, -20.0], [30.0, -3.0], [1000.0, 900.0]])
+    assert testing.check_head(heads.Beta(1, 0, 1), outputs)["entropy"] <= 1e-9
 
 
 # Heads with one fault each
@@ -217,6 +238,51 @@ class Beside(heads.Gaussian):
         return outputs + 1e-3
 
 
+class Unclipped(heads.ClippedGaussian):
+    """What is drawn is clipped and scored as if it were not."""
+
+    def distribution(self, outputs):
+        loc, scale = self.parameters(outputs).values()
+        return tfp.distributions.Independent(tfp.distributions.Normal(loc, scale), 1)
+
+    eligibility = heads.Head.eligibility
+
+
+class Halfway(heads.ClippedGaussian):
+    """Clipped a little too early."""
+
+    def sample(self, outputs, noise):
+        return 0.9 * super().sample(outputs, noise)
+
+
+class Unsquashed(heads.TanhGaussian):
+    """The density of x, said to be that of tanh x."""
+
+    def distribution(self, outputs):
+        loc, scale = self.parameters(outputs).values()
+        return tfp.distributions.Independent(tfp.distributions.Normal(loc, scale), 1)
+
+
+class Squashed(heads.TanhGaussian):
+    """Not the most likely x."""
+
+    def mode(self, outputs):
+        return tf.tanh(super().mode(outputs))
+
+
+class Swapped(heads.Beta):
+    def sample(self, outputs, noise):
+        return 1.0 - super().sample(outputs, noise)
+
+
+class Mean(heads.Beta):
+    """Where the mode is asked for."""
+
+    def mode(self, outputs):
+        alpha, beta = self.parameters(outputs).values()
+        return alpha / (alpha + beta)
+
+
 BALANCED = np.array([[0.5, -0.5], [-1.0, 1.0]])
 FAULTS = [
     ("probabilities", Half(3), None),
@@ -237,6 +303,12 @@ FAULTS = [
     ("mode", Contrary(3), None),
     ("mode", Beyond(3), None),
     ("mode", Beside(1), None),
+    ("probabilities", Unclipped(1, -1.0, 1.0), None),
+    ("sample", Halfway(1, -1.0, 1.0), None),
+    ("probabilities", Unsquashed(1, -1.0, 1.0), None),
+    ("mode", Squashed(1, -1.0, 1.0), None),
+    ("sample", Swapped(1, 0.0, 1.0), None),
+    ("mode", Mean(1, 0.0, 1.0), None),
 ]
 
 

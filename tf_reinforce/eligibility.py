@@ -15,11 +15,13 @@ Reference:
     and section 6 (several parameters, Gaussian units). doi:10.1007/BF00992696
 """
 
+import math
 import numbers
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 _IMPOSSIBLE = (
     "must not have happened with a probability of zero, or of one too small for its type"
@@ -306,6 +308,59 @@ def gaussian(mean, std, samples):
     return GaussianEligibility(away / std, (away**2 - 1.0) / std, away**2 - 1.0)
 
 
+def clipped_gaussian(mean, std, low, high, actions):
+    """Of y = min(max(x, low), high) with a normal x, scored as what it then is.
+
+        ln π(y) = ln N(y; μ, σ)      between the bounds: the eligibility of `gaussian`
+                = ln Φ(z)            at low,   z = (low - μ) / σ
+                = ln Φ(z)            at high,  z = (μ - high) / σ
+
+        d ln Φ(z) / dμ = ∓h(z) / σ,    d ln Φ(z) / d ln σ = -z h(z),    h = φ / Φ
+
+    An action at a bound says no more than that x lay there or beyond: it pulls the mean
+    outwards by the mean of what all those samples would have pulled. h is one over the
+    ratio of Mills, exact however unlikely the bound was.
+
+    Args:
+        mean: `[...]` float, μ of x.
+        std: `[...]` float above zero, σ of x.
+        low: `[...]` float or -∞.
+        high: `[...]` float or ∞, above `low`.
+        actions: `[...]` float in [low, high], y.
+
+    Returns:
+        `GaussianEligibility`.
+
+    Raises:
+        ValueError: when a number is none of these, or the shapes differ.
+
+    Example:
+
+    >>> [round(float(x), 4) for x in clipped_gaussian(0.0, 2.0, -9.0, 2.0, 2.0)]
+    [0.7626, 0.7626, 1.5251]
+
+    Reference:
+        Fujita & Maeda (2018), Clipped action policy gradient. arXiv:1802.07564
+    """
+    mean, std, actions = _floats(mean=mean, std=std, actions=actions)
+    low, high = (
+        tf.cast(_numbers(f"`{name}`", bound), mean.dtype)
+        for name, bound in (("low", low), ("high", high))
+    )
+    _same_shape(mean=mean, std=std, low=low, high=high, actions=actions)
+    _refuse(~(low < high), "`low` must be below `high`", low)
+    outside = (actions < low) | (actions > high)
+    _refuse(outside, "`actions` must lie between `low` and `high`", actions)
+    inner = gaussian(mean, std, actions)
+    side = tf.where(actions <= low, -1.0, tf.where(actions >= high, 1.0, 0.0))
+    side = tf.cast(side, mean.dtype)
+    z = side * (mean - actions) / std
+    pull = _inverse_mills(z)
+    outer = (side * pull / std, -z * pull / std, -z * pull)
+    pairs = zip(inner, outer, strict=True)
+    return GaussianEligibility(*(tf.where(side == 0, a, b) for a, b in pairs))
+
+
 def tanh_gaussian(mean, std, actions):
     """Of a = tanh(y) with a normal y: that of y.
 
@@ -377,6 +432,15 @@ def beta(concentration1, concentration0, samples):
         tf.math.log(samples) - tf.math.digamma(alpha) + both,
         tf.math.log1p(-samples) - tf.math.digamma(other) + both,
     )
+
+
+def _inverse_mills(z):
+    """φ(z) / Φ(z), finite and exact on either side."""
+    root = math.sqrt(2.0)
+    lower, upper = tf.minimum(z, 0.0), tf.maximum(z, 0.0)
+    within = tf.exp(-(upper**2) / 2) / tf.math.erfc(-upper / root)
+    beyond = 1.0 / tfp.math.erfcx(-lower / root)
+    return math.sqrt(2.0 / math.pi) * tf.where(z < 0, beyond, within)
 
 
 def _per_probability(counts, probs):

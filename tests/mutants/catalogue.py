@@ -532,7 +532,7 @@ DISTRIBUTIONS = [
     Mutant(
         "bounds_ignored",
         "B32 actions not clipped to the bounds of their Box",
-        "heads/gaussian.py",
+        "heads/box.py",
         "return tf.reshape(inside, [-1, *self.shape])",
         "return tf.reshape(actions, [-1, *self.shape])",
         "test_heads.py::test_the_head_of_a_box_speaks_its_language[half_infinite]",
@@ -540,7 +540,7 @@ DISTRIBUTIONS = [
     Mutant(
         "bounds_rounded_outwards",
         "B32 float32(0.1) sent to a Box that ends at 0.1 in float64",
-        "heads/gaussian.py",
+        "heads/box.py",
         "return np.where(outside, inward, rounded)",
         "return rounded",
         "test_heads.py::test_no_type_leaves_the_bounds_of_the_environment"
@@ -560,7 +560,7 @@ DISTRIBUTIONS = [
     Mutant(
         "scale_exponentiated_twice",
         "B44 exp(exp(log σ))",
-        "heads/gaussian.py",
+        "heads/normal.py",
         "return tf.exp(tf.cast(self.log_scale, outputs.dtype))",
         "return tf.exp(tf.exp(tf.cast(self.log_scale, outputs.dtype)))",
         "test_heads.py::test_the_log_probability_of_a_gaussian_is_its_formula",
@@ -568,8 +568,8 @@ DISTRIBUTIONS = [
     Mutant(
         "sampler_and_scorer_differ",
         "B44 softplus in the sampler, exp in the score",
-        "heads/gaussian.py",
-        "return outputs + self._scale(outputs) * noise",
+        "heads/normal.py",
+        "return self._mean(outputs) + self._scale(outputs) * noise",
         "return outputs + tf.nn.softplus(tf.cast(self.log_scale, outputs.dtype)) * noise",
         "test_heads.py::test_a_gaussian_sample_is_mean_plus_scale_times_noise",
     ),
@@ -732,6 +732,178 @@ DISTRIBUTIONS = [
         'return tuple(_from_config(part) for part in config["parts"])',
         'return [_from_config(part) for part in config["parts"]]',
         "test_composite.py::test_a_composite_survives_its_config[deep]",
+    ),
+    Mutant(
+        "clipped_scored_as_unclipped",
+        "B6 the clipped action scored by the density of an unclipped one",
+        "heads/clipped.py",
+        "return tf.where(below | above, _log_cdf(outer), density)",
+        "return -(z**2) / 2 - tf.math.log(self.scale) - math.log(math.tau) / 2",
+        "test_truth_heads.py::test_a_head_is_the_distribution_it_says_it_is"
+        "[probabilities-clipped]",
+    ),
+    Mutant(
+        "bounds_that_are_no_bounds",
+        "B6 an action on a bound counted as one between them",
+        "heads/clipped.py",
+        "below, above = actions <= self.low, actions >= self.high",
+        "below, above = actions < self.low, actions > self.high",
+        "test_bounded_heads.py::"
+        "test_a_bound_however_far_away_is_scored_exactly[-5.0-float64-1e-12]",
+    ),
+    Mutant(
+        "tail_from_its_probability",
+        "own ln Φ from Φ, which is zero far out",
+        "heads/clipped.py",
+        "tail = tf.math.log(tfp.math.erfcx(-lower / root) / 2) - lower**2 / 2",
+        "tail = tf.math.log(tf.math.erfc(-lower / root) / 2)",
+        "test_bounded_heads.py::"
+        "test_a_bound_however_far_away_is_scored_exactly[-50.0-float32-1e-05]",
+    ),
+    Mutant(
+        "entropy_without_its_bounds",
+        "own entropy of a clipped Gaussian without the two bounds",
+        "heads/clipped.py",
+        "return each * between + edges / 2 - ends[0] - ends[1]",
+        "return each * between + edges / 2",
+        "test_truth_heads.py::test_a_head_is_the_distribution_it_says_it_is"
+        "[entropy-clipped]",
+    ),
+    Mutant(
+        "eligibility_of_clipped_turned",
+        "own eligibility at a bound with the wrong sign",
+        "eligibility.py",
+        "outer = (side * pull / std,",
+        "outer = (-side * pull / std,",
+        "test_eligibility.py::"
+        "test_a_continuous_closed_form_is_the_derivative_of_the_density"
+        "[clipped_gaussian]",
+    ),
+    Mutant(
+        "jacobian_left_out",
+        "B7 the squashed action without the slope of the tanh",
+        "heads/tanh.py",
+        "return density + 2.0 * _log_cosh(x)",
+        "return density",
+        "test_truth_heads.py::test_a_head_is_the_distribution_it_says_it_is"
+        "[probabilities-tanh]",
+    ),
+    Mutant(
+        "jacobian_turned",
+        "B7 the slope of the tanh multiplied where it divides",
+        "heads/tanh.py",
+        "return density + 2.0 * _log_cosh(x)",
+        "return density - 2.0 * _log_cosh(x)",
+        "test_bounded_heads.py::"
+        "test_the_density_of_a_squashed_action_is_exact_wherever_it_is"
+        "[0.3-float64-1e-13]",
+    ),
+    Mutant(
+        "jacobian_from_the_action",
+        "B7 ln(1 - tanh² x) from a tanh that is rounded to one",
+        "heads/tanh.py",
+        "return x + tf.nn.softplus(-2.0 * x) - math.log(2.0)",
+        "return -tf.math.log1p(-(tf.tanh(x) ** 2)) / 2",
+        "test_bounded_heads.py::"
+        "test_the_density_of_a_squashed_action_is_exact_wherever_it_is"
+        "[8.0-float32-1e-05]",
+    ),
+    Mutant(
+        "squashed_action_unmapped",
+        "B32 the tanh sent as it is, not in the units of the Box",
+        "heads/tanh.py",
+        "return super().to_environment(self.between(*shares))",
+        "return super().to_environment(tf.tanh(actions))",
+        "test_bounded_heads.py::"
+        "test_the_environment_receives_the_squashed_action_in_its_own_units",
+    ),
+    Mutant(
+        "whole_numbers_cut",
+        "B32 numbers for an integer Box cut, not rounded",
+        "heads/box.py",
+        "tf.round(actions) if self.whole",
+        "tf.floor(actions) if self.whole",
+        "test_bounded_heads.py::test_whole_numbers_are_the_nearest_ones",
+    ),
+    Mutant(
+        "whole_bounds_as_floats",
+        "B32 the bound 2⁶³ - 1 kept as a float: 2⁶³, which is outside",
+        "heads/box.py",
+        "high, math.floor if whole else float)",
+        "high)",
+        "test_bounded_heads.py::test_whole_numbers_are_sent_whole_and_inside"
+        "[space12-float32-gaussian]",
+    ),
+    Mutant(
+        "scale_without_a_bound",
+        "own a scale that depends on the state, and explodes",
+        "heads/normal.py",
+        "tf.exp(_WIDEST * bent)",
+        "tf.exp(outputs[..., self.size :])",
+        "test_bounded_heads.py::"
+        "test_the_scale_starts_where_asked_follows_its_output_and_stays_in_bounds"
+        "[gaussian]",
+    ),
+    Mutant(
+        "eligibility_of_unbent_scale",
+        "own eligibility of that scale without the slope of its bound",
+        "heads/normal.py",
+        "slopes.log_std * (1.0 - bent**2)",
+        "slopes.log_std",
+        "test_bounded_heads.py::"
+        "test_the_eligibility_is_the_derivative_of_the_log_probability[gaussian]",
+    ),
+    Mutant(
+        "concentrations_below_one",
+        "B49 concentrations below one: densities without end at the border",
+        "heads/beta.py",
+        'return {"concentration1": 1.0 + alpha, "concentration0": 1.0 + beta}',
+        'return {"concentration1": alpha, "concentration0": beta}',
+        "test_bounded_heads.py::test_concentrations_stay_above_one_and_finite",
+    ),
+    Mutant(
+        "draws_at_the_border",
+        "B49 draws that are rounded to 0 or 1, which have no log-density",
+        "heads/beta.py",
+        "return tf.clip_by_value(shares, limits.tiny, 1.0 - limits.epsneg)",
+        "return shares",
+        "test_bounded_heads.py::"
+        "test_a_million_draws_are_inside_the_interval_and_can_be_scored[excess2]",
+    ),
+    Mutant(
+        "concentrations_swapped",
+        "own α drawn where β is scored",
+        "heads/beta.py",
+        "return drawn(*self._excess(outputs), noise)",
+        "return drawn(*self._excess(outputs)[::-1], noise)",
+        "test_truth_heads.py::test_a_head_is_the_distribution_it_says_it_is[sample-beta]",
+    ),
+    Mutant(
+        "every_attempt_accepted",
+        "own the first proposal taken, accepted or not",
+        "heads/beta.py",
+        "accepted = cost <=",
+        "accepted = cost >= 0.0 * cost; cost <=",
+        "test_bounded_heads.py::"
+        "test_beta_samples_follow_their_distribution_function[float64-excess5]",
+    ),
+    Mutant(
+        "digits_lost_in_the_rejection",
+        "own ln(1 + x) and eˣ - 1 as they stand: wrong for large concentrations",
+        "heads/beta.py",
+        "cost = both * (_log1p(growth) - p * odds)",
+        "cost = both * (tf.math.log(1.0 - p + p * tf.exp(odds)) - p * odds)",
+        "test_bounded_heads.py::"
+        "test_beta_samples_follow_their_distribution_function[float32-excess8]",
+    ),
+    Mutant(
+        "softplus_that_overflows",
+        "own a softplus that LiteRT works out as ln(1 + eˣ)",
+        "heads/beta.py",
+        "tf.nn.softplus(tf.minimum(outputs, 40.0)) + tf.nn.relu(outputs - 40.0)",
+        "tf.nn.softplus(outputs)",
+        "test_bounded_heads.py::"
+        "test_litert_acts_on_huge_outputs_as_keras_does[sampled-beta]",
     ),
 ]
 
@@ -1208,12 +1380,7 @@ MUTANTS = [
     *RECURRENCE,
 ]
 
-NOT_OURS = [
-    NotOurs(
-        "B49 a Beta policy at its border",
-        "There is no Beta head.",
-    ),
-]
+NOT_OURS: list[NotOurs] = []
 
 
 def number(bug):

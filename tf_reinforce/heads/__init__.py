@@ -7,23 +7,30 @@ import keras
 import numpy as np
 
 from tf_reinforce import spaces
-from tf_reinforce.heads.base import Head, Noise
+from tf_reinforce.heads.base import Head, Noise, Support
 from tf_reinforce.heads.bernoulli import Bernoulli
+from tf_reinforce.heads.beta import Beta
 from tf_reinforce.heads.categorical import Categorical
+from tf_reinforce.heads.clipped import ClippedGaussian
 from tf_reinforce.heads.composite import Composite
 from tf_reinforce.heads.gaussian import Gaussian
 from tf_reinforce.heads.multi_categorical import MultiCategorical
 from tf_reinforce.heads.multinomial import Multinomial
+from tf_reinforce.heads.tanh import TanhGaussian
 
 __all__ = [
     "Bernoulli",
+    "Beta",
     "Categorical",
+    "ClippedGaussian",
     "Composite",
     "Gaussian",
     "Head",
     "MultiCategorical",
     "Multinomial",
     "Noise",
+    "Support",
+    "TanhGaussian",
     "for_space",
 ]
 
@@ -32,16 +39,17 @@ def for_space(space, **kwargs):
     """The head that speaks the language of an action space.
 
     Args:
-        space: `Discrete`, `MultiDiscrete`, `MultiBinary`, `Box` of a float type, or
-            `Tuple` and `Dict` of these, nested to any depth.
+        space: `Discrete`, `MultiDiscrete`, `MultiBinary`, `Box` of a float or integer
+            type, or `Tuple` and `Dict` of these, nested to any depth.
         **kwargs: Keywords of every Keras layer, for example `dtype`.
 
     Returns:
         `Categorical` for `Discrete` and `MultiCategorical` for `MultiDiscrete`, offset
         by their start; `Bernoulli` for `MultiBinary`; `Gaussian` for `Box`, clipped to
-        its bounds, with a first deviation of half their half-width where both are
-        finite and less than 1e7 apart, and 1 elsewhere; for `Tuple` and `Dict` the
-        `Composite` of the heads of their parts.
+        its bounds and rounded for an integer type, with a first deviation of half their
+        half-width where both are finite and less than 1e7 apart, and 1 elsewhere, at
+        least 1/2 for an integer type, so that it leaves its number; for `Tuple` and
+        `Dict` the `Composite` of the heads of their parts.
 
     Raises:
         ValueError: for any other space, and for bounds that leave no room.
@@ -60,30 +68,39 @@ def for_space(space, **kwargs):
     if isinstance(space, gym.spaces.Discrete):
         return Categorical(int(space.n), start=int(space.start), **kwargs)
     if isinstance(space, gym.spaces.MultiDiscrete):
-        sizes, start = np.ravel(space.nvec).tolist(), _scalar(np.ravel(space.start))
+        sizes, start = (
+            np.ravel(space.nvec).tolist(),
+            _scalar(np.ravel(space.start).tolist()),
+        )
         return MultiCategorical(sizes, start=start, shape=space.shape, **kwargs)
     if isinstance(space, gym.spaces.MultiBinary):
         return Bernoulli(math.prod(space.shape), shape=space.shape, **kwargs)
-    if isinstance(space, gym.spaces.Box):
-        low, high = (np.asarray(x, "float64").ravel() for x in (space.low, space.high))
-        if not np.all(low < high):
-            raise ValueError(
-                f"The action space {space!r} leaves no room between its bounds. Remove "
-                "the fixed dimensions with gymnasium.wrappers.TransformAction."
-            )
-        # Bounds as wide as the type are how many environments say "none".
-        with np.errstate(over="ignore"):
-            bounded = high - low < 1e7
-        quarter = np.subtract(high, low, where=bounded, out=np.full_like(low, 4.0)) / 4
-        return Gaussian(
-            low.size,
-            low=_scalar(low),
-            high=_scalar(high),
-            shape=space.shape,
-            initial_scale=_scalar(quarter),
-            **kwargs,
+    return _gaussian(space, **kwargs)
+
+
+def _gaussian(space, **kwargs):
+    """Numbers of Python hold the bounds of every type."""
+    low, high = (np.ravel(x).tolist() for x in (space.low, space.high))
+    widths = [last - first for first, last in zip(low, high, strict=True)]
+    if not all(width > 0 for width in widths):
+        raise ValueError(
+            f"The action space {space!r} leaves no room between its bounds. Remove "
+            "the fixed dimensions with gymnasium.wrappers.TransformAction."
         )
+    whole = space.dtype.kind != "f"
+    least = 0.5 if whole else 0.0
+    # Bounds as wide as the type are how many environments say "none".
+    scales = [max(width / 4, least) if width < 1e7 else 1.0 for width in widths]
+    return Gaussian(
+        len(low),
+        low=_scalar(low),
+        high=_scalar(high),
+        shape=space.shape,
+        whole=whole,
+        initial_scale=_scalar(scales),
+        **kwargs,
+    )
 
 
 def _scalar(values):
-    return values[0].item() if np.all(values == values[0]) else values.tolist()
+    return values[0] if all(value == values[0] for value in values) else values

@@ -18,6 +18,15 @@ class Noise:
     shape: tuple
 
 
+@dataclasses.dataclass(frozen=True)
+class Support:
+    """Where the numbers of a raw action lie, each by itself."""
+
+    low: float | list  # one number or one per number of the action; may be infinite
+    high: float | list
+    atoms: bool  # whether finite ends have a probability of their own
+
+
 class Head(keras.layers.Layer, abc.ABC):
     """Turns the outputs of a policy model into a distribution over actions.
 
@@ -35,6 +44,8 @@ class Head(keras.layers.Layer, abc.ABC):
         action_dtype: Type of a raw action; `None`: that of the outputs.
         mask_size: Int, how many entries a mask of illegal choices has; zero for a head
             whose actions are all legal, always.
+        support: `Support`, where real raw actions lie; `None`: anywhere, and a sample
+            follows the noise smoothly.
     """
 
     outputs_size: int
@@ -42,6 +53,7 @@ class Head(keras.layers.Layer, abc.ABC):
     action_shape: tuple
     action_dtype: str | None
     mask_size: int = 0
+    support: Support | None = None
 
     def raw(self, dtype):
         """One raw action as a `tf.TensorSpec`, or a structure of them.
@@ -60,6 +72,10 @@ class Head(keras.layers.Layer, abc.ABC):
         Gradients flow from its log-probabilities to the outputs and to the head's
         own weights: build it inside the tape.
         """
+
+    def scored(self, actions):
+        """Of what real `log_prob` is the density: the raw action, or a function of it."""
+        return actions
 
     def eligibility(self, outputs, actions):
         """What a change of each output does to the log-probability of an action.

@@ -62,16 +62,17 @@ def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
     - `sample`: 20,000 draws, with noise from the seed, have the frequencies of all
       actions (one draw more or less besides), or the first two moments, within six
       standard errors;
-    - `moments`: continuous heads only, the same two moments without drawing;
+    - `moments`: the same two moments without drawing; only of continuous heads whose
+      samples follow the noise smoothly;
     - `expected_eligibility`: is zero;
     - `entropy`: is the expectation of -log_prob;
     - `mode`: no raw action is more likely.
 
     Args:
         head: `tfr.heads.Head`; built if it is not. Continuous heads must draw one or two
-            numbers from as many of noise, smoothly, with a log_prob that is smooth in
-            the action (not Laplace or uniform). The leaves of a composite must make
-            whole numbers.
+            numbers from as many of noise, smoothly, or state their `support`; with a
+            log_prob that is smooth in the action (not Laplace or uniform). The leaves
+            of a composite must make whole numbers.
         outputs: `[N, P]` a few rows of outputs. Defaults to three normal ones.
         mask: `[head.mask_size]` whole numbers, the mask under which to check a head with
             whole-number actions. Defaults to none.
@@ -361,52 +362,28 @@ class _Enumerated(_Weighed):
 
 
 class _Integrated(_Weighed):
-    """Real actions: the trapezoid rule along the noise that makes them.
+    """Real actions: the trapezoid rule along a line that leads to all of them.
 
         ∫ f(a) da = ∫ f(a(z)) |da/dz| dz
 
-    Any smooth `sample` may carry the integral, also one from another distribution; where
-    log_prob is smooth too, the error falls exponentially with the number of points.
+    Where log_prob is smooth, the error falls exponentially with the number of points.
     """
 
     def __init__(self, head, row, _, rng):
         size = math.prod(head.action_shape)
-        if size > 2 or math.prod(head.noise.shape) != size:
+        if size > 2 or head.support is None and math.prod(head.noise.shape) != size:
             raise ValueError(
-                "A continuous head must draw one or two numbers from as many of noise. "
+                "A continuous head must draw one or two numbers, from as many of noise "
+                "or with a `support`. "
                 f"Received: {head!r} with actions of shape {head.action_shape} and noise "
                 f"of shape {head.noise.shape}. Take a smaller head of the same kind."
             )
-        axis = np.linspace(-16.0, 16.0, 257)
-        grid = np.stack(np.meshgrid(*[axis] * size, indexing="ij"), axis=-1)
-        grid = tf.constant(grid.reshape(-1, size))
-        outputs = tf.constant(np.tile(row, (len(grid), 1)))
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(grid)
-            noise = tf.reshape(_noise(grid, head.noise.kind), [-1, *head.noise.shape])
-            actions = head.sample(outputs, noise)
-            flat = tf.reshape(actions, [-1, size])
-            parts = [flat[:, place] for place in range(size)]
-        slopes = [tape.gradient(part, grid) for part in parts]
-        if any(slope is None for slope in slopes):
-            raise AssertionError(
-                f"`sample` of {head!r}: every number of a continuous action must follow "
-                "the noise smoothly. Received: one that does not follow it at all."
-            )
-        wild = ~np.isfinite([flat.numpy().T, *(slope.numpy().T for slope in slopes)])
-        if wild.any():
-            place = np.flatnonzero(wild.reshape(-1, len(grid)).any(axis=0))[0]
-            raise AssertionError(
-                f"`sample` of {head!r}: actions, and how they follow the noise, must be "
-                f"finite. Received: {flat[place].numpy().tolist()} for the noise "
-                f"{noise[place].numpy().tolist()}, with the slope "
-                f"{[slope[place].numpy().tolist() for slope in slopes]}."
-            )
-        cell = (axis[1] - axis[0]) ** size
-        density = np.exp(-(grid.numpy() ** 2) / 2) / math.sqrt(2 * math.pi)
-        self.chances = cell * density.prod(axis=1)
-        measure = cell * np.abs(np.linalg.det(np.stack(slopes, axis=1)))
-        super().__init__(head, row, actions.numpy(), measure, rng)
+        self.chances = None
+        if head.support is None:
+            actions, measure, self.chances = _along_noise(head, row, size)
+        else:
+            actions, measure = _along_support(head, row, size, rng)
+        super().__init__(head, row, actions, measure, rng)
 
     def powers(self, actions):
         """`[N, …]`: the action and its square."""
@@ -418,19 +395,133 @@ class _Integrated(_Weighed):
         moments = self.expectation(powers)
         spread = np.sqrt(self.expectation((powers - moments) ** 2) / _DRAWS)
         found = self.powers(self.draws()).mean(axis=0)
-        return np.max(np.abs(found - moments) / spread)
+        rounding = 1e-14 * np.maximum(1.0, np.abs(moments))  # all there is of an atom
+        return np.max(np.abs(found - moments) / np.maximum(spread, rounding))
 
     def more_errors(self):
-        powers = self.powers(self.actions)
-        yield "moments", _far(self.chances @ powers, self.expectation(powers))
+        if self.chances is not None:
+            powers = self.powers(self.actions)
+            yield "moments", _far(self.chances @ powers, self.expectation(powers))
 
     def mode_error(self):
         mode = self.mode()
         steps = np.eye(mode.size).reshape(-1, *mode.shape[1:])
         sizes = [sign * 10.0**-k for k in range(5) for sign in (-1, 1)]
-        around = np.concatenate([mode + size * steps for size in sizes])
-        rivals = np.append(self.log_probs, self.log_prob(around))
-        return max(np.nanmax(rivals) - self.log_prob(mode)[0], 0.0)
+        around = np.concatenate([self.actions] + [mode + size * steps for size in sizes])
+        possible = self.head.possible(around).reshape(len(around), -1).all(axis=1)
+        # A density cannot be compared with a probability.
+        alike = (self._at_ends(around) == self._at_ends(mode)).all(axis=1)
+        rivals = self._likelihood(around[possible & alike])
+        return max(np.nanmax(rivals) - self._likelihood(mode)[0], 0.0)
+
+    def _likelihood(self, actions):
+        """log_prob, as the density of the raw actions themselves."""
+        raw = tf.constant(actions)
+        with tf.GradientTape() as tape:
+            tape.watch(raw)
+            scored = self.head.scored(raw)
+        slopes = np.abs(tape.gradient(scored, raw)).reshape(len(actions), -1)
+        with np.errstate(divide="ignore"):  # too far out to be told from the end
+            return self.log_prob(actions) + np.log(slopes).sum(axis=1)
+
+    def _at_ends(self, actions):
+        """`[N, size]` bool: which numbers are atoms."""
+        flat, support = actions.reshape(len(actions), -1), self.head.support
+        if support is None or not support.atoms:
+            return np.zeros(flat.shape, bool)
+        return (flat <= support.low) | (flat >= support.high)
+
+
+def _along_noise(head, row, size):
+    """Raw actions, their measure and their chances, by way of the noise that makes them.
+
+    Any smooth `sample` may carry the integral, also one from another distribution.
+    """
+    axis = np.linspace(-16.0, 16.0, 257)
+    grid = np.stack(np.meshgrid(*[axis] * size, indexing="ij"), axis=-1)
+    grid = tf.constant(grid.reshape(-1, size))
+    outputs = tf.constant(np.tile(row, (len(grid), 1)))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(grid)
+        noise = tf.reshape(_noise(grid, head.noise.kind), [-1, *head.noise.shape])
+        actions = head.sample(outputs, noise)
+        flat = tf.reshape(head.scored(actions), [-1, size])
+        parts = [flat[:, place] for place in range(size)]
+    slopes = [tape.gradient(part, grid) for part in parts]
+    if any(slope is None for slope in slopes):
+        raise AssertionError(
+            f"`sample` of {head!r}: every number of a continuous action must follow "
+            "the noise smoothly. Received: one that does not follow it at all."
+        )
+    wild = ~np.isfinite([flat.numpy().T, *(slope.numpy().T for slope in slopes)])
+    if wild.any():
+        place = np.flatnonzero(wild.reshape(-1, len(grid)).any(axis=0))[0]
+        raise AssertionError(
+            f"`sample` of {head!r}: actions, and how they follow the noise, must be "
+            f"finite. Received: {flat[place].numpy().tolist()} for the noise "
+            f"{noise[place].numpy().tolist()}, with the slope "
+            f"{[slope[place].numpy().tolist() for slope in slopes]}."
+        )
+    cell = (axis[1] - axis[0]) ** size
+    density = np.exp(-(grid.numpy() ** 2) / 2) / math.sqrt(2 * math.pi)
+    measure = cell * np.abs(np.linalg.det(np.stack(slopes, axis=1)))
+    return actions.numpy(), measure, cell * density.prod(axis=1)
+
+
+def _along_support(head, row, size, rng):
+    """Raw actions and their measure, by way of a line through all of the support."""
+    draw = {"uniform": rng.random, "normal": rng.standard_normal}[head.noise.kind]
+    noise = tf.constant(draw((1000, *head.noise.shape)))
+    draws = head.sample(tf.constant(np.tile(row, (1000, 1))), noise).numpy()
+    ends = [np.broadcast_to(x, size) for x in (head.support.low, head.support.high)]
+    rules = [
+        _rule(numbers, low, high, head.support.atoms)
+        for numbers, low, high in zip(draws.reshape(1000, size).T, *ends, strict=True)
+    ]
+    places, weights = (
+        np.stack(np.meshgrid(*parts, indexing="ij"), axis=-1).reshape(-1, size)
+        for parts in zip(*rules, strict=True)
+    )
+    return places.reshape(-1, *head.action_shape), weights.prod(axis=1)
+
+
+def _rule(draws, low, high, atoms):
+    """Points of an interval and their weights, close together where the draws lie.
+
+    The interval is the image of the real line; a sinh makes tails short. An atom is a
+    point of the weight 1.
+    """
+    line, back, slope = _line(low, high)
+    inside = draws[(draws > low) & (draws < high)]
+    middle, width = 0.0, 1.0
+    if len(inside) > 10:  # fewer do not tell
+        middle, width = np.mean(line(inside)), np.std(line(inside))
+    grid = np.linspace(-6.0, 6.0, 257)
+    with np.errstate(over="ignore"):
+        points = back(middle + width * np.sinh(grid))
+    weights = slope(points) * width * np.cosh(grid) * (grid[1] - grid[0])
+    kept = (points > low) & (points < high) & (np.abs(points) < 1e50)
+    ends = [end for end in (low, high) if atoms and math.isfinite(end)]
+    return np.append(points[kept], ends), np.append(weights[kept], np.ones(len(ends)))
+
+
+def _line(low, high):
+    """An interval to the real line, and back, and the slope of the way back."""
+    if math.isfinite(low) and math.isfinite(high):
+        return (
+            lambda a: np.log((a - low) / (high - a)),
+            lambda x: low + (high - low) / (1 + np.exp(-x)),
+            lambda a: (a - low) * (high - a) / (high - low),
+        )
+    if math.isfinite(low):
+        return lambda a: np.log(a - low), lambda x: low + np.exp(x), lambda a: a - low
+    if math.isfinite(high):
+        return (
+            lambda a: -np.log(high - a),
+            lambda x: high - np.exp(-x),
+            lambda a: high - a,
+        )
+    return np.array, np.array, np.ones_like
 
 
 def _noise(grid, kind):
