@@ -832,7 +832,7 @@ DISTRIBUTIONS = [
         "high, math.floor if whole else float)",
         "high)",
         "test_bounded_heads.py::test_whole_numbers_are_sent_whole_and_inside"
-        "[space12-float32-gaussian]",
+        "[space9-float64-gaussian]",
     ),
     Mutant(
         "scale_without_a_bound",
