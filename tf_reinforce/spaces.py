@@ -7,8 +7,8 @@ import tensorflow as tf
 
 OBSERVATIONS = "Box, and Dict or Tuple of Box, nested to any depth"
 ACTIONS = (
-    "Discrete, MultiDiscrete, MultiBinary, Box of a float type, and Dict or Tuple of "
-    "these, nested to any depth"
+    "Discrete, MultiDiscrete, MultiBinary, Box of a float or integer type, and Dict or "
+    "Tuple of these, nested to any depth"
 )
 
 
@@ -69,7 +69,7 @@ def check_action_space(space):
 
 def _has_head(space):
     if isinstance(space, gym.spaces.Box):
-        return np.issubdtype(space.dtype, np.floating) and 0 not in space.shape
+        return space.dtype.kind in "fiu" and 0 not in space.shape
     if isinstance(space, (gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)):
         return 0 not in space.shape
     return isinstance(space, gym.spaces.Discrete)
