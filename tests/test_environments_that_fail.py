@@ -347,11 +347,10 @@ def test_environments_with_different_spaces_are_refused(agent):
 
 BOX = gym.spaces.Box(0, 1, (1,))
 UNSEEN = [
-    gym.spaces.Discrete(3),
     gym.spaces.Text(5),
     gym.spaces.Graph(BOX, None),
-    gym.spaces.MultiDiscrete([2, 2]),
-    gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Discrete(3)),
+    gym.spaces.OneOf([BOX, gym.spaces.Discrete(3)]),
+    gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Text(5)),
     gym.spaces.Tuple([BOX, gym.spaces.Sequence(BOX)]),
 ]
 UNDONE = [

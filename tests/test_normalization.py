@@ -122,12 +122,35 @@ def test_every_real_array_of_a_nested_observation_has_its_own_statistics():
         np.testing.assert_allclose(np.std(real, axis=0), 1.0, atol=1e-5)
 
 
-def test_whole_numbers_pass_through():
-    layer, data = built(NESTED), nested()
+BARE = {"z": (None, 2), "a": ((None, 2, 2), {"n": (), "b": (None, 3)})}
+
+
+@pytest.mark.parametrize("shapes", [NESTED, BARE], ids=["kept", "nothing kept"])
+def test_whole_numbers_pass_through(shapes):
+    layer, data = built(shapes), nested()
     layer.update(data)
     whole = layer(data)["a"][1]["n"]
     assert whole.dtype == "int64"
     np.testing.assert_array_equal(whole, data["a"][1]["n"])
+
+
+def test_nothing_is_kept_for_whole_numbers_and_the_rest_stays_the_same():
+    """The statistics of an image would be many times as large as the image."""
+    layer, bare, data = built(NESTED), built(BARE), nested()
+    for one in (layer, bare):
+        one.update(data)
+    assert len(bare.means) == len(layer.means) - 1 and bare.count == 50
+    for one, other in zip(
+        *(keras.tree.flatten(x(data)) for x in (layer, bare)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_where_all_are_whole_numbers_only_the_count_changes():
+    layer = built(())
+    layer.update(np.array([3, 4]))
+    assert float(layer.count) == 2 and layer.means == []
+    assert layer(np.array([3, 4])).numpy().tolist() == [3, 4]
 
 
 def test_nested_chunks_equal_the_whole():

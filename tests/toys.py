@@ -1,5 +1,7 @@
 """Small environments whose answers are known."""
 
+import copy
+
 import gymnasium as gym
 import numpy as np
 
@@ -108,3 +110,26 @@ class Misbehaving(Clock):
     def step(self, action):
         given = super().step(action)
         return self.answer(*given) if self.now == self.at else given
+
+
+class Observing(gym.Env):
+    """Five steps of reward 1, with observations drawn from any space."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, observation_space):
+        self.observation_space = copy.deepcopy(observation_space)  # it has a stream
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.now = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.now += 1
+        return self._observation(), 1.0, self.now == 5, False, {}
+
+    def _observation(self):
+        return self.observation_space.sample()

@@ -185,7 +185,8 @@ class Reinforce(keras.Model):
 
         Args:
             env: Whatever `fit` takes.
-            hidden: Sizes of the hidden tanh layers.
+            hidden: Sizes of the hidden tanh layers, behind one branch for each array of
+                an observation (`tf_reinforce.policies.default` says which).
             seed: Int; the initial weights are a function of it.
             learning_rate: Float, of Adam.
             env_kwargs: Dict for the environment's constructor.
@@ -205,8 +206,7 @@ class Reinforce(keras.Model):
             observation_space, action_space = fleet.observation_space, fleet.action_space
         head = kwargs.pop("head", None)
         head = head or heads.for_space(spaces.check_action_space(action_space))
-        structure = spaces.structure(observation_space, keras.config.floatx())
-        policy = policies.default(structure, hidden, head.outputs_size, seed)
+        policy = policies.default(observation_space, hidden, head.outputs_size, seed)
         agent = cls(policy, head, **kwargs)
         agent._meet(observation_space, action_space)
         agent.compile(optimizer=keras.optimizers.Adam(learning_rate))
@@ -533,7 +533,7 @@ class Reinforce(keras.Model):
         if self.head is None:
             self.head = heads.for_space(self.action_space, dtype=self._float)
         if self.normalizer is not None:
-            self.normalizer.build(shapes)
+            self.normalizer.build(spaces.real_shapes(structure))
         memory = self._check_policy(structure)
         if not self.head.built:
             self.head.build((None, self.head.outputs_size))

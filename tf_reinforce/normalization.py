@@ -15,8 +15,9 @@ class RunningNormalization(keras.layers.Layer):
     that one update is made under one normalisation. Before the first update the
     layer passes observations through, unclipped.
 
-    Every real array of a nested observation has its own statistics; whole numbers
-    pass through.
+    Every real array of a nested observation has its own statistics. Whole numbers
+    (choices, counts, images) pass through untouched; where the layer is built with an
+    empty shape in their place, without even a batch axis, nothing is kept for them.
 
     Args:
         epsilon: Positive float, added to the variance.
@@ -46,24 +47,25 @@ class RunningNormalization(keras.layers.Layer):
         self.clip = clip
 
     def build(self, observations_shape):
-        shapes = _flatten_shapes(observations_shape)
+        every = _flatten_shapes(observations_shape)
+        self._kept = [shape != () for shape in every]
+        shapes = [shape[1:] for shape in every if shape]
         make = self.add_weight
         frozen = {"trainable": False, "autocast": False}
         self.count = make((), "zeros", dtype="float64", name="count", **frozen)
         # Sums in float64 are right to the last digits however the data is split ...
         self.origins = [
-            make(s[1:], "zeros", dtype="float64", name="origin", **frozen) for s in shapes
+            make(s, "zeros", dtype="float64", name="origin", **frozen) for s in shapes
         ]
         self.means = [
-            make(s[1:], "zeros", dtype="float64", name="mean", **frozen) for s in shapes
+            make(s, "zeros", dtype="float64", name="mean", **frozen) for s in shapes
         ]
         self.squares = [
-            make(s[1:], "zeros", dtype="float64", name="squares", **frozen)
-            for s in shapes
+            make(s, "zeros", dtype="float64", name="squares", **frozen) for s in shapes
         ]
         # ... and what acting reads is derived from them, in the type it computes in.
-        self.shifts = [make(s[1:], "zeros", name="shift", **frozen) for s in shapes]
-        self.factors = [make(s[1:], "ones", name="factor", **frozen) for s in shapes]
+        self.shifts = [make(s, "zeros", name="shift", **frozen) for s in shapes]
+        self.factors = [make(s, "ones", name="factor", **frozen) for s in shapes]
         self.bound = make((), _no_bound, name="bound", **frozen)
 
     def call(self, observations):
@@ -76,10 +78,12 @@ class RunningNormalization(keras.layers.Layer):
             return tf.maximum(-bound, tf.minimum(bound, (leaf - shift) * factor))
 
         flat = [tf.convert_to_tensor(x) for x in keras.tree.flatten(observations)]
-        parts = zip(flat, self.shifts, self.factors, strict=True)
-        return keras.tree.pack_sequence_as(
-            observations, [normalize(*part) for part in parts]
-        )
+        statistics = zip(self.shifts, self.factors, strict=True)
+        normalized = [
+            normalize(leaf, *next(statistics)) if kept else leaf
+            for leaf, kept in zip(flat, self._kept, strict=True)
+        ]
+        return keras.tree.pack_sequence_as(observations, normalized)
 
     @property
     def acting_variables(self):
@@ -92,7 +96,8 @@ class RunningNormalization(keras.layers.Layer):
         new = tf.cast(tf.shape(flat[0])[0], tf.float64)
         old = tf.convert_to_tensor(self.count)
         total = old + new
-        for index, leaf in enumerate(flat):
+        kept = [leaf for leaf, kept in zip(flat, self._kept, strict=True) if kept]
+        for index, leaf in enumerate(kept):
             leaf = tf.cast(leaf, tf.float64)
             origin = tf.where(old > 0, self.origins[index], leaf[0])
             leaf -= origin

@@ -5,7 +5,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-OBSERVATIONS = "Box, and Dict or Tuple of Box, nested to any depth"
+OBSERVATIONS = (
+    "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these, nested to "
+    "any depth"
+)
+_OBSERVED = (
+    gym.spaces.Box,
+    gym.spaces.Discrete,
+    gym.spaces.MultiDiscrete,
+    gym.spaces.MultiBinary,
+)
 ACTIONS = (
     "Discrete, MultiDiscrete, MultiBinary, Box of a float or integer type, and Dict or "
     "Tuple of these, nested to any depth"
@@ -19,15 +28,30 @@ def check_observation_space(space):
         ValueError: with the unsupported part and the supported kinds.
     """
     _check_keys(space)
-    for part in keras.tree.flatten(nest(space)):
-        if not isinstance(part, gym.spaces.Box) or 0 in part.shape:
+    for part in _parts(space):
+        if not isinstance(part, _OBSERVED) or 0 in part.shape:
             raise ValueError(
                 f"Observation space {part!r} is not supported. "
-                f"Supported: {OBSERVATIONS}. Received: {space!r}. "
-                "Wrap the environment with gymnasium.wrappers.FlattenObservation "
-                "or TransformObservation."
+                f"Supported: {OBSERVATIONS}; nothing empty. Received: {space!r}. "
+                "Wrap the environment with gymnasium.wrappers.FlattenObservation, "
+                "FilterObservation or TransformObservation."
             )
+    named = keras.tree.flatten(names(nest(space)))
+    if len(set(named)) < len(named):
+        raise ValueError(
+            "The keys of an observation, joined by '_', become names of inputs, and no "
+            f"two may have the same. Received: {sorted(named)} from {space!r}. Rename "
+            "one with gymnasium.wrappers.TransformObservation."
+        )
     return space
+
+
+def _parts(space):
+    """The simple spaces inside, and the containers that hold nothing."""
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and len(space):
+        children = space.values() if isinstance(space, gym.spaces.Dict) else space
+        return [part for child in children for part in _parts(child)]
+    return [space]
 
 
 def _check_keys(space):
@@ -135,13 +159,28 @@ def structure(space, float_dtype):
 
     >>> structure(gym.spaces.Dict(speed=gym.spaces.Box(0, 1, (2,))), "float32")
     {'speed': TensorSpec(shape=(2,), dtype=tf.float32, name=None)}
+    >>> structure(gym.spaces.Discrete(3), "float32")
+    TensorSpec(shape=(), dtype=tf.int64, name=None)
     """
 
-    def leaf(box):
-        real = np.issubdtype(box.dtype, np.floating)
-        return tf.TensorSpec(box.shape, float_dtype if real else box.dtype)
+    def leaf(part):
+        real = np.issubdtype(part.dtype, np.floating)
+        return tf.TensorSpec(part.shape, float_dtype if real else part.dtype)
 
     return keras.tree.map_structure(leaf, nest(space))
+
+
+def real_shapes(structure):
+    """The shapes of a structure, batch axis first; an empty one for what is not real.
+
+    Example:
+
+    >>> real_shapes({"speed": tf.TensorSpec((2,)), "gear": tf.TensorSpec((), "int64")})
+    {'speed': (None, 2), 'gear': ()}
+    """
+    return keras.tree.map_structure(
+        lambda leaf: (None, *leaf.shape) if leaf.dtype.is_floating else (), structure
+    )
 
 
 def names(structure, path=()):
@@ -181,12 +220,17 @@ def to_config(space):
     Example:
 
     >>> to_config(gym.spaces.Discrete(3, start=1))
-    {'kind': 'Discrete', 'n': 3, 'start': 1}
+    {'kind': 'Discrete', 'n': 3, 'start': 1, 'dtype': 'int64'}
     """
     if space is None:
         return None
     if isinstance(space, gym.spaces.Discrete):
-        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+        return {
+            "kind": "Discrete",
+            "n": int(space.n),
+            "start": int(space.start),
+            "dtype": space.dtype.name,
+        }
     if isinstance(space, gym.spaces.MultiDiscrete):
         return {
             "kind": "MultiDiscrete",
@@ -222,7 +266,11 @@ def from_config(config):
         return config
     kind = config.get("kind")
     if kind == "Discrete":
-        return gym.spaces.Discrete(int(config["n"]), start=int(config["start"]))
+        # Files of version 0 do not say the type.
+        dtype = np.dtype(config.get("dtype", "int64"))
+        return gym.spaces.Discrete(
+            int(config["n"]), start=int(config["start"]), dtype=dtype
+        )
     if kind == "MultiDiscrete":
         nvec, start = np.asarray(config["nvec"]), np.asarray(config["start"])
         return gym.spaces.MultiDiscrete(nvec, np.dtype(config["dtype"]), start=start)
@@ -285,19 +333,36 @@ def examples(space, float_dtype, count, rng):
         The structure of the space, with an array `[count, …]` for each leaf.
     """
 
-    def draw(box):
-        shape = (count, *box.shape)
-        if np.issubdtype(box.dtype, np.floating):
-            values = np.clip(rng.standard_normal(shape), box.low, box.high)
-            return values.astype(float_dtype)
-        high = np.minimum(box.high.astype("float64") + 1, box.low + 256.0)
-        return np.floor(rng.uniform(box.low, high, shape)).astype(box.dtype)
+    def draw(part):
+        shape = (count, *part.shape)
+        if isinstance(part, gym.spaces.Box):
+            return _in_box(part, shape, float_dtype, rng)
+        if isinstance(part, gym.spaces.MultiBinary):
+            first, last = 0, 1
+        else:
+            sizes = part.n if isinstance(part, gym.spaces.Discrete) else part.nvec
+            first, last = part.start, part.start + (sizes - 1)
+        return rng.integers(first, last, shape, endpoint=True).astype(part.dtype)
 
     return keras.tree.map_structure(draw, nest(space))
 
 
+def _in_box(box, shape, float_dtype, rng):
+    if np.issubdtype(box.dtype, np.floating):
+        values = np.clip(rng.standard_normal(shape), box.low, box.high)
+        return values.astype(float_dtype)
+    high = np.minimum(box.high.astype("float64") + 1, box.low + 256.0)
+    return np.floor(rng.uniform(box.low, high, shape)).astype(box.dtype)
+
+
 def nest(space):
-    """The space as plain dicts and tuples, with its simple spaces as leaves."""
+    """The space as plain dicts and tuples, with its simple spaces as leaves.
+
+    Example:
+
+    >>> nest(gym.spaces.Dict(gear=gym.spaces.Discrete(5)))
+    {'gear': Discrete(5)}
+    """
     if isinstance(space, gym.spaces.Dict):
         return {key: nest(child) for key, child in space.items()}
     if isinstance(space, gym.spaces.Tuple):

@@ -10,6 +10,7 @@ import copy
 import math
 import numbers
 import warnings
+from collections.abc import Mapping
 
 import gymnasium as gym
 import keras
@@ -102,46 +103,112 @@ class _Reader:
 
     def __init__(self, space, float_dtype):
         self.structure = spaces.structure(space, float_dtype)
-        leaves = keras.tree.flatten(self.structure)
-        given = keras.tree.flatten(spaces.structure(space, "float64"))
-        self._expected = [
-            (tuple(leaf.shape), np.dtype(kind.dtype.name))
-            for leaf, kind in zip(leaves, given, strict=True)
-        ]
+        self._nest = spaces.nest(space)
+        leaves = keras.tree.flatten(self._nest)
+        self._leaves = [_leaf(leaf) for leaf in leaves]
         # The quick path of `Plain.step`: one array, already of the recorded type.
-        self.flat = len(leaves) == 1 and self.structure is leaves[0]
-        self.shape = tuple(leaves[0].shape) if self.flat else None
-        self.dtype = np.dtype(leaves[0].dtype.name)
+        self.flat = len(leaves) == 1 and self._nest is leaves[0]
+        self.dtype = np.dtype(keras.tree.flatten(self.structure)[0].dtype.name)
+        quick = self.flat and isinstance(space, gym.spaces.Box)
+        self.shape = space.shape if quick else None
 
     def __call__(self, slot, observation, rows):
-        parts = [observation] if self.flat else self._flatten(slot, observation)
-        for row, (shape, kind), part in zip(rows, self._expected, parts):
-            if not isinstance(part, (np.ndarray, np.generic)):
-                raise Fault(
-                    slot,
-                    f"the observation is a {type(part).__name__}. Expected: a NumPy "
-                    f"array of shape {shape}. Return "
-                    "np.asarray(observation, dtype=self.observation_space.dtype)",
-                )
-            if part.shape != shape:
-                raise Fault(
-                    slot,
-                    f"the observation has the shape {part.shape}. Expected: {shape}",
-                )
-            if part.dtype is not kind and not np.can_cast(part.dtype, kind, "same_kind"):
-                raise Fault(
-                    slot,
-                    f"the observation is of type {part.dtype}. Expected: {kind.name}",
-                )
-            row[slot] = part
+        if self.flat:
+            rows[0][slot] = self._leaves[0](slot, observation)
+            return
+        parts = []
+        self._flatten(slot, self._nest, observation, parts)
+        for row, leaf, part in zip(rows, self._leaves, parts):
+            row[slot] = leaf(slot, part)
 
-    def _flatten(self, slot, observation):
-        try:
-            keras.tree.assert_same_structure(self.structure, observation)
-        except (ValueError, TypeError) as error:
-            message = f"the observation does not nest as its space: {error}"
-            raise Fault(slot, message) from None
-        return keras.tree.flatten(observation)
+    def _flatten(self, slot, nest, observation, parts):
+        """Appends the arrays of an observation, in the order of `keras.tree.flatten`."""
+        if isinstance(nest, dict):
+            if not isinstance(observation, Mapping) or observation.keys() != nest.keys():
+                raise _misnested(slot, f"a dict with the keys {list(nest)}", observation)
+            for key in sorted(nest):
+                self._flatten(slot, nest[key], observation[key], parts)
+        elif isinstance(nest, tuple):
+            listed = isinstance(observation, (tuple, list))
+            if not listed or len(observation) != len(nest):
+                raise _misnested(slot, f"a tuple of {len(nest)} parts", observation)
+            for child, part in zip(nest, observation, strict=True):
+                self._flatten(slot, child, part, parts)
+        else:
+            parts.append(observation)
+
+
+def _misnested(slot, expected, observation):
+    received = type(observation).__name__
+    if isinstance(observation, Mapping):
+        received += f" with the keys {list(observation)}"
+    elif isinstance(observation, (tuple, list)):
+        received += f" of {len(observation)} parts"
+    return Fault(
+        slot,
+        f"the observation does not nest as its space. Expected: {expected}. "
+        f"Received: a {received}",
+    )
+
+
+def _leaf(space):
+    """A function from (slot, part of an observation) to the part, once it is checked."""
+    return (_choice if isinstance(space, gym.spaces.Discrete) else _array)(space)
+
+
+def _choice(space):
+    first, behind = int(space.start), int(space.start) + int(space.n)
+
+    def read(slot, part):
+        if part.__class__ is int and first <= part < behind:
+            return part
+        if isinstance(part, np.ndarray) and part.shape == ():
+            part = part[()]
+        if not isinstance(part, (int, np.integer, np.bool_)):
+            raise Fault(
+                slot,
+                f"the observation is a {type(part).__name__}. Expected: a whole number "
+                f"of {space!r}. Return int(observation)",
+            )
+        if not first <= part < behind:
+            raise Fault(slot, f"the observation {part} is none of {space!r}")
+        return part
+
+    return read
+
+
+def _array(space):
+    shape, real = space.shape, np.issubdtype(space.dtype, np.floating)
+    kind = np.dtype("float64") if real else space.dtype
+    bounds = None  # of a Box they are often wrong by a little
+    if isinstance(space, gym.spaces.MultiBinary):
+        bounds = 0, 1
+    elif isinstance(space, gym.spaces.MultiDiscrete):
+        bounds = space.start, space.start + (space.nvec - 1)
+
+    def read(slot, part):
+        if not isinstance(part, (np.ndarray, np.generic)):
+            raise Fault(
+                slot,
+                f"the observation is a {type(part).__name__}. Expected: a NumPy "
+                f"array of shape {shape}. Return "
+                "np.asarray(observation, dtype=self.observation_space.dtype)",
+            )
+        if part.shape != shape:
+            raise Fault(
+                slot,
+                f"the observation has the shape {part.shape}. Expected: {shape}",
+            )
+        if part.dtype is not kind and not np.can_cast(part.dtype, kind, "same_kind"):
+            raise Fault(
+                slot,
+                f"the observation is of type {part.dtype}. Expected: {kind.name}",
+            )
+        if bounds and not ((part >= bounds[0]) & (part <= bounds[1])).all():
+            raise Fault(slot, f"the observation {part.tolist()} is none of {space!r}")
+        return part
+
+    return read
 
 
 def _real(slot, reward):
