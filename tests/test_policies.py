@@ -9,7 +9,6 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import policies, seeding, spaces
-from tf_reinforce.collect import acting
 
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
 MultiDiscrete, MultiBinary = gym.spaces.MultiDiscrete, gym.spaces.MultiBinary
@@ -206,20 +205,20 @@ def test_litert_acts_as_keras_does_and_the_same_for_any_number_of_rows(space):
     rng = np.random.default_rng(3)
     flat = keras.tree.flatten(spaces.examples(space, "float32", 10, rng))
     noise = rng.random((10, 2), "float32")
-    act, outputs = made.rows(10), []
+    outputs = []
     for count in (1, 2, 3, 5):
         act = made.rows(count)
         raw = [
-            act([x[i : i + count] for x in flat], noise[i : i + count])[0]
+            act([x[i : i + count] for x in (*flat, noise)])[0][0]
             for i in range(0, 11 - count, count)
         ]
         outputs.append(np.concatenate(raw)[:9])
-    whole, _, _ = made.rows(10)(flat, noise)
+    (whole,), *_ = made.rows(10)([*flat, noise])
     for found in outputs:
         np.testing.assert_array_equal(found, whole[: len(found)])
     nested = keras.tree.pack_sequence_as(spaces.nest(space), flat)
-    keras_raw, *_ = acting.decide(agent, agent.head, nested, tf.constant(noise))
-    np.testing.assert_array_equal(whole, keras_raw)
+    by_keras = agent.head.sample(agent(nested), tf.constant(noise))
+    np.testing.assert_array_equal(whole, by_keras)
 
 
 @pytest.mark.parametrize("space", [SPACES[x] for x in ("choice", "gray", "nested")])

@@ -17,13 +17,6 @@ class Mutant(NamedTuple):
     test: str  # the pytest node below tests/ that must fail
 
 
-class NotOurs(NamedTuple):
-    """A known bug for which the package has no room yet."""
-
-    bug: str
-    reason: str
-
-
 DEFINITION = "test_estimator.py::test_the_gradient_is_its_definition"
 SOFTMAX = f"{DEFINITION}[None-Categorical-float64-1e-12]"
 NORMAL = f"{DEFINITION}[None-Gaussian-float64-1e-12]"
@@ -1091,21 +1084,28 @@ MASKS_ON_THE_WAY = [
         "[None-info/action_mask]",
     ),
     Mutant(
-        "mask_forgotten_while_learning",
-        "B24 the mask applied when acting and forgotten when learning",
-        "estimator.py",
-        "return self.head.masked(outputs, steps.pick(masks))",
-        "return outputs",
-        "test_masked_environments.py::"
-        "test_the_gradient_is_that_of_the_legal_choices_alone",
-    ),
-    Mutant(
         "illegal_record_accepted",
         "B24 a record whose actions were illegal is learned from",
         "heads/base.py",
         "inside & ~self.legal(actions, masks)",
         "inside & False",
         "test_masked_environments.py::test_a_record_and_an_agent_agree_about_masks",
+    ),
+    Mutant(
+        "state_kept_over_episodes",
+        "own: what was remembered of one episode is remembered in the next",
+        "collect/host.py",
+        "self.memory.begin(slot)",
+        "pass",
+        "test_memory.py::test_acting_step_by_step_is_the_whole_column[LSTM]",
+    ),
+    Mutant(
+        "state_not_handed_on",
+        "own: every action is taken from the first state",
+        "collect/host.py",
+        "for array, part in zip(memory, states):",
+        "for array, part in ():",
+        "test_memory.py::test_acting_step_by_step_is_the_whole_column[GRU]",
     ),
     Mutant(
         "dead_end_acted_on",
@@ -1380,8 +1380,6 @@ MUTANTS = [
     *RECURRENCE,
 ]
 
-NOT_OURS: list[NotOurs] = []
-
 
 def number(bug):
     """`"B7"` of `"B7 tanh …"`; `"own"` where the bug has none."""
@@ -1403,15 +1401,6 @@ def table():
         lines.append(
             f"| {number(mutant.bug)} | {words} | `{mutant.module}` | `{mutant.test}` |"
         )
-    return lines
-
-
-def table_of_absent():
-    """The bugs for which there is no room yet, in the same way."""
-    lines = ["| bug | why it has no room yet |", "|---|---|"]
-    for bug, reason in NOT_OURS:
-        words = bug.split(maxsplit=1)[1]
-        lines.append(f"| {number(bug)} {words} | {reason} |")
     return lines
 
 

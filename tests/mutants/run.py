@@ -143,7 +143,7 @@ def main():
     parser.add_argument("--table", action="store_true", help="the tables for the docs")
     options = parser.parse_args()
     if options.table:
-        print("\n".join([*catalogue.table(), "", *catalogue.table_of_absent()]))
+        print("\n".join(catalogue.table()))
         return 0
     mutants = [
         m for m in catalogue.MUTANTS if options.only is None or m.name in options.only
