@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_reinforce import decision as deciding
 from tf_reinforce import heads
 from tf_reinforce.collect import acting
 from tf_reinforce.heads import beta as beta_module
@@ -496,6 +497,19 @@ def test_beta_samples_follow_their_distribution_function(excess, dtype):
     assert far < 2.3 / math.sqrt(count)
 
 
+@pytest.mark.parametrize("excess", [(1e6, 1e6), (1e5, 2e6), (1e6, 1e-6), (1e-6, 1e-6)])
+def test_single_precision_accepts_the_attempts_that_double_precision_does(excess):
+    """The terms of the rule are (α + β) times as large as what they add up to."""
+    noise = np.random.default_rng(0).random((20_000, 31, 2), "float32")
+    single, double = (
+        beta_module.drawn(
+            *(np.full(20_000, x, dtype) for x in excess), tf.cast(noise, dtype)
+        ).numpy()
+        for dtype in ("float32", "float64")
+    )
+    assert np.mean(np.abs(single - double) > 1e-6) < 1e-3
+
+
 @pytest.mark.parametrize("excess", EXTREMES)
 def test_a_million_draws_are_inside_the_interval_and_can_be_scored(excess):
     """Beta(0.01, 0.01) of TFP draws 0 or 1 in float32, which have no log-density."""
@@ -576,16 +590,13 @@ def test_litert_acts_on_huge_outputs_as_keras_does(kind, greedy):
     scales = np.array([[-1e4], [-90.0], [-1.0], [0.0], [1.0], [90.0], [1e4], [2e7]], "f")
     kernel = np.array([[1.0, -1.0]], "f")[:, : head.outputs_size]
     noise = noise_of(head, 8).numpy()
-    made = acting.Acting(
-        lambda observations: tf.matmul(observations[0], kernel),
-        head,
-        [tf.TensorSpec((1,), tf.float32)],
-        "float32",
-        head.variables,
-        [scales],
-        noise,
-        greedy,
-    )
+
+    def step(observations, states):
+        return tf.matmul(observations, kernel), states
+
+    one = tf.TensorSpec((1,), tf.float32)
+    decision = deciding.Decision(step, head, one, "float32", head.variables)
+    made = acting.Acting(decision, [scales], [noise], greedy)
     assert made.engine == "litert"
-    raw, sent, finite = made.rows(8)([scales], noise)
+    (raw,), (sent,), _, finite = made.rows(8)([scales, noise])
     assert np.isfinite(raw).all() and (sent >= -1).all() and (sent <= 2).all() and finite

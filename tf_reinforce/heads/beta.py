@@ -95,9 +95,10 @@ def drawn(alpha, beta, noise):
         (α + β) [ln(p e^V + 1 - p) - p V] ≤ -ln(4 u (1 - u) w),    p = α / (α + β),
         λ² = (α + β - 2) / (2 α β - α - β).
 
-    This is Cheng's rule, written so that it is the same for either side and loses no
-    digits for α and β near one or large. An attempt is refused with a probability of at
-    most 1 - e / 4, all 31 with less than 5e-16; then the first is taken.
+    This is Cheng's rule, for the smaller of α and β in place of α (y then counts from
+    the other end), written so that it loses no digits for numbers near one or large. An
+    attempt is refused with a probability of at most 1 - e / 4, all 31 with less than
+    5e-16; then the first is taken.
 
     Args:
         alpha: `[...]` float above zero, α - 1.
@@ -116,16 +117,17 @@ def drawn(alpha, beta, noise):
     noise = tf.maximum(noise, np.finfo(noise.dtype.as_numpy_dtype).eps / 4)
     u, w = noise[..., 0], noise[..., 1]
     total, both = alpha + beta, 2.0 + alpha + beta
-    p = (1.0 + alpha) / both
+    p = (1.0 + tf.minimum(alpha, beta)) / both
+    rest = (1.0 + tf.maximum(alpha, beta)) / both
     spread = tf.sqrt(total / (total + 2.0 * alpha * beta))
     log_u, log_rest = tf.math.log(u), tf.math.log(1.0 - u)
     odds = spread * (log_u - log_rest)
-    growth = p * _expm1(odds)
-    cost = both * (_log1p(growth) - p * odds)
+    cost = both * (_log1p(p * _expm1(odds)) - p * odds)
     accepted = cost <= -(log_u + log_rest + tf.math.log(4.0 * w))
     first = tf.argmax(tf.cast(accepted, tf.int32), axis=-1)
     chosen = tf.one_hot(first, noise.shape[-2], dtype=noise.dtype)
-    shares = p * tf.exp(odds) / (1.0 + growth)
+    part = p * tf.exp(odds)
+    shares = tf.where(alpha <= beta, part, rest) / (part + rest)
     return _open(tf.reduce_sum(chosen * shares, axis=-1))
 
 
