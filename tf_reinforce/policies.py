@@ -1,5 +1,6 @@
 """Policy models: the default one, and what is asked of anybody's."""
 
+import itertools
 import warnings
 
 import gymnasium as gym
@@ -67,7 +68,8 @@ def default(space, hidden, outputs_size, seed):
     An image has two large axes (7 or more): `[H, W]`, `[H, W, C]`, `[C, H, W]` (also
     frames, as Gymnasium's FrameStackObservation stacks them) or `[S, H, W, C]`, frames of
     at most four channels. Of three axes, channels are the one beside two equal ones,
-    else the smaller of first and last.
+    else the smaller of first and last. Strides of two follow the first convolution until
+    fewer than six rows or columns are left.
 
     Args:
         space: An observation space.
@@ -87,10 +89,6 @@ def default(space, hidden, outputs_size, seed):
 
     >>> default(gym.spaces.Box(-1, 1, (4,)), (64, 64), 2, seed=0).count_params()
     4610
-
-    Reference:
-        Mnih et al. (2013), Playing Atari with deep reinforcement learning: the
-        convolutions of a large image. arXiv:1312.5602
     """
     rng = seeding.generator(seed, "weights")
 
@@ -175,7 +173,11 @@ def _image_axes(shape):
 
 
 def _convolved(space, x, axes, orthogonal):
-    """`[N, …]` of an image to `[N, H', W', F]`, by few and long strides."""
+    """`[N, …]` of an image to `[N, H', W', F]` with few weights.
+
+    Each decision hands the weights over anew, and images are seen one by one: the dense
+    layer on what is left would cost more than the convolutions.
+    """
     name, layers = x.name, keras.layers
     height, width = (space.shape[axis - 1] for axis in axes[:2])
     if axes != tuple(sorted(axes)):
@@ -185,11 +187,10 @@ def _convolved(space, x, axes, orthogonal):
     scale = 1.0 / max(float(space.high.max()), 1.0)
     x = layers.Rescaling(scale, name=f"{name}.scaled")(x)
     size = min(height, width)
-    large = size >= 36
-    convolutions = [(16, 8, 4), (32, 4, 2)] if large else [(16, 4, 2), (32, 3, 2)]
-    if size < 12:
-        convolutions = [(16, 3, 1)]
-    for i, (filters, kernel, stride) in enumerate(convolutions):
+    filters, kernel, stride = (
+        (16, 4, 4 if size >= 36 else 2) if size >= 12 else (16, 3, 1)
+    )
+    for i in itertools.count():
         x = layers.Conv2D(
             filters,
             kernel,
@@ -198,7 +199,9 @@ def _convolved(space, x, axes, orthogonal):
             kernel_initializer=orthogonal(np.sqrt(2.0)),
             name=f"{name}.conv_{i}",
         )(x)
-    return x
+        if min(x.shape[1:3]) < 6:
+            return x
+        filters, kernel, stride = 32, 3, 2
 
 
 def try_out(policy, structure, memory=None):

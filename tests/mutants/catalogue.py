@@ -1291,6 +1291,90 @@ STATE = [
     ),
 ]
 
+OBSERVATIONS = [
+    Mutant(
+        "one_hot_from_zero",
+        "B31 `Discrete(start=…)` ignored where an observation is made one-hot",
+        "policies.py",
+        "np.arange(n) + start for n, start",
+        "np.arange(n) for n, start",
+        "test_policies.py::test_a_choice_is_seen_one_hot_from_its_start[2]",
+    ),
+    Mutant(
+        "image_not_scaled",
+        "own: pixels from 0 to 255 enter the convolutions",
+        "policies.py",
+        "scale = 1.0 / max(float(space.high.max()), 1.0)",
+        "scale = 1.0",
+        "test_policies.py::test_an_image_is_scaled_before_the_convolutions",
+    ),
+    Mutant(
+        "frames_as_rows",
+        "own: stacked frames `[C, H, W]` taken for `[H, W, C]`",
+        "policies.py",
+        "axes = (1, 2, 3) if ends else (2, 3, 1)",
+        "axes = (1, 2, 3)",
+        "test_policies.py::test_the_channels_of_an_image_are_found",
+    ),
+    Mutant(
+        "bounds_of_the_type",
+        "own: whole numbers divided by bounds as wide as their type, all to zero",
+        "policies.py",
+        "known = (high - low < 1e7) & (high > low)",
+        "known = high > low",
+        "test_policies.py::test_whole_numbers_are_seen_from_their_bounds",
+    ),
+    Mutant(
+        "arrays_in_each_others_places",
+        "own: a policy with inputs of other names reads whatever comes first",
+        "policies.py",
+        'warnings.filterwarnings("error", ',
+        'warnings.filterwarnings("ignore", ',
+        "test_policies.py::"
+        "test_a_policy_that_would_read_arrays_in_each_others_places_is_refused",
+    ),
+    Mutant(
+        "whole_numbers_normalised",
+        "own: the normaliser moves choices and pixels",
+        "normalization.py",
+        "if not leaf.dtype.is_floating:",
+        "if False:",
+        "test_normalization.py::test_whole_numbers_pass_through[kept]",
+    ),
+    Mutant(
+        "statistics_of_images",
+        "own: the normaliser keeps float64 statistics of every pixel",
+        "spaces.py",
+        "(None, *leaf.shape) if leaf.dtype.is_floating else ()",
+        "(None, *leaf.shape)",
+        "test_observations.py::test_the_normaliser_touches_reals_alone",
+    ),
+    Mutant(
+        "choice_out_of_range",
+        "B30 an observed choice that its space does not have",
+        "collect/fleets.py",
+        "if not first <= part < behind:",
+        "if False:",
+        "test_observations.py::test_a_choice_outside_its_space_is_refused[6]",
+    ),
+    Mutant(
+        "choices_cut_to_eight_bits",
+        "B30 choice 256 recorded as 0",
+        "collect/fleets.py",
+        "if bounds and not (",
+        "if False and not (",
+        "test_observations.py::test_choices_and_flags_outside_their_space_are_refused",
+    ),
+    Mutant(
+        "keys_in_the_order_of_the_space",
+        "own: the arrays of a Dict recorded in each other's rows",
+        "collect/fleets.py",
+        "for key in sorted(nest):",
+        "for key in nest:",
+        "test_observations.py::test_nested_arrays_are_recorded_by_their_keys",
+    ),
+]
+
 WHOLE_SEQUENCE = "test_recurrence.py::test_single_steps_are_the_whole_sequence"
 
 RECURRENCE = [
@@ -1377,6 +1461,7 @@ MUTANTS = [
     *MASKS_ON_THE_WAY,
     *RANDOMNESS,
     *STATE,
+    *OBSERVATIONS,
     *RECURRENCE,
 ]
 
