@@ -112,7 +112,7 @@ def test_a_baseline_that_sees_no_return_of_its_own_changes_nothing(baseline, opt
             heads.Composite(
                 {
                     "a b": toy_heads.Tempered(2, dtype="float64"),
-                    "1": (heads.Bernoulli(1, dtype="float64"),),
+                    "1": (heads.Categorical(2, dtype="float64"),),
                 }
             ),
             None,
