@@ -652,7 +652,7 @@ DISTRIBUTIONS = [
         "test_the_environment_hears_its_own_names_of_all_choices[started]",
     ),
     Mutant(
-        "choice_out_of_range",
+        "one_choice_of_several_out_of_range",
         "B30 a choice that does not exist accepted",
         "heads/multi_categorical.py",
         "return (actions >= 0) & (actions < np.array(self.sizes))",
