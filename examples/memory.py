@@ -52,13 +52,19 @@ def policy(memory):
     return keras.Sequential([inputs, *layers, keras.layers.Dense(4)])
 
 
+def trained(memory, epochs, **kwargs):
+    """An agent that has learned for so many epochs of 32 episodes."""
+    keras.utils.set_random_seed(0)
+    # An answer changes no later reward: gamma=0 gives it the credit for its own
+    # alone. What to remember is learned through the network, not through returns.
+    agent = tfr.Reinforce(policy(memory), gamma=0.0, entropy_coef=0.05)
+    agent.compile(keras.optimizers.Adam(1e-2))
+    agent.fit(Recall, epochs=epochs, episodes_per_epoch=32, **kwargs)
+    return agent
+
+
 if __name__ == "__main__":
     epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     for memory in (False, True):
-        keras.utils.set_random_seed(0)
-        # An answer changes no later reward: gamma=0 gives it the credit for its own
-        # alone. What to remember is learned through the network, not through returns.
-        agent = tfr.Reinforce(policy(memory), gamma=0.0, entropy_coef=0.05)
-        agent.compile(keras.optimizers.Adam(1e-2))
-        agent.fit(Recall, epochs=epochs, episodes_per_epoch=32)
+        agent = trained(memory, epochs)
         print(f"memory: {memory}:", agent.evaluate(Recall, episodes=1000))

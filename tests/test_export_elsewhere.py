@@ -1,5 +1,6 @@
 """The export in a virtual environment that has only TensorFlow."""
 
+import pathlib
 import subprocess
 import sys
 import venv
@@ -9,6 +10,7 @@ import pytest
 
 import tf_reinforce as tfr
 
+EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 READER = """
 import sys
 import numpy as np
@@ -28,6 +30,26 @@ np.savez(
     raw_action=drawn["raw_action"],
     log_prob=scored,
 )
+"""
+
+REMEMBERS = """
+import sys
+import numpy as np
+import tensorflow as tf
+
+folder, data = sys.argv[1:]
+policy = tf.saved_model.load(folder)
+columns = np.load(data)["observations"]
+state = policy.initial_state(tf.constant(columns.shape[1]))
+actions = []
+for observations in columns:
+    answer = policy.act(tf.constant(observations), state)
+    actions.append(answer["action"])
+    state = {name: answer[name] for name in state}
+np.savez(data.replace("given", "answer"), actions=np.stack(actions))
+"""
+
+ALONE = """
 for name in ("tensorflow_probability", "tf_reinforce", "gymnasium"):
     try:
         __import__(name)
@@ -35,6 +57,15 @@ for name in ("tensorflow_probability", "tf_reinforce", "gymnasium"):
         continue
     raise SystemExit(f"{name} is here: this proves nothing")
 """
+
+
+def read(python, reader, folder, **given):
+    """What the reader makes of the export and the arrays, far from our code."""
+    np.savez(folder / "given.npz", **given)
+    (folder / "reader.py").write_text(reader + ALONE)
+    command = [python, folder / "reader.py", folder / "policy", folder / "given.npz"]
+    subprocess.run(command, check=True)
+    return np.load(folder / "answer.npz")
 
 
 @pytest.mark.slow
@@ -49,18 +80,7 @@ def test_actions_samples_and_log_probabilities_are_the_same(
     size = agent.observation_space.shape
     rng = np.random.default_rng(0)
     observations = rng.standard_normal((1000, *size)).astype("float32")
-    np.savez(tmp_path / "given.npz", observations=observations)
-    (tmp_path / "reader.py").write_text(READER)
-    subprocess.run(
-        [
-            tensorflow_only,
-            tmp_path / "reader.py",
-            tmp_path / "policy",
-            tmp_path / "given.npz",
-        ],
-        check=True,
-    )
-    answer = np.load(tmp_path / "answer.npz")
+    answer = read(tensorflow_only, READER, tmp_path, observations=observations)
     np.testing.assert_array_equal(
         answer["greedy"], agent.act(observations, deterministic=True)
     )
@@ -69,6 +89,32 @@ def test_actions_samples_and_log_probabilities_are_the_same(
     np.testing.assert_allclose(
         answer["log_prob"], distribution.log_prob(answer["raw_action"]), rtol=1e-6
     )
+
+
+@pytest.mark.slow
+def test_what_was_seen_twenty_steps_ago_is_remembered(tensorflow_only, tmp_path):
+    """A memoryless policy stays at chance, a recurrent one solves it, here and there."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import memory
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    for remembers in (False, True):
+        agent = memory.trained(remembers, epochs=200, verbose=0)
+        found = agent.evaluate(memory.Recall, episodes=2_000)["episode_return"]
+        if not remembers:
+            spread = np.sqrt(0.25 * 0.75 / 2_000)
+            assert abs(found - 0.25) < 6 * spread
+    assert found >= 0.99
+    agent.export(tmp_path / "policy")
+    with tfr.collect.open_fleet(memory.Recall, 8) as fleet:
+        address = "evaluation", 0, 0
+        played = agent._player.collect(
+            fleet, *address, episodes=100, steps=None, greedy=True
+        ).episodes
+    columns = played.observations[:-1]
+    answer = read(tensorflow_only, REMEMBERS, tmp_path, observations=columns)
+    np.testing.assert_array_equal(answer["actions"], played.actions)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,9 @@
 """The policy as a SavedModel that needs none of our code."""
 
 import contextlib
+import functools
 import io
+import re
 
 import keras
 import tensorflow as tf
@@ -44,11 +46,11 @@ def endpoints(decision, action_dtypes):
     }
     if decision.memory is not None:
         signatures["initial_state"] = [tf.TensorSpec((), tf.int32)]
+    # Partials of their own, lest TensorFlow take each policy for a retracing.
+    functions = {name: functools.partial(getattr(endpoints, name)) for name in signatures}
     return {
-        name: tf.function(
-            getattr(endpoints, name), input_signature=signature, autograph=False
-        )
-        for name, signature in signatures.items()
+        name: tf.function(function, input_signature=signatures[name], autograph=False)
+        for name, function in functions.items()
     }
 
 
@@ -108,8 +110,32 @@ def _specs(structure, *path):
     return keras.tree.map_structure(
         lambda leaf, name: tf.TensorSpec((None, *leaf.shape), leaf.dtype, name),
         structure,
-        spaces.names(structure, path),
+        names(structure, *path),
     )
+
+
+def names(structure, *path):
+    """The name of each part in a signature: letters, digits, `_` and `.`.
+
+    Raises:
+        ValueError: when two parts get the same name.
+
+    Example:
+
+    >>> names({"a b": 1, "c": (2, 3)}, "action")
+    {'a b': 'action_a_b', 'c': ('action_c_0', 'action_c_1')}
+    """
+    found = keras.tree.map_structure(
+        lambda name: re.sub("[^A-Za-z0-9_.]", "_", name), spaces.names(structure, path)
+    )
+    flat = keras.tree.flatten(found)
+    if len(set(flat)) < len(flat):
+        raise ValueError(
+            "In a signature every part needs a name of its own, of letters, digits, '_' "
+            f"and '.'. Received: {flat}. Rename a key of the space with "
+            "gymnasium.wrappers.TransformObservation or TransformAction."
+        )
+    return found
 
 
 def by_name(name, structure):
@@ -120,8 +146,8 @@ def by_name(name, structure):
     >>> by_name("action", {"arm": 1, "legs": (2, 3)})
     {'action_arm': 1, 'action_legs_0': 2, 'action_legs_1': 3}
     """
-    names = keras.tree.flatten(spaces.names(structure, (name,)))
-    return dict(zip(names, keras.tree.flatten(structure), strict=True))
+    flat = keras.tree.flatten(names(structure, name))
+    return dict(zip(flat, keras.tree.flatten(structure), strict=True))
 
 
 def named(states):

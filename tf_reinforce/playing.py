@@ -68,7 +68,7 @@ class Player:
 
     def answer(self, results):
         """The actions among results, nested; with the next state where there is one."""
-        names = spaces.names(self._sent, ("action",))
+        names = export.names(self._sent, "action")
         actions = keras.tree.map_structure(lambda name: results[name].numpy(), names)
         state = export.named([None] * len(self.decision.state))
         return (actions, {name: results[name] for name in state}) if state else actions
@@ -102,7 +102,7 @@ class Player:
         observed = spaces.examples(observation_space, decision.dtype, _EXAMPLES, rng)
         inputs = keras.tree.flatten(observed)
         if decision.masks is not None:
-            inputs.append(np.ones((_EXAMPLES, decision.mask_size), "int8"))
+            inputs.append(np.tile(decision.head.read_mask(None), (_EXAMPLES, 1)))
         # States that all differ: zeros would hide that two of them were exchanged.
         inputs += [
             rng.uniform(-1, 1, state.shape).astype(state.dtype.as_numpy_dtype)

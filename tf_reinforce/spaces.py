@@ -196,7 +196,9 @@ def names(structure, path=()):
         return {key: names(child, (*path, key)) for key, child in structure.items()}
     if isinstance(structure, tuple):
         return tuple(names(child, (*path, i)) for i, child in enumerate(structure))
-    return "_".join(map(str, path)) or "observation"
+    if not path or isinstance(path[0], int):
+        path = ("observation", *path)
+    return "_".join(map(str, path))
 
 
 def of_shapes(shapes, float_dtype):

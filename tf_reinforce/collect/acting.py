@@ -6,6 +6,7 @@ What LiteRT cannot run, or runs differently, is left to a compiled TensorFlow fu
 """
 
 import contextlib
+import functools
 import logging
 
 import keras
@@ -88,7 +89,8 @@ class Acting:
         self.conversions = 0
         self._variables = decision.variables
         program = self._program = _Program(decision, greedy)
-        compiled = tf.function(program.__call__, autograph=False)
+        # A partial of its own, lest TensorFlow take each program for a retracing.
+        compiled = tf.function(functools.partial(program), autograph=False)
         self._compiled = compiled.get_concrete_function(program.inputs, program.noise)
         self._rows = {}
         self.engine = "litert"
