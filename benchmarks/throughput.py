@@ -1,6 +1,6 @@
 """How near training comes to the speed of stepping alone.
 
-    python benchmarks/throughput.py [--repeats 7] [--env CartPole-v1]
+    python benchmarks/throughput.py [--repeats 7] [--env CartPole-v1] [--steps 100000]
 
 Three loops over the same episodes, interleaved, after everything is traced and
 converted, in a process of its own for each number of environments:
@@ -9,8 +9,8 @@ converted, in a process of its own for each number of environments:
   and `step` with the seeds and actions of the training below, written down beforehand;
 * recording: our collector with these actions instead of a policy; every answer checked
   and recorded;
-* training: `fit` from the same first weights for 100,000 steps, from the first short
-  episodes to the long ones; acting, recording, returns, baseline, gradient and
+* training: `fit` from the same first weights for `--steps` steps, from the first
+  episodes, often short, to the last; acting, recording, returns, baseline, gradient and
   callbacks included.
 
 The training is the same to the bit in every round, so the three do the same work in the
@@ -34,14 +34,13 @@ import tf_reinforce as tfr
 from tf_reinforce import seeding
 from tf_reinforce.collect import fleets, host
 
-STEPS = 100_000
-
 
 class Setting:
     """One number of environments: an agent, its first state, and what it will do."""
 
-    def __init__(self, env, num_envs, episodes):
+    def __init__(self, env, steps, num_envs, episodes):
         self.env, self.num_envs, self.episodes = env, num_envs, episodes
+        self.budget = steps
         self.agent = tfr.Reinforce.for_env(env, seed=0)
         self.agent.collect(env, 1)
         self._record()
@@ -59,7 +58,7 @@ class Setting:
         agent._build_optimizer()
         self.first = [v.numpy() for v in self._state()]
         with fleets.open_fleet(self.env, self.num_envs) as fleet:
-            while agent.env_steps < STEPS:
+            while agent.env_steps < self.budget:
                 rows = agent._player.programs[False].rows(self.num_envs)
                 answers = []
 
@@ -136,7 +135,7 @@ class Setting:
         began = time.perf_counter()
         self.agent.fit(
             self.env,
-            steps=STEPS,
+            steps=self.budget,
             episodes_per_epoch=self.episodes,
             num_envs=self.num_envs,
             verbose=0,
@@ -146,9 +145,9 @@ class Setting:
         return self.steps / seconds
 
 
-def measure(env, num_envs, episodes, repeats):
+def measure(env, steps, num_envs, episodes, repeats):
     """One line of the table."""
-    setting = Setting(env, num_envs, episodes)
+    setting = Setting(env, steps, num_envs, episodes)
     setting.training()  # traced now
     gc.freeze()  # what was written down is large, and no garbage
     measured = [
@@ -170,10 +169,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--size", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.size:
-        measure(arguments.env, *arguments.size, arguments.repeats)
+        measure(arguments.env, arguments.steps, *arguments.size, arguments.repeats)
         return
     print(
         f"{arguments.env}, median of {arguments.repeats} interleaved rounds, load "

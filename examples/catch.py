@@ -13,11 +13,11 @@ import numpy as np
 
 import tf_reinforce as tfr
 
-CELL, CELLS = 6, 14  # 14 cells of 6 pixels along each side
+CELL, CELLS = 12, 7  # 7 cells of 12 pixels along each side
 
 
 class Catch(gym.Env):
-    """The ball falls one cell per step; the paddle, three cells wide, moves by one."""
+    """The ball falls one cell per step; the paddle, one cell wide, moves by one."""
 
     observation_space = gym.spaces.Box(0, 255, (84, 84, 1), np.uint8)
     action_space = gym.spaces.Discrete(3, start=-1)  # left, stay, right
@@ -25,25 +25,27 @@ class Catch(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.ball = [0, int(self.np_random.integers(CELLS))]
-        self.paddle = int(self.np_random.integers(1, CELLS - 1))
+        self.paddle = int(self.np_random.integers(CELLS))
         return self._picture(), {}
 
     def step(self, action):
-        self.paddle = min(max(self.paddle + int(action), 1), CELLS - 2)
+        self.paddle = min(max(self.paddle + int(action), 0), CELLS - 1)
         self.ball[0] += 1
         landed = self.ball[0] == CELLS - 1
-        caught = abs(self.ball[1] - self.paddle) <= 1
+        caught = self.ball[1] == self.paddle
         reward = (1.0 if caught else -1.0) if landed else 0.0
         return self._picture(), reward, landed, False, {"is_success": caught}
 
     def _picture(self):
         picture = np.zeros((84, 84, 1), np.uint8)
         row, column = (CELL * cell for cell in self.ball)
-        left = CELL * (self.paddle - 1)
-        picture[-CELL:, left : left + 3 * CELL] = 128
+        left = CELL * self.paddle
+        picture[-CELL:, left : left + CELL] = 128
         picture[row : row + CELL, column : column + CELL] = 255
         return picture
 
+
+gym.register("Catch-v0", Catch)  # also: tf-reinforce train catch:Catch-v0
 
 if __name__ == "__main__":
     agent = tfr.Reinforce.for_env(Catch, hidden=(64,), learning_rate=1e-3)
