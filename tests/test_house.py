@@ -33,7 +33,7 @@ FLOORS = [
     ("export", "evaluation"),
     ("training", "playing"),
     ("agent",),
-    ("runs", "testing"),
+    ("presets", "runs", "testing"),
     ("cli",),
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -67,7 +67,7 @@ def arrows(path):
 
 
 INSIDE = [path for path in MODULES if path.stem not in ("__init__", "__main__")] + [
-    PACKAGE / "heads" / "__init__.py"
+    PACKAGE / room / "__init__.py" for room in ("heads", "presets")
 ]
 
 

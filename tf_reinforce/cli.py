@@ -12,6 +12,32 @@ from tf_reinforce import version
 
 INTERRUPTED = 130
 
+# What a training takes where neither a preset nor an option says.
+DEFAULTS = {
+    "gamma": 0.99,
+    "learning_rate": 1e-2,
+    "hidden": [64, 64],
+    "baseline": "leave_one_out",
+    "entropy_coef": 0.0,
+    "normalize_observations": False,
+}
+
+# Options of the command line, and the settings they override.
+AGENT = {name: name for name in (*DEFAULTS, "head")}
+FIT = {
+    name: name
+    for name in (
+        "epochs",
+        "steps",
+        "episodes_per_epoch",
+        "steps_per_epoch",
+        "num_envs",
+        "max_episode_steps",
+    )
+}
+EVALUATION = {"target_return": "target", "max_episode_steps": "max_episode_steps"}
+ALIKE = (("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch"))
+
 
 def main(arguments=None):
     """Runs one verb; returns the exit code.
@@ -57,33 +83,25 @@ def _exit_code(error):
 
 def train(options):
     from tf_reinforce import agent as agents
-    from tf_reinforce import runs, seeding
+    from tf_reinforce import presets, runs, seeding
 
-    seed = seeding.check_seed(options.seed)
-    target = options.target_return
-    if target is None:
-        target = runs.target_of(options.env)
-    chosen = dict(
-        gamma=options.gamma,
-        learning_rate=options.learning_rate,
-        hidden=tuple(options.hidden),
-        baseline=None if options.baseline == "none" else options.baseline,
-        entropy_coef=options.entropy_coef,
-        normalize_observations=options.normalize_observations,
+    env, seed = options.env, seeding.check_seed(options.seed)
+    settings = _settings(
+        options, presets.read(options.preset) if options.preset else None
     )
-    names = (
-        "epochs",
-        "steps",
-        "episodes_per_epoch",
-        "steps_per_epoch",
-        "num_envs",
-        "max_episode_steps",
-    )
-    fit = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
-    directory = runs.new_directory(options.run_dir, options.env, seed)
+    threshold = runs.target_of(env, settings["env_kwargs"])
+    target = settings["evaluation"].get("target", threshold)
+    learner, listening = presets.build(env, seed, settings)
+    directory = runs.new_directory(options.run_dir, env, seed)
     try:
         result = runs.train(
-            options.env, directory, agent=chosen, fit=fit, target=target, seed=seed
+            learner,
+            env,
+            directory,
+            settings,
+            target=target,
+            seed=seed,
+            listening=listening,
         )
     except Exception:
         runs.remove_unbegun(directory)
@@ -93,7 +111,55 @@ def train(options):
         folder = options.export or directory / "policy"
         agents.load(runs.agent_file(directory)).export(folder)
         print(f"exported to {folder}")
+    if options.preset and not result["interrupted"]:
+        chance = runs.random_return(env, settings, seed)
+        print(_verdict(env, result["evaluation"], chance, target, threshold))
     return INTERRUPTED if result["interrupted"] else 0
+
+
+def _settings(options, preset):
+    """What to train: the defaults, over them the preset, over it the options given."""
+    if preset is not None and preset["env"] != options.env:
+        raise ValueError(
+            f"The preset {options.preset} is for another environment. "
+            f"Expected: {preset['env']}. Received: {options.env}"
+        )
+    settings = preset or {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {}}
+    agent, fit, evaluation = (
+        _given(options, names) for names in (AGENT, FIT, EVALUATION)
+    )
+    alike = [pair for pair in ALIKE if fit.keys() & set(pair)]
+    kept = {
+        name: value
+        for name, value in settings["fit"].items()
+        if not any(name in pair for pair in alike)
+    }
+    return {
+        "preset": options.preset,
+        "env_kwargs": settings["env_kwargs"],
+        "agent": {**DEFAULTS, **settings["agent"], **agent},
+        "fit": {"num_envs": 8, **kept, **fit},
+        "evaluation": {**settings["evaluation"], **evaluation},
+    }
+
+
+def _given(options, names):
+    """Of the options, those given: by the names that the library has for them."""
+    given = {ours: getattr(options, name) for name, ours in names.items()}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _verdict(env, figures, chance, target, threshold):
+    """One line: what was learned, what chance does, and what was asked for."""
+    mean = figures["episode_return"]
+    line = (
+        f"{env}: mean return {mean:.4g} over {figures['episodes']:.0f} episodes, "
+        f"of a random policy {chance:.4g}"
+    )
+    if target is None:
+        return line
+    kind = "threshold" if target == threshold else "target"
+    return f"{line}, {kind} {target:g} {'reached' if mean >= target else 'missed'}"
 
 
 def _summary(options, directory, target, result):
@@ -121,7 +187,7 @@ def evaluate(options):
     from tf_reinforce import runs
 
     agent = agents.load(runs.agent_file(options.run))
-    env, limit = runs.environment_of(options.run)
+    env, where = runs.environment_of(options.run)
     env = options.env or env
     if env is None:
         raise ValueError(
@@ -134,7 +200,8 @@ def evaluate(options):
         deterministic=not options.stochastic,
         seed=options.seed,
         num_envs=options.num_envs,
-        max_episode_steps=options.max_episode_steps or limit,
+        env_kwargs=where["env_kwargs"],
+        max_episode_steps=options.max_episode_steps or where["max_episode_steps"],
     )
     print(json.dumps(figures, indent=2))
     return 0
@@ -219,18 +286,20 @@ def _train_parser(verbs):
     verb.set_defaults(verb=train)
     add = verb.add_argument
     add("env", metavar="ENV", help="environment id, also module:Id-v0")
+    add("--preset", metavar="NAME", help="settings to start from; or FILE.toml")
     add("--epochs", type=int, help="updates to make")
     add("--steps", type=int, help="environment steps to learn from, instead")
     add("--episodes-per-epoch", type=int, help="episodes per update (16)")
     add("--steps-per-epoch", type=int, help="steps per update, instead")
-    add("--num-envs", type=int, default=8, help="environments side by side")
+    add("--num-envs", type=int, help="environments side by side (8)")
     add("--seed", type=int, default=0)
-    add("--learning-rate", type=float, default=1e-2)
-    add("--gamma", type=float, default=0.99)
-    add("--hidden", type=int, nargs="*", default=[64, 64], help="hidden layer sizes")
-    add("--baseline", choices=("leave_one_out", "mean", "none"), default="leave_one_out")
-    add("--entropy-coef", type=float, default=0.0)
-    add("--normalize-observations", action="store_true")
+    add("--learning-rate", type=float, help="of Adam (0.01)")
+    add("--gamma", type=float, help="the discount (0.99)")
+    add("--hidden", type=int, nargs="*", help="hidden layer sizes (64 64)")
+    add("--head", metavar="NAME", help="for a Box: Gaussian, ClippedGaussian, …")
+    add("--baseline", choices=("leave_one_out", "mean", "none"), help="(leave_one_out)")
+    add("--entropy-coef", type=float, help="share of the entropy bonus (0)")
+    add("--normalize-observations", action=argparse.BooleanOptionalAction)
     add("--max-episode-steps", type=int, help="a time limit of your own")
     add("--target-return", type=float, help="the environment's own threshold if left out")
     add("--run-dir", metavar="DIR", help="folder of this run (runs/ENV/DATE_seedN)")

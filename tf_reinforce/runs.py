@@ -1,5 +1,6 @@
 """Run directories: one folder with everything about one training."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -11,10 +12,11 @@ import signal
 import sys
 import time
 
+import gymnasium as gym
 import keras
 
 from tf_reinforce import agent as agents
-from tf_reinforce import callbacks, checkpoints, seeding
+from tf_reinforce import callbacks, checkpoints, masks, seeding
 from tf_reinforce.collect import fleets
 
 MOST_UPDATES = 300  # where neither a budget nor a target ends the training
@@ -25,27 +27,28 @@ EVERY = 10  # updates from one evaluation to the next, at the most
 class Judge(keras.callbacks.Callback):
     """Evaluates now and then, keeps the best agent, and stops at a target.
 
-    An evaluation is due after every tenth update, and whenever the episodes of the
-    update reach the target. It adds `val_episode_return` to the logs, NaN where none
-    was due; its episodes are fresh ones each time.
+    An evaluation is due after every so many updates and, where one could stop the
+    training, whenever the episodes of the update reach the target. It adds
+    `val_episode_return` to the logs, NaN where none was due; its episodes are fresh
+    ones each time.
 
     Args:
         env: Whatever `evaluate` takes.
         options: Dict of keywords for `evaluate`.
         seed: Int, the master seed.
         path: Path of the file for the best agent.
-        target: Float, or `None` for none.
-        stop: Bool. True stops when an evaluation reaches the target.
+        every: Int, updates from one evaluation to the next.
+        target: Float that stops the training when an evaluation reaches it, or `None`.
     """
 
-    def __init__(self, env, options, seed, path, target, *, stop):
+    def __init__(self, env, options, seed, path, *, every, target):
         super().__init__()
         self.env = env
         self.options = options
         self.seed = seed
         self.path = path
+        self.every = every
         self.target = target
-        self.stop = stop
         self.best = -math.inf
         self.judged = None  # the update that was evaluated last
         self.evaluations = 0
@@ -53,22 +56,20 @@ class Judge(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         logs["val_episode_return"] = math.nan
         reached = self.target is not None and logs["episode_return"] >= self.target
-        if reached or (epoch + 1) % EVERY == 0:
+        if reached or (epoch + 1) % self.every == 0:
             self.judge(logs)
 
     def judge(self, logs):
         """Evaluates the agent as it is, and saves it if it is the best so far."""
         self.judged = self.model.updates
         rng = seeding.generator(self.seed, "validation/environment", self.judged)
-        figures = self.model.evaluate(
-            self.env, EPISODES, seed=rng.integers(2**31), **self.options
-        )
+        figures = self.model.evaluate(self.env, seed=rng.integers(2**31), **self.options)
         value = logs["val_episode_return"] = figures["episode_return"]
         self.evaluations += 1
         if value > self.best:
             self.best = value
             self.model.save(self.path)
-        if self.stop and self.target is not None and value >= self.target:
+        if self.target is not None and value >= self.target:
             self.model.stop_training = True
 
 
@@ -105,56 +106,51 @@ def remove_unbegun(directory):
         directory.rmdir()
 
 
-def target_of(env):
+def target_of(env, env_kwargs=None):
     """The environment's own reward threshold, or `None`."""
-    with fleets.open_fleet(env, 1) as fleet:
+    with fleets.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
         return fleet.spec.reward_threshold if fleet.spec is not None else None
 
 
-def train(env, directory, *, agent, fit, target, seed, verbose=True):
+def train(learner, env, directory, settings, *, target, seed, listening=(), verbose=True):
     """Trains, evaluates and keeps an agent in a run directory.
 
     Args:
+        learner: `Reinforce`, compiled.
         env: Environment id.
         directory: `pathlib.Path` of an empty folder.
-        agent: Dict of keywords for `Reinforce.for_env`.
-        fit: Dict of keywords for `Reinforce.fit`: the budget and what to collect.
+        settings: Dict, kept in `config.json`. Of its tables, `fit` are keywords for
+            `Reinforce.fit`, the budget and what to collect; for `evaluation` and
+            `env_kwargs` see `evaluation_options`.
         target: Float or `None`; without a budget the training ends there.
         seed: Int.
+        listening: List of further callbacks.
         verbose: Bool. True shows a progress line.
 
     Returns:
         Dict: `evaluation` of the best agent on episodes it was not chosen on,
         `updates`, `env_steps`, `seconds` of training, `evaluations`, `interrupted`.
     """
+    fit = settings["fit"]
     limitless = fit.get("epochs") is None and fit.get("steps") is None
     if limitless:
         fit = {**fit, "epochs": MOST_UPDATES}
-    config = dict(env=env, seed=seed, target_return=target, agent=agent, fit=fit)
+    config = {"env": env, "seed": seed, "target_return": target, **settings, "fit": fit}
     write_json(directory / "config.json", config)
     write_json(directory / "versions.json", versions())
-    learner = agents.Reinforce.for_env(env, seed=seed, **agent)
-    options = {
-        name: fit[name] for name in ("num_envs", "max_episode_steps") if name in fit
-    }
-    path = directory / "agent.keras"
-    judge = Judge(env, options, seed, path, target, stop=limitless)
-    log = keras.callbacks.CSVLogger(os.fspath(directory / "log.csv"))
-    listening = [
-        judge,
-        log,
-        callbacks.EpisodeLogger(directory / "episodes.csv"),
-    ]
-    if verbose:
-        listening.append(callbacks.ProgressLine())
-    began = time.perf_counter()
-    try:
-        with _finishing_the_update(learner) as interrupted:
-            learner.fit(env, seed=seed, callbacks=listening, verbose=0, **fit)
-    finally:
-        if log.csv_file is not None:
-            log.csv_file.close()  # Keras closes it only where nothing failed
-    seconds = time.perf_counter() - began
+    options, path = evaluation_options(settings), directory / "agent.keras"
+    judge = Judge(
+        env,
+        options,
+        seed,
+        path,
+        every=settings["evaluation"].get("every", EVERY),
+        target=target if limitless else None,
+    )
+    fit = {**fit, "env_kwargs": settings["env_kwargs"], "seed": seed}
+    seconds, interrupted = _learn(
+        learner, env, directory, [judge, *listening], verbose, **fit
+    )
     if not interrupted and judge.judged != learner.updates:
         judge.judge({})
     if not path.exists():
@@ -164,14 +160,89 @@ def train(env, directory, *, agent, fit, target, seed, verbose=True):
         "env_steps": learner.env_steps,
         "seconds": seconds,
         "evaluations": judge.evaluations,
-        "interrupted": bool(interrupted),
+        "interrupted": interrupted,
         "evaluation": None,
     }
     if not interrupted:
-        best = agents.load(path)
-        result["evaluation"] = best.evaluate(env, EPISODES, seed=seed, **options)
+        result["evaluation"] = agents.load(path).evaluate(env, seed=seed, **options)
         write_json(directory / "evaluation.json", result["evaluation"])
     return result
+
+
+def _learn(learner, env, directory, listening, verbose, **fit):
+    """Fits, with the logs of a run. How long it took, and whether Ctrl-C came."""
+    log = keras.callbacks.CSVLogger(os.fspath(directory / "log.csv"))
+    listening = [
+        *listening,
+        log,
+        callbacks.EpisodeLogger(directory / "episodes.csv"),
+    ]
+    if verbose:
+        listening.append(callbacks.ProgressLine())
+    began = time.perf_counter()
+    try:
+        with _finishing_the_update(learner) as interrupted:
+            learner.fit(env, callbacks=listening, verbose=0, **fit)
+    finally:
+        if log.csv_file is not None:
+            log.csv_file.close()  # Keras closes it only where nothing failed
+    return time.perf_counter() - began, bool(interrupted)
+
+
+def evaluation_options(settings):
+    """Keywords for `Reinforce.evaluate`, as the settings of a run say.
+
+    Args:
+        settings: Dict. `env_kwargs` for the environment's constructor; in the table
+            `evaluation`, where they are not the usual ones, `episodes`,
+            `deterministic` and `max_episode_steps`; in `fit`, `num_envs`.
+    """
+    chosen = settings["evaluation"]
+    return {
+        "episodes": chosen.get("episodes", EPISODES),
+        "deterministic": chosen.get("deterministic", True),
+        "max_episode_steps": chosen.get("max_episode_steps"),
+        "num_envs": settings["fit"].get("num_envs", 8),
+        "env_kwargs": settings["env_kwargs"],
+    }
+
+
+def random_return(env, settings, seed):
+    """The mean return of a random policy on the episodes of a run's evaluation.
+
+    Actions are drawn by `gymnasium.Space.sample`, from the legal ones where the
+    settings of the agent name an `action_mask`.
+
+    Args:
+        env: Environment id.
+        settings: As for `train`.
+        seed: Int; an episode begins as the evaluation's of that seed does.
+    """
+    options = evaluation_options(settings)
+    world = gym.make(
+        env,
+        max_episode_steps=options["max_episode_steps"],
+        disable_env_checker=True,
+        **options["env_kwargs"],
+    )
+    where = settings["agent"].get("action_mask")
+    find = masks.Source(where).find if where else lambda *answer: None
+    limit = world.spec.max_episode_steps or fleets.DEFAULT_LIMIT
+    rng = seeding.generator(seed, "evaluation/action")
+    world.action_space.seed(int(rng.integers(2**31)))
+    starts = seeding.EpisodeSeeds(seed, "evaluation", update=0)
+    total = 0.0
+    with contextlib.closing(world):
+        for episode in range(options["episodes"]):
+            observation, info = world.reset(seed=starts.environment(episode))
+            for _ in range(limit):
+                mask = find(observation, info)
+                action = world.action_space.sample(mask)
+                observation, reward, *ended, info = world.step(action)
+                total += float(reward)
+                if any(ended):
+                    break
+    return total / options["episodes"]
 
 
 class _finishing_the_update:
@@ -207,17 +278,22 @@ def agent_file(run):
 
 
 def environment_of(run):
-    """The environment id that a run directory names, and its limit, or `None`s.
+    """The environment id that a run directory names, its keywords and its limit.
 
     An id of the form `module:Id` is not taken from a file: making it would import the
     module, and the file may be a stranger's.
+
+    Returns:
+        The id or `None`, and a dict of keywords for `Reinforce.evaluate`.
     """
-    config = pathlib.Path(run) / "config.json"
-    if not config.is_file():
-        return None, None
-    config = json.loads(config.read_text())
-    env, limit = config.get("env"), config.get("fit", {}).get("max_episode_steps")
-    return env if isinstance(env, str) and ":" not in env else None, limit
+    path = pathlib.Path(run) / "config.json"
+    config = json.loads(path.read_text()) if path.is_file() else {}
+    env = config.get("env")
+    options = {
+        "env_kwargs": config.get("env_kwargs", {}),
+        "max_episode_steps": config.get("evaluation", {}).get("max_episode_steps"),
+    }
+    return env if isinstance(env, str) and ":" not in env else None, options
 
 
 def versions():

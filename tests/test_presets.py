@@ -1,0 +1,323 @@
+"""Presets: files that are read, checked, and overridden by the options given."""
+
+import contextlib
+import csv
+import io
+import json
+import pathlib
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from tf_reinforce import cli, heads, presets, runs
+
+SMALL = """
+env = "CartPole-v1"
+{top}
+[agent]
+hidden = [8]
+gamma = 0.5
+learning_rate = {{first = 0.01, last = 0.002}}
+baseline = {{kind = "value", hidden = [4], learning_rate = {{first = 0.1, last = 0.0}}}}
+{agent}
+[fit]
+steps = 400
+steps_per_epoch = 50
+{fit}
+[evaluation]
+episodes = 7
+{evaluation}
+"""
+
+
+def written(folder, **more):
+    """The path of a small preset, with more lines in any of its tables."""
+    path = folder / "small.toml"
+    lines = {"top": "", "agent": "", "fit": "", "evaluation": "", **more}
+    path.write_text(SMALL.format(**lines))
+    return path
+
+
+def trained(folder, *options, **more):
+    """A run of the small preset: its config and the columns of its log."""
+    run = folder / "run"
+    command = ["train", "CartPole-v1", "--preset", str(written(folder, **more))]
+    assert cli.main([*command, "--run-dir", str(run), *options]) == 0
+    with open(run / "log.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return json.loads((run / "config.json").read_text()), rows
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The small preset as it stands: its folder, config, log, and what was printed."""
+    folder = tmp_path_factory.mktemp("plain")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        config, rows = trained(folder, "--export")
+    return folder, config, rows, printed.getvalue()
+
+
+def rates_by_hand(rows, steps):
+    """The rate of an update is that of the share of the budget taken before it."""
+    taken = [0, *(float(row["env_steps"]) for row in rows)]
+    assert taken[-2] < steps <= taken[-1]
+    return [0.01 + (0.002 - 0.01) * before / steps for before in taken[:-1]]
+
+
+def read_environment(name):
+    settings = presets.read(name)
+    if settings["env"].startswith("LunarLander"):
+        pytest.importorskip("Box2D", reason="gymnasium[box2d] is not installed")
+    return settings
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_every_preset_makes_an_agent_that_learns(name):
+    settings = read_environment(name)
+    assert name.startswith(settings["env"])
+    agent, listening = presets.build(settings["env"], 0, settings)
+    budget = {"steps", "epochs", "episodes_per_epoch", "steps_per_epoch"}
+    fit = {key: x for key, x in settings["fit"].items() if key not in budget}
+    agent.fit(
+        settings["env"],
+        epochs=1,
+        episodes_per_epoch=2,
+        env_kwargs=settings["env_kwargs"],
+        callbacks=listening,
+        verbose=0,
+        **fit,
+    )
+    assert agent.updates == 1
+
+
+def test_a_preset_holds_keywords_of_the_library():
+    assert {"hidden", "gamma", "gae_lambda", "head"} <= presets.TABLES["agent"]
+    assert {"steps", "num_envs"} <= presets.TABLES["fit"]
+    for names in presets.TABLES.values():
+        assert not {"self", "env", "seed", "kwargs", "callbacks", "verbose"} & names
+
+
+def test_an_unknown_preset_lists_those_there_are(capsys):
+    assert cli.main(["train", "CartPole-v1", "--preset", "CartPole"]) == 2
+    said = capsys.readouterr().err
+    assert "'CartPole'" in said
+    for name in presets.names():
+        assert name in said
+
+
+def test_a_preset_is_for_its_own_environment_only(capsys):
+    assert cli.main(["train", "Acrobot-v1", "--preset", "CartPole-v1"]) == 2
+    said = capsys.readouterr().err
+    assert "another environment" in said and "Acrobot-v1" in said
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"top": "gamma = 1"}, "'gamma'"),
+        ({"agent": "gama = 1"}, r"\[agent\].*'gama'.*gamma"),
+        ({"fit": "learning_rate = 1"}, r"\[fit\].*'learning_rate'"),
+        ({"fit": "callbacks = []"}, r"\[fit\].*'callbacks'"),
+        ({"evaluation": "goal = 1"}, r"\[evaluation\].*'goal'.*target"),
+        ({"top": "env_kwargs = 3\nagents = 4"}, "'agents'"),
+        ({"agent": "gamma = 0.5"}, "no TOML.*"),
+    ],
+)
+def test_what_a_preset_may_not_hold_is_named(more, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        presets.read(str(written(tmp_path, **more)))
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("", "must name its environment"),
+        ("env = 3", "must name its environment"),
+        ('env = "CartPole-v1"\nagent = 3', r"\[agent\].*must be a table"),
+        ('env = "CartPole-v1"\nenv_kwargs = 3', "env_kwargs.*must be a table"),
+    ],
+)
+def test_a_preset_that_is_none_is_refused(text, words, tmp_path):
+    path = tmp_path / "none.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        presets.read(str(path))
+
+
+@pytest.mark.parametrize(
+    "agent, words",
+    [
+        ({"learning_rate": {"first": 1.0}}, "{first = 0.01, last = 0.001}"),
+        ({"learning_rate": {"start": 1.0}}, "'start'"),
+        ({"baseline": {"kind": "mean"}}, 'kind = "value"'),
+        ({"baseline": {"kind": "value", "layers": 3}}, "'layers'"),
+        ({"baseline": "median"}, "`baseline`"),
+        ({"learning_rate": {"first": 1.0, "last": 0.0}}, "Give `steps` or `epochs`"),
+    ],
+)
+def test_a_part_that_is_none_is_refused(agent, words):
+    settings = {"env_kwargs": {}, "agent": agent, "fit": {}, "evaluation": {}}
+    with pytest.raises(ValueError, match=words):
+        presets.build("CartPole-v1", 0, settings)
+
+
+def test_a_value_network_is_the_policys_twin_with_other_weights(tmp_path):
+    settings = presets.read(str(written(tmp_path)))
+    agent, _ = presets.build("CartPole-v1", 0, settings)
+    assert [w.shape for w in agent.policy.weights] == [(4, 8), (8,), (8, 2), (2,)]
+    assert [w.shape for w in agent.baseline.weights] == [(4, 4), (4,), (4, 1), (1,)]
+    same = {"kind": "value", "hidden": [8], "learning_rate": 0.1}
+    agent, _ = presets.build(
+        "CartPole-v1", 0, {**settings, "agent": {"hidden": [8], "baseline": same}}
+    )
+    policy, value = (part.weights[0] for part in (agent.policy, agent.baseline))
+    assert not np.allclose(policy, value)
+    assert agent.baseline.optimizer.learning_rate == np.float32(0.1)
+
+
+def test_a_learning_rate_goes_linearly_over_the_steps(plain):
+    _, config, rows, _ = plain
+    assert config["fit"]["steps"] == 400
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates == pytest.approx(rates_by_hand(rows, 400), rel=1e-6)
+
+
+def test_steps_given_rescale_the_schedule(tmp_path):
+    config, rows = trained(tmp_path, "--steps", "1200")
+    assert config["fit"]["steps"] == 1200
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates == pytest.approx(rates_by_hand(rows, 1200), rel=1e-6)
+
+
+def test_a_learning_rate_goes_linearly_over_the_epochs_there_are(tmp_path):
+    config, rows = trained(tmp_path, "--epochs", "5", "--steps-per-epoch", "30")
+    assert "steps" not in config["fit"]
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates == pytest.approx([0.01, 0.0084, 0.0068, 0.0052, 0.0036], rel=1e-6)
+
+
+def test_the_value_network_has_a_learning_rate_of_its_own(tmp_path):
+    settings = presets.read(str(written(tmp_path)))
+    agent, listening = presets.build("CartPole-v1", 0, settings)
+    agent.fit("CartPole-v1", steps=400, episodes_per_epoch=4, callbacks=listening)
+    shares = [(0.01 - float(agent.optimizer.learning_rate)) / 0.008]
+    shares.append(1 - float(agent.baseline.optimizer.learning_rate) / 0.1)
+    assert 0.5 < shares[0] < 1 and shares[1] == pytest.approx(shares[0], rel=1e-4)
+
+
+def test_options_given_override_the_preset_and_only_they(tmp_path):
+    options = ["--gamma", "0.9", "--episodes-per-epoch", "3", "--epochs", "1"]
+    options += ["--learning-rate", "0.5", "--baseline", "mean"]
+    config, rows = trained(tmp_path, *options)
+    assert config["agent"] == {
+        **cli.DEFAULTS,
+        "hidden": [8],
+        "gamma": 0.9,
+        "learning_rate": 0.5,
+        "baseline": "mean",
+    }
+    assert config["fit"] == {"num_envs": 8, "episodes_per_epoch": 3, "epochs": 1}
+    assert [float(row["learning_rate"]) for row in rows] == [0.5]
+    assert config["preset"].endswith("small.toml")
+
+
+def test_the_last_line_shows_the_return_beside_chance_and_threshold(plain):
+    folder, config, _, printed = plain
+    figures = json.loads((folder / "run" / "evaluation.json").read_text())
+    assert figures["episodes"] == 7
+    chance = runs.random_return("CartPole-v1", config, 0)
+    assert printed.rstrip().splitlines()[-1] == (
+        f"CartPole-v1: mean return {figures['episode_return']:.4g} over 7 episodes, of "
+        f"a random policy {chance:.4g}, threshold 475 missed"
+    )
+
+
+def test_the_environments_own_keywords_reach_every_environment(tmp_path, capsys):
+    """With its other rewards CartPole-v1 pays -1 at a fall and else nothing."""
+    top = "env_kwargs = {sutton_barto_reward = true}"
+    config, rows = trained(tmp_path, top=top)
+    line = capsys.readouterr().out.rstrip().splitlines()[-1]
+    assert config["env_kwargs"] == {"sutton_barto_reward": True}
+    assert {float(row["episode_return"]) for row in rows} == {-1.0}
+    assert "mean return -1 over 7 episodes, of a random policy -1," in line
+    assert cli.main(["evaluate", str(tmp_path / "run"), "--episodes", "7"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == json.loads((tmp_path / "run" / "evaluation.json").read_text())
+
+
+def test_training_may_be_cut_earlier_than_the_evaluation(tmp_path, capsys):
+    """The limit in [fit] is of the training alone; a preset's target is the target."""
+    limits = {"fit": "max_episode_steps = 6"}
+    limits["evaluation"] = "max_episode_steps = 9\ntarget = 2\nevery = 3"
+    _, rows = trained(tmp_path, **limits)
+    assert {float(row["episode_length"]) for row in rows} == {6.0}
+    due = [not np.isnan(float(row["val_episode_return"])) for row in rows]
+    assert due == [update % 3 == 0 for update in range(1, len(rows) + 1)]
+    figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert 6 < figures["episode_length"] <= 9
+    assert capsys.readouterr().out.rstrip().endswith("target 2 reached")
+
+
+def test_an_option_for_the_limit_is_for_training_and_evaluation(tmp_path):
+    _, rows = trained(tmp_path, "--max-episode-steps", "5", "--epochs", "1")
+    figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert {float(row["episode_length"]) for row in rows} == {5.0}
+    assert figures["episode_length"] == 5.0
+
+
+@pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian", "TanhGaussian", "Beta"])
+def test_a_head_by_name_has_the_bounds_of_the_environment(kind):
+    settings = {"env_kwargs": {}, "agent": {"head": kind}, "fit": {}, "evaluation": {}}
+    agent, _ = presets.build("Pendulum-v1", 0, settings)
+    assert type(agent.head) is getattr(heads, kind)
+    assert (agent.head.size, agent.head.low, agent.head.high) == (1, -2.0, 2.0)
+
+
+def test_a_head_by_name_takes_keywords():
+    head = {"kind": "TanhGaussian", "initial_scale": 0.25, "state_dependent_scale": True}
+    settings = {"env_kwargs": {}, "agent": {"head": head}, "fit": {}, "evaluation": {}}
+    agent, _ = presets.build("Pendulum-v1", 0, settings)
+    assert agent.head.initial_scale == 0.25 and agent.head.outputs_size == 2
+
+
+@pytest.mark.parametrize(
+    "env, head", [("Pendulum-v1", "Categorical"), ("CartPole-v1", "Beta")]
+)
+def test_a_head_that_does_not_fit_is_refused(env, head):
+    settings = {"env_kwargs": {}, "agent": {"head": head}, "fit": {}, "evaluation": {}}
+    with pytest.raises(ValueError, match=f"Beta.*Received: head='{head}'"):
+        presets.build(env, 0, settings)
+
+
+def test_the_random_policy_draws_legal_actions_only():
+    """Without its mask a random taxi pays for calls that are not allowed, -10 each."""
+    evaluation = {"episodes": 5, "max_episode_steps": 200}
+    settings = {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": evaluation}
+    free = runs.random_return("Taxi-v4", settings, 0)
+    settings["agent"] = {"action_mask": "info/action_mask"}
+    legal = runs.random_return("Taxi-v4", settings, 0)
+    assert free < -400 < -200 <= legal
+
+
+def test_the_random_policy_is_the_spaces_own():
+    """Its return is the one found by hand, to four standard errors."""
+    settings = {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {"episodes": 400}}
+    ours = runs.random_return("CartPole-v1", settings, 0)
+    assert ours == runs.random_return("CartPole-v1", settings, 0)
+    assert ours != runs.random_return("CartPole-v1", settings, 1)
+    env = gym.make("CartPole-v1")
+    env.action_space.seed(0)
+    lengths = []
+    for seed in range(400):
+        env.reset(seed=seed)
+        lengths.append(1)
+        while not env.step(env.action_space.sample())[2]:
+            lengths[-1] += 1
+    noise = np.std(lengths) / np.sqrt(400)
+    assert abs(ours - np.mean(lengths)) < 4 * np.sqrt(2) * noise
+
+
+def test_the_presets_are_part_of_what_is_installed():
+    config = (pathlib.Path(__file__).parent.parent / "setup.cfg").read_text()
+    assert "tf_reinforce.presets = *.toml" in config

@@ -1,0 +1,55 @@
+"""Every preset learns its environment by its one command."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tf_reinforce import presets
+
+ROOT = pathlib.Path(__file__).parent.parent
+BARS = {
+    "Acrobot-v1": -100,
+    "Blackjack-v1": -0.08,  # the best there is: about -0.045
+    "CartPole-v1": 475,
+    "CliffWalking-v1": -17,  # the way far from the edge; the shortest is -13
+    "FrozenLake-v1": 0.70,  # the best there is: 0.744
+    "FrozenLake-v1-dry": 1.0,
+    "LunarLander-v3": 200,
+    "Taxi-v4": 7,  # the best there is: 7.93, below the environment's own threshold
+}
+LAST_LINE = re.compile(
+    r"(?P<env>\S+): mean return (?P<mean>\S+) over (?P<episodes>\d+) episodes, "
+    r"of a random policy (?P<random>[^,\s]+)(, (threshold|target) \S+ (reached|missed))?"
+)
+
+
+def test_every_preset_has_a_bar():
+    assert set(BARS) == set(presets.names())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BARS)
+def test_a_preset_learns_its_environment(name, tmp_path):
+    env = presets.read(name)["env"]
+    if env.startswith("LunarLander"):
+        pytest.importorskip("Box2D", reason="gymnasium[box2d] is not installed")
+    ran = subprocess.run(
+        [sys.executable, "-m", "tf_reinforce", "train", env, "--preset", name]
+        + ["--run-dir", str(tmp_path / "run")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    said = LAST_LINE.fullmatch(ran.stdout.rstrip().splitlines()[-1])
+    figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert said and said["env"] == env
+    assert float(said["mean"]) == pytest.approx(figures["episode_return"], rel=1e-3)
+    assert int(said["episodes"]) == figures["episodes"] >= 100
+    assert figures["episode_return"] >= BARS[name] > float(said["random"])

@@ -1,0 +1,220 @@
+"""Presets: what to train an environment with, a small TOML file each, in this folder.
+
+A file holds nothing that Python could not say: the environment, the keywords of
+`Reinforce.for_env` in `[agent]`, of `fit` in `[fit]`, and how to evaluate in
+`[evaluation]`. What a keyword takes as an object is named there:
+
+    baseline       "leave_one_out", "mean", "none", or a value network:
+                   {kind = "value", hidden = [64, 64], learning_rate = 0.005}
+    head           the name of a head for a Box, or {kind = "Gaussian", …} with keywords;
+                   the bounds are those of the environment
+    learning_rate  a number, or {first = 0.01, last = 0.001}: linear over the budget,
+                   however long that is
+"""
+
+import inspect
+import pathlib
+import tomllib
+
+import keras
+
+from tf_reinforce import agent as agents
+from tf_reinforce import baselines, heads, policies, seeding
+from tf_reinforce.collect import fleets
+
+FOLDER = pathlib.Path(__file__).parent
+
+
+def _keywords(function, *less):
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = {parameter.name for parameter in parameters if parameter.kind in kinds}
+    return names - {"self", "env", "seed", "env_kwargs", "callbacks", "verbose", *less}
+
+
+_IN_FIT = _keywords(agents.Reinforce.fit, "initial_epoch")
+TABLES = {
+    "agent": _keywords(agents.Reinforce.for_env)
+    | _keywords(agents.Reinforce.__init__, "policy", "name"),
+    "fit": {name for name in _IN_FIT if not name.startswith("validation")},
+    "evaluation": {"episodes", "every", "deterministic", "target", "max_episode_steps"},
+}
+FOR_BOX = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
+BOUNDS = ("size", "low", "high", "shape", "whole")  # what an action space says of them
+VALUE = {"kind", "hidden", "learning_rate"}
+RATE = {"first", "last"}
+
+
+def names():
+    """The presets there are, sorted."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def read(name):
+    """The settings in a preset.
+
+    Args:
+        name: One of `names()`, or the path of a file of your own, ending in `.toml`.
+
+    Returns:
+        Dict: `env`, `env_kwargs`, and the tables `agent`, `fit` and `evaluation`, each
+        a dict.
+
+    Raises:
+        ValueError: when there is no such preset, or it is not well-formed, or it holds
+            a key that means nothing; with the key and the ones known there.
+        FileNotFoundError: when there is no such file.
+
+    Example:
+
+    >>> read("CartPole-v1")["env"]
+    'CartPole-v1'
+    """
+    path = pathlib.Path(name)
+    if path.suffix != ".toml":
+        if name not in names():
+            raise ValueError(
+                f"There is no preset {name!r}. There are: {', '.join(names())}. A file "
+                "of your own ends in .toml."
+            )
+        path = FOLDER / f"{name}.toml"
+    try:
+        found = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"The preset {name} is no TOML: {error}") from error
+    _expect_keys(f"The preset {name}", found, {"env", "env_kwargs", *TABLES})
+    env_kwargs = found.get("env_kwargs", {})
+    _expect_keys(f"`env_kwargs` of the preset {name}", env_kwargs, env_kwargs)
+    for table, known in TABLES.items():
+        _expect_keys(f"[{table}] of the preset {name}", found.get(table, {}), known)
+    if not isinstance(found.get("env"), str):
+        raise ValueError(
+            f'The preset {name} must name its environment: env = "CartPole-v1". '
+            f"Received: env={found.get('env')!r}"
+        )
+    return {"env_kwargs": {}, **dict.fromkeys(TABLES, {}), **found}
+
+
+def _expect_keys(where, found, known):
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} must be a table of settings. Received: {found!r}")
+    for key in found:
+        if key not in known:
+            raise ValueError(
+                f"{where} holds {key!r}, which means nothing there. "
+                f"Known: {', '.join(sorted(known))}."
+            )
+
+
+def build(env, seed, settings):
+    """The agent that settings describe, and what changes while it trains.
+
+    Args:
+        env: Environment id.
+        seed: Int; the initial weights are a function of it.
+        settings: As from `read`.
+
+    Returns:
+        `Reinforce`, built and compiled, and a list of callbacks for its `fit`.
+
+    Raises:
+        ValueError, TypeError: when a setting is not acceptable.
+    """
+    chosen, env_kwargs = dict(settings["agent"]), settings["env_kwargs"]
+    with fleets.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
+        observation_space, action_space = fleet.observation_space, fleet.action_space
+    first, last = _rate(chosen.pop("learning_rate", 1e-2))
+    baseline, baseline_rate = _baseline(
+        chosen.pop("baseline", "leave_one_out"), observation_space, seed
+    )
+    if "head" in chosen:
+        chosen["head"] = _head(chosen["head"], action_space)
+    agent = agents.Reinforce.for_env(
+        env,
+        seed=seed,
+        learning_rate=first,
+        baseline=baseline,
+        env_kwargs=env_kwargs,
+        **chosen,
+    )
+    goals = [(agent.optimizer, first, last)]
+    if isinstance(agent.baseline, baselines.Value):
+        goals.append((agent.baseline.optimizer, *baseline_rate))
+    goals = [goal for goal in goals if goal[1] != goal[2]]
+    budget = [settings["fit"].get(name) for name in ("steps", "epochs")]
+    if goals and budget == [None, None]:
+        raise ValueError(
+            "A learning rate that changes does so over a budget, and there is none. "
+            "Give `steps` or `epochs`, or a learning rate that is one number."
+        )
+    return agent, [LinearRates(goals, *budget)] if goals else []
+
+
+def _rate(setting):
+    """The first and the last learning rate."""
+    if not isinstance(setting, dict):
+        return setting, setting
+    _expect_keys("A learning rate that changes", setting, RATE)
+    if set(setting) != RATE:
+        raise ValueError(
+            "A learning rate that changes is {first = 0.01, last = 0.001}. "
+            f"Received: {setting!r}"
+        )
+    return setting["first"], setting["last"]
+
+
+def _baseline(setting, observation_space, seed):
+    """What a baseline is called, or a value network with its two learning rates."""
+    if not isinstance(setting, dict):
+        return None if setting == "none" else setting, None
+    _expect_keys("A baseline that learns", setting, VALUE)
+    if setting.get("kind") != "value":
+        raise ValueError(
+            'A baseline that learns has kind = "value". '
+            f"Received: kind={setting.get('kind')!r}"
+        )
+    rate = _rate(setting.get("learning_rate", 1e-2))
+    # The same network as the policy's, from other draws.
+    other = int(seeding.generator(seed, "weights", 1).integers(2**31))
+    model = policies.default(observation_space, setting.get("hidden", (64, 64)), 1, other)
+    return baselines.Value(model, keras.optimizers.Adam(rate[0])), rate
+
+
+def _head(setting, action_space):
+    """The head of that name for a Box, or an error that lists those there are."""
+    options = dict(setting) if isinstance(setting, dict) else {"kind": setting}
+    kind, usual = options.pop("kind", None), heads.for_space(action_space)
+    if not isinstance(usual, heads.Gaussian) or kind not in FOR_BOX:
+        raise ValueError(
+            f"`head` names one for a Box, of {', '.join(FOR_BOX)}. "
+            f"Received: head={setting!r} for {action_space!r}"
+        )
+    known = {name: getattr(usual, name) for name in BOUNDS}
+    return getattr(heads, kind)(**{**known, **options})
+
+
+class LinearRates(keras.callbacks.Callback):
+    """Learning rates that change linearly over the budget of a training.
+
+    Args:
+        goals: List of `(optimizer, first, last)`, the last two floats.
+        steps: Int, the environment steps of the training, or `None`.
+        epochs: Int, its updates instead.
+    """
+
+    def __init__(self, goals, steps, epochs):
+        super().__init__()
+        self.goals = goals
+        self.steps = steps
+        self.epochs = epochs
+
+    def on_train_begin(self, logs=None):
+        self.begun = self._taken()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        share = (self._taken() - self.begun) / (self.steps or self.epochs)
+        for optimizer, first, last in self.goals:
+            optimizer.learning_rate = first + (last - first) * min(share, 1.0)
+
+    def _taken(self):
+        return self.model.env_steps if self.steps else self.model.updates
