@@ -1,5 +1,6 @@
 """What the agent refuses, in which words, and that nothing happened to it."""
 
+import gymnasium as gym
 import keras
 import numpy as np
 import pytest
@@ -195,6 +196,63 @@ def test_an_agent_stays_with_the_spaces_it_was_made_for():
 def test_a_single_observation_is_refused_and_told_how_to_become_a_batch(agent):
     with pytest.raises(ValueError, match=r"shape \(None, 1\).*observation\[None\]"):
         agent.act(np.zeros([1], "float32"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [[1.7], [np.nan], [300], [-1], ["a"], np.array([1 + 2j])], ids=str
+)
+def test_what_a_whole_observation_cannot_hold_is_refused(wrong):
+    """Cut to a whole number it would be another observation."""
+    space = gym.spaces.Discrete(5, dtype=np.uint8)
+    seeing = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=())
+    assert seeing.act([3]).shape == seeing.act([3.0]).shape == (1,)
+    with pytest.raises(ValueError, match="`observations` must be numbers of type uint8"):
+        seeing.act(wrong)
+
+
+SEEN = {"a": np.zeros((2, 1)), "b": (np.zeros((2, 3)),)}
+WRONG_NESTS = {
+    "missing": ({"a": SEEN["a"]}, "keys .'a', 'b'.. Received: dict with the keys .'a'"),
+    "array": (SEEN["a"], "Expected: a dict with the keys .*Received: ndarray"),
+    "array_inside": ({**SEEN, "b": SEEN["a"]}, "a tuple of 1 parts. Received: ndarray"),
+    "rows": ({**SEEN, "a": np.zeros((3, 1))}, r"same number of rows. Received: .3, 2"),
+    "none": ({**SEEN, "a": None}, r"shape \(None, 1\)"),
+}
+
+
+@pytest.fixture(scope="module")
+def nested():
+    box = gym.spaces.Box
+    space = gym.spaces.Dict(a=box(-1, 1, (1,)), b=gym.spaces.Tuple([box(-1, 1, (3,))]))
+    return tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=())
+
+
+@pytest.mark.parametrize("name", WRONG_NESTS)
+def test_observations_of_another_nesting_are_refused(nested, name):
+    assert nested.act({"a": [[0], [1]], "b": [SEEN["b"][0]]}).shape == (2,)
+    wrong, said = WRONG_NESTS[name]
+    with pytest.raises(ValueError, match=said):
+        nested.act(wrong)
+
+
+def test_a_state_of_other_observations_is_refused():
+    layers = keras.layers.GRU(2, return_sequences=True), keras.layers.Dense(2)
+    remembering = keras.Sequential([keras.Input((None, 1)), *layers])
+    agent = tfr.Reinforce(remembering, heads.Categorical(2))
+    agent.build((None, 1))
+    rows = np.zeros((2, 1), "float32")
+    actions, state = agent.act(rows)
+    agent.act(rows, state=state)
+    array = state["state_0"]
+    wrongs = (actions, state), [array], {"x": array}, {"state_0": array[:1]}
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match=r"`state` must.*'state_0': \(2, 2\)"):
+            agent.act(rows, state=wrong)
+
+
+def test_a_ragged_batch_is_refused(agent):
+    with pytest.raises(ValueError, match=r"must be an array of shape \(None, 1\)"):
+        agent.act([[1.0], [1.0, 2.0]])
 
 
 def test_there_is_no_action_where_outputs_are_not_finite(agent):

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import toys
 
+import tf_reinforce as tfr
 from tf_reinforce import decision as deciding
 from tf_reinforce import heads, seeding
 from tf_reinforce.collect import fleets, host
@@ -216,6 +217,24 @@ def test_what_is_stored_is_what_was_sampled_before_it_was_clipped():
     for e in range(3):
         drawn = seeds.action(e).standard_normal((200, 2), "float32")
         np.testing.assert_array_equal(actions[:, e], drawn)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64", "int64"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_choice_of_any_type_is_a_number(dtype, nested):
+    """An array without axes is a member of the space too, and no key of a dict."""
+    space = gym.spaces.Discrete(2, start=1, dtype=np.dtype(dtype))
+
+    class Table(toys.Clock):
+        action_space = gym.spaces.Tuple([space]) if nested else space
+
+        def step(self, action):
+            (choice,) = action if nested else (action,)
+            assert choice.dtype == dtype and {1: "left", 2: "right"}[choice]
+            return super().step(action)
+
+    agent = tfr.Reinforce.for_env(Table, hidden=())
+    assert agent.collect(Table, 4).lengths.tolist() == [3] * 4
 
 
 # Which episodes

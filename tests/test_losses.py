@@ -210,6 +210,13 @@ def test_fractions_of_an_action_are_refused(name, traced):
         compute(tf.constant([0.0, 0.5]), tf.zeros([2, 2]))
 
 
+def test_a_head_with_several_arrays_is_refused():
+    """Keras hands a loss one array of actions."""
+    head = heads.Composite({"a": heads.Categorical(2), "b": heads.Gaussian(1)})
+    with pytest.raises(ValueError, match="one array.*Received: head=Composite.*tfr.Rein"):
+        losses.Reinforce(head)
+
+
 @pytest.mark.parametrize("name", ["logits", "categorical"])
 def test_actions_that_do_not_exist_are_refused(name):
     with pytest.raises(tf.errors.InvalidArgumentError, match="label value of 2"):

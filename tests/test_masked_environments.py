@@ -165,6 +165,88 @@ def test_a_mask_that_is_none_is_an_error_that_names_the_step(name):
         learner().fit(lambda: Riddle(mask=mask), epochs=1, num_envs=1, verbose=0)
 
 
+class Told(gym.Env):
+    """Four steps in any action space, under `mask(now)`; `None` says nothing."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def __init__(self, action_space, mask):
+        self.action_space = action_space
+        self.mask = mask
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now = 0
+        return self._answer()
+
+    def step(self, action):
+        self.now += 1
+        observation, info = self._answer()
+        return observation, 1.0, self.now == 4, False, info
+
+    def _answer(self):
+        mask = self.mask(self.now)
+        info = {} if mask is None else {"action_mask": mask}
+        return np.array([self.now], np.float32), info
+
+
+def told(action_space, mask, mode, num_envs=3):
+    """What is recorded of such environments."""
+    make = lambda: Told(action_space, mask)  # noqa: E731
+    agent = tfr.Reinforce.for_env(make, hidden=(), action_mask="info/action_mask")
+    env = make
+    if mode is not None:
+        env = gym.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
+    return agent.collect(env, 6, num_envs=num_envs)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nested_masks_are_read_from_every_kind_of_environment(mode):
+    """Gymnasium puts a `_key` beside every key of nested infos."""
+    space = gym.spaces.Dict(
+        gear=gym.spaces.Discrete(3),
+        more=gym.spaces.Tuple([gym.spaces.MultiDiscrete([2, 2]), gym.spaces.Box(0, 1)]),
+    )
+    one = np.array([1, 0], np.int8)
+
+    def mask(now):
+        return {"gear": np.eye(3, dtype=np.int8)[now % 3], "more": ((one, 1 - one), None)}
+
+    masks = told(space, mask, mode).masks
+    assert masks.shape == (4, 6, 7)
+    assert masks[1].tolist() == [[0, 1, 0, 1, 0, 0, 1]] * 6
+
+
+MISSING = {
+    "switches": (gym.spaces.MultiBinary(3), np.array([1, 2, 2], np.int8)),
+    "choice": (gym.spaces.Discrete(3), np.array([1, 0, 1], np.int8)),
+    "nested": (
+        gym.spaces.Dict(a=gym.spaces.MultiBinary(2)),
+        {"a": np.array([1, 2], np.int8)},
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MISSING)
+def test_a_mask_that_is_missing_is_no_mask_of_zeros(name, mode):
+    """Zeros would turn every switch off, in silence."""
+    space, mask = MISSING[name]
+    assert told(space, lambda now: None if now == 4 else mask, mode).masks.any()
+    for missing in (0, 2):
+        said = f"step {max(0, missing - 1)}: there is no mask in 'info/action_mask'"
+        with pytest.raises(host.EnvironmentFault, match=said):
+            told(space, lambda now: None if now == missing else mask, mode)  # noqa: B023
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mask_that_does_not_fit_is_shown(mode):
+    wrong = np.ones(4, np.int8)
+    said = "must have 3 whole numbers or bools. Received: array.*1, 1, 1, 1"
+    with pytest.raises(host.EnvironmentFault, match=said):
+        told(gym.spaces.Discrete(3), lambda now: wrong, mode)
+
+
 def test_an_environment_without_masks_is_refused_at_its_first_answer():
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
     agent = tfr.Reinforce(policy, action_mask="info/action_mask")
@@ -207,6 +289,9 @@ def test_act_wants_the_masks_that_the_agent_was_made_for():
         (None, "`action_mask` must be a batch of shape"),
         (np.ones((2, 3)), "`action_mask` must be a batch of shape"),
         (np.zeros((2, 4)), "must leave a legal action in every row"),
+        (np.ones((1, 4)), "a row for each of 2 observations"),
+        (np.full((2, 4), 0.5), "`action_mask` must be numbers of type int8"),
+        (np.full((2, 4), 256), "`action_mask` must be numbers of type int8"),
     ):
         with pytest.raises(ValueError, match=said):
             agent.act(zeros, action_mask=mask)

@@ -281,6 +281,11 @@ UNREADABLE = {
         (bytes_of(1, 1, 1), bytes_of(1, 1)),
         r"of the sizes \(2, 3\). Received: parts of the sizes \(3, 2\)",
     ),
+    "listed": (
+        heads.MultiCategorical([2, 3]),
+        [[1, 0, 1], bytes_of(1, 1)],
+        r"of the sizes \(2, 3\). Received: parts of the sizes \(3, 2\)",
+    ),
     "mark": (heads.Bernoulli(2), [0, 3], "2 for a free one. Received: .0, 3"),
     "minus": (heads.Bernoulli(1), [-1], "1 marks"),
     "marks": (heads.Bernoulli(2), [0], "2 marks"),

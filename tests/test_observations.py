@@ -11,7 +11,7 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import spaces
-from tf_reinforce.collect import fleets
+from tf_reinforce.collect import fleets, host
 
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
 FEW = {"epochs": 2, "episodes_per_epoch": 3, "num_envs": 2, "verbose": 0}
@@ -112,6 +112,73 @@ def test_vector_environments_give_whole_numbers_too(name, mode):
     for space, array in zip(parts, keras.tree.flatten(episodes.observations)):
         assert array.dtype == "int64"
         assert all(map(space.contains, array.ravel()))
+
+
+class Changed(gym.vector.SyncVectorEnv):
+    """Three environments whose observations are changed on their way out of a step."""
+
+    def __init__(self, space, change):
+        super().__init__([lambda: toys.Observing(space)] * 3)
+        self.change = change
+
+    def step(self, actions):
+        observations, *rest = super().step(actions)
+        return self.change(observations), *rest
+
+
+def put(array, value):
+    array[1] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    "space, change, said",
+    [
+        (Discrete(5), lambda x: put(x, 5), "Environment 1, .*observation 5 is none of"),
+        (Discrete(5, start=2), lambda x: x - 5, "is none of Discrete.5, start=2"),
+        (gym.spaces.MultiDiscrete([3, 2]), lambda x: put(x, 2), r"1, .*\[2, 2\] is none"),
+        (gym.spaces.MultiBinary(2), lambda x: put(x, -1), r"1, .*\[-1, -1\] is none"),
+        (Discrete(5), lambda x: x / 2, "of type float64. Expected: int64"),
+        (PAIR, lambda x: {"gear": x["gear"]}, "a dict with the keys .*'gear', 'speed'"),
+        (PAIR, lambda x: tuple(x.values()), "Received: a tuple of 2 parts"),
+    ],
+    ids=["outside", "below", "multi", "flag", "fraction", "key", "kind"],
+)
+def test_a_vector_environment_outside_its_space_is_refused(space, change, said):
+    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=())
+    with pytest.raises(host.EnvironmentFault, match=said):
+        agent.collect(Changed(space, change), 6)
+
+
+def test_a_vector_environment_is_read_by_name():
+    """Keras keeps the order of an OrderedDict; rows go by sorted keys."""
+    space = gym.spaces.Dict(a=Discrete(9), b=Discrete(9, start=9))
+
+    def turned(observations):
+        return collections.OrderedDict(sorted(observations.items(), reverse=True))
+
+    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=())
+    episodes = agent.collect(Changed(space, turned), 6)
+    assert episodes.observations["a"].max() < 9 <= episodes.observations["b"].min()
+
+
+def test_keys_may_be_any_words(tmp_path):
+    names = ["a b", "é", "1", "c.d", "-", "action", "seed"]
+    space = gym.spaces.Dict(
+        {
+            name: (IMAGE, Discrete(3), Box(0, 9, (2,), int))[i % 3]
+            for i, name in enumerate(names)
+        }
+    )
+    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=())
+    agent.fit(lambda: toys.Observing(space), **FEW)
+    agent.save(tmp_path / "agent.keras")
+    agent.export(tmp_path / "policy")
+    batch = spaces.examples(space, "float32", 4, np.random.default_rng(0))
+    exported = tf.saved_model.load(tmp_path / "policy")
+    theirs = exported.act(keras.tree.map_structure(tf.constant, batch))["action"]
+    loaded = tfr.load(tmp_path / "agent.keras")
+    np.testing.assert_array_equal(loaded.act(batch, deterministic=True), theirs)
 
 
 # Policies of one's own

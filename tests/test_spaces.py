@@ -124,9 +124,12 @@ def test_the_unsupported_part_of_an_observation_space_is_named(part, nested):
 
 def test_two_arrays_of_one_name_are_refused():
     """They are inputs by name in the export."""
-    space = gym.spaces.Dict(a=gym.spaces.Tuple([Discrete(2)]), a_0=Discrete(2))
-    with pytest.raises(ValueError, match=r"\['a_0', 'a_0'\].*TransformObservation"):
-        spaces.check_observation_space(space)
+    for space in (
+        gym.spaces.Dict(a=gym.spaces.Tuple([Discrete(2)]), a_0=Discrete(2)),
+        gym.spaces.Dict({"a 0": Discrete(2), "a_0": Discrete(2)}),
+    ):
+        with pytest.raises(ValueError, match=r"\['a_0', 'a_0'\].*TransformObservation"):
+            spaces.check_observation_space(space)
 
 
 ACTIONS = {

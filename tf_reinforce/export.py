@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import io
-import re
 
 import keras
 import tensorflow as tf
@@ -125,9 +124,7 @@ def names(structure, *path):
     >>> names({"a b": 1, "c": (2, 3)}, "action")
     {'a b': 'action_a_b', 'c': ('action_c_0', 'action_c_1')}
     """
-    found = keras.tree.map_structure(
-        lambda name: re.sub("[^A-Za-z0-9_.]", "_", name), spaces.names(structure, path)
-    )
+    found = keras.tree.map_structure(spaces.plain, spaces.names(structure, path))
     flat = keras.tree.flatten(found)
     if len(set(flat)) < len(flat):
         raise ValueError(

@@ -133,6 +133,7 @@ class Reinforce(keras.losses.Loss):
         head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`; its own weights
             are not the model's, and `fit` does not train them. `None`: the outputs are
             the logits of a categorical distribution, the actions whole numbers from 0.
+            A `Composite`, whose actions are several arrays, is refused.
         reduction: As in every Keras loss.
         name: Optional name.
 
@@ -146,6 +147,12 @@ class Reinforce(keras.losses.Loss):
 
     def __init__(self, head=None, *, reduction="sum_over_batch_size", name="reinforce"):
         super().__init__(name=name, reduction=reduction)
+        if head is not None and not isinstance(head.raw("float32"), tf.TensorSpec):
+            raise ValueError(
+                "Keras hands a loss one array of actions, and this head has several. "
+                f"Received: head={head!r}. Give a head for one array, or learn with "
+                "`tfr.Reinforce(policy, head)`, which takes nested actions."
+            )
         self.head = head
 
     def call(self, y_true, y_pred):

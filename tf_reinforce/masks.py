@@ -46,6 +46,15 @@ class Source:
                 raise KeyError(self.where) from error
         return part
 
+    def find_slot(self, slot, observations, infos):
+        """The same from the answers of many environments, as a `VectorEnv` has them."""
+        if self.observed:
+            found = self.find(observations, None)
+            return keras.tree.map_structure(lambda part: part[slot], found)
+        key = self._path[0]
+        told = {name: infos[name] for name in (key, f"_{key}") if name in infos}
+        return self.find(None, _of_slot(slot, told))
+
     def size(self, structure):
         """Int, the entries of the mask in an observation of this structure."""
         parts = keras.tree.flatten(self.find(structure, None))
@@ -58,6 +67,15 @@ class Source:
         return tf.cast(tf.concat(flat, axis=-1), tf.int8)
 
 
+def _of_slot(slot, infos):
+    """What one environment told: beside each key stands `_key`, which says who did."""
+    if not isinstance(infos, dict):
+        return infos[slot]
+    keys = [key for key in infos if not (key[:1] == "_" and key[1:] in infos)]
+    told = [key for key in keys if f"_{key}" not in infos or infos[f"_{key}"][slot]]
+    return {key: _of_slot(slot, infos[key]) for key in told}
+
+
 class Reader:
     """Reads the masks in the answers of environments, as a head needs them.
 
@@ -67,14 +85,14 @@ class Reader:
     """
 
     def __init__(self, source, read):
-        self._find = source.find
+        self._source = source
         self._read = read
 
     def one(self, observation, info):
         """`[M]` int8, or a `KeyError` or `ValueError` that says what is wrong."""
-        return self._read(self._find(observation, info))
+        return self._read(self._source.find(observation, info))
 
     def of_slot(self, slot, observations, infos):
         """The same for one of many environments that answered together."""
-        found = self._find(observations, infos)
-        return self._read(keras.tree.map_structure(lambda part: part[slot], found))
+        found = self._source.find_slot(slot, observations, infos)
+        return self._read(found)

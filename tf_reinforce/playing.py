@@ -1,5 +1,7 @@
 """A policy at play: its acting programs, and the functions that others call."""
 
+from collections.abc import Mapping
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -60,11 +62,14 @@ class Player:
 
     def batch(self, observations):
         """Observations as tensors `[N, …]`, or an error that shows both shapes."""
-        return keras.tree.map_structure(
-            lambda leaf, array: _batch("observations", leaf, array),
-            self.decision.structure,
-            observations,
-        )
+        batch = _nested("observations", self.decision.structure, observations)
+        counts = [len(array) for array in keras.tree.flatten(batch)]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                "All parts of `observations` must have the same number of rows. "
+                f"Received: {counts} rows"
+            )
+        return batch
 
     def answer(self, results):
         """The actions among results, nested; with the next state where there is one."""
@@ -78,8 +83,14 @@ class Player:
         decision, more = self.decision, []
         if decision.masks is not None and not decision.masks.observed:
             spec = tf.TensorSpec((decision.mask_size,), tf.int8)
-            mask = np.asarray(action_mask if action_mask is not None else [], "int8")
+            mask = action_mask if action_mask is not None else []
             more.append(_batch("action_mask", spec, mask))
+            mask = more[-1].numpy()
+            if len(mask) != count:
+                raise ValueError(
+                    f"`action_mask` must have a row for each of {count} observations. "
+                    f"Received: shape {mask.shape}. Nothing is broadcast."
+                )
             if not decision.head.leaves_choice(mask).all():
                 raise ValueError(
                     "`action_mask` must leave a legal action in every row. "
@@ -92,7 +103,7 @@ class Player:
             )
         if decision.memory is not None:
             fresh = export.named(decision.initial_state(count))
-            more.append(fresh if state is None else state)
+            more.append(fresh if state is None else _same_shapes(fresh, state))
         elif state is not None:
             raise ValueError("The policy has no recurrent layer, and takes no `state`.")
         return more
@@ -115,12 +126,65 @@ class Player:
         return acting.Acting(decision, inputs, noise, greedy)
 
 
+def _nested(name, structure, given):
+    """What was given as tensors `[N, …]`, nested as the structure."""
+    if isinstance(structure, dict):
+        expected = f"a dict with the keys {list(structure)}"
+        if isinstance(given, Mapping) and set(given) == set(structure):
+            return {key: _nested(name, structure[key], given[key]) for key in structure}
+    elif isinstance(structure, tuple):
+        expected = f"a tuple of {len(structure)} parts"
+        if isinstance(given, (tuple, list)) and len(given) == len(structure):
+            return tuple(
+                _nested(name, part, own)
+                for part, own in zip(structure, given, strict=True)
+            )
+    else:
+        return _batch(name, structure, given)
+    keys = f" with the keys {list(given)}" if isinstance(given, Mapping) else ""
+    raise ValueError(
+        f"`{name}` must nest as their space, with a batch in place of each array. "
+        f"Expected: {expected}. Received: {type(given).__name__}{keys}"
+    )
+
+
+def _same_shapes(fresh, state):
+    """The state, if it is one of these observations' number."""
+    expected = {name: tuple(array.shape) for name, array in fresh.items()}
+    received = state
+    if isinstance(state, dict):
+        received = {name: tuple(np.shape(array)) for name, array in state.items()}
+    if received != expected:
+        raise ValueError(
+            "`state` must be the second part of what the last call returned, with a row "
+            f"for each observation. Expected: a dict of the shapes {expected}. "
+            f"Received: {received!r}"
+        )
+    return state
+
+
 def _batch(name, leaf, array):
-    array = np.asarray(array)
+    try:
+        array = np.asarray(array)
+    except ValueError as error:
+        raise ValueError(
+            f"`{name}` must be an array of shape {(None, *leaf.shape)}. Received: "
+            f"{array!r}"
+        ) from error
     if array.shape[1:] != tuple(leaf.shape) or array.ndim != len(leaf.shape) + 1:
         raise ValueError(
             f"`{name}` must be a batch of shape {(None, *leaf.shape)}. "
             f"Received: shape {array.shape}. Give a single {name.removesuffix('s')} as "
             f"`{name.removesuffix('s')}[None]`."
         )
-    return tf.constant(array, leaf.dtype)
+    dtype = leaf.dtype.as_numpy_dtype
+    with np.errstate(invalid="ignore", over="ignore"):  # what is lost is found below
+        numbers = array.astype(dtype) if array.dtype.kind in "fiub" else None
+    real = leaf.dtype.is_floating
+    if numbers is None or not (real or np.array_equal(numbers, array)):
+        raise ValueError(
+            f"`{name}` must be numbers of type {leaf.dtype.name}. Received: "
+            f"{array.tolist()} of type {array.dtype}. Convert them, so that nothing is "
+            "cut in silence."
+        )
+    return tf.constant(numbers)

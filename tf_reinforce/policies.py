@@ -118,9 +118,10 @@ def default(space, hidden, outputs_size, seed):
 def _branch(space, x, orthogonal):
     """`[N, …]` as the space has it to `[N, F]` floats."""
     # No key of an observation is the name of a layer: a point stands between.
-    flatten = keras.layers.Flatten(name=f"{x.name}.flat")
+    name = spaces.plain(x.name)
+    flatten = keras.layers.Flatten(name=f"{name}.flat")
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-        return _one_hot(space, f"{x.name}.one_hot")(x)
+        return _one_hot(space, f"{name}.one_hot")(x)
     if np.issubdtype(space.dtype, np.floating):
         return flatten(x)
     if isinstance(space, gym.spaces.Box) and space.dtype in (np.uint8, np.bool_):
@@ -128,7 +129,7 @@ def _branch(space, x, orthogonal):
         if axes is not None:
             return flatten(_convolved(space, x, axes, orthogonal))
     scale, offset = _to_unit(space)
-    return keras.layers.Rescaling(scale, offset, name=f"{x.name}.scaled")(flatten(x))
+    return keras.layers.Rescaling(scale, offset, name=f"{name}.scaled")(flatten(x))
 
 
 def _one_hot(space, name):
@@ -178,7 +179,7 @@ def _convolved(space, x, axes, orthogonal):
     Each decision hands the weights over anew, and images are seen one by one: the dense
     layer on what is left would cost more than the convolutions.
     """
-    name, layers = x.name, keras.layers
+    name, layers = spaces.plain(x.name), keras.layers
     height, width = (space.shape[axis - 1] for axis in axes[:2])
     if axes != tuple(sorted(axes)):
         x = layers.Permute(axes, name=f"{name}.channels_last")(x)

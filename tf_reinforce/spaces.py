@@ -1,5 +1,7 @@
 """Gymnasium's spaces: which are understood, and how they are written down."""
 
+import re
+
 import gymnasium as gym
 import keras
 import numpy as np
@@ -36,11 +38,12 @@ def check_observation_space(space):
                 "Wrap the environment with gymnasium.wrappers.FlattenObservation, "
                 "FilterObservation or TransformObservation."
             )
-    named = keras.tree.flatten(names(nest(space)))
+    named = [plain(name) for name in keras.tree.flatten(names(nest(space)))]
     if len(set(named)) < len(named):
         raise ValueError(
-            "The keys of an observation, joined by '_', become names of inputs, and no "
-            f"two may have the same. Received: {sorted(named)} from {space!r}. Rename "
+            "The keys of an observation, joined by '_', become names of inputs, of "
+            "letters, digits, '_' and '.', and no two may have the same. "
+            f"Received: {sorted(named)} from {space!r}. Rename "
             "one with gymnasium.wrappers.TransformObservation."
         )
     return space
@@ -199,6 +202,17 @@ def names(structure, path=()):
     if not path or isinstance(path[0], int):
         path = ("observation", *path)
     return "_".join(map(str, path))
+
+
+def plain(name):
+    """A name as TensorFlow takes it, of letters, digits, `_` and `.`.
+
+    Example:
+
+    >>> plain("left arm")
+    'left_arm'
+    """
+    return re.sub("[^A-Za-z0-9_.]", "_", name)
 
 
 def of_shapes(shapes, float_dtype):

@@ -65,13 +65,17 @@ class Fleet(abc.ABC):
         self._masks = masks
         return self._read.structure
 
-    def _mask(self, slot, observation, info, rows):
+    def _mask(self, slot, rows, read, *answer):
         """Writes what an answer says of the next actions."""
         try:
-            rows[-1][slot] = self._masks.one(observation, info)
+            rows[-1][slot] = read(*answer)
         except KeyError as error:
-            raise Fault(slot, f"there is no mask in {error}") from None
-        except (ValueError, TypeError) as error:
+            raise Fault(
+                slot,
+                f"there is no mask in {error}. Expected: one after every reset and every "
+                "step that does not end the episode",
+            ) from None
+        except (ValueError, TypeError, IndexError) as error:
             raise Fault(slot, f"{error}") from None
 
     def reset(self, seed, rows):  # noqa: B027
@@ -104,7 +108,7 @@ class _Reader:
     def __init__(self, space, float_dtype):
         self.structure = spaces.structure(space, float_dtype)
         self._nest = spaces.nest(space)
-        leaves = keras.tree.flatten(self._nest)
+        self.spaces = leaves = keras.tree.flatten(self._nest)
         self._leaves = [_leaf(leaf) for leaf in leaves]
         # The quick path of `Plain.step`: one array, already of the recorded type.
         self.flat = len(leaves) == 1 and self._nest is leaves[0]
@@ -116,10 +120,14 @@ class _Reader:
         if self.flat:
             rows[0][slot] = self._leaves[0](slot, observation)
             return
+        for row, leaf, part in zip(rows, self._leaves, self.flatten(slot, observation)):
+            row[slot] = leaf(slot, part)
+
+    def flatten(self, slot, observation):
+        """The arrays of an observation, in the order of the rows."""
         parts = []
         self._flatten(slot, self._nest, observation, parts)
-        for row, leaf, part in zip(rows, self._leaves, parts):
-            row[slot] = leaf(slot, part)
+        return parts
 
     def _flatten(self, slot, nest, observation, parts):
         """Appends the arrays of an observation, in the order of `keras.tree.flatten`."""
@@ -180,11 +188,7 @@ def _choice(space):
 def _array(space):
     shape, real = space.shape, np.issubdtype(space.dtype, np.floating)
     kind = np.dtype("float64") if real else space.dtype
-    bounds = None  # of a Box they are often wrong by a little
-    if isinstance(space, gym.spaces.MultiBinary):
-        bounds = 0, 1
-    elif isinstance(space, gym.spaces.MultiDiscrete):
-        bounds = space.start, space.start + (space.nvec - 1)
+    bounds = _bounds(space)
 
     def read(slot, part):
         if not isinstance(part, (np.ndarray, np.generic)):
@@ -209,6 +213,17 @@ def _array(space):
         return part
 
     return read
+
+
+def _bounds(space):
+    """First and last value of choices and flags; a Box is often wrong by a little."""
+    if isinstance(space, gym.spaces.MultiBinary):
+        return 0, 1
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return space.start, space.start + (space.nvec - 1)
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.start), int(space.start) + int(space.n) - 1
+    return None
 
 
 def _real(slot, reward):
@@ -270,7 +285,7 @@ class Plain(Fleet):
             )
         self._read(slot, answer[0], rows)
         if self._masks is not None:
-            self._mask(slot, *answer, rows)
+            self._mask(slot, rows, self._masks.one, *answer)
 
     def step(self, actions, rows, rewards, live, cut):
         endings, steps, read, infos = [], self._steps, self._read, self._infos
@@ -297,7 +312,7 @@ class Plain(Fleet):
                 if ended and _ended(slot, terminated, truncated):
                     endings.append(self._ending(slot, terminated))
                 elif masked and slot not in cut:
-                    self._mask(slot, observation, infos[slot], rows)
+                    self._mask(slot, rows, self._masks.one, observation, infos[slot])
         except Fault:
             raise
         except Exception as error:
@@ -405,6 +420,7 @@ class Vector(Fleet):
 
     def reset(self, seed, rows):
         observations, infos = self._call("reset", seed=seed)
+        self._maskless = {}  # slot to the `Fault` of what it said of its next actions
         self._write(observations, rows)
         self._write_masks(observations, infos, rows, range(self.size))
         self._ready = np.ones(self.size, bool)  # an episode can begin here now
@@ -418,6 +434,8 @@ class Vector(Fleet):
     def begin(self, slot, seed, rows):
         for row, part in zip(rows, self._first.pop(slot, ()), strict=False):
             row[slot] = part
+        if slot in self._maskless:
+            raise self._maskless[slot]
 
     def step(self, actions, rows, rewards, live, cut):
         observations, given, terminations, truncations, infos = self._call(
@@ -444,6 +462,9 @@ class Vector(Fleet):
         else:
             self._ready = ended
             self._reset_ended(ended, observations, infos, rows)
+        for slot in live:
+            if slot in self._maskless and not ended[slot]:
+                raise self._maskless[slot]
         self._refuse_endless(live, ended)
         return endings
 
@@ -458,7 +479,7 @@ class Vector(Fleet):
             finals = {}
         else:
             finals = {slot: infos["final_obs"][slot] for slot in slots}
-        parts = keras.tree.flatten(observations)
+        parts = self._read.flatten(0, observations)
         for slot in slots:
             self._first[int(slot)] = [np.array(part[slot]) for part in parts]
         for slot, final in finals.items():
@@ -480,14 +501,14 @@ class Vector(Fleet):
         return infos["is_success"][slot] if "is_success" in infos else None
 
     def _write_masks(self, observations, infos, rows, slots):
-        """The masks of these slots; zeros where there is none, as after an ending."""
-        if self._masks is None:
-            return
-        for slot in slots:
+        """The masks of these slots; after an ending there may be none."""
+        for slot in slots if self._masks is not None else ():
+            self._maskless.pop(slot, None)
+            answer = slot, observations, infos
             try:
-                rows[-1][slot] = self._masks.of_slot(slot, observations, infos)
-            except (KeyError, ValueError, TypeError):
-                rows[-1][slot] = 0
+                self._mask(slot, rows, self._masks.of_slot, *answer)
+            except Fault as fault:
+                self._maskless[slot] = fault
 
     def _call(self, name, *args, **kwargs):
         try:
@@ -496,15 +517,32 @@ class Vector(Fleet):
             raise Fault(0, f"{name} raised {type(error).__name__}: {error}") from error
 
     def _write(self, observations, rows):
-        parts = keras.tree.flatten(observations)
-        for row, part in zip(rows, parts):
-            if np.shape(part) != row.shape:
+        parts = self._read.flatten(0, observations)
+        for row, space, part in zip(rows, self._read.spaces, parts):
+            part = np.asarray(part)
+            if part.shape != row.shape:
                 raise Fault(
                     0,
-                    f"the observations have the shape {np.shape(part)}. "
+                    f"the observations have the shape {part.shape}. "
                     f"Expected: {row.shape}",
                 )
+            if part.dtype.kind not in ("fiub" if row.dtype.kind == "f" else "iub"):
+                raise Fault(
+                    0,
+                    f"the observations are of type {part.dtype}. "
+                    f"Expected: {space.dtype.name}",
+                )
             row[:] = part
+            if (bounds := _bounds(space)) is not None:
+                self._refuse_outside(space, part, *bounds)
+
+    def _refuse_outside(self, space, parts, first, last):
+        inside = (parts >= first) & (parts <= last)
+        if not inside.all():
+            slot = int(np.argwhere(~inside)[0][0])
+            raise Fault(
+                slot, f"the observation {parts[slot].tolist()} is none of {space!r}"
+            )
 
 
 @contextlib.contextmanager

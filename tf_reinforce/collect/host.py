@@ -7,6 +7,7 @@ would prefer short ones.
 import math
 from typing import NamedTuple
 
+import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
@@ -166,7 +167,7 @@ class _Sender:
         leaves = keras.tree.flatten(nested)
         self._dtypes = [leaf.dtype for leaf in leaves]
         self._unpack = [
-            list if leaf.shape or leaf.dtype.kind == "i" else _without_axes
+            list if leaf.shape or not isinstance(leaf, gym.spaces.Box) else _without_axes
             for leaf in leaves
         ]
         self._flat = nested is leaves[0]

@@ -85,9 +85,8 @@ class MultiCategorical(base.Head):
         return categorical.without(outputs, base.marked(mask, 0))
 
     def read_mask(self, mask):
-        parts = keras.tree.flatten(mask) if isinstance(mask, tuple) else []
-        sizes = tuple(np.size(part) for part in parts)
-        if parts and sizes != self.sizes:
+        sizes = tuple(np.size(part) for part in _parts(mask))
+        if len(sizes) > 1 and sizes != self.sizes:
             raise ValueError(
                 f"a mask of {self!r} must have a part for each choice, of the sizes "
                 f"{self.sizes}. Received: parts of the sizes {sizes}"
@@ -142,3 +141,11 @@ class MultiCategorical(base.Head):
 
     def __repr__(self):
         return f"MultiCategorical({list(self.sizes)}, start={self.start})"
+
+
+def _parts(mask):
+    """The masks in tuples and lists, one for each choice; a flat mask is one part."""
+    nested = isinstance(mask, (tuple, list)) and any(
+        isinstance(part, (tuple, list, np.ndarray)) for part in mask
+    )
+    return [inner for part in mask for inner in _parts(part)] if nested else [mask]
