@@ -100,6 +100,14 @@ def test_no_illegal_action_is_ever_sent_and_every_mask_is_recorded(mode, place):
     chosen = np.take_along_axis(with_masks.masks, with_masks.actions[..., None], -1)
     assert chosen.all()  # and the environment would have raised
     assert set(with_masks.masks.sum(-1).ravel()) == {1, 2}
+
+
+EACH = [(place, None) for place in PLACES] + [(PLACES[0], mode) for mode in MODES[1:]]
+
+
+@pytest.mark.parametrize("place, mode", EACH)
+def test_an_agent_learns_and_is_evaluated_under_masks(place, mode):
+    agent = learner(place)
     agent.fit(environment(place, mode), epochs=2, num_envs=3, verbose=0)
     figures = agent.evaluate(environment(place, mode), episodes=20, num_envs=3)
     assert figures["episode_length"] == 5.0
