@@ -76,6 +76,17 @@ def test_no_module_is_imported_on_the_word_of_a_file(run, tmp_path, capsys):
     assert "antigravity" not in sys.modules
 
 
+def test_no_path_is_opened_on_the_word_of_a_file(run, tmp_path, capsys):
+    """A string among the keywords could name any file of the reader's."""
+    copy = tmp_path / "stranger"
+    copy.mkdir()
+    (copy / "agent.keras").write_bytes((run / "agent.keras").read_bytes())
+    config = {"env": "CartPole-v1", "env_kwargs": {"xml_file": "/etc/passwd"}}
+    (copy / "config.json").write_text(json.dumps(config))
+    assert cli.main(["evaluate", str(copy)]) == 2
+    assert "only numbers and booleans are taken" in capsys.readouterr().err
+
+
 def test_export_writes_a_saved_model(run, tmp_path, capsys):
     assert cli.main(["export", str(run), "--out", str(tmp_path / "policy")]) == 0
     assert (tmp_path / "policy" / "saved_model.pb").exists()

@@ -280,17 +280,28 @@ def agent_file(run):
 def environment_of(run):
     """The environment id that a run directory names, its keywords and its limit.
 
-    An id of the form `module:Id` is not taken from a file: making it would import the
-    module, and the file may be a stranger's.
+    The file may be a stranger's. An id of the form `module:Id` is not taken from it:
+    making it would import the module. Of the keywords for the environment's constructor
+    only numbers and booleans are: a string may be the path of anything.
 
     Returns:
         The id or `None`, and a dict of keywords for `Reinforce.evaluate`.
+
+    Raises:
+        ValueError: naming a keyword that is not taken.
     """
     path = pathlib.Path(run) / "config.json"
     config = json.loads(path.read_text()) if path.is_file() else {}
-    env = config.get("env")
+    env, env_kwargs = config.get("env"), config.get("env_kwargs", {})
+    for name, value in env_kwargs.items():
+        if not isinstance(value, (bool, int, float)):
+            raise ValueError(
+                f"{path} makes its environment with {name}={value!r}, and from a file "
+                "only numbers and booleans are taken. Evaluate it in Python: "
+                f"tfr.load({os.fspath(agent_file(run))!r}).evaluate(env, env_kwargs=…)."
+            )
     options = {
-        "env_kwargs": config.get("env_kwargs", {}),
+        "env_kwargs": env_kwargs,
         "max_episode_steps": config.get("evaluation", {}).get("max_episode_steps"),
     }
     return env if isinstance(env, str) and ":" not in env else None, options
