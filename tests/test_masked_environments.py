@@ -1,5 +1,7 @@
 """Masks: read from every kind of environment, obeyed, recorded, exported."""
 
+import functools
+
 import gymnasium as gym
 import keras
 import numpy as np
@@ -198,61 +200,70 @@ class Told(gym.Env):
         return np.array([self.now], np.float32), info
 
 
-def told(action_space, mask, mode, num_envs=3):
-    """What is recorded of such environments."""
-    make = lambda: Told(action_space, mask)  # noqa: E731
-    agent = tfr.Reinforce.for_env(make, hidden=(), action_mask="info/action_mask")
-    env = make
-    if mode is not None:
-        env = gym.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
-    return agent.collect(env, 6, num_envs=num_envs)
+BITS, HALF = np.array([1, 2, 2], np.int8), np.array([1, 0], np.int8)
+TOLD = {
+    "switches": (gym.spaces.MultiBinary(3), BITS),
+    "choice": (gym.spaces.Discrete(2), HALF),
+    "nested": (
+        gym.spaces.Dict(
+            gear=gym.spaces.MultiBinary(3),
+            more=gym.spaces.Tuple(
+                [gym.spaces.MultiDiscrete([2, 2]), gym.spaces.Box(0, 1)]
+            ),
+        ),
+        {"gear": BITS, "more": ((HALF, 1 - HALF), None)},
+    ),
+}
+
+
+@functools.cache
+def listener(name):
+    """An agent that reads such masks; it learns nothing here."""
+    space, mask = TOLD[name]
+    return tfr.Reinforce.for_env(
+        lambda: Told(space, lambda now: mask), hidden=(), action_mask="info/action_mask"
+    )
+
+
+def told(name, mode, mask):
+    """The masks that are recorded of environments with `mask(now)`."""
+    make = functools.partial(Told, TOLD[name][0], mask)
+    env = (
+        make
+        if mode is None
+        else gym.vector.SyncVectorEnv([make] * 3, autoreset_mode=mode)
+    )
+    return listener(name).collect(env, 5, num_envs=3).masks
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nested_masks_are_read_from_every_kind_of_environment(mode):
     """Gymnasium puts a `_key` beside every key of nested infos."""
-    space = gym.spaces.Dict(
-        gear=gym.spaces.Discrete(3),
-        more=gym.spaces.Tuple([gym.spaces.MultiDiscrete([2, 2]), gym.spaces.Box(0, 1)]),
-    )
-    one = np.array([1, 0], np.int8)
-
-    def mask(now):
-        return {"gear": np.eye(3, dtype=np.int8)[now % 3], "more": ((one, 1 - one), None)}
-
-    masks = told(space, mask, mode).masks
-    assert masks.shape == (4, 6, 7)
-    assert masks[1].tolist() == [[0, 1, 0, 1, 0, 0, 1]] * 6
-
-
-MISSING = {
-    "switches": (gym.spaces.MultiBinary(3), np.array([1, 2, 2], np.int8)),
-    "choice": (gym.spaces.Discrete(3), np.array([1, 0, 1], np.int8)),
-    "nested": (
-        gym.spaces.Dict(a=gym.spaces.MultiBinary(2)),
-        {"a": np.array([1, 2], np.int8)},
-    ),
-}
+    masks = told("nested", mode, lambda now: TOLD["nested"][1])
+    assert masks.shape == (4, 5, 7)
+    assert masks.reshape(20, 7).tolist() == [[1, 2, 2, 1, 0, 0, 1]] * 20
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", MISSING)
+@pytest.mark.parametrize("name", TOLD)
 def test_a_mask_that_is_missing_is_no_mask_of_zeros(name, mode):
     """Zeros would turn every switch off, in silence."""
-    space, mask = MISSING[name]
-    assert told(space, lambda now: None if now == 4 else mask, mode).masks.any()
-    for missing in (0, 2):
-        said = f"step {max(0, missing - 1)}: there is no mask in 'info/action_mask'"
+
+    def but(missing):
+        return lambda now: None if now == missing else TOLD[name][1]
+
+    assert told(name, mode, but(4)).any(axis=-1).all()  # nothing to choose at the end
+    for missing, step in ((0, 0), (2, 1)):
+        said = f"step {step}: there is no mask in 'info/action_mask'"
         with pytest.raises(host.EnvironmentFault, match=said):
-            told(space, lambda now: None if now == missing else mask, mode)  # noqa: B023
+            told(name, mode, but(missing))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_mask_that_does_not_fit_is_shown(mode):
-    wrong = np.ones(4, np.int8)
-    said = "must have 3 whole numbers or bools. Received: array.*1, 1, 1, 1"
+    said = "must have 2 whole numbers or bools. Received: array.*1, 2, 2"
     with pytest.raises(host.EnvironmentFault, match=said):
-        told(gym.spaces.Discrete(3), lambda now: wrong, mode)
+        told("choice", mode, lambda now: BITS)
 
 
 def test_an_environment_without_masks_is_refused_at_its_first_answer():

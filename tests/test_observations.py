@@ -163,7 +163,7 @@ def test_a_vector_environment_is_read_by_name():
 
 
 def test_keys_may_be_any_words(tmp_path):
-    names = ["a b", "é", "1", "c.d", "-", "action", "seed"]
+    names = ["a b", "é", "1", "c.d", "x-y", "action", "seed"]
     space = gym.spaces.Dict(
         {
             name: (IMAGE, Discrete(3), Box(0, 9, (2,), int))[i % 3]
