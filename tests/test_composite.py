@@ -144,6 +144,11 @@ def test_parameters_have_flat_names_that_say_whose_they_are():
     assert parameters["b_1_a b_mean"].shape == (2, 4)
 
 
+def test_parts_without_a_key_are_numbered_parts_of_an_action():
+    pair = gym.spaces.Tuple([Discrete(2), gym.spaces.Dict(a=Discrete(3))])
+    assert built(pair).names == ("action_0", "action_1_a")
+
+
 def test_a_saved_model_returns_parameters_by_these_names(tmp_path):
     head, module = built(TREE["deep"]), tf.Module()
     module.head = head.variables

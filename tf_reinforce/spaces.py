@@ -114,11 +114,11 @@ def action_names(nested):
 
     Example:
 
-    >>> action_names({"arm": (1.5, 0), "grip": 1})
-    ('arm_0', 'arm_1', 'grip')
+    >>> action_names({"arm": (1.5, 0), "grip": 1}), action_names((1.5, 0))
+    (('arm_0', 'arm_1', 'grip'), ('action_0', 'action_1'))
     """
     _check_nested(nested)
-    found = tuple(keras.tree.flatten(names(nested)))
+    found = tuple(keras.tree.flatten(names(nested, whole="action")))
     if len(set(found)) < len(found):
         raise ValueError(
             "The keys on the way down to a part of an action, joined by '_', make its "
@@ -186,8 +186,13 @@ def real_shapes(structure):
     )
 
 
-def names(structure, path=()):
-    """A name for each array of an observation: its keys on the way down.
+def names(structure, path=(), whole="observation"):
+    """A name for each part of a structure: the keys on the way down to it.
+
+    Args:
+        structure: A leaf, or a tuple or dict of leaves or of such tuples and dicts.
+        path: Keys that lead to the structure itself.
+        whole: Name of what has no key, or begins with the number of a tuple's part.
 
     Example:
 
@@ -196,11 +201,13 @@ def names(structure, path=()):
     ('observation', {'speed': 'speed', 'arms': ('arms_0', 'arms_1')})
     """
     if isinstance(structure, dict):
-        return {key: names(child, (*path, key)) for key, child in structure.items()}
+        parts = structure.items()
+        return {key: names(child, (*path, key), whole) for key, child in parts}
     if isinstance(structure, tuple):
-        return tuple(names(child, (*path, i)) for i, child in enumerate(structure))
+        parts = enumerate(structure)
+        return tuple(names(child, (*path, i), whole) for i, child in parts)
     if not path or isinstance(path[0], int):
-        path = ("observation", *path)
+        path = (whole, *path)
     return "_".join(map(str, path))
 
 
