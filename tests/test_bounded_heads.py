@@ -349,6 +349,19 @@ def test_between_the_bounds_it_is_the_normal_density():
     np.testing.assert_allclose(found, [truth], rtol=1e-13)
 
 
+def test_a_bound_that_the_type_cannot_hold_is_the_bound_all_the_same():
+    """0.1 of an environment in float64, in a record of float32, is more than 0.1."""
+    head = built(heads.ClippedGaussian(1, -0.1, 0.1))
+    means, recorded = tf.zeros([2, 1]), np.array([[-0.1], [0.1]], "float32")
+    assert recorded[1, 0] > head.bounds(means)[1].numpy()
+    head.check_actions(recorded[:, None], np.array([2]))
+    drawn = head.sample(means, tf.constant([[-9.0], [9.0]]))
+    for method in (head.eligibility, lambda o, a: head.distribution(o).log_prob(a)):
+        np.testing.assert_allclose(method(means, recorded), method(means, drawn), 1e-6)
+    beyond = np.nextafter(recorded, np.float32(np.inf) * recorded)
+    assert not head.possible(beyond).any()
+
+
 def test_without_bounds_it_is_a_gaussian():
     ours = built(heads.ClippedGaussian(2, -math.inf, math.inf))
     plain, outputs = built(heads.Gaussian(2)), tf.constant([[0.3, -2.0], [1e3, 0.0]])

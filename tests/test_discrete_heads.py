@@ -221,6 +221,14 @@ def test_noise_of_exactly_zero_turns_no_sure_switch(dtype):
     assert drawn.dtype == "int64" and drawn.numpy().tolist() == [[0, 1], [0, 1]]
 
 
+@pytest.mark.parametrize("dtype, bits", [("float32", 24), ("float64", 53)])
+def test_noise_of_exactly_zero_turns_on_only_what_is_that_likely(dtype, bits):
+    """Once in 2^bits draws: what is on less often must not wait for it."""
+    logits = tf.constant([[-80.0, -(bits + 2) * math.log(2), -bits * math.log(2)]], dtype)
+    drawn = heads.Bernoulli(3).sample(logits, tf.zeros([1, 3], dtype))
+    assert drawn.numpy().tolist() == [[0, 0, 1]]
+
+
 def test_the_mode_of_switches_and_their_parameters():
     head, logits = heads.Bernoulli(2), tf.constant([[-0.1, 3.0]])
     assert head.mode(logits).numpy().tolist() == [[0, 1]]

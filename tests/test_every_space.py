@@ -220,7 +220,11 @@ def live(name, folder):
 
 def row(name, agent, engines):
     observed, acted = (" ".join(repr(space).split()) for space in PAIRS[name])
-    layers = [type(layer).__name__ for layer in agent.policy.layers]
+    layers = [
+        type(layer).__name__
+        for layer in agent.policy.layers
+        if getattr(layer, "scale", None) != 1.0  # flags pass as they are
+    ]
     words = {"OneHot": "one-hot", "Rescaling": "scaled", "Conv2D": "convolutions"}
     seen = ", ".join(words[kind] for kind in words if kind in layers) or "as it is"
     head = type(agent.head).__name__

@@ -1,5 +1,7 @@
 """Memory: what a recurrent policy carries while it acts is what the update reads."""
 
+import itertools
+
 import gymnasium as gym
 import keras
 import numpy as np
@@ -8,6 +10,7 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
+from tf_reinforce import episodes as records
 from tf_reinforce import recurrence
 
 
@@ -109,6 +112,115 @@ def test_the_gradient_is_its_definition(normalize):
     for ours, theirs in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(logs["loss"], loss, rtol=1e-12)
+
+
+# A task with memory, all of it: the second action earns by the first observation, which
+# is gone by then. What an update is on average is added up over every batch.
+
+FIRST, SECOND, ENDS = (0.3, 0.7), (0.6, 0.4), (0.2, 0.5)  # by observation; by action
+EARNED = np.array([[[1.0, -2.0], [0.5, 3.0]], [[-1.0, 4.0], [2.0, -0.5]]])
+FREE, RULED = np.ones((2, 2)), np.array([[1.0, 1.0], [0.0, 1.0]])  # by observation
+
+
+def trajectories(legal):
+    """(chance of the task's moves, [(observation, action, reward), …]) of each."""
+    for first, act in np.argwhere(legal):
+        begun = first, act, first + 2.0 * act
+        yield FIRST[first] * ENDS[act], [begun]
+        for second, last in np.argwhere(legal):
+            chance = FIRST[first] * (1 - ENDS[act]) * SECOND[second]
+            yield chance, [begun, (second, last, EARNED[first, second, last])]
+
+
+def column(paths, legal):
+    """The record of some trajectories; NaN is what never happened."""
+    observations = np.full((3, len(paths), 2), np.nan)
+    rewards = np.full((2, len(paths)), np.nan)
+    actions = np.zeros((2, len(paths)), "int64")
+    masks = np.zeros((2, len(paths), 2), "int8")
+    for b, path in enumerate(paths):
+        for t, (seen, act, earned) in enumerate(path):
+            observations[t, b], masks[t, b] = np.eye(2)[seen], legal[seen]
+            actions[t, b], rewards[t, b] = act, earned
+        observations[len(path), b] = 5.0
+    lengths = np.array([len(path) for path in paths])
+    ended = np.ones(len(paths), bool)
+    return records.Episodes(observations, actions, rewards, lengths, ended, masks)
+
+
+def flat(arrays):
+    return np.concatenate([np.ravel(array) for array in arrays])
+
+
+def chooser(weights, legal):
+    """One step of a GRU written out, and its probabilities over what is legal."""
+    kernel, recurrent, bias, last, offset = weights
+
+    def step(seen, state):
+        ours, theirs = kernel[seen] + bias[0], tf.linalg.matvec(recurrent, state, True)
+        (z, r, h), (u, s, g) = (tf.split(x, 3) for x in (ours, theirs + bias[1]))
+        z, r = tf.sigmoid(z + u), tf.sigmoid(r + s)
+        state = z * state + (1 - z) * tf.tanh(h + r * g)
+        powers = tf.exp(tf.linalg.matvec(last, state, True) + offset) * legal[seen]
+        return powers / tf.reduce_sum(powers), state
+
+    return step
+
+
+def objective(weights, legal, gamma):
+    """J, as a tree of everything that can happen."""
+    step, total = chooser(weights, legal), 0.0
+    for first in range(2):
+        chances, state = step(first, tf.zeros([5], tf.float64))
+        later = sum(
+            SECOND[second] * tf.reduce_sum(step(second, state)[0] * EARNED[first, second])
+            for second in range(2)
+        )
+        earned = first + 2.0 * np.arange(2) + gamma * (1 - np.array(ENDS)) * later
+        total += FIRST[first] * tf.reduce_sum(chances * earned)
+    return total
+
+
+@pytest.mark.parametrize(
+    "baseline, size, legal",
+    [(None, 1, FREE), ("leave_one_out", 2, RULED)],
+    ids=["alone", "masked_pairs"],
+)
+def test_the_expected_update_is_the_gradient_through_memory(baseline, size, legal):
+    """E[Δw] = ∇J in every weight, without sampling; the order of a pair is no matter."""
+    agent = tfr.Reinforce(
+        policy(outputs=2, dtype="float64"),
+        tfr.heads.Categorical(2),
+        baseline,
+        gamma=0.9,
+        discount_states=True,
+        action_mask="info/action_mask",
+    )
+    agent.compile(keras.optimizers.SGD(1.0))
+    agent.build((None, None, 2))
+    rng = np.random.default_rng(0)
+    before = [rng.normal(size=w.shape) for w in agent.policy.weights]
+    weights = [tf.constant(w) for w in before]
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        value = objective(weights, legal, 0.9)
+    step, expected, total = chooser(weights, legal), 0.0, 0.0
+    chances, paths = zip(*trajectories(legal))
+    chances = list(chances)
+    for i, path in enumerate(paths):
+        state = tf.zeros([5], tf.float64)
+        for seen, act, _ in path:
+            probs, state = step(seen, state)
+            chances[i] *= float(probs[act])
+    for batch in itertools.combinations_with_replacement(range(len(paths)), size):
+        agent.policy.set_weights(before)
+        agent.update(column([paths[i] for i in batch], legal))
+        chance = len(set(batch)) * np.prod([chances[i] for i in batch])
+        total += chance
+        expected += chance * (flat(agent.policy.get_weights()) - flat(before))
+    exact = flat(tape.gradient(value, weights))
+    assert total == pytest.approx(1, abs=1e-12) and np.abs(exact).max() > 0.01
+    np.testing.assert_allclose(expected, exact, rtol=0, atol=1e-12)
 
 
 def test_padding_is_never_read():

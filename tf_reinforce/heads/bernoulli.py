@@ -65,9 +65,12 @@ class Bernoulli(base.Head):
         return eligibility.bernoulli_logits(outputs, actions)
 
     def sample(self, outputs, noise):
-        # Beyond these p is 0 or 1 in any type, and LiteRT knows no sigmoid of 1e30. As u
-        # lies in [0, 1), p = 0 is never on and p = 1 always.
+        # Beyond these p is 0 or 1 in any type, and LiteRT knows no sigmoid of 1e30.
         logits = tf.clip_by_value(outputs, -1e4, 1e4)
+        # Zero stands for the numbers below the least that the generator draws: else a
+        # switch with p = 1e-30 would be on as often as noise is zero. As u is below one,
+        # p = 0 is never on and p = 1 always.
+        noise = tf.maximum(noise, np.finfo(noise.dtype.as_numpy_dtype).eps / 4)
         return tf.cast(noise < tf.sigmoid(logits), tf.int64)
 
     def mode(self, outputs):

@@ -63,7 +63,8 @@ class ClippedGaussian(normal.Normal):
     def eligibility(self, outputs, actions):
         mean, scale = self.parameters(outputs).values()
         low, high = (bound + tf.zeros_like(mean) for bound in self.bounds(mean))
-        slopes = eligibility.clipped_gaussian(mean, scale, low, high, actions)
+        inside = self.inside(tf.cast(actions, mean.dtype))
+        slopes = eligibility.clipped_gaussian(mean, scale, low, high, inside)
         return self.to_outputs(outputs, slopes)
 
     def sample(self, outputs, noise):
@@ -73,9 +74,10 @@ class ClippedGaussian(normal.Normal):
         return self.inside(super().mode(outputs))
 
     def possible(self, actions):
-        low, high = (
-            bound.numpy() for bound in self.bounds(tf.convert_to_tensor(actions))
-        )
+        # To the nearest of the type: 0.1 in float32 lies beyond 0.1, and is that bound.
+        with np.errstate(over="ignore"):  # what it cannot hold at all is infinite
+            low = np.asarray(self.low, actions.dtype)
+            high = np.asarray(self.high, actions.dtype)
         return np.isfinite(actions) & (actions >= low) & (actions <= high)
 
 
