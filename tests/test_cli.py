@@ -117,7 +117,7 @@ def test_the_same_seed_writes_the_same_run(run, tmp_path):
         (["train", "CartPole-v1", "--gamma", "1.5"], "`gamma`"),
         (["train", "NoSuchThing-v0"], "NoSuchThing"),
         (["train", "nosuchmodule:Thing-v0"], "nosuchmodule"),
-        (["train", "FrozenLake-v1"], "not supported"),
+        (["train", "CartPole-v1", "--preset", "Nope"], "no preset"),
         (["evaluate", "nowhere", "--env", "CartPole-v1"], "no file"),
         (["export", "nowhere", "--out", "policy"], "no file"),
     ],
