@@ -212,14 +212,14 @@ def names(structure, path=(), whole="observation"):
 
 
 def plain(name):
-    """A name as TensorFlow takes it, of letters, digits, `_` and `.`.
+    """A name as TensorFlow takes it, of letters, digits, `_` and `.`; no `_` begins it.
 
     Example:
 
-    >>> plain("left arm")
-    'left_arm'
+    >>> plain("left arm"), plain("é")
+    ('left_arm', 'key_')
     """
-    return re.sub("[^A-Za-z0-9_.]", "_", name)
+    return re.sub("^_", "key_", re.sub("[^A-Za-z0-9_.]", "_", name))
 
 
 def of_shapes(shapes, float_dtype):
