@@ -672,7 +672,7 @@ DISTRIBUTIONS = [
         "switch_on_by_zero_noise",
         "own: noise of exactly zero turns on a switch that is on all but never",
         "heads/bernoulli.py",
-        "noise = tf.maximum(noise, np.finfo(noise.dtype.as_numpy_dtype).eps / 4)",
+        "noise = tf.maximum(noise, np.finfo(logits.dtype.as_numpy_dtype).eps / 4)",
         "pass",
         "test_discrete_heads.py::"
         "test_noise_of_exactly_zero_turns_on_only_what_is_that_likely[float32-24]",

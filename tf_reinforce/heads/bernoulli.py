@@ -70,7 +70,7 @@ class Bernoulli(base.Head):
         # Zero stands for the numbers below the least that the generator draws: else a
         # switch with p = 1e-30 would be on as often as noise is zero. As u is below one,
         # p = 0 is never on and p = 1 always.
-        noise = tf.maximum(noise, np.finfo(noise.dtype.as_numpy_dtype).eps / 4)
+        noise = tf.maximum(noise, np.finfo(logits.dtype.as_numpy_dtype).eps / 4)
         return tf.cast(noise < tf.sigmoid(logits), tf.int64)
 
     def mode(self, outputs):
