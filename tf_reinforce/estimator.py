@@ -62,7 +62,7 @@ class Estimator:
 
         with tf.GradientTape() as tape:
             outputs, values = self.at(steps, before_actions(episodes))
-            outputs = self.legal(outputs, steps, episodes.masks)
+            outputs = self.masked(outputs, steps, episodes.masks)
             actions = self.head.distribution(outputs)
             log_probs = actions.log_prob(steps.pick(episodes.actions))
             entropies = actions.entropy()
@@ -144,7 +144,7 @@ class Estimator:
         picked = steps.pick(_swapped([outputs, *([] if values is None else [values])]))
         return picked[0], None if values is None else picked[1]
 
-    def legal(self, outputs, steps, masks):
+    def masked(self, outputs, steps, masks):
         """Outputs `[N, P]` under the masks `[T, B, M]`; as they are without any."""
         if masks is None or not masks.shape[-1]:
             return outputs
@@ -200,14 +200,14 @@ class Estimator:
         steps = valid_steps(episodes)
         observations = steps.pick(before_actions(episodes))
         outputs, _ = self.at(steps, before_actions(episodes))
-        legal = self.legal(outputs, steps, episodes.masks)
+        masked = self.masked(outputs, steps, episodes.masks)
         actions = steps.pick(episodes.actions)
         advantages = steps.pick(self.targets(episodes)[1])
         suspects = [
             *(("observation", leaf) for leaf in keras.tree.flatten(observations)),
             ("reward", steps.pick(episodes.rewards)),
             ("outputs", outputs),
-            ("log-probability", self.head.distribution(legal).log_prob(actions)),
+            ("log-probability", self.head.distribution(masked).log_prob(actions)),
             ("advantage", tf.cast(advantages, outputs.dtype)),
         ]
         found = []

@@ -40,7 +40,7 @@ def is_recurrent(policy, structure):
     >>> is_recurrent(policy, tf.TensorSpec((4,)))
     True
     """
-    if not any(isinstance(layer, keras.layers.RNN) for layer in _layers(policy)):
+    if not _remembers(policy):
         return False
     ranks = [leaf.shape.rank for leaf in keras.tree.flatten(structure)]
     return max(ranks) < 2 or _ranks(policy) != sorted(rank + 1 for rank in ranks)
@@ -59,7 +59,7 @@ def one_observation(structure, policy):
     """
     ranks = [leaf.shape.rank + 1 for leaf in keras.tree.flatten(structure)]
     if (
-        not any(isinstance(layer, keras.layers.RNN) for layer in _layers(policy))
+        not _remembers(policy)
         or _ranks(policy) != sorted(ranks)
         or any(x.shape[1] is not None for x in policy.inputs)
     ):
@@ -303,9 +303,7 @@ def _one_step(layer):
     if isinstance(layer, keras.layers.RNN):
         _check_layer(layer)
         return _OneStep(layer)
-    if isinstance(layer, keras.Model) and any(
-        isinstance(inner, keras.layers.RNN) for inner in _layers(layer)
-    ):
+    if isinstance(layer, keras.Model) and _remembers(layer):
         raise ValueError(
             f"The model {layer.name!r} inside the policy is a subclass of keras.Model "
             "with recurrent layers, and Keras cannot run it again step by step. Build it "
@@ -421,8 +419,10 @@ def _where(present, new, old):
     return tf.where(present, new, old)
 
 
-def _layers(model):
-    return model._flatten_layers(include_self=True, recursive=True)
+def _remembers(model):
+    """Whether there is a recurrent layer anywhere in a model."""
+    layers = model._flatten_layers(include_self=True, recursive=True)
+    return any(isinstance(layer, keras.layers.RNN) for layer in layers)
 
 
 def _ranks(policy):

@@ -29,7 +29,7 @@ def check_observation_space(space):
     Raises:
         ValueError: with the unsupported part and the supported kinds.
     """
-    _check_keys(space)
+    _check_keys(nest(space), "observation")
     for part in _parts(space):
         if not isinstance(part, _OBSERVED) or 0 in part.shape:
             raise ValueError(
@@ -57,20 +57,23 @@ def _parts(space):
     return [space]
 
 
-def _check_keys(space):
-    """Keys become names of inputs, for Keras and for the export."""
-    if isinstance(space, gym.spaces.Dict):
-        for key, child in space.items():
-            if not isinstance(key, str) or "/" in key:
-                raise ValueError(
-                    "The keys of an observation become names of inputs: strings "
-                    f"without '/'. Received: {key!r} in {space!r}. Rename it with "
-                    "gymnasium.wrappers.TransformObservation."
-                )
-            _check_keys(child)
-    elif isinstance(space, gym.spaces.Tuple):
-        for child in space:
-            _check_keys(child)
+def _check_keys(nested, whole):
+    """Refuses keys that cannot be names, for Keras and for the export."""
+    for key, child in _children(nested):
+        if isinstance(nested, dict) and not (isinstance(key, str) and "/" not in key):
+            raise ValueError(
+                f"The keys of an {whole} become names: strings without '/'. "
+                f"Received: {key!r} in {nested!r}. Rename it with "
+                f"gymnasium.wrappers.Transform{whole.capitalize()}."
+            )
+        _check_keys(child, whole)
+
+
+def _children(nested):
+    """`(key, child)` of a dict, `(number, child)` of a tuple; a leaf has none."""
+    if isinstance(nested, dict):
+        return nested.items()
+    return enumerate(nested) if isinstance(nested, tuple) else ()
 
 
 def check_action_space(space):
@@ -117,7 +120,8 @@ def action_names(nested):
     >>> action_names({"arm": (1.5, 0), "grip": 1}), action_names((1.5, 0))
     (('arm_0', 'arm_1', 'grip'), ('action_0', 'action_1'))
     """
-    _check_nested(nested)
+    _check_not_empty(nested)
+    _check_keys(nested, "action")
     found = tuple(keras.tree.flatten(names(nested, whole="action")))
     if len(set(found)) < len(found):
         raise ValueError(
@@ -128,22 +132,14 @@ def action_names(nested):
     return found
 
 
-def _check_nested(nested):
-    if not isinstance(nested, (dict, tuple)):
-        return
-    if not nested:
+def _check_not_empty(nested):
+    if isinstance(nested, (dict, tuple)) and not nested:
         raise ValueError(
             "Every tuple and dict of an action must have a part. "
             f"Received: {nested!r}. Remove it with gymnasium.wrappers.TransformAction."
         )
-    for key, part in nested.items() if isinstance(nested, dict) else enumerate(nested):
-        if isinstance(nested, dict) and not (isinstance(key, str) and "/" not in key):
-            raise ValueError(
-                "The keys of an action become names of arrays: strings without '/'. "
-                f"Received: {key!r} in {nested!r}. Rename it with "
-                "gymnasium.wrappers.TransformAction."
-            )
-        _check_nested(part)
+    for _, child in _children(nested):
+        _check_not_empty(child)
 
 
 def structure(space, float_dtype):
@@ -223,7 +219,11 @@ def plain(name):
 
 
 def of_shapes(shapes, float_dtype):
-    """The same for shapes alone, batch axis first, where no space is known.
+    """The same as `structure` from shapes alone, where no space is known.
+
+    Args:
+        shapes: Shape with the batch axis first, or dicts and tuples of such shapes.
+        float_dtype: The type of every array: shapes do not tell whole numbers.
 
     Example:
 

@@ -22,7 +22,8 @@ class _Program:
 
     The results are the raw actions, whether all outputs are finite, the outputs, what
     the environment receives wherever that is not the raw action itself, and the next
-    states; `names` and the places say which is which.
+    states. Once it has been traced, `names` says what each result is, and `raw`,
+    `sent`, `states` and `finite` say at which places they are.
     """
 
     def __init__(self, decision, greedy):
@@ -46,8 +47,8 @@ class _Program:
         decision, (first, last) = self._decision, self._split
         observations = keras.tree.pack_sequence_as(decision.structure, inputs[:first])
         mask = inputs[first] if decision.masks else None
-        outputs, legal, states = decision.outputs(observations, mask, inputs[last:])
-        raw = decision.choose(legal, None if self._greedy else noise)
+        outputs, masked, states = decision.outputs(observations, mask, inputs[last:])
+        raw = decision.choose(masked, None if self._greedy else noise)
         # NaN fails the comparison too, and LiteRT knows no is_finite.
         finite = tf.reduce_all(tf.abs(outputs) <= outputs.dtype.max)
         sent = keras.tree.flatten(decision.head.to_environment(raw))

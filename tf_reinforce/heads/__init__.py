@@ -68,10 +68,8 @@ def for_space(space, **kwargs):
     if isinstance(space, gym.spaces.Discrete):
         return Categorical(int(space.n), start=int(space.start), **kwargs)
     if isinstance(space, gym.spaces.MultiDiscrete):
-        sizes, start = (
-            np.ravel(space.nvec).tolist(),
-            _scalar(np.ravel(space.start).tolist()),
-        )
+        sizes = np.ravel(space.nvec).tolist()
+        start = _scalar(np.ravel(space.start).tolist())
         return MultiCategorical(sizes, start=start, shape=space.shape, **kwargs)
     if isinstance(space, gym.spaces.MultiBinary):
         return Bernoulli(math.prod(space.shape), shape=space.shape, **kwargs)
@@ -79,7 +77,7 @@ def for_space(space, **kwargs):
 
 
 def _gaussian(space, **kwargs):
-    """Numbers of Python hold the bounds of every type."""
+    """The head of a `Box`, in numbers of Python: they hold the bounds of every type."""
     low, high = (np.ravel(x).tolist() for x in (space.low, space.high))
     widths = [last - first for first, last in zip(low, high, strict=True)]
     if not all(width > 0 for width in widths):
@@ -103,4 +101,5 @@ def _gaussian(space, **kwargs):
 
 
 def _scalar(values):
+    """One number where all are the same, else the list as it is."""
     return values[0] if all(value == values[0] for value in values) else values

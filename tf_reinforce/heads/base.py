@@ -46,6 +46,9 @@ class Head(keras.layers.Layer, abc.ABC):
             whose actions are all legal, always.
         support: `Support`, where real raw actions lie; `None`: anywhere, and a sample
             follows the noise smoothly.
+
+    In a `Composite`, `noise` is a nested structure, and its leaves have the shape, the
+    type and the support: `raw` describes an action of any head.
     """
 
     outputs_size: int

@@ -25,9 +25,9 @@ class ClippedGaussian(normal.Normal):
     one: with the probability of all of it. The gradient has the same expectation as that
     of `Gaussian` and never a larger variance.
 
-    The clipped action is what is stored. It is all that the score depends on, the
-    distribution is the one of what is stored, and records of an environment are raw
-    actions as they are. A bound of the action's type counts as the bound itself.
+    The raw action is the clipped one: it is all that the score depends on, and what the
+    environment received (but for rounding), so that its actions can be scored as they
+    are. Bounds are rounded inwards to the type of an action, as they are for sending.
 
     `mode` is the clipped mean: the median, and the likeliest action of its kind. (The
     probability of a bound and a density between them cannot be compared.)
