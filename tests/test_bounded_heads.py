@@ -3,10 +3,10 @@
 import math
 
 import gymnasium as gym
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from toy_heads import built, revived
 
 from tf_reinforce import decision as deciding
 from tf_reinforce import heads
@@ -14,16 +14,6 @@ from tf_reinforce.collect import acting
 from tf_reinforce.heads import beta as beta_module
 
 WIDEST = math.log(100.0)
-
-
-def built(head):
-    head.build((None, head.outputs_size))
-    return head
-
-
-def revived(head):
-    config = keras.saving.serialize_keras_object(head)
-    return built(keras.saving.deserialize_keras_object(config))
 
 
 def noise_of(head, count, dtype="float32", seed=0):

@@ -3,23 +3,13 @@
 import math
 
 import gymnasium as gym
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from toy_heads import built, revived
 
 from tf_reinforce import heads
 from tf_reinforce.heads import base
-
-
-def built(head):
-    head.build((None, head.outputs_size))
-    return head
-
-
-def revived(head):
-    config = keras.saving.serialize_keras_object(head)
-    return built(keras.saving.deserialize_keras_object(config))
 
 
 def softmax(logits):

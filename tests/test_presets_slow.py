@@ -39,8 +39,6 @@ def test_every_preset_has_a_bar():
 @pytest.mark.parametrize("name", BARS)
 def test_a_preset_learns_its_environment(name, tmp_path):
     env = presets.read(name)["env"]
-    if env.startswith("LunarLander"):
-        pytest.importorskip("Box2D", reason="gymnasium[box2d] is not installed")
     ran = subprocess.run(
         [sys.executable, "-m", "tf_reinforce", "train", env, "--preset", name]
         + ["--run-dir", str(tmp_path / "run")],

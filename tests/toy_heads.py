@@ -9,6 +9,18 @@ from tf_reinforce import heads
 tfd = tfp.distributions
 
 
+def built(head):
+    """The head, with its weights."""
+    head.build((None, head.outputs_size))
+    return head
+
+
+def revived(head):
+    """The head as it comes back from its config."""
+    config = keras.saving.serialize_keras_object(head)
+    return built(keras.saving.deserialize_keras_object(config))
+
+
 class Own(heads.Head):
     """What the toys share: no parameters to name, no environment to please."""
 

@@ -5,7 +5,6 @@ it is flat, `[..., M]` int8, in the order of the head's choices; zero is illegal
 """
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 _WAYS = '"info/<key>", for example "info/action_mask", or "observation/<key>"'
@@ -23,8 +22,8 @@ class Source:
     Example:
 
     >>> source = Source("observation/legal")
-    >>> source.find({"board": np.zeros(9), "legal": np.ones(9, "int8")}, {}).tolist()
-    [1, 1, 1, 1, 1, 1, 1, 1, 1]
+    >>> source.find({"board": [0.0, 0.5, 0.0], "legal": [1, 0, 1]}, {})
+    [1, 0, 1]
     """
 
     def __init__(self, where):
@@ -54,11 +53,6 @@ class Source:
         key = self._path[0]
         told = {name: infos[name] for name in (key, f"_{key}") if name in infos}
         return self.find(None, _of_slot(slot, told))
-
-    def size(self, structure):
-        """Int, the entries of the mask in an observation of this structure."""
-        parts = keras.tree.flatten(self.find(structure, None))
-        return sum(int(np.prod(leaf.shape)) for leaf in parts)
 
     def of(self, observations):
         """`[N, M]` int8 from a batch of observations, in TensorFlow operations."""
