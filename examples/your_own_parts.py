@@ -58,7 +58,7 @@ class MovingAverage(tfr.baselines.Baseline):
         gap = tf.cast(self.average, targets.dtype) - tf.reduce_mean(targets)
         return gap**2 / 2, [gap]
 
-    def learn(self, gradients):
+    def learn(self, gradients, observations, targets, episodes):
         self.average.assign_sub(0.2 * tf.cast(gradients[0], self.average.dtype))
 
 

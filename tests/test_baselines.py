@@ -117,7 +117,7 @@ def test_a_baseline_without_weights_has_nothing_to_learn(name):
     baseline = baselines.get(name)
     loss, gradients = baseline.gradients(tf.zeros([2, 3]), tf.zeros([2]), 1)
     assert np.isnan(loss) and gradients == []
-    baseline.learn(gradients)
+    baseline.learn(gradients, *steps(), 4)
     assert not baseline.values_states and not baseline.weights
 
 
@@ -180,12 +180,80 @@ def test_learning_is_one_step_of_its_own_optimizer():
     baseline = value(rate=0.5)
     _, gradients = baseline.gradients(*steps(), 4)
     before = baseline.model.get_weights()
-    baseline.learn(gradients)
+    baseline.learn(gradients, *steps(), 4)
     for old, new, gradient in zip(
         before, baseline.model.get_weights(), gradients, strict=True
     ):
         np.testing.assert_allclose(new, old - 0.5 * gradient.numpy(), atol=1e-7)
     assert int(baseline.optimizer.iterations) == 1
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_further_epochs_are_further_steps_towards_the_same_targets(traced):
+    """Seven steps of descent, as a loop in NumPy."""
+    baseline, (observations, returns) = value(rate=0.5, epochs=7), steps()
+    kernel, bias = baseline.model.get_weights()
+    for _ in range(7):
+        errors = (observations @ kernel + bias)[:, 0] - returns
+        kernel = kernel - 0.5 * (observations * errors[:, None]).sum(0)[:, None] / 4
+        bias = bias - 0.5 * errors.sum() / 4
+
+    def taught(observations, returns):
+        _, first = baseline.gradients(observations, returns, 4)
+        baseline.learn(first, observations, returns, 4)
+
+    (tf.function(taught) if traced else taught)(*map(tf.constant, steps()))
+    for found, truth in zip(baseline.model.get_weights(), (kernel, bias), strict=True):
+        np.testing.assert_allclose(found, truth, rtol=1e-4, atol=1e-6)
+    assert int(baseline.optimizer.iterations) == 7
+
+
+def test_a_further_step_that_is_not_finite_is_not_taken():
+    """The first step is what the update has checked; targets overflow after it."""
+    baseline, (observations, returns) = value(epochs=4), steps()
+    kernel, bias = baseline.model.get_weights()
+    _, first = baseline.gradients(observations, returns, 4)
+    baseline.learn(first, observations, np.inf * returns, 4)
+    after = baseline.model.get_weights()
+    np.testing.assert_allclose(after[0], kernel - 0.5 * first[0].numpy(), atol=1e-7)
+    np.testing.assert_allclose(after[1], bias - 0.5 * first[1].numpy(), atol=1e-7)
+
+
+def test_a_scale_is_the_unit_of_the_model():
+    """As if rewards had been divided by it; the loss is told in the units of rewards."""
+    plain, scaled = value(), value(scale=50.0)
+    scaled.model.set_weights(plain.model.get_weights())
+    observations, returns = steps()
+    loss, expected = plain.gradients(observations, returns, 4)
+    told, gradients = scaled.gradients(observations, 50 * returns, 4)
+    np.testing.assert_allclose(told, 2500 * loss, rtol=1e-5)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    values = scaled.values(observations)
+    np.testing.assert_allclose(values, 50 * plain.values(observations), rtol=1e-6)
+
+
+def test_epochs_and_scale_are_kept_in_the_config():
+    again = baselines.Value.from_config(value(epochs=3, scale=2.0).get_config())
+    assert (again.epochs, again.scale) == (3, 2.0)
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, float("inf"), float("nan")])
+def test_a_scale_that_is_no_size_is_refused(scale):
+    with pytest.raises(ValueError, match="`scale` must be finite and above zero"):
+        baselines.Value(critic(), scale=scale)
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 1.5, True, None])
+def test_epochs_that_are_not_a_number_of_steps_are_refused(epochs):
+    with pytest.raises(ValueError, match="`epochs` must be a whole number"):
+        baselines.Value(critic(), epochs=epochs)
+
+
+def test_a_shared_trunk_has_no_epochs_of_its_own():
+    for further in ({"epochs": 2}, {"scale": 3.0}):
+        with pytest.raises(ValueError, match="in one step with the policy.*Received"):
+            baselines.Value(**further)
 
 
 def test_a_value_baseline_subtracts_the_values_where_steps_happened():
@@ -215,7 +283,7 @@ def test_without_a_model_the_policy_s_trunk_is_shared():
     baseline = baselines.Value(loss_weight=0.25)
     baseline.build((None, 3))
     loss, gradients = baseline.gradients(*steps(), 4)
-    baseline.learn(gradients)
+    baseline.learn(gradients, *steps(), 4)
     assert np.isnan(loss) and gradients == []
     assert baseline.loss_weight == 0.25 and baseline.optimizer is None
 

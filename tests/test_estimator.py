@@ -63,7 +63,7 @@ def record(kind=heads.Categorical, dtype="float64"):
 def gradients(policy, head, baseline, episodes, **settings):
     given = {**DEFAULTS, **settings}
     rule = estimator.Estimator(policy, head, baselines.get(baseline), None, given)
-    found, _, logs = rule.gradients(episodes)
+    found, _, _, logs = rule.gradients(episodes)
     return [np.asarray(gradient) for gradient in found], logs
 
 
@@ -371,7 +371,7 @@ def test_the_policy_loss_sends_no_gradient_to_a_critic():
         network(), heads.Categorical(A), baselines.Value(model), None, settings
     )
     with tf.GradientTape() as tape:
-        _, _, logs = rule.gradients(record())
+        *_, logs = rule.gradients(record())
     trained = model.trainable_variables
     assert tape.gradient(logs["policy_loss"], trained) == [None] * len(trained)
 
@@ -402,7 +402,7 @@ def test_a_critic_descends_half_its_squared_error_per_episode():
             total += sum((values - returns.numpy()[:length, e]) ** 2) / 2 / B
         return total
 
-    _, found, logs = rule.gradients(episodes)
+    _, found, _, logs = rule.gradients(episodes)
     np.testing.assert_allclose(logs["value_loss"], loss(), rtol=1e-12)
     close(found, differences(loss, model.trainable_variables), 1e-7)
 

@@ -155,6 +155,18 @@ def test_signatures_take_observations_by_name(exported):
     same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
 
 
+def test_an_observation_called_as_an_argument_is_is_refused_before_anything_is_written(
+    tmp_path,
+):
+    """TensorFlow would call one of them `seed_1`, in silence."""
+    space = gym.spaces.Dict({"seed": gym.spaces.Box(0, 1, (2,))})
+    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
+    assert agent.act({"seed": np.zeros((3, 2), "float32")}).shape == (3,)
+    with pytest.raises(ValueError, match="a name of its own.*'seed', 'seed'.*Rename"):
+        agent.export(tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
+
+
 def test_it_is_not_traced_again(exports):
     agent, path = exports["Dict"]
     policy = tf.saved_model.load(path)

@@ -261,7 +261,7 @@ def test_a_mask_that_is_missing_is_no_mask_of_zeros(name, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_mask_that_does_not_fit_is_shown(mode):
-    said = "must have 2 whole numbers or bools. Received: array.*1, 2, 2"
+    said = "must have 2 entries, 0 or 1. Received: array.*1, 2, 2"
     with pytest.raises(host.EnvironmentFault, match=said):
         told("choice", mode, lambda now: BITS)
 
@@ -279,6 +279,24 @@ def test_a_place_that_is_none_is_refused(where):
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
     with pytest.raises(ValueError, match="`action_mask` must be None or .*Received"):
         tfr.Reinforce(policy, action_mask=where)
+
+
+@pytest.mark.parametrize("key", ["legal", "x/0", "7"])
+def test_a_part_that_the_observation_lacks_is_refused_before_anything_is_played(key):
+    place = "observation/action_mask"
+    agent = learner(place)
+    agent = tfr.Reinforce(agent.policy, action_mask=f"observation/{key}")
+    space = Riddle(place).observation_space
+    with pytest.raises(ValueError, match="must name a part of the observation.*Received"):
+        agent._meet(space, Riddle.action_space)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "int64"])
+def test_zeros_and_ones_are_a_mask_in_any_type(dtype):
+    head = heads.Categorical(4)
+    assert head.read_mask(np.array([1, 0, 0, 1], dtype)).tolist() == [1, 0, 0, 1]
+    with pytest.raises(ValueError, match="4 entries, 0 or 1"):
+        head.read_mask([1.0, 0.5, float("nan"), 1.0])
 
 
 def test_a_record_and_an_agent_agree_about_masks():

@@ -154,7 +154,7 @@ class Reinforce(keras.Model):
             normalization.RunningNormalization() if normalize_observations else None
         )
         self.action_mask = action_mask
-        self._masks = None if action_mask is None else masks.Source(action_mask)
+        self._mask_source = None if action_mask is None else masks.Source(action_mask)
         self.observation_space = self.action_space = None
         self._traced = None
         if self.gae_lambda < 1 and not self.baseline.values_states:
@@ -224,12 +224,14 @@ class Reinforce(keras.Model):
 
         Returns:
             A list with ∂L/∂w for each of `policy_variables`, L being the surrogate
-            loss; a list for `baseline.learn`; and a dict of scalar tensors: `loss`,
-            `policy_loss`, `value_loss`, `entropy` (mean over steps, in nats) and
-            `gradient_norm`.
+            loss; a list with the gradients of the baseline's own loss; and a dict of
+            scalar tensors: `loss`, `policy_loss`, `value_loss`, `entropy` (mean over
+            steps, in nats) and `gradient_norm`.
         """
         self._build_for(episodes)
-        return self._estimator.gradients(self._checked(episodes))
+        checked = self._checked(episodes)
+        gradients, baseline_gradients, _, logs = self._estimator.gradients(checked)
+        return gradients, baseline_gradients, logs
 
     def update(self, episodes):
         """Makes one update from a record, collected here or by you.
@@ -269,7 +271,7 @@ class Reinforce(keras.Model):
         Whether it was, and `_FIGURES`, come back as one tensor: fetching each would
         take as long as a small update.
         """
-        gradients, baseline_gradients, logs = self._estimator.gradients(
+        gradients, baseline_gradients, lesson, logs = self._estimator.gradients(
             episodes, self.optimizer.scale_loss
         )
         finite = tf.math.is_finite(logs["loss"])
@@ -281,7 +283,7 @@ class Reinforce(keras.Model):
         def apply():
             scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
             self.optimizer.apply(scaled, self.policy_variables)
-            self.baseline.learn(baseline_gradients)
+            self.baseline.learn(baseline_gradients, *lesson)
             if self.normalizer is not None:
                 steps = estimator.valid_steps(episodes)
                 self.normalizer.update(steps.pick(estimator.before_actions(episodes)))
@@ -534,6 +536,8 @@ class Reinforce(keras.Model):
             self.head = heads.for_space(self.action_space, dtype=self._float)
         if self.normalizer is not None:
             self.normalizer.build(spaces.real_shapes(structure))
+        if self._mask_source is not None and self._mask_source.observed:
+            self._mask_source.expect_in(structure)
         memory = self._check_policy(structure)
         if not self.head.built:
             self.head.build((None, self.head.outputs_size))
@@ -657,7 +661,7 @@ class Reinforce(keras.Model):
                 structure,
                 self._float,
                 deciding,
-                self._masks,
+                self._mask_source,
                 memory,
             )
         )

@@ -11,7 +11,7 @@ import abc
 import keras
 import tensorflow as tf
 
-from tf_reinforce import losses
+from tf_reinforce import arguments, losses
 
 
 class Baseline(keras.layers.Layer, abc.ABC):
@@ -57,8 +57,14 @@ class Baseline(keras.layers.Layer, abc.ABC):
         """
         return tf.constant(float("nan"), targets.dtype), []
 
-    def learn(self, gradients):
-        """Takes one step along the gradients, once they are known to be finite."""
+    def learn(self, gradients, observations, targets, episodes):
+        """Takes one step along the gradients, once they are known to be finite.
+
+        Args:
+            gradients: List of `gradients`; the others are what it was given. Who wants
+                to take further steps asks `gradients` again, and takes none that is
+                not finite.
+        """
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -133,6 +139,11 @@ class Value(Baseline):
         model: Keras model from observations `[N, …]` to values `[N, 1]`, or `None`
             for the policy's own `"values"`.
         optimizer: Keras optimizer of the model. Defaults to `Adam()`.
+        epochs: Int, gradient steps of the model per update, each from the whole batch
+            and towards the same targets. `Pendulum-v1` needs several.
+        scale: Float above zero, the size of a usual return. The value is the model's
+            output times this, and the loss is taken in this unit: what a network puts
+            out at first is about 1, and returns in the hundreds are far from there.
         loss_weight: Float, the share of the value loss where the trunk is shared.
 
     Example:
@@ -144,12 +155,29 @@ class Value(Baseline):
 
     values_states = True
 
-    def __init__(self, model=None, optimizer=None, *, loss_weight=0.5, **kwargs):
+    def __init__(
+        self,
+        model=None,
+        optimizer=None,
+        *,
+        epochs=1,
+        scale=1.0,
+        loss_weight=0.5,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
-        if model is None and optimizer is not None:
+        self.epochs = arguments.positive_int("epochs", epochs)
+        if not 0 < scale < float("inf"):
+            raise ValueError(
+                f"`scale` must be finite and above zero. Received: scale={scale}"
+            )
+        self.scale = float(scale)
+        if model is None and (optimizer is not None or epochs > 1 or scale != 1):
             raise ValueError(
                 "A `Value` baseline that shares the policy's trunk is trained by the "
-                f"agent's optimizer. Received: model=None, optimizer={optimizer!r}"
+                "agent's optimizer, in one step with the policy, as the policy puts it "
+                f"out. Received: model=None, optimizer={optimizer!r}, epochs={epochs}, "
+                f"scale={scale}"
             )
         if not 0 <= loss_weight < float("inf"):
             raise ValueError(
@@ -176,7 +204,7 @@ class Value(Baseline):
                 f"observation, shape (batch, 1). Received: shape {values.shape}. "
                 "End it with keras.layers.Dense(1)."
             )
-        return values[:, 0]
+        return self.scale * values[:, 0]
 
     def estimate(self, returns, valid, values):
         return tf.where(valid, values, 0.0)
@@ -186,18 +214,35 @@ class Value(Baseline):
             return super().gradients(observations, targets, episodes)
         with tf.GradientTape() as tape:
             loss = losses.value(self.values(observations), targets, episodes)
-            total = tf.add_n([loss, *(tf.cast(x, loss.dtype) for x in self.model.losses)])
+            penalties = [tf.cast(x, loss.dtype) for x in self.model.losses]
+            total = tf.add_n([loss / self.scale**2, *penalties])
         return loss, losses.gradients(tape, total, self.model.trainable_variables)
 
-    def learn(self, gradients):
-        if gradients:
-            self.optimizer.apply(gradients, self.model.trainable_variables)
+    def learn(self, gradients, observations, targets, episodes):
+        if not gradients:
+            return
+        self._step(gradients)
+
+        def again(epoch):
+            _, further = self.gradients(observations, targets, episodes)
+            finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in further]
+            tf.cond(tf.reduce_all(finite), lambda: self._step(further), lambda: 0)
+            return [epoch + 1]
+
+        if self.epochs > 1:
+            tf.while_loop(lambda epoch: epoch < self.epochs, again, [1])
+
+    def _step(self, gradients):
+        self.optimizer.apply(gradients, self.model.trainable_variables)
+        return 0
 
     def get_config(self):
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
             "optimizer": keras.saving.serialize_keras_object(self.optimizer),
+            "epochs": self.epochs,
+            "scale": self.scale,
             "loss_weight": self.loss_weight,
         }
 

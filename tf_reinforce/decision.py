@@ -3,8 +3,7 @@
 import keras
 import tensorflow as tf
 
-from tf_reinforce import masks as masks_of
-from tf_reinforce import seeding
+from tf_reinforce import masks, seeding
 
 
 class Decision:
@@ -17,26 +16,29 @@ class Decision:
         structure: `tf.TensorSpec`, or a structure of them: one observation.
         dtype: Float type of the outputs.
         variables: The Keras variables that decide.
-        masks: `masks.Source`, or `None` where every action is always legal.
+        mask_source: `masks.Source`, or `None` where every action is always legal.
         memory: `recurrence.Recurrence`, or `None` for a policy without state.
     """
 
-    def __init__(self, step, head, structure, dtype, variables, masks=None, memory=None):
+    def __init__(
+        self, step, head, structure, dtype, variables, mask_source=None, memory=None
+    ):
         self.step = step
         self.head = head
         self.structure = structure
         self.dtype = dtype
         self.variables = list(variables)
-        self.masks = masks
+        self.mask_source = mask_source
         self.memory = memory
         self.raw = head.raw(dtype)
         self.noise = keras.tree.flatten(head.noise)
-        self.mask_size = head.mask_size if masks else 0
+        self.mask_size = head.mask_size if mask_source else 0
         self.state = [] if memory is None else memory.state
 
     def mask_reader(self):
         """`masks.Reader` for environments, or `None` where nothing is masked."""
-        return self.masks and masks_of.Reader(self.masks, self.head.read_mask)
+        source = self.mask_source
+        return source and masks.Reader(source, self.head.read_mask)
 
     def initial_state(self, count):
         """The states at the beginning of `count` episodes, `[count, …]` each."""

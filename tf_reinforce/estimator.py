@@ -52,7 +52,8 @@ class Estimator:
 
         Returns:
             A list with ∂L/∂w for each of `variables`, L being the surrogate loss; a
-            list for `baseline.learn`; and a dict of scalars.
+            list with the gradients of the baseline's own loss; what it learns from:
+            observations, targets and the number of episodes; and a dict of scalars.
         """
         episodes = records.trim(episodes)
         count = tf.size(episodes.lengths)
@@ -79,13 +80,11 @@ class Estimator:
         scale = scale_loss(tf.ones([], loss.dtype))
         gradients = [gradient / tf.cast(scale, gradient.dtype) for gradient in gradients]
 
+        lesson = self._normalized(steps.pick(before_actions(episodes))), targets, count
         baseline_gradients = []
         if values is None:
-            observations = self._normalized(steps.pick(before_actions(episodes)))
-            value_loss, baseline_gradients = self.baseline.gradients(
-                observations, targets, count
-            )
-        return gradients, baseline_gradients, {
+            value_loss, baseline_gradients = self.baseline.gradients(*lesson)
+        return gradients, baseline_gradients, lesson, {
             "loss": loss,
             "policy_loss": policy_loss,
             "value_loss": value_loss,
@@ -219,7 +218,7 @@ class Estimator:
                 value = np.asarray(values)[wrong[0]]
                 found += [f"In episode {episode}, step {step}, the {name} is {value}."]
                 break
-        gradients, baseline_gradients, _ = self.gradients(episodes)
+        gradients, baseline_gradients, *_ = self.gradients(episodes)
         trained = [*self.variables, *self.baseline.trainable_variables]
         for variable, gradient in zip(trained, [*gradients, *baseline_gradients]):
             if not np.isfinite(gradient).all():

@@ -36,7 +36,7 @@ def endpoints(decision, action_dtypes):
     """
     endpoints = _Endpoints(decision, action_dtypes)
     observation = _specs(decision.structure)
-    more, seed = endpoints.more, tf.TensorSpec((), tf.int64)
+    more, seed = endpoints.more, tf.TensorSpec((), tf.int64, "seed")
     signatures = {
         "act": [observation, *more],
         "sample": [observation, seed, *more],
@@ -59,7 +59,9 @@ class _Endpoints:
     def __init__(self, decision, action_dtypes):
         self._decision = decision
         self._dtypes = action_dtypes
-        self._told = decision.masks is not None and not decision.masks.observed
+        self._told = (
+            decision.mask_source is not None and not decision.mask_source.observed
+        )
         self.more = []
         if self._told:
             shape = (None, decision.mask_size)
@@ -91,9 +93,9 @@ class _Endpoints:
 
     def _outputs(self, observation, more):
         """The outputs under the mask, and the next states by name."""
-        masks, mask = self._decision.masks, None
-        if masks is not None:
-            mask = more[0] if self._told else masks.of(observation)
+        source, mask = self._decision.mask_source, None
+        if source is not None:
+            mask = more[0] if self._told else source.of(observation)
         states = list(more[-1].values()) if self._decision.memory is not None else []
         _, outputs, states = self._decision.outputs(observation, mask, states)
         return outputs, named(states)
@@ -125,14 +127,17 @@ def names(structure, *path):
     {'a b': 'action_a_b', 'c': ('action_c_0', 'action_c_1')}
     """
     found = keras.tree.map_structure(spaces.plain, spaces.names(structure, path))
-    flat = keras.tree.flatten(found)
-    if len(set(flat)) < len(flat):
+    _expect_apart(keras.tree.flatten(found))
+    return found
+
+
+def _expect_apart(names):
+    if len(set(names)) < len(names):
         raise ValueError(
             "In a signature every part needs a name of its own, of letters, digits, '_' "
-            f"and '.'. Received: {flat}. Rename a key of the space with "
+            f"and '.'. Received: {names}. Rename a key of the space with "
             "gymnasium.wrappers.TransformObservation or TransformAction."
         )
-    return found
 
 
 def by_name(name, structure):
@@ -159,7 +164,13 @@ def saved_model(path, functions, layers):
         path: Path of the folder.
         functions: See `endpoints`.
         layers: Keras layers whose weights the functions read.
+
+    Raises:
+        ValueError: when two arguments of a function have the same name.
     """
+    for function in functions.values():
+        arguments = keras.tree.flatten(function.input_signature)
+        _expect_apart([spec.name for spec in arguments])
     archive = keras.export.ExportArchive()
     for layer in layers:
         archive.track(layer)

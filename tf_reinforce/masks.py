@@ -45,6 +45,16 @@ class Source:
                 raise KeyError(self.where) from error
         return part
 
+    def expect_in(self, structure):
+        """Refuses observations, a structure of `tf.TensorSpec`, without such a part."""
+        try:
+            self.find(structure, structure)
+        except KeyError:
+            raise ValueError(
+                "`action_mask` must name a part of the observation. "
+                f"Received: action_mask={self.where!r} for observations {structure}"
+            ) from None
+
     def find_slot(self, slot, observations, infos):
         """The same from the answers of many environments, as a `VectorEnv` has them."""
         if self.observed:

@@ -81,7 +81,7 @@ class Player:
     def more(self, count, action_mask, state):
         """What else decides, as tensors: the mask and the state, where there are any."""
         decision, more = self.decision, []
-        if decision.masks is not None and not decision.masks.observed:
+        if decision.mask_source is not None and not decision.mask_source.observed:
             spec = tf.TensorSpec((decision.mask_size,), tf.int8)
             mask = action_mask if action_mask is not None else []
             more.append(_batch("action_mask", spec, mask))
@@ -112,7 +112,7 @@ class Player:
         decision, rng = self.decision, seeding.generator(0, "parity")
         observed = spaces.examples(observation_space, decision.dtype, _EXAMPLES, rng)
         inputs = keras.tree.flatten(observed)
-        if decision.masks is not None:
+        if decision.mask_source is not None:
             inputs.append(np.tile(decision.head.read_mask(None), (_EXAMPLES, 1)))
         # States that all differ: zeros would hide that two of them were exchanged.
         inputs += [

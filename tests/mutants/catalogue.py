@@ -351,21 +351,24 @@ RETURNS_AND_BASELINES = [
         "baseline_learns_first",
         "B21 the baseline fitted to a batch before it corrects it",
         "agent.py",
-        "gradients, baseline_gradients, logs = self._estimator.gradients(\n",
-        "self.baseline.learn(self._estimator.gradients(episodes)[1])\n"
-        "        gradients, baseline_gradients, logs = self._estimator.gradients(\n",
+        "gradients, baseline_gradients, lesson, logs = self._estimator.gradients(\n",
+        "_, first, taught, _ = self._estimator.gradients(episodes)\n"
+        "        self.baseline.learn(first, *taught)\n"
+        "        gradients, baseline_gradients, lesson, logs = "
+        "self._estimator.gradients(\n",
         "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
     ),
     Mutant(
         "normaliser_learns_first",
         "own: the normaliser learns a batch before the policy does",
         "agent.py",
-        "gradients, baseline_gradients, logs = self._estimator.gradients(\n",
+        "gradients, baseline_gradients, lesson, logs = self._estimator.gradients(\n",
         "if self.normalizer is not None:\n"
         "            steps = estimator.valid_steps(episodes)\n"
         "            seen = estimator.before_actions(episodes)\n"
         "            self.normalizer.update(steps.pick(seen))\n"
-        "        gradients, baseline_gradients, logs = self._estimator.gradients(\n",
+        "        gradients, baseline_gradients, lesson, logs = "
+        "self._estimator.gradients(\n",
         "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
     ),
 ]

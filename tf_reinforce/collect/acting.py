@@ -30,7 +30,11 @@ class _Program:
         self._decision = decision
         self._greedy = greedy
         observed = keras.tree.flatten(decision.structure)
-        mask = [tf.TensorSpec((decision.mask_size,), tf.int8)] if decision.masks else []
+        mask = (
+            [tf.TensorSpec((decision.mask_size,), tf.int8)]
+            if decision.mask_source
+            else []
+        )
         parts = dict(observation=observed, mask=mask, state=decision.state)
         self.inputs = [
             tf.TensorSpec((None, *leaf.shape), leaf.dtype, f"{name}_{i}")
@@ -46,7 +50,7 @@ class _Program:
     def __call__(self, inputs, noise):
         decision, (first, last) = self._decision, self._split
         observations = keras.tree.pack_sequence_as(decision.structure, inputs[:first])
-        mask = inputs[first] if decision.masks else None
+        mask = inputs[first] if decision.mask_source else None
         outputs, masked, states = decision.outputs(observations, mask, inputs[last:])
         raw = decision.choose(masked, None if self._greedy else noise)
         # NaN fails the comparison too, and LiteRT knows no is_finite.

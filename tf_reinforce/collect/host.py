@@ -245,13 +245,13 @@ class _Collection:
         self.queue = queue
         self.seeds = seeds
         observed = keras.tree.flatten(decision.structure)
-        if decision.masks:
+        if decision.mask_source:
             observed.append(tf.TensorSpec((decision.mask_size,), tf.int8))
         self.tape = _Tape(fleet.size, observed, keras.tree.flatten(decision.raw))
         self.parts = range(len(noise))
         self.noise = _Noise(fleet.size, noise, decision.dtype)
         self.memory = _Memory(decision, fleet.size)
-        self.masked_head = decision.head if decision.masks else None
+        self.masked_head = decision.head if decision.mask_source else None
         self.live = {}  # runs by slot, in the order of their start
         self.idle = list(range(fleet.size))
         self.row = 0
@@ -397,7 +397,7 @@ def _record(runs, tape, decision):
         for array in observations:
             _check_observations(array[: run.length + 1, b], run)
         _check_finite("reward", columns_of_others[-1][: run.length, b], run)
-    masks = observations.pop()[:-1] if decision.masks else None
+    masks = observations.pop()[:-1] if decision.mask_source else None
     *actions, rewards = columns_of_others
     terminated = np.array([run.ending.terminated for run in runs])
     success = [run.ending.success for run in runs]

@@ -149,9 +149,10 @@ class Head(keras.layers.Layer, abc.ABC):
             return np.ones(self.mask_size, "int8")
         parts = keras.tree.flatten(mask) or [[]]
         flat = np.concatenate([np.ravel(part) for part in parts])
-        if flat.shape != (self.mask_size,) or flat.dtype.kind not in "biu":
+        whole = flat.dtype.kind in "biu" or np.isin(flat, (0, 1)).all()
+        if flat.shape != (self.mask_size,) or not whole:
             raise ValueError(
-                f"a mask of {self!r} must have {self.mask_size} whole numbers or bools. "
+                f"a mask of {self!r} must have {self.mask_size} entries, 0 or 1. "
                 f"Received: {mask!r}"
             )
         return (flat != 0).astype("int8")

@@ -41,7 +41,7 @@ TABLES = {
 }
 FOR_BOX = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
 BOUNDS = ("size", "low", "high", "shape", "whole")  # what an action space says of them
-VALUE = {"kind", "hidden", "learning_rate"}
+VALUE = {"kind", "hidden", "learning_rate", "epochs", "scale"}
 RATE = {"first", "last"}
 
 
@@ -177,7 +177,9 @@ def _baseline(setting, observation_space, seed):
     # The same network as the policy's, from other draws.
     other = int(seeding.generator(seed, "weights", 1).integers(2**31))
     model = policies.default(observation_space, setting.get("hidden", (64, 64)), 1, other)
-    return baselines.Value(model, keras.optimizers.Adam(rate[0])), rate
+    optimizer = keras.optimizers.Adam(rate[0])
+    more = {name: setting[name] for name in ("epochs", "scale") if name in setting}
+    return baselines.Value(model, optimizer, **more), rate
 
 
 def _head(setting, action_space):

@@ -1,0 +1,70 @@
+"""The game of pixels: what it is worth, and that it is learned through LiteRT."""
+
+import importlib.util
+import pathlib
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+PATH = pathlib.Path(__file__).parent.parent / "examples" / "catch.py"
+
+
+@pytest.fixture(scope="module")
+def catch():
+    spec = importlib.util.spec_from_file_location("catch", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del gym.registry["Catch-v0"]
+
+
+def played(env, choose, seed):
+    """The return of one game, played from its pictures alone."""
+    picture, _ = env.reset(seed=seed)
+    total, over = 0.0, False
+    while not over:
+        picture, reward, over, cut, _ = env.step(choose(picture[..., 0]))
+        assert env.observation_space.contains(picture) and not cut
+        total += reward
+    return total
+
+
+def towards_the_ball(picture):
+    """One cell nearer: the ball is white, the paddle gray."""
+    ball, paddle = (np.argwhere(picture == shade)[0, 1] for shade in (255, 128))
+    return int(np.sign(ball - paddle))
+
+
+def test_the_pictures_say_all_that_is_needed(catch):
+    env = catch.Catch()
+    check_env(env, skip_render_check=True)
+    assert [played(env, towards_the_ball, seed) for seed in range(50)] == 50 * [1.0]
+
+
+def test_who_does_not_look_catches_one_ball_in_seven(catch):
+    """Wherever the paddle ends, the ball comes down in each column alike."""
+    env, columns = catch.Catch(), catch.CELLS
+    for actions in ([0] * 6, [-1] * 6, [1, -1, 1, 1, -1, 0]):
+        returns = []
+        for column in range(columns):
+            moves = iter(actions)
+            env.reset(seed=0)
+            env.ball[1], over, total = column, False, 0.0
+            while not over:
+                _, reward, over, _, _ = env.step(next(moves))
+                total += reward
+            returns.append(total)
+        assert np.mean(returns) == pytest.approx(-5 / 7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_solved_from_pixels_through_litert(seed, catch):
+    """The settings of the example; every ball of a thousand is caught."""
+    agent = catch.agent(seed)
+    agent.fit(catch.Catch, epochs=100, episodes_per_epoch=32, seed=seed, verbose=0)
+    result = agent.evaluate(catch.Catch, episodes=1000)
+    assert agent._player.programs[False].engine == "litert"
+    assert result["episode_return"] == 1.0
