@@ -55,13 +55,13 @@ gym.register("Catch-v0", Catch)  # also: tf-reinforce train catch:Catch-v0
 def agent(seed=0):
     """The default policy for images, with the settings that learn this game."""
     return tfr.Reinforce.for_env(
-        Catch, hidden=(64,), learning_rate=1e-3, entropy_coef=0.01, seed=seed
+        Catch, hidden=(64,), learning_rate=2e-3, entropy_coef=0.03, seed=seed
     )
 
 
 if __name__ == "__main__":
     player = agent()
     player.policy.summary()
-    epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 250
     player.fit(Catch, epochs=epochs, episodes_per_epoch=32)
     print(player.evaluate(Catch, episodes=100))

@@ -64,7 +64,7 @@ def test_who_does_not_look_catches_one_ball_in_seven(catch):
 def test_it_is_solved_from_pixels_through_litert(seed, catch):
     """The settings of the example; every ball of a thousand is caught."""
     agent = catch.agent(seed)
-    agent.fit(catch.Catch, epochs=100, episodes_per_epoch=32, seed=seed, verbose=0)
+    agent.fit(catch.Catch, epochs=250, episodes_per_epoch=32, seed=seed, verbose=0)
     result = agent.evaluate(catch.Catch, episodes=1000)
     assert agent._player.programs[False].engine == "litert"
     assert result["episode_return"] == 1.0

@@ -359,6 +359,31 @@ RETURNS_AND_BASELINES = [
         "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
     ),
     Mutant(
+        "critic_takes_one_step",
+        "own: the further epochs of a critic are not taken",
+        "baselines.py",
+        "lambda epoch: epoch < self.epochs",
+        "lambda epoch: epoch < 1",
+        "test_baselines.py::"
+        "test_further_epochs_are_further_steps_towards_the_same_targets[False]",
+    ),
+    Mutant(
+        "critic_takes_any_step",
+        "own: a further step of the critic is taken though it is not finite",
+        "baselines.py",
+        "tf.cond(tf.reduce_all(finite), lambda: self._step(further), lambda: 0)",
+        "self._step(further)",
+        "test_baselines.py::test_a_further_step_that_is_not_finite_is_not_taken",
+    ),
+    Mutant(
+        "critic_without_a_unit",
+        "own: the loss of a critic with a unit is taken in the units of rewards",
+        "baselines.py",
+        "loss / self.scale**2",
+        "loss",
+        "test_baselines.py::test_a_scale_is_the_unit_of_the_model",
+    ),
+    Mutant(
         "normaliser_learns_first",
         "own: the normaliser learns a batch before the policy does",
         "agent.py",
