@@ -20,9 +20,11 @@ BARS = {
     "FrozenLake-v1": 0.70,  # the best there is: 0.744
     "FrozenLake-v1-dry": 1.0,
     "LunarLander-v3": 200,
+    "LunarLanderContinuous-v3": 200,
     "MountainCarContinuous-v0": 90,
     "MountainCarContinuous-v0-gaussian": 90,
     "MountainCarContinuous-v0-tanh": 90,
+    "Pendulum-v1": -200,
     "Taxi-v4": 7,  # the best there is: 7.93, below the environment's own threshold
 }
 LAST_LINE = re.compile(
