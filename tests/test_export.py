@@ -155,14 +155,34 @@ def test_signatures_take_observations_by_name(exported):
     same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
 
 
-def test_an_observation_called_as_an_argument_is_is_refused_before_anything_is_written(
-    tmp_path,
-):
-    """TensorFlow would call one of them `seed_1`, in silence."""
-    space = gym.spaces.Dict({"seed": gym.spaces.Box(0, 1, (2,))})
+def test_an_observation_may_be_called_as_an_argument_is(tmp_path):
+    """TensorFlow by itself would call one of the two `seed_1`, in silence."""
+    space = gym.spaces.Dict(
+        {name: gym.spaces.Box(0, 1, (2,)) for name in ("raw_action", "seed", "x")}
+    )
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
-    assert agent.act({"seed": np.zeros((3, 2), "float32")}).shape == (3,)
-    with pytest.raises(ValueError, match="a name of its own.*'seed', 'seed'.*Rename"):
+    agent.export(tmp_path / "policy")
+    policy = tf.saved_model.load(tmp_path / "policy")
+    observations, seed = batch(agent, 3), tf.constant(9, tf.int64)
+    expected = policy.sample(observations, seed)
+    told = {
+        "observation_raw_action": observations["raw_action"],
+        "observation_seed": observations["seed"],
+        "x": observations["x"],
+    }
+    found = policy.signatures["sample"](**told, seed=seed)
+    same_bits(found["raw_action"], expected["raw_action"])
+    raw = expected["raw_action"]
+    found = policy.signatures["log_prob"](**told, raw_action=raw)
+    same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
+
+
+def test_an_observation_that_uses_every_word_is_refused(tmp_path):
+    space = gym.spaces.Dict(
+        {name: gym.spaces.Box(0, 1, (2,)) for name in ("observation_seed", "seed")}
+    )
+    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
+    with pytest.raises(ValueError, match="a name of its own.*'observation_seed'.*Rename"):
         agent.export(tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
 

@@ -273,9 +273,9 @@ def test_a_mark_that_int8_would_wrap_to_zero_is_not_zero():
 
 PAIR = heads.Composite({"a": heads.Categorical(2), "b": (heads.Bernoulli(1),)})
 UNREADABLE = {
-    "short": (heads.Categorical(3), [1, 0], "must have 3 whole numbers"),
-    "real": (heads.Categorical(2), [0.5, 1.0], "must have 2 whole numbers"),
-    "nothing": (heads.Categorical(2), (), "must have 2 whole numbers"),
+    "short": (heads.Categorical(3), [1, 0], "must have 3 entries, 0 or 1"),
+    "real": (heads.Categorical(2), [0.5, 1.0], "must have 2 entries, 0 or 1"),
+    "nothing": (heads.Categorical(2), (), "must have 2 entries, 0 or 1"),
     "parts": (
         heads.MultiCategorical([2, 3]),
         (bytes_of(1, 1, 1), bytes_of(1, 1)),
@@ -289,7 +289,7 @@ UNREADABLE = {
     "mark": (heads.Bernoulli(2), [0, 3], "2 for a free one. Received: .0, 3"),
     "minus": (heads.Bernoulli(1), [-1], "1 marks"),
     "marks": (heads.Bernoulli(2), [0], "2 marks"),
-    "box": (heads.Gaussian(1), [1], "must have 0 whole numbers"),
+    "box": (heads.Gaussian(1), [1], "must have 0 entries, 0 or 1"),
     "part": (PAIR, {"a": [1, 1], "b": ([7],)}, "in the part 'b_0', a mask of Bernoulli"),
     "keys": (PAIR, {"a": [1, 1]}, "must be a dict with the keys .'a', 'b'"),
     "tuple": (PAIR, {"a": None, "b": [[2]]}, "must be a tuple of 1"),

@@ -32,16 +32,18 @@ def endpoints(decision, action_dtypes):
         further argument. A policy that remembers takes its states last, a dict from
         `state_0`, … to `[N, …]`, and returns the next ones beside the rest;
         `initial_state(count)` begins episodes. Parts of a nested action are returned
-        by name, `action_arm` for the part `arm`.
+        by name, `action_arm` for the part `arm`. A part of the observation that is
+        called as another argument is, enters as `observation_seed`.
     """
     endpoints = _Endpoints(decision, action_dtypes)
-    observation = _specs(decision.structure)
     more, seed = endpoints.more, tf.TensorSpec((), tf.int64, "seed")
+    raw = _specs(decision.raw, "raw_action")
+    observation = _apart_from(keras.tree.flatten([more, seed, raw]), decision.structure)
     signatures = {
         "act": [observation, *more],
         "sample": [observation, seed, *more],
         "distribution": [observation, *more],
-        "log_prob": [observation, _specs(decision.raw, "raw_action"), *more],
+        "log_prob": [observation, raw, *more],
     }
     if decision.memory is not None:
         signatures["initial_state"] = [tf.TensorSpec((), tf.int32)]
@@ -113,6 +115,17 @@ def _specs(structure, *path):
         structure,
         names(structure, *path),
     )
+
+
+def _apart_from(others, structure):
+    """The same for observations, whose keys may be any words, also those of others."""
+    taken = {spec.name for spec in others}
+
+    def rename(spec):
+        name = f"observation_{spec.name}" if spec.name in taken else spec.name
+        return tf.TensorSpec(spec.shape, spec.dtype, name)
+
+    return keras.tree.map_structure(rename, _specs(structure))
 
 
 def names(structure, *path):
