@@ -26,7 +26,7 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 slow: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 -m slow
 
 mutants: $(VENV)/installed-dev
 	$(BIN)/python tests/mutants/run.py
