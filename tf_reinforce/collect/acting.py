@@ -208,16 +208,21 @@ class _LiteRows:
         inputs = {d["name"]: d["index"] for d in self._lite.get_input_details()}
         # What does not decide, as the mask of a head that needs none, is not there.
         specs = [*program.inputs, *program.noise]
-        self._inputs = [inputs.get(spec.name) for spec in specs]
-        for index, spec in zip(self._inputs, specs):
-            if index is not None:
-                self._lite.resize_tensor_input(index, (count, *spec.shape[1:]))
+        self._inputs = [
+            (place, inputs[spec.name])
+            for place, spec in enumerate(specs)
+            if spec.name in inputs
+        ]
+        for place, index in self._inputs:
+            shape = (count, *specs[place].shape[1:])
+            self._lite.resize_tensor_input(index, shape)
         self._lite.allocate_tensors()
         self._results = [d["index"] for d in self._lite.get_output_details()]
         self._raw = [self._results[place] for place in program.raw]
         self._sent = [self._results[place] for place in program.sent]
         self._states = [self._results[place] for place in program.states]
         self._finite = self._results[program.finite]
+        self._changed = self._sent != self._raw
         # A call takes microseconds: looking names up would be a part of it.
         self._put, self._get = self._lite.set_tensor, self._lite.get_tensor
         self._invoke = self._lite.invoke
@@ -233,16 +238,12 @@ class _LiteRows:
 
     def __call__(self, inputs):
         put, get = self._put, self._get
-        for index, array in zip(self._inputs, inputs):
-            if index is not None:
-                put(index, array)
+        for place, index in self._inputs:
+            put(index, inputs[place])
         self._invoke()
-        raw = [get(index) for index in self._raw]
-        if self._sent == self._raw:
-            sent = raw
-        else:
-            sent = [get(index) for index in self._sent]
-        return raw, sent, [get(index) for index in self._states], get(self._finite)
+        raw = list(map(get, self._raw))
+        sent = list(map(get, self._sent)) if self._changed else raw
+        return raw, sent, list(map(get, self._states)), get(self._finite)
 
     def results(self):
         """All results of the last call, in the order of the program."""
@@ -264,13 +265,17 @@ class _Batched:
         answers = [
             self._rows([array[chunk] for array in inputs]) for chunk in self._chunks
         ]
+        if len(answers) == 1:
+            raw, sent, states, finite = answers[0]
+            used = [array[: self._count] for array in raw]
+            changed = used if sent is raw else [array[: self._count] for array in sent]
+            return used, changed, [array[: self._count] for array in states], finite
         *lists, finite = zip(*answers, strict=True)
         raw, sent, states = (self._joined(parts) for parts in lists)
         return raw, sent, states, all(finite)
 
     def _joined(self, parts):
-        chunks = zip(*parts, strict=True)
-        return [np.concatenate(arrays)[: self._count] for arrays in chunks]
+        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 class _CompiledRows:

@@ -132,11 +132,12 @@ class _Noise:
             self._draw(run, row % _BLOCK)
 
     def row(self, row, live):
-        row %= _BLOCK
-        if row == 0:
+        """The next row of each part; rows are asked for in their order."""
+        if row % _BLOCK == 0:
             for run in live.values():
                 self._draw(run, 0)
-        return [block[row] for block in self._blocks]
+            self._rows = zip(*self._blocks, strict=True)
+        return next(self._rows, ())
 
     def _draw(self, run, first):
         for kind, block, bits in zip(self._kinds, self._blocks, run.generators):
@@ -159,28 +160,27 @@ class _Memory:
             array[slot] = initial[slot]
 
 
-class _Sender:
-    """Turns what all slots send into one action for each, as its space has them."""
+def _sender(space):
+    """A function from what all slots send, a list of arrays, to one action for each."""
+    nested = spaces.nest(space)
+    leaves = keras.tree.flatten(nested)
+    unpack = [_unpacker(leaf) for leaf in leaves]
+    if nested is leaves[0]:
+        return lambda sent: unpack[0](sent[0])
+    places = keras.tree.pack_sequence_as(nested, list(range(len(leaves))))
 
-    def __init__(self, space):
-        nested = spaces.nest(space)
-        leaves = keras.tree.flatten(nested)
-        self._dtypes = [leaf.dtype for leaf in leaves]
-        self._unpack = [
-            list if leaf.shape or not isinstance(leaf, gym.spaces.Box) else _without_axes
-            for leaf in leaves
-        ]
-        self._flat = nested is leaves[0]
-        self._places = keras.tree.pack_sequence_as(nested, list(range(len(leaves))))
+    def pack(sent):
+        columns = [of_part(part) for of_part, part in zip(unpack, sent, strict=True)]
+        return [_packed(places, parts) for parts in zip(*columns, strict=True)]
 
-    def __call__(self, sent):
-        columns = [
-            unpack(part if part.dtype is dtype else part.astype(dtype))
-            for unpack, part, dtype in zip(self._unpack, sent, self._dtypes)
-        ]
-        if self._flat:
-            return columns[0]
-        return [_packed(self._places, parts) for parts in zip(*columns, strict=True)]
+    return pack
+
+
+def _unpacker(leaf):
+    """From an array to a list with the actions of this space, of its type."""
+    dtype = leaf.dtype
+    listed = list if leaf.shape or not isinstance(leaf, gym.spaces.Box) else _without_axes
+    return lambda part: listed(part if part.dtype is dtype else part.astype(dtype))
 
 
 def _without_axes(sent):
@@ -261,7 +261,7 @@ class _Collection:
         """Steps all slots in turn until the queue has enough; returns its runs."""
         fleet, tape, noise, live = self.fleet, self.tape, self.noise, self.live
         memory, row = self.memory.arrays, 0
-        as_actions = _Sender(fleet.action_space)
+        as_actions = _sender(fleet.action_space)
         observations = tape.rows(0)
         fleet.reset(self.seeds.environment(0), observations)
         self._begin_episodes(observations)
