@@ -65,6 +65,19 @@ def test_an_agent_is_compiled_before_it_learns():
             learn()
 
 
+@pytest.mark.parametrize("wrong", [3, None, {"rewards": []}, ()])
+def test_what_is_no_record_is_refused(wrong, agent):
+    for use in (agent.update, agent.gradients):
+        with pytest.raises(TypeError, match="`episodes` must be a tf_reinforce.Episodes"):
+            use(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["foo", 3, -1, None])
+def test_a_verbosity_that_is_none_is_refused(wrong, agent):
+    with pytest.raises(ValueError, match="`verbose` must be one of .*Received"):
+        agent.fit(toys.Clock, epochs=1, verbose=wrong)
+
+
 def test_outputs_of_the_wrong_width_are_refused():
     bare = tfr.Reinforce(policy(outputs=3))
     bare.compile(optimizer="sgd")

@@ -338,7 +338,7 @@ class Reinforce(keras.Model):
             env_kwargs: Dict for the environment's constructor.
             max_episode_steps: Int, a time limit. Defaults to the environment's own. A
                 `VectorEnv` cannot be cut: an episode that long is an error.
-            verbose: 0 silent, 1 or `"auto"` a progress line.
+            verbose: 0 silent; 1, 2 or `"auto"` a progress line.
 
         Returns:
             Keras' `History`.
@@ -354,6 +354,7 @@ class Reinforce(keras.Model):
         seed = seeding.check_seed(seed)
         num_envs = arguments.positive_int("num_envs", num_envs)
         training.check_validation(validation_episodes, validation_freq)
+        verbose = arguments.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer()
         options = _environment_options(env_kwargs, max_episode_steps)
 
@@ -687,6 +688,7 @@ class Reinforce(keras.Model):
             raise
 
     def _build_for(self, episodes):
+        arguments.instance("episodes", episodes, records.Episodes)
         if not self.built:
             self.build(
                 keras.tree.map_structure(
