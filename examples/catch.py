@@ -49,7 +49,7 @@ class Catch(gym.Env):
         return picture
 
 
-gym.register("Catch-v0", Catch)  # also: tf-reinforce train catch:Catch-v0
+gym.register("Catch-v0", Catch)  # here also: python -m tf_reinforce train catch:Catch-v0
 
 
 def agent(seed=0):

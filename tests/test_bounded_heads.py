@@ -603,3 +603,14 @@ def test_litert_acts_on_huge_outputs_as_keras_does(kind, greedy):
     assert made.engine == "litert"
     (raw,), (sent,), _, finite = made.rows(8)([scales, noise])
     assert np.isfinite(raw).all() and (sent >= -1).all() and (sent <= 2).all() and finite
+
+
+def test_whole_numbers_have_a_unit_each_the_ends_as_well():
+    """With equal outputs far below zero the shares are uniform, and so is the choice."""
+    head = built(heads.Beta(1, 0, 3, whole=True))
+    shares = tf.constant((np.arange(4000)[:, None] + 0.5) / 4000, tf.float32)
+    sent = head.to_environment(shares).numpy().astype(int).ravel()
+    assert np.bincount(sent).tolist() == [1000] * 4
+    tanh = built(heads.TanhGaussian(1, 0, 3, whole=True))
+    sent = tanh.to_environment(np.arctanh(2 * shares - 1)).numpy().astype(int).ravel()
+    assert np.bincount(sent).tolist() == [1000] * 4

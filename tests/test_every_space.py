@@ -223,7 +223,8 @@ def row(name, agent, engines):
     layers = [
         type(layer).__name__
         for layer in agent.policy.layers
-        if getattr(layer, "scale", None) != 1.0  # flags pass as they are
+        # Flags pass as they are; ".units" are those of the actions.
+        if getattr(layer, "scale", None) != 1.0 and layer.name != ".units"
     ]
     words = {"OneHot": "one-hot", "Rescaling": "scaled", "Conv2D": "convolutions"}
     seen = ", ".join(words[kind] for kind in words if kind in layers) or "as it is"

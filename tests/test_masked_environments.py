@@ -10,7 +10,7 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import heads
+from tf_reinforce import heads, masks
 from tf_reinforce.collect import host
 
 PLACES = ("info/action_mask", "info/legal", "observation/action_mask", "observation/1")
@@ -289,6 +289,13 @@ def test_a_part_that_the_observation_lacks_is_refused_before_anything_is_played(
     space = Riddle(place).observation_space
     with pytest.raises(ValueError, match="must name a part of the observation.*Received"):
         agent._meet(space, Riddle.action_space)
+
+
+def test_an_observed_mask_of_large_numbers_rules_out_zeros_alone():
+    """In int8, 256 is a zero: the exported functions read the mask by themselves."""
+    marks = tf.constant([[256, 0, -1, 1000], [0, 2, 512, 0]], tf.int64)
+    read = masks.Source("observation/m").of({"m": marks})
+    assert (read.numpy() != 0).tolist() == (marks.numpy() != 0).tolist()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bool", "int64"])

@@ -11,7 +11,7 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import episodes as records
-from tf_reinforce import recurrence
+from tf_reinforce import heads, recurrence
 
 
 def policy(layer=keras.layers.GRU, inputs=2, outputs=3, dtype="float32", **kwargs):
@@ -319,3 +319,30 @@ def test_a_policy_that_mixes_steps_otherwise_is_refused():
     model = keras.Sequential([keras.Input((None, 2)), memory, *layers])
     with pytest.raises(ValueError, match="mixes time steps"):
         learner(model).fit(toys.Lengths, epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("batch, steps", [(4, 9), (9, 4), (2, 1)])
+def test_a_layer_for_each_step_knows_time_from_batch(batch, steps):
+    """Keras' TimeDistributed does not, once the number of steps is open."""
+    parts = [
+        keras.layers.TimeDistributed(keras.layers.Dense(3, "tanh")),
+        keras.layers.LSTM(4, return_sequences=True),
+        keras.layers.Dense(2),
+    ]
+    policy = keras.Sequential([keras.Input((None, 1)), *parts])
+    agent = tfr.Reinforce(policy, heads.Categorical(2))
+    agent.build((None, 1))
+    x = np.random.default_rng(0).normal(size=(batch, steps, 1)).astype("float32")
+    shape = tf.TensorSpec((None, None, 1))
+    traced = tf.function(lambda x: agent(x), input_signature=[shape])(tf.constant(x))
+    np.testing.assert_allclose(traced, policy(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_critic_with_a_memory_is_refused():
+    layers = [keras.layers.LSTM(4, return_sequences=True), keras.layers.Dense(1)]
+    critic = keras.Sequential([keras.Input((None, 1)), *layers])
+    agent = tfr.Reinforce.for_env(toys.Clock, hidden=(3,))
+    agent = tfr.Reinforce(agent.policy, baseline=tfr.baselines.Value(critic))
+    agent.compile()
+    with pytest.raises(ValueError, match="sees one observation at a time.*shares"):
+        agent.fit(toys.Clock, epochs=1, verbose=0)

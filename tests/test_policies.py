@@ -8,7 +8,7 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import policies, seeding, spaces
+from tf_reinforce import heads, policies, seeding, spaces
 
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
 MultiDiscrete, MultiBinary = gym.spaces.MultiDiscrete, gym.spaces.MultiBinary
@@ -265,3 +265,74 @@ def test_the_summary_of_an_agent_names_its_parts(capsys):
     agent.policy.summary()
     said = capsys.readouterr().out
     assert "z.one_hot" in said and "a_1_eye.conv_0" in said
+
+
+# The units of actions
+
+
+@pytest.mark.parametrize(
+    "space, offsets, scales",
+    [
+        (Box(10, 20, (1,)), [15], [5]),
+        (Box(np.float32([-1, 0]), np.float32([3, 8]), (2,)), [1, 4], [2, 4]),
+        (Box(100, np.inf, (1,)), [100], [1]),
+        (Box(-np.inf, -7, (1,)), [-7], [1]),
+        (Box(-np.inf, np.inf, (1,)), [0], [1]),
+        (Box(0, 255, (1,), np.uint8), [127.5], [127.5]),
+        (Discrete(3), [0, 0, 0], [1, 1, 1]),
+        (
+            gym.spaces.Dict(arm=Box(2, 4, (1,)), grip=Discrete(2)),
+            [3, 0, 0],
+            [1, 1, 1],
+        ),
+    ],
+    ids=str,
+)
+def test_the_first_outputs_are_where_actions_are(space, offsets, scales):
+    head = heads.for_space(space)
+    np.testing.assert_array_equal(head.units(), [offsets, scales])
+    observed = Box(-1, 1, (3,))
+    plain = policies.default(observed, (4,), len(offsets), seed=0)
+    moved = policies.default(observed, (4,), len(offsets), seed=0, units=head.units())
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    np.testing.assert_allclose(moved(x), offsets + scales * plain(x).numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make", [heads.Beta, heads.TanhGaussian], ids=lambda make: make.__name__
+)
+def test_heads_that_fill_their_bounds_need_no_units(make):
+    offsets, scales = make(2, 10.0, 20.0).units()
+    assert not offsets.any() and (scales == 1).all()
+
+
+def test_a_scale_that_depends_on_the_state_has_no_units_of_its_own():
+    head = heads.Gaussian(1, low=10.0, high=20.0, state_dependent_scale=True)
+    np.testing.assert_array_equal(head.units(), [[15, 0], [5, 1]])
+
+
+@pytest.mark.parametrize(
+    "space, best",
+    [(Box(10, 20, (1,)), 17.0), (Box(100, np.inf, (1,)), 103.0)],
+    ids=["off the centre", "half infinite"],
+)
+def test_actions_far_from_zero_are_learned(space, best):
+    """Before, all means began at 0: every action was one bound, and taught nothing."""
+
+    class Aim(toys.Clock):
+        action_space = space
+
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, -abs(float(action[0]) - best), *rest
+
+    agent = tfr.Reinforce.for_env(lambda: Aim(1), hidden=(8,))
+    agent.fit(lambda: Aim(1), epochs=150, episodes_per_epoch=16, verbose=0)
+    action = agent.act(np.zeros((1, 1), "float32"), deterministic=True)
+    assert abs(float(action[0, 0]) - best) < 1
+
+
+@pytest.mark.parametrize("wrong", [64, "64", None, {64}])
+def test_hidden_sizes_are_a_list(wrong):
+    with pytest.raises(ValueError, match="`hidden` must be a list of whole numbers"):
+        policies.default(Box(-1, 1, (3,)), wrong, 2, seed=0)

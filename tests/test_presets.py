@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from tf_reinforce import cli, heads, presets, runs
+from tf_reinforce import baselines, cli, heads, presets, runs
 
 SMALL = """
 env = "CartPole-v1"
@@ -314,3 +314,40 @@ def test_the_random_policy_is_the_spaces_own():
 def test_the_presets_are_part_of_what_is_installed():
     config = (pathlib.Path(__file__).parent.parent / "setup.cfg").read_text()
     assert "tf_reinforce.presets = *.toml" in config
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ('[evaluation]\ntarget = "x"', "`target` must be a finite number"),
+        ("[evaluation]\nevery = 0", "`every` must be a whole number of at least 1"),
+        ("[evaluation]\nepisodes = 0.5", "`episodes` must be a whole number"),
+        ('[evaluation]\ndeterministic = "no"', "`deterministic` must be one of"),
+        ("[agent]\nhidden = 64", "`hidden` must be a list of whole numbers"),
+        ("[agent]\nhidden = [64, 0]", "`hidden` must be a whole number of at least 1"),
+        ('[agent]\nbaseline = {kind = "value", scale = "50"}', "`scale` must be"),
+        ('[agent]\nhead = {kind = "Beta", initial_scale = 1}', "'initial_scale', which"),
+        ('[agent]\nhead = {kind = "Gaussian", initial_scal = 3}', "Known: initial_scale"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_before_anything_is_trained(
+    text, said, tmp_path
+):
+    path = tmp_path / "my.toml"
+    path.write_text(f'env = "Pendulum-v1"\n{text}\n')
+    with pytest.raises(ValueError, match=said):
+        presets.build("Pendulum-v1", 0, presets.read(str(path)))
+
+
+def test_value_alone_is_the_usual_critic(tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text('env = "Pendulum-v1"\n[agent]\nbaseline = "value"\n')
+    agent, _ = presets.build("Pendulum-v1", 0, presets.read(str(path)))
+    assert isinstance(agent.baseline, baselines.Value)
+
+
+@pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian"])
+def test_a_head_by_name_begins_with_the_scale_of_the_bounds(kind):
+    settings = {**presets.read("Pendulum-v1"), "agent": {"head": kind}}
+    agent, _ = presets.build("MountainCarContinuous-v0", 0, settings)
+    assert agent.head.initial_scale == 0.5

@@ -206,7 +206,9 @@ class Reinforce(keras.Model):
             observation_space, action_space = fleet.observation_space, fleet.action_space
         head = kwargs.pop("head", None)
         head = head or heads.for_space(spaces.check_action_space(action_space))
-        policy = policies.default(observation_space, hidden, head.outputs_size, seed)
+        policy = policies.default(
+            observation_space, hidden, head.outputs_size, seed, head.units()
+        )
         agent = cls(policy, head, **kwargs)
         agent._meet(observation_space, action_space)
         agent.compile(optimizer=keras.optimizers.Adam(learning_rate))
@@ -543,6 +545,7 @@ class Reinforce(keras.Model):
         if not self.head.built:
             self.head.build((None, self.head.outputs_size))
         if not self.baseline.built:
+            self._check_critic(structure)
             self.baseline.build(shapes)
         self.counters = self.add_weight(
             name="counters",
@@ -553,6 +556,16 @@ class Reinforce(keras.Model):
         )
         self._assemble(structure, memory)
         policies.announce_inference(self.policy)
+
+    def _check_critic(self, structure):
+        critic = getattr(self.baseline, "model", None)
+        if critic is not None and recurrence.is_recurrent(critic, structure):
+            raise ValueError(
+                "The model of a `Value` baseline sees one observation at a time, "
+                f"[N, …]. Received: {critic!r}, which has recurrent layers. A value that "
+                "remembers shares the policy: a policy with the outputs {'outputs': …, "
+                "'values': …} and tfr.baselines.Value()."
+            )
 
     def call(self, observations, training=False):
         return self._estimator.forward(observations)[0]

@@ -20,6 +20,15 @@ def positive_int(name, value):
     return int(value)
 
 
+def positive_ints(name, values):
+    """`values` as a list of ints of at least 1, or an error."""
+    if not isinstance(values, (list, tuple)):
+        raise ValueError(
+            f"`{name}` must be a list of whole numbers. Received: {name}={values!r}"
+        )
+    return [positive_int(name, value) for value in values]
+
+
 def within(name, value, low, high):
     """`value` as a finite float in [low, high], or an error."""
     real = isinstance(value, numbers.Real) and math.isfinite(value)

@@ -9,6 +9,7 @@ and `learn` how it gets better.
 import abc
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import arguments, losses
@@ -137,7 +138,8 @@ class Value(Baseline):
 
     Args:
         model: Keras model from observations `[N, …]` to values `[N, 1]`, or `None`
-            for the policy's own `"values"`.
+            for the policy's own `"values"`. It sees one observation at a time, also
+            beside a policy that remembers; a value that remembers shares the policy.
         optimizer: Keras optimizer of the model. Defaults to `Adam()`.
         epochs: Int, gradient steps of the model per update, each from the whole batch
             and towards the same targets. `Pendulum-v1` needs several.
@@ -167,11 +169,10 @@ class Value(Baseline):
     ):
         super().__init__(**kwargs)
         self.epochs = arguments.positive_int("epochs", epochs)
-        if not 0 < scale < float("inf"):
-            raise ValueError(
-                f"`scale` must be finite and above zero. Received: scale={scale}"
-            )
-        self.scale = float(scale)
+        least, most = np.finfo("float32").tiny, np.finfo("float32").max
+        self.scale = arguments.within("scale", scale, float(least), float(most))
+        if model is not None:
+            arguments.instance("model", model, keras.Model)
         if model is None and (optimizer is not None or epochs > 1 or scale != 1):
             raise ValueError(
                 "A `Value` baseline that shares the policy's trunk is trained by the "

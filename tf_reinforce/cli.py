@@ -171,13 +171,15 @@ def _summary(options, directory, target, result):
     verdict = ""
     if target is not None:
         verdict = f", target {target:g} {'reached' if mean >= target else 'missed'}"
+    # An environment from a module is never taken from a file.
+    named = f" --env {options.env}" if ":" in options.env else ""
     print(
         f"\n{options.env}: return {mean:.1f} ± {deviation:.1f} over "
         f"{figures['episodes']:.0f} fresh episodes{verdict}\n"
         f"trained {result['updates']} updates, {result['env_steps']:,} steps, "
         f"{result['seconds']:.1f} s with {result['evaluations']} evaluations\n"
         f"saved in {directory}\n\nnext:\n"
-        f"  tf-reinforce evaluate {directory} --episodes 1000\n"
+        f"  tf-reinforce evaluate {directory}{named} --episodes 1000\n"
         f"  tf-reinforce export {directory} --out {directory}/policy"
     )
 

@@ -154,7 +154,8 @@ class Estimator:
 
         Layers with a training mode are in inference mode; half precision ends here.
         """
-        return self.parts(self.policy(self._normalized(observations), training=False))
+        policy = self.policy if self.memory is None else self.memory.whole
+        return self.parts(policy(self._normalized(observations), training=False))
 
     def step(self, observations, states):
         """Outputs `[N, P]` for one observation `[N, …]` each, and the next states."""

@@ -67,7 +67,9 @@ class Source:
     def of(self, observations):
         """`[N, M]` int8 from a batch of observations, in TensorFlow operations."""
         parts = keras.tree.flatten(self.find(observations, None))
-        flat = [tf.reshape(part, [tf.shape(part)[0], -1]) for part in parts]
+        # Marks go from 0 to 2; anything else must not become a zero in int8.
+        marks = [tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3) for part in parts]
+        flat = [tf.reshape(part, [tf.shape(part)[0], -1]) for part in marks]
         return tf.cast(tf.concat(flat, axis=-1), tf.int8)
 
 

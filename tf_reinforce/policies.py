@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import seeding, spaces
+from tf_reinforce import arguments, seeding, spaces
 
 _PLACES = 100_000  # a one-hot choice of more is a job for an embedding
 _SMALLEST_IMAGE = 7  # rows and columns: what an agent of MiniGrid sees around it
@@ -50,7 +50,7 @@ class OneHot(keras.layers.Layer):
         return {**super().get_config(), "sizes": self.sizes, "starts": self.starts}
 
 
-def default(space, hidden, outputs_size, seed):
+def default(space, hidden, outputs_size, seed, units=None):
     """A branch for each array of an observation, and tanh layers on all of them.
 
     | array | what the tanh layers see of it |
@@ -76,6 +76,8 @@ def default(space, hidden, outputs_size, seed):
         hidden: Positive ints, sizes of the hidden layers.
         outputs_size: Positive int, `P`.
         seed: Int; the weights are a function of it.
+        units: Offsets and scales of the outputs, see `heads.Head.units`: the last layer
+            then adds the one to the other times what the network puts out.
 
     Returns:
         Keras model from `[N, …]` to `[N, P]`, orthogonal weights; those of the last
@@ -90,6 +92,7 @@ def default(space, hidden, outputs_size, seed):
     >>> default(gym.spaces.Box(-1, 1, (4,)), (64, 64), 2, seed=0).count_params()
     4610
     """
+    hidden = arguments.positive_ints("hidden", hidden)
     rng = seeding.generator(seed, "weights")
 
     def orthogonal(gain):
@@ -108,11 +111,15 @@ def default(space, hidden, outputs_size, seed):
     ]
     x = keras.layers.Concatenate(name=".all")(parts) if len(parts) > 1 else parts[0]
     dense = keras.layers.Dense
-    for i, units in enumerate(hidden):
+    for i, size in enumerate(hidden):
         weights = orthogonal(np.sqrt(2.0))
-        x = dense(units, "tanh", kernel_initializer=weights, name=f".hidden_{i}")(x)
+        x = dense(size, "tanh", kernel_initializer=weights, name=f".hidden_{i}")(x)
     last = dense(outputs_size, kernel_initializer=orthogonal(0.01), name=".outputs")
-    return keras.Model(inputs, last(x), name="policy")
+    outputs = last(x)
+    offsets, scales = (list(map(float, part)) for part in units or ((), ()))
+    if any(offsets) or any(scale != 1.0 for scale in scales):
+        outputs = keras.layers.Rescaling(scales, offsets, name=".units")(outputs)
+    return keras.Model(inputs, outputs, name="policy")
 
 
 def _branch(space, x, orthogonal):

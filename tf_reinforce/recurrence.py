@@ -85,6 +85,7 @@ class Recurrence:
 
     Attributes:
         state: List of `tf.TensorSpec`, the state of one episode; without a batch axis.
+        whole: Keras model, the policy on whole sequences, of any number and length.
 
     Raises:
         ValueError: when such a policy cannot be run one step at a time, with the layer
@@ -110,6 +111,13 @@ class Recurrence:
         self._model = keras.models.clone_model(
             policy, clone_function=_one_step, recursive=True
         )
+        # Keras 3.15 takes the batch for the time inside a TimeDistributed layer wherever
+        # the number of steps is open, as it is in an update.
+        self.whole = policy
+        if _holds(policy, keras.layers.TimeDistributed):
+            self.whole = keras.models.clone_model(
+                policy, clone_function=_folded, recursive=True
+            )
         _check_outputs(policy)
         self._calls = self._try_out()
         self.state = [
@@ -187,14 +195,16 @@ class Recurrence:
             for variable in self._policy.trainable_variables
         ]
         with keras.StatelessScope(state_mapping=disturbed):
-            whole = keras.tree.flatten(self._policy(observations, training=False))
+            given = keras.tree.flatten(self._policy(observations, training=False))
+            whole = keras.tree.flatten(self.whole(observations, training=False))
             states, single = self.initial(2), []
             for now in range(5):
                 row = keras.tree.map_structure(lambda x, now=now: x[:, now], observations)
                 outputs, states = self.step(row, states)
                 single.append(keras.tree.flatten(outputs))
-        for expected, *received in zip(whole, *single, strict=True):
+        for expected, folded, *received in zip(given, whole, *single, strict=True):
             _compare(np.asarray(expected), np.stack(received, axis=1))
+            _compare(np.asarray(expected), np.asarray(folded))
 
     def _try_out(self):
         """One step of zeros: shows which layers remember, and in which order."""
@@ -290,6 +300,33 @@ class _OneStep(keras.layers.Layer):
 
     def compute_output_shape(self, sequences_shape):
         return self.rnn.compute_output_shape(sequences_shape)
+
+
+class _Folded(keras.layers.Layer):
+    """A layer for each step of sequences, as one call with the steps in the batch."""
+
+    def __init__(self, distributed):
+        super().__init__(name=distributed.name, dtype=distributed.dtype_policy)
+        self.distributed = distributed
+        self.supports_masking = True
+
+    def call(self, sequences, mask=None, training=False):
+        leading = tf.shape(sequences)[:2]
+        rows = tf.reshape(sequences, [-1, *sequences.shape[2:]])
+        results = self.distributed.layer(rows, training=training)
+        shape = tf.concat([leading, tf.shape(results)[1:]], axis=0)
+        folded = tf.reshape(results, shape)
+        folded.set_shape([*sequences.shape[:2], *results.shape[1:]])
+        return folded
+
+    def compute_output_shape(self, sequences_shape):
+        return self.distributed.compute_output_shape(sequences_shape)
+
+
+def _folded(layer):
+    """The layer itself, or what stands for it where it is distributed over time."""
+    distributed = isinstance(layer, keras.layers.TimeDistributed)
+    return _Folded(layer) if distributed else layer
 
 
 def _one_step(layer):
@@ -421,8 +458,12 @@ def _where(present, new, old):
 
 def _remembers(model):
     """Whether there is a recurrent layer anywhere in a model."""
+    return _holds(model, keras.layers.RNN)
+
+
+def _holds(model, kind):
     layers = model._flatten_layers(include_self=True, recursive=True)
-    return any(isinstance(layer, keras.layers.RNN) for layer in layers)
+    return any(isinstance(layer, kind) for layer in layers)
 
 
 def _ranks(policy):

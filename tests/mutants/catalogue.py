@@ -218,8 +218,8 @@ GRADIENT = [
         "training_mode",
         "B45 dropout on where log-probabilities are computed",
         "estimator.py",
-        "self.policy(self._normalized(observations), training=False)",
-        "self.policy(self._normalized(observations), training=True)",
+        "policy(self._normalized(observations), training=False)",
+        "policy(self._normalized(observations), training=True)",
         "test_agent.py::"
         "test_layers_with_a_training_mode_are_announced_once_and_run_without_it",
     ),
@@ -382,6 +382,31 @@ RETURNS_AND_BASELINES = [
         "loss / self.scale**2",
         "loss",
         "test_baselines.py::test_a_scale_is_the_unit_of_the_model",
+    ),
+    Mutant(
+        "time_taken_for_batch",
+        "own: TimeDistributed as Keras has it: batch and time change places",
+        "estimator.py",
+        "self.policy if self.memory is None else self.memory.whole",
+        "self.policy",
+        "test_memory.py::test_a_layer_for_each_step_knows_time_from_batch[4-9]",
+    ),
+    Mutant(
+        "means_begin_at_zero",
+        "own: means begin at zero, wherever the bounds are",
+        "agent.py",
+        "hidden, head.outputs_size, seed, head.units()",
+        "hidden, head.outputs_size, seed",
+        "test_policies.py::test_actions_far_from_zero_are_learned[off the centre]",
+    ),
+    Mutant(
+        "exported_masks_wrap",
+        "own: a mark of 256 in an observed mask wraps to zero where it is exported",
+        "masks.py",
+        "tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3)",
+        "part",
+        "test_masked_environments.py::"
+        "test_an_observed_mask_of_large_numbers_rules_out_zeros_alone",
     ),
     Mutant(
         "normaliser_learns_first",
@@ -716,9 +741,9 @@ DISTRIBUTIONS = [
     Mutant(
         "masks_compared_in_int8",
         "own: masks compared in int8: acting falls back on TensorFlow",
-        "heads/base.py",
-        "tf.equal(tf.cast(mask, tf.int32), mark)",
-        "tf.equal(mask, mark)",
+        "decision.py",
+        "mask = tf.cast(mask, tf.int32)  # LiteRT compares nothing smaller",
+        "mask = tf.cast(mask, tf.int8)",
         "test_masks.py::test_litert_follows_the_mask[one_choice]",
     ),
     Mutant(

@@ -117,6 +117,16 @@ class Head(keras.layers.Layer, abc.ABC):
     def to_environment(self, actions):
         """Raw actions `[N, …]` in the environment's own units, inside its bounds."""
 
+    def units(self):
+        """Where the outputs of a policy best begin, and how far one unit of them reaches.
+
+        Returns:
+            Offsets and scales, two float64 arrays `[outputs_size]`: zeros and ones where
+            outputs are not in the units of the environment. The policy that
+            `Reinforce.for_env` makes ends with them.
+        """
+        return np.zeros(self.outputs_size), np.ones(self.outputs_size)
+
     def masked(self, outputs, mask):
         """The outputs under which an illegal choice has no probability.
 
@@ -238,4 +248,4 @@ def constant(values, like):
 
 def marked(mask, mark):
     """`[..., M]` bool tensor: where a mask has this mark."""
-    return tf.equal(tf.cast(mask, tf.int32), mark)  # LiteRT compares no int8
+    return tf.equal(mask, mark)

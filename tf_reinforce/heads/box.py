@@ -9,6 +9,8 @@ import tensorflow as tf
 from tf_reinforce import arguments
 from tf_reinforce.heads import base
 
+WIDE = 1e7  # bounds as wide as the type are how many environments say "none"
+
 
 class Box(base.Head):
     """A vector of `A` numbers that the environment receives inside its bounds.
@@ -72,8 +74,13 @@ class Box(base.Head):
         return tf.minimum(tf.maximum(actions, low), high)
 
     def between(self, shares, others):
-        """`[..., A]` shares of the way from `low` to `high`, and one minus them."""
+        """`[..., A]` shares of the way from `low` to `high`, and one minus them.
+
+        Where whole numbers are sent, each has a unit to itself, the ends as well.
+        """
         low, high = self.bounds(shares)
+        if self.whole:
+            low, high = low - 0.5, high + 0.5
         return others * low + shares * high  # `high - low` might overflow
 
     def to_environment(self, actions):

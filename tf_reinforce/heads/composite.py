@@ -87,6 +87,10 @@ class Composite(base.Head):
         parts = zip(self.leaves, self._split(outputs), strict=True)
         return self._pack([leaf.mode(part) for leaf, part in parts])
 
+    def units(self):
+        offsets, scales = zip(*(leaf.units() for leaf in self.leaves), strict=True)
+        return np.concatenate(offsets), np.concatenate(scales)
+
     def masked(self, outputs, mask):
         ruled = [leaf.mask_size for leaf in self.leaves if leaf.mask_size]
         masks = iter(tf.split(mask, ruled, axis=-1) if ruled else ())

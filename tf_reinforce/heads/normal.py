@@ -61,6 +61,16 @@ class Normal(box.Box):
             ),
         )
 
+    def units(self):
+        """The middle of the bounds and half their width; 0 and 1 where there are none."""
+        offsets, scales = super().units()
+        pairs = np.broadcast(self.low, self.high, np.zeros(self.size))
+        for i, (low, high, _) in enumerate(pairs):
+            known = high - low < box.WIDE
+            offsets[i] = (low + high) / 2 if known else np.clip(0.0, low, high)
+            scales[i] = (high - low) / 2 if known else 1.0
+        return offsets, scales
+
     def sample(self, outputs, noise):
         return self._mean(outputs) + self._scale(outputs) * noise
 

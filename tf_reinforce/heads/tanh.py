@@ -54,6 +54,9 @@ class TanhGaussian(normal.Normal):
         super().__init__(size, low, high, **kwargs)
         self.require_finite()
 
+    def units(self):
+        return super(normal.Normal, self).units()  # x is in no units of the environment
+
     def distribution(self, outputs):
         mean, scale = self.parameters(outputs).values()
         return tfp.distributions.Independent(_Squashed(mean, scale), 1)

@@ -13,13 +13,14 @@ A file holds nothing that Python could not say: the environment, the keywords of
 """
 
 import inspect
+import math
 import pathlib
 import tomllib
 
 import keras
 
 from tf_reinforce import agent as agents
-from tf_reinforce import baselines, heads, policies, seeding
+from tf_reinforce import arguments, baselines, heads, policies, seeding
 from tf_reinforce.collect import fleets
 
 FOLDER = pathlib.Path(__file__).parent
@@ -92,6 +93,13 @@ def read(name):
             f'The preset {name} must name its environment: env = "CartPole-v1". '
             f"Received: env={found.get('env')!r}"
         )
+    judging = found.get("evaluation", {})
+    for key in judging.keys() & {"episodes", "every", "max_episode_steps"}:
+        arguments.positive_int(key, judging[key])
+    if "target" in judging:
+        arguments.within("target", judging["target"], -math.inf, math.inf)
+    if "deterministic" in judging:
+        arguments.one_of("deterministic", judging["deterministic"], (True, False))
     return {"env_kwargs": {}, **dict.fromkeys(TABLES, {}), **found}
 
 
@@ -165,6 +173,8 @@ def _rate(setting):
 
 def _baseline(setting, observation_space, seed):
     """What a baseline is called, or a value network with its two learning rates."""
+    if setting == "value":
+        setting = {"kind": "value"}
     if not isinstance(setting, dict):
         return None if setting == "none" else setting, None
     _expect_keys("A baseline that learns", setting, VALUE)
@@ -191,7 +201,12 @@ def _head(setting, action_space):
             f"`head` names one for a Box, of {', '.join(FOR_BOX)}. "
             f"Received: head={setting!r} for {action_space!r}"
         )
-    known = {name: getattr(usual, name) for name in BOUNDS}
+    further = () if kind == "Beta" else ("initial_scale", "state_dependent_scale")
+    _expect_keys(f"The head {kind}", options, further)
+    told = BOUNDS
+    if kind in ("Gaussian", "ClippedGaussian"):
+        told = (*BOUNDS, "initial_scale")  # in units of the action, as the bounds are
+    known = {name: getattr(usual, name) for name in told}
     return getattr(heads, kind)(**{**known, **options})
 
 
