@@ -54,11 +54,12 @@ class MovingAverage(tfr.baselines.Baseline):
     def estimate(self, returns, valid, values):
         return tf.where(valid, tf.cast(self.average, returns.dtype), 0.0)
 
-    def gradients(self, observations, targets, episodes):
-        gap = tf.cast(self.average, targets.dtype) - tf.reduce_mean(targets)
+    def gradients(self, lesson):
+        mean = tf.reduce_mean(lesson.targets)
+        gap = tf.cast(self.average, mean.dtype) - mean
         return gap**2 / 2, [gap]
 
-    def learn(self, gradients, observations, targets, episodes):
+    def learn(self, gradients, lesson):
         self.average.assign_sub(0.2 * tf.cast(gradients[0], self.average.dtype))
 
 

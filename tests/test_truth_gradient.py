@@ -322,6 +322,34 @@ def test_a_baseline_that_sees_its_own_return_is_found_out(baseline, batch_size):
         testing.check_gradient(baseline=baseline(), batch_size=batch_size)
 
 
+def taught(baseline):
+    """A baseline that has learned something before."""
+    baseline.build((None, 2))
+    times = np.arange(6) % 3
+    baseline.learn([], baselines.Lesson(None, 3.0 + times**2, times, 2))
+    return baseline
+
+
+@pytest.mark.parametrize(
+    "baseline, batch_size",
+    [
+        (lambda: taught(baselines.MovingAverage()), 2),
+        (lambda: taught(baselines.TimeStep(horizon=2)), 2),
+        (lambda: baselines.LeaveOneOut(groups=2), 2),
+        (lambda: baselines.LeaveOneOut(groups=3), 3),
+    ],
+    ids=["moving_average", "time_step", "pairs", "threes"],
+)
+@pytest.mark.parametrize("settings", [UNBIASED[0], UNBIASED[-1]], ids=named)
+def test_what_earlier_batches_and_siblings_say_biases_nothing(
+    settings, baseline, batch_size
+):
+    report = testing.check_gradient(
+        baseline=baseline(), batch_size=batch_size, **settings
+    )
+    assert report.error <= 1e-9
+
+
 class Remembering(baselines.Baseline):
     """Keeps an average outside of its weights."""
 

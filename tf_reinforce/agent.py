@@ -285,7 +285,7 @@ class Reinforce(keras.Model):
         def apply():
             scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
             self.optimizer.apply(scaled, self.policy_variables)
-            self.baseline.learn(baseline_gradients, *lesson)
+            self.baseline.learn(baseline_gradients, lesson)
             if self.normalizer is not None:
                 steps = estimator.valid_steps(episodes)
                 self.normalizer.update(steps.pick(estimator.before_actions(episodes)))
@@ -363,9 +363,7 @@ class Reinforce(keras.Model):
         def epoch():
             began = time.perf_counter()
             update, first, _ = self._counted()
-            played = self._player.collect(
-                fleet, "training", update, seed, episodes=episodes, steps=batch_steps
-            )
+            played = self._collect(fleet, update, seed, episodes, batch_steps)
             logs = self.update(played.episodes)
             logs.update(evaluation.successes(played.success))
             taken = int(played.episodes.lengths.sum())
@@ -460,9 +458,7 @@ class Reinforce(keras.Model):
         options = _environment_options(env_kwargs, max_episode_steps)
         with fleets.open_fleet(env, num_envs, **options) as fleet:
             self._meet(fleet.observation_space, fleet.action_space)
-            address = "training", self.updates, seed
-            played = self._player.collect(fleet, *address, episodes=episodes, steps=steps)
-        return played.episodes
+            return self._collect(fleet, self.updates, seed, episodes, steps).episodes
 
     def act(
         self,
@@ -510,6 +506,24 @@ class Reinforce(keras.Model):
             seed = np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1
         seed = tf.constant(seeding.check_seed(seed), tf.int64)
         return self._player.answer(functions["sample"](observations, seed, *more))
+
+    def _collect(self, fleet, update, seed, episodes, steps):
+        """The episodes of one update."""
+        siblings = self.baseline.siblings
+        if siblings > 1 and (steps or episodes % siblings or not fleet.seeds_episodes):
+            raise ValueError(
+                f"The baseline needs groups of {siblings} episodes that begin alike. "
+                f"Expected: `episodes_per_epoch` as a multiple of {siblings}, and plain "
+                "environments: a VectorEnv resets its own. Received: episodes="
+                f"{episodes}, steps={steps}, {type(fleet).__name__} environments"
+            )
+        return self._player.collect(
+            fleet,
+            *("training", update, seed),
+            episodes=episodes,
+            steps=steps,
+            siblings=siblings,
+        )
 
     def _play(self, env, address, episodes, num_envs, options, greedy=True):
         episodes = arguments.positive_int("episodes", episodes)

@@ -7,12 +7,22 @@ and `learn` how it gets better.
 """
 
 import abc
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import arguments, losses
+
+
+class Lesson(NamedTuple):
+    """What one update teaches a baseline, from its `N` valid steps."""
+
+    observations: Any  # [N, …], or a structure of them, as the policy sees them
+    targets: tf.Tensor  # [N] float, the returns to go, also under `returns="whole"`
+    times: tf.Tensor  # [N] int32, steps since the episode began
+    episodes: tf.Tensor  # scalar, how many episodes
 
 
 class Baseline(keras.layers.Layer, abc.ABC):
@@ -27,9 +37,12 @@ class Baseline(keras.layers.Layer, abc.ABC):
         values_states: True when the baseline is a value of the observation. Only such
             a one can stand in for what follows a cut, or for `gae_lambda` below 1; it
             then also has `model`, `values` and `loss_weight`, as `Value` does.
+        siblings: Int. With more than 1, the agent starts so many episodes in a row
+            from the same seed of the environment.
     """
 
     values_states = False
+    siblings = 1
 
     @abc.abstractmethod
     def estimate(self, returns, valid, values):
@@ -45,26 +58,24 @@ class Baseline(keras.layers.Layer, abc.ABC):
             `[T, B]` float in the type of `returns`. Zero: subtract nothing.
         """
 
-    def gradients(self, observations, targets, episodes):
+    def gradients(self, lesson):
         """The baseline's own loss and gradients; NaN and none where it has no weights.
 
         Args:
-            observations: `[N, …]`, of the valid steps, as the policy sees them.
-            targets: `[N]` float, the returns to go, also under `returns="whole"`.
-            episodes: Scalar, the number of episodes.
+            lesson: `Lesson`.
 
         Returns:
             Scalar loss, and a list of gradients for `learn`.
         """
-        return tf.constant(float("nan"), targets.dtype), []
+        return tf.constant(float("nan"), lesson.targets.dtype), []
 
-    def learn(self, gradients, observations, targets, episodes):
+    def learn(self, gradients, lesson):
         """Takes one step along the gradients, once they are known to be finite.
 
         Args:
-            gradients: List of `gradients`; the others are what it was given. Who wants
-                to take further steps asks `gradients` again, and takes none that is
-                not finite.
+            gradients: List, of `gradients(lesson)`. Who wants to take further steps
+                asks for others, and takes none that is not finite.
+            lesson: `Lesson`.
         """
 
 
@@ -85,23 +96,55 @@ class LeaveOneOut(Baseline):
     It never sees the episode it is subtracted from, so it changes the variance and
     not the expectation, for any number of episodes fixed beforehand.
 
+    In groups the others are the siblings that began with the same seed of the
+    environment, and so with the same observation: what differs between beginnings no
+    longer is noise. The environment's own chance is then common too, which takes
+    nothing away: given it, the actions of one episode still say nothing of another's.
+
+    Args:
+        groups: Int, the size K of a group, at least 2; or `None` for all episodes. The
+            columns of a record stand in groups, K by K.
+
     Example:
 
     >>> returns = tf.constant([[1.0, 3.0, 5.0]])
     >>> valid = tf.constant([[True, True, True]])
     >>> LeaveOneOut().estimate(returns, valid, tf.zeros_like(returns)).numpy().tolist()
     [[4.0, 3.0, 2.0]]
+    >>> returns = tf.constant([[1.0, 3.0, 5.0, 6.0]])
+    >>> LeaveOneOut(groups=2).estimate(returns, returns > 0, returns).numpy().tolist()
+    [[3.0, 1.0, 6.0, 5.0]]
 
     Reference:
         Kool, van Hoof & Welling (2019), Buy 4 REINFORCE samples, get a baseline for
         free! https://openreview.net/forum?id=r1lgTGL5DE
     """
 
+    def __init__(self, groups=None, **kwargs):
+        super().__init__(**kwargs)
+        if groups is not None and arguments.positive_int("groups", groups) < 2:
+            raise ValueError(
+                "`groups` must be at least 2: alone, an episode has no others. "
+                f"Received: groups={groups}"
+            )
+        self.groups = groups
+        self.siblings = groups or 1
+
     def estimate(self, returns, valid, values):
-        running = tf.cast(valid, returns.dtype)
-        others = tf.reduce_sum(running, axis=1, keepdims=True) - 1.0
-        sums = tf.reduce_sum(returns, axis=1, keepdims=True) - returns
-        return tf.where(valid, tf.math.divide_no_nan(sums, others), 0.0)
+        rows, count = tf.unstack(tf.shape(returns))
+        size = self.groups or count
+        tf.debugging.assert_equal(
+            count % size, 0, f"The episodes must stand in groups of {self.groups}"
+        )
+        grouped = tf.reshape(returns, [rows, -1, size])
+        running = tf.reshape(tf.cast(valid, returns.dtype), [rows, -1, size])
+        others = tf.reduce_sum(running, axis=2, keepdims=True) - 1.0
+        sums = tf.reduce_sum(grouped, axis=2, keepdims=True) - grouped
+        means = tf.reshape(tf.math.divide_no_nan(sums, others), [rows, count])
+        return tf.where(valid, means, 0.0)
+
+    def get_config(self):
+        return {**super().get_config(), "groups": self.groups}
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -124,6 +167,107 @@ class Mean(Baseline):
     def estimate(self, returns, valid, values):
         steps = tf.reduce_sum(tf.cast(valid, returns.dtype))
         return tf.where(valid, tf.reduce_sum(returns) / steps, 0.0)
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class MovingAverage(Baseline):
+    """The mean return over all steps of earlier batches, the last ones counting most.
+
+        b = Σₖ dᵏ⁻ⁱ mᵢ / Σₖ dᵏ⁻ⁱ,    mᵢ the mean return of a step in batch i
+
+    It knows nothing of the batch it is subtracted from, so it changes the variance and
+    not the expectation. Zero before the first update.
+
+    Args:
+        decay: Float in [0, 1], d. Zero: only the last batch counts; one: all alike.
+
+    Example:
+
+    >>> baseline = MovingAverage(decay=0.5)
+    >>> baseline.build((None, 4))
+    >>> for returns in ([1.0, 3.0], [5.0]):
+    ...     times = tf.range(len(returns))
+    ...     baseline.learn([], Lesson(None, tf.constant(returns), times, episodes=1))
+    >>> one = tf.ones([1, 1])
+    >>> baseline.estimate(one, one > 0, one).numpy().tolist()  # (2 / 2 + 5) / (1 / 2 + 1)
+    [[4.0]]
+    """
+
+    def __init__(self, decay=0.9, **kwargs):
+        super().__init__(**kwargs)
+        self.decay = arguments.within("decay", decay, 0, 1)
+
+    def build(self, observations_shape):
+        self._build_averages(())
+
+    def _build_averages(self, shape):
+        zeros = dict(shape=shape, initializer="zeros", trainable=False)
+        self.sums = self.add_weight(name="sums", **zeros)
+        self.shares = self.add_weight(name="shares", **zeros)
+
+    def estimate(self, returns, valid, values):
+        average = tf.math.divide_no_nan(self.sums.value, self.shares.value)
+        return tf.where(valid, tf.cast(average, returns.dtype), 0.0)
+
+    def learn(self, gradients, lesson):
+        self._average(tf.reduce_mean(lesson.targets), 1.0)
+
+    def _average(self, means, seen):
+        """Takes in new means; where nothing was `seen`, all stays as it was."""
+        means, seen = (tf.cast(x, self.sums.dtype) for x in (means, seen))
+        kept = tf.where(seen > 0, tf.cast(self.decay, seen.dtype), 1.0)
+        self.sums.assign(kept * self.sums + means)
+        self.shares.assign(kept * self.shares + seen)
+
+    def get_config(self):
+        return {**super().get_config(), "decay": self.decay}
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class TimeStep(MovingAverage):
+    """The mean return at the same step of earlier episodes.
+
+        bₜ = Σₖ dᵏ⁻ⁱ mᵢₜ / Σₖ dᵏ⁻ⁱ,    mᵢₜ the mean return at step t in batch i
+
+    A batch without a step t says nothing about it. Zero at steps that were never
+    reached; unbiased as `MovingAverage`.
+
+    Args:
+        horizon: Int, the number of steps told apart. All later ones share the last.
+        decay: Float in [0, 1], d. Zero: only the last batch counts; one: all alike.
+
+    Example:
+
+    >>> baseline = TimeStep(horizon=2)
+    >>> baseline.build((None, 4))
+    >>> baseline.learn([], Lesson(None, tf.constant([7.0, 3.0]), [0, 1], episodes=1))
+    >>> one = tf.ones([3, 1])
+    >>> baseline.estimate(one, one > 0, one).numpy().tolist()
+    [[7.0], [3.0], [3.0]]
+    """
+
+    def __init__(self, horizon=1000, decay=0.9, **kwargs):
+        super().__init__(decay, **kwargs)
+        self.horizon = arguments.positive_int("horizon", horizon)
+
+    def build(self, observations_shape):
+        self._build_averages((self.horizon,))
+
+    def estimate(self, returns, valid, values):
+        averages = tf.math.divide_no_nan(self.sums.value, self.shares.value)
+        times = tf.minimum(tf.range(tf.shape(returns)[0]), self.horizon - 1)
+        column = tf.cast(tf.gather(averages, times), returns.dtype)[:, None]
+        return tf.where(valid, column, 0.0)
+
+    def learn(self, gradients, lesson):
+        times = tf.minimum(lesson.times, self.horizon - 1)
+        counts = tf.math.bincount(times, minlength=self.horizon, dtype=tf.float64)
+        sums = tf.math.unsorted_segment_sum(lesson.targets, times, self.horizon)
+        means = tf.math.divide_no_nan(tf.cast(sums, tf.float64), counts)
+        self._average(means, tf.cast(counts > 0, tf.float64))
+
+    def get_config(self):
+        return {**super().get_config(), "horizon": self.horizon}
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -210,22 +354,23 @@ class Value(Baseline):
     def estimate(self, returns, valid, values):
         return tf.where(valid, values, 0.0)
 
-    def gradients(self, observations, targets, episodes):
+    def gradients(self, lesson):
         if self.model is None:
-            return super().gradients(observations, targets, episodes)
+            return super().gradients(lesson)
         with tf.GradientTape() as tape:
-            loss = losses.value(self.values(observations), targets, episodes)
+            values = self.values(lesson.observations)
+            loss = losses.value(values, lesson.targets, lesson.episodes)
             penalties = [tf.cast(x, loss.dtype) for x in self.model.losses]
             total = tf.add_n([loss / self.scale**2, *penalties])
         return loss, losses.gradients(tape, total, self.model.trainable_variables)
 
-    def learn(self, gradients, observations, targets, episodes):
+    def learn(self, gradients, lesson):
         if not gradients:
             return
         self._step(gradients)
 
         def again(epoch):
-            _, further = self.gradients(observations, targets, episodes)
+            _, further = self.gradients(lesson)
             finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in further]
             tf.cond(tf.reduce_all(finite), lambda: self._step(further), lambda: 0)
             return [epoch + 1]
@@ -259,7 +404,8 @@ def get(identifier):
     """The baseline meant by a name, an object or `None`.
 
     Args:
-        identifier: `"leave_one_out"`, `"mean"`, a `Baseline`, or `None` for nothing.
+        identifier: `"leave_one_out"`, `"mean"`, `"moving_average"`, `"time_step"`, a
+            `Baseline`, or `None` for nothing.
 
     Raises:
         ValueError: when it is none of these.
@@ -271,10 +417,17 @@ def get(identifier):
     """
     if isinstance(identifier, Baseline):
         return identifier
-    named = {"leave_one_out": LeaveOneOut, "mean": Mean, None: Nothing}
+    named = {
+        "leave_one_out": LeaveOneOut,
+        "mean": Mean,
+        "moving_average": MovingAverage,
+        "time_step": TimeStep,
+        None: Nothing,
+    }
     if not isinstance(identifier, str | None) or identifier not in named:
         raise ValueError(
-            "`baseline` must be 'leave_one_out', 'mean', None or an object from "
-            f"tfr.baselines, for example Value(model). Received: baseline={identifier!r}"
+            "`baseline` must be 'leave_one_out', 'mean', 'moving_average', 'time_step', "
+            "None or an object from tfr.baselines, for example Value(model). "
+            f"Received: baseline={identifier!r}"
         )
     return named[identifier]()

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import baselines, losses
 from tf_reinforce import episodes as records
-from tf_reinforce import losses
 from tf_reinforce import returns as return_functions
 
 
@@ -52,8 +52,8 @@ class Estimator:
 
         Returns:
             A list with ∂L/∂w for each of `variables`, L being the surrogate loss; a
-            list with the gradients of the baseline's own loss; what it learns from:
-            observations, targets and the number of episodes; and a dict of scalars.
+            list with the gradients of the baseline's own loss; the `baselines.Lesson`
+            it learns from; and a dict of scalars.
         """
         episodes = records.trim(episodes)
         count = tf.size(episodes.lengths)
@@ -80,10 +80,11 @@ class Estimator:
         scale = scale_loss(tf.ones([], loss.dtype))
         gradients = [gradient / tf.cast(scale, gradient.dtype) for gradient in gradients]
 
-        lesson = self._normalized(steps.pick(before_actions(episodes))), targets, count
+        observations = self._normalized(steps.pick(before_actions(episodes)))
+        lesson = baselines.Lesson(observations, targets, steps.addresses[:, 0], count)
         baseline_gradients = []
         if values is None:
-            value_loss, baseline_gradients = self.baseline.gradients(*lesson)
+            value_loss, baseline_gradients = self.baseline.gradients(lesson)
         return gradients, baseline_gradients, lesson, {
             "loss": loss,
             "policy_loss": policy_loss,

@@ -26,7 +26,9 @@ class Player:
         self.programs = {}  # `acting.Acting`, by whether it is greedy
         self._functions = None
 
-    def collect(self, fleet, purpose, update, seed, *, episodes, steps, greedy=False):
+    def collect(
+        self, fleet, purpose, update, seed, *, episodes, steps, greedy=False, siblings=1
+    ):
         """Whole episodes of a fleet; see `host.collect`."""
         decision = self.decision
         fleet.prepare(decision.dtype, decision.mask_reader())
@@ -42,6 +44,7 @@ class Player:
             episodes=episodes,
             steps=steps,
             deterministic=greedy,
+            siblings=siblings,
         )
 
     def play(self, fleet, purpose, update, seed, *, episodes, greedy):

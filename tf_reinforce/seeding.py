@@ -107,6 +107,8 @@ class EpisodeSeeds:
         seed: Int, the master seed.
         purpose: `"training"`, `"validation"` or `"evaluation"`.
         update: Int.
+        siblings: Int, how many episodes in a row begin with the same seed of the
+            environment. Their actions are drawn apart.
 
     Example:
 
@@ -119,7 +121,8 @@ class EpisodeSeeds:
     False
     """
 
-    def __init__(self, seed, purpose, update):
+    def __init__(self, seed, purpose, update, siblings=1):
+        self._siblings = siblings
         self._addresses = {
             kind: (seed, f"{purpose}/{kind}", update)
             for kind in ("environment", "action")
@@ -128,7 +131,8 @@ class EpisodeSeeds:
 
     def environment(self, episode):
         """The int that `env.reset(seed=…)` receives, below 2**31."""
-        return int(self._words("environment", episode)[0] % _ENVIRONMENT_SEEDS)
+        words = self._words("environment", episode // self._siblings)
+        return int(words[0] % _ENVIRONMENT_SEEDS)
 
     def action(self, episode, part=0):
         """The generator of the noise for a part of the actions, `np.random.Generator`.

@@ -308,18 +308,18 @@ RETURNS_AND_BASELINES = [
         "baseline_divides_by_n",
         "B8 leave-one-out divides by n, not n - 1",
         "baselines.py",
-        "axis=1, keepdims=True) - 1.0",
-        "axis=1, keepdims=True)",
+        "axis=2, keepdims=True) - 1.0",
+        "axis=2, keepdims=True)",
         "test_baselines.py::test_leave_one_out_is_the_mean_of_the_others_still_running",
     ),
     Mutant(
         "baseline_sees_itself",
         "B8 the batch mean in place of leave-one-out: gradient shrunk by (n - 1) / n",
         "baselines.py",
-        "axis=1, keepdims=True) - 1.0\n"
-        "        sums = tf.reduce_sum(returns, axis=1, keepdims=True) - returns",
-        "axis=1, keepdims=True)\n"
-        "        sums = tf.reduce_sum(returns, axis=1, keepdims=True) + 0 * returns",
+        "axis=2, keepdims=True) - 1.0\n"
+        "        sums = tf.reduce_sum(grouped, axis=2, keepdims=True) - grouped",
+        "axis=2, keepdims=True)\n"
+        "        sums = tf.reduce_sum(grouped, axis=2, keepdims=True) + 0 * grouped",
         "test_baselines.py::"
         "test_the_expected_gradient_on_a_bandit_is_the_analytic_one[leave_one_out-3]",
     ),
@@ -353,7 +353,7 @@ RETURNS_AND_BASELINES = [
         "agent.py",
         "gradients, baseline_gradients, lesson, logs = self._estimator.gradients(\n",
         "_, first, taught, _ = self._estimator.gradients(episodes)\n"
-        "        self.baseline.learn(first, *taught)\n"
+        "        self.baseline.learn(first, taught)\n"
         "        gradients, baseline_gradients, lesson, logs = "
         "self._estimator.gradients(\n",
         "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
@@ -407,6 +407,31 @@ RETURNS_AND_BASELINES = [
         "part",
         "test_masked_environments.py::"
         "test_an_observed_mask_of_large_numbers_rules_out_zeros_alone",
+    ),
+    Mutant(
+        "siblings_are_everybody",
+        "own: the baseline of a group looks at all groups",
+        "baselines.py",
+        "size = self.groups or count",
+        "size = count",
+        "test_baselines.py::test_in_groups_the_others_are_the_siblings_still_running[2]",
+    ),
+    Mutant(
+        "siblings_begin_apart",
+        "own: siblings begin with different seeds",
+        "seeding.py",
+        "episode // self._siblings",
+        "episode",
+        "test_baselines.py::test_siblings_begin_alike_and_act_apart[1]",
+    ),
+    Mutant(
+        "average_forgets_what_it_did_not_see",
+        "own: a step that a batch did not reach counts less for it",
+        "baselines.py",
+        "tf.where(seen > 0, tf.cast(self.decay, seen.dtype), 1.0)",
+        "tf.cast(self.decay, seen.dtype)",
+        "test_baselines.py::"
+        "test_an_average_is_the_weighted_mean_of_earlier_batches[9-0.0]",
     ),
     Mutant(
         "normaliser_learns_first",
@@ -1077,8 +1102,8 @@ EPISODES = [
         "greedy_training",
         "B46 the most likely action while training",
         "playing.py",
-        "episodes, steps, greedy=False):",
-        "episodes, steps, greedy=True):",
+        "greedy=False, siblings=1",
+        "greedy=True, siblings=1",
         "test_agent.py::test_training_draws_and_evaluation_takes_the_most_likely_action",
     ),
     Mutant(
@@ -1217,7 +1242,7 @@ RANDOMNESS = [
         "seed_plus_i",
         "B38 environment i of a run is seeded with seed + i",
         "seeding.py",
-        'return int(self._words("environment", episode)[0] % _ENVIRONMENT_SEEDS)',
+        "return int(words[0] % _ENVIRONMENT_SEEDS)",
         'return self._addresses["environment"][0] + episode',
         "test_seeding.py::test_no_environment_seed_appears_twice_in_a_hundred_runs",
     ),

@@ -50,6 +50,7 @@ class Fleet(abc.ABC):
 
     size: int
     limit: float  # steps after which the collector cuts an episode
+    seeds_episodes = True  # each begins with a seed of ours
     observation_space: gym.Space
     action_space: gym.Space
     spec: gym.envs.registration.EnvSpec | None
@@ -398,6 +399,7 @@ class Vector(Fleet):
     """
 
     limit = math.inf  # it cannot be cut from outside
+    seeds_episodes = False
 
     def __init__(self, env, limit):
         self._env = env

@@ -199,7 +199,7 @@ def _packed(places, parts):
 
 def collect(
     fleet, decision, act, *, seed, purpose, update, episodes, steps,
-    deterministic=False,
+    deterministic=False, siblings=1,
 ):  # fmt: skip
     """Plays whole episodes.
 
@@ -214,6 +214,7 @@ def collect(
         steps: Positive int instead: the fewest episodes, in the order of their
             start, that have so many steps together.
         deterministic: Bool. True takes the most likely action and needs no noise.
+        siblings: Int, how many episodes in a row begin with the same seed.
 
     Returns:
         `Collected`.
@@ -227,7 +228,7 @@ def collect(
         decision,
         _Queue(episodes, steps),
         [] if deterministic else decision.noise,
-        seeding.EpisodeSeeds(seed, purpose, update),
+        seeding.EpisodeSeeds(seed, purpose, update, siblings),
     )
     try:
         used = collection.run(act)
