@@ -113,6 +113,7 @@ def test_a_shared_trunk_and_its_baseline_come_together(ends):
         ("gamma", 1.01), ("gamma", -0.1), ("gamma", np.nan), ("gae_lambda", 2.0),
         ("entropy_coef", -1.0), ("entropy_coef", np.inf),
         ("returns", "half"), ("scale_advantages", "z"), ("baseline", "median"),
+        ("mean_over", "episode"),
     ],
 )  # fmt: skip
 def test_settings_out_of_bounds_are_refused(setting, value):

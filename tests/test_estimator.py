@@ -20,6 +20,7 @@ DEFAULTS = dict(
     returns="to_go",
     discount_states=False,
     scale_advantages=None,
+    mean_over="episodes",
     entropy_coef=0.0,
 )
 
@@ -219,6 +220,27 @@ def test_a_step_of_plain_descent_is_the_gradient(kind, dtype, tolerance):
     close([*lost, logs["loss"]], [*expected, loss], tolerance)
     norm = np.sqrt(sum((x * x).sum() for x in expected))
     np.testing.assert_allclose(logs["gradient_norm"], norm, rtol=tolerance)
+
+
+def test_a_mean_over_steps_divides_by_their_number():
+    """The same sum: only its divisor is another, in every loss that is summed up."""
+    episodes, settings = record(), {**DEFAULTS, "entropy_coef": 0.1}
+    policy = network()
+    answers = {
+        over: estimator.Estimator(
+            policy,
+            heads.Categorical(A),
+            baselines.LeaveOneOut(),
+            None,
+            {**settings, "mean_over": over},
+        ).gradients(episodes)
+        for over in ("episodes", "steps")
+    }
+    (whole, _, _, logs), (shared, _, _, other) = answers.values()
+    factor = len(episodes.lengths) / np.sum(episodes.lengths)
+    for ours, theirs in zip(shared, whole, strict=True):
+        np.testing.assert_allclose(ours, factor * theirs.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(other["loss"], factor * logs["loss"], rtol=1e-12)
 
 
 def padded(episodes, rows):

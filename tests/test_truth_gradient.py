@@ -256,6 +256,7 @@ BIASED = [
     dict(scale_advantages="batch"),
     dict(scale_advantages="batch", baseline="mean"),
     dict(baseline="value", gae_lambda=0.5),
+    dict(mean_over="steps"),
     dict(entropy_coef=0.01),
 ]
 

@@ -47,6 +47,7 @@ _SETTINGS = (
     "returns",
     "discount_states",
     "scale_advantages",
+    "mean_over",
     "entropy_coef",
 )
 
@@ -91,6 +92,10 @@ class Reinforce(keras.Model):
         discount_states: Bool. True weights step t of `"to_go"` by γᵗ.
         scale_advantages: `None`, or `"batch"`: divides by the batch's root mean
             square. With `baseline="mean"` this is z-scoring. Biased.
+        mean_over: `"episodes"`: losses are sums over an episode, and their mean over
+            the batch is the gradient. `"steps"` divides by the number of steps instead,
+            which the actions decide: steps of about one size whatever the length of
+            the episodes, and biased.
         entropy_coef: Float ≥ 0. Adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) at the visited
             observations; that it also changes which are visited is not followed.
         normalize_observations: Bool. True puts a `RunningNormalization` in front of
@@ -130,6 +135,7 @@ class Reinforce(keras.Model):
         returns="to_go",
         discount_states=False,
         scale_advantages=None,
+        mean_over="episodes",
         entropy_coef=0.0,
         normalize_observations=False,
         action_mask=None,
@@ -148,6 +154,7 @@ class Reinforce(keras.Model):
         self.scale_advantages = arguments.one_of(
             "scale_advantages", scale_advantages, (None, "batch")
         )
+        self.mean_over = arguments.one_of("mean_over", mean_over, ("episodes", "steps"))
         self.entropy_coef = arguments.within("entropy_coef", entropy_coef, 0, np.inf)
         self.normalize_observations = bool(normalize_observations)
         self.normalizer = (

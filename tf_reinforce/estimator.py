@@ -25,7 +25,7 @@ class Estimator:
         baseline: `baselines.Baseline`.
         normalizer: `normalization.RunningNormalization` or `None`.
         settings: Dict with `gamma`, `gae_lambda`, `returns`, `discount_states`,
-            `scale_advantages` and `entropy_coef`; see `Reinforce`.
+            `scale_advantages`, `mean_over` and `entropy_coef`; see `Reinforce`.
         memory: `recurrence.Recurrence` of a policy that reads whole episodes, or `None`.
     """
 
@@ -60,6 +60,7 @@ class Estimator:
         targets, advantages = self.targets(episodes)
         steps = valid_steps(episodes)  # N of them: padding ends here
         targets, advantages = steps.pick(targets), steps.pick(advantages)
+        shared = count if self.settings["mean_over"] == "episodes" else tf.size(targets)
 
         with tf.GradientTape() as tape:
             outputs, values = self.at(steps, before_actions(episodes))
@@ -67,13 +68,13 @@ class Estimator:
             actions = self.head.distribution(outputs)
             log_probs = actions.log_prob(steps.pick(episodes.actions))
             entropies = actions.entropy()
-            policy_loss = losses.policy_gradient(log_probs, advantages, count)
+            policy_loss = losses.policy_gradient(log_probs, advantages, shared)
             loss = policy_loss + self._penalties(policy_loss.dtype)
             if self.settings["entropy_coef"]:
-                bonus = losses.entropy(entropies, count)
+                bonus = losses.entropy(entropies, shared)
                 loss += self.settings["entropy_coef"] * bonus
             if values is not None:
-                value_loss = losses.value(values, targets, count)
+                value_loss = losses.value(values, targets, shared)
                 loss += self.baseline.loss_weight * value_loss
             scaled = scale_loss(loss)
         gradients = losses.gradients(tape, scaled, self.variables)
