@@ -524,13 +524,8 @@ class Reinforce(keras.Model):
                 "environments: a VectorEnv resets its own. Received: episodes="
                 f"{episodes}, steps={steps}, {type(fleet).__name__} environments"
             )
-        return self._player.collect(
-            fleet,
-            *("training", update, seed),
-            episodes=episodes,
-            steps=steps,
-            siblings=siblings,
-        )
+        counts = dict(episodes=episodes, steps=steps, siblings=siblings)
+        return self._player.collect(fleet, "training", update, seed, **counts)
 
     def _play(self, env, address, episodes, num_envs, options, greedy=True):
         episodes = arguments.positive_int("episodes", episodes)
