@@ -1,22 +1,15 @@
 """The game of pixels: what it is worth, and that it is learned through LiteRT."""
 
-import importlib.util
-import pathlib
-
 import gymnasium as gym
 import numpy as np
 import pytest
+import toys
 from gymnasium.utils.env_checker import check_env
-
-PATH = pathlib.Path(__file__).parent.parent / "examples" / "catch.py"
 
 
 @pytest.fixture(scope="module")
 def catch():
-    spec = importlib.util.spec_from_file_location("catch", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
+    yield toys.example("catch")
     del gym.registry["Catch-v0"]
 
 

@@ -1,7 +1,6 @@
 """The policy written in NumPy by hand learns exactly what the agent learns."""
 
 import ast
-import importlib.util
 import pathlib
 import re
 import subprocess
@@ -22,10 +21,7 @@ RATE = 2.0**-7  # the same number in float32, in which Keras keeps it
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("numpy_reinforce", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return toys.example("numpy_reinforce")
 
 
 def batch(example, sizes):

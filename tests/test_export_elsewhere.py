@@ -1,16 +1,15 @@
 """The export in a virtual environment that has only TensorFlow."""
 
-import pathlib
 import subprocess
 import sys
 import venv
 
 import numpy as np
 import pytest
+import toys
 
 import tf_reinforce as tfr
 
-EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 READER = """
 import sys
 import numpy as np
@@ -94,11 +93,7 @@ def test_actions_samples_and_log_probabilities_are_the_same(
 @pytest.mark.slow
 def test_what_was_seen_twenty_steps_ago_is_remembered(tensorflow_only, tmp_path):
     """A memoryless policy stays at chance, a recurrent one solves it, here and there."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import memory
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    memory = toys.example("memory")
     for remembers in (False, True):
         agent = memory.trained(remembers, epochs=200, verbose=0)
         found = agent.evaluate(memory.Recall, episodes=2_000)["episode_return"]

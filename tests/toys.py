@@ -1,9 +1,20 @@
 """Small environments whose answers are known."""
 
 import copy
+import importlib.util
+import pathlib
 
 import gymnasium as gym
 import numpy as np
+
+
+def example(name):
+    """One of the example scripts, as a module."""
+    path = pathlib.Path(__file__).parent.parent / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Clock(gym.Env):

@@ -555,7 +555,7 @@ class Reinforce(keras.Model):
             self.head = heads.for_space(self.action_space, dtype=self._float)
         if self.normalizer is not None:
             self.normalizer.build(spaces.real_shapes(structure))
-        if self._mask_source is not None and self._mask_source.observed:
+        if self._mask_source is not None:
             self._mask_source.expect_in(structure)
         memory = self._check_policy(structure)
         if not self.head.built:

@@ -48,7 +48,8 @@ class Source:
     def expect_in(self, structure):
         """Refuses observations, a structure of `tf.TensorSpec`, without such a part."""
         try:
-            self.find(structure, structure)
+            if self.observed:
+                self.find(structure, None)
         except KeyError:
             raise ValueError(
                 "`action_mask` must name a part of the observation. "

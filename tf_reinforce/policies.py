@@ -155,10 +155,7 @@ def _to_unit(space):
     """`scale` and `offset` that bring whole numbers from their bounds to [-1, 1]."""
     if isinstance(space, gym.spaces.MultiBinary) or space.dtype == np.bool_:
         return 1.0, 0.0
-    low, high = (np.ravel(x).astype("float64") for x in (space.low, space.high))
-    known = (high - low < 1e7) & (high > low)
-    half = np.where(known, (high - low) / 2, 1.0)
-    middle = np.where(known, (high + low) / 2, 0.0)
+    middle, half = spaces.middle_and_half(np.ravel(space.low), np.ravel(space.high))
     both = 1.0 / half, 0.0 - middle / half
     same = all(np.all(x == x[0]) for x in both)
     return tuple(x[0].item() if same else x.tolist() for x in both)

@@ -23,6 +23,9 @@ ACTIONS = (
 )
 
 
+WIDE = 1e7  # bounds as wide as the type are how many environments say "none"
+
+
 def check_observation_space(space):
     """Returns the space, or names the part of it that is not supported.
 
@@ -376,6 +379,21 @@ def _in_box(box, shape, float_dtype, rng):
         return values.astype(float_dtype)
     high = np.minimum(box.high.astype("float64") + 1, box.low + 256.0)
     return np.floor(rng.uniform(box.low, high, shape)).astype(box.dtype)
+
+
+def middle_and_half(low, high):
+    """The middle of bounds and half their width; 0 and 1 where they say nothing.
+
+    Example:
+
+    >>> middle_and_half([10, 0.0], [20, float("inf")])
+    (array([15.,  0.]), array([5., 1.]))
+    """
+    low, high = np.asarray(low, "float64"), np.asarray(high, "float64")
+    known = (high - low < WIDE) & (high > low)
+    with np.errstate(invalid="ignore"):  # ∞ - ∞, which is not known
+        middle = np.where(known, (high + low) / 2, 0.0)
+    return middle, np.where(known, (high - low) / 2, 1.0)
 
 
 def nest(space):

@@ -1398,8 +1398,8 @@ OBSERVATIONS = [
     Mutant(
         "bounds_of_the_type",
         "own: whole numbers divided by bounds as wide as their type, all to zero",
-        "policies.py",
-        "known = (high - low < 1e7) & (high > low)",
+        "spaces.py",
+        "known = (high - low < WIDE) & (high > low)",
         "known = high > low",
         "test_policies.py::test_whole_numbers_are_seen_from_their_bounds",
     ),

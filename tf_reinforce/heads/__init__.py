@@ -10,7 +10,6 @@ from tf_reinforce import spaces
 from tf_reinforce.heads.base import Head, Noise, Support
 from tf_reinforce.heads.bernoulli import Bernoulli
 from tf_reinforce.heads.beta import Beta
-from tf_reinforce.heads.box import WIDE
 from tf_reinforce.heads.categorical import Categorical
 from tf_reinforce.heads.clipped import ClippedGaussian
 from tf_reinforce.heads.composite import Composite
@@ -88,7 +87,7 @@ def _gaussian(space, **kwargs):
         )
     whole = space.dtype.kind != "f"
     least = 0.5 if whole else 0.0
-    scales = [max(width / 4, least) if width < WIDE else 1.0 for width in widths]
+    scales = [max(width / 4, least) if width < spaces.WIDE else 1.0 for width in widths]
     return Gaussian(
         len(low),
         low=_scalar(low),

@@ -9,8 +9,6 @@ import tensorflow as tf
 from tf_reinforce import arguments
 from tf_reinforce.heads import base
 
-WIDE = 1e7  # bounds as wide as the type are how many environments say "none"
-
 
 class Box(base.Head):
     """A vector of `A` numbers that the environment receives inside its bounds.

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tf_reinforce import spaces
 from tf_reinforce.heads import base, box
 
 _WIDEST = math.log(100.0)
@@ -64,11 +65,8 @@ class Normal(box.Box):
     def units(self):
         """The middle of the bounds and half their width; 0 and 1 where there are none."""
         offsets, scales = super().units()
-        pairs = np.broadcast(self.low, self.high, np.zeros(self.size))
-        for i, (low, high, _) in enumerate(pairs):
-            known = high - low < box.WIDE
-            offsets[i] = (low + high) / 2 if known else np.clip(0.0, low, high)
-            scales[i] = (high - low) / 2 if known else 1.0
+        middle, scales[: self.size] = spaces.middle_and_half(self.low, self.high)
+        offsets[: self.size] = np.clip(middle, self.low, self.high)
         return offsets, scales
 
     def sample(self, outputs, noise):
