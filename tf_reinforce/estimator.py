@@ -60,7 +60,7 @@ class Estimator:
         targets, advantages = self.targets(episodes)
         steps = valid_steps(episodes)  # N of them: padding ends here
         targets, advantages = steps.pick(targets), steps.pick(advantages)
-        shared = count if self.settings["mean_over"] == "episodes" else tf.size(targets)
+        divisor = count if self.settings["mean_over"] == "episodes" else tf.size(targets)
 
         with tf.GradientTape() as tape:
             outputs, values = self.at(steps, before_actions(episodes))
@@ -68,13 +68,13 @@ class Estimator:
             actions = self.head.distribution(outputs)
             log_probs = actions.log_prob(steps.pick(episodes.actions))
             entropies = actions.entropy()
-            policy_loss = losses.policy_gradient(log_probs, advantages, shared)
+            policy_loss = losses.policy_gradient(log_probs, advantages, divisor)
             loss = policy_loss + self._penalties(policy_loss.dtype)
             if self.settings["entropy_coef"]:
-                bonus = losses.entropy(entropies, shared)
+                bonus = losses.entropy(entropies, divisor)
                 loss += self.settings["entropy_coef"] * bonus
             if values is not None:
-                value_loss = losses.value(values, targets, shared)
+                value_loss = losses.value(values, targets, divisor)
                 loss += self.baseline.loss_weight * value_loss
             scaled = scale_loss(loss)
         gradients = losses.gradients(tape, scaled, self.variables)
