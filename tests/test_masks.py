@@ -102,7 +102,8 @@ def test_switches_always_have_a_legal_setting_but_for_unknown_marks():
 )
 def test_padding_is_no_action_and_may_be_any_number(head):
     actions = np.full((1, 1, *head.action_shape), 999)
-    head.legal(actions, np.ones((1, 1, head.mask_size), "int8"))
+    legal = head.legal(actions, np.ones((1, 1, head.mask_size), "int8"))
+    assert (legal.shape, legal.dtype) == ((1, 1), bool)  # and no index out of range
 
 
 # What happens
