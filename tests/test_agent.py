@@ -14,7 +14,7 @@ from tf_reinforce import heads
 LOG_KEYS = {
     "loss", "policy_loss", "value_loss", "entropy", "gradient_norm", "episode_return",
     "episode_return_min", "episode_return_max", "episode_return_std", "episode_length",
-    "episodes", "env_steps", "steps_per_second", "learning_rate",
+    "episodes", "env_steps", "steps_per_second", "learning_rate", "effective_sample_size",
 }  # fmt: skip
 
 
@@ -291,8 +291,10 @@ def test_weights_that_decide_nothing_stay_as_they_are():
 def test_two_calls_of_fit_share_one_trace_and_one_conversion(cartpole, monkeypatch):
     fit(cartpole, "CartPole-v1", epochs=3)
     traced = []
-    step = cartpole._step
-    monkeypatch.setattr(cartpole, "_step", lambda *a: traced.append(a) or step(*a))
+    batch = cartpole._estimator.batch
+    monkeypatch.setattr(
+        cartpole._estimator, "batch", lambda *a: traced.append(a) or batch(*a)
+    )
     fit(cartpole, "CartPole-v1", epochs=3)
     cartpole.update(fitting_record(cartpole))
     assert not traced

@@ -270,7 +270,8 @@ def lesson(targets=None, times=None):
     observations, returns = steps()
     targets = returns if targets is None else targets
     times = np.arange(len(targets)) % 3 if times is None else times
-    return baselines.Lesson(observations, targets, np.int32(times), np.int32(4))
+    order = np.arange(len(targets), dtype="int32")
+    return baselines.Lesson(observations, targets, np.int32(times), np.int32(4), order)
 
 
 def test_values_are_the_model_s_one_number_per_observation():

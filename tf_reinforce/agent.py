@@ -29,6 +29,7 @@ from tf_reinforce import (
     seeding,
     spaces,
     training,
+    updating,
 )
 from tf_reinforce import callbacks as episode_callbacks
 from tf_reinforce import episodes as records
@@ -48,18 +49,9 @@ _SETTINGS = (
     "discount_states",
     "scale_advantages",
     "mean_over",
+    "truncation",
     "entropy_coef",
-)
-
-# What an update says of itself.
-_FIGURES = (
-    "loss",
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "gradient_norm",
-    "learning_rate",
-    "env_steps",
+    "ratio_bound",
 )
 
 
@@ -90,13 +82,27 @@ class Reinforce(keras.Model):
         returns: `"to_go"`: an action answers for what follows it. `"whole"`: for
             the whole episode's return G₀; noisier.
         discount_states: Bool. True weights step t of `"to_go"` by γᵗ.
-        scale_advantages: `None`, or `"batch"`: divides by the batch's root mean
-            square. With `baseline="mean"` this is z-scoring. Biased.
+        scale_advantages: `None`; `"batch"`: divides by the batch's root mean square
+            (with `baseline="mean"` this is z-scoring), biased; `"running"`: by that of
+            all earlier batches, which changes the size of steps and no expectation.
+        scale_rewards: Bool. True divides rewards by the running deviation of discounted
+            returns, so that values and gradients are of about one size in any task.
         mean_over: `"episodes"`: losses are sums over an episode, and their mean over
             the batch is the gradient. `"steps"` divides by the number of steps instead,
             which the actions decide: steps of about one size whatever the length of
             the episodes, and biased.
-        entropy_coef: Float ≥ 0. Adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) at the visited
+        truncation: What an episode is worth that the clock cut. `"bootstrap"`: what a
+            value baseline expects after the cut, else nothing more; `"terminal"`:
+            nothing more; `"drop"`: it is not learned from, which is biased.
+        minibatch_size: Int, about how many steps make a gradient step, drawn at random;
+            `None`: all of them.
+        passes: Int, how often each batch is gone through.
+        ratio_bound: Float ≥ 1. From the second gradient step on, the policy is not the
+            one that acted: each step counts as often as its action has become more
+            likely since, π(aₜ|sₜ) / μ(aₜ|sₜ), but at most this often. It corrects the
+            action, not the way there; only the first step of an update is unbiased.
+        entropy_coef: Float ≥ 0, or a Keras learning rate schedule, of the number of
+            updates. Adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) at the visited
             observations; that it also changes which are visited is not followed.
         normalize_observations: Bool. True puts a `RunningNormalization` in front of
             the policy and of a `Value` baseline.
@@ -135,7 +141,12 @@ class Reinforce(keras.Model):
         returns="to_go",
         discount_states=False,
         scale_advantages=None,
+        scale_rewards=False,
         mean_over="episodes",
+        truncation="bootstrap",
+        minibatch_size=None,
+        passes=1,
+        ratio_bound=2.0,
         entropy_coef=0.0,
         normalize_observations=False,
         action_mask=None,
@@ -152,29 +163,47 @@ class Reinforce(keras.Model):
         self.returns = arguments.one_of("returns", returns, ("to_go", "whole"))
         self.discount_states = bool(discount_states)
         self.scale_advantages = arguments.one_of(
-            "scale_advantages", scale_advantages, (None, "batch")
+            "scale_advantages", scale_advantages, (None, "batch", "running")
         )
+        self.scale_rewards = bool(scale_rewards)
         self.mean_over = arguments.one_of("mean_over", mean_over, ("episodes", "steps"))
-        self.entropy_coef = arguments.within("entropy_coef", entropy_coef, 0, np.inf)
-        self.normalize_observations = bool(normalize_observations)
-        self.normalizer = (
-            normalization.RunningNormalization() if normalize_observations else None
+        self.truncation = arguments.one_of(
+            "truncation", truncation, ("bootstrap", "terminal", "drop")
         )
+        self.minibatch_size = arguments.size("minibatch_size", minibatch_size)
+        self.passes = arguments.positive_int("passes", passes)
+        self.ratio_bound = arguments.within("ratio_bound", ratio_bound, 1, np.inf)
+        self.entropy_coef = _coefficient(entropy_coef)
+        self.normalize_observations = bool(normalize_observations)
+        self._make_statistics()
         self.action_mask = action_mask
         self._mask_source = None if action_mask is None else masks.Source(action_mask)
         self.observation_space = self.action_space = None
         self._traced = None
+        self._check_lambda()
+
+    def _make_statistics(self):
+        """The parts that learn what is usual, where there are any."""
+        self.normalizer = self.reward_scale = self.advantage_scale = None
+        if self.normalize_observations:
+            self.normalizer = normalization.RunningNormalization()
+        if self.scale_rewards:
+            self.reward_scale = normalization.RunningScale(centered=True)
+        if self.scale_advantages == "running":
+            self.advantage_scale = normalization.RunningScale()
+
+    def _check_lambda(self):
         if self.gae_lambda < 1 and not self.baseline.values_states:
             raise ValueError(
                 "`gae_lambda` below 1 needs a baseline that values states, "
                 "tfr.baselines.Value(model): without one it would only discount more. "
-                f"Received: gae_lambda={gae_lambda}, baseline={baseline!r}"
+                f"Received: gae_lambda={self.gae_lambda}, baseline={self.baseline!r}"
             )
         if self.gae_lambda < 1 and self.returns == "whole":
             raise ValueError(
                 '`returns="whole"` needs the rewards themselves, `gae_lambda=1`: a value '
                 "in their place would leave later actions without their share. "
-                f"Received: gae_lambda={gae_lambda}"
+                f"Received: gae_lambda={self.gae_lambda}"
             )
 
     @classmethod
@@ -242,7 +271,7 @@ class Reinforce(keras.Model):
         gradients, baseline_gradients, _, logs = self._estimator.gradients(checked)
         return gradients, baseline_gradients, logs
 
-    def update(self, episodes):
+    def update(self, episodes, seed=0):
         """Makes one update from a record, collected here or by you.
 
         Gradients, finite check, step, `baseline.learn`, normaliser, in this order:
@@ -250,6 +279,8 @@ class Reinforce(keras.Model):
 
         Args:
             episodes: `Episodes`.
+            seed: Int; the order of minibatches is a function of it and of the number
+                of the update.
 
         Returns:
             Dict of floats under the log keys.
@@ -264,46 +295,29 @@ class Reinforce(keras.Model):
         self._build_optimizer()
         episodes = self._checked(episodes)
         tensors = keras.tree.map_structure(tf.constant, episodes)
-        finite, *figures = self._update_function()(tensors).numpy().tolist()
+        made, update = self._update_function()
+        orders = self._orders(episodes, made.orders, seed)
+        finite, *figures = update(tensors, orders).numpy().tolist()
         if not finite:
             raise FloatingPointError(
                 f"Update {self.updates} would not be finite and was not made; all "
                 f"weights are as they were. {self._estimator.blame(episodes)} Try a "
                 "smaller learning rate, `global_clipnorm`, or smaller rewards."
             )
-        logs = zip(_FIGURES, figures, strict=True)
+        logs = zip(updating.FIGURES, figures, strict=True)
         return {**evaluation.figures(episodes), **dict(logs)}
 
-    def _step(self, episodes):
-        """One update as a graph: nothing changes unless everything is finite.
-
-        Whether it was, and `_FIGURES`, come back as one tensor: fetching each would
-        take as long as a small update.
-        """
-        gradients, baseline_gradients, lesson, logs = self._estimator.gradients(
-            episodes, self.optimizer.scale_loss
-        )
-        finite = tf.math.is_finite(logs["loss"])
-        # Keras' own loss scaling meets an overflow by skipping the step itself.
-        skips = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-        for gradient in baseline_gradients if skips else gradients + baseline_gradients:
-            finite &= tf.reduce_all(tf.math.is_finite(gradient))
-
-        def apply():
-            scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
-            self.optimizer.apply(scaled, self.policy_variables)
-            self.baseline.learn(baseline_gradients, lesson)
-            if self.normalizer is not None:
-                steps = estimator.valid_steps(episodes)
-                self.normalizer.update(steps.pick(estimator.before_actions(episodes)))
-            lengths = tf.cast(episodes.lengths, tf.int64)
-            more = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
-            return self.counters.assign_add(tf.stack(more))
-
-        logs["learning_rate"] = tf.identity(self.optimizer.learning_rate)
-        logs["env_steps"] = tf.cond(finite, apply, self.counters.value.read_value)[2]
-        figures = [finite, *(logs[name] for name in _FIGURES)]
-        return tf.stack([tf.cast(figure, tf.float64) for figure in figures])
+    def _orders(self, episodes, count, seed):
+        """`[count, N]` int32: random orders of the steps an update learns from."""
+        lengths = episodes.lengths
+        if self.truncation == "drop":
+            lengths = lengths[episodes.terminated]
+        if not count:
+            return tf.zeros([0, 0], tf.int32)
+        stream = "training/minibatches"
+        rng = seeding.generator(seeding.check_seed(seed), stream, self.updates)
+        steps = np.arange(lengths.sum(), dtype="int32")
+        return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
 
     def fit(
         self,
@@ -371,7 +385,7 @@ class Reinforce(keras.Model):
             began = time.perf_counter()
             update, first, _ = self._counted()
             played = self._collect(fleet, update, seed, episodes, batch_steps)
-            logs = self.update(played.episodes)
+            logs = self.update(played.episodes, seed)
             logs.update(evaluation.successes(played.success))
             taken = int(played.episodes.lengths.sum())
             logs["steps_per_second"] = taken / (time.perf_counter() - began)
@@ -563,6 +577,9 @@ class Reinforce(keras.Model):
         if not self.baseline.built:
             self._check_critic(structure)
             self.baseline.build(shapes)
+        for scale in (self.reward_scale, self.advantage_scale):
+            if scale is not None:
+                scale.build()
         self.counters = self.add_weight(
             name="counters",
             shape=(3,),
@@ -652,6 +669,10 @@ class Reinforce(keras.Model):
             "head": serialize(self.head),
             "baseline": serialize(self.baseline),
             **{name: getattr(self, name) for name in _SETTINGS},
+            "entropy_coef": serialize(self.entropy_coef),
+            "scale_rewards": self.scale_rewards,
+            "minibatch_size": self.minibatch_size,
+            "passes": self.passes,
             "normalize_observations": self.normalize_observations,
             "action_mask": self.action_mask,
             "observation_space": spaces.to_config(self.observation_space),
@@ -661,7 +682,7 @@ class Reinforce(keras.Model):
     @classmethod
     def from_config(cls, config):
         config = dict(config)
-        for part in ("policy", "head", "baseline"):
+        for part in ("policy", "head", "baseline", "entropy_coef"):
             config[part] = keras.saving.deserialize_keras_object(config[part])
         known = [config.pop(f"{name}_space", None) for name in ("observation", "action")]
         agent = cls(**config)
@@ -678,8 +699,16 @@ class Reinforce(keras.Model):
     def _assemble(self, structure, memory):
         """The estimator and the player: plain objects around the parts."""
         settings = {name: getattr(self, name) for name in _SETTINGS}
+        scales = {"rewards": self.reward_scale, "advantages": self.advantage_scale}
         self._estimator = estimator.Estimator(
-            self.policy, self.head, self.baseline, self.normalizer, settings, memory
+            self.policy,
+            self.head,
+            self.baseline,
+            self.normalizer,
+            settings,
+            memory,
+            scales={k: scale for k, scale in scales.items() if scale is not None},
+            updates=lambda: self.counters[0],
         )
         deciding = [*self.policy.variables, *self.head.variables]
         if self.normalizer is not None:
@@ -772,19 +801,27 @@ class Reinforce(keras.Model):
         return episodes
 
     def _update_function(self):
-        """The traced update; made anew only for another optimizer or other weights."""
+        """The update and its graph; made anew only for another optimizer or weights."""
         key = (self.optimizer, *map(id, self.policy_variables))
         if self._traced is None or self._traced[0] != key:
             deciding = self._player.decision
             record = records.signature(
                 deciding.structure, deciding.raw, deciding.mask_size
             )
+            made = updating.Update(
+                self._estimator,
+                self.optimizer,
+                self.counters,
+                passes=self.passes,
+                minibatch_size=self.minibatch_size,
+            )
+            signature = [record, tf.TensorSpec((None, None), tf.int32)]
             # A partial of its own, lest TensorFlow take each agent for a retracing.
-            step = functools.partial(self._step)
-            function = tf.function(step, input_signature=[record], autograph=False)
+            step = functools.partial(made)
+            function = tf.function(step, input_signature=signature, autograph=False)
             # The one graph itself: finding it anew is slower than a small update.
-            self._traced = (key, function.get_concrete_function())
-        return self._traced[1]
+            self._traced = (key, made, function.get_concrete_function())
+        return self._traced[1:]
 
 
 def load(path, custom_objects=None):
@@ -817,6 +854,12 @@ def load(path, custom_objects=None):
             "tfr.Reinforce(model)."
         )
     return agent
+
+
+def _coefficient(entropy_coef):
+    if isinstance(entropy_coef, keras.optimizers.schedules.LearningRateSchedule):
+        return entropy_coef
+    return arguments.within("entropy_coef", entropy_coef, 0, np.inf)
 
 
 def _environment_options(env_kwargs, max_episode_steps):

@@ -20,6 +20,11 @@ def positive_int(name, value):
     return int(value)
 
 
+def size(name, value):
+    """`value` as an int of at least 1, or `None` for everything at once, or an error."""
+    return None if value is None else positive_int(name, value)
+
+
 def positive_ints(name, values):
     """`values` as a list of ints of at least 1, or an error."""
     if not isinstance(values, (list, tuple)):

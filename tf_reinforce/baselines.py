@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import arguments, losses
+from tf_reinforce import arguments, losses, minibatches
 
 
 class Lesson(NamedTuple):
@@ -23,6 +23,21 @@ class Lesson(NamedTuple):
     targets: tf.Tensor  # [N] float, the returns to go, also under `returns="whole"`
     times: tf.Tensor  # [N] int32, steps since the episode began
     episodes: tf.Tensor  # scalar, how many episodes
+    order: Any = None  # [N] int32, the steps at random, for a baseline with minibatches
+
+    def part(self, indices):
+        """What the steps at `[n]` indices teach. Their sum counts N / n times."""
+        share = tf.size(indices) / tf.size(self.targets)
+
+        def gather(array):
+            return tf.gather(array, indices)
+
+        return Lesson(
+            keras.tree.map_structure(gather, self.observations),
+            gather(self.targets),
+            gather(self.times),
+            tf.cast(self.episodes, share.dtype) * share,
+        )
 
 
 class Baseline(keras.layers.Layer, abc.ABC):
@@ -39,10 +54,12 @@ class Baseline(keras.layers.Layer, abc.ABC):
             then also has `model`, `values` and `loss_weight`, as `Value` does.
         siblings: Int. With more than 1, the agent starts so many episodes in a row
             from the same seed of the environment.
+        minibatch_size: Int, where its lessons need an `order`, or `None`.
     """
 
     values_states = False
     siblings = 1
+    minibatch_size: int | None = None
 
     @abc.abstractmethod
     def estimate(self, returns, valid, values):
@@ -285,8 +302,10 @@ class Value(Baseline):
             for the policy's own `"values"`. It sees one observation at a time, also
             beside a policy that remembers; a value that remembers shares the policy.
         optimizer: Keras optimizer of the model. Defaults to `Adam()`.
-        epochs: Int, gradient steps of the model per update, each from the whole batch
-            and towards the same targets. `Pendulum-v1` needs several.
+        epochs: Int, how often per update the model learns the batch, towards the same
+            targets. `Pendulum-v1` needs several.
+        minibatch_size: Int, from how many steps at a time, drawn anew for each update;
+            `None`: from all of them at once.
         scale: Float above zero, the size of a usual return. The value is the model's
             output times this, and the loss is taken in this unit: what a network puts
             out at first is about 1, and returns in the hundreds are far from there.
@@ -307,22 +326,25 @@ class Value(Baseline):
         optimizer=None,
         *,
         epochs=1,
+        minibatch_size=None,
         scale=1.0,
         loss_weight=0.5,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.epochs = arguments.positive_int("epochs", epochs)
+        self.minibatch_size = arguments.size("minibatch_size", minibatch_size)
         least, most = np.finfo("float32").tiny, np.finfo("float32").max
         self.scale = arguments.within("scale", scale, float(least), float(most))
         if model is not None:
             arguments.instance("model", model, keras.Model)
-        if model is None and (optimizer is not None or epochs > 1 or scale != 1):
+        own = optimizer, minibatch_size, epochs, scale
+        if model is None and own != (None, None, 1, 1):
             raise ValueError(
                 "A `Value` baseline that shares the policy's trunk is trained by the "
                 "agent's optimizer, in one step with the policy, as the policy puts it "
                 f"out. Received: model=None, optimizer={optimizer!r}, epochs={epochs}, "
-                f"scale={scale}"
+                f"minibatch_size={minibatch_size}, scale={scale}"
             )
         if not 0 <= loss_weight < float("inf"):
             raise ValueError(
@@ -367,16 +389,21 @@ class Value(Baseline):
     def learn(self, gradients, lesson):
         if not gradients:
             return
-        self._step(gradients)
+        if self.minibatch_size is None:
+            self._step(gradients)
+            minibatches.repeat(self.epochs - 1, lambda _: self._step_from(lesson))
+            return
+        parts = minibatches.Minibatches.of(lesson.order, self.minibatch_size)
+        minibatches.repeat(
+            self.epochs * parts.count,
+            lambda number: self._step_from(lesson.part(parts.at(number % parts.count))),
+        )
 
-        def again(epoch):
-            _, further = self.gradients(lesson)
-            finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in further]
-            tf.cond(tf.reduce_all(finite), lambda: self._step(further), lambda: 0)
-            return [epoch + 1]
-
-        if self.epochs > 1:
-            tf.while_loop(lambda epoch: epoch < self.epochs, again, [1])
+    def _step_from(self, lesson):
+        """A step along gradients of its own, if they are finite."""
+        _, gradients = self.gradients(lesson)
+        finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
+        tf.cond(tf.reduce_all(finite), lambda: self._step(gradients), lambda: 0)
 
     def _step(self, gradients):
         self.optimizer.apply(gradients, self.model.trainable_variables)
@@ -388,6 +415,7 @@ class Value(Baseline):
             "model": keras.saving.serialize_keras_object(self.model),
             "optimizer": keras.saving.serialize_keras_object(self.optimizer),
             "epochs": self.epochs,
+            "minibatch_size": self.minibatch_size,
             "scale": self.scale,
             "loss_weight": self.loss_weight,
         }

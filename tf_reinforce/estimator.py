@@ -4,6 +4,9 @@ Read `Estimator.gradients` first. Everything below this floor is mathematics,
 everything above it is convenience.
 """
 
+import types
+from typing import NamedTuple
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -11,6 +14,38 @@ import tensorflow as tf
 from tf_reinforce import baselines, losses
 from tf_reinforce import episodes as records
 from tf_reinforce import returns as return_functions
+
+# What is known of a policy gradient.
+FIGURES = (
+    "loss",
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "gradient_norm",
+    "effective_sample_size",
+)
+
+
+class Batch(NamedTuple):
+    """What one update learns from, all of it fixed before the first weight moves."""
+
+    episodes: records.Episodes
+    steps: records.Steps  # N of them: padding ends here
+    targets: tf.Tensor  # [N] float, the returns
+    advantages: tf.Tensor  # [N] float
+    divisor: tf.Tensor  # scalar float: sums over steps are divided by it
+    count: tf.Tensor  # scalar int, how many episodes; 1 if there is none to learn from
+    sized: dict[str, tf.Tensor]  # [N] float each, what `Estimator.scales` learn from
+
+    def part(self, indices):
+        """The steps at `[n]` indices. Their sum counts N / n times."""
+        share = tf.size(indices) / tf.size(self.targets)
+        return self._replace(
+            steps=self.steps._replace(addresses=tf.gather(self.steps.addresses, indices)),
+            targets=tf.gather(self.targets, indices),
+            advantages=tf.gather(self.advantages, indices),
+            divisor=self.divisor * tf.cast(share, self.divisor.dtype),
+        )
 
 
 class Estimator:
@@ -25,17 +60,39 @@ class Estimator:
         baseline: `baselines.Baseline`.
         normalizer: `normalization.RunningNormalization` or `None`.
         settings: Dict with `gamma`, `gae_lambda`, `returns`, `discount_states`,
-            `scale_advantages`, `mean_over` and `entropy_coef`; see `Reinforce`.
+            `scale_advantages`, `mean_over`, `truncation`, `entropy_coef` and
+            `ratio_bound`; see `Reinforce`.
         memory: `recurrence.Recurrence` of a policy that reads whole episodes, or `None`.
+        scales: Dict of `normalization.RunningScale`: by what `"rewards"` and
+            `"advantages"` are divided, where they are.
+        updates: Function without arguments: how many updates were made before.
     """
 
-    def __init__(self, policy, head, baseline, normalizer, settings, memory=None):
+    def __init__(
+        self,
+        policy,
+        head,
+        baseline,
+        normalizer,
+        settings,
+        memory=None,
+        *,
+        scales=types.MappingProxyType({}),
+        updates=lambda: 0,
+    ):
         self.policy = policy
         self.head = head
         self.baseline = baseline
         self.normalizer = normalizer
         self.settings = dict(settings)
         self.memory = memory
+        self.scales = scales
+        self.updates = updates
+
+    @property
+    def shared(self):
+        """Whether the policy puts out the values too, and one loss trains both."""
+        return self.baseline.values_states and self.baseline.model is None
 
     @property
     def variables(self):
@@ -55,59 +112,141 @@ class Estimator:
             list with the gradients of the baseline's own loss; the `baselines.Lesson`
             it learns from; and a dict of scalars.
         """
-        episodes = records.trim(episodes)
-        count = tf.size(episodes.lengths)
-        targets, advantages = self.targets(episodes)
-        steps = valid_steps(episodes)  # N of them: padding ends here
-        targets, advantages = steps.pick(targets), steps.pick(advantages)
-        divisor = count if self.settings["mean_over"] == "episodes" else tf.size(targets)
+        batch = self.batch(episodes)
+        gradients, logs = self.policy_gradients(batch, scale_loss=scale_loss)
+        lesson = self.lesson(batch)
+        value_loss, baseline_gradients = self.baseline_gradients(lesson)
+        if not self.shared:
+            logs["value_loss"] = value_loss
+        return gradients, baseline_gradients, lesson, logs
 
+    def policy_gradients(self, batch, part=None, acted=None, scale_loss=tf.identity):
+        """The gradient from a batch, or as a part of its steps estimates it.
+
+        Args:
+            batch: `Batch`.
+            part: `[n]` int, which of the `N` steps; `None` for all. Their sum counts
+                N / n times: chosen at random, its mean is the sum over all.
+            acted: `[N]` float, the log-probabilities under the policy that acted, once
+                the policy is another. Each step then counts by how much more likely
+                its action has become since, but at most `ratio_bound` times.
+            scale_loss: As for `gradients`.
+
+        Returns:
+            A list with ∂L/∂w for each of `variables`, and a dict of scalars.
+        """
+        chosen = batch if part is None else batch.part(part)
         with tf.GradientTape() as tape:
-            outputs, values = self.at(steps, before_actions(episodes))
-            outputs = self.masked(outputs, steps, episodes.masks)
+            observations = before_actions(batch.episodes)
+            outputs, values = self.at(chosen.steps, observations, batch.steps)
+            outputs = self.masked(outputs, chosen.steps, batch.episodes.masks)
             actions = self.head.distribution(outputs)
-            log_probs = actions.log_prob(steps.pick(episodes.actions))
+            taken = chosen.steps.pick(batch.episodes.actions)
+            log_probs = actions.log_prob(taken)
             entropies = actions.entropy()
-            policy_loss = losses.policy_gradient(log_probs, advantages, divisor)
+            advantages, ratios = chosen.advantages, tf.ones_like(log_probs)
+            if acted is not None:
+                ratios = tf.exp(log_probs - tf.gather(acted, part))
+                ratios = tf.minimum(ratios, self.settings["ratio_bound"])
+                advantages *= tf.cast(ratios, advantages.dtype)
+            policy_loss = losses.policy_gradient(log_probs, advantages, chosen.divisor)
             loss = policy_loss + self._penalties(policy_loss.dtype)
             if self.settings["entropy_coef"]:
-                bonus = losses.entropy(entropies, divisor)
-                loss += self.settings["entropy_coef"] * bonus
+                bonus = losses.entropy(entropies, chosen.divisor)
+                loss += self._entropy_coef(loss.dtype) * bonus
+            value_loss = tf.constant(float("nan"), loss.dtype)
             if values is not None:
-                value_loss = losses.value(values, targets, divisor)
+                value_loss = losses.value(values, chosen.targets, chosen.divisor)
                 loss += self.baseline.loss_weight * value_loss
             scaled = scale_loss(loss)
         gradients = losses.gradients(tape, scaled, self.variables)
         scale = scale_loss(tf.ones([], loss.dtype))
         gradients = [gradient / tf.cast(scale, gradient.dtype) for gradient in gradients]
-
-        observations = self._normalized(steps.pick(before_actions(episodes)))
-        lesson = baselines.Lesson(observations, targets, steps.addresses[:, 0], count)
-        baseline_gradients = []
-        if values is None:
-            value_loss, baseline_gradients = self.baseline.gradients(lesson)
-        return gradients, baseline_gradients, lesson, {
+        return gradients, {
             "loss": loss,
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": tf.reduce_mean(entropies),
             "gradient_norm": tf.linalg.global_norm(gradients),
+            "effective_sample_size": tf.reduce_mean(ratios) ** 2
+            / tf.reduce_mean(ratios**2),
         }  # fmt: skip
 
+    def log_probs(self, batch):
+        """`[N]`: of the actions in a batch, under the policy as it is."""
+        outputs, _ = self.at(batch.steps, before_actions(batch.episodes))
+        outputs = self.masked(outputs, batch.steps, batch.episodes.masks)
+        actions = batch.steps.pick(batch.episodes.actions)
+        return self.head.distribution(outputs).log_prob(actions)
+
+    def lesson(self, batch, order=None):
+        """What a batch teaches the baseline; see `baselines.Lesson`."""
+        observations = before_actions(batch.episodes)
+        return baselines.Lesson(
+            self._normalized(batch.steps.pick(observations)),
+            batch.targets,
+            batch.steps.addresses[:, 0],
+            batch.count,
+            order,
+        )
+
+    def baseline_gradients(self, lesson):
+        """The baseline's own loss and gradients; none where the policy has the values."""
+        if self.shared:
+            return tf.constant(float("nan"), lesson.targets.dtype), []
+        return self.baseline.gradients(lesson)
+
+    def learn(self, baseline_gradients, lesson, batch):
+        """What learns once an update is made: the baseline, and the running scales."""
+        self.baseline.learn(baseline_gradients, lesson)
+        for name, scale in self.scales.items():
+            scale.update(batch.sized[name])
+
+    def look(self, episodes):
+        """What the normaliser learns, from every step that happened."""
+        if self.normalizer is not None:
+            steps = valid_steps(episodes)
+            self.normalizer.update(steps.pick(before_actions(episodes)))
+
+    def batch(self, episodes):
+        """What one update learns from, as the acting policy and baseline saw it."""
+        episodes = records.trim(episodes)
+        if self.settings["truncation"] == "drop":
+            lengths = tf.where(episodes.terminated, episodes.lengths, 0)
+            episodes = episodes._replace(lengths=lengths)
+        steps = valid_steps(episodes)
+        targets, advantages, sized = self.targets(episodes)
+        targets, advantages, sized = steps.pick((targets, advantages, sized))
+        count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)
+        count, length = tf.maximum(count, 1), tf.maximum(tf.size(targets), 1)
+        divisor = count if self.settings["mean_over"] == "episodes" else length
+        divisor = tf.cast(divisor, targets.dtype)
+        return Batch(episodes, steps, targets, advantages, divisor, count, sized)
+
     def targets(self, episodes):
-        """Returns and advantages, `[T, B]` each, in the type of the rewards."""
+        """Returns and advantages, `[T, B]` each, in the type of the rewards.
+
+        And in a dict what they were divided by: samples for `scales`.
+        """
         rows = tf.shape(episodes.rewards)[0]
         valid = records.valid(episodes.lengths, rows)
         rewards = tf.where(valid, episodes.rewards, 0.0)
-        values = self._values(episodes, rewards.dtype)
+        terminated = episodes.terminated
+        if self.settings["truncation"] == "terminal":
+            terminated = tf.ones_like(terminated)
         discounts, lambdas = return_functions.coefficients(
             valid,
             episodes.lengths,
-            episodes.terminated,
+            terminated,
             self.settings["gamma"],
             self.settings["gae_lambda"],
             rewards.dtype,
         )
+        sized = {}
+        if "rewards" in self.scales:
+            sized["rewards"] = return_functions.discounted_returns(rewards, discounts)
+            rewards = self.scales["rewards"](rewards, sized["rewards"][valid])
+        values = self._values(episodes, rewards.dtype)
         targets = return_functions.lambda_returns(rewards, discounts, values[1:], lambdas)
         credited = targets
         if self.settings["returns"] == "whole":
@@ -119,10 +258,13 @@ class Estimator:
             # Equal returns differ in their last bits only: noise that must stay small.
             noise = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(credited))
             advantages /= tf.norm(advantages) / tf.sqrt(steps) + noise
+        if "advantages" in self.scales:
+            sized["advantages"] = advantages
+            advantages = self.scales["advantages"](advantages, advantages[valid])
         if self.settings["discount_states"] and self.settings["returns"] == "to_go":
             gamma = tf.constant(self.settings["gamma"], rewards.dtype)
             advantages *= gamma ** tf.range(tf.cast(rows, rewards.dtype))[:, None]
-        return targets, advantages
+        return targets, advantages, sized
 
     def _alike(self, baselines, credited):
         """What the baseline estimated, if it is one number for each return."""
@@ -136,12 +278,15 @@ class Estimator:
         tf.debugging.assert_equal(tf.shape(baselines), tf.shape(credited), wanted)
         return baselines
 
-    def at(self, steps, columns):
-        """Outputs `[N, P]` and values `[N]` or `None`, for steps of `[T, B, …]`."""
+    def at(self, steps, columns, happened=None):
+        """Outputs `[N, P]` and values `[N]` or `None`, for steps of `[T, B, …]`.
+
+        `happened` are all the steps there are, where `steps` are only some of them.
+        """
         if self.memory is None:
             return self.forward(steps.pick(columns))
         # A memory reads whole episodes, `[B, T, …]`: nothing comes back from padding.
-        outputs, values = self.forward(_swapped(steps.clean(columns)))
+        outputs, values = self.forward(_swapped((happened or steps).clean(columns)))
         picked = steps.pick(_swapped([outputs, *([] if values is None else [values])]))
         return picked[0], None if values is None else picked[1]
 
@@ -187,6 +332,13 @@ class Estimator:
             observations = self._normalized(steps.pick(episodes.observations))
             values = self.baseline.values(observations)
         return steps.spread(tf.stop_gradient(tf.cast(values, dtype)))
+
+    def _entropy_coef(self, dtype):
+        """The coefficient, of this update where a schedule says it."""
+        coefficient = self.settings["entropy_coef"]
+        if callable(coefficient):
+            return tf.cast(coefficient(self.updates()), dtype)
+        return tf.constant(coefficient, dtype)
 
     def _normalized(self, observations):
         return observations if self.normalizer is None else self.normalizer(observations)

@@ -1,7 +1,9 @@
-"""Observations brought to mean zero and deviation one, by what was seen so far."""
+"""Numbers brought to a size of one, by what was seen so far."""
 
 import keras
 import tensorflow as tf
+
+from tf_reinforce import arguments
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -120,6 +122,82 @@ class RunningNormalization(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "epsilon": self.epsilon, "clip": self.clip}
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class RunningScale(keras.layers.Layer):
+    """Divides by the size of what was seen so far.
+
+        x' = x / √(1/n Σᵢ (xᵢ - c)²),    c the mean, or zero
+
+    The statistics are weights. They change in `update` alone, which the agent calls
+    after each gradient step, so that what is divided says nothing of its divisor. Only
+    before the first update there is none: the samples then give their own. Where all
+    were alike there is no size, and values stay as they are.
+
+    Args:
+        centered: Bool. True: the deviation from the mean; False: the root mean square.
+        epsilon: Positive float. A deviation below this share of the mean is rounding.
+
+    Example:
+
+    >>> layer = RunningScale()
+    >>> layer.build(())
+    >>> layer.update(tf.constant([3.0, -3.0]))
+    >>> layer(tf.constant([1.5, 6.0]), samples=None).numpy().round(6).tolist()
+    [0.5, 2.0]
+    """
+
+    def __init__(self, *, centered=False, epsilon=1e-8, **kwargs):
+        super().__init__(**{"autocast": False, **kwargs})
+        self.centered = bool(centered)
+        self.epsilon = arguments.within("epsilon", epsilon, 1e-300, 1e300)
+
+    def build(self, shape=None):
+        zero = dict(shape=(), dtype="float64", trainable=False, autocast=False)
+        self.count = self.add_weight(name="count", initializer="zeros", **zero)
+        self.mean = self.add_weight(name="mean", initializer="zeros", **zero)
+        self.squares = self.add_weight(name="squares", initializer="zeros", **zero)
+
+    def call(self, values, samples):
+        """`values` of any shape, divided; `samples` as `update` will take them in."""
+
+        def own():
+            count, mean, squares = self._with(samples)
+            return self._size(count, mean, squares)
+
+        def seen():
+            return self._size(self.count.value, self.mean.value, self.squares.value)
+
+        size = seen() if samples is None else tf.cond(self.count > 0, seen, own)
+        return values / tf.cast(size, values.dtype)
+
+    def update(self, samples):
+        """Takes in a batch of samples, `[N]`, all of equal weight."""
+        count, mean, squares = self._with(samples)
+        self.count.assign(count)
+        self.mean.assign(mean)
+        self.squares.assign(squares)
+
+    def _with(self, samples):
+        """The statistics with further samples among them."""
+        samples = tf.cast(samples, tf.float64)
+        new = tf.cast(tf.size(samples), tf.float64)
+        old, center = self.count.value, tf.math.divide_no_nan(tf.reduce_sum(samples), new)
+        spread = tf.reduce_sum(tf.square(samples - center))
+        gap, total = center - self.mean.value, old + new
+        share = tf.math.divide_no_nan(new, total)
+        squares = self.squares.value + spread + tf.square(gap) * old * share
+        return total, self.mean.value + gap * share, squares
+
+    def _size(self, count, mean, squares):
+        square = tf.math.divide_no_nan(squares, count)
+        size = tf.sqrt(square if self.centered else square + mean * mean)
+        return tf.where(size > self.epsilon * tf.abs(mean), size, 1.0)
+
+    def get_config(self):
+        config = {"centered": self.centered, "epsilon": self.epsilon}
+        return {**super().get_config(), **config}
 
 
 def _no_bound(shape, dtype):

@@ -20,6 +20,7 @@ STREAMS = (
     "evaluation/environment",
     "evaluation/action",
     "parity",
+    "training/minibatches",
 )
 
 # Environments written in C read their seed as a signed 32-bit integer.

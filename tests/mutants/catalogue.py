@@ -135,9 +135,8 @@ GRADIENT = [
         "log_prob_mean_over_dimensions",
         "B5 mean instead of sum over the dimensions of an action",
         "estimator.py",
-        "log_probs = actions.log_prob(steps.pick(episodes.actions))",
-        "log_probs = actions.log_prob(steps.pick(episodes.actions))"
-        " / max((1, *self.head.action_shape))",
+        "log_probs = actions.log_prob(taken)",
+        "log_probs = actions.log_prob(taken) / max((1, *self.head.action_shape))",
         NORMAL,
     ),
     Mutant(
@@ -227,9 +226,9 @@ GRADIENT = [
         "half_precision",
         "B48 log-probabilities in half precision",
         "estimator.py",
-        "log_probs = actions.log_prob(steps.pick(episodes.actions))",
+        "log_probs = actions.log_prob(taken)",
         "half = self.head.distribution(tf.cast(outputs, tf.float16))\n"
-        "            log_probs = half.log_prob(steps.pick(episodes.actions))\n"
+        "            log_probs = half.log_prob(taken)\n"
         "            log_probs = tf.cast(log_probs, outputs.dtype)",
         "test_estimator.py::test_half_precision_ends_before_the_log_probabilities"
         "[mixed_float16]",
@@ -350,20 +349,20 @@ RETURNS_AND_BASELINES = [
     Mutant(
         "baseline_learns_first",
         "B21 the baseline fitted to a batch before it corrects it",
-        "agent.py",
-        "gradients, baseline_gradients, lesson, logs = self._estimator.gradients(\n",
-        "_, first, taught, _ = self._estimator.gradients(episodes)\n"
-        "        self.baseline.learn(first, taught)\n"
-        "        gradients, baseline_gradients, lesson, logs = "
-        "self._estimator.gradients(\n",
+        "updating.py",
+        "batch = self.rule.batch(episodes)\n",
+        "first = self.rule.lesson(self.rule.batch(episodes))\n"
+        "        taught = self.rule.baseline_gradients(first)[1]\n"
+        "        self.rule.baseline.learn(taught, first)\n"
+        "        batch = self.rule.batch(episodes)\n",
         "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
     ),
     Mutant(
         "critic_takes_one_step",
         "own: the further epochs of a critic are not taken",
         "baselines.py",
-        "lambda epoch: epoch < self.epochs",
-        "lambda epoch: epoch < 1",
+        "minibatches.repeat(self.epochs - 1, lambda _: self._step_from(lesson))",
+        "pass",
         "test_baselines.py::"
         "test_further_epochs_are_further_steps_towards_the_same_targets[False]",
     ),
@@ -371,8 +370,8 @@ RETURNS_AND_BASELINES = [
         "critic_takes_any_step",
         "own: a further step of the critic is taken though it is not finite",
         "baselines.py",
-        "tf.cond(tf.reduce_all(finite), lambda: self._step(further), lambda: 0)",
-        "self._step(further)",
+        "tf.cond(tf.reduce_all(finite), lambda: self._step(gradients), lambda: 0)",
+        "self._step(gradients)",
         "test_baselines.py::test_a_further_step_that_is_not_finite_is_not_taken",
     ),
     Mutant(
@@ -436,14 +435,9 @@ RETURNS_AND_BASELINES = [
     Mutant(
         "normaliser_learns_first",
         "own: the normaliser learns a batch before the policy does",
-        "agent.py",
-        "gradients, baseline_gradients, lesson, logs = self._estimator.gradients(\n",
-        "if self.normalizer is not None:\n"
-        "            steps = estimator.valid_steps(episodes)\n"
-        "            seen = estimator.before_actions(episodes)\n"
-        "            self.normalizer.update(steps.pick(seen))\n"
-        "        gradients, baseline_gradients, lesson, logs = "
-        "self._estimator.gradients(\n",
+        "updating.py",
+        "batch = self.rule.batch(episodes)\n",
+        "self.rule.look(episodes)\n        batch = self.rule.batch(episodes)\n",
         "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
     ),
 ]
@@ -621,7 +615,7 @@ DISTRIBUTIONS = [
         "reparameterised_action",
         "B43 the gradient flows through the sampled action: that of the mean is zero",
         "estimator.py",
-        "log_probs = actions.log_prob(steps.pick(episodes.actions))",
+        "log_probs = actions.log_prob(taken)",
         "taken = steps.pick(episodes.actions)\n"
         "            if taken.dtype.is_floating:\n"
         "                taken = outputs + tf.stop_gradient(taken - outputs)\n"
@@ -1296,26 +1290,26 @@ STATE = [
     Mutant(
         "not_finite_applied",
         "B42 an update that is not finite is made",
-        "agent.py",
-        'logs["env_steps"] = tf.cond(finite, apply, self.counters.value.read_value)[2]',
-        'logs["env_steps"] = apply()[2]',
+        "updating.py",
+        "_when(finite & some, lambda: self._descend(gradients))",
+        "_when(some, lambda: self._descend(gradients))",
         "test_agent_input.py::test_an_update_that_is_not_finite_is_not_made[nan]",
     ),
     Mutant(
         "only_the_loss_is_checked",
         "B42 gradients that are not finite under a finite loss",
-        "agent.py",
-        "finite &= tf.reduce_all(tf.math.is_finite(gradient))",
-        "pass",
+        "updating.py",
+        "return _finite([loss] if self._skips else [loss, *gradients])",
+        "return _finite([loss])",
         "test_agent_input.py::"
         "test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite[policy]",
     ),
     Mutant(
         "only_the_policy_is_checked",
         "B42 a baseline's gradients that are not finite",
-        "agent.py",
-        "baseline_gradients if skips else gradients + baseline_gradients:",
-        "baseline_gradients if skips else gradients:",
+        "updating.py",
+        "fit = _finite(baseline_gradients)",
+        "fit = tf.constant(True)",
         "test_agent_input.py::"
         "test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite[critic]",
     ),

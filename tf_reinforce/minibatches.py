@@ -1,0 +1,45 @@
+"""Steps of a batch in parts, one after the other."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Minibatches(NamedTuple):
+    """`N` steps in some order, cut into parts whose sizes differ by one at the most.
+
+    Example:
+
+    >>> parts = Minibatches.of(tf.constant([3, 0, 4, 2, 1]), size=2)
+    >>> [parts.at(number).numpy().tolist() for number in range(parts.count)]
+    [[3, 0], [4, 2, 1]]
+    """
+
+    order: tf.Tensor  # [N] int32
+    count: tf.Tensor  # scalar int64, how many parts; at least 1
+
+    @classmethod
+    def of(cls, order, size):
+        """Parts of about so many steps; `None`: all in one."""
+        steps = tf.size(order, tf.int64)
+        size = tf.maximum(steps if size is None else tf.constant(size, tf.int64), 1)
+        return cls(order, tf.maximum((steps + size // 2) // size, 1))
+
+    def at(self, number):
+        """`[n]` int32, the steps of one part."""
+        number = tf.cast(number, tf.int64)
+        steps = tf.size(self.order, tf.int64)
+        return self.order[
+            number * steps // self.count : (number + 1) * steps // self.count
+        ]
+
+
+def repeat(times, body):
+    """Calls `body(number)` for the numbers below `times`, one after the other."""
+
+    def again(number):
+        body(number)
+        return [number + 1]
+
+    zero = tf.constant(0, tf.int64)
+    tf.while_loop(lambda number: number < tf.cast(times, tf.int64), again, [zero])

@@ -1,0 +1,134 @@
+"""One update as a graph: nothing changes unless everything is finite."""
+
+import keras
+import tensorflow as tf
+
+from tf_reinforce import estimator, minibatches
+
+# What an update says of itself.
+FIGURES = (*estimator.FIGURES, "learning_rate", "env_steps")
+
+
+class Update:
+    """Moves weights along the gradients of an `Estimator`.
+
+    Every step of one update sees the returns, the baseline and the normaliser as they
+    acted; these learn last.
+
+    Args:
+        rule: `estimator.Estimator`.
+        optimizer: Keras optimizer, built on the weights of the estimator.
+        counters: Int64 weight `[3]`: updates, episodes and environment steps so far.
+        passes: Int, how often the batch is gone through.
+        minibatch_size: Int, about how many steps make a gradient step; `None`: all.
+    """
+
+    def __init__(self, rule, optimizer, counters, *, passes=1, minibatch_size=None):
+        self.rule = rule
+        self.optimizer = optimizer
+        self.counters = counters
+        self.passes = passes
+        self.minibatch_size = minibatch_size
+        # Keras' own loss scaling meets an overflow by skipping the step itself.
+        self._skips = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+    @property
+    def orders(self):
+        """How many random orders of the steps an update takes."""
+        if self.passes > 1 or self.minibatch_size is not None:
+            return self.passes
+        return 0 if self.rule.baseline.minibatch_size is None else 1
+
+    def __call__(self, episodes, orders):
+        """Makes one update.
+
+        Args:
+            episodes: `Episodes`, checked.
+            orders: `[orders, N]` int32, random orders of the steps learned from.
+
+        Returns:
+            `[1 + len(FIGURES)]` float64: whether it was finite, and `FIGURES`. As one
+            tensor: fetching each would take as long as a small update.
+        """
+        batch = self.rule.batch(episodes)
+        lesson = self.rule.lesson(batch, orders[0] if self.orders else None)
+        value_loss, baseline_gradients = self.rule.baseline_gradients(lesson)
+        some = tf.size(batch.targets) > 0  # an update from nothing moves nothing
+        fit = _finite(baseline_gradients)
+        if self.minibatch_size is None and self.passes == 1:
+            gradients, logs = self._gradients(batch)
+            finite = fit & self._sound(logs["loss"], gradients)
+            _when(finite & some, lambda: self._descend(gradients))
+        else:
+            before = [tf.identity(variable) for variable in self._variables]
+            finite, logs = self._pass(batch, orders, fit, some)
+            _when(~finite, lambda: self._restore(before))
+
+        def learn():
+            _when(some, lambda: self.rule.learn(baseline_gradients, lesson, batch))
+            self.rule.look(episodes)
+            lengths = tf.cast(episodes.lengths, tf.int64)
+            more = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
+            return self.counters.assign_add(tf.stack(more))
+
+        if not self.rule.shared:
+            logs["value_loss"] = value_loss
+        logs["learning_rate"] = tf.identity(self.optimizer.learning_rate)
+        logs["env_steps"] = tf.cond(finite, learn, self.counters.value.read_value)[2]
+        figures = [finite, *(logs[name] for name in FIGURES)]
+        return tf.stack([tf.cast(figure, tf.float64) for figure in figures])
+
+    def _pass(self, batch, orders, fit, some):
+        """Gradient steps from the parts of a batch: whether all were finite; the logs."""
+        acted = self.rule.log_probs(batch)
+        count = minibatches.Minibatches.of(orders[0], self.minibatch_size).count
+        steps = tf.where(some, self.passes * count, 0)
+
+        def step(number, finite, sums):
+            order = minibatches.Minibatches(orders[number // count], count)
+            gradients, logs = self._gradients(batch, order.at(number % count), acted)
+            finite = self._sound(logs["loss"], gradients)
+            _when(finite, lambda: self._descend(gradients))
+            figures = [tf.cast(logs[name], tf.float64) for name in estimator.FIGURES]
+            return number + 1, finite, sums + tf.stack(figures)
+
+        _, finite, sums = tf.while_loop(
+            lambda number, finite, sums: finite & (number < steps),
+            step,
+            (tf.zeros([], tf.int64), fit, tf.zeros([len(estimator.FIGURES)], tf.float64)),
+        )
+        means = tf.unstack(sums / tf.cast(steps, tf.float64))
+        return finite, dict(zip(estimator.FIGURES, means, strict=True))
+
+    def _gradients(self, *chosen):
+        return self.rule.policy_gradients(*chosen, scale_loss=self.optimizer.scale_loss)
+
+    def _sound(self, loss, gradients):
+        return _finite([loss] if self._skips else [loss, *gradients])
+
+    @property
+    def _variables(self):
+        return [*self.rule.variables, *self.optimizer.variables]
+
+    def _descend(self, gradients):
+        scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
+        self.optimizer.apply(scaled, self.rule.variables)
+
+    def _restore(self, before):
+        for variable, value in zip(self._variables, before, strict=True):
+            variable.assign(value)
+
+
+def _finite(tensors):
+    finite = [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
+    return tf.reduce_all(finite) if finite else tf.constant(True)
+
+
+def _when(condition, act):
+    """Calls `act` for what it changes."""
+
+    def acts():
+        act()
+        return 0
+
+    tf.cond(condition, acts, lambda: 0)
