@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from tf_reinforce import agent as agents
 from tf_reinforce import baselines, cli, heads, presets, runs
 
 SMALL = """
@@ -197,6 +198,28 @@ def test_the_value_network_has_a_learning_rate_of_its_own(tmp_path):
     shares = [(0.01 - float(agent.optimizer.learning_rate)) / 0.008]
     shares.append(1 - float(agent.baseline.optimizer.learning_rate) / 0.1)
     assert 0.5 < shares[0] < 1 and shares[1] == pytest.approx(shares[0], rel=1e-4)
+
+
+def test_a_saved_agent_goes_on_along_the_line(tmp_path):
+    """Its rates and weights are those of a training that was never interrupted."""
+    settings = presets.read(str(written(tmp_path)))
+    fit = dict(episodes_per_epoch=4, verbose=0)
+
+    def rates(agent):
+        return [float(x.optimizer.learning_rate) for x in (agent, agent.baseline)]
+
+    whole, listening = presets.build("CartPole-v1", 0, settings)
+    whole.fit("CartPole-v1", steps=400, callbacks=listening, **fit)
+    first, listening = presets.build("CartPole-v1", 0, settings)
+    first.fit("CartPole-v1", epochs=2, callbacks=listening, **fit)
+    first.save(tmp_path / "agent.keras")
+    agent = agents.load(tmp_path / "agent.keras")
+    begun = rates(agent)
+    left = 400 - agent.env_steps
+    agent.fit("CartPole-v1", steps=left, callbacks=listening, **fit)
+    assert rates(agent) == rates(whole) != begun
+    for ours, theirs in zip(agent.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_options_given_override_the_preset_and_only_they(tmp_path):

@@ -317,6 +317,7 @@ def versions():
         "gymnasium",
         "numpy",
         "ai-edge-litert",
+        "mujoco",
     )
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in packages:

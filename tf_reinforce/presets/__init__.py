@@ -14,6 +14,7 @@ A file holds nothing that Python could not say: the environment, the keywords of
 
 import inspect
 import math
+import operator
 import pathlib
 import tomllib
 
@@ -145,9 +146,9 @@ def build(env, seed, settings):
         env_kwargs=env_kwargs,
         **chosen,
     )
-    goals = [(agent.optimizer, first, last)]
+    goals = [("optimizer", first, last)]
     if isinstance(agent.baseline, baselines.Value):
-        goals.append((agent.baseline.optimizer, *baseline_rate))
+        goals.append(("baseline.optimizer", *baseline_rate))
     goals = [goal for goal in goals if goal[1] != goal[2]]
     budget = [settings["fit"].get(name) for name in ("steps", "epochs")]
     if goals and budget == [None, None]:
@@ -213,8 +214,11 @@ def _head(setting, action_space):
 class LinearRates(keras.callbacks.Callback):
     """Learning rates that change linearly over the budget of a training.
 
+    The line begins with the agent: a training that goes on with a saved one goes on
+    along it.
+
     Args:
-        goals: List of `(optimizer, first, last)`, the last two floats.
+        goals: List of `(optimizer, first, last)`: where the agent has it, and two floats.
         steps: Int, the environment steps of the training, or `None`.
         epochs: Int, its updates instead.
     """
@@ -225,13 +229,9 @@ class LinearRates(keras.callbacks.Callback):
         self.steps = steps
         self.epochs = epochs
 
-    def on_train_begin(self, logs=None):
-        self.begun = self._taken()
-
     def on_epoch_begin(self, epoch, logs=None):
-        share = (self._taken() - self.begun) / (self.steps or self.epochs)
+        taken = self.model.env_steps if self.steps else self.model.updates
+        share = min(taken / (self.steps or self.epochs), 1.0)
         for optimizer, first, last in self.goals:
-            optimizer.learning_rate = first + (last - first) * min(share, 1.0)
-
-    def _taken(self):
-        return self.model.env_steps if self.steps else self.model.updates
+            found = operator.attrgetter(optimizer)(self.model)
+            found.learning_rate = first + (last - first) * share
