@@ -284,7 +284,7 @@ class Reinforce(keras.Model):
             A list with ∂L/∂w for each of `policy_variables`, L being the surrogate
             loss; a list with the gradients of the baseline's own loss; and a dict of
             scalar tensors: `loss`, `policy_loss`, `value_loss`, `entropy` (mean over
-            steps, in nats) and `gradient_norm`.
+            steps, in nats), `gradient_norm` and `effective_sample_size`, here 1.
         """
         self._build_for(episodes)
         checked = self._checked(episodes)
@@ -307,8 +307,8 @@ class Reinforce(keras.Model):
 
         Raises:
             ValueError: when the agent is not compiled, or the record is misshapen.
-            FloatingPointError: when loss or gradients are not finite. All weights
-                are then as they were.
+            FloatingPointError: when loss or gradients are not finite, of any gradient
+                step that the update takes. All weights are then as they were.
         """
         self._require_optimizer()
         self._build_for(episodes)
@@ -329,13 +329,12 @@ class Reinforce(keras.Model):
 
     def _orders(self, episodes, count, seed):
         """`[count, N]` int32: random orders of the steps an update learns from."""
-        lengths = episodes.lengths
+        seed, lengths = seeding.check_seed(seed), episodes.lengths
         if self.truncation == "drop":
             lengths = lengths[episodes.terminated]
         if not count:
             return tf.zeros([0, 0], tf.int32)
-        stream = "training/minibatches"
-        rng = seeding.generator(seeding.check_seed(seed), stream, self.updates)
+        rng = seeding.generator(seed, "training/minibatches", self.updates)
         steps = np.arange(lengths.sum(), dtype="int32")
         return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
 
