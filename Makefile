@@ -26,6 +26,7 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 slow: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco]"
 	$(BIN)/python -m pytest -n 2 -m slow
 
 mutants: $(VENV)/installed-dev

@@ -83,7 +83,13 @@ def rates_by_hand(rows, steps):
     return [0.01 + (0.002 - 0.01) * before / steps for before in taken[:-1]]
 
 
-@pytest.mark.parametrize("name", presets.names())
+def with_mujoco_slow(name):
+    """A preset; those that need MuJoCo, an extra, only for `make slow`."""
+    marks = [pytest.mark.slow] if presets.read(name)["env"].endswith("-v5") else []
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", [with_mujoco_slow(name) for name in presets.names()])
 def test_every_preset_makes_an_agent_that_learns(name):
     settings = presets.read(name)
     assert name.startswith(settings["env"])
