@@ -93,7 +93,7 @@ GRADIENT = [
         "B10 each episode divided by its own length",
         "estimator.py",
         "return targets, advantages",
-        "return targets, advantages / tf.cast(episodes.lengths, rewards.dtype)",
+        "return targets, advantages / tf.cast(episodes.lengths, credited.dtype)",
         SOFTMAX,
     ),
     Mutant(
@@ -176,17 +176,17 @@ GRADIENT = [
         "z_score_per_episode",
         "B9 advantages scaled inside each episode",
         "estimator.py",
-        "advantages /= tf.norm(advantages) / tf.sqrt(steps) + noise",
-        "steps = tf.cast(episodes.lengths, rewards.dtype)\n"
-        "            advantages /= tf.norm(advantages, axis=0) / tf.sqrt(steps) + noise",
+        "size = tf.norm(advantages) / tf.sqrt(steps) + noise",
+        "steps = tf.cast(episodes.lengths, credited.dtype)\n"
+        "            size = tf.norm(advantages, axis=0) / tf.sqrt(steps) + noise",
         SOFTMAX,
     ),
     Mutant(
         "no_floor_under_the_scale",
         "B40 no floor under a deviation of zero",
         "estimator.py",
-        "advantages /= tf.norm(advantages) / tf.sqrt(steps) + noise",
-        "advantages /= tf.norm(advantages) / tf.sqrt(steps)",
+        "size = tf.norm(advantages) / tf.sqrt(steps) + noise",
+        "size = tf.norm(advantages) / tf.sqrt(steps)",
         "test_estimator.py::test_no_reward_teaches_nothing[None-batch]",
     ),
     Mutant(
