@@ -268,7 +268,8 @@ class _Collection:
     def run(self, act):
         """Steps all slots in turn until the queue has enough; returns its runs."""
         fleet, tape, noise, live = self.fleet, self.tape, self.noise, self.live
-        memory, row, clock = self.memory.arrays, 0, time.perf_counter
+        memory, row = self.memory.arrays, 0
+        clock, stepping = time.perf_counter, 0.0
         as_actions = _sender(fleet.action_space)
         observations = tape.rows(0)
         fleet.reset(self.seeds.environment(0), observations)
@@ -294,13 +295,14 @@ class _Collection:
             actions = as_actions(sent)
             began = clock()
             endings = fleet.step(actions, observations, rewards, live, cut)
-            self.stepping += clock() - began
+            stepping += clock() - began
             self.row = row
             if endings or self.idle:
                 for ending in endings:
                     self._end_episode(ending, observations)
                 self._begin_episodes(observations)
                 if endings and (used := self.queue.enough()):
+                    self.stepping += stepping
                     return used
 
     def _refuse_dead_ends(self, masks):
