@@ -179,7 +179,8 @@ def train(preset, seed, steps, every, results):
         settings = record["settings"]
         fit = {**settings["fit"], "steps": steps}
         fit.pop("epochs", None)
-        agent, listening = presets.build(settings["env"], seed, {**settings, "fit": fit})
+        made = {**settings["agent"], "env_kwargs": settings["env_kwargs"]}
+        agent = tfr.Reinforce.for_env(settings["env"], seed=seed, **made)
         if record["agent"]:
             agent = tfr.load(path.with_name(record["agent"]))
         fit["steps"] -= agent.env_steps
@@ -189,7 +190,7 @@ def train(preset, seed, steps, every, results):
                 **fit,
                 seed=seed,
                 env_kwargs=settings["env_kwargs"],
-                callbacks=[*listening, Keeper(record, path)],
+                callbacks=[Keeper(record, path)],
                 verbose=0,
             )
         began = time.perf_counter()

@@ -1,6 +1,7 @@
 """How near training comes to the speed of stepping alone.
 
     python benchmarks/throughput.py [--repeats 7] [--env CartPole-v1] [--steps 100000]
+        [--preset HalfCheetah-v5]
 
 Three loops over the same episodes, interleaved, after everything is traced and
 converted, in a process of its own for each number of environments:
@@ -31,22 +32,26 @@ import gymnasium as gym
 import numpy as np
 
 import tf_reinforce as tfr
-from tf_reinforce import seeding
+from tf_reinforce import presets, seeding
 from tf_reinforce.collect import fleets, host
 
 
 class Setting:
     """One number of environments: an agent, its first state, and what it will do."""
 
-    def __init__(self, env, steps, num_envs, episodes):
+    def __init__(self, env, preset, steps, num_envs, episodes):
         self.env, self.num_envs, self.episodes = env, num_envs, episodes
         self.budget = steps
-        self.agent = tfr.Reinforce.for_env(env, seed=0)
+        self.agent = tfr.Reinforce.for_env(env, seed=0, preset=preset)
+        self.agent.rates = []  # the training by hand below has none that change
         self.agent.collect(env, 1)
         self._record()
 
     def _state(self):
-        return [*self.agent.variables, *self.agent.optimizer.variables]
+        own = getattr(self.agent.baseline, "optimizer", None)
+        optimizers = [x for x in (self.agent.optimizer, own) if x is not None]
+        variables = [x for optimizer in optimizers for x in optimizer.variables]
+        return [*self.agent.variables, *variables]
 
     def reset(self):
         for variable, value in zip(self._state(), self.first, strict=True):
@@ -145,9 +150,9 @@ class Setting:
         return self.steps / seconds
 
 
-def measure(env, steps, num_envs, episodes, repeats):
+def measure(env, preset, steps, num_envs, episodes, repeats):
     """One line of the table."""
-    setting = Setting(env, steps, num_envs, episodes)
+    setting = Setting(env, preset, steps, num_envs, episodes)
     setting.training()  # traced now
     gc.freeze()  # what was written down is large, and no garbage
     measured = [
@@ -168,12 +173,19 @@ def measure(env, steps, num_envs, episodes, repeats):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="CartPole-v1")
+    parser.add_argument("--preset", help="with its environment, batches and networks")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--size", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    sizes = (1, 16), (8, 16), (64, 64)
+    if arguments.preset:
+        settings = presets.read(arguments.preset)
+        arguments.env, fit = settings["env"], settings["fit"]
+        sizes = [(fit["num_envs"], fit["episodes_per_epoch"])]
     if arguments.size:
-        measure(arguments.env, arguments.steps, *arguments.size, arguments.repeats)
+        given = arguments.env, arguments.preset, arguments.steps
+        measure(*given, *arguments.size, arguments.repeats)
         return
     print(
         f"{arguments.env}, median of {arguments.repeats} interleaved rounds, load "
@@ -183,8 +195,9 @@ def main():
         "|---|---|---|---|---|---|---|",
         flush=True,
     )
-    for size in (("1", "16"), ("8", "16"), ("64", "64")):
-        subprocess.run([sys.executable, *sys.argv, "--size", *size], check=True)
+    for size in sizes:
+        command = [sys.executable, *sys.argv, "--size", *map(str, size)]
+        subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":

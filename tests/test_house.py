@@ -32,9 +32,9 @@ FLOORS = [
     ),
     ("collect", "estimator"),
     ("export", "evaluation", "updating"),
-    ("training", "playing"),
+    ("training", "playing", "presets"),
     ("agent",),
-    ("presets", "runs", "testing"),
+    ("runs", "testing"),
     ("cli",),
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

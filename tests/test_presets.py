@@ -2,11 +2,13 @@
 
 import contextlib
 import csv
+import inspect
 import io
 import json
 import pathlib
 
 import gymnasium as gym
+import keras
 import numpy as np
 import pytest
 
@@ -40,6 +42,21 @@ def written(folder, **more):
     return path
 
 
+def made(env, settings):
+    """The agent that settings describe."""
+    options = {**settings["agent"], "env_kwargs": settings["env_kwargs"]}
+    return agents.Reinforce.for_env(env, **options)
+
+
+class StopAfter(keras.callbacks.Callback):
+    def __init__(self, epochs):
+        super().__init__()
+        self.epochs = epochs
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = epoch + 1 == self.epochs
+
+
 def trained(folder, *options, **more):
     """A run of the small preset: its config and the columns of its log."""
     run = folder / "run"
@@ -70,7 +87,7 @@ def rates_by_hand(rows, steps):
 def test_every_preset_makes_an_agent_that_learns(name):
     settings = presets.read(name)
     assert name.startswith(settings["env"])
-    agent, listening = presets.build(settings["env"], 0, settings)
+    agent = made(settings["env"], settings)
     budget = {"steps", "epochs", "episodes_per_epoch", "steps_per_epoch"}
     fit = {key: x for key, x in settings["fit"].items() if key not in budget}
     agent.fit(
@@ -78,18 +95,44 @@ def test_every_preset_makes_an_agent_that_learns(name):
         epochs=1,
         episodes_per_epoch=2,
         env_kwargs=settings["env_kwargs"],
-        callbacks=listening,
         verbose=0,
         **fit,
     )
     assert agent.updates == 1
 
 
-def test_a_preset_holds_keywords_of_the_library():
-    assert {"hidden", "gamma", "gae_lambda", "head"} <= presets.TABLES["agent"]
-    assert {"steps", "num_envs"} <= presets.TABLES["fit"]
-    for names in presets.TABLES.values():
-        assert not {"self", "env", "seed", "kwargs", "callbacks", "verbose"} & names
+def keywords(function):
+    return set(inspect.signature(function).parameters) - {"self", "kwargs", "env", "seed"}
+
+
+def test_a_preset_holds_the_keywords_of_the_library():
+    making = keywords(agents.Reinforce.for_env) | keywords(agents.Reinforce.__init__)
+    assert presets.TABLES["agent"] == making - {"policy", "name", "preset", "env_kwargs"}
+    fitting = {x for x in keywords(agents.Reinforce.fit) if "validation" not in x}
+    less = {"callbacks", "verbose", "initial_epoch", "env_kwargs"}
+    assert presets.TABLES["fit"] == fitting - less
+
+
+def test_a_preset_from_python_is_the_command(plain):
+    """The same budget, batches, rates and weights; keywords given count more."""
+    folder, _, rows, _ = plain
+    agent = agents.Reinforce.for_env("CartPole-v1", preset=str(folder / "small.toml"))
+    history = agent.fit("CartPole-v1", verbose=0).history
+    for name in ("env_steps", "episode_return", "learning_rate", "loss"):
+        assert history[name] == pytest.approx([float(row[name]) for row in rows])
+    preset = str(folder / "small.toml")
+    other = agents.Reinforce.for_env("CartPole-v1", [5], preset=preset, gamma=0.25)
+    assert (other.gamma, other.policy.weights[0].shape) == (0.25, (4, 5))
+    history = other.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, verbose=0).history
+    assert history["episodes"] == [2.0]
+
+
+def test_the_keywords_of_a_preset_hold_for_every_episode():
+    agent = agents.Reinforce.for_env("FrozenLake-v1", preset="FrozenLake-v1-dry")
+    assert agent.defaults["env_kwargs"] == {"is_slippery": False}
+    state = agent.collect("FrozenLake-v1", 1).observations
+    loaded_elsewhere = "is_slippery" in str(agent.get_config())
+    assert state.shape[1] == 1 and not loaded_elsewhere
 
 
 def test_an_unknown_preset_lists_those_there_are(capsys):
@@ -147,24 +190,21 @@ def test_a_preset_that_is_none_is_refused(text, words, tmp_path):
         ({"baseline": {"kind": "mean"}}, 'kind = "value"'),
         ({"baseline": {"kind": "value", "layers": 3}}, "'layers'"),
         ({"baseline": "median"}, "`baseline`"),
-        ({"learning_rate": {"first": 1.0, "last": 0.0}}, "Give `steps` or `epochs`"),
     ],
 )
 def test_a_part_that_is_none_is_refused(agent, words):
     settings = {"env_kwargs": {}, "agent": agent, "fit": {}, "evaluation": {}}
     with pytest.raises(ValueError, match=words):
-        presets.build("CartPole-v1", 0, settings)
+        made("CartPole-v1", settings)
 
 
 def test_a_value_network_is_the_policys_twin_with_other_weights(tmp_path):
     settings = presets.read(str(written(tmp_path)))
-    agent, _ = presets.build("CartPole-v1", 0, settings)
+    agent = made("CartPole-v1", settings)
     assert [w.shape for w in agent.policy.weights] == [(4, 8), (8,), (8, 2), (2,)]
     assert [w.shape for w in agent.baseline.weights] == [(4, 4), (4,), (4, 1), (1,)]
     same = {"kind": "value", "hidden": [8], "learning_rate": 0.1}
-    agent, _ = presets.build(
-        "CartPole-v1", 0, {**settings, "agent": {"hidden": [8], "baseline": same}}
-    )
+    agent = made("CartPole-v1", {**settings, "agent": {"hidden": [8], "baseline": same}})
     policy, value = (part.weights[0] for part in (agent.policy, agent.baseline))
     assert not np.allclose(policy, value)
     assert agent.baseline.optimizer.learning_rate == np.float32(0.1)
@@ -193,8 +233,8 @@ def test_a_learning_rate_goes_linearly_over_the_epochs_there_are(tmp_path):
 
 def test_the_value_network_has_a_learning_rate_of_its_own(tmp_path):
     settings = presets.read(str(written(tmp_path)))
-    agent, listening = presets.build("CartPole-v1", 0, settings)
-    agent.fit("CartPole-v1", steps=400, episodes_per_epoch=4, callbacks=listening)
+    agent = made("CartPole-v1", settings)
+    agent.fit("CartPole-v1", steps=400, episodes_per_epoch=4)
     shares = [(0.01 - float(agent.optimizer.learning_rate)) / 0.008]
     shares.append(1 - float(agent.baseline.optimizer.learning_rate) / 0.1)
     assert 0.5 < shares[0] < 1 and shares[1] == pytest.approx(shares[0], rel=1e-4)
@@ -208,15 +248,15 @@ def test_a_saved_agent_goes_on_along_the_line(tmp_path):
     def rates(agent):
         return [float(x.optimizer.learning_rate) for x in (agent, agent.baseline)]
 
-    whole, listening = presets.build("CartPole-v1", 0, settings)
-    whole.fit("CartPole-v1", steps=400, callbacks=listening, **fit)
-    first, listening = presets.build("CartPole-v1", 0, settings)
-    first.fit("CartPole-v1", epochs=2, callbacks=listening, **fit)
+    whole = made("CartPole-v1", settings)
+    whole.fit("CartPole-v1", steps=400, **fit)
+    first = made("CartPole-v1", settings)
+    first.fit("CartPole-v1", steps=400, callbacks=[StopAfter(2)], **fit)
     first.save(tmp_path / "agent.keras")
     agent = agents.load(tmp_path / "agent.keras")
     begun = rates(agent)
     left = 400 - agent.env_steps
-    agent.fit("CartPole-v1", steps=left, callbacks=listening, **fit)
+    agent.fit("CartPole-v1", steps=left, **fit)
     assert rates(agent) == rates(whole) != begun
     for ours, theirs in zip(agent.get_weights(), whole.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -285,7 +325,7 @@ def test_an_option_for_the_limit_is_for_training_and_evaluation(tmp_path):
 @pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian", "TanhGaussian", "Beta"])
 def test_a_head_by_name_has_the_bounds_of_the_environment(kind):
     settings = {"env_kwargs": {}, "agent": {"head": kind}, "fit": {}, "evaluation": {}}
-    agent, _ = presets.build("Pendulum-v1", 0, settings)
+    agent = made("Pendulum-v1", settings)
     assert type(agent.head) is getattr(heads, kind)
     assert (agent.head.size, agent.head.low, agent.head.high) == (1, -2.0, 2.0)
 
@@ -293,7 +333,7 @@ def test_a_head_by_name_has_the_bounds_of_the_environment(kind):
 def test_a_head_by_name_takes_keywords():
     head = {"kind": "TanhGaussian", "initial_scale": 0.25, "state_dependent_scale": True}
     settings = {"env_kwargs": {}, "agent": {"head": head}, "fit": {}, "evaluation": {}}
-    agent, _ = presets.build("Pendulum-v1", 0, settings)
+    agent = made("Pendulum-v1", settings)
     assert agent.head.initial_scale == 0.25 and agent.head.outputs_size == 2
 
 
@@ -303,7 +343,7 @@ def test_a_head_by_name_takes_keywords():
 def test_a_head_that_does_not_fit_is_refused(env, head):
     settings = {"env_kwargs": {}, "agent": {"head": head}, "fit": {}, "evaluation": {}}
     with pytest.raises(ValueError, match=f"Beta.*Received: head='{head}'"):
-        presets.build(env, 0, settings)
+        made(env, settings)
 
 
 def test_the_random_policy_draws_legal_actions_only():
@@ -359,18 +399,18 @@ def test_a_value_that_cannot_be_is_refused_before_anything_is_trained(
     path = tmp_path / "my.toml"
     path.write_text(f'env = "Pendulum-v1"\n{text}\n')
     with pytest.raises(ValueError, match=said):
-        presets.build("Pendulum-v1", 0, presets.read(str(path)))
+        made("Pendulum-v1", presets.read(str(path)))
 
 
 def test_value_alone_is_the_usual_critic(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text('env = "Pendulum-v1"\n[agent]\nbaseline = "value"\n')
-    agent, _ = presets.build("Pendulum-v1", 0, presets.read(str(path)))
+    agent = made("Pendulum-v1", presets.read(str(path)))
     assert isinstance(agent.baseline, baselines.Value)
 
 
 @pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian"])
 def test_a_head_by_name_begins_with_the_scale_of_the_bounds(kind):
     settings = {**presets.read("Pendulum-v1"), "agent": {"head": kind}}
-    agent, _ = presets.build("MountainCarContinuous-v0", 0, settings)
+    agent = made("MountainCarContinuous-v0", settings)
     assert agent.head.initial_scale == 0.5

@@ -255,6 +255,8 @@ BIASED = [
     dict(baseline="mean"),
     dict(scale_advantages="batch"),
     dict(scale_advantages="batch", baseline="mean"),
+    dict(scale_advantages="running"),
+    dict(scale_rewards=True),
     dict(baseline="value", gae_lambda=0.5),
     dict(mean_over="steps"),
     dict(entropy_coef=0.01),

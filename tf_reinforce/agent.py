@@ -25,6 +25,7 @@ from tf_reinforce import (
     normalization,
     playing,
     policies,
+    presets,
     recurrence,
     seeding,
     spaces,
@@ -179,6 +180,7 @@ class Reinforce(keras.Model):
         self.action_mask = action_mask
         self._mask_source = None if action_mask is None else masks.Source(action_mask)
         self.observation_space = self.action_space = None
+        self.rates, self.defaults = [], {}  # what `for_env` leaves for `fit`
         self._traced = self._looks = None
         self._check_lambda()
 
@@ -210,10 +212,11 @@ class Reinforce(keras.Model):
     def for_env(
         cls,
         env,
-        hidden=(64, 64),
+        hidden=None,
         seed=0,
         *,
-        learning_rate=1e-2,
+        learning_rate=None,
+        preset=None,
         env_kwargs=None,
         **kwargs,
     ):
@@ -222,11 +225,17 @@ class Reinforce(keras.Model):
         Args:
             env: Whatever `fit` takes.
             hidden: Sizes of the hidden tanh layers, behind one branch for each array of
-                an observation (`tf_reinforce.policies.default` says which).
+                an observation (`tf_reinforce.policies.default` says which). Defaults to
+                (64, 64).
             seed: Int; the initial weights are a function of it.
-            learning_rate: Float, of Adam.
+            learning_rate: Float, of Adam, or a dict with the floats `first` and `last`:
+                linear over the agent's life, up to the end of a `fit`. Defaults to 0.01.
+            preset: Name of a preset (`tf_reinforce.presets.names()`), or path of a file
+                of your own: where the defaults come from, here and in `fit`.
             env_kwargs: Dict for the environment's constructor.
-            **kwargs: As for `Reinforce`.
+            **kwargs: As for `Reinforce`. A head for a Box may be named, and
+                `baseline="value"` is a network like the policy's; either may be a dict
+                with `kind` and keywords (docs/presets.md).
 
         Returns:
             `Reinforce`.
@@ -236,17 +245,28 @@ class Reinforce(keras.Model):
         >>> agent = Reinforce.for_env("CartPole-v1", hidden=(32,))
         >>> agent(np.zeros([5, 4], "float32")).shape
         TensorShape([5, 2])
+        >>> agent = Reinforce.for_env("Pendulum-v1", preset="Pendulum-v1")
+        >>> agent.head, agent.gae_lambda
+        (<Beta name=beta, built=True>, 0.95)
         """
         seed = seeding.check_seed(seed)
+        settings = presets.NOTHING if preset is None else presets.read(preset)
+        given = {"hidden": hidden, "learning_rate": learning_rate}
+        given = {name: value for name, value in given.items() if value is not None}
+        usual = {"hidden": (64, 64), "learning_rate": 1e-2}
+        chosen = {**usual, **settings["agent"], **given, **kwargs}
+        env_kwargs = settings["env_kwargs"] if env_kwargs is None else env_kwargs
         with fleets.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
-            observation_space, action_space = fleet.observation_space, fleet.action_space
-        head = kwargs.pop("head", None)
-        head = head or heads.for_space(spaces.check_action_space(action_space))
-        policy = policies.default(
-            observation_space, hidden, head.outputs_size, seed, head.units()
-        )
-        agent = cls(policy, head, **kwargs)
-        agent._meet(observation_space, action_space)
+            met = fleet.observation_space, fleet.action_space
+        spaces.check_action_space(met[1])
+        chosen, rates = presets.parts(chosen, *met, seed)
+        head, hidden = chosen.pop("head"), chosen.pop("hidden")
+        learning_rate = chosen.pop("learning_rate")
+        size, units = head.outputs_size, head.units()
+        agent = cls(policies.default(met[0], hidden, size, seed, units), head, **chosen)
+        agent.rates = rates
+        agent.defaults = {**settings["fit"], "env_kwargs": env_kwargs}
+        agent._meet(*met)
         agent.compile(optimizer=keras.optimizers.Adam(learning_rate))
         return agent
 
@@ -264,7 +284,7 @@ class Reinforce(keras.Model):
             A list with ∂L/∂w for each of `policy_variables`, L being the surrogate
             loss; a list with the gradients of the baseline's own loss; and a dict of
             scalar tensors: `loss`, `policy_loss`, `value_loss`, `entropy` (mean over
-            steps, in nats) and `gradient_norm`.
+            steps, in nats), `gradient_norm` and `effective_sample_size`, here 1.
         """
         self._build_for(episodes)
         checked = self._checked(episodes)
@@ -322,8 +342,8 @@ class Reinforce(keras.Model):
 
         Raises:
             ValueError: when the agent is not compiled, or the record is misshapen.
-            FloatingPointError: when loss or gradients are not finite. All weights
-                are then as they were.
+            FloatingPointError: when loss or gradients are not finite, of any gradient
+                step that the update takes. All weights are then as they were.
         """
         self._require_optimizer()
         self._build_for(episodes)
@@ -344,13 +364,12 @@ class Reinforce(keras.Model):
 
     def _orders(self, episodes, count, seed):
         """`[count, N]` int32: random orders of the steps an update learns from."""
-        lengths = episodes.lengths
+        seed, lengths = seeding.check_seed(seed), episodes.lengths
         if self.truncation == "drop":
             lengths = lengths[episodes.terminated]
         if not count:
             return tf.zeros([0, 0], tf.int32)
-        stream = "training/minibatches"
-        rng = seeding.generator(seeding.check_seed(seed), stream, self.updates)
+        rng = seeding.generator(seed, "training/minibatches", self.updates)
         steps = np.arange(lengths.sum(), dtype="int32")
         return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
 
@@ -362,7 +381,7 @@ class Reinforce(keras.Model):
         steps=None,
         episodes_per_epoch=None,
         steps_per_epoch=None,
-        num_envs=8,
+        num_envs=None,
         seed=0,
         callbacks=None,
         validation_env=None,
@@ -375,6 +394,8 @@ class Reinforce(keras.Model):
     ):
         """Trains on an environment: one epoch is one update from whole episodes.
 
+        An agent made with a preset trains as that says, where nothing else is given.
+
         Args:
             env: Environment id (also `module:Id-v0`), `EnvSpec`, callable,
                 `gymnasium.Env` (runs alone, its owner closes it) or `VectorEnv`.
@@ -385,6 +406,7 @@ class Reinforce(keras.Model):
                 Their number then depends on their lengths, and the mean over them is
                 biased by a term of order 1 / episodes.
             num_envs: Int, environments side by side. Does not change the result.
+                Defaults to 8.
             seed: Int. Same seed, machine and versions: same weights, to the bit.
             callbacks: List of Keras callbacks, or one. Those that monitor a log key of
                 ours with `mode="auto"` get the right mode.
@@ -406,18 +428,21 @@ class Reinforce(keras.Model):
             EnvironmentFault: when the environment fails or answers with nonsense.
             FloatingPointError: when an update would not be finite.
         """
+        chosen = functools.partial(training.chosen, self.defaults)
         epochs, steps, episodes, batch_steps = training.budget(
-            epochs, steps, episodes_per_epoch, steps_per_epoch
+            *chosen(epochs=epochs, steps=steps),
+            *chosen(
+                episodes_per_epoch=episodes_per_epoch, steps_per_epoch=steps_per_epoch
+            ),
         )
+        num_envs, *_ = chosen(num_envs=num_envs)
+        num_envs = arguments.positive_int("num_envs", 8 if num_envs is None else num_envs)
+        max_episode_steps, *_ = chosen(max_episode_steps=max_episode_steps)
         seed = seeding.check_seed(seed)
-        num_envs = arguments.positive_int("num_envs", num_envs)
         training.check_validation(validation_episodes, validation_freq)
         verbose = arguments.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer()
-        options = _environment_options(env_kwargs, max_episode_steps)
-
-        def epoch(tell):
-            return self._epoch(fleet, seed, episodes, batch_steps, tell)
+        options = self._options(env_kwargs, max_episode_steps)
 
         def validate():
             address = "validation", self.updates, seed
@@ -426,6 +451,10 @@ class Reinforce(keras.Model):
             )
 
         listening = keras.tree.flatten(callbacks) if callbacks else []
+        if self.rates:
+            last = epochs and self.updates + epochs - initial_epoch
+            ends = steps and self.env_steps + steps, last
+            listening.insert(0, presets.LinearRates(self.rates, *ends))
         if verbose:
             listening.append(episode_callbacks.ProgressLine())
         with fleets.open_fleet(env, num_envs, **options) as fleet:
@@ -433,7 +462,7 @@ class Reinforce(keras.Model):
             self._build_optimizer()
             return training.run(
                 self,
-                epoch,
+                lambda tell: self._epoch(fleet, seed, episodes, batch_steps, tell),
                 validate if validation_env is not None else None,
                 listening,
                 epochs=epochs,
@@ -489,7 +518,7 @@ class Reinforce(keras.Model):
             environment reports it.
         """
         address = "evaluation", 0, seeding.check_seed(seed)
-        options = _environment_options(env_kwargs, max_episode_steps)
+        options = self._options(env_kwargs, max_episode_steps)
         return self._play(env, address, episodes, num_envs, options, deterministic)
 
     def collect(
@@ -518,7 +547,7 @@ class Reinforce(keras.Model):
         _, _, episodes, steps = training.budget(1, None, episodes, steps)
         seed = seeding.check_seed(seed)
         num_envs = arguments.positive_int("num_envs", num_envs)
-        options = _environment_options(env_kwargs, max_episode_steps)
+        options = self._options(env_kwargs, max_episode_steps)
         with fleets.open_fleet(env, num_envs, **options) as fleet:
             self._meet(fleet.observation_space, fleet.action_space)
             return self._collect(fleet, self.updates, seed, episodes, steps).episodes
@@ -582,6 +611,13 @@ class Reinforce(keras.Model):
             )
         counts = dict(episodes=episodes, steps=steps, siblings=siblings)
         return self._player.collect(fleet, "training", update, seed, **counts)
+
+    def _options(self, env_kwargs, max_episode_steps):
+        """Keywords for `fleets.open_fleet`."""
+        env_kwargs, *_ = training.chosen(self.defaults, env_kwargs=env_kwargs)
+        if max_episode_steps is not None:
+            arguments.positive_int("max_episode_steps", max_episode_steps)
+        return {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
 
     def _play(self, env, address, episodes, num_envs, options, greedy=True):
         episodes = arguments.positive_int("episodes", episodes)
@@ -717,6 +753,7 @@ class Reinforce(keras.Model):
             "passes": self.passes,
             "normalize_observations": self.normalize_observations,
             "action_mask": self.action_mask,
+            "rates": [list(rate) for rate in self.rates],
             "observation_space": spaces.to_config(self.observation_space),
             "action_space": spaces.to_config(self.action_space),
         }
@@ -727,7 +764,9 @@ class Reinforce(keras.Model):
         for part in ("policy", "head", "baseline", "entropy_coef"):
             config[part] = keras.saving.deserialize_keras_object(config[part])
         known = [config.pop(f"{name}_space", None) for name in ("observation", "action")]
+        rates = config.pop("rates")
         agent = cls(**config)
+        agent.rates = rates
         agent.observation_space, agent.action_space = map(spaces.from_config, known)
         return agent
 
@@ -932,9 +971,3 @@ def _told(fleet, played):
     """What callbacks hear of a collection beside its episodes."""
     seconds = {f"{name}_seconds": x for name, x in played.seconds.items()}
     return {**seconds, "vector_env": isinstance(fleet, fleets.Vector)}
-
-
-def _environment_options(env_kwargs, max_episode_steps):
-    if max_episode_steps is not None:
-        max_episode_steps = arguments.positive_int("max_episode_steps", max_episode_steps)
-    return {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}

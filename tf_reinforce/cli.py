@@ -91,7 +91,9 @@ def train(options):
     )
     threshold = runs.target_of(env, settings["env_kwargs"])
     target = settings["evaluation"].get("target", threshold)
-    learner, listening = presets.build(env, seed, settings)
+    learner = agents.Reinforce.for_env(
+        env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
+    )
     directory = runs.new_directory(options.run_dir, env, seed)
     try:
         result = runs.train(
@@ -101,7 +103,6 @@ def train(options):
             settings,
             target=target,
             seed=seed,
-            listening=listening,
         )
     except Exception:
         runs.remove_unbegun(directory)

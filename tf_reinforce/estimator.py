@@ -182,7 +182,8 @@ class Estimator:
             entropies = actions.entropy()
             advantages, ratios = chosen.advantages, tf.ones_like(log_probs)
             if acted is not None:
-                ratios = tf.exp(log_probs - tf.gather(acted, part))
+                before = acted if part is None else tf.gather(acted, part)
+                ratios = tf.exp(log_probs - before)
                 ratios = tf.minimum(ratios, self.settings["ratio_bound"])
                 advantages *= tf.cast(ratios, advantages.dtype)
             policy_loss = losses.policy_gradient(log_probs, advantages, chosen.divisor)
@@ -204,9 +205,10 @@ class Estimator:
             "value_loss": value_loss,
             "entropy": tf.reduce_mean(entropies),
             "gradient_norm": tf.linalg.global_norm(gradients),
-            "effective_sample_size": tf.reduce_mean(ratios) ** 2
-            / tf.reduce_mean(ratios**2),
-        }  # fmt: skip
+            "effective_sample_size": tf.math.divide_no_nan(
+                tf.reduce_mean(ratios) ** 2, tf.reduce_mean(ratios**2)
+            ),
+        }
 
     def episode_gradients(self, episodes, baseline=True):
         """The gradient from each episode by itself; their mean is the batch's.
@@ -295,6 +297,14 @@ class Estimator:
         if self.normalizer is not None:
             steps = valid_steps(episodes)
             self.normalizer.update(steps.pick(before_actions(episodes)))
+
+    def sizes(self, episodes, batch):
+        """Sums of the squares of what the running statistics would take in."""
+        samples = list(batch.sized.values())
+        if self.normalizer is not None:
+            seen = valid_steps(episodes).pick(before_actions(episodes))
+            samples += [x for x in keras.tree.flatten(seen) if x.dtype.is_floating]
+        return [tf.reduce_sum(tf.square(tf.cast(x, tf.float64))) for x in samples]
 
     def batch(self, episodes):
         """What one update learns from, as the acting policy and baseline saw it."""
@@ -449,19 +459,18 @@ class Estimator:
 
     def blame(self, episodes):
         """Names the first number that is not finite, and a variable, after a refusal."""
-        episodes = records.trim(episodes)
-        steps = valid_steps(episodes)
-        observations = steps.pick(before_actions(episodes))
-        outputs, _ = self.at(steps, before_actions(episodes))
-        masked = self.masked(outputs, steps, episodes.masks)
-        actions = steps.pick(episodes.actions)
-        advantages = steps.pick(self.targets(episodes)[1])
+        batch = self.batch(episodes)
+        record, steps = batch.episodes, batch.steps
+        observations = steps.pick(before_actions(record))
+        outputs, _ = self.at(steps, before_actions(record))
+        masked = self.masked(outputs, steps, record.masks)
+        actions = steps.pick(record.actions)
         suspects = [
             *(("observation", leaf) for leaf in keras.tree.flatten(observations)),
-            ("reward", steps.pick(episodes.rewards)),
+            ("reward", steps.pick(record.rewards)),
             ("outputs", outputs),
             ("log-probability", self.head.distribution(masked).log_prob(actions)),
-            ("advantage", tf.cast(advantages, outputs.dtype)),
+            ("advantage", tf.cast(batch.advantages, outputs.dtype)),
         ]
         found = []
         for name, values in suspects:
@@ -478,7 +487,7 @@ class Estimator:
             if not np.isfinite(gradient).all():
                 found += [f"The gradient of {variable.path} is not finite."]
                 break
-        return " ".join(found)
+        return " ".join(found) or "It began finite, and what followed was not."
 
 
 def valid_steps(episodes):

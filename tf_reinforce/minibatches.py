@@ -10,7 +10,7 @@ class Minibatches(NamedTuple):
 
     Example:
 
-    >>> parts = Minibatches.of(tf.constant([3, 0, 4, 2, 1]), size=2)
+    >>> parts = Minibatches.of(tf.constant([3, 0, 4, 2, 1]), size=3)
     >>> [parts.at(number).numpy().tolist() for number in range(parts.count)]
     [[3, 0], [4, 2, 1]]
     """
@@ -20,7 +20,7 @@ class Minibatches(NamedTuple):
 
     @classmethod
     def of(cls, order, size):
-        """Parts of about so many steps; `None`: all in one."""
+        """Parts of about so many steps: as many as come nearest; `None`: all in one."""
         steps = tf.size(order, tf.int64)
         size = tf.maximum(steps if size is None else tf.constant(size, tf.int64), 1)
         return cls(order, tf.maximum((steps + size // 2) // size, 1))

@@ -132,8 +132,8 @@ class RunningScale(keras.layers.Layer):
 
     The statistics are weights. They change in `update` alone, which the agent calls
     after each gradient step, so that what is divided says nothing of its divisor. Only
-    before the first update there is none: the samples then give their own. Where all
-    were alike there is no size, and values stay as they are.
+    before the first update there is none: the samples then give their own. Where there
+    is no size (all were alike, or all zero) values stay as they are.
 
     Args:
         centered: Bool. True: the deviation from the mean; False: the root mean square.

@@ -112,7 +112,7 @@ def target_of(env, env_kwargs=None):
         return fleet.spec.reward_threshold if fleet.spec is not None else None
 
 
-def train(learner, env, directory, settings, *, target, seed, listening=(), verbose=True):
+def train(learner, env, directory, settings, *, target, seed, verbose=True):
     """Trains, evaluates and keeps an agent in a run directory.
 
     Args:
@@ -124,7 +124,6 @@ def train(learner, env, directory, settings, *, target, seed, listening=(), verb
             `env_kwargs` see `evaluation_options`.
         target: Float or `None`; without a budget the training ends there.
         seed: Int.
-        listening: List of further callbacks.
         verbose: Bool. True shows a progress line.
 
     Returns:
@@ -148,9 +147,7 @@ def train(learner, env, directory, settings, *, target, seed, listening=(), verb
         target=target if limitless else None,
     )
     fit = {**fit, "env_kwargs": settings["env_kwargs"], "seed": seed}
-    seconds, interrupted = _learn(
-        learner, env, directory, [judge, *listening], verbose, **fit
-    )
+    seconds, interrupted = _learn(learner, env, directory, [judge], verbose, **fit)
     if not interrupted and judge.judged != learner.updates:
         judge.judge({})
     if not path.exists():

@@ -9,6 +9,13 @@ UP = ("episode_return", "episode_return_min", "episode_return_max", "success")
 DOWN = ("value_loss", "gradient_norm")
 
 
+def chosen(defaults, **given):
+    """The values given; where all are `None`, what the defaults have of these names."""
+    if all(value is None for value in given.values()):
+        given = {name: defaults.get(name) for name in given}
+    return list(given.values())
+
+
 def budget(epochs, steps, episodes_per_epoch, steps_per_epoch):
     """Checks how long to train and how much to collect per epoch.
 

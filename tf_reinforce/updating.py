@@ -8,6 +8,9 @@ from tf_reinforce import estimator, minibatches
 # What an update says of itself.
 FIGURES = (*estimator.FIGURES, "learning_rate", "env_steps")
 
+# What an update from nothing says; everything else is zero then.
+_OF_NOTHING = dict.fromkeys(("entropy", "effective_sample_size"), float("nan"))
+
 
 class Update:
     """Moves weights along the gradients of an `Estimator`.
@@ -54,10 +57,11 @@ class Update:
         lesson = self.rule.lesson(batch, orders[0] if self.orders else None)
         value_loss, baseline_gradients = self.rule.baseline_gradients(lesson)
         some = tf.size(batch.targets) > 0  # an update from nothing moves nothing
-        fit = _finite(baseline_gradients)
+        fit = _finite(baseline_gradients) | ~some
+        fit &= _finite(self.rule.sizes(episodes, batch))
         if self.minibatch_size is None and self.passes == 1:
             gradients, logs = self._gradients(batch)
-            finite = fit & self._sound(logs["loss"], gradients)
+            finite = fit & (self._sound(logs["loss"], gradients) | ~some)
             _when(finite & some, lambda: self._descend(gradients))
         else:
             before = [tf.identity(variable) for variable in self._variables]
@@ -71,6 +75,8 @@ class Update:
             more = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
             return self.counters.assign_add(tf.stack(more))
 
+        for name, figure in logs.items():
+            logs[name] = tf.where(some, figure, _OF_NOTHING.get(name, 0.0))
         if not self.rule.shared:
             logs["value_loss"] = value_loss
         logs["learning_rate"] = tf.identity(self.optimizer.learning_rate)
@@ -98,6 +104,7 @@ class Update:
             (tf.zeros([], tf.int64), fit, tf.zeros([len(estimator.FIGURES)], tf.float64)),
         )
         means = tf.unstack(sums / tf.cast(steps, tf.float64))
+        finite &= _finite(self.rule.variables)  # no later step has seen the last one
         return finite, dict(zip(estimator.FIGURES, means, strict=True))
 
     def _gradients(self, *chosen):

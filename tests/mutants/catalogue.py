@@ -1308,7 +1308,7 @@ STATE = [
         "only_the_policy_is_checked",
         "B42 a baseline's gradients that are not finite",
         "updating.py",
-        "fit = _finite(baseline_gradients)",
+        "fit = _finite(baseline_gradients) | ~some",
         "fit = tf.constant(True)",
         "test_agent_input.py::"
         "test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite[critic]",
@@ -1585,6 +1585,176 @@ DIAGNOSTICS = [
     ),
 ]
 
+A_LOOP = "test_minibatches.py::test_an_update_is_its_definition[softmax-episodes]"
+ALL_BACK = (
+    "test_minibatches.py::test_a_step_that_is_not_finite_takes_all_of_the_update_back"
+)
+DROPPED = (
+    "test_update_options.py::test_dropping_is_a_record_without_the_episodes_that_were_cut"
+)
+
+STEPS_OF_AN_UPDATE = [
+    Mutant(
+        "part_counts_once",
+        "own: the sum over a minibatch divided as that over the batch: shorter steps",
+        "estimator.py",
+        "divisor=self.divisor * tf.cast(share, self.divisor.dtype),",
+        "divisor=self.divisor,",
+        A_LOOP,
+    ),
+    Mutant(
+        "ratio_of_the_last_step",
+        "own: the ratio to the policy of the step before, not to the one that acted",
+        "updating.py",
+        "order.at(number % count), acted)",
+        "order.at(number % count), self.rule.log_probs(batch))",
+        A_LOOP,
+    ),
+    Mutant(
+        "ratio_not_bounded",
+        "own: the ratio without its bound",
+        "estimator.py",
+        'ratios = tf.minimum(ratios, self.settings["ratio_bound"])',
+        "pass",
+        A_LOOP,
+    ),
+    Mutant(
+        "ratio_upside_down",
+        "own: μ/π in the place of π/μ",
+        "estimator.py",
+        "tf.exp(log_probs - before)",
+        "tf.exp(before - log_probs)",
+        A_LOOP,
+    ),
+    Mutant(
+        "same_order_in_every_pass",
+        "own: every pass goes through the steps in the order of the first",
+        "updating.py",
+        "orders[number // count], count)",
+        "orders[0], count)",
+        A_LOOP,
+    ),
+    Mutant(
+        "same_order_in_every_update",
+        "own: every update draws the order of the first",
+        "agent.py",
+        'rng = seeding.generator(seed, "training/minibatches", self.updates)',
+        'rng = seeding.generator(seed, "training/minibatches", 0)',
+        "test_update_options.py::"
+        "test_the_order_is_a_function_of_the_seed_and_the_number_of_the_update",
+    ),
+    Mutant(
+        "last_part_too_small",
+        "own: parts of equal size and a remainder, down to one step",
+        "minibatches.py",
+        "number * steps // self.count : (number + 1) * steps // self.count",
+        "number * (steps // self.count) : (number + 1) * (steps // self.count)",
+        "test_minibatches.py::"
+        "test_parts_are_all_steps_in_sizes_that_differ_by_one_at_most[6-20]",
+    ),
+    Mutant(
+        "half_an_update_kept",
+        "own: the steps before one that is not finite stay made",
+        "updating.py",
+        "_when(~finite, lambda: self._restore(before))",
+        "pass",
+        ALL_BACK,
+    ),
+    Mutant(
+        "slots_not_put_back",
+        "own: what the optimizer remembers of a refused update stays",
+        "updating.py",
+        "return [*self.rule.variables, *self.optimizer.variables]",
+        "return self.rule.variables",
+        ALL_BACK,
+    ),
+    Mutant(
+        "last_step_unseen",
+        "own: the last step of an update leaves weights that are not finite",
+        "updating.py",
+        "finite &= _finite(self.rule.variables)",
+        "pass",
+        ALL_BACK,
+    ),
+    Mutant(
+        "overflow_in_a_scale",
+        "own: a reward whose square overflows ends a running scale for good",
+        "updating.py",
+        "fit &= _finite(self.rule.sizes(episodes, batch))",
+        "pass",
+        "test_minibatches.py::test_a_reward_whose_square_overflows_gets_into_no_scale",
+    ),
+    Mutant(
+        "nan_into_the_normaliser",
+        "own: NaN seen in an episode that is dropped gets into the normaliser",
+        "estimator.py",
+        "samples += [x for x in keras.tree.flatten(seen) if x.dtype.is_floating]",
+        "pass",
+        "test_update_options.py::"
+        "test_nan_seen_in_an_episode_that_is_dropped_does_not_reach_the_normaliser",
+    ),
+    Mutant(
+        "nothing_is_an_error",
+        "own: an update of which all episodes are dropped is refused, or moves weights",
+        "updating.py",
+        'self._sound(logs["loss"], gradients) | ~some)',
+        'self._sound(logs["loss"], gradients))',
+        "test_update_options.py::"
+        "test_where_all_were_cut_nothing_moves_but_counters_and_normaliser[{}]",
+    ),
+    Mutant(
+        "dropped_episodes_counted",
+        "own: dropped episodes make the mean over episodes smaller",
+        "estimator.py",
+        "count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)",
+        "count = tf.size(episodes.lengths)",
+        f"{DROPPED}[4]",
+    ),
+    Mutant(
+        "scale_sees_its_batch",
+        "own: a running scale learns a batch before it divides it",
+        "normalization.py",
+        "tf.cond(self.count > 0, seen, own)",
+        "own()",
+        "test_running_scale.py::"
+        "test_samples_give_their_own_size_before_the_first_update_and_never_again[False]",
+    ),
+    Mutant(
+        "scale_without_the_gap",
+        "own: a running deviation without the distance between the means",
+        "normalization.py",
+        "+ spread + tf.square(gap) * old * share",
+        "+ spread",
+        "test_running_scale.py::test_it_is_the_size_of_all_samples[True-7-1.0-float64-1e-12]",
+    ),
+    Mutant(
+        "critic_part_counts_once",
+        "own: a critic's minibatch divided by all episodes: shorter steps",
+        "baselines.py",
+        "tf.cast(self.episodes, share.dtype) * share,",
+        "self.episodes,",
+        "test_update_options.py::"
+        "test_a_critic_descends_in_minibatches_of_the_order_it_is_given[6-3]",
+    ),
+    Mutant(
+        "memory_of_a_part",
+        "own: a memory reads the steps of the minibatch only",
+        "estimator.py",
+        "(happened or steps).clean(columns)",
+        "steps.clean(columns)",
+        "test_minibatches.py::test_a_step_s_part_of_a_memory_is_its_part_of_the_whole",
+    ),
+    Mutant(
+        "schedule_stands_still",
+        "own: a schedule of the entropy coefficient is asked for its start only",
+        "agent.py",
+        "updates=lambda: self.counters[0],",
+        "updates=lambda: 0,",
+        "test_update_options.py::"
+        "test_a_schedule_says_the_entropy_coefficient_of_the_number_of_the_update",
+    ),
+]
+
 MUTANTS = [
     *GRADIENT,
     *RETURNS_AND_BASELINES,
@@ -1595,6 +1765,7 @@ MUTANTS = [
     *STATE,
     *OBSERVATIONS,
     *RECURRENCE,
+    *STEPS_OF_AN_UPDATE,
     *DIAGNOSTICS,
 ]
 

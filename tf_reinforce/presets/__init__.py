@@ -2,7 +2,7 @@
 
 A file holds nothing that Python could not say: the environment, the keywords of
 `Reinforce.for_env` in `[agent]`, of `fit` in `[fit]`, and how to evaluate in
-`[evaluation]`. What a keyword takes as an object is named there:
+`[evaluation]`. What takes an object may be named, here and in `for_env`:
 
     baseline       "leave_one_out", "mean", "none", or a value network:
                    {kind = "value", hidden = [64, 64], learning_rate = 0.005}
@@ -12,7 +12,6 @@ A file holds nothing that Python could not say: the environment, the keywords of
                    however long that is
 """
 
-import inspect
 import math
 import operator
 import pathlib
@@ -20,31 +19,51 @@ import tomllib
 
 import keras
 
-from tf_reinforce import agent as agents
 from tf_reinforce import arguments, baselines, heads, policies, seeding
-from tf_reinforce.collect import fleets
 
 FOLDER = pathlib.Path(__file__).parent
 
 
-def _keywords(function, *less):
-    parameters = inspect.signature(function).parameters.values()
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    names = {parameter.name for parameter in parameters if parameter.kind in kinds}
-    return names - {"self", "env", "seed", "env_kwargs", "callbacks", "verbose", *less}
-
-
-_IN_FIT = _keywords(agents.Reinforce.fit, "initial_epoch")
+# The keywords of `Reinforce.for_env` and `Reinforce`, and of `fit`.
 TABLES = {
-    "agent": _keywords(agents.Reinforce.for_env)
-    | _keywords(agents.Reinforce.__init__, "policy", "name"),
-    "fit": {name for name in _IN_FIT if not name.startswith("validation")},
+    "agent": {
+        "hidden",
+        "head",
+        "baseline",
+        "gamma",
+        "gae_lambda",
+        "returns",
+        "discount_states",
+        "scale_advantages",
+        "scale_rewards",
+        "mean_over",
+        "truncation",
+        "minibatch_size",
+        "passes",
+        "ratio_bound",
+        "entropy_coef",
+        "normalize_observations",
+        "action_mask",
+        "learning_rate",
+    },
+    "fit": {
+        "epochs",
+        "steps",
+        "episodes_per_epoch",
+        "steps_per_epoch",
+        "num_envs",
+        "max_episode_steps",
+    },
     "evaluation": {"episodes", "every", "deterministic", "target", "max_episode_steps"},
 }
 FOR_BOX = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
 BOUNDS = ("size", "low", "high", "shape", "whole")  # what an action space says of them
-VALUE = {"kind", "hidden", "learning_rate", "epochs", "scale"}
+OF_VALUE = ("epochs", "minibatch_size", "scale")
+VALUE = {"kind", "hidden", "learning_rate", *OF_VALUE}
 RATE = {"first", "last"}
+
+
+NOTHING = {"env_kwargs": {}, **dict.fromkeys(TABLES, {})}
 
 
 def names():
@@ -101,7 +120,7 @@ def read(name):
         arguments.within("target", judging["target"], -math.inf, math.inf)
     if "deterministic" in judging:
         arguments.one_of("deterministic", judging["deterministic"], (True, False))
-    return {"env_kwargs": {}, **dict.fromkeys(TABLES, {}), **found}
+    return {**NOTHING, **found}
 
 
 def _expect_keys(where, found, known):
@@ -115,48 +134,34 @@ def _expect_keys(where, found, known):
             )
 
 
-def build(env, seed, settings):
-    """The agent that settings describe, and what changes while it trains.
+def parts(chosen, observation_space, action_space, seed):
+    """The keywords of `Reinforce.for_env` with objects in place of names.
 
     Args:
-        env: Environment id.
-        seed: Int; the initial weights are a function of it.
-        settings: As from `read`.
+        chosen: Dict, of which `head`, `baseline` and `learning_rate` may be as in a
+            preset.
+        observation_space, action_space: `gymnasium.Space`.
+        seed: Int; the initial weights of a value network are a function of it.
 
     Returns:
-        `Reinforce`, built and compiled, and a list of callbacks for its `fit`.
+        The dict with a `Head`, a `Baseline` and a float; and a list with
+        `(optimizer, first, last)` for each learning rate that changes.
 
     Raises:
         ValueError, TypeError: when a setting is not acceptable.
     """
-    chosen, env_kwargs = dict(settings["agent"]), settings["env_kwargs"]
-    with fleets.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
-        observation_space, action_space = fleet.observation_space, fleet.action_space
-    first, last = _rate(chosen.pop("learning_rate", 1e-2))
-    baseline, baseline_rate = _baseline(
-        chosen.pop("baseline", "leave_one_out"), observation_space, seed
-    )
-    if "head" in chosen:
-        chosen["head"] = _head(chosen["head"], action_space)
-    agent = agents.Reinforce.for_env(
-        env,
-        seed=seed,
-        learning_rate=first,
-        baseline=baseline,
-        env_kwargs=env_kwargs,
-        **chosen,
-    )
+    chosen = dict(chosen)
+    first, last = _rate(chosen["learning_rate"])
+    baseline = chosen.get("baseline", "leave_one_out")
+    baseline, baseline_rates = _baseline(baseline, observation_space, seed)
+    head = chosen.get("head")
+    if not isinstance(head, heads.Head):
+        head = _head(head, action_space)
     goals = [("optimizer", first, last)]
-    if isinstance(agent.baseline, baselines.Value):
-        goals.append(("baseline.optimizer", *baseline_rate))
-    goals = [goal for goal in goals if goal[1] != goal[2]]
-    budget = [settings["fit"].get(name) for name in ("steps", "epochs")]
-    if goals and budget == [None, None]:
-        raise ValueError(
-            "A learning rate that changes does so over a budget, and there is none. "
-            "Give `steps` or `epochs`, or a learning rate that is one number."
-        )
-    return agent, [LinearRates(goals, *budget)] if goals else []
+    if baseline_rates:
+        goals.append(("baseline.optimizer", *baseline_rates))
+    chosen.update(head=head, baseline=baseline, learning_rate=first)
+    return chosen, [goal for goal in goals if goal[1] != goal[2]]
 
 
 def _rate(setting):
@@ -177,7 +182,7 @@ def _baseline(setting, observation_space, seed):
     if setting == "value":
         setting = {"kind": "value"}
     if not isinstance(setting, dict):
-        return None if setting == "none" else setting, None
+        return None if setting == "none" else setting, ()
     _expect_keys("A baseline that learns", setting, VALUE)
     if setting.get("kind") != "value":
         raise ValueError(
@@ -189,14 +194,17 @@ def _baseline(setting, observation_space, seed):
     other = int(seeding.generator(seed, "weights", 1).integers(2**31))
     model = policies.default(observation_space, setting.get("hidden", (64, 64)), 1, other)
     optimizer = keras.optimizers.Adam(rate[0])
-    more = {name: setting[name] for name in ("epochs", "scale") if name in setting}
+    more = {name: setting[name] for name in OF_VALUE if name in setting}
     return baselines.Value(model, optimizer, **more), rate
 
 
 def _head(setting, action_space):
     """The head of that name for a Box, or an error that lists those there are."""
+    usual = heads.for_space(action_space)
+    if setting is None:
+        return usual
     options = dict(setting) if isinstance(setting, dict) else {"kind": setting}
-    kind, usual = options.pop("kind", None), heads.for_space(action_space)
+    kind = options.pop("kind", None)
     if not isinstance(usual, heads.Gaussian) or kind not in FOR_BOX:
         raise ValueError(
             f"`head` names one for a Box, of {', '.join(FOR_BOX)}. "
@@ -212,26 +220,23 @@ def _head(setting, action_space):
 
 
 class LinearRates(keras.callbacks.Callback):
-    """Learning rates that change linearly over the budget of a training.
-
-    The line begins with the agent: a training that goes on with a saved one goes on
-    along it.
+    """Learning rates that change linearly over an agent's life.
 
     Args:
         goals: List of `(optimizer, first, last)`: where the agent has it, and two floats.
-        steps: Int, the environment steps of the training, or `None`.
-        epochs: Int, its updates instead.
+        steps: Int, the environment steps at its end, or `None`.
+        updates: Int, its updates instead.
     """
 
-    def __init__(self, goals, steps, epochs):
+    def __init__(self, goals, steps, updates):
         super().__init__()
         self.goals = goals
         self.steps = steps
-        self.epochs = epochs
+        self.updates = updates
 
     def on_epoch_begin(self, epoch, logs=None):
         taken = self.model.env_steps if self.steps else self.model.updates
-        share = min(taken / (self.steps or self.epochs), 1.0)
+        share = min(taken / (self.steps or self.updates), 1.0)
         for optimizer, first, last in self.goals:
             found = operator.attrgetter(optimizer)(self.model)
             found.learning_rate = first + (last - first) * share

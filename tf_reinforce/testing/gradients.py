@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import agent as agents
-from tf_reinforce import arguments, baselines, heads, losses
+from tf_reinforce import arguments, baselines, heads, losses, minibatches
 from tf_reinforce import episodes as records
 from tf_reinforce.testing import enumeration
 
@@ -68,6 +68,10 @@ def check_gradient(
     is differentiated through the probabilities of the trajectories, without the
     log-derivative trick. Nothing is sampled: an error of 1e-9 is a bias, not noise.
 
+    Where `minibatch_size` or `passes` make several gradient steps of an update, the
+    first is compared, over all ways to draw its steps: the others do not claim to be
+    unbiased.
+
     The task has two states, at most three steps, random moves, early endings, and
     rewards for state and action. Observations are `[N, 2]`, one-hot; the policy is a
     dense layer on them, all in float64.
@@ -117,6 +121,15 @@ def check_gradient(
     return task.check(batch_size, tolerance)
 
 
+class _Ordered(agents.Reinforce):
+    """An agent that is told the order of the steps of a batch."""
+
+    order = None
+
+    def _orders(self, episodes, count, seed):
+        return tf.constant(np.broadcast_to(self.order, (count, self.order.size)))
+
+
 class _Enumeration:
     """An agent on the task, and the sums over all that can happen to it.
 
@@ -141,7 +154,8 @@ class _Enumeration:
         _require_double(self.compared, head)
         optimizer = getattr(self.agent.baseline, "optimizer", None)
         learning = [] if optimizer is None else optimizer.variables
-        self.changing = [*self.agent.variables, *learning]
+        own = self.agent.optimizer.variables
+        self.changing = [*self.agent.variables, *own, *learning]
         self.choices = enumeration.count(self.actions)
         legal = [range(self.choices)] * _STATES
         if masks is not None:
@@ -210,14 +224,31 @@ class _Enumeration:
         return total, batches
 
     def _change(self, batch):
+        """What the first step of an update adds to the weights, however it is drawn."""
+        episodes = _columns(self.record, batch)
+        orders = self._orders(int(episodes.lengths.sum()))
+        return sum(self._changed(episodes, order) for order in orders) / len(orders)
+
+    def _changed(self, episodes, order):
         """What one update adds to the weights, which are then put back."""
         before = [tf.constant(variable.numpy()) for variable in self.changing]
         start = self.flat(self.compared)
-        self.agent.update(_columns(self.record, batch))
+        self.agent.order = order
+        self.agent.update(episodes)
         change = self.flat(self.compared) - start
         for variable, value in zip(self.changing, before):
             variable.assign(value)
         return change
+
+    def _orders(self, steps):
+        """Orders of the steps of a batch: each set of steps comes first once."""
+        size, everything = self.agent.minibatch_size, range(steps)
+        parts = minibatches.Minibatches.of(tf.range(steps), size)
+        first = len(parts.at(0))
+        return [
+            np.array([*chosen, *(n for n in everything if n not in chosen)], "int32")
+            for chosen in itertools.combinations(everything, first)
+        ]
 
     def check(self, batch_size, tolerance):
         """The `GradientReport`, or an `AssertionError` that says what is wrong."""
@@ -252,6 +283,7 @@ class _Enumeration:
         orderless = type(self.agent.baseline) in _ORDERLESS
         size = math.comb(count + batch_size - 1, batch_size)
         size = size if orderless else count**batch_size
+        size *= len(self._orders(max(map(len, self.steps)) * batch_size))
         if size > _MOST_BATCHES:
             raise ValueError(
                 f"{self.choices} actions make {count} trajectories and {size} "
@@ -339,9 +371,12 @@ def _agent(head, baseline, seed, settings):
     policy = keras.Model(inputs, ends if shared else ends["outputs"])
     for variable in policy.trainable_variables:
         variable.assign(rng.normal(size=variable.shape))
-    agent = agents.Reinforce(policy, head, baseline, **settings)
-    agent.compile(optimizer=keras.optimizers.SGD(1.0))
+    agent = _Ordered(policy, head, baseline, **settings)
+    # After the first step of an update nothing moves any more.
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay([0], [1.0, 0.0])
+    agent.compile(optimizer=keras.optimizers.SGD(rate))
     agent.build((None, _STATES))
+    agent.optimizer.build(agent.policy_variables)
     return agent
 
 

@@ -1,0 +1,105 @@
+"""A running scale is the size of all samples so far, and known before what it divides."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_reinforce import normalization
+
+
+def fed(data, chunk, centered=False):
+    layer = normalization.RunningScale(centered=centered)
+    layer.build(())
+    for start in range(0, len(data), chunk):
+        layer.update(tf.constant(data[start : start + chunk]))
+    return layer
+
+
+def size(data, centered):
+    """By its definition, near one, so that no square overflows or vanishes."""
+    unit = np.abs(data).max()
+    center = np.mean(data / unit) if centered else 0.0
+    return unit * np.sqrt(np.mean((data / unit - center) ** 2))
+
+
+DATA = np.random.default_rng(0).normal(3.0, 2.0, size=60)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-12), ("float32", 1e-6)])
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e12])
+@pytest.mark.parametrize("chunk", [1, 7])
+@pytest.mark.parametrize("centered", [False, True])
+def test_it_is_the_size_of_all_samples(centered, chunk, unit, dtype, tolerance):
+    data = unit * DATA
+    found = fed(data.astype(dtype), chunk, centered)(tf.constant(data), None)
+    np.testing.assert_allclose(found, data / size(data, centered), rtol=tolerance)
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_large_means_cost_few_digits(centered):
+    """The truth is computed near zero: the subtraction is exact."""
+    data = 2.0**26 + DATA
+    layer = fed(data, 7, centered)
+    near = data - 2.0**26
+    square = near.var() + (0 if centered else (near.mean() + 2.0**26) ** 2)
+    found = layer(tf.constant(square**0.5), None)
+    np.testing.assert_allclose(found, 1.0, rtol=1e-8)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e12, 1e-30])
+@pytest.mark.parametrize("chunk", [7, 60])
+def test_alike_samples_have_no_deviation_and_divide_nothing(chunk, value):
+    layer, values = fed(np.full(60, value), chunk, True), tf.constant([1.5, -3.0])
+    np.testing.assert_array_equal(layer(values, None), values)
+
+
+def test_the_root_mean_square_of_alike_samples_is_their_size():
+    for value in (0.1, -7.0):
+        np.testing.assert_allclose(
+            fed(np.full(60, value), 7)(tf.constant([value]), None), [np.sign(value)]
+        )
+    np.testing.assert_array_equal(fed(np.zeros(5), 5)(tf.constant([2.0]), None), [2.0])
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_samples_give_their_own_size_before_the_first_update_and_never_again(centered):
+    layer = normalization.RunningScale(centered=centered)
+    layer.build(())
+    values = tf.constant(DATA)
+    own = layer(values, values)
+    np.testing.assert_allclose(own, DATA / size(DATA, centered), rtol=1e-12)
+    assert not any(weight.numpy() for weight in layer.weights)  # calling changes nothing
+    layer.update(values)
+    again = layer(values, 50 * values)
+    np.testing.assert_allclose(again, DATA / size(DATA, centered), rtol=1e-12)
+
+
+def test_no_samples_divide_and_change_nothing():
+    layer, none = fed(DATA, 60), tf.zeros([0], tf.float64)
+    before = layer.get_weights()
+    layer.update(none)
+    for old, new in zip(before, layer.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    fresh = normalization.RunningScale()
+    fresh.build(())
+    fresh.update(none)
+    assert fresh(none, none).shape == (0,)
+    assert float(fresh(tf.constant(2.0), none)) == 2.0
+
+
+def test_the_statistics_are_float64_and_nothing_is_trained():
+    keras.config.set_dtype_policy("mixed_float16")
+    layer = fed(DATA.astype("float32"), 60)
+    assert {w.dtype for w in layer.weights} == {"float64"}
+    assert not layer.trainable_variables
+    assert layer(tf.constant([1.0], tf.float32), None).dtype == tf.float32
+    assert layer(tf.constant([1.0], tf.float64), None).dtype == tf.float64
+
+
+def test_it_survives_its_config():
+    layer = normalization.RunningScale(centered=True, epsilon=1e-3, name="mine")
+    config = keras.saving.serialize_keras_object(layer)
+    again = keras.saving.deserialize_keras_object(config)
+    assert again.get_config() == layer.get_config()
+    assert (again.centered, again.epsilon) == (True, 1e-3)

@@ -1,0 +1,365 @@
+"""What learns beside the policy, what is left out, and that all of it is repeatable."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import test_estimator as definitions
+import toys
+from test_estimator import DEFAULTS, OBSERVED, columns, padded
+from test_minibatches import (
+    GAMMA,
+    A,
+    N,
+    close,
+    complete,
+    dense,
+    drawn,
+    everything,
+    made,
+    numbers,
+    parts_of,
+    record,
+)
+
+import tf_reinforce as tfr
+from tf_reinforce import baselines, heads
+
+
+def same(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def put(variables, values):
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+# The same again
+
+
+def test_the_order_is_a_function_of_the_seed_and_the_number_of_the_update():
+    agent = made("softmax", "float32", minibatch_size=6)
+    episodes = record("softmax", "float32")
+    variables = everything(agent)
+    fresh, ends = numbers(variables), []
+    for seed, update in ((0, 0), (0, 0), (1, 0), (0, 1)):
+        put(variables, fresh)
+        agent.counters.assign([update, 0, 0])
+        agent.update(episodes, seed=seed)
+        ends.append(numbers(agent.policy_variables))
+    assert same(ends[0], ends[1])
+    assert not any(same(ends[i], ends[j]) for i, j in ((0, 2), (0, 3), (2, 3)))
+
+
+def schedule():
+    return keras.optimizers.schedules.PolynomialDecay(0.5, 4, 0.0)
+
+
+def learner(**settings):
+    """Every option that keeps or draws something."""
+    policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+    agent = tfr.Reinforce(
+        policy,
+        baseline=settings.pop("baseline", "moving_average"),
+        scale_rewards=True,
+        scale_advantages="running",
+        minibatch_size=9,
+        passes=2,
+        entropy_coef=schedule(),
+        **settings,
+    )
+    agent.compile(optimizer=keras.optimizers.Adam(0.05))
+    return agent
+
+
+def fit(agent, epochs, num_envs=4, seed=5):
+    options = dict(episodes_per_epoch=4, num_envs=num_envs, seed=seed, verbose=0)
+    agent.fit(toys.Lengths, epochs=epochs, **options)
+
+
+def test_a_loaded_agent_goes_on_to_the_same_bits(tmp_path):
+    """Orders, scales, averages and the place in the schedule: all in the file.
+
+    It goes on with another number of environments, which changes nothing either.
+    """
+    live = learner()
+    fit(live, 2)
+    live.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert same(numbers(everything(live)), numbers(everything(loaded)))
+    assert float(loaded.reward_scale.count) == float(loaded.advantage_scale.count) > 0
+    weights = numbers(live.policy_variables)
+    fit(live, 2)
+    fit(loaded, 2, num_envs=1)
+    assert same(numbers(everything(live)), numbers(everything(loaded)))
+    assert not same(weights, numbers(live.policy_variables))
+
+
+def test_the_options_survive_their_config():
+    options = dict(
+        scale_advantages="running",
+        scale_rewards=True,
+        truncation="drop",
+        minibatch_size=7,
+        passes=3,
+        ratio_bound=1.5,
+    )
+    agent = made(entropy_coef=schedule(), **options)
+    again = tfr.Reinforce.from_config(agent.get_config())
+    assert {name: getattr(again, name) for name in options} == options
+    assert again.entropy_coef.get_config() == schedule().get_config()
+    assert made(entropy_coef=0.25).get_config()["entropy_coef"] == 0.25
+
+
+def test_a_schedule_says_the_entropy_coefficient_of_the_number_of_the_update():
+    """0.5, 0.375, …, 0: the loss of every step of update u has that of u."""
+    agent, episodes = made(entropy_coef=schedule()), record()
+    fixed = made()
+    for update, coef in enumerate((0.5, 0.375, 0.25, 0.125, 0.0, 0.0)):
+        agent.counters.assign([update, 0, 0])
+        fixed._estimator.settings["entropy_coef"] = coef
+        close(agent.gradients(episodes)[0], fixed.gradients(episodes)[0])
+
+
+# What is left out
+
+
+def cut_out(episodes):
+    """The record without the episodes that the clock cut."""
+    return columns(episodes, np.flatnonzero(episodes.terminated))
+
+
+@pytest.mark.parametrize("minibatch_size", [None, 4])
+def test_dropping_is_a_record_without_the_episodes_that_were_cut(minibatch_size):
+    """Weights, critic and scales; what was cut may hold NaN, and NaN is its padding."""
+    critic = baselines.Value(dense(1), keras.optimizers.SGD(0.1), minibatch_size=4)
+    options = dict(minibatch_size=minibatch_size, scale_advantages="running")
+    agent = made(baseline=critic, truncation="drop", scale_rewards=True, **options)
+    variables, episodes = everything(agent), record()
+    fresh = numbers(variables)
+    agent.update(cut_out(episodes))
+    agent.update(cut_out(episodes))
+    expected = numbers(variables)
+    rewards = np.where(episodes.terminated, episodes.rewards, np.nan)
+    spoiled = episodes._replace(rewards=rewards)
+    ends = []
+    for given in (episodes, spoiled, padded(episodes, 5)):
+        put(variables, fresh)
+        for _ in range(2):
+            logs = agent.update(given)
+        assert np.isfinite(
+            [logs[k] for k in ("loss", "gradient_norm", "value_loss")]
+        ).all()
+        assert agent.counters.numpy().tolist() == [2, 10, 2 * N]
+        ends.append(numbers(variables))
+    assert same(ends[0], ends[1]) and same(ends[0], ends[2])
+    counters = [v is agent.counters for v in variables].index(True)
+    ends[0][counters] = expected[counters]
+    close(ends[0], expected)
+    assert not same(expected, fresh)
+
+
+@pytest.mark.parametrize("baseline", ["leave_one_out", "mean", None])
+def test_a_baseline_sees_only_the_episodes_that_are_left(baseline):
+    agent = made(baseline=baselines.get(baseline), truncation="drop")
+    batch = agent._estimator.batch(agent._checked(record()))
+    kept = cut_out(record())
+    loop = definitions.loop_advantages(kept, baseline, DEFAULTS)
+    # Rows first, as the steps stand in a batch.
+    expected = [x[t] for t in range(7) for x in loop if t < len(x)]
+    np.testing.assert_allclose(batch.advantages, expected, atol=1e-12)
+    assert (float(batch.divisor), int(batch.count)) == (3, 3)
+
+
+def test_a_cut_counts_as_an_ending_or_is_bootstrapped_as_asked():
+    """`terminal` is the record in which every episode terminated."""
+    for baseline in (None, baselines.Value(dense(1))):
+        agent, episodes = made(baseline=baseline), record()
+        ended = episodes._replace(terminated=np.ones_like(episodes.terminated))
+        expected = agent.gradients(ended)[0]
+        bootstrapped = agent.gradients(episodes)[0]
+        agent._estimator.settings["truncation"] = "terminal"
+        close(agent.gradients(episodes)[0], expected, 1e-15)
+        assert np.array_equal(bootstrapped[0], expected[0]) == (baseline is None)
+
+
+class Charged(keras.layers.Layer):
+    """A penalty that is the mean over a batch: NaN where there is none."""
+
+    def call(self, x):
+        self.add_loss(keras.ops.mean(x))
+        return x
+
+
+@pytest.mark.parametrize("options", [{}, {"minibatch_size": 4, "passes": 2}], ids=str)
+def test_where_all_were_cut_nothing_moves_but_counters_and_normaliser(options):
+    optimizer = keras.optimizers.Adam(0.1, weight_decay=0.1)
+    inside = keras.layers.Dense(A)
+    policy = keras.Sequential([keras.Input((OBSERVED,)), Charged(), inside])
+    agent = complete(optimizer, policy, truncation="drop", **options)
+    episodes = record("gaussian", "float32")
+    agent.update(episodes)
+    variables = everything(agent)
+    before = numbers(variables)
+    episodes = episodes._replace(
+        terminated=np.zeros(5, bool), observations=episodes.observations + 1
+    )
+    logs = agent.update(padded(episodes, 3))
+    moved = {
+        variable.path.split("/")[-2].rstrip("_0123456789")
+        for variable, old in zip(variables, before, strict=True)
+        if not np.array_equal(variable.numpy(), old)
+    }
+    assert moved == {"reinforce", "running_normalization"}
+    assert agent.counters.numpy().tolist() == [2, 10, 40]
+    figures = [logs[k] for k in ("loss", "policy_loss", "gradient_norm")]
+    assert figures == [0.0, 0.0, 0.0]
+    assert np.isnan([logs["entropy"], logs["effective_sample_size"]]).all()
+    agent.update(record("gaussian", "float32"))
+    assert all(np.isfinite(x).all() for x in numbers(variables))
+
+
+def test_nan_seen_in_an_episode_that_is_dropped_does_not_reach_the_normaliser():
+    agent = complete(keras.optimizers.SGD(0.1), truncation="drop")
+    episodes = record("gaussian", "float32")
+    observations = episodes.observations.copy()
+    observations[0, 1] = np.nan
+    assert not episodes.terminated[1]
+    before = numbers(everything(agent))
+    with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
+        agent.update(episodes._replace(observations=observations))
+    assert same(before, numbers(everything(agent)))
+
+
+def test_padding_changes_no_bit_with_minibatches():
+    agent = complete(keras.optimizers.Adam(0.1), minibatch_size=4, passes=2)
+    episodes, variables = record("gaussian", "float32"), everything(agent)
+    fresh, ends = numbers(variables), []
+    for rows in (0, 1, 64):
+        put(variables, fresh)
+        for _ in range(2):
+            agent.update(padded(episodes, rows) if rows else episodes)
+        ends.append(numbers(variables))
+    assert same(ends[0], ends[1]) and same(ends[0], ends[2])
+    assert not same(ends[0], fresh)
+
+
+# The critic
+
+
+@pytest.mark.parametrize("size, epochs", [(6, 1), (6, 3), (7, 2), (50, 2), (None, 2)])
+def test_a_critic_descends_in_minibatches_of_the_order_it_is_given(size, epochs):
+    """A loop in NumPy: the same order in each epoch, sums times N / n, per episode."""
+    critic = baselines.Value(
+        dense(1), keras.optimizers.SGD(1 / 16), epochs=epochs, minibatch_size=size
+    )
+    critic.build((None, OBSERVED))
+    rng, order = np.random.default_rng(0), drawn(1)[0]
+    observations, targets = rng.normal(size=(N, OBSERVED)), rng.normal(size=N)
+    kernel, bias = critic.model.get_weights()
+    for part in parts_of(order, size) * epochs:
+        x = observations[part]
+        errors = (x @ kernel + bias)[:, 0] - targets[part]
+        factor = N / len(part) / 5 / 16
+        kernel = kernel - factor * x.T @ errors[:, None]
+        bias = bias - factor * errors.sum()
+    times = np.arange(N, dtype="int32")
+    lesson = baselines.Lesson(observations, tf.constant(targets), times, 5, order)
+    _, gradients = critic.gradients(lesson)
+    critic.learn(gradients, lesson)
+    close(critic.model.get_weights(), [kernel, bias])
+
+
+def test_critic_and_policy_learn_nothing_from_each_other_s_loss():
+    """Each moves as beside a partner that does not move at all."""
+    own = keras.optimizers.SGD(0.1)
+    critic = baselines.Value(dense(1, seed=4), own, epochs=2, minibatch_size=6)
+    agent = made(baseline=critic, minibatch_size=6, passes=2)
+    parts = [agent.policy_variables, critic.trainable_variables]
+    fresh, ends = [numbers(part) for part in parts], []
+    for rates in ((0.1, 0.1), (0.0, 0.1), (0.1, 0.0)):
+        for part, start, optimizer, rate in zip(
+            parts, fresh, (agent.optimizer, own), rates, strict=True
+        ):
+            put(part, start)
+            optimizer.learning_rate.assign(rate)
+        agent.counters.assign([0, 0, 0])
+        agent.update(record())
+        ends.append([numbers(part) for part in parts])
+    both, critic_only, policy_only = ends
+    assert same(both[0], policy_only[0]) and same(both[1], critic_only[1])
+    assert same(critic_only[0], fresh[0]) and same(policy_only[1], fresh[1])
+    assert not same(both[0], fresh[0]) and not same(both[1], fresh[1])
+
+
+def test_parts_of_a_shared_trunk_have_its_gradient_as_their_mean():
+    """Policy, entropy and value loss: Σ n/N gᵢ = g; and the steps are a loop of them."""
+    agent = tfr.Reinforce(
+        definitions.shared_network(),
+        heads.Categorical(2, dtype="float64"),
+        baselines.Value(loss_weight=0.7),
+        gamma=GAMMA,
+        entropy_coef=0.2,
+        minibatch_size=6,
+        passes=2,
+    )
+    agent.compile(optimizer=keras.optimizers.SGD(1 / 16))
+    agent.build((None, OBSERVED))
+    rule, episodes = agent._estimator, agent._checked(definitions.record())
+    batch = rule.batch(episodes)
+    whole, orders = rule.policy_gradients(batch)[0], drawn(2)
+    acted, total = rule.log_probs(batch), [0.0] * len(whole)
+    fresh = numbers(agent.policy_variables)
+    for part in parts_of(orders[0], 6):
+        found, _ = rule.policy_gradients(batch, part, acted)
+        total = [s + len(part) / N * x for s, x in zip(total, found, strict=True)]
+    close(total, whole)
+    for part in [p for o in orders for p in parts_of(o, 6)]:
+        found, _ = rule.policy_gradients(batch, part, acted)
+        moved = [v - x / 16 for v, x in zip(agent.policy_variables, found, strict=True)]
+        put(agent.policy_variables, moved)
+    expected = numbers(agent.policy_variables)
+    put(agent.policy_variables, fresh)
+    agent.update(episodes)
+    close(numbers(agent.policy_variables), expected)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "setting, value, said",
+    [
+        ("minibatch_size", 0, "whole number of at least 1"),
+        ("minibatch_size", 2.0, "whole number of at least 1"),
+        ("minibatch_size", True, "whole number of at least 1"),
+        ("passes", 0, "whole number of at least 1"),
+        ("passes", None, "whole number of at least 1"),
+        ("ratio_bound", 0.99, r"finite number in \[1, inf\]"),
+        ("ratio_bound", np.inf, r"finite number in \[1, inf\]"),
+        ("ratio_bound", np.nan, r"finite number in \[1, inf\]"),
+        ("truncation", "cut", "one of .'bootstrap', 'terminal', 'drop'."),
+        ("truncation", None, "one of .'bootstrap', 'terminal', 'drop'."),
+        ("scale_advantages", "std", "one of .None, 'batch', 'running'."),
+        ("entropy_coef", "linear", r"finite number in \[0, inf\]"),
+    ],
+)
+def test_what_an_option_cannot_be_is_refused(setting, value, said):
+    with pytest.raises(ValueError, match=f"`{setting}` must be.* {said}.*Received: "):
+        tfr.Reinforce(dense(A), **{setting: value})
+
+
+@pytest.mark.parametrize("seed, error", [(-1, ValueError), (1.0, TypeError)])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_seed_that_is_none_is_refused_whether_it_is_needed_or_not(passes, seed, error):
+    agent = made(passes=passes)
+    with pytest.raises(error, match="`seed` must"):
+        agent.update(record(), seed)
+
+
+def test_a_critic_that_shares_the_trunk_has_no_minibatches_of_its_own():
+    with pytest.raises(ValueError, match="minibatch_size=4"):
+        baselines.Value(minibatch_size=4)
+    with pytest.raises(ValueError, match="`minibatch_size` must be a whole number"):
+        baselines.Value(dense(1), minibatch_size=0)
