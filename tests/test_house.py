@@ -68,7 +68,7 @@ def arrows(path):
 
 
 INSIDE = [path for path in MODULES if path.stem not in ("__init__", "__main__")] + [
-    PACKAGE / room / "__init__.py" for room in ("heads", "presets")
+    PACKAGE / room / "__init__.py" for room in ("callbacks", "heads", "presets")
 ]
 
 

@@ -181,7 +181,7 @@ class Reinforce(keras.Model):
         self._mask_source = None if action_mask is None else masks.Source(action_mask)
         self.observation_space = self.action_space = None
         self.rates, self.defaults = [], {}  # what `for_env` leaves for `fit`
-        self._traced = None
+        self._traced = self._looks = None
         self._check_lambda()
 
     def _make_statistics(self):
@@ -290,6 +290,41 @@ class Reinforce(keras.Model):
         checked = self._checked(episodes)
         gradients, baseline_gradients, _, logs = self._estimator.gradients(checked)
         return gradients, baseline_gradients, logs
+
+    def episode_gradients(self, episodes, baseline=True):
+        """The policy gradient from each episode by itself. Nothing is changed.
+
+        Their mean is that of `gradients`, their scatter is its noise: returns, baseline
+        and scales are those of the whole batch, and what does not depend on episodes,
+        as a regulariser, is in each.
+
+        Args:
+            episodes: `Episodes`.
+            baseline: Bool. False leaves the baseline out, and all else as it is.
+
+        Returns:
+            A list with a tensor `[E, …]` for each of `policy_variables`, one row for
+            each episode that is learned from.
+        """
+        tensors = self._tensors(episodes)
+        return self._looking()[1](tensors, tf.constant(bool(baseline)))
+
+    def inspect(self, episodes):
+        """What an update from these episodes would know of each step.
+
+        Args:
+            episodes: `Episodes`.
+
+        Returns:
+            `estimator.Inspection` of NumPy arrays, one row for each step learned from.
+        """
+        tensors = self._tensors(episodes)
+        found = self._looking()[0](tensors)
+        return keras.tree.map_structure(lambda tensor: tensor.numpy(), found)
+
+    def _tensors(self, episodes):
+        self._build_for(episodes)
+        return keras.tree.map_structure(tf.constant, self._checked(episodes))
 
     def update(self, episodes, seed=0):
         """Makes one update from a record, collected here or by you.
@@ -409,16 +444,6 @@ class Reinforce(keras.Model):
         self._require_optimizer()
         options = self._options(env_kwargs, max_episode_steps)
 
-        def epoch():
-            began = time.perf_counter()
-            update, first, _ = self._counted()
-            played = self._collect(fleet, update, seed, episodes, batch_steps)
-            logs = self.update(played.episodes, seed)
-            logs.update(evaluation.successes(played.success))
-            taken = int(played.episodes.lengths.sum())
-            logs["steps_per_second"] = taken / (time.perf_counter() - began)
-            return logs, evaluation.rows(played.episodes, first, update)
-
         def validate():
             address = "validation", self.updates, seed
             return self._play(
@@ -437,7 +462,7 @@ class Reinforce(keras.Model):
             self._build_optimizer()
             return training.run(
                 self,
-                epoch,
+                lambda tell: self._epoch(fleet, seed, episodes, batch_steps, tell),
                 validate if validation_env is not None else None,
                 listening,
                 epochs=epochs,
@@ -446,6 +471,20 @@ class Reinforce(keras.Model):
                 freq=validation_freq,
                 verbose=verbose,
             )
+
+    def _epoch(self, fleet, seed, episodes, steps, tell):
+        """Collects, tells what, and learns: logs of the update and of its episodes."""
+        began = time.perf_counter()
+        update, first, _ = self._counted()
+        played = self._collect(fleet, update, seed, episodes, steps)
+        seconds = time.perf_counter() - began
+        tell(played.episodes, {"update": update, **_told(fleet, played)})
+        began = time.perf_counter()
+        logs = self.update(played.episodes, seed)
+        logs.update(evaluation.successes(played.success))
+        seconds += time.perf_counter() - began
+        logs["steps_per_second"] = int(played.episodes.lengths.sum()) / seconds
+        return logs, evaluation.rows(played.episodes, first, update)
 
     # Playing
 
@@ -842,6 +881,30 @@ class Reinforce(keras.Model):
         self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
         return episodes
 
+    def _looking(self):
+        """`inspect` and `episode_gradients` as graphs, traced when they are called."""
+        key = tuple(map(id, self.policy_variables))
+        if self._looks is None or self._looks[0] != key:
+            rule, deciding = self._estimator, self._player.decision
+            record = records.signature(
+                deciding.structure, deciding.raw, deciding.mask_size
+            )
+            given = [record], [record, tf.TensorSpec((), tf.bool)]
+            self._looks = (
+                key,
+                *(
+                    tf.function(
+                        functools.partial(look),
+                        input_signature=signature,
+                        autograph=False,
+                    )
+                    for look, signature in zip(
+                        (rule.inspect, rule.episode_gradients), given
+                    )
+                ),
+            )
+        return self._looks[1:]
+
     def _update_function(self):
         """The update and its graph; made anew only for another optimizer or weights."""
         key = (self.optimizer, *map(id, self.policy_variables))
@@ -902,3 +965,9 @@ def _coefficient(entropy_coef):
     if isinstance(entropy_coef, keras.optimizers.schedules.LearningRateSchedule):
         return entropy_coef
     return arguments.within("entropy_coef", entropy_coef, 0, np.inf)
+
+
+def _told(fleet, played):
+    """What callbacks hear of a collection beside its episodes."""
+    seconds = {f"{name}_seconds": x for name, x in played.seconds.items()}
+    return {**seconds, "vector_env": isinstance(fleet, fleets.Vector)}

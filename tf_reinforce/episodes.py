@@ -102,6 +102,24 @@ def trim(episodes):
     )
 
 
+def column(episodes, number):
+    """One episode of a record, as a record."""
+
+    def only(columns):
+        return keras.tree.map_structure(
+            lambda array: array[:, number : number + 1], columns
+        )
+
+    return Episodes(
+        only(episodes.observations),
+        only(episodes.actions),
+        only(episodes.rewards),
+        episodes.lengths[number : number + 1],
+        episodes.terminated[number : number + 1],
+        None if episodes.masks is None else only(episodes.masks),
+    )
+
+
 def signature(structure, raw, mask_size):
     """The record as `tf.TensorSpec`s for any number of steps and episodes."""
     spec = tf.TensorSpec

@@ -33,6 +33,7 @@ class Batch(NamedTuple):
     steps: records.Steps  # N of them: padding ends here
     targets: tf.Tensor  # [N] float, the returns
     advantages: tf.Tensor  # [N] float
+    credited: tf.Tensor  # [N] float, what these would be without a baseline
     divisor: tf.Tensor  # scalar float: sums over steps are divided by it
     count: tf.Tensor  # scalar int, how many episodes; 1 if there is none to learn from
     sized: dict[str, tf.Tensor]  # [N] float each, what `Estimator.scales` learn from
@@ -44,8 +45,43 @@ class Batch(NamedTuple):
             steps=self.steps._replace(addresses=tf.gather(self.steps.addresses, indices)),
             targets=tf.gather(self.targets, indices),
             advantages=tf.gather(self.advantages, indices),
+            credited=tf.gather(self.credited, indices),
             divisor=self.divisor * tf.cast(share, self.divisor.dtype),
         )
+
+    def episode(self, column):
+        """One episode's own share: its sums have their mean over `count` in the batch's.
+
+        Args:
+            column: Scalar int, the column of an episode that is learned from.
+        """
+        mine = tf.where(self.steps.addresses[:, 1] == tf.cast(column, tf.int32))[:, 0]
+        episodes = records.column(self.episodes, column)
+        return self._replace(
+            episodes=episodes,
+            steps=valid_steps(episodes),
+            targets=tf.gather(self.targets, mine),
+            advantages=tf.gather(self.advantages, mine),
+            credited=tf.gather(self.credited, mine),
+            divisor=self.divisor / tf.cast(self.count, self.divisor.dtype),
+            sized={},
+        )
+
+
+class Inspection(NamedTuple):
+    """What an update knows of each of its `N` steps, before it is made."""
+
+    episodes: tf.Tensor  # [N] int32, the column in the record
+    times: tf.Tensor  # [N] int32, steps since the episode began
+    returns: tf.Tensor  # [N] float, the returns to go
+    values: tf.Tensor  # [N] float, what a value baseline expects; NaN without one
+    advantages: tf.Tensor  # [N] float, by which the step is weighted
+    credited: tf.Tensor  # [N] float, by which it would be without a baseline
+    log_probs: tf.Tensor  # [N] float, of the action, under the policy as it is
+    entropies: tf.Tensor  # [N] float, in nats
+    most_entropies: tf.Tensor  # [N] float, of a uniform choice; NaN for real actions
+    spreads: tf.Tensor  # [N, R] float, see `heads.Head.spread`
+    at_bounds: tf.Tensor  # [N, R] bool, see `heads.Head.at_bounds`
 
 
 class Estimator:
@@ -174,6 +210,58 @@ class Estimator:
             ),
         }
 
+    def episode_gradients(self, episodes, baseline=True):
+        """The gradient from each episode by itself; their mean is the batch's.
+
+        Args:
+            episodes: `Episodes`, checked.
+            baseline: Bool. False leaves the baseline out, and all else as it is.
+
+        Returns:
+            A list with `[E, …]` for each of `variables`: ∂Lₑ/∂w for each episode that is
+            learned from. Returns, baseline and scales are those of the whole batch.
+        """
+        batch = self.batch(episodes)
+        weights = tf.where(baseline, batch.advantages, batch.credited)
+        batch = batch._replace(advantages=weights)
+        learned = tf.where(batch.episodes.lengths > 0)[:, 0]
+        return tf.map_fn(
+            lambda column: self.policy_gradients(batch.episode(column))[0],
+            learned,
+            fn_output_signature=[tf.TensorSpec(v.shape, v.dtype) for v in self.variables],
+            parallel_iterations=1,  # one after the other: less memory
+        )
+
+    def inspect(self, episodes):
+        """What an update from these episodes would know of each step: `Inspection`."""
+        batch = self.batch(episodes)
+        observations = before_actions(batch.episodes)
+        outputs, _ = self.at(batch.steps, observations)
+        masks, taken = batch.episodes.masks, batch.steps.pick(batch.episodes.actions)
+        masked = self.masked(outputs, batch.steps, masks)
+        actions = self.head.distribution(masked)
+        most = values = tf.fill(tf.shape(batch.targets), np.nan)
+        raw = keras.tree.flatten(self.head.raw(outputs.dtype))
+        if all(leaf.dtype.is_integer for leaf in raw):
+            even = self.masked(tf.zeros_like(outputs), batch.steps, masks)
+            most = self.head.distribution(even).entropy()
+        if self.baseline.values_states:
+            values = self._values(batch.episodes, batch.targets.dtype)[:-1]
+            values = batch.steps.pick(values)
+        return Inspection(
+            batch.steps.addresses[:, 1],
+            batch.steps.addresses[:, 0],
+            batch.targets,
+            values,
+            batch.advantages,
+            batch.credited,
+            actions.log_prob(taken),
+            actions.entropy(),
+            most,
+            self.head.spread(masked),
+            self.head.at_bounds(taken),
+        )
+
     def log_probs(self, batch):
         """`[N]`: of the actions in a batch, under the policy as it is."""
         outputs, _ = self.at(batch.steps, before_actions(batch.episodes))
@@ -225,19 +313,42 @@ class Estimator:
             lengths = tf.where(episodes.terminated, episodes.lengths, 0)
             episodes = episodes._replace(lengths=lengths)
         steps = valid_steps(episodes)
-        targets, advantages, sized = self.targets(episodes)
-        targets, advantages, sized = steps.pick((targets, advantages, sized))
+        targets, advantages, credited, sized = steps.pick(self.targets(episodes))
         count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)
         count, length = tf.maximum(count, 1), tf.maximum(tf.size(targets), 1)
         divisor = count if self.settings["mean_over"] == "episodes" else length
         divisor = tf.cast(divisor, targets.dtype)
-        return Batch(episodes, steps, targets, advantages, divisor, count, sized)
+        return Batch(
+            episodes, steps, targets, advantages, credited, divisor, count, sized
+        )
 
     def targets(self, episodes):
-        """Returns and advantages, `[T, B]` each, in the type of the rewards.
+        """Returns, advantages, and what these would be without a baseline.
 
-        And in a dict what they were divided by: samples for `scales`.
+        `[T, B]` each, in the type of the rewards. And in a dict what they were divided
+        by: samples for `scales`.
         """
+        valid, targets, credited, baselines, sized = self._credit(episodes)
+        advantages = credited - self._alike(baselines, credited)
+        if self.settings["scale_advantages"] == "batch":
+            steps = tf.reduce_sum(tf.cast(valid, credited.dtype))
+            # Equal returns differ in their last bits only: noise that must stay small.
+            noise = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(credited))
+            size = tf.norm(advantages) / tf.sqrt(steps) + noise
+            advantages, credited = advantages / size, credited / size
+        if "advantages" in self.scales:
+            sized["advantages"] = advantages
+            scale, samples = self.scales["advantages"], advantages[valid]
+            advantages, credited = scale(advantages, samples), scale(credited, samples)
+        if self.settings["discount_states"] and self.settings["returns"] == "to_go":
+            gamma = tf.constant(self.settings["gamma"], credited.dtype)
+            rows = tf.cast(tf.shape(credited)[0], credited.dtype)
+            powers = gamma ** tf.range(rows)[:, None]
+            advantages, credited = advantages * powers, credited * powers
+        return targets, advantages, credited, sized
+
+    def _credit(self, episodes):
+        """What happened, the returns, what an action answers for, and the baseline."""
         rows = tf.shape(episodes.rewards)[0]
         valid = records.valid(episodes.lengths, rows)
         rewards = tf.where(valid, episodes.rewards, 0.0)
@@ -262,19 +373,7 @@ class Estimator:
         if self.settings["returns"] == "whole":
             credited = tf.where(valid, targets[:1], 0.0)
         baselines = self.baseline.estimate(credited, valid, values[:-1])
-        advantages = credited - self._alike(baselines, credited)
-        if self.settings["scale_advantages"] == "batch":
-            steps = tf.reduce_sum(tf.cast(valid, rewards.dtype))
-            # Equal returns differ in their last bits only: noise that must stay small.
-            noise = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(credited))
-            advantages /= tf.norm(advantages) / tf.sqrt(steps) + noise
-        if "advantages" in self.scales:
-            sized["advantages"] = advantages
-            advantages = self.scales["advantages"](advantages, advantages[valid])
-        if self.settings["discount_states"] and self.settings["returns"] == "to_go":
-            gamma = tf.constant(self.settings["gamma"], rewards.dtype)
-            advantages *= gamma ** tf.range(tf.cast(rows, rewards.dtype))[:, None]
-        return targets, advantages, sized
+        return valid, targets, credited, baselines, sized
 
     def _alike(self, baselines, credited):
         """What the baseline estimated, if it is one number for each return."""

@@ -58,7 +58,12 @@ def check_validation(episodes, freq):
 
 
 class CallbackList(keras.callbacks.CallbackList):
-    """Keras' list, which also tells those who listen of every episode."""
+    """Keras' list, which also tells those who listen of the episodes."""
+
+    def on_episodes_collected(self, episodes, logs):
+        for callback in self.callbacks:
+            if hasattr(callback, "on_episodes_collected"):
+                callback.on_episodes_collected(episodes, logs)
 
     def on_episode_end(self, episode, logs):
         for callback in self.callbacks:
@@ -73,8 +78,9 @@ def run(
 
     Args:
         agent: `keras.Model` the callbacks work on.
-        epoch: Function without arguments that makes one update; returns its logs and
-            a list of `(episode, logs)`.
+        epoch: Function that makes one update; returns its logs and a list of
+            `(episode, logs)`. Its argument is a function to be called with the
+            `Episodes` and logs before the update is made.
         validate: Function without arguments that returns logs, or `None`.
         callbacks: List of Keras callbacks.
         epochs: Int, the number of the last epoch, or `None`.
@@ -108,7 +114,7 @@ def run(
     while not agent.stop_training and goes_on():
         callbacks.on_epoch_begin(current)
         callbacks.on_train_batch_begin(0)
-        logs, episodes = epoch()
+        logs, episodes = epoch(callbacks.on_episodes_collected)
         for number, episode in episodes:
             taken += episode["episode_length"]
             callbacks.on_episode_end(number, episode)

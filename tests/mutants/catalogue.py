@@ -93,7 +93,7 @@ GRADIENT = [
         "B10 each episode divided by its own length",
         "estimator.py",
         "return targets, advantages",
-        "return targets, advantages / tf.cast(episodes.lengths, rewards.dtype)",
+        "return targets, advantages / tf.cast(episodes.lengths, credited.dtype)",
         SOFTMAX,
     ),
     Mutant(
@@ -176,17 +176,17 @@ GRADIENT = [
         "z_score_per_episode",
         "B9 advantages scaled inside each episode",
         "estimator.py",
-        "advantages /= tf.norm(advantages) / tf.sqrt(steps) + noise",
-        "steps = tf.cast(episodes.lengths, rewards.dtype)\n"
-        "            advantages /= tf.norm(advantages, axis=0) / tf.sqrt(steps) + noise",
+        "size = tf.norm(advantages) / tf.sqrt(steps) + noise",
+        "steps = tf.cast(episodes.lengths, credited.dtype)\n"
+        "            size = tf.norm(advantages, axis=0) / tf.sqrt(steps) + noise",
         SOFTMAX,
     ),
     Mutant(
         "no_floor_under_the_scale",
         "B40 no floor under a deviation of zero",
         "estimator.py",
-        "advantages /= tf.norm(advantages) / tf.sqrt(steps) + noise",
-        "advantages /= tf.norm(advantages) / tf.sqrt(steps)",
+        "size = tf.norm(advantages) / tf.sqrt(steps) + noise",
+        "size = tf.norm(advantages) / tf.sqrt(steps)",
         "test_estimator.py::test_no_reward_teaches_nothing[None-batch]",
     ),
     Mutant(
@@ -1526,6 +1526,65 @@ RECURRENCE = [
     ),
 ]
 
+DIAGNOSTICS = [
+    Mutant(
+        "noise_taken_for_signal",
+        "own: the squared length of a mean, with its own noise in it, taken for signal",
+        "callbacks/figures.py",
+        "return square - noise, noise",
+        "return square, noise",
+        "test_diagnostics.py::test_a_planted_signal_comes_out",
+    ),
+    Mutant(
+        "noise_of_one_episode",
+        "own: the noise of one episode's gradient in place of that of their mean",
+        "callbacks/figures.py",
+        "ddof=1))) / units",
+        "ddof=1)))",
+        "test_diagnostics.py::test_signal_and_noise_are_their_definition",
+    ),
+    Mutant(
+        "siblings_as_strangers",
+        "own: episodes that began alike counted as independent",
+        "callbacks/figures.py",
+        "units = len(gradients[0]) // group\n    if",
+        "units, group = len(gradients[0]), 1\n    if",
+        "test_diagnostics.py::test_siblings_count_as_one",
+    ),
+    Mutant(
+        "share_of_an_episode",
+        "own: an episode's gradient divided by the number of episodes once more",
+        "estimator.py",
+        "divisor=self.divisor / tf.cast(self.count, self.divisor.dtype)",
+        "divisor=self.divisor",
+        "test_diagnostics.py::test_the_mean_over_the_episodes_is_the_gradient[{}]",
+    ),
+    Mutant(
+        "units_mixed",
+        "own: advantages in one unit compared with returns in another",
+        "estimator.py",
+        "advantages, credited = advantages / size, credited / size",
+        "advantages = advantages / size",
+        "test_diagnostics.py::test_scales_are_the_same_with_and_without_the_baseline",
+    ),
+    Mutant(
+        "passes_blamed_on_the_rate",
+        "own: the change by many gradient steps taken for that by one",
+        "callbacks/findings.py",
+        'each = now["kl"] / now["gradient_steps"] ** 2',
+        'each = now["kl"]',
+        "test_diagnostics.py::test_too_many_passes",
+    ),
+    Mutant(
+        "stepping_counted_twice",
+        "own: the time in environments counted as time for acting too",
+        "collect/host.py",
+        "time.perf_counter() - began - collection.stepping",
+        "time.perf_counter() - began",
+        "test_diagnostics.py::test_the_time_is_divided_among_three",
+    ),
+]
+
 A_LOOP = "test_minibatches.py::test_an_update_is_its_definition[softmax-episodes]"
 ALL_BACK = (
     "test_minibatches.py::test_a_step_that_is_not_finite_takes_all_of_the_update_back"
@@ -1707,6 +1766,7 @@ MUTANTS = [
     *OBSERVATIONS,
     *RECURRENCE,
     *STEPS_OF_AN_UPDATE,
+    *DIAGNOSTICS,
 ]
 
 

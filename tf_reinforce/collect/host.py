@@ -5,6 +5,7 @@ would prefer short ones.
 """
 
 import math
+import time
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -34,6 +35,7 @@ class Collected(NamedTuple):
 
     episodes: records.Episodes
     success: np.ndarray  # [B] float: 1, 0, or NaN where the environment does not say
+    seconds: dict[str, float]  # `"stepping"` environments; `"acting"`: all the rest
 
 
 class _Run:
@@ -223,6 +225,7 @@ def collect(
         EnvironmentFault: at the first wrong answer; nothing is returned.
         FloatingPointError: when the policy's outputs are not finite.
     """
+    began = time.perf_counter()
     collection = _Collection(
         fleet,
         decision,
@@ -235,7 +238,10 @@ def collect(
     except fleets.Fault as fault:
         where = collection.where(fault.slot)
         raise EnvironmentFault(f"{where}: {fault}.") from fault.__cause__
-    return _record(used, collection.tape, decision)
+    episodes, success = _record(used, collection.tape, decision)
+    seconds = {"stepping": collection.stepping}
+    seconds["acting"] = time.perf_counter() - began - collection.stepping
+    return Collected(episodes, success, seconds)
 
 
 class _Collection:
@@ -257,11 +263,13 @@ class _Collection:
         self.idle = list(range(fleet.size))
         self.row = 0
         self.deadline = 0  # no episode is overdue before this row
+        self.stepping = 0.0  # seconds in the environments, their resets included
 
     def run(self, act):
         """Steps all slots in turn until the queue has enough; returns its runs."""
         fleet, tape, noise, live = self.fleet, self.tape, self.noise, self.live
         memory, row = self.memory.arrays, 0
+        clock, stepping = time.perf_counter, 0.0
         as_actions = _sender(fleet.action_space)
         observations = tape.rows(0)
         fleet.reset(self.seeds.environment(0), observations)
@@ -284,13 +292,17 @@ class _Collection:
             row += 1
             observations = tape.rows(row)
             cut = self._overdue(row) if row >= self.deadline else ()
-            endings = fleet.step(as_actions(sent), observations, rewards, live, cut)
+            actions = as_actions(sent)
+            began = clock()
+            endings = fleet.step(actions, observations, rewards, live, cut)
+            stepping += clock() - began
             self.row = row
             if endings or self.idle:
                 for ending in endings:
                     self._end_episode(ending, observations)
                 self._begin_episodes(observations)
                 if endings and (used := self.queue.enough()):
+                    self.stepping += stepping
                     return used
 
     def _refuse_dead_ends(self, masks):
@@ -318,7 +330,9 @@ class _Collection:
             run.generators = [self.seeds.action(run.number, i) for i in self.parts]
             self.memory.begin(slot)
             self.idle.remove(slot)
+            began = time.perf_counter()
             self.fleet.begin(slot, self.seeds.environment(run.number), observations)
+            self.stepping += time.perf_counter() - began
             self.noise.begin(run, self.row)
         # Runs stand in the order of their start: the first is the oldest.
         oldest = next(iter(self.live.values()), None)
@@ -378,7 +392,7 @@ def _check_finite(name, values, run):
 
 
 def _record(runs, tape, decision):
-    """The runs as columns, in the order of their start."""
+    """The runs as columns, in the order of their start; and which were a success."""
     lengths = np.array([run.length for run in runs], "int32")
     rows, count = lengths.max(), len(runs)
 
@@ -402,14 +416,12 @@ def _record(runs, tape, decision):
     *actions, rewards = columns_of_others
     terminated = np.array([run.ending.terminated for run in runs])
     success = [run.ending.success for run in runs]
-    return Collected(
-        records.Episodes(
-            keras.tree.pack_sequence_as(decision.structure, observations),
-            keras.tree.pack_sequence_as(decision.raw, actions),
-            rewards,
-            lengths,
-            terminated,
-            masks,
-        ),
-        np.array([np.nan if s is None else float(s) for s in success]),
+    episodes = records.Episodes(
+        keras.tree.pack_sequence_as(decision.structure, observations),
+        keras.tree.pack_sequence_as(decision.raw, actions),
+        rewards,
+        lengths,
+        terminated,
+        masks,
     )
+    return episodes, np.array([np.nan if s is None else float(s) for s in success])

@@ -117,6 +117,33 @@ class Head(keras.layers.Layer, abc.ABC):
     def to_environment(self, actions):
         """Raw actions `[N, …]` in the environment's own units, inside its bounds."""
 
+    def spread(self, outputs):
+        """How far each real number of an action scatters, in half widths of its bounds.
+
+        Args:
+            outputs: `[N, P]` float tensor.
+
+        Returns:
+            `[N, R]` float, a standard deviation each; R is zero where no number is real.
+            Without bounds the unit is the deviation before training. Zero: always the
+            same action.
+        """
+        return outputs[:, :0]
+
+    def at_bounds(self, actions):
+        """Which real numbers of an action the environment receives at a bound.
+
+        Nearer to it than a thousandth of the width counts: squashed numbers come near.
+
+        Args:
+            actions: Raw actions, `[N, …]`.
+
+        Returns:
+            `[N, R]` bool; R is zero where no number has bounds to stand at.
+        """
+        first = keras.tree.flatten(actions)[0]
+        return tf.zeros([tf.shape(first)[0], 0], tf.bool)
+
     def units(self):
         """Where the outputs of a policy best begin, and how far one unit of them reaches.
 

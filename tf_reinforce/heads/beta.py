@@ -72,6 +72,11 @@ class Beta(box.Box):
         alpha, beta = self._excess(outputs)
         return {"concentration1": 1.0 + alpha, "concentration0": 1.0 + beta}
 
+    def spread(self, outputs):
+        alpha, beta = self.parameters(outputs).values()
+        total = alpha + beta
+        return 2.0 * tf.sqrt(alpha * beta / (total + 1.0)) / total
+
     def to_environment(self, actions):
         return super().to_environment(self.between(actions, 1.0 - actions))
 

@@ -85,6 +85,15 @@ class Box(base.Head):
         inside = self.inside(tf.round(actions) if self.whole else actions)
         return tf.reshape(inside, [-1, *self.shape])
 
+    def at_bounds(self, actions):
+        if self.whole:  # an end is a number as any other
+            return super().at_bounds(actions)
+        sent = tf.reshape(self.to_environment(actions), [-1, self.size])
+        low, high = self.bounds(sent)
+        near = 1e-3 * (high / 2 - low / 2)  # infinite, and nothing near, without bounds
+        near = tf.where(near < sent.dtype.max, 2 * near, 0.0)
+        return (sent <= low + near) | (sent >= high - near)
+
     def fits(self, space):
         same = isinstance(space, gym.spaces.Box) and space.shape == tuple(self.shape)
         if not same or (space.dtype.kind != "f" and not self.whole):

@@ -87,6 +87,14 @@ class Composite(base.Head):
         parts = zip(self.leaves, self._split(outputs), strict=True)
         return self._pack([leaf.mode(part) for leaf, part in parts])
 
+    def spread(self, outputs):
+        parts = zip(self.leaves, self._split(outputs), strict=True)
+        return tf.concat([leaf.spread(part) for leaf, part in parts], axis=-1)
+
+    def at_bounds(self, actions):
+        parts = zip(self.leaves, self._flat(actions), strict=True)
+        return tf.concat([leaf.at_bounds(part) for leaf, part in parts], axis=-1)
+
     def units(self):
         offsets, scales = zip(*(leaf.units() for leaf in self.leaves), strict=True)
         return np.concatenate(offsets), np.concatenate(scales)

@@ -62,6 +62,12 @@ class Normal(box.Box):
             ),
         )
 
+    def spread(self, outputs):
+        widths = np.subtract(self.high, self.low, dtype="float64")
+        _, scales = self.units()
+        units = np.where(widths < spaces.WIDE, scales[: self.size], self.initial_scale)
+        return self.parameters(outputs)["scale"] / base.constant(units, outputs)
+
     def units(self):
         """The middle of the bounds and half their width; 0 and 1 where there are none."""
         offsets, scales = super().units()

@@ -1,4 +1,4 @@
-"""Callbacks that know episodes, beside Keras' own."""
+"""What happened, one call per episode; and what follows from it at once."""
 
 import csv
 import math
@@ -12,10 +12,11 @@ COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated"
 
 
 class EpisodeCallback(keras.callbacks.Callback):
-    """A Keras callback that also hears of every episode.
+    """A Keras callback that also hears of the episodes.
 
-    `on_episode_end` is called once for each episode of an update, in the order in
-    which they started, before `on_train_batch_end`.
+    `on_episodes_collected` is called once for each update, before it is made;
+    `on_episode_end` then once for each of its episodes, in the order in which they
+    started, before `on_train_batch_end`.
 
     Example:
 
@@ -24,6 +25,16 @@ class EpisodeCallback(keras.callbacks.Callback):
     ...     def on_episode_end(self, episode, logs=None):
     ...         self.longest = max(self.longest, logs["episode_length"])
     """
+
+    def on_episodes_collected(self, episodes, logs=None):
+        """Called with what an update is about to learn from.
+
+        Args:
+            episodes: `Episodes` of NumPy arrays.
+            logs: Dict with `update` (int, from 0), `stepping_seconds` (float, in
+                environments), `acting_seconds` (float, for the rest of collecting) and
+                `vector_env` (bool, whether the environment is a `VectorEnv`).
+        """
 
     def on_episode_end(self, episode, logs=None):
         """Called with the number of the episode, from 0 over the agent's life.

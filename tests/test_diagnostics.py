@@ -1,0 +1,631 @@
+"""Figures against loops and closed forms; and what is said when something is wrong."""
+
+import io
+import itertools
+import pathlib
+import re
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import test_estimator as given
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import baselines, estimator, heads
+from tf_reinforce.callbacks import figures, findings
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def rule(baseline=None, head=None, policy=None, **settings):
+    return estimator.Estimator(
+        policy or given.network(),
+        head or heads.Categorical(given.A),
+        baselines.get(baseline),
+        None,
+        {**given.DEFAULTS, **settings},
+    )
+
+
+def flat(gradients):
+    return np.concatenate([np.ravel(gradient) for gradient in gradients])
+
+
+def rows(gradients):
+    """`[E, P]` from a list of `[E, …]`."""
+    return np.concatenate([np.reshape(g, (len(g), -1)) for g in gradients], axis=1)
+
+
+def columns(episodes, chosen):
+    return tfr.Episodes(
+        episodes.observations[:, chosen],
+        episodes.actions[:, chosen],
+        episodes.rewards[:, chosen],
+        episodes.lengths[chosen],
+        episodes.terminated[chosen],
+    )
+
+
+# The gradient of each episode
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"baseline": "leave_one_out"},
+        {"baseline": "leave_one_out", "scale_advantages": "batch"},
+        {"baseline": "mean", "discount_states": True, "entropy_coef": 0.1},
+        {"returns": "whole", "mean_over": "steps"},
+        {"baseline": "leave_one_out", "truncation": "drop"},
+        {"head": given.gaussian()},
+    ],
+    ids=str,
+)
+def test_the_mean_over_the_episodes_is_the_gradient(settings):
+    settings = dict(settings)
+    record = given.record(type(settings.get("head", heads.Categorical(2))))
+    ours = rule(settings.pop("baseline", None), settings.pop("head", None), **settings)
+    found = rows(ours.episode_gradients(record))
+    dropped = settings.get("truncation") == "drop"
+    assert len(found) == (sum(given.TERMINATED) if dropped else given.B)
+    whole = flat(ours.gradients(record)[0])
+    np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_it_is_with_the_values_of_a_shared_trunk_and_a_penalty_too():
+    policy = given.shared_network()
+    policy.layers[1].kernel_regularizer = keras.regularizers.L2(0.1)
+    ours = rule(baselines.Value(), policy=policy, gae_lambda=0.7)
+    found = rows(ours.episode_gradients(given.record()))
+    whole = flat(ours.gradients(given.record())[0])
+    np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_it_is_of_a_policy_that_remembers():
+    policy = keras.Sequential(
+        [
+            keras.Input((None, given.OBSERVED)),
+            keras.layers.SimpleRNN(4, return_sequences=True),
+            keras.layers.Dense(given.A),
+        ]
+    )
+    agent = tfr.Reinforce(policy, heads.Categorical(given.A), gamma=0.9)
+    record = given.record(dtype="float32")
+    whole = flat(agent.gradients(record)[0])
+    found = rows(agent.episode_gradients(record))
+    np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_baseline_each_is_the_gradient_of_its_episode_alone():
+    ours = rule()
+    found = rows(ours.episode_gradients(given.record()))
+    for e in range(given.B):
+        alone = flat(ours.gradients(columns(given.record(), [e]))[0])
+        np.testing.assert_allclose(found[e], alone, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("baseline", ["leave_one_out", "mean"])
+@pytest.mark.parametrize("settings", [{}, {"discount_states": True}], ids=str)
+def test_the_baseline_can_be_left_out_and_nothing_else(baseline, settings):
+    found = rule(baseline, **settings).episode_gradients(given.record(), baseline=False)
+    plain = rule(None, **settings).episode_gradients(given.record())
+    np.testing.assert_allclose(rows(found), rows(plain), rtol=1e-12, atol=1e-12)
+
+
+def test_scales_are_the_same_with_and_without_the_baseline():
+    """Else a smaller unit would pass for less noise."""
+    record = given.record()
+    scaled = rule("leave_one_out", scale_advantages="batch")
+    plain = rule("leave_one_out")
+    size = flat(scaled.gradients(record)[0])[0] / flat(plain.gradients(record)[0])[0]
+    found = rows(scaled.episode_gradients(record, baseline=False))
+    wanted = rows(plain.episode_gradients(record, baseline=False)) * size
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_the_agent_traces_both_once_and_changes_nothing():
+    agent = tfr.Reinforce(given.network("float32"), heads.Categorical(given.A))
+    agent.compile(keras.optimizers.Adam())
+    agent.build((None, given.OBSERVED))
+    before = [v.numpy() for v in agent.variables]
+    for chosen in ([0, 1, 2], [3, 4], [0, 1, 2, 3, 4]):
+        record = columns(given.record(dtype="float32"), chosen)
+        agent.episode_gradients(record)
+        agent.episode_gradients(record, baseline=False)
+        agent.inspect(record)
+    assert [f.experimental_get_tracing_count() for f in agent._looking()] == [1, 1]
+    for variable, value in zip(agent.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+# Signal and noise
+
+
+def test_signal_and_noise_are_their_definition():
+    rng = np.random.default_rng(0)
+    gradients = [rng.normal(size=(6, 2, 3)), rng.normal(1.0, size=(6, 4))]
+    g = rows(gradients)
+    mean = sum(g) / 6
+    trace = sum(sum((row - mean) ** 2) for row in g) / 5
+    signal, noise = figures.signal_and_noise(gradients)
+    np.testing.assert_allclose(noise, trace / 6)
+    np.testing.assert_allclose(signal, sum(mean**2) - trace / 6)
+    pairs = [g[i] @ g[j] for i in range(6) for j in range(6) if i != j]
+    np.testing.assert_allclose(signal, sum(pairs) / len(pairs))
+    alike = sum(pairs) / (5 * sum(row @ row for row in g))
+    np.testing.assert_allclose(figures.agreement(signal, noise, 6), alike)
+
+
+def test_siblings_count_as_one():
+    """Four pairs of the same gradients are four gradients, not eight."""
+    four = np.random.default_rng(0).normal(size=(4, 3))
+    eight = np.repeat(four, 2, axis=0)
+    assert figures.signal_and_noise([eight], 2) == figures.signal_and_noise([four])
+    assert np.isnan(figures.signal_and_noise([eight], 8)).all()
+
+
+def test_a_planted_signal_comes_out():
+    """|μ|² = 0.5 and tr Σ / E = (1 + 4 + 9) / 7 = 2: on average, within 4 deviations."""
+    rng, mean, scale = np.random.default_rng(0), [0.5, 0.5, 0.0], [1.0, 2.0, 3.0]
+    drawn = [
+        figures.signal_and_noise([rng.normal(mean, scale, (7, 3))]) for _ in range(20_000)
+    ]
+    error = np.std(drawn, axis=0) / np.sqrt(len(drawn))
+    assert (np.abs(np.mean(drawn, axis=0) - [0.5, 2.0]) < 4 * error).all()
+    assert (error < [0.03, 0.01]).all()
+
+
+def test_under_leave_one_out_the_signal_is_too_large_by_a_known_share():
+    """1 / (E - 1)², over all outcomes of a bandit with two arms; none: exactly right."""
+    policy = keras.Sequential(
+        [
+            keras.Input((1,), dtype="float64"),
+            keras.layers.Dense(2, use_bias=False, dtype="float64"),
+        ]
+    )
+    policy.set_weights([np.array([[0.3, -0.4]])])
+    worth, count = np.array([1.0, 3.0]), 3
+    p = np.exp([0.3, -0.4]) / np.exp([0.3, -0.4]).sum()
+    truth = np.sum((p * (worth - p @ worth)) ** 2)
+    for baseline, more in (("leave_one_out", 1 / (count - 1) ** 2), (None, 0.0)):
+        ours, expected = rule(baseline, policy=policy, gamma=1.0), 0.0
+        for arms in itertools.product([0, 1], repeat=count):
+            record = tfr.Episodes(
+                np.ones((2, count, 1)),
+                np.array([arms]),
+                worth[[arms]],
+                np.ones(count, "int32"),
+                np.ones(count, bool),
+            )
+            gradients = ours.episode_gradients(record)
+            signal, _ = figures.signal_and_noise([g.numpy() for g in gradients])
+            expected += np.prod(p[list(arms)]) * signal
+        np.testing.assert_allclose(expected, truth * (1 + more), rtol=1e-12)
+
+
+# The other figures
+
+
+def test_explained_variance_is_a_square_of_a_correlation():
+    """The best line through the data explains r² of it; a constant nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=1000)
+    y = 2 * x + rng.normal(size=1000)
+    slope = np.cov(x, y)[0, 1] / np.var(x, ddof=1)
+    r = np.corrcoef(x, y)[0, 1]
+    np.testing.assert_allclose(figures.explained(y, slope * x + 7.0), r**2)
+    np.testing.assert_allclose(figures.explained(y, 0 * x), 0.0, atol=1e-12)
+    assert figures.explained(y, -y) == -3.0
+    assert np.isnan(figures.explained(np.ones(3), np.arange(3.0)))
+
+
+def test_the_divergence_is_that_of_two_normal_distributions():
+    """KL(N(0, 1) ‖ N(m, 1)) = m²/2 and ESS → exp(-m²), within 4 deviations."""
+    x, m = np.random.default_rng(0).normal(size=400_000), 0.5
+    log_probs = -(x**2) / 2, -((x - m) ** 2) / 2
+    kl, share = figures.divergence(*log_probs)
+    assert abs(kl - m**2 / 2) < 4e-3
+    assert abs(share - np.exp(-(m**2))) < 1e-2
+    assert figures.divergence(log_probs[0], log_probs[0]) == (0.0, 1.0)
+
+
+def test_ratios_beyond_all_numbers_are_still_a_large_divergence():
+    kl, share = figures.divergence(np.zeros(2), np.array([-5000.0, 5000.0]))
+    assert np.isfinite(kl) and kl > 1e3 and share == 0.5
+
+
+def test_what_an_update_knows_of_each_step():
+    record = given.record()
+    seen = rule("leave_one_out").inspect(record)
+    wanted = [
+        given.loop_advantages(record, baseline, {**given.DEFAULTS})
+        for baseline in ("leave_one_out", None)
+    ]
+    for n, (e, t) in enumerate(zip(seen.episodes.numpy(), seen.times.numpy())):
+        np.testing.assert_allclose(seen.advantages[n], wanted[0][e][t])
+        np.testing.assert_allclose(seen.credited[n], wanted[1][e][t])
+    assert len(seen.returns) == sum(given.LENGTHS)
+    np.testing.assert_allclose(seen.returns, seen.credited)
+    np.testing.assert_allclose(seen.most_entropies, np.log(2))
+    assert np.isnan(seen.values).all()
+    assert seen.spreads.shape[1] == seen.at_bounds.shape[1] == 0
+
+
+def test_what_a_value_expects_is_told_beside_the_returns():
+    ours = rule(baselines.Value(), policy=given.shared_network())
+    seen = ours.inspect(given.record())
+    np.testing.assert_allclose(seen.credited - seen.advantages, seen.values)
+    assert np.isfinite(seen.values).all()
+
+
+def test_the_spread_is_in_half_widths_of_the_bounds():
+    outputs = tf.zeros([1, 2])
+
+    def spread(head, width=2):
+        head.build((None, width))
+        found = head.spread(tf.zeros([1, width])).numpy()[0]
+        return found.astype("float64").round(6).tolist()
+
+    bounds = dict(low=[-2.0, 0.0], high=[2.0, 20.0])
+    assert spread(heads.Gaussian(2, **bounds, initial_scale=[1.0, 1.0])) == [0.5, 0.1]
+    assert spread(heads.ClippedGaussian(1, -2.0, 2.0, initial_scale=3.0), 1) == [1.5]
+    assert spread(heads.TanhGaussian(1, -9.0, 9.0, initial_scale=0.5), 1) == [0.5]
+    endless = heads.Gaussian(2, initial_scale=[5.0, 0.1])
+    assert spread(endless) == [1.0, 1.0]
+    endless.log_scale.assign(np.log([0.5, 0.1]))
+    np.testing.assert_allclose(endless.spread(outputs), [[0.1, 1.0]], rtol=1e-6)
+    beta = heads.Beta(1, 0.0, 10.0)
+    a, b = (x.numpy()[0, 0] for x in beta.parameters(outputs).values())
+    deviation = np.sqrt(a * b / (a + b + 1)) / (a + b)
+    np.testing.assert_allclose(beta.spread(outputs), [[2 * deviation]], rtol=1e-6)
+    both = heads.Composite((heads.Categorical(3), heads.Gaussian(1, low=-1.0, high=1.0)))
+    assert spread(both, 4) == [1.0]
+    assert spread(heads.Categorical(2)) == []
+
+
+def test_at_a_bound_is_what_the_environment_receives_there():
+    head = heads.Gaussian(1, low=-2.0, high=2.0)
+    raw = tf.constant([[-5.0], [-2.0], [-1.99], [0.0], [1.99], [1.999], [2.0], [9.0]])
+    assert head.at_bounds(raw)[:, 0].numpy().tolist() == [1, 1, 0, 0, 0, 1, 1, 1]
+    squashed = heads.TanhGaussian(1, -2.0, 2.0)
+    assert squashed.at_bounds(tf.constant([[-4.0], [0.0], [3.0], [4.0]]))[
+        :, 0
+    ].numpy().tolist() == [1, 0, 0, 1]
+    for head in (heads.Gaussian(1), heads.Gaussian(1, low=-3e38, high=3e38)):
+        assert not head.at_bounds(raw).numpy().any()
+    whole = heads.Gaussian(1, low=0, high=2, whole=True)
+    assert whole.at_bounds(raw).shape == (8, 0)
+    both = heads.Composite((heads.Categorical(3), heads.Gaussian(1, low=-1.0, high=1.0)))
+    actions = tf.constant([0, 1]), tf.constant([[7.0], [0.0]])
+    assert both.at_bounds(actions).numpy().tolist() == [[True], [False]]
+
+
+# From figures to a sentence
+
+WELL = {
+    "update": 0,
+    "episodes": 16.0,
+    "independent": 16.0,
+    "signal_to_noise": 1.5,
+    "agreement": 0.1,
+    "gradient_variance_removed": 0.6,
+    "return_variance_removed": 0.2,
+    "explained_variance": 0.5,
+    "return_size": 20.0,
+    "advantage_size": 10.0,
+    "entropy_share": 0.9,
+    "spread": float("nan"),
+    "at_bounds": float("nan"),
+    "kl": 0.01,
+    "effective_sample_size": 0.98,
+    "learning_rate": 0.01,
+    "gradient_steps": 1.0,
+    "entropy_coef": 0.01,
+    "value_scale": 1.0,
+    "vector_env": 0.0,
+    "stepping_share": 0.6,
+    "acting_share": 0.2,
+    "learning_share": 0.2,
+}
+ILL = {
+    "rewards": [
+        {"return_size": 1001.0, "explained_variance": 0.0},
+        {"advantage_size": 2e5, "entropy_coef": 1e-3, "value_scale": np.nan},
+    ],
+    "learning_rate": [{"kl": 0.6}, {"kl": 60.0, "gradient_steps": 10.0}],
+    "stale": [{"kl": 0.6, "gradient_steps": 2.0}],
+    "saturated": [{"at_bounds": 0.91, "spread": 3.0}, {"at_bounds": 0.91}],
+    "collapsed": [{"entropy_share": 0.009}, {"spread": 0.009}],
+    "critic": [
+        {"gradient_variance_removed": 0.09, "explained_variance": 0.01, "update": 20}
+    ],
+    "noise": [{"agreement": 0.01}],
+    "environment": [{"stepping_share": 0.96}, {"stepping_share": 0.96, "vector_env": 1}],
+}
+
+
+def said(change, count=20):
+    changed = {**WELL, **change}
+    steady = 1e-3 * (-1.0) ** np.arange(count)
+    reports = [{**changed, "agreement": changed["agreement"] + x} for x in steady]
+    return findings.find(reports)
+
+
+@pytest.mark.parametrize("cause", list(findings.CAUSES))
+def test_each_cause_speaks_for_itself_and_no_other_does(cause):
+    for change in ILL[cause]:
+        assert [finding.cause for finding in said(change)] == [cause], change
+        assert said(change)[0].advice.endswith(".")
+
+
+def test_all_is_well_up_to_the_limits():
+    assert said({}) == []
+    close = {
+        "kl": 0.5,
+        "entropy_share": 0.01,
+        "at_bounds": 0.9,
+        "stepping_share": 0.95,
+        "spread": 0.01,
+        "return_size": 1000.0,
+        "explained_variance": 0.0,
+    }
+    for name, value in close.items():
+        assert said({name: value}) == [], name
+    assert said({name: float("nan") for name in close}) == []
+
+
+def test_what_is_not_sure_is_not_said():
+    """Noise: fewer than ten reports, or reports that contradict each other."""
+    assert said({"agreement": 0.0}, count=9) == []
+    rng = np.random.default_rng(0)
+    reports = [{**WELL, "agreement": x} for x in rng.normal(0.0, 0.2, 20)]
+    assert findings.find(reports) == []
+    early = {"gradient_variance_removed": 0.0, "explained_variance": 0.0, "update": 19}
+    assert said(early) == []
+
+
+def test_the_numbers_of_the_advice():
+    """KL goes with the square of the rate: 5 nats are 100 times 0.05."""
+    assert "at most 0.001 (now 0.01)" in said({"kl": 5.0})[0].advice
+    assert "at most 3 steps" in said({"kl": 5.0, "gradient_steps": 30.0})[0].advice
+    advice = said({"agreement": 0.0})[0].advice  # 2 errors: 2 · 1e-3 / √20 · √(20/19)
+    most = 2e-3 / np.sqrt(19)
+    assert f"at least {float(f'{(1 - most) / most:.2g}'):.0f} episodes" in advice
+    assert "or a baseline" not in advice
+    none = said({"agreement": 0.0, "gradient_variance_removed": 0.0})[0].advice
+    assert "or a baseline" in none
+
+
+def test_the_limits_and_their_reasons_are_documented():
+    document = (ROOT / "docs" / "diagnostics.md").read_text()
+    for name, limit in findings.LIMITS.items():
+        value = f"{limit.value:g}".replace("1e-05", "1e-5")
+        assert re.search(rf"^\| `{name}` \| [<>] {value} \|", document, re.M), name
+    for name in WELL:
+        assert f"`{name}`" in document, name
+
+
+# Eight situations on real environments, and a healthy one
+
+
+def agent_for(env, **options):
+    options = {"hidden": (16,), "learning_rate": 1e-2, **options}
+    return tfr.Reinforce.for_env(env, **options)
+
+
+def critic(rate):
+    layers = [keras.Input((4,)), keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)]
+    return tfr.baselines.Value(keras.Sequential(layers), keras.optimizers.Adam(rate))
+
+
+def millions():
+    return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda r: 1e6 * r)
+
+
+def train(agent, env, epochs, every=1, **options):
+    """The causes that come first in each report that has any, in order."""
+    diagnostics = tfr.callbacks.Diagnostics(every, verbose=0)
+    agent.fit(env, epochs=epochs, callbacks=[diagnostics], verbose=0, **options)
+    first = {}
+    for finding in diagnostics.findings:
+        first.setdefault(finding.update, finding.cause)
+    return list(first.values()), diagnostics
+
+
+def test_a_healthy_training_has_nothing_to_change():
+    agent, out = tfr.Reinforce.for_env("CartPole-v1"), io.StringIO()
+    diagnostics = tfr.callbacks.Diagnostics(2, stream=out)
+    history = agent.fit("CartPole-v1", epochs=24, callbacks=[diagnostics], verbose=0)
+    assert max(history.history["episode_return"]) > 300
+    assert diagnostics.findings == [] and len(diagnostics.history) == 12
+    said = "Diagnostics: nothing to change, says each of 12 reports.\n"
+    assert out.getvalue() == said
+
+
+def test_a_learning_rate_a_hundred_times_too_high():
+    causes, seen = train(agent_for("CartPole-v1", learning_rate=1.0), "CartPole-v1", 2)
+    assert causes == ["learning_rate"] * 2
+    assert "(now 1)" in seen.findings[0].advice
+
+
+def test_too_few_episodes():
+    options = dict(learning_rate=1e-3, baseline=None, returns="whole", gamma=1.0)
+    agent = agent_for("CartPole-v1", **options)
+    causes, seen = train(agent, "CartPole-v1", 150, episodes_per_epoch=2)
+    assert set(causes) == {"noise"}
+    assert "episodes per update (now 2), or a baseline" in seen.findings[0].advice
+
+
+@pytest.mark.parametrize("drowned", ["critic", "entropy"])
+def test_rewards_in_millions(drowned):
+    part = {"baseline": critic(1e-3)} if drowned == "critic" else {"entropy_coef": 0.01}
+    causes, _ = train(agent_for("CartPole-v1", **part), millions, 3)
+    assert causes == ["rewards"] * 3
+
+
+def test_rewards_in_millions_that_are_scaled_are_no_trouble():
+    """The advice is true."""
+    agent = agent_for("CartPole-v1", entropy_coef=0.01, scale_rewards=True)
+    assert train(agent, millions, 3)[0] == []
+
+
+def test_a_collapsed_choice():
+    agent = agent_for("CartPole-v1")
+    agent.policy.layers[-1].bias.assign([9.0, 0.0])
+    assert train(agent, "CartPole-v1", 2)[0] == ["collapsed"] * 2
+
+
+def test_a_collapsed_scale():
+    head = heads.Gaussian(1, low=-2.0, high=2.0, initial_scale=1e-3)
+    agent = agent_for("Pendulum-v1", head=head, learning_rate=1e-4)
+    causes, _ = train(agent, "Pendulum-v1", 2, episodes_per_epoch=4)
+    assert causes == ["collapsed"] * 2
+
+
+def test_actions_at_a_bound():
+    head = heads.Gaussian(1, low=-2.0, high=2.0, initial_scale=200.0)
+    agent = agent_for("Pendulum-v1", head=head)
+    causes, seen = train(agent, "Pendulum-v1", 2, episodes_per_epoch=4)
+    assert causes == ["saturated"] * 2
+    assert "smaller initial_scale" in seen.findings[0].advice
+
+
+def test_a_critic_that_learns_nothing():
+    agent = agent_for("CartPole-v1", learning_rate=1e-3, baseline=critic(1e-7))
+    causes, _ = train(agent, "CartPole-v1", 25)
+    assert causes == ["critic"] * 3  # reports 22 to 24: three are asked for, from 20 on
+
+
+def test_too_many_passes():
+    causes, seen = train(agent_for("CartPole-v1", passes=60), "CartPole-v1", 2)
+    assert causes == ["stale"] * 2
+    assert seen.findings[0].advice.startswith("60 gradient steps")
+
+
+class Slow(gym.Wrapper):
+    """Each step takes a second of a clock that nothing else moves much."""
+
+    now = 0.0
+
+    def step(self, action):
+        Slow.now += 1.0
+        return super().step(action)
+
+
+def look():
+    Slow.now += 1e-3
+    return Slow.now
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_an_environment_that_takes_all_the_time(monkeypatch, count):
+    """With eight side by side in one process a step takes as long as with one."""
+    monkeypatch.setattr("time.perf_counter", look)
+    told = []
+
+    class Listener(tfr.callbacks.EpisodeCallback):
+        def on_episodes_collected(self, episodes, logs=None):
+            told.append(logs["stepping_seconds"] / episodes.lengths.sum())
+
+    agent, diagnostics = agent_for("CartPole-v1"), tfr.callbacks.Diagnostics(verbose=0)
+    agent.fit(
+        lambda: Slow(gym.make("CartPole-v1")),
+        epochs=2,
+        num_envs=count,
+        callbacks=[diagnostics, Listener()],
+        verbose=0,
+    )
+    assert [f.cause for f in diagnostics.findings] == ["environment"]
+    assert "num_envs does not change that" in diagnostics.findings[0].advice
+    np.testing.assert_allclose(told, 1.0, rtol=0.01)
+
+
+# The callback
+
+
+def test_the_time_is_divided_among_three(monkeypatch):
+    """A step takes 1, everything else a thousandth for each look at the clock."""
+    monkeypatch.setattr("time.perf_counter", look)
+    _, seen = train(agent_for("CartPole-v1"), lambda: Slow(gym.make("CartPole-v1")), 1)
+    (report,) = seen.history
+    shares = [report[f"{name}_share"] for name in ("stepping", "acting", "learning")]
+    np.testing.assert_allclose(sum(shares), 1.0)
+    assert 0.99 < shares[0] < 1 and 0 < shares[2] < shares[1]
+
+
+def test_a_vector_env_is_told_apart():
+    env = gym.make_vec("CartPole-v1", 2, "sync")
+    _, seen = train(agent_for("CartPole-v1"), env, 1, episodes_per_epoch=4)
+    env.close()
+    assert seen.history[0]["vector_env"] == 1.0
+
+
+def test_a_training_is_the_same_with_and_without():
+    weights = []
+    for callbacks in ([], [tfr.callbacks.Diagnostics(verbose=0)]):
+        keras.utils.set_random_seed(0)
+        agent = agent_for("CartPole-v1", baseline=critic(1e-3), passes=2)
+        agent.fit("CartPole-v1", epochs=2, callbacks=callbacks, verbose=0)
+        weights.append([variable.numpy() for variable in agent.variables])
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_episodes_are_told_before_the_update_and_only_to_who_listens():
+    heard = []
+
+    class Listener(tfr.callbacks.EpisodeCallback):
+        def on_episodes_collected(self, episodes, logs=None):
+            heard.append((self.model.updates, logs["update"], episodes.count))
+
+    agent = agent_for("CartPole-v1")
+    deaf = keras.callbacks.LambdaCallback()
+    options = dict(epochs=2, episodes_per_epoch=3, verbose=0)
+    agent.fit("CartPole-v1", callbacks=[deaf, Listener()], **options)
+    assert heard == [(0, 0, 3), (1, 1, 3)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_lines_are_written_for_reports_that_find_something(stream):
+    out = stream()
+    diagnostics = tfr.callbacks.Diagnostics(2, verbose=2, stream=out)
+    agent = agent_for("CartPole-v1", learning_rate=1.0)
+    agent.fit("CartPole-v1", epochs=3, callbacks=[diagnostics], verbose=0)
+    live = stream is Terminal
+    lines = out.getvalue().removesuffix("\n").split("\n")
+    clean = [line.strip("\r").removesuffix("\x1b[K") for line in lines]
+    assert (clean != lines) is live
+    assert clean[0].startswith("Update 0: signal / noise ") and " · KL " in clean[0]
+    assert clean[1] == f"Update 0: {diagnostics.findings[0].advice}"
+    assert clean[2].startswith("Update 2: ")
+    assert clean[-1].startswith("Diagnostics: 2 of 2 reports found something; the first")
+    assert [report["update"] for report in diagnostics.history] == [0, 2]
+
+
+def test_reports_are_plain_floats():
+    _, seen = train(agent_for("CartPole-v1"), "CartPole-v1", 1)
+    assert set(seen.history[0]) == set(WELL)
+    kinds = {name: type(x) for name, x in seen.history[0].items()}
+    assert kinds == {**dict.fromkeys(WELL, float), "update": int}
+
+
+def test_a_batch_that_teaches_nothing_has_no_report():
+    agent = agent_for(lambda: toys.Clock(60), truncation="drop")
+    env, options = lambda: toys.Clock(60), dict(max_episode_steps=3)
+    _, seen = train(agent, env, 1, episodes_per_epoch=2, **options)
+    assert seen.history == [] and seen.findings == []
+
+
+def test_one_episode_has_no_noise_to_be_measured():
+    _, seen = train(agent_for("CartPole-v1"), "CartPole-v1", 1, episodes_per_epoch=1)
+    assert np.isnan(seen.history[0]["signal_to_noise"])
+    assert np.isfinite(seen.history[0]["kl"])
