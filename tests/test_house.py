@@ -31,7 +31,7 @@ FLOORS = [
         "recurrence",
     ),
     ("collect", "estimator"),
-    ("export", "evaluation", "updating"),
+    ("export", "evaluation", "inspection", "updating"),
     ("training", "playing", "presets"),
     ("agent",),
     ("runs", "testing"),

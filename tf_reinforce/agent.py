@@ -21,6 +21,7 @@ from tf_reinforce import (
     evaluation,
     export,
     heads,
+    inspection,
     masks,
     normalization,
     playing,
@@ -181,7 +182,7 @@ class Reinforce(keras.Model):
         self._mask_source = None if action_mask is None else masks.Source(action_mask)
         self.observation_space = self.action_space = None
         self.rates, self.defaults = [], {}  # what `for_env` leaves for `fit`
-        self._traced = self._looks = None
+        self._graphs = {}
         self._check_lambda()
 
     def _make_statistics(self):
@@ -246,8 +247,8 @@ class Reinforce(keras.Model):
         >>> agent(np.zeros([5, 4], "float32")).shape
         TensorShape([5, 2])
         >>> agent = Reinforce.for_env("Pendulum-v1", preset="Pendulum-v1")
-        >>> agent.head, agent.gae_lambda
-        (<Beta name=beta, built=True>, 0.95)
+        >>> type(agent.head).__name__, agent.gae_lambda
+        ('Beta', 0.95)
         """
         seed = seeding.check_seed(seed)
         settings = presets.NOTHING if preset is None else presets.read(preset)
@@ -307,7 +308,12 @@ class Reinforce(keras.Model):
             each episode that is learned from.
         """
         tensors = self._tensors(episodes)
-        return self._looking()[1](tensors, tf.constant(bool(baseline)))
+
+        def episode_gradients(record, baseline):
+            return inspection.episode_gradients(self._estimator, record, baseline)
+
+        graph = self._graph(episode_gradients, tf.TensorSpec((), tf.bool))
+        return graph(tensors, tf.constant(bool(baseline)))
 
     def inspect(self, episodes):
         """What an update from these episodes would know of each step.
@@ -316,10 +322,14 @@ class Reinforce(keras.Model):
             episodes: `Episodes`.
 
         Returns:
-            `estimator.Inspection` of NumPy arrays, one row for each step learned from.
+            `inspection.Inspection` of NumPy arrays, one row for each step learned from.
         """
         tensors = self._tensors(episodes)
-        found = self._looking()[0](tensors)
+
+        def inspect(record):
+            return inspection.inspect(self._estimator, record)
+
+        found = self._graph(inspect)(tensors)
         return keras.tree.map_structure(lambda tensor: tensor.numpy(), found)
 
     def _tensors(self, episodes):
@@ -350,14 +360,18 @@ class Reinforce(keras.Model):
         self._build_optimizer()
         episodes = self._checked(episodes)
         tensors = keras.tree.map_structure(tf.constant, episodes)
-        made, update = self._update_function()
+        kind = {"passes": self.passes, "minibatch_size": self.minibatch_size}
+        made = updating.Update(self._estimator, self.optimizer, self.counters, **kind)
         orders = self._orders(episodes, made.orders, seed)
+        whole = tf.TensorSpec((None, None), tf.int32)
+        update = self._graph(made, whole, needs=(self.optimizer, *kind.values()))
         finite, *figures = update(tensors, orders).numpy().tolist()
         if not finite:
+            blamed = inspection.blame(self._estimator, episodes)
             raise FloatingPointError(
                 f"Update {self.updates} would not be finite and was not made; all "
-                f"weights are as they were. {self._estimator.blame(episodes)} Try a "
-                "smaller learning rate, `global_clipnorm`, or smaller rewards."
+                f"weights are as they were. {blamed} Try a smaller learning rate, "
+                "`global_clipnorm`, or smaller rewards."
             )
         logs = zip(updating.FIGURES, figures, strict=True)
         return {**evaluation.figures(episodes), **dict(logs)}
@@ -881,52 +895,23 @@ class Reinforce(keras.Model):
         self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
         return episodes
 
-    def _looking(self):
-        """`inspect` and `episode_gradients` as graphs, traced when they are called."""
-        key = tuple(map(id, self.policy_variables))
-        if self._looks is None or self._looks[0] != key:
-            rule, deciding = self._estimator, self._player.decision
-            record = records.signature(
-                deciding.structure, deciding.raw, deciding.mask_size
-            )
-            given = [record], [record, tf.TensorSpec((), tf.bool)]
-            self._looks = (
-                key,
-                *(
-                    tf.function(
-                        functools.partial(look),
-                        input_signature=signature,
-                        autograph=False,
-                    )
-                    for look, signature in zip(
-                        (rule.inspect, rule.episode_gradients), given
-                    )
-                ),
-            )
-        return self._looks[1:]
+    def _graph(self, function, *more, needs=()):
+        """A function of a record as one graph; made anew only for other weights.
 
-    def _update_function(self):
-        """The update and its graph; made anew only for another optimizer or weights."""
-        key = (self.optimizer, *map(id, self.policy_variables))
-        if self._traced is None or self._traced[0] != key:
+        The one graph itself: finding it anew is slower than a small update.
+        """
+        name = getattr(function, "__name__", type(function).__name__)
+        key = (*map(id, self.policy_variables), *needs)
+        if self._graphs.get(name, (None,))[0] != key:
             deciding = self._player.decision
             record = records.signature(
                 deciding.structure, deciding.raw, deciding.mask_size
             )
-            made = updating.Update(
-                self._estimator,
-                self.optimizer,
-                self.counters,
-                passes=self.passes,
-                minibatch_size=self.minibatch_size,
-            )
-            signature = [record, tf.TensorSpec((None, None), tf.int32)]
             # A partial of its own, lest TensorFlow take each agent for a retracing.
-            step = functools.partial(made)
-            function = tf.function(step, input_signature=signature, autograph=False)
-            # The one graph itself: finding it anew is slower than a small update.
-            self._traced = (key, made, function.get_concrete_function())
-        return self._traced[1:]
+            step = functools.partial(function)
+            traced = tf.function(step, input_signature=[record, *more], autograph=False)
+            self._graphs[name] = key, traced.get_concrete_function()
+        return self._graphs[name][1]
 
 
 def load(path, custom_objects=None):

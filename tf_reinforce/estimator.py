@@ -8,7 +8,6 @@ import types
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import baselines, losses
@@ -66,22 +65,6 @@ class Batch(NamedTuple):
             divisor=self.divisor / tf.cast(self.count, self.divisor.dtype),
             sized={},
         )
-
-
-class Inspection(NamedTuple):
-    """What an update knows of each of its `N` steps, before it is made."""
-
-    episodes: tf.Tensor  # [N] int32, the column in the record
-    times: tf.Tensor  # [N] int32, steps since the episode began
-    returns: tf.Tensor  # [N] float, the returns to go
-    values: tf.Tensor  # [N] float, what a value baseline expects; NaN without one
-    advantages: tf.Tensor  # [N] float, by which the step is weighted
-    credited: tf.Tensor  # [N] float, by which it would be without a baseline
-    log_probs: tf.Tensor  # [N] float, of the action, under the policy as it is
-    entropies: tf.Tensor  # [N] float, in nats
-    most_entropies: tf.Tensor  # [N] float, of a uniform choice; NaN for real actions
-    spreads: tf.Tensor  # [N, R] float, see `heads.Head.spread`
-    at_bounds: tf.Tensor  # [N, R] bool, see `heads.Head.at_bounds`
 
 
 class Estimator:
@@ -210,58 +193,6 @@ class Estimator:
             ),
         }
 
-    def episode_gradients(self, episodes, baseline=True):
-        """The gradient from each episode by itself; their mean is the batch's.
-
-        Args:
-            episodes: `Episodes`, checked.
-            baseline: Bool. False leaves the baseline out, and all else as it is.
-
-        Returns:
-            A list with `[E, …]` for each of `variables`: ∂Lₑ/∂w for each episode that is
-            learned from. Returns, baseline and scales are those of the whole batch.
-        """
-        batch = self.batch(episodes)
-        weights = tf.where(baseline, batch.advantages, batch.credited)
-        batch = batch._replace(advantages=weights)
-        learned = tf.where(batch.episodes.lengths > 0)[:, 0]
-        return tf.map_fn(
-            lambda column: self.policy_gradients(batch.episode(column))[0],
-            learned,
-            fn_output_signature=[tf.TensorSpec(v.shape, v.dtype) for v in self.variables],
-            parallel_iterations=1,  # one after the other: less memory
-        )
-
-    def inspect(self, episodes):
-        """What an update from these episodes would know of each step: `Inspection`."""
-        batch = self.batch(episodes)
-        observations = before_actions(batch.episodes)
-        outputs, _ = self.at(batch.steps, observations)
-        masks, taken = batch.episodes.masks, batch.steps.pick(batch.episodes.actions)
-        masked = self.masked(outputs, batch.steps, masks)
-        actions = self.head.distribution(masked)
-        most = values = tf.fill(tf.shape(batch.targets), np.nan)
-        raw = keras.tree.flatten(self.head.raw(outputs.dtype))
-        if all(leaf.dtype.is_integer for leaf in raw):
-            even = self.masked(tf.zeros_like(outputs), batch.steps, masks)
-            most = self.head.distribution(even).entropy()
-        if self.baseline.values_states:
-            values = self._values(batch.episodes, batch.targets.dtype)[:-1]
-            values = batch.steps.pick(values)
-        return Inspection(
-            batch.steps.addresses[:, 1],
-            batch.steps.addresses[:, 0],
-            batch.targets,
-            values,
-            batch.advantages,
-            batch.credited,
-            actions.log_prob(taken),
-            actions.entropy(),
-            most,
-            self.head.spread(masked),
-            self.head.at_bounds(taken),
-        )
-
     def log_probs(self, batch):
         """`[N]`: of the actions in a batch, under the policy as it is."""
         outputs, _ = self.at(batch.steps, before_actions(batch.episodes))
@@ -367,7 +298,7 @@ class Estimator:
         if "rewards" in self.scales:
             sized["rewards"] = return_functions.discounted_returns(rewards, discounts)
             rewards = self.scales["rewards"](rewards, sized["rewards"][valid])
-        values = self._values(episodes, rewards.dtype)
+        values = self.values(episodes, rewards.dtype)
         targets = return_functions.lambda_returns(rewards, discounts, values[1:], lambdas)
         credited = targets
         if self.settings["returns"] == "whole":
@@ -429,7 +360,7 @@ class Estimator:
             outputs = tf.cast(outputs, tf.float32)
         return outputs, None if values is None else tf.cast(values, outputs.dtype)
 
-    def _values(self, episodes, dtype):
+    def values(self, episodes, dtype):
         """`[T + 1, B]`: what a value baseline expects; zeros without one."""
         rows = tf.shape(episodes.rewards)[0] + 1
         if not self.baseline.values_states:
@@ -456,38 +387,6 @@ class Estimator:
         """What the policy's layers add by themselves: regularizers and `add_loss`."""
         penalties = [tf.cast(x, dtype) for x in self.policy.losses]
         return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
-
-    def blame(self, episodes):
-        """Names the first number that is not finite, and a variable, after a refusal."""
-        batch = self.batch(episodes)
-        record, steps = batch.episodes, batch.steps
-        observations = steps.pick(before_actions(record))
-        outputs, _ = self.at(steps, before_actions(record))
-        masked = self.masked(outputs, steps, record.masks)
-        actions = steps.pick(record.actions)
-        suspects = [
-            *(("observation", leaf) for leaf in keras.tree.flatten(observations)),
-            ("reward", steps.pick(record.rewards)),
-            ("outputs", outputs),
-            ("log-probability", self.head.distribution(masked).log_prob(actions)),
-            ("advantage", tf.cast(batch.advantages, outputs.dtype)),
-        ]
-        found = []
-        for name, values in suspects:
-            rows = np.reshape(values, (len(values), -1)).astype("float64")
-            wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-            if len(wrong):
-                step, episode = steps.addresses[wrong[0]].numpy()
-                value = np.asarray(values)[wrong[0]]
-                found += [f"In episode {episode}, step {step}, the {name} is {value}."]
-                break
-        gradients, baseline_gradients, *_ = self.gradients(episodes)
-        trained = [*self.variables, *self.baseline.trainable_variables]
-        for variable, gradient in zip(trained, [*gradients, *baseline_gradients]):
-            if not np.isfinite(gradient).all():
-                found += [f"The gradient of {variable.path} is not finite."]
-                break
-        return " ".join(found) or "It began finite, and what followed was not."
 
 
 def valid_steps(episodes):

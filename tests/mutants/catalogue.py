@@ -394,8 +394,8 @@ RETURNS_AND_BASELINES = [
         "means_begin_at_zero",
         "own: means begin at zero, wherever the bounds are",
         "agent.py",
-        "hidden, head.outputs_size, seed, head.units()",
-        "hidden, head.outputs_size, seed",
+        "hidden, size, seed, units), head",
+        "hidden, size, seed), head",
         "test_policies.py::test_actions_far_from_zero_are_learned[off the centre]",
     ),
     Mutant(

@@ -63,7 +63,7 @@ VALUE = {"kind", "hidden", "learning_rate", *OF_VALUE}
 RATE = {"first", "last"}
 
 
-NOTHING = {"env_kwargs": {}, **dict.fromkeys(TABLES, {})}
+NOTHING: dict = {"env_kwargs": {}, **dict.fromkeys(TABLES, {})}
 
 
 def names():

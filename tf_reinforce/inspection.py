@@ -1,0 +1,113 @@
+"""What an update knows of a batch, step by step and episode by episode."""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import estimator
+
+
+class Inspection(NamedTuple):
+    """What an update knows of each of its `N` steps, before it is made."""
+
+    episodes: tf.Tensor  # [N] int32, the column in the record
+    times: tf.Tensor  # [N] int32, steps since the episode began
+    returns: tf.Tensor  # [N] float, the returns to go
+    values: tf.Tensor  # [N] float, what a value baseline expects; NaN without one
+    advantages: tf.Tensor  # [N] float, by which the step is weighted
+    credited: tf.Tensor  # [N] float, by which it would be without a baseline
+    log_probs: tf.Tensor  # [N] float, of the action, under the policy as it is
+    entropies: tf.Tensor  # [N] float, in nats
+    most_entropies: tf.Tensor  # [N] float, of a uniform choice; NaN for real actions
+    spreads: tf.Tensor  # [N, R] float, see `heads.Head.spread`
+    at_bounds: tf.Tensor  # [N, R] bool, see `heads.Head.at_bounds`
+
+
+def episode_gradients(rule, episodes, baseline=True):
+    """The gradient from each episode by itself; their mean is the batch's.
+
+    Args:
+        rule: `estimator.Estimator`.
+        episodes: `Episodes`, checked.
+        baseline: Bool. False leaves the baseline out, and all else as it is.
+
+    Returns:
+        A list with `[E, …]` for each of `variables`: ∂Lₑ/∂w for each episode that is
+        learned from. Returns, baseline and scales are those of the whole batch.
+    """
+    batch = rule.batch(episodes)
+    weights = tf.where(baseline, batch.advantages, batch.credited)
+    batch = batch._replace(advantages=weights)
+    learned = tf.where(batch.episodes.lengths > 0)[:, 0]
+    return tf.map_fn(
+        lambda column: rule.policy_gradients(batch.episode(column))[0],
+        learned,
+        fn_output_signature=[tf.TensorSpec(v.shape, v.dtype) for v in rule.variables],
+        parallel_iterations=1,  # one after the other: less memory
+    )
+
+
+def inspect(rule, episodes):
+    """What an update from these episodes would know of each step: `Inspection`."""
+    batch = rule.batch(episodes)
+    observations = estimator.before_actions(batch.episodes)
+    outputs, _ = rule.at(batch.steps, observations)
+    masks, taken = batch.episodes.masks, batch.steps.pick(batch.episodes.actions)
+    masked = rule.masked(outputs, batch.steps, masks)
+    actions = rule.head.distribution(masked)
+    most = values = tf.fill(tf.shape(batch.targets), np.nan)
+    raw = keras.tree.flatten(rule.head.raw(outputs.dtype))
+    if all(leaf.dtype.is_integer for leaf in raw):
+        even = rule.masked(tf.zeros_like(outputs), batch.steps, masks)
+        most = rule.head.distribution(even).entropy()
+    if rule.baseline.values_states:
+        values = rule.values(batch.episodes, batch.targets.dtype)[:-1]
+        values = batch.steps.pick(values)
+    return Inspection(
+        batch.steps.addresses[:, 1],
+        batch.steps.addresses[:, 0],
+        batch.targets,
+        values,
+        batch.advantages,
+        batch.credited,
+        actions.log_prob(taken),
+        actions.entropy(),
+        most,
+        rule.head.spread(masked),
+        rule.head.at_bounds(taken),
+    )
+
+
+def blame(rule, episodes):
+    """Names the first number that is not finite, and a variable, after a refusal."""
+    batch = rule.batch(episodes)
+    record, steps = batch.episodes, batch.steps
+    observations = steps.pick(estimator.before_actions(record))
+    outputs, _ = rule.at(steps, estimator.before_actions(record))
+    masked = rule.masked(outputs, steps, record.masks)
+    actions = steps.pick(record.actions)
+    suspects = [
+        *(("observation", leaf) for leaf in keras.tree.flatten(observations)),
+        ("reward", steps.pick(record.rewards)),
+        ("outputs", outputs),
+        ("log-probability", rule.head.distribution(masked).log_prob(actions)),
+        ("advantage", tf.cast(batch.advantages, outputs.dtype)),
+    ]
+    found = []
+    for name, values in suspects:
+        rows = np.reshape(values, (len(values), -1)).astype("float64")
+        wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if len(wrong):
+            step, episode = steps.addresses[wrong[0]].numpy()
+            value = np.asarray(values)[wrong[0]]
+            found += [f"In episode {episode}, step {step}, the {name} is {value}."]
+            break
+    gradients, baseline_gradients, *_ = rule.gradients(episodes)
+    trained = [*rule.variables, *rule.baseline.trainable_variables]
+    for variable, gradient in zip(trained, [*gradients, *baseline_gradients]):
+        if not np.isfinite(gradient).all():
+            found += [f"The gradient of {variable.path} is not finite."]
+            break
+    return " ".join(found) or "It began finite, and what followed was not."
