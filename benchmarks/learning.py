@@ -109,9 +109,9 @@ def write(path, record):
             old.unlink()
 
 
-def begun(path, preset, seed, steps, every):
+def begun(path, settings, seed, steps, every):
     """The record of a run, read or new; a run with other settings is refused."""
-    settings, versions = presets.read(preset), runs.versions()
+    versions = runs.versions()
     if path.exists():
         record = json.loads(path.read_text())
         now = {"settings": settings, "every": every}
@@ -125,7 +125,7 @@ def begun(path, preset, seed, steps, every):
                 )
         return record
     return {
-        "preset": name_of(preset),
+        "preset": path.parent.name,
         "seed": seed,
         "steps": steps,
         "every": every,
@@ -171,16 +171,19 @@ def alone(path):
         yield
 
 
-def train(preset, seed, steps, every, results):
+def agent_of(settings, seed):
+    """A new agent as the settings of a preset say."""
+    made = {**settings["agent"], "env_kwargs": settings["env_kwargs"]}
+    return tfr.Reinforce.for_env(settings["env"], seed=seed, **made)
+
+
+def train(path, settings, seed, steps, every, make=agent_of):
     """One run, from the beginning or from its last evaluation, to its end."""
-    path = path_of(results, preset, seed, steps)
     with alone(path):
-        record = begun(path, preset, seed, steps, every)
-        settings = record["settings"]
+        record = begun(path, settings, seed, steps, every)
         fit = {**settings["fit"], "steps": steps}
         fit.pop("epochs", None)
-        made = {**settings["agent"], "env_kwargs": settings["env_kwargs"]}
-        agent = tfr.Reinforce.for_env(settings["env"], seed=seed, **made)
+        agent = make(settings, seed)
         if record["agent"]:
             agent = tfr.load(path.with_name(record["agent"]))
         fit["steps"] -= agent.env_steps
@@ -202,19 +205,25 @@ def train(preset, seed, steps, every, results):
 
 
 def run(arguments):
-    """Trains whatever is not finished, a process each; says which ones failed."""
+    """Trains whatever is not finished, a process each."""
     commands = []
     for seed, preset in itertools.product(arguments.seeds, arguments.presets):
         steps = budget_of(preset, arguments.steps)
         path = path_of(arguments.results, preset, seed, steps)
-        if begun(path, preset, seed, steps, arguments.every)["finished"]:
+        settings = presets.read(preset)
+        if begun(path, settings, seed, steps, arguments.every)["finished"]:
             print(f"{path} is finished.")
             continue
         options = dict(seeds=seed, steps=steps, every=arguments.every)
         given = [f"--{name}={value}" for name, value in options.items()]
         command = [sys.executable, __file__, "one", preset, *given]
         commands.append([*command, f"--results={arguments.results}"])
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+    call(commands, arguments.jobs)
+
+
+def call(commands, count):
+    """Runs commands, so many at once, each on one thread; says which ones failed."""
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         jobs = [pool.submit(subprocess.run, c, env=environment) for c in commands]
         try:
@@ -227,11 +236,16 @@ def run(arguments):
 
 
 def one(arguments):
-    # One thread, however many run side by side: sums are made in the same order.
+    on_one_thread()
+    (preset,), (seed,), steps = arguments.presets, arguments.seeds, arguments.steps
+    path = path_of(arguments.results, preset, seed, steps)
+    train(path, presets.read(preset), seed, steps, arguments.every)
+
+
+def on_one_thread():
+    """However many run side by side: sums are made in the same order."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    (preset,), (seed,) = arguments.presets, arguments.seeds
-    train(preset, seed, arguments.steps, arguments.every, arguments.results)
 
 
 def report(arguments):

@@ -202,14 +202,10 @@ def is_critic_free(key):
 
 def made(groups):
     """The commands, the versions and the hours of the runs."""
-    alike, versions, seconds = {}, {}, 0.0
+    alike = {}
     for (preset, steps), records in groups.items():
         seeds = tuple(record["seed"] for record in records)
         alike.setdefault((steps, records[0]["every"], seeds), []).append(preset)
-        for record in records:
-            seconds += record["training_seconds"] + record["evaluation_seconds"]
-            for name, version in record["versions"].items():
-                versions.setdefault(name, set()).add(str(version))
     commands = []
     for (steps, every, seeds), presets in sorted(alike.items()):
         options = f"--steps {steps}" + f" --every {every}" * (every != EVERY)
@@ -217,25 +213,28 @@ def made(groups):
         for span in [f"{seeds[0]}-{seeds[-1]}"] if whole else seeds:
             chosen = f"{' '.join(presets)} --seeds {span} {options}"
             commands.append(f"    python benchmarks/learning.py run {chosen}")
+    commands += ["    python benchmarks/learning.py report", ""]
+    return "\n".join([*commands, spent([r for runs in groups.values() for r in runs])])
+
+
+def spent(records):
+    """The hours of the runs, and the versions they were made with."""
+    versions, seconds = {}, 0.0
+    for record in records:
+        seconds += record["training_seconds"] + record["evaluation_seconds"]
+        for name, version in record["versions"].items():
+            versions.setdefault(name, set()).add(str(version))
     named = [f"{name} {' and '.join(sorted(v))}" for name, v in versions.items()]
-    return "\n".join(
-        [
-            *commands,
-            "    python benchmarks/learning.py report",
-            "",
-            f"{sum(map(len, groups.values()))} runs, {seconds / 3600:.1f} hours of one "
-            f"thread each, with {', '.join(named)}.",
-        ]
+    return (
+        f"{len(records)} runs, {seconds / 3600:.1f} hours of one thread each, with "
+        f"{', '.join(named)}."
     )
 
 
 def picture(path, groups, known):
     """A panel for each preset: mean over seeds and one std, Tianshou's in grey."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, ticker
-    from PIL import Image
+    pyplot = drawing()
+    from matplotlib import ticker
 
     panels = {}
     for key in groups:  # the longest budget comes last
@@ -278,8 +277,25 @@ def picture(path, groups, known):
             labels.setdefault(label, line)
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / figure.get_figheight()))
     figure.legend(labels.values(), labels, loc="upper center", ncols=3, frameon=False)
+    keep(figure, path)
+
+
+def drawing():
+    """`matplotlib.pyplot`, without a screen; only who draws needs it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def keep(figure, path):
+    """Writes a figure, small, and closes it."""
+    from PIL import Image
+
     figure.savefig(path)
-    pyplot.close(figure)
+    drawing().close(figure)
     with Image.open(path) as drawn:
         small = drawn.convert("RGB").quantize(64)
     small.save(path, optimize=True)
