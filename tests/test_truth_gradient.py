@@ -94,7 +94,7 @@ class Cautious(baselines.Baseline):
     ],
 )
 def test_a_baseline_that_sees_no_return_of_its_own_changes_nothing(baseline, options):
-    """`Value()` shares the policy's model; `Cautious` needs every order of a batch."""
+    """`Value()` is a second output, without a trunk; `Cautious` needs every order."""
     report = testing.check_gradient(baseline=baseline(), **options)
     assert report.batches == (66 if baseline is baselines.Value else 11**2)
 

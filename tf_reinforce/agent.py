@@ -86,7 +86,7 @@ class Reinforce(keras.Model):
         discount_states: Bool. True weights step t of `"to_go"` by γᵗ.
         scale_advantages: `None`; `"batch"`: divides by the batch's root mean square
             (with `baseline="mean"` this is z-scoring), biased; `"running"`: by that of
-            all earlier batches, which changes the size of steps and no expectation.
+            all earlier batches, which changes the size of steps and no direction.
         scale_rewards: Bool. True divides rewards by the running deviation of discounted
             returns, so that values and gradients are of about one size in any task.
         mean_over: `"episodes"`: losses are sums over an episode, and their mean over

@@ -190,7 +190,7 @@ class Mean(Baseline):
 class MovingAverage(Baseline):
     """The mean return over all steps of earlier batches, the last ones counting most.
 
-        b = Σₖ dᵏ⁻ⁱ mᵢ / Σₖ dᵏ⁻ⁱ,    mᵢ the mean return of a step in batch i
+        b = Σᵢ dᵏ⁻ⁱ mᵢ / Σᵢ dᵏ⁻ⁱ,    mᵢ the mean return of a step in batch i = 1 … k
 
     It knows nothing of the batch it is subtracted from, so it changes the variance and
     not the expectation. Zero before the first update.
@@ -244,7 +244,7 @@ class MovingAverage(Baseline):
 class TimeStep(MovingAverage):
     """The mean return at the same step of earlier episodes.
 
-        bₜ = Σₖ dᵏ⁻ⁱ mᵢₜ / Σₖ dᵏ⁻ⁱ,    mᵢₜ the mean return at step t in batch i
+        bₜ = Σᵢ dᵏ⁻ⁱ mᵢₜ / Σᵢ dᵏ⁻ⁱ,    mᵢₜ the mean return at step t in batch i = 1 … k
 
     A batch without a step t says nothing about it. Zero at steps that were never
     reached; unbiased as `MovingAverage`.
