@@ -309,6 +309,23 @@ def fitting_record(agent):
     return tfr.Episodes(observations, actions, rewards, [2, 1], [True, True])
 
 
+def test_the_rate_in_the_logs_is_the_one_the_update_used():
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [9.0, 0.5, 0.01])
+    agent = clock_agent(optimizer=keras.optimizers.SGD(schedule))
+    rates = [agent.update(record())["learning_rate"] for _ in range(3)]
+    assert rates == pytest.approx([9.0, 0.5, 0.01])
+
+
+def test_a_setting_changed_later_holds_from_then_on(tmp_path):
+    agent = clock_agent()
+    assert (first := agent.update(record()))["loss"] == first["policy_loss"]
+    agent.entropy_coef = 5.0
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    ours, theirs = agent.update(record()), loaded.update(record())
+    assert ours["loss"] == theirs["loss"] != ours["policy_loss"]
+
+
 def test_every_log_key_is_there_in_every_epoch(cartpole):
     history = fit(cartpole, "CartPole-v1", epochs=2)
     assert set(history) == LOG_KEYS

@@ -133,12 +133,50 @@ def test_a_preset_from_python_is_the_command(plain):
     assert history["episodes"] == [2.0]
 
 
-def test_the_keywords_of_a_preset_hold_for_every_episode():
+def test_the_keywords_of_a_preset_hold_for_every_episode_also_after_loading(tmp_path):
     agent = agents.Reinforce.for_env("FrozenLake-v1", preset="FrozenLake-v1-dry")
-    assert agent.defaults["env_kwargs"] == {"is_slippery": False}
-    state = agent.collect("FrozenLake-v1", 1).observations
-    loaded_elsewhere = "is_slippery" in str(agent.get_config())
-    assert state.shape[1] == 1 and not loaded_elsewhere
+    agent.save(tmp_path / "agent.keras")
+    for learner in (agent, agents.load(tmp_path / "agent.keras")):
+        assert learner.defaults["env_kwargs"] == {"is_slippery": False}
+        played = learner.collect("FrozenLake-v1", 16)
+        for e, length in enumerate(played.lengths):
+            for t in range(length):
+                state, after = played.observations[t : t + 2, e]
+                assert after == walked(state, played.actions[t, e])
+
+
+def walked(state, action):
+    """Where a step ends on dry ice: left, down, right or up in the 4 × 4 lake."""
+    row, column = divmod(int(state), 4)
+    down, right = ((0, -1), (1, 0), (0, 1), (-1, 0))[int(action)]
+    return 4 * min(max(row + down, 0), 3) + min(max(column + right, 0), 3)
+
+
+def test_what_is_made_already_takes_no_keywords_of_a_preset():
+    made = [
+        gym.make("FrozenLake-v1", is_slippery=False),
+        lambda: gym.make("FrozenLake-v1"),
+    ]
+    for env in made:
+        agent = agents.Reinforce.for_env(env, preset="FrozenLake-v1-dry")
+        agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
+    assert agent.evaluate(made[1], 2)["episodes"] == 2
+    made[0].close()
+
+
+def test_a_text_in_a_file_is_no_keyword_of_an_environment():
+    """It could be the path of anything, and the file a stranger's."""
+    found = presets.harmless({"steps": 9, "env_kwargs": {"map": "x", "n": 1}, "more": 2})
+    assert found == {"steps": 9, "env_kwargs": {"n": 1}}
+
+
+def test_an_optimizer_of_ones_own_has_its_own_rate(plain):
+    folder, *_ = plain
+    agent = agents.Reinforce.for_env("CartPole-v1", preset=str(folder / "small.toml"))
+    agent.compile(keras.optimizers.Adam(1e-4))
+    history = agent.fit("CartPole-v1", epochs=3, verbose=0).history
+    assert history["learning_rate"] == pytest.approx([1e-4] * 3)
+    assert float(agent.baseline.optimizer.learning_rate) < 0.1
 
 
 def test_an_unknown_preset_lists_those_there_are(capsys):
@@ -393,6 +431,11 @@ def test_the_presets_are_part_of_what_is_installed():
         ("[evaluation]\nepisodes = 0.5", "`episodes` must be a whole number"),
         ('[evaluation]\ndeterministic = "no"', "`deterministic` must be one of"),
         ("[agent]\nhidden = 64", "`hidden` must be a list of whole numbers"),
+        ('[agent]\nscale_rewards = "no"', "`scale_rewards` must be True or False"),
+        ("[agent]\ngamma = true", "`gamma` must be a finite number"),
+        ("[agent]\nlearning_rate = -0.1", "`learning_rate` must be a finite number"),
+        ('[agent]\nlearning_rate = "0.1"', "Received: learning_rate='0.1'"),
+        ("[agent]\nlearning_rate = {first = 1, last = nan}", "`learning_rate.last` must"),
         ("[agent]\nhidden = [64, 0]", "`hidden` must be a whole number of at least 1"),
         ('[agent]\nbaseline = {kind = "value", scale = "50"}', "`scale` must be"),
         ('[agent]\nhead = {kind = "Beta", initial_scale = 1}', "'initial_scale', which"),

@@ -8,6 +8,7 @@ import functools
 import os
 import time
 
+import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
@@ -43,6 +44,9 @@ _WAYS_OUT = (
     "`agent.fit(env, …)`, which asks the environment, or make the agent with "
     "`Reinforce.for_env(env)`."
 )
+
+# What is made into environments by us, with keywords.
+_IDS = (str, gym.envs.registration.EnvSpec)
 
 _SETTINGS = (
     "gamma",
@@ -163,11 +167,11 @@ class Reinforce(keras.Model):
         self.gamma = arguments.within("gamma", gamma, 0, 1)
         self.gae_lambda = arguments.within("gae_lambda", gae_lambda, 0, 1)
         self.returns = arguments.one_of("returns", returns, ("to_go", "whole"))
-        self.discount_states = bool(discount_states)
+        self.discount_states = arguments.boolean("discount_states", discount_states)
         self.scale_advantages = arguments.one_of(
             "scale_advantages", scale_advantages, (None, "batch", "running")
         )
-        self.scale_rewards = bool(scale_rewards)
+        self.scale_rewards = arguments.boolean("scale_rewards", scale_rewards)
         self.mean_over = arguments.one_of("mean_over", mean_over, ("episodes", "steps"))
         self.truncation = arguments.one_of(
             "truncation", truncation, ("bootstrap", "terminal", "drop")
@@ -176,7 +180,9 @@ class Reinforce(keras.Model):
         self.passes = arguments.positive_int("passes", passes)
         self.ratio_bound = arguments.within("ratio_bound", ratio_bound, 1, np.inf)
         self.entropy_coef = _coefficient(entropy_coef)
-        self.normalize_observations = bool(normalize_observations)
+        self.normalize_observations = arguments.boolean(
+            "normalize_observations", normalize_observations
+        )
         self._make_statistics()
         self.action_mask = action_mask
         self._mask_source = None if action_mask is None else masks.Source(action_mask)
@@ -256,7 +262,8 @@ class Reinforce(keras.Model):
         given = {name: value for name, value in given.items() if value is not None}
         usual = {"hidden": (64, 64), "learning_rate": 1e-2}
         chosen = {**usual, **settings["agent"], **given, **kwargs}
-        env_kwargs = settings["env_kwargs"] if env_kwargs is None else env_kwargs
+        if env_kwargs is None and isinstance(env, _IDS):
+            env_kwargs = settings["env_kwargs"]
         with fleets.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
             met = fleet.observation_space, fleet.action_space
         spaces.check_action_space(met[1])
@@ -265,11 +272,16 @@ class Reinforce(keras.Model):
         learning_rate = chosen.pop("learning_rate")
         size, units = head.outputs_size, head.units()
         agent = cls(policies.default(met[0], hidden, size, seed, units), head, **chosen)
-        agent.rates = rates
-        agent.defaults = {**settings["fit"], "env_kwargs": env_kwargs}
+        agent.defaults = {**settings["fit"], "env_kwargs": env_kwargs or {}}
         agent._meet(*met)
         agent.compile(optimizer=keras.optimizers.Adam(learning_rate))
+        agent.rates = rates
         return agent
+
+    def compile(self, optimizer="rmsprop", **kwargs):
+        """As in Keras; a linear learning rate of `for_env` goes with its optimizer."""
+        self.rates = [rate for rate in self.rates if rate[0] != "optimizer"]
+        super().compile(optimizer=optimizer, **kwargs)
 
     # Learning
 
@@ -456,19 +468,19 @@ class Reinforce(keras.Model):
         training.check_validation(validation_episodes, validation_freq)
         verbose = arguments.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer()
-        options = self._options(env_kwargs, max_episode_steps)
+        options = self._options(env, env_kwargs, max_episode_steps)
 
         def validate():
             address = "validation", self.updates, seed
+            given = self._options(validation_env, env_kwargs, max_episode_steps)
             return self._play(
-                validation_env, address, validation_episodes, num_envs, options
+                validation_env, address, validation_episodes, num_envs, given
             )
 
         listening = keras.tree.flatten(callbacks) if callbacks else []
         if self.rates:
-            last = epochs and self.updates + epochs - initial_epoch
-            ends = steps and self.env_steps + steps, last
-            listening.insert(0, presets.LinearRates(self.rates, *ends))
+            end = steps and self.env_steps + steps
+            listening.insert(0, presets.LinearRates(self.rates, end, epochs))
         if verbose:
             listening.append(episode_callbacks.ProgressLine())
         with fleets.open_fleet(env, num_envs, **options) as fleet:
@@ -532,7 +544,7 @@ class Reinforce(keras.Model):
             environment reports it.
         """
         address = "evaluation", 0, seeding.check_seed(seed)
-        options = self._options(env_kwargs, max_episode_steps)
+        options = self._options(env, env_kwargs, max_episode_steps)
         return self._play(env, address, episodes, num_envs, options, deterministic)
 
     def collect(
@@ -561,7 +573,7 @@ class Reinforce(keras.Model):
         _, _, episodes, steps = training.budget(1, None, episodes, steps)
         seed = seeding.check_seed(seed)
         num_envs = arguments.positive_int("num_envs", num_envs)
-        options = self._options(env_kwargs, max_episode_steps)
+        options = self._options(env, env_kwargs, max_episode_steps)
         with fleets.open_fleet(env, num_envs, **options) as fleet:
             self._meet(fleet.observation_space, fleet.action_space)
             return self._collect(fleet, self.updates, seed, episodes, steps).episodes
@@ -626,9 +638,10 @@ class Reinforce(keras.Model):
         counts = dict(episodes=episodes, steps=steps, siblings=siblings)
         return self._player.collect(fleet, "training", update, seed, **counts)
 
-    def _options(self, env_kwargs, max_episode_steps):
-        """Keywords for `fleets.open_fleet`."""
-        env_kwargs, *_ = training.chosen(self.defaults, env_kwargs=env_kwargs)
+    def _options(self, env, env_kwargs, max_episode_steps):
+        """Keywords for `fleets.open_fleet`; what is made already needs no defaults."""
+        if env_kwargs is None and isinstance(env, _IDS):
+            env_kwargs = self.defaults.get("env_kwargs")
         if max_episode_steps is not None:
             arguments.positive_int("max_episode_steps", max_episode_steps)
         return {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
@@ -699,6 +712,10 @@ class Reinforce(keras.Model):
     episodes_seen = property(lambda self: self._counted()[1])
     env_steps = property(lambda self: self._counted()[2])
 
+    @property
+    def _settings(self):
+        return {name: getattr(self, name) for name in _SETTINGS}
+
     def _counted(self):
         return self.counters.numpy().tolist() if self.built else [0, 0, 0]
 
@@ -768,6 +785,7 @@ class Reinforce(keras.Model):
             "normalize_observations": self.normalize_observations,
             "action_mask": self.action_mask,
             "rates": [list(rate) for rate in self.rates],
+            "defaults": presets.harmless(self.defaults),
             "observation_space": spaces.to_config(self.observation_space),
             "action_space": spaces.to_config(self.action_space),
         }
@@ -778,29 +796,30 @@ class Reinforce(keras.Model):
         for part in ("policy", "head", "baseline", "entropy_coef"):
             config[part] = keras.saving.deserialize_keras_object(config[part])
         known = [config.pop(f"{name}_space", None) for name in ("observation", "action")]
-        rates = config.pop("rates")
+        rates, defaults = config.pop("rates"), config.pop("defaults")
         agent = cls(**config)
-        agent.rates = rates
+        agent.rates, agent.defaults = rates, presets.harmless(defaults)
         agent.observation_space, agent.action_space = map(spaces.from_config, known)
         return agent
 
     def compile_from_config(self, config):
         # Keras would build the optimizer on the baseline's weights too, and then
         # drop the state it saved.
+        rates = self.rates
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self._build_optimizer()
+        self.rates = rates
 
     def _assemble(self, structure, memory):
         """The estimator and the player: plain objects around the parts."""
-        settings = {name: getattr(self, name) for name in _SETTINGS}
         scales = {"rewards": self.reward_scale, "advantages": self.advantage_scale}
         self._estimator = estimator.Estimator(
             self.policy,
             self.head,
             self.baseline,
             self.normalizer,
-            settings,
+            self._settings,
             memory,
             scales={k: scale for k, scale in scales.items() if scale is not None},
             updates=lambda: self.counters[0],
@@ -893,6 +912,7 @@ class Reinforce(keras.Model):
             episodes, deciding.structure, deciding.raw, deciding.mask_size
         )
         self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
+        self._estimator.settings = self._settings  # as they are now
         return episodes
 
     def _graph(self, function, *more, needs=()):
@@ -901,7 +921,7 @@ class Reinforce(keras.Model):
         The one graph itself: finding it anew is slower than a small update.
         """
         name = getattr(function, "__name__", type(function).__name__)
-        key = (*map(id, self.policy_variables), *needs)
+        key = (*map(id, self.policy_variables), *self._settings.values(), *needs)
         if self._graphs.get(name, (None,))[0] != key:
             deciding = self._player.decision
             record = records.signature(

@@ -3,6 +3,8 @@
 import math
 import numbers
 
+import numpy as np
+
 
 def positive_int(name, value):
     """`value` as an int of at least 1, or an error that names the argument.
@@ -25,6 +27,13 @@ def size(name, value):
     return None if value is None else positive_int(name, value)
 
 
+def boolean(name, value):
+    """`value` as True or False, or an error: the text "false" is neither."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
+    return bool(value)
+
+
 def positive_ints(name, values):
     """`values` as a list of ints of at least 1, or an error."""
     if not isinstance(values, (list, tuple)):
@@ -36,7 +45,8 @@ def positive_ints(name, values):
 
 def within(name, value, low, high):
     """`value` as a finite float in [low, high], or an error."""
-    real = isinstance(value, numbers.Real) and math.isfinite(value)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    real = number and math.isfinite(value)
     if not real or not low <= value <= high:
         raise ValueError(
             f"`{name}` must be a finite number in [{low}, {high}]. "

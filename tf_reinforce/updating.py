@@ -53,6 +53,7 @@ class Update:
             `[1 + len(FIGURES)]` float64: whether it was finite, and `FIGURES`. As one
             tensor: fetching each would take as long as a small update.
         """
+        rate = tf.identity(self.optimizer.learning_rate)
         batch = self.rule.batch(episodes)
         lesson = self.rule.lesson(batch, orders[0] if self.orders else None)
         value_loss, baseline_gradients = self.rule.baseline_gradients(lesson)
@@ -79,7 +80,7 @@ class Update:
             logs[name] = tf.where(some, figure, _OF_NOTHING.get(name, 0.0))
         if not self.rule.shared:
             logs["value_loss"] = value_loss
-        logs["learning_rate"] = tf.identity(self.optimizer.learning_rate)
+        logs["learning_rate"] = rate
         logs["env_steps"] = tf.cond(finite, learn, self.counters.value.read_value)[2]
         figures = [finite, *(logs[name] for name in FIGURES)]
         return tf.stack([tf.cast(figure, tf.float64) for figure in figures])

@@ -1357,9 +1357,8 @@ STATE = [
         "agent.py",
         "        if self.built:\n"
         "            self._build_optimizer()\n"
-        "\n"
-        "    def _assemble",
-        "        super().compile_from_config(config)\n\n    def _assemble",
+        "        self.rates",
+        "        super().compile_from_config(config)\n        self.rates",
         "test_saving.py::test_a_loaded_agent_learns_on_to_the_same_bits[with a critic]",
     ),
 ]

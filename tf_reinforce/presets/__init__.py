@@ -100,8 +100,8 @@ def read(name):
             )
         path = FOLDER / f"{name}.toml"
     try:
-        found = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"The preset {name} is no TOML: {error}") from error
     _expect_keys(f"The preset {name}", found, {"env", "env_kwargs", *TABLES})
     env_kwargs = found.get("env_kwargs", {})
@@ -132,6 +132,18 @@ def _expect_keys(where, found, known):
                 f"{where} holds {key!r}, which means nothing there. "
                 f"Known: {', '.join(sorted(known))}."
             )
+
+
+def harmless(defaults):
+    """What of an agent's defaults may come from a file: it could be a stranger's.
+
+    Of the keywords for an environment's constructor numbers and booleans are; a text
+    may be the path of anything.
+    """
+    kept = {name: x for name, x in defaults.items() if name in TABLES["fit"]}
+    env_kwargs = defaults.get("env_kwargs") or {}
+    plain = {k: x for k, x in env_kwargs.items() if isinstance(x, (bool, int, float))}
+    return {**kept, "env_kwargs": plain}
 
 
 def parts(chosen, observation_space, action_space, seed):
@@ -166,7 +178,10 @@ def parts(chosen, observation_space, action_space, seed):
 
 def _rate(setting):
     """The first and the last learning rate."""
+    if isinstance(setting, keras.optimizers.schedules.LearningRateSchedule):
+        return setting, setting
     if not isinstance(setting, dict):
+        setting = arguments.within("learning_rate", setting, 0, math.inf)
         return setting, setting
     _expect_keys("A learning rate that changes", setting, RATE)
     if set(setting) != RATE:
@@ -174,7 +189,10 @@ def _rate(setting):
             "A learning rate that changes is {first = 0.01, last = 0.001}. "
             f"Received: {setting!r}"
         )
-    return setting["first"], setting["last"]
+    return [
+        arguments.within(f"learning_rate.{name}", setting[name], 0, math.inf)
+        for name in ("first", "last")
+    ]
 
 
 def _baseline(setting, observation_space, seed):
@@ -225,18 +243,20 @@ class LinearRates(keras.callbacks.Callback):
     Args:
         goals: List of `(optimizer, first, last)`: where the agent has it, and two floats.
         steps: Int, the environment steps at its end, or `None`.
-        updates: Int, its updates instead.
+        epochs: Int instead, the number of the last epoch.
     """
 
-    def __init__(self, goals, steps, updates):
+    def __init__(self, goals, steps, epochs):
         super().__init__()
         self.goals = goals
         self.steps = steps
-        self.updates = updates
+        self.epochs = epochs
 
     def on_epoch_begin(self, epoch, logs=None):
         taken = self.model.env_steps if self.steps else self.model.updates
-        share = min(taken / (self.steps or self.updates), 1.0)
+        # A callback that restores a training says late which epoch is the first.
+        end = self.steps or taken + self.epochs - epoch
+        share = min(taken / end, 1.0)
         for optimizer, first, last in self.goals:
             found = operator.attrgetter(optimizer)(self.model)
             found.learning_rate = first + (last - first) * share
