@@ -157,7 +157,7 @@ def run(arguments):
             arguments.seeds, variants(settings).items()
         ):
             path = path_of(arguments.results, task, name, seed, steps)
-            every = steps // EVALUATIONS
+            every = max(1, steps // EVALUATIONS)
             if not learning.begun(path, chosen, seed, steps, every)["finished"]:
                 this = [f"--variant={name}", f"--seeds={seed}"]
                 commands.append([sys.executable, __file__, "one", *given, *this])
@@ -226,11 +226,17 @@ def main():
     for verb in (run, one, measure):
         running = verbs.add_parser(verb.__name__)
         running.set_defaults(verb=verb)
-        running.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="TASK")
+        running.add_argument(
+            "--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK"
+        )
         running.add_argument("--seeds", type=learning.seeds, default=range(3))
-        running.add_argument("--steps", type=int, help="instead of each task's budget")
+        running.add_argument(
+            "--steps", type=learning.positive, help="instead of each task's budget"
+        )
         running.add_argument("--variant", help=argparse.SUPPRESS)
-        running.add_argument("--jobs", type=int, default=1, help="processes at once")
+        running.add_argument(
+            "--jobs", type=learning.positive, default=1, help="processes at once"
+        )
         running.add_argument("--results", default=RESULTS)
     reporting = verbs.add_parser("report")
     reporting.set_defaults(verb=report)

@@ -255,7 +255,18 @@ def report(arguments):
 def seeds(text):
     """`0-4` or `3`."""
     first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    chosen = range(int(first), int(last or first) + 1)
+    if not chosen:
+        raise argparse.ArgumentTypeError(
+            f"{text} holds no seed; the smaller one is first"
+        )
+    return chosen
+
+
+def positive(text):
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return int(text)
 
 
 def main():
@@ -266,9 +277,9 @@ def main():
         running.set_defaults(verb=verb)
         running.add_argument("presets", nargs="+", metavar="PRESET")
         running.add_argument("--seeds", type=seeds, default=range(5), metavar="0-4")
-        running.add_argument("--steps", type=int, help="instead of the preset's own")
-        running.add_argument("--every", type=int, default=learning_report.EVERY)
-        running.add_argument("--jobs", type=int, default=1, help="processes at once")
+        running.add_argument("--steps", type=positive, help="instead of the preset's own")
+        running.add_argument("--every", type=positive, default=learning_report.EVERY)
+        running.add_argument("--jobs", type=positive, default=1, help="processes at once")
         running.add_argument("--results", default=HERE / "results")
     reporting = verbs.add_parser("report")
     reporting.set_defaults(verb=report)

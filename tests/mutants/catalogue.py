@@ -1355,9 +1355,7 @@ STATE = [
         "optimizer_built_on_too_much",
         "own: a loaded optimizer is built on the baseline's weights too",
         "agent.py",
-        "        if self.built:\n"
-        "            self._build_optimizer()\n"
-        "        self.rates",
+        "        if self.built:\n            self._build_optimizer()\n        self.rates",
         "        super().compile_from_config(config)\n        self.rates",
         "test_saving.py::test_a_loaded_agent_learns_on_to_the_same_bits[with a critic]",
     ),
