@@ -58,7 +58,7 @@ def columns(episodes, chosen):
         {},
         {"baseline": "leave_one_out"},
         {"baseline": "leave_one_out", "scale_advantages": "batch"},
-        {"baseline": "mean", "discount_states": True, "entropy_coef": 0.1},
+        {"baseline": "mean", "discount_states": True},
         {"returns": "whole", "mean_over": "steps"},
         {"baseline": "leave_one_out", "truncation": "drop"},
         {"head": given.gaussian()},
@@ -76,13 +76,39 @@ def test_the_mean_over_the_episodes_is_the_gradient(settings):
     np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-12, atol=1e-12)
 
 
-def test_it_is_with_the_values_of_a_shared_trunk_and_a_penalty_too():
-    policy = given.shared_network()
-    policy.layers[1].kernel_regularizer = keras.regularizers.L2(0.1)
-    ours = rule(baselines.Value(), policy=policy, gae_lambda=0.7)
-    found = rows(inspection.episode_gradients(ours, given.record()))
-    whole = flat(ours.gradients(given.record())[0])
-    np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-12, atol=1e-12)
+def test_it_is_of_the_policy_loss_alone():
+    """Bonus, penalty and value loss are no signal: all of them have gradients here."""
+    policy, record = given.shared_network(), given.record()
+    settings = {"policy": policy, "gae_lambda": 0.7}
+    alone = flat(rule(baselines.Value(loss_weight=0.0), **settings).gradients(record)[0])
+    policy.layers[1].kernel.regularizer = keras.regularizers.L2(0.1)
+    ours = rule(baselines.Value(), entropy_coef=0.1, **settings)
+    assert np.abs(flat(ours.gradients(record)[0]) - alone).max() > 1e-2
+    found = rows(inspection.episode_gradients(ours, record))
+    np.testing.assert_allclose(found.mean(axis=0), alone, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("added", ["bonus", "penalty", "values"])
+def test_a_reward_of_pure_noise_has_no_signal_whatever_is_added_to_the_loss(added):
+    """Without a baseline the mean of the signal is zero, within four deviations."""
+    rng, record = np.random.default_rng(0), given.record()
+    policy = given.shared_network() if added == "values" else given.network()
+    if added == "penalty":
+        policy.layers[1].kernel.regularizer = keras.regularizers.L2(10.0)
+    value = baselines.Value(loss_weight=5.0) if added == "values" else None
+    coefficient = 10.0 if added == "bonus" else 0.0
+    ours = rule(value, policy=policy, entropy_coef=coefficient)
+    seen = record.observations[:-1].reshape(-1, given.OBSERVED)
+    probs = tf.nn.softmax(ours.forward(seen)[0])[:, 1].numpy().reshape(given.T, given.B)
+    found = []
+    for _ in range(40):
+        drawn = record._replace(
+            rewards=rng.normal(1.0, size=record.rewards.shape),
+            actions=(rng.random(probs.shape) < probs).astype("int32"),
+        )
+        gradients = inspection.episode_gradients(ours, drawn)
+        found.append(figures.signal_and_noise([g.numpy() for g in gradients])[0])
+    assert abs(np.mean(found)) < 4 * np.std(found) / np.sqrt(len(found))
 
 
 def test_it_is_of_a_policy_that_remembers():
@@ -184,8 +210,16 @@ def test_a_planted_signal_comes_out():
     assert (error < [0.03, 0.01]).all()
 
 
-def test_under_leave_one_out_the_signal_is_too_large_by_a_known_share():
-    """1 / (E - 1)², over all outcomes of a bandit with two arms; none: exactly right."""
+@pytest.mark.parametrize(
+    "baseline, shrunk, more", [(None, 1, 0), ("leave_one_out", 1, 1), ("mean", 2 / 3, 1)]
+)
+def test_where_the_others_are_in_the_baseline_the_signal_is_too_large(
+    baseline, shrunk, more
+):
+    """By 1 / (E - 1)², over all outcomes of a bandit with two arms; none: exactly right.
+
+    The mean shrinks each gradient to (E - 1) / E, and is leave-one-out otherwise.
+    """
     policy = keras.Sequential(
         [
             keras.Input((1,), dtype="float64"),
@@ -196,20 +230,20 @@ def test_under_leave_one_out_the_signal_is_too_large_by_a_known_share():
     worth, count = np.array([1.0, 3.0]), 3
     p = np.exp([0.3, -0.4]) / np.exp([0.3, -0.4]).sum()
     truth = np.sum((p * (worth - p @ worth)) ** 2)
-    for baseline, more in (("leave_one_out", 1 / (count - 1) ** 2), (None, 0.0)):
-        ours, expected = rule(baseline, policy=policy, gamma=1.0), 0.0
-        for arms in itertools.product([0, 1], repeat=count):
-            record = tfr.Episodes(
-                np.ones((2, count, 1)),
-                np.array([arms]),
-                worth[[arms]],
-                np.ones(count, "int32"),
-                np.ones(count, bool),
-            )
-            gradients = inspection.episode_gradients(ours, record)
-            signal, _ = figures.signal_and_noise([g.numpy() for g in gradients])
-            expected += np.prod(p[list(arms)]) * signal
-        np.testing.assert_allclose(expected, truth * (1 + more), rtol=1e-12)
+    ours, expected = rule(baseline, policy=policy, gamma=1.0), 0.0
+    for arms in itertools.product([0, 1], repeat=count):
+        record = tfr.Episodes(
+            np.ones((2, count, 1)),
+            np.array([arms]),
+            worth[[arms]],
+            np.ones(count, "int32"),
+            np.ones(count, bool),
+        )
+        gradients = inspection.episode_gradients(ours, record)
+        signal, _ = figures.signal_and_noise([g.numpy() for g in gradients])
+        expected += np.prod(p[list(arms)]) * signal
+    right = truth * shrunk**2 * (1 + more / (count - 1) ** 2)
+    np.testing.assert_allclose(expected, right, rtol=1e-12)
 
 
 # The other figures

@@ -11,8 +11,8 @@ def signal_and_noise(gradients, group=1):
     |ḡ|² alone would take its own noise for a gradient. For independent episodes both
     are unbiased, so that the signal may come out below zero; average before dividing.
     Under the leave-one-out baseline an episode's gradient contains the returns of the
-    others: for one-step episodes the signal is then too large by exactly a share of
-    1 / (E - 1)².
+    others, and under the mean of the batch too: for one-step episodes the signal is then
+    too large by exactly a share of 1 / (E - 1)².
 
     Args:
         gradients: List of arrays `[E, …]`, one row for each episode.
