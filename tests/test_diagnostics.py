@@ -58,7 +58,7 @@ def columns(episodes, chosen):
         {},
         {"baseline": "leave_one_out"},
         {"baseline": "leave_one_out", "scale_advantages": "batch"},
-        {"baseline": "mean", "discount_states": True, "entropy_coef": 0.1},
+        {"baseline": "mean", "discount_states": True},
         {"returns": "whole", "mean_over": "steps"},
         {"baseline": "leave_one_out", "truncation": "drop"},
         {"head": given.gaussian()},
@@ -76,13 +76,39 @@ def test_the_mean_over_the_episodes_is_the_gradient(settings):
     np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-12, atol=1e-12)
 
 
-def test_it_is_with_the_values_of_a_shared_trunk_and_a_penalty_too():
-    policy = given.shared_network()
-    policy.layers[1].kernel_regularizer = keras.regularizers.L2(0.1)
-    ours = rule(baselines.Value(), policy=policy, gae_lambda=0.7)
-    found = rows(inspection.episode_gradients(ours, given.record()))
-    whole = flat(ours.gradients(given.record())[0])
-    np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-12, atol=1e-12)
+def test_it_is_of_the_policy_loss_alone():
+    """Bonus, penalty and value loss are no signal: all of them have gradients here."""
+    policy, record = given.shared_network(), given.record()
+    settings = {"policy": policy, "gae_lambda": 0.7}
+    alone = flat(rule(baselines.Value(loss_weight=0.0), **settings).gradients(record)[0])
+    policy.layers[1].kernel.regularizer = keras.regularizers.L2(0.1)
+    ours = rule(baselines.Value(), entropy_coef=0.1, **settings)
+    assert np.abs(flat(ours.gradients(record)[0]) - alone).max() > 1e-2
+    found = rows(inspection.episode_gradients(ours, record))
+    np.testing.assert_allclose(found.mean(axis=0), alone, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("added", ["bonus", "penalty", "values"])
+def test_a_reward_of_pure_noise_has_no_signal_whatever_is_added_to_the_loss(added):
+    """Without a baseline the mean of the signal is zero, within four deviations."""
+    rng, record = np.random.default_rng(0), given.record()
+    policy = given.shared_network() if added == "values" else given.network()
+    if added == "penalty":
+        policy.layers[1].kernel.regularizer = keras.regularizers.L2(10.0)
+    value = baselines.Value(loss_weight=5.0) if added == "values" else None
+    coefficient = 10.0 if added == "bonus" else 0.0
+    ours = rule(value, policy=policy, entropy_coef=coefficient)
+    seen = record.observations[:-1].reshape(-1, given.OBSERVED)
+    probs = tf.nn.softmax(ours.forward(seen)[0])[:, 1].numpy().reshape(given.T, given.B)
+    found = []
+    for _ in range(40):
+        drawn = record._replace(
+            rewards=rng.normal(1.0, size=record.rewards.shape),
+            actions=(rng.random(probs.shape) < probs).astype("int32"),
+        )
+        gradients = inspection.episode_gradients(ours, drawn)
+        found.append(figures.signal_and_noise([g.numpy() for g in gradients])[0])
+    assert abs(np.mean(found)) < 4 * np.std(found) / np.sqrt(len(found))
 
 
 def test_it_is_of_a_policy_that_remembers():
@@ -161,8 +187,26 @@ def test_signal_and_noise_are_their_definition():
     np.testing.assert_allclose(signal, sum(mean**2) - trace / 6)
     pairs = [g[i] @ g[j] for i in range(6) for j in range(6) if i != j]
     np.testing.assert_allclose(signal, sum(pairs) / len(pairs))
-    alike = sum(pairs) / (5 * sum(row @ row for row in g))
-    np.testing.assert_allclose(figures.agreement(signal, noise, 6), alike)
+
+
+def test_a_ratio_of_means_and_its_error_are_those_of_many():
+    """E[a] / E[b] = 0.5 / 2; its error is the deviation that many such ratios have."""
+    rng = np.random.default_rng(0)
+    above, below = rng.normal(0.5, 2.0, (4000, 30)), rng.gamma(4.0, 0.5, (4000, 30))
+    found = np.array([figures.ratio_of_means(a, b) for a, b in zip(above, below)])
+    ratio, error = found.mean(axis=0)
+    assert abs(ratio - 0.25) < 0.01
+    np.testing.assert_allclose(error, found[:, 0].std(), rtol=0.05)
+
+
+def test_two_episodes_without_a_signal_have_none_on_average():
+    """g = 3 once in four times, else -1: the mean of what two have in common was 0.4."""
+    pairs = list(itertools.product([3.0, -1.0, -1.0, -1.0], repeat=2))
+    found = [figures.signal_and_noise([np.array([[a], [b]])]) for a, b in pairs]
+    signal, noise = np.transpose(found)
+    common = signal / (signal + 2 * noise)
+    np.testing.assert_allclose(common.mean(), 0.4)
+    assert figures.ratio_of_means(signal, noise)[0] == 0.0
 
 
 def test_siblings_count_as_one():
@@ -184,8 +228,16 @@ def test_a_planted_signal_comes_out():
     assert (error < [0.03, 0.01]).all()
 
 
-def test_under_leave_one_out_the_signal_is_too_large_by_a_known_share():
-    """1 / (E - 1)², over all outcomes of a bandit with two arms; none: exactly right."""
+@pytest.mark.parametrize(
+    "baseline, shrunk, more", [(None, 1, 0), ("leave_one_out", 1, 1), ("mean", 2 / 3, 1)]
+)
+def test_where_the_others_are_in_the_baseline_the_signal_is_too_large(
+    baseline, shrunk, more
+):
+    """By 1 / (E - 1)², over all outcomes of a bandit with two arms; none: exactly right.
+
+    The mean shrinks each gradient to (E - 1) / E, and is leave-one-out otherwise.
+    """
     policy = keras.Sequential(
         [
             keras.Input((1,), dtype="float64"),
@@ -196,20 +248,20 @@ def test_under_leave_one_out_the_signal_is_too_large_by_a_known_share():
     worth, count = np.array([1.0, 3.0]), 3
     p = np.exp([0.3, -0.4]) / np.exp([0.3, -0.4]).sum()
     truth = np.sum((p * (worth - p @ worth)) ** 2)
-    for baseline, more in (("leave_one_out", 1 / (count - 1) ** 2), (None, 0.0)):
-        ours, expected = rule(baseline, policy=policy, gamma=1.0), 0.0
-        for arms in itertools.product([0, 1], repeat=count):
-            record = tfr.Episodes(
-                np.ones((2, count, 1)),
-                np.array([arms]),
-                worth[[arms]],
-                np.ones(count, "int32"),
-                np.ones(count, bool),
-            )
-            gradients = inspection.episode_gradients(ours, record)
-            signal, _ = figures.signal_and_noise([g.numpy() for g in gradients])
-            expected += np.prod(p[list(arms)]) * signal
-        np.testing.assert_allclose(expected, truth * (1 + more), rtol=1e-12)
+    ours, expected = rule(baseline, policy=policy, gamma=1.0), 0.0
+    for arms in itertools.product([0, 1], repeat=count):
+        record = tfr.Episodes(
+            np.ones((2, count, 1)),
+            np.array([arms]),
+            worth[[arms]],
+            np.ones(count, "int32"),
+            np.ones(count, bool),
+        )
+        gradients = inspection.episode_gradients(ours, record)
+        signal, _ = figures.signal_and_noise([g.numpy() for g in gradients])
+        expected += np.prod(p[list(arms)]) * signal
+    right = truth * shrunk**2 * (1 + more / (count - 1) ** 2)
+    np.testing.assert_allclose(expected, right, rtol=1e-12)
 
 
 # The other figures
@@ -315,8 +367,9 @@ WELL = {
     "update": 0,
     "episodes": 16.0,
     "independent": 16.0,
+    "signal": 1.5,
+    "noise": 1.0,
     "signal_to_noise": 1.5,
-    "agreement": 0.1,
     "gradient_variance_removed": 0.6,
     "return_variance_removed": 0.2,
     "explained_variance": 0.5,
@@ -331,6 +384,7 @@ WELL = {
     "gradient_steps": 1.0,
     "entropy_coef": 0.01,
     "value_scale": 1.0,
+    "value_shared": 0.0,
     "vector_env": 0.0,
     "stepping_share": 0.6,
     "acting_share": 0.2,
@@ -348,7 +402,7 @@ ILL = {
     "critic": [
         {"gradient_variance_removed": 0.09, "explained_variance": 0.01, "update": 20}
     ],
-    "noise": [{"agreement": 0.01}],
+    "noise": [{"signal": 0.01}],
     "environment": [{"stepping_share": 0.96}, {"stepping_share": 0.96, "vector_env": 1}],
 }
 
@@ -356,7 +410,7 @@ ILL = {
 def said(change, count=20):
     changed = {**WELL, **change}
     steady = 1e-3 * (-1.0) ** np.arange(count)
-    reports = [{**changed, "agreement": changed["agreement"] + x} for x in steady]
+    reports = [{**changed, "signal": changed["signal"] + x} for x in steady]
     return findings.find(reports)
 
 
@@ -385,9 +439,9 @@ def test_all_is_well_up_to_the_limits():
 
 def test_what_is_not_sure_is_not_said():
     """Noise: fewer than ten reports, or reports that contradict each other."""
-    assert said({"agreement": 0.0}, count=9) == []
+    assert said({"signal": 0.0}, count=9) == []
     rng = np.random.default_rng(0)
-    reports = [{**WELL, "agreement": x} for x in rng.normal(0.0, 0.2, 20)]
+    reports = [{**WELL, "signal": x} for x in rng.normal(0.0, 1.0, 20)]
     assert findings.find(reports) == []
     early = {"gradient_variance_removed": 0.0, "explained_variance": 0.0, "update": 19}
     assert said(early) == []
@@ -397,12 +451,68 @@ def test_the_numbers_of_the_advice():
     """KL goes with the square of the rate: 5 nats are 100 times 0.05."""
     assert "at most 0.001 (now 0.01)" in said({"kl": 5.0})[0].advice
     assert "at most 3 steps" in said({"kl": 5.0, "gradient_steps": 30.0})[0].advice
-    advice = said({"agreement": 0.0})[0].advice  # 2 errors: 2 · 1e-3 / √20 · √(20/19)
+    advice = said({"signal": 0.0})[0].advice  # 2 errors: 2 · 1e-3 / √20 · √(20/19)
     most = 2e-3 / np.sqrt(19)
-    assert f"at least {float(f'{(1 - most) / most:.2g}'):.0f} episodes" in advice
+    assert f"at least {findings._short(16 / most)} episodes" in advice
     assert "or a baseline" not in advice
-    none = said({"agreement": 0.0, "gradient_variance_removed": 0.0})[0].advice
+    none = said({"signal": 0.0, "gradient_variance_removed": 0.0})[0].advice
     assert "or a baseline" in none
+
+
+def test_noise_is_that_of_the_last_reports():
+    """Fifty at most: a signal of long ago is none now."""
+    long_ago, now = [{**WELL, "signal": 3.0}] * 100, {**WELL, "signal": 0.0}
+    late = [{**now, "signal": x} for x in 1e-3 * (-1.0) ** np.arange(50)]
+    (finding,) = findings.find(long_ago + late)
+    assert finding.advice.startswith("In the last 50 reports gradient noise is")
+
+
+@pytest.mark.parametrize("steps", [1, 3, 10])
+def test_the_advised_rate_leaves_a_good_update(steps):
+    """Where KL goes with the square of rate and steps: 0.05 in all, and not stale."""
+
+    def report(rate):
+        kl = 100.0 * (rate * steps) ** 2
+        return {**WELL, "learning_rate": rate, "kl": kl, "gradient_steps": float(steps)}
+
+    (finding,) = findings.find([report(1.0)])
+    assert finding.cause == "learning_rate"
+    rate = float(re.search(r"at most (\S+) \(", finding.advice)[1])
+    np.testing.assert_allclose(report(rate)["kl"], findings.GOOD_KL, rtol=0.1)
+    assert findings.find([report(rate)]) == []
+
+
+def test_a_shared_value_is_told_what_it_can_do():
+    """Without a model it has no scale and no epochs, and its policy puts out values."""
+    useless = {**ILL["critic"][0], "value_shared": 1.0}
+    advice = said(useless)[0].advice
+    assert "loss_weight" in advice and "a policy that puts out no values" in advice
+    assert "loss_weight" not in said({**useless, "value_shared": 0.0})[0].advice
+    large = said({**ILL["rewards"][0], "value_shared": 1.0})[0].advice
+    assert large.endswith("set scale_rewards=True.")
+
+
+@pytest.mark.parametrize("shared", [0.0, 1.0])
+def test_leave_one_out_is_advised_with_the_lambda_that_it_takes(shared):
+    """Below one it is refused."""
+    advice = said({**ILL["critic"][0], "value_shared": shared})[0].advice
+    assert advice.endswith(' baseline="leave_one_out", gae_lambda=1.')
+    with pytest.raises(ValueError, match="gae_lambda"):
+        agent_for("CartPole-v1", baseline="leave_one_out", gae_lambda=0.9)
+    agent_for("CartPole-v1", baseline="leave_one_out", gae_lambda=1)
+
+
+def test_what_could_not_be_judged_is_named():
+    nothing = float("nan")
+    plain, valued = {**WELL, "value_scale": nothing}, {**WELL, "update": 20}
+
+    def named(reports):
+        return [words.split()[0] for words in findings.unjudged(reports)]
+
+    assert named([plain] * 9) == named([{**plain, "noise": nothing}] * 20) == ["noise"]
+    assert named([plain] * 10) == named([valued] * 10) == []
+    assert named([WELL] * 20 + [valued] * 2) == ["critic"]
+    assert named([WELL]) == ["noise", "critic"]
 
 
 def test_the_limits_and_their_reasons_are_documented():
@@ -447,8 +557,7 @@ def test_a_healthy_training_has_nothing_to_change():
     history = agent.fit("CartPole-v1", epochs=24, callbacks=[diagnostics], verbose=0)
     assert max(history.history["episode_return"]) > 300
     assert diagnostics.findings == [] and len(diagnostics.history) == 12
-    said = "Diagnostics: nothing to change, says each of 12 reports.\n"
-    assert out.getvalue() == said
+    assert out.getvalue() == "Diagnostics: found nothing in 12 reports.\n"
 
 
 def test_a_learning_rate_a_hundred_times_too_high():
@@ -631,6 +740,80 @@ def test_a_batch_that_teaches_nothing_has_no_report():
 
 
 def test_one_episode_has_no_noise_to_be_measured():
-    _, seen = train(agent_for("CartPole-v1"), "CartPole-v1", 1, episodes_per_epoch=1)
-    assert np.isnan(seen.history[0]["signal_to_noise"])
-    assert np.isfinite(seen.history[0]["kl"])
+    diagnostics = tfr.callbacks.Diagnostics(stream=io.StringIO())
+    agent = agent_for("CartPole-v1", learning_rate=1e-4)
+    options = dict(epochs=1, episodes_per_epoch=1, verbose=0)
+    agent.fit("CartPole-v1", callbacks=[diagnostics], **options)
+    (report,) = diagnostics.history
+    assert np.isnan([report["signal_to_noise"], report["noise"]]).all()
+    assert np.isfinite(report["kl"])
+    said = diagnostics._out.getvalue()
+    assert said.startswith("Diagnostics: found nothing in 1 reports. Not judged: noise (")
+
+
+def test_groups_of_which_some_episodes_are_left_out_are_not_judged():
+    """
+    column        0      1      2      3      4      5
+    group         0      0      1      1      2      2
+    kept          X      X      .      .      X      X      whole groups: judged
+    kept          X      X      .      X      X      X      NaN
+    """
+    agent = tfr.Reinforce(
+        given.network("float32"),
+        heads.Categorical(given.A),
+        baselines.LeaveOneOut(groups=2),
+        truncation="drop",
+    )
+    record = columns(given.record(dtype="float32"), [0, 1, 2, 3, 4, 0])
+    for kept in ([0, 1, 4, 5], [0, 1, 3, 4, 5], [0, 3]):
+        told = record._replace(terminated=np.isin(np.arange(6), kept))
+        gradients = [g.numpy() for g in agent.episode_gradients(told)]
+        plain = [g.numpy() for g in agent.episode_gradients(told, baseline=False)]
+        report = figures.of_batch(agent.inspect(told), gradients, plain, group=2)
+        whole = len(kept) == 4
+        assert report["independent"] == (2.0 if len(kept) != 5 else 3.0)
+        assert report["episodes"] == len(kept)
+        assert np.isfinite(report["signal"]) == np.isfinite(report["noise"]) == whole
+        assert np.isfinite(report["gradient_variance_removed"]) == whole
+
+
+class Pushed(gym.Env):
+    """Observations N(5, 3) and rewards N(0, 1), ten times, whatever is done."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 10
+        return self._seen(), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self._seen(), float(self.np_random.normal()), self.left == 0, False, {}
+
+    def _seen(self):
+        return self.np_random.normal(5.0, 3.0, 4).astype("float32")
+
+
+def test_the_divergence_is_of_the_gradient_steps_alone():
+    """The normaliser has learned meanwhile; a step of nearly zero moves no policy."""
+    policy = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    agent = tfr.Reinforce(
+        policy, heads.Gaussian(1, low=-1.0, high=1.0), normalize_observations=True
+    )
+    agent.compile(keras.optimizers.Adam(1e-9))
+    _, seen = train(agent, Pushed, 2)
+    for report in seen.history:
+        assert report["kl"] < 1e-6 and report["effective_sample_size"] > 0.999
+    assert float(agent.normalizer.bound) == 10.0  # what it has learned is there again
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_gradient_steps_are_counted_as_they_are_made(passes):
+    """Half a part more makes one more: 50 steps in parts of 20 are three."""
+    agent = agent_for(lambda: toys.Clock(5), minibatch_size=20, passes=passes)
+    _, seen = train(agent, lambda: toys.Clock(5), 1, episodes_per_epoch=10)
+    assert agent.env_steps == 50
+    assert seen.history[0]["gradient_steps"] == int(agent.optimizer.iterations)
+    assert seen.history[0]["gradient_steps"] == 3 * passes

@@ -112,9 +112,9 @@ def descended(weights, steps, orders, size, bound, divisor):
         total, ratios = [np.zeros_like(w) for w in weights], []
         for i in part:
             log_prob, slopes = score(weights, *steps[i][:3])
-            ratios.append(min(np.exp(log_prob - acted[i]), bound))
+            ratios.append(np.exp(log_prob - acted[i]))
             for sum_, slope in zip(total, slopes, strict=True):
-                sum_ += ratios[-1] * slope * steps[i][3]
+                sum_ += min(ratios[-1], bound) * slope * steps[i][3]
         factor = RATE * len(steps) / len(part) / divisor
         weights = [w + factor * x for w, x in zip(weights, total, strict=True)]
         sizes.append(sum(ratios) ** 2 / len(ratios) / sum(r * r for r in ratios))
@@ -210,12 +210,25 @@ def test_the_ratio_is_held_constant_and_bounded():
         total, ratios = [np.zeros_like(w) for w in weights], []
         for step, before in zip(steps, acted.numpy(), strict=True):
             log_prob, slopes = score(weights, *step[:3])
-            ratios.append(min(np.exp(log_prob - before), bound))
+            ratios.append(np.exp(log_prob - before))
             for sum_, slope in zip(total, slopes, strict=True):
-                sum_ -= ratios[-1] * step[3] * slope / 5
+                sum_ -= min(ratios[-1], bound) * step[3] * slope / 5
         close(found, total)
         size = sum(ratios) ** 2 / N / sum(r * r for r in ratios)
         np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-12)
+
+
+def test_a_bound_does_not_make_the_sample_larger():
+    """Ratios 100, 50 and 3 under the bound 2; and such as no number can hold."""
+    agent = made(ratio_bound=2.0)
+    rule = agent._estimator
+    batch, part = rule.batch(agent._checked(record())), np.arange(3)
+    now, ratios = rule.log_probs(batch).numpy(), np.array([100.0, 50.0, 3.0])
+    for shift in (0.0, 1e4):
+        acted = now - np.pad(np.log(ratios) + shift, (0, N - 3))
+        _, logs = rule.policy_gradients(batch, part, acted)
+        size = sum(ratios) ** 2 / 3 / sum(ratios**2)
+        np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-9)
 
 
 def test_one_step_per_update_is_all_sample():

@@ -305,11 +305,11 @@ class Reinforce(keras.Model):
         return gradients, baseline_gradients, logs
 
     def episode_gradients(self, episodes, baseline=True):
-        """The policy gradient from each episode by itself. Nothing is changed.
+        """The gradient of `policy_loss` from each episode by itself. Nothing is changed.
 
-        Their mean is that of `gradients`, their scatter is its noise: returns, baseline
-        and scales are those of the whole batch, and what does not depend on episodes,
-        as a regulariser, is in each.
+        Their mean is that from the batch, their scatter is its noise: returns, baseline
+        and scales are those of the whole batch. Entropy bonus, regularisers and the value
+        loss of a shared trunk, which `gradients` has on top, are left out.
 
         Args:
             episodes: `Episodes`.

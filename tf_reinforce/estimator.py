@@ -163,10 +163,10 @@ class Estimator:
             taken = chosen.steps.pick(batch.episodes.actions)
             log_probs = actions.log_prob(taken)
             entropies = actions.entropy()
-            advantages, ratios = chosen.advantages, tf.ones_like(log_probs)
+            advantages, changes = chosen.advantages, tf.zeros_like(log_probs)
             if acted is not None:
-                before = acted if part is None else tf.gather(acted, part)
-                ratios = tf.exp(log_probs - before)
+                changes = log_probs - (acted if part is None else tf.gather(acted, part))
+                ratios = tf.exp(changes)
                 ratios = tf.minimum(ratios, self.settings["ratio_bound"])
                 advantages *= tf.cast(ratios, advantages.dtype)
             policy_loss = losses.policy_gradient(log_probs, advantages, chosen.divisor)
@@ -188,9 +188,7 @@ class Estimator:
             "value_loss": value_loss,
             "entropy": tf.reduce_mean(entropies),
             "gradient_norm": tf.linalg.global_norm(gradients),
-            "effective_sample_size": tf.math.divide_no_nan(
-                tf.reduce_mean(ratios) ** 2, tf.reduce_mean(ratios**2)
-            ),
+            "effective_sample_size": _sample_size(changes),
         }
 
     def log_probs(self, batch):
@@ -397,6 +395,13 @@ def valid_steps(episodes):
 def before_actions(episodes):
     """`[T, B, …]`: the observations on which the actions were taken."""
     return keras.tree.map_structure(lambda array: array[:-1], episodes.observations)
+
+
+def _sample_size(changes):
+    """(Σρ)² / (n Σρ²) of ratios before any bound, from their `[n]` logarithms."""
+    # Their common factor does not count: with the largest at one none overflows.
+    ratios = tf.exp(changes - tf.reduce_max(changes))
+    return tf.reduce_mean(ratios) ** 2 / tf.reduce_mean(ratios**2)
 
 
 def _swapped(columns):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import estimator
+from tf_reinforce import estimator, losses
 
 
 class Inspection(NamedTuple):
@@ -26,7 +26,10 @@ class Inspection(NamedTuple):
 
 
 def episode_gradients(rule, episodes, baseline=True):
-    """The gradient from each episode by itself; their mean is the batch's.
+    """The gradient of the policy loss from each episode by itself.
+
+    Their mean is that from the batch. What else an update may follow (entropy bonus,
+    penalties, the value loss of a shared trunk) is not in it: it would pass for a signal.
 
     Args:
         rule: `estimator.Estimator`.
@@ -37,12 +40,20 @@ def episode_gradients(rule, episodes, baseline=True):
         A list with `[E, …]` for each of `variables`: ∂Lₑ/∂w for each episode that is
         learned from. Returns, baseline and scales are those of the whole batch.
     """
+
+    def gradient(column):
+        mine = batch.episode(column)
+        with tf.GradientTape() as tape:
+            log_probs = rule.log_probs(mine)
+            loss = losses.policy_gradient(log_probs, mine.advantages, mine.divisor)
+        return losses.gradients(tape, loss, rule.variables)
+
     batch = rule.batch(episodes)
     weights = tf.where(baseline, batch.advantages, batch.credited)
     batch = batch._replace(advantages=weights)
     learned = tf.where(batch.episodes.lengths > 0)[:, 0]
     return tf.map_fn(
-        lambda column: rule.policy_gradients(batch.episode(column))[0],
+        gradient,
         learned,
         fn_output_signature=[tf.TensorSpec(v.shape, v.dtype) for v in rule.variables],
         parallel_iterations=1,  # one after the other: less memory

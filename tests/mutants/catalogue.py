@@ -1619,8 +1619,8 @@ STEPS_OF_AN_UPDATE = [
         "ratio_upside_down",
         "own: μ/π in the place of π/μ",
         "estimator.py",
-        "tf.exp(log_probs - before)",
-        "tf.exp(before - log_probs)",
+        "tf.exp(changes)",
+        "tf.exp(-changes)",
         A_LOOP,
     ),
     Mutant(

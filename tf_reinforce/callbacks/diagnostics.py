@@ -1,9 +1,12 @@
 """Telemetry that says what is wrong."""
 
+import contextlib
 import sys
 import time
 
-from tf_reinforce import arguments
+import tensorflow as tf
+
+from tf_reinforce import arguments, minibatches
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.callbacks import figures, findings
 
@@ -35,16 +38,16 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     A report is a dict of floats; NaN where a figure is not known or means nothing:
 
     * `update`, from 0 over the agent's life; `episodes`, how many were learned from;
-    * `signal_to_noise`, squared length of the gradient over that of its error; one
-      report alone is rough, and zero or less means that none can be told;
-    * `agreement`, of the gradients of two episodes, in [-1, 1]; zero: only noise;
+    * `signal`, `noise`, squared lengths of the policy loss's gradient and of its error,
+      and `signal_to_noise`, their ratio; one report alone is rough, and zero or less
+      means that none can be told;
     * `independent`, how many episodes or groups of siblings do not begin alike;
     * `gradient_variance_removed`, `return_variance_removed`, by the baseline, as a share
       of what it would be without; zero: it is of no use; below: it does harm;
     * `explained_variance`, of the returns by a value baseline;
-    * `kl`, nats per step from the policy before the update to the one after, and
+    * `kl`, nats per step from the policy before the gradient steps to the one after, and
       `effective_sample_size`, the share of the steps that still count. Zero and one:
-      nothing has changed;
+      nothing has changed. Observations are normalised as they were for acting;
     * `entropy_share`, of that of a uniform choice; NaN where actions are real;
     * `spread`, the deviation of real actions in half widths of their bounds;
     * `at_bounds`, the share of real numbers that the environment receives at a bound;
@@ -52,8 +55,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
       (or as they were scaled);
     * `stepping_share`, `acting_share`, `learning_share`, of the time since the last
       report. The first one contains tracing;
-    * `learning_rate`, `gradient_steps` per update, `entropy_coef`, `value_scale` and
-      `vector_env` (1 or 0): what the findings refer to.
+    * `learning_rate`, `gradient_steps` per update, `entropy_coef`, `value_scale`,
+      `value_shared` and `vector_env` (1 or 0): what the findings refer to.
 
     Args:
         every: Positive int, updates from one report to the next.
@@ -113,12 +116,13 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     def on_train_end(self, logs=None):
         if self.verbose and self.history:
             wrong = {finding.update for finding in self.findings}
+            unknown = "; ".join(findings.unjudged(self.history))
             self._say(
                 f"Diagnostics: {len(wrong)} of {len(self.history)} reports found "
                 f"something; the first, {self.findings[0].cause}."
                 if wrong
-                else f"Diagnostics: nothing to change, says each of {len(self.history)} "
-                "reports."
+                else f"Diagnostics: found nothing in {len(self.history)} reports."
+                + (f" Not judged: {unknown}." if unknown else "")
             )
 
     def _look(self, episodes, logs):
@@ -133,21 +137,26 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         coefficient = agent.entropy_coef
         if callable(coefficient):
             coefficient = coefficient(logs["update"])
-        steps = len(seen.returns)
-        parts = max(1, round(steps / (agent.minibatch_size or steps)))
+        order = tf.range(len(seen.returns))
+        parts = int(minibatches.Minibatches.of(order, agent.minibatch_size).count)
         report = {
             "update": logs["update"],
             **figures.of_batch(seen, gradients, plain, group),
             "gradient_steps": float(agent.passes * parts),
             "entropy_coef": float(coefficient),
             "value_scale": float(agent.baseline.scale) if value else float("nan"),
+            "value_shared": float(value and agent.baseline.model is None),
             "vector_env": float(logs["vector_env"]),
         }
-        self._before = episodes, seen.log_probs, report
+        statistics = agent.normalizer.acting_variables if agent.normalizer else []
+        acted = [(variable, variable.numpy()) for variable in statistics]
+        self._before = episodes, seen.log_probs, acted, report
 
     def _report(self, logs):
-        episodes, before, report = self._before
-        after = self.model.inspect(episodes).log_probs
+        episodes, before, acted, report = self._before
+        # What the normaliser has learned is no work of the gradient steps.
+        with _put(acted):
+            after = self.model.inspect(episodes).log_probs
         report["kl"], share = figures.divergence(before, after)
         report["effective_sample_size"] = share
         report["learning_rate"] = logs["learning_rate"]
@@ -169,3 +178,16 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         # A live progress line may stand where this is written.
         live = self._out.isatty()
         self._out.write(f"\r{text}\x1b[K\n" if live else f"{text}\n")
+
+
+@contextlib.contextmanager
+def _put(pairs):
+    """Variables with other values, for as long as it takes."""
+    now = [variable.numpy() for variable, _ in pairs]
+    try:
+        for variable, value in pairs:
+            variable.assign(value)
+        yield
+    finally:
+        for (variable, _), value in zip(pairs, now, strict=True):
+            variable.assign(value)

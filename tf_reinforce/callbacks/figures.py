@@ -11,8 +11,8 @@ def signal_and_noise(gradients, group=1):
     |ḡ|² alone would take its own noise for a gradient. For independent episodes both
     are unbiased, so that the signal may come out below zero; average before dividing.
     Under the leave-one-out baseline an episode's gradient contains the returns of the
-    others: for one-step episodes the signal is then too large by exactly a share of
-    1 / (E - 1)².
+    others, and under the mean of the batch too: for one-step episodes the signal is then
+    too large by exactly a share of 1 / (E - 1)².
 
     Args:
         gradients: List of arrays `[E, …]`, one row for each episode.
@@ -95,48 +95,70 @@ def divergence(before, after):
     return float(np.mean(ratios - 1.0 - logs)), float(size)
 
 
-def agreement(signal, noise, count):
-    """How much alike the gradients of two episodes are, on average.
+def ratio_of_means(above, below):
+    """The mean of some numbers over that of others, and its error by the jackknife.
 
-        c = Σ_{e≠f} gₑ·g_f / ((E - 1) Σₑ |gₑ|²) = signal / (signal + E · noise)
+        r = Σₖ aₖ / Σₖ bₖ,    error² = (K - 1) / K Σₖ (r₋ₖ - r̄₋)²,    r₋ₖ without the k-th
 
-    One: all the same. Zero: nothing in common, nothing but noise. It cannot leave
-    [-1 / (E - 1), 1], so that no update outweighs the others in a mean over many, and
-    where there is no signal that mean is zero. E episodes have a signal-to-noise ratio of
-    E c / (1 - c).
+    The mean of aₖ / bₖ would not do: where the aₖ have a mean of zero, it need not.
 
     Args:
-        signal, noise: Of `signal_and_noise`.
-        count: Int, E.
+        above, below: `[K]` float, K at least 2; those below are above zero.
+
+    Returns:
+        Two floats.
 
     Example:
 
-    >>> agreement(*signal_and_noise([np.array([[3.0], [5.0]])]), 2)  # 15 / 17
-    0.88235...
+    >>> ratio_of_means(np.array([1.0, 3.0]), np.array([1.0, 1.0]))  # means' error: s / √K
+    (2.0, 1.0)
+
+    Reference:
+        Efron & Tibshirani (1993), An introduction to the bootstrap, chapter 11.
     """
-    whole = signal + count * noise
-    return signal / whole if whole > 0 else np.nan
+    without = (above.sum() - above) / (below.sum() - below)
+    error = np.sqrt((len(above) - 1) * np.var(without))
+    return float(above.sum() / below.sum()), float(error)
+
+
+def groups(columns, size):
+    """How many groups there are, and whether all of them are complete.
+
+    Args:
+        columns: `[N]` int, the column of each step's episode: groups stand side by side.
+        size: Int, how many episodes a group had when they began.
+
+    Example:
+
+    >>> groups(np.array([0, 0, 1, 4, 5]), 2), groups(np.array([0, 2]), 2)
+    ((2, True), (2, False))
+    """
+    _, sizes = np.unique(np.unique(columns) // size, return_counts=True)
+    return len(sizes), bool(np.all(sizes == size))
 
 
 def of_batch(seen, gradients, plain, group):
     """What can be told before an update is made: a dict of floats.
 
     Args:
-        seen: `estimator.Inspection` of NumPy arrays.
+        seen: `inspection.Inspection` of NumPy arrays.
         gradients: List of `[E, …]`, the gradient from each episode.
         plain: The same without the baseline.
         group: Int, how many episodes in a row began alike.
     """
-    signal, noise = signal_and_noise(gradients, group)
-    _, plain_noise = signal_and_noise(plain, group)
+    units, complete = groups(seen.episodes, group)
+    signal = noise = plain_noise = np.nan  # of groups of several sizes: no such formula
+    if complete:
+        signal, noise = signal_and_noise(gradients, group)
+        _, plain_noise = signal_and_noise(plain, group)
     if noise <= 1e-20 * plain_noise:  # rounding: all episodes were worth the same
         signal = noise = 0.0
-    units = len(gradients[0]) // group
     baselines, even = seen.credited - seen.advantages, np.mean(seen.most_entropies)
     return {
         "episodes": float(len(gradients[0])),
+        "signal": signal,
+        "noise": noise,
         "signal_to_noise": signal / noise if noise > 0 else np.nan,
-        "agreement": agreement(signal, noise, units),
         "independent": float(units),
         "gradient_variance_removed": share_removed(noise, plain_noise),
         "return_variance_removed": explained(seen.credited, baselines),

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tf_reinforce.callbacks import figures
+
 
 class Finding(NamedTuple):
     """What one report found."""
@@ -65,7 +67,7 @@ LIMITS = {
     ),
     "signal_to_noise": Limit(
         0.25,
-        "surely below, by two standard errors over at least 10 reports. An update then "
+        "surely below, by two standard errors over 10 to 50 reports. An update then "
         "gets at most 1 / (1 + 4), a fifth, as far as without noise",
     ),
     "stepping_share": Limit(
@@ -75,7 +77,8 @@ LIMITS = {
 }
 GOOD_KL = 0.05  # nats per step, what advice aims at
 LEARNED = 20  # updates after which a critic should be of use
-REPORTS, LATEST = 10, 200  # how many reports the noise is judged by, at least and at most
+CRITICS = 3  # reports after that by which a critic is judged
+REPORTS, LATEST = 10, 50  # how many reports the noise is judged by, at least and at most
 
 
 def find(reports):
@@ -92,6 +95,27 @@ def find(reports):
     return [Finding(update, cause, advice) for cause, advice in told if advice]
 
 
+def unjudged(reports):
+    """Of which causes nothing could be told in a whole training, and why.
+
+    Args:
+        reports: List of dicts of floats, as for `find`.
+
+    Returns:
+        List of strings, empty when all could be judged.
+    """
+    found = []
+    if len(_noisy(reports)) < REPORTS:
+        found.append(
+            f"noise (it takes {REPORTS} reports that have it, two episodes per update, "
+            "and complete groups of siblings)"
+        )
+    valued = any(math.isfinite(report["value_scale"]) for report in reports)
+    if valued and len(_late(reports)) < CRITICS:
+        found.append(f"critic (it takes {CRITICS} reports from update {LEARNED} on)")
+    return found
+
+
 def rewards(reports):
     """Rewards so large that what is measured in units of one is lost."""
     now = reports[-1]
@@ -99,10 +123,11 @@ def rewards(reports):
     size = now["return_size"]
     useless = not now["explained_variance"] >= LIMITS["critic"].value / 2
     if size > limit * now["value_scale"] and useless:
+        own = f", or give Value(model) a scale={_short(size)}"
         return (
             f"Returns are about {_short(size)}, and the value baseline begins at numbers "
-            f"of about {_short(now['value_scale'])}: set scale_rewards=True, or give "
-            f"Value(model) a scale={_short(size)}."
+            f"of about {_short(now['value_scale'])}: set scale_rewards=True"
+            f"{'' if now['value_shared'] else own}."
         )
     size, coefficient = now["advantage_size"], now["entropy_coef"]
     drowned = 0 < coefficient < LIMITS["bonus_share"].value * size
@@ -126,7 +151,7 @@ def learning_rate(reports):
     return (
         f"One update changed the policy by {_short(now['kl'])} nats per step, and "
         f"{GOOD_KL} are plenty: use a learning rate of at most "
-        f"{_short(rate * math.sqrt(GOOD_KL / each))} (now {rate:g})."
+        f"{_short(rate * math.sqrt(GOOD_KL / now['kl']))} (now {rate:g})."
     )
 
 
@@ -186,35 +211,40 @@ def collapsed(reports):
 def critic(reports):
     """A value baseline that takes no noise away."""
     limit = LIMITS["critic"].value
-    late = [report for report in reports if report["update"] >= LEARNED][-3:]
+    late = _late(reports)[-CRITICS:]
     removed = _median(late, "gradient_variance_removed")
     explained = _median(late, "explained_variance")
-    if len(late) < 3 or not (removed < limit and explained < limit / 2):
+    if len(late) < CRITICS or not (removed < limit and explained < limit / 2):
         return None
+    own = f"Value(model, Adam(1e-2), epochs=10, scale={_short(late[-1]['return_size'])})"
+    none = 'baseline="leave_one_out", gae_lambda=1'
     return (
         f"The value baseline explains {_percent(explained)} of the returns' variance and "
-        f"removes {_percent(removed)} of the gradient's: train it more, as "
-        f"Value(model, Adam(1e-2), epochs=10, scale={_short(late[-1]['return_size'])}), "
-        'or take baseline="leave_one_out".'
+        f"removes {_percent(removed)} of the gradient's: "
+    ) + (
+        "give Value() a larger loss_weight, or make a policy that puts out no values, "
+        f"and take {own}, or {none}."
+        if late[-1]["value_shared"]
+        else f"train it more, as {own}, or take {none}."
     )
 
 
 def noise(reports):
     """Too few episodes to tell a direction."""
-    known = [r for r in reports[-LATEST:] if math.isfinite(r["agreement"])]
+    known = _noisy(reports[-LATEST:])
     if len(known) < REPORTS:
         return None
-    alike = np.array([report["agreement"] for report in known])
-    error = alike.std(ddof=1) / math.sqrt(len(alike))
-    most = max(alike.mean(), 0.0) + 2 * error  # a signal is never below zero
-    now = known[-1]
-    ratio = now["independent"] * most / (1 - most) if most < 1 else math.inf
+    pairs = np.array([[report["signal"], report["noise"]] for report in known])
+    ratio, error = figures.ratio_of_means(*pairs.T)
+    ratio = max(ratio, 0.0) + 2 * error  # a signal is never below zero
     if not 0 < ratio < LIMITS["signal_to_noise"].value:
         return None
+    now = known[-1]
     episodes = now["episodes"]
     baseline = now["gradient_variance_removed"] == 0
     return (
-        f"Gradient noise is at least {_short(1 / ratio)} times the signal: use at least "
+        f"In the last {len(known)} reports gradient noise is at least "
+        f"{_short(1 / ratio)} times the signal: use at least "
         f"{_short(episodes / ratio)} episodes per update (now {episodes:.0f})"
         f"{', or a baseline,' if baseline else ''} if the return still has to rise."
     )
@@ -248,6 +278,16 @@ CAUSES = {
         environment,
     )
 }
+
+
+def _late(reports):
+    """The reports from which a critic should be of use."""
+    return [report for report in reports if report["update"] >= LEARNED]
+
+
+def _noisy(reports):
+    """The reports that know how large the noise is."""
+    return [report for report in reports if report["noise"] > 0]
 
 
 def _median(reports, name):
