@@ -118,7 +118,7 @@ def test_a_schedule_says_the_entropy_coefficient_of_the_number_of_the_update():
     fixed = made()
     for update, coef in enumerate((0.5, 0.375, 0.25, 0.125, 0.0, 0.0)):
         agent.counters.assign([update, 0, 0])
-        fixed._estimator.settings["entropy_coef"] = coef
+        fixed.entropy_coef = coef
         close(agent.gradients(episodes)[0], fixed.gradients(episodes)[0])
 
 
@@ -179,7 +179,7 @@ def test_a_cut_counts_as_an_ending_or_is_bootstrapped_as_asked():
         ended = episodes._replace(terminated=np.ones_like(episodes.terminated))
         expected = agent.gradients(ended)[0]
         bootstrapped = agent.gradients(episodes)[0]
-        agent._estimator.settings["truncation"] = "terminal"
+        agent.truncation = "terminal"
         close(agent.gradients(episodes)[0], expected, 1e-15)
         assert np.array_equal(bootstrapped[0], expected[0]) == (baseline is None)
 
