@@ -12,6 +12,7 @@ FLOORS = [
         "checkpoints",
         "eligibility",
         "episodes",
+        "keywords",
         "losses",
         "masks",
         "minibatches",

@@ -87,7 +87,7 @@ def moved(task, seed=3, size=0.5):
 def expected_at(task, weights, batch_size, bound):
     """E[g] over the batches of the policy as it is, of the gradient at other weights."""
     rule, total = task.agent._estimator, 0.0
-    task.agent.ratio_bound = bound
+    rule.settings["ratio_bound"] = bound
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     before = [w.numpy() for w in task.compared]
     for times, columns in task._batches(batch_size):
@@ -155,7 +155,7 @@ def two_passes():
     """The task, and the traced updates with one and with two steps; the bound varies."""
     task = enumeration()
     agent, bound = task.agent, tf.Variable(2.0, dtype=tf.float64)
-    agent.ratio_bound = bound
+    agent._estimator.settings["ratio_bound"] = bound
     agent.compile(optimizer=keras.optimizers.SGD(1.0))
     agent.optimizer.build(agent.policy_variables)
 

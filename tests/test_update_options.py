@@ -115,10 +115,9 @@ def test_the_options_survive_their_config():
 def test_a_schedule_says_the_entropy_coefficient_of_the_number_of_the_update():
     """0.5, 0.375, …, 0: the loss of every step of update u has that of u."""
     agent, episodes = made(entropy_coef=schedule()), record()
-    fixed = made()
     for update, coef in enumerate((0.5, 0.375, 0.25, 0.125, 0.0, 0.0)):
         agent.counters.assign([update, 0, 0])
-        fixed.entropy_coef = coef
+        fixed = made(policy=agent.policy, entropy_coef=coef)
         close(agent.gradients(episodes)[0], fixed.gradients(episodes)[0])
 
 
@@ -179,8 +178,8 @@ def test_a_cut_counts_as_an_ending_or_is_bootstrapped_as_asked():
         ended = episodes._replace(terminated=np.ones_like(episodes.terminated))
         expected = agent.gradients(ended)[0]
         bootstrapped = agent.gradients(episodes)[0]
-        agent.truncation = "terminal"
-        close(agent.gradients(episodes)[0], expected, 1e-15)
+        other = made(policy=agent.policy, baseline=baseline, truncation="terminal")
+        close(other.gradients(episodes)[0], expected, 1e-15)
         assert np.array_equal(bootstrapped[0], expected[0]) == (baseline is None)
 
 

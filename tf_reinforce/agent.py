@@ -23,6 +23,7 @@ from tf_reinforce import (
     export,
     heads,
     inspection,
+    keywords,
     masks,
     normalization,
     playing,
@@ -48,17 +49,8 @@ _WAYS_OUT = (
 # What is made into environments by us, with keywords.
 _IDS = (str, gym.envs.registration.EnvSpec)
 
-_SETTINGS = (
-    "gamma",
-    "gae_lambda",
-    "returns",
-    "discount_states",
-    "scale_advantages",
-    "mean_over",
-    "truncation",
-    "entropy_coef",
-    "ratio_bound",
-)
+# What is built in once the agent is built.
+_FIXED = frozenset({"policy", "head", "baseline", *keywords.AGENT})
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -176,7 +168,9 @@ class Reinforce(keras.Model):
         self.truncation = arguments.one_of(
             "truncation", truncation, ("bootstrap", "terminal", "drop")
         )
-        self.minibatch_size = arguments.size("minibatch_size", minibatch_size)
+        self.minibatch_size = arguments.positive_int_or_none(
+            "minibatch_size", minibatch_size
+        )
         self.passes = arguments.positive_int("passes", passes)
         self.ratio_bound = arguments.within("ratio_bound", ratio_bound, 1, np.inf)
         self.entropy_coef = _coefficient(entropy_coef)
@@ -190,6 +184,16 @@ class Reinforce(keras.Model):
         self.rates, self.defaults = [], {}  # what `for_env` leaves for `fit`
         self._graphs = {}
         self._check_lambda()
+
+    def __setattr__(self, name, value):
+        if name in _FIXED and getattr(self, "built", False):
+            raise AttributeError(
+                f"`{name}` is fixed once the agent is built. Received: {name}={value!r}. "
+                "Make another agent around the same parts, `tfr.Reinforce(agent.policy, "
+                "agent.head, …)`; what is to change while it trains may be a Keras "
+                "schedule (`entropy_coef`, the learning rate)."
+            )
+        super().__setattr__(name, value)
 
     def _make_statistics(self):
         """The parts that learn what is usual, where there are any."""
@@ -372,11 +376,16 @@ class Reinforce(keras.Model):
         self._build_optimizer()
         episodes = self._checked(episodes)
         tensors = keras.tree.map_structure(tf.constant, episodes)
-        kind = {"passes": self.passes, "minibatch_size": self.minibatch_size}
-        made = updating.Update(self._estimator, self.optimizer, self.counters, **kind)
+        made = updating.Update(
+            self._estimator,
+            self.optimizer,
+            self.counters,
+            passes=self.passes,
+            minibatch_size=self.minibatch_size,
+        )
         orders = self._orders(episodes, made.orders, seed)
         whole = tf.TensorSpec((None, None), tf.int32)
-        update = self._graph(made, whole, needs=(self.optimizer, *kind.values()))
+        update = self._graph(made, whole, needs=self.optimizer)
         finite, *figures = update(tensors, orders).numpy().tolist()
         if not finite:
             blamed = inspection.blame(self._estimator, episodes)
@@ -712,10 +721,6 @@ class Reinforce(keras.Model):
     episodes_seen = property(lambda self: self._counted()[1])
     env_steps = property(lambda self: self._counted()[2])
 
-    @property
-    def _settings(self):
-        return {name: getattr(self, name) for name in _SETTINGS}
-
     def _counted(self):
         return self.counters.numpy().tolist() if self.built else [0, 0, 0]
 
@@ -777,13 +782,8 @@ class Reinforce(keras.Model):
             "policy": serialize(self.policy),
             "head": serialize(self.head),
             "baseline": serialize(self.baseline),
-            **{name: getattr(self, name) for name in _SETTINGS},
+            **{name: getattr(self, name) for name in keywords.AGENT},
             "entropy_coef": serialize(self.entropy_coef),
-            "scale_rewards": self.scale_rewards,
-            "minibatch_size": self.minibatch_size,
-            "passes": self.passes,
-            "normalize_observations": self.normalize_observations,
-            "action_mask": self.action_mask,
             "rates": [list(rate) for rate in self.rates],
             "defaults": presets.harmless(self.defaults),
             "observation_space": spaces.to_config(self.observation_space),
@@ -819,7 +819,7 @@ class Reinforce(keras.Model):
             self.head,
             self.baseline,
             self.normalizer,
-            self._settings,
+            {name: getattr(self, name) for name in keywords.ESTIMATOR},
             memory,
             scales={k: scale for k, scale in scales.items() if scale is not None},
             updates=lambda: self.counters[0],
@@ -912,16 +912,15 @@ class Reinforce(keras.Model):
             episodes, deciding.structure, deciding.raw, deciding.mask_size
         )
         self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
-        self._estimator.settings = self._settings  # as they are now
         return episodes
 
-    def _graph(self, function, *more, needs=()):
+    def _graph(self, function, *more, needs=None):
         """A function of a record as one graph; made anew only for other weights.
 
         The one graph itself: finding it anew is slower than a small update.
         """
         name = getattr(function, "__name__", type(function).__name__)
-        key = (*map(id, self.policy_variables), *self._settings.values(), *needs)
+        key = (*map(id, self.policy_variables), needs)
         if self._graphs.get(name, (None,))[0] != key:
             deciding = self._player.decision
             record = records.signature(

@@ -22,7 +22,7 @@ def positive_int(name, value):
     return int(value)
 
 
-def size(name, value):
+def positive_int_or_none(name, value):
     """`value` as an int of at least 1, or `None` for everything at once, or an error."""
     return None if value is None else positive_int(name, value)
 

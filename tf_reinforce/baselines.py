@@ -333,7 +333,9 @@ class Value(Baseline):
     ):
         super().__init__(**kwargs)
         self.epochs = arguments.positive_int("epochs", epochs)
-        self.minibatch_size = arguments.size("minibatch_size", minibatch_size)
+        self.minibatch_size = arguments.positive_int_or_none(
+            "minibatch_size", minibatch_size
+        )
         least, most = np.finfo("float32").tiny, np.finfo("float32").max
         self.scale = arguments.within("scale", scale, float(least), float(most))
         if model is not None:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-from tf_reinforce import version
+from tf_reinforce import keywords, version
 
 INTERRUPTED = 130
 
@@ -24,17 +24,7 @@ DEFAULTS = {
 
 # Options of the command line, and the settings they override.
 AGENT = {name: name for name in (*DEFAULTS, "head")}
-FIT = {
-    name: name
-    for name in (
-        "epochs",
-        "steps",
-        "episodes_per_epoch",
-        "steps_per_epoch",
-        "num_envs",
-        "max_episode_steps",
-    )
-}
+FIT = {name: name for name in keywords.FIT}
 EVALUATION = {"target_return": "target", "max_episode_steps": "max_episode_steps"}
 ALIKE = (("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch"))
 

@@ -35,7 +35,12 @@ class Batch(NamedTuple):
     credited: tf.Tensor  # [N] float, what these would be without a baseline
     divisor: tf.Tensor  # scalar float: sums over steps are divided by it
     count: tf.Tensor  # scalar int, how many episodes; 1 if there is none to learn from
-    sized: dict[str, tf.Tensor]  # [N] float each, what `Estimator.scales` learn from
+    samples: dict[str, tf.Tensor]  # [N] float each, what `Estimator.scales` learn from
+
+    @property
+    def actions(self):
+        """`[N, …]`, as they were sampled."""
+        return self.steps.pick(self.episodes.actions)
 
     def part(self, indices):
         """The steps at `[n]` indices. Their sum counts N / n times."""
@@ -63,7 +68,7 @@ class Batch(NamedTuple):
             advantages=tf.gather(self.advantages, mine),
             credited=tf.gather(self.credited, mine),
             divisor=self.divisor / tf.cast(self.count, self.divisor.dtype),
-            sized={},
+            samples={},
         )
 
 
@@ -156,12 +161,9 @@ class Estimator:
         """
         chosen = batch if part is None else batch.part(part)
         with tf.GradientTape() as tape:
-            observations = before_actions(batch.episodes)
-            outputs, values = self.at(chosen.steps, observations, batch.steps)
-            outputs = self.masked(outputs, chosen.steps, batch.episodes.masks)
+            outputs, values = self.outputs(chosen)
             actions = self.head.distribution(outputs)
-            taken = chosen.steps.pick(batch.episodes.actions)
-            log_probs = actions.log_prob(taken)
+            log_probs = actions.log_prob(chosen.actions)
             entropies = actions.entropy()
             advantages, changes = chosen.advantages, tf.zeros_like(log_probs)
             if acted is not None:
@@ -193,10 +195,8 @@ class Estimator:
 
     def log_probs(self, batch):
         """`[N]`: of the actions in a batch, under the policy as it is."""
-        outputs, _ = self.at(batch.steps, before_actions(batch.episodes))
-        outputs = self.masked(outputs, batch.steps, batch.episodes.masks)
-        actions = batch.steps.pick(batch.episodes.actions)
-        return self.head.distribution(outputs).log_prob(actions)
+        outputs, _ = self.outputs(batch)
+        return self.head.distribution(outputs).log_prob(batch.actions)
 
     def lesson(self, batch, order=None):
         """What a batch teaches the baseline; see `baselines.Lesson`."""
@@ -219,7 +219,7 @@ class Estimator:
         """What learns once an update is made: the baseline, and the running scales."""
         self.baseline.learn(baseline_gradients, lesson)
         for name, scale in self.scales.items():
-            scale.update(batch.sized[name])
+            scale.update(batch.samples[name])
 
     def look(self, episodes):
         """What the normaliser learns, from every step that happened."""
@@ -227,9 +227,9 @@ class Estimator:
             steps = valid_steps(episodes)
             self.normalizer.update(steps.pick(before_actions(episodes)))
 
-    def sizes(self, episodes, batch):
+    def squares(self, episodes, batch):
         """Sums of the squares of what the running statistics would take in."""
-        samples = list(batch.sized.values())
+        samples = list(batch.samples.values())
         if self.normalizer is not None:
             seen = valid_steps(episodes).pick(before_actions(episodes))
             samples += [x for x in keras.tree.flatten(seen) if x.dtype.is_floating]
@@ -242,13 +242,13 @@ class Estimator:
             lengths = tf.where(episodes.terminated, episodes.lengths, 0)
             episodes = episodes._replace(lengths=lengths)
         steps = valid_steps(episodes)
-        targets, advantages, credited, sized = steps.pick(self.targets(episodes))
+        targets, advantages, credited, samples = steps.pick(self.targets(episodes))
         count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)
         count, length = tf.maximum(count, 1), tf.maximum(tf.size(targets), 1)
         divisor = count if self.settings["mean_over"] == "episodes" else length
         divisor = tf.cast(divisor, targets.dtype)
         return Batch(
-            episodes, steps, targets, advantages, credited, divisor, count, sized
+            episodes, steps, targets, advantages, credited, divisor, count, samples
         )
 
     def targets(self, episodes):
@@ -257,7 +257,7 @@ class Estimator:
         `[T, B]` each, in the type of the rewards. And in a dict what they were divided
         by: samples for `scales`.
         """
-        valid, targets, credited, baselines, sized = self._credit(episodes)
+        valid, targets, credited, baselines, samples = self._credit(episodes)
         advantages = credited - self._alike(baselines, credited)
         if self.settings["scale_advantages"] == "batch":
             steps = tf.reduce_sum(tf.cast(valid, credited.dtype))
@@ -266,15 +266,15 @@ class Estimator:
             size = tf.norm(advantages) / tf.sqrt(steps) + noise
             advantages, credited = advantages / size, credited / size
         if "advantages" in self.scales:
-            sized["advantages"] = advantages
-            scale, samples = self.scales["advantages"], advantages[valid]
-            advantages, credited = scale(advantages, samples), scale(credited, samples)
+            samples["advantages"] = advantages
+            scale, own = self.scales["advantages"], advantages[valid]
+            advantages, credited = scale(advantages, own), scale(credited, own)
         if self.settings["discount_states"] and self.settings["returns"] == "to_go":
             gamma = tf.constant(self.settings["gamma"], credited.dtype)
             rows = tf.cast(tf.shape(credited)[0], credited.dtype)
             powers = gamma ** tf.range(rows)[:, None]
             advantages, credited = advantages * powers, credited * powers
-        return targets, advantages, credited, sized
+        return targets, advantages, credited, samples
 
     def _credit(self, episodes):
         """What happened, the returns, what an action answers for, and the baseline."""
@@ -292,17 +292,17 @@ class Estimator:
             self.settings["gae_lambda"],
             rewards.dtype,
         )
-        sized = {}
+        samples = {}
         if "rewards" in self.scales:
-            sized["rewards"] = return_functions.discounted_returns(rewards, discounts)
-            rewards = self.scales["rewards"](rewards, sized["rewards"][valid])
+            samples["rewards"] = return_functions.discounted_returns(rewards, discounts)
+            rewards = self.scales["rewards"](rewards, samples["rewards"][valid])
         values = self.values(episodes, rewards.dtype)
         targets = return_functions.lambda_returns(rewards, discounts, values[1:], lambdas)
         credited = targets
         if self.settings["returns"] == "whole":
             credited = tf.where(valid, targets[:1], 0.0)
         baselines = self.baseline.estimate(credited, valid, values[:-1])
-        return valid, targets, credited, baselines, sized
+        return valid, targets, credited, baselines, samples
 
     def _alike(self, baselines, credited):
         """What the baseline estimated, if it is one number for each return."""
@@ -316,15 +316,22 @@ class Estimator:
         tf.debugging.assert_equal(tf.shape(baselines), tf.shape(credited), wanted)
         return baselines
 
-    def at(self, steps, columns, happened=None):
+    def outputs(self, batch):
+        """Outputs `[N, P]`, masked, and values `[N]` or `None`, for a batch's steps."""
+        episodes = batch.episodes
+        happened, observations = valid_steps(episodes), before_actions(episodes)
+        outputs, values = self.at(batch.steps, observations, happened)
+        return self.masked(outputs, batch.steps, episodes.masks), values
+
+    def at(self, steps, columns, happened):
         """Outputs `[N, P]` and values `[N]` or `None`, for steps of `[T, B, …]`.
 
-        `happened` are all the steps there are, where `steps` are only some of them.
+        `happened` are all the steps there are; `steps` may be some of them.
         """
         if self.memory is None:
             return self.forward(steps.pick(columns))
         # A memory reads whole episodes, `[B, T, …]`: nothing comes back from padding.
-        outputs, values = self.forward(_swapped((happened or steps).clean(columns)))
+        outputs, values = self.forward(_swapped(happened.clean(columns)))
         picked = steps.pick(_swapped([outputs, *([] if values is None else [values])]))
         return picked[0], None if values is None else picked[1]
 
@@ -365,7 +372,7 @@ class Estimator:
             return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
         # The observation after the last action counts too: it may be bootstrapped.
         steps = records.steps(episodes.lengths + 1, rows)
-        _, values = self.at(steps, episodes.observations)
+        _, values = self.at(steps, episodes.observations, steps)
         if values is None:
             observations = self._normalized(steps.pick(episodes.observations))
             values = self.baseline.values(observations)

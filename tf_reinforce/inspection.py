@@ -63,15 +63,12 @@ def episode_gradients(rule, episodes, baseline=True):
 def inspect(rule, episodes):
     """What an update from these episodes would know of each step: `Inspection`."""
     batch = rule.batch(episodes)
-    observations = estimator.before_actions(batch.episodes)
-    outputs, _ = rule.at(batch.steps, observations)
-    masks, taken = batch.episodes.masks, batch.steps.pick(batch.episodes.actions)
-    masked = rule.masked(outputs, batch.steps, masks)
-    actions = rule.head.distribution(masked)
+    outputs, _ = rule.outputs(batch)
+    actions = rule.head.distribution(outputs)
     most = values = tf.fill(tf.shape(batch.targets), np.nan)
     raw = keras.tree.flatten(rule.head.raw(outputs.dtype))
     if all(leaf.dtype.is_integer for leaf in raw):
-        even = rule.masked(tf.zeros_like(outputs), batch.steps, masks)
+        even = rule.masked(tf.zeros_like(outputs), batch.steps, batch.episodes.masks)
         most = rule.head.distribution(even).entropy()
     if rule.baseline.values_states:
         values = rule.values(batch.episodes, batch.targets.dtype)[:-1]
@@ -83,11 +80,11 @@ def inspect(rule, episodes):
         values,
         batch.advantages,
         batch.credited,
-        actions.log_prob(taken),
+        actions.log_prob(batch.actions),
         actions.entropy(),
         most,
-        rule.head.spread(masked),
-        rule.head.at_bounds(taken),
+        rule.head.spread(outputs),
+        rule.head.at_bounds(batch.actions),
     )
 
 
@@ -95,15 +92,15 @@ def blame(rule, episodes):
     """Names the first number that is not finite, and a variable, after a refusal."""
     batch = rule.batch(episodes)
     record, steps = batch.episodes, batch.steps
-    observations = steps.pick(estimator.before_actions(record))
-    outputs, _ = rule.at(steps, estimator.before_actions(record))
+    observations = estimator.before_actions(record)
+    outputs, _ = rule.at(steps, observations, steps)
     masked = rule.masked(outputs, steps, record.masks)
-    actions = steps.pick(record.actions)
+    log_probs = rule.head.distribution(masked).log_prob(batch.actions)
     suspects = [
-        *(("observation", leaf) for leaf in keras.tree.flatten(observations)),
+        *(("observation", x) for x in keras.tree.flatten(steps.pick(observations))),
         ("reward", steps.pick(record.rewards)),
         ("outputs", outputs),
-        ("log-probability", rule.head.distribution(masked).log_prob(actions)),
+        ("log-probability", log_probs),
         ("advantage", tf.cast(batch.advantages, outputs.dtype)),
     ]
     found = []

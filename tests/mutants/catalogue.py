@@ -135,8 +135,9 @@ GRADIENT = [
         "log_prob_mean_over_dimensions",
         "B5 mean instead of sum over the dimensions of an action",
         "estimator.py",
-        "log_probs = actions.log_prob(taken)",
-        "log_probs = actions.log_prob(taken) / max((1, *self.head.action_shape))",
+        "log_probs = actions.log_prob(chosen.actions)",
+        "log_probs = actions.log_prob(chosen.actions)\n"
+        "            log_probs /= max((1, *self.head.action_shape))",
         NORMAL,
     ),
     Mutant(
@@ -226,9 +227,9 @@ GRADIENT = [
         "half_precision",
         "B48 log-probabilities in half precision",
         "estimator.py",
-        "log_probs = actions.log_prob(taken)",
+        "log_probs = actions.log_prob(chosen.actions)",
         "half = self.head.distribution(tf.cast(outputs, tf.float16))\n"
-        "            log_probs = half.log_prob(taken)\n"
+        "            log_probs = half.log_prob(chosen.actions)\n"
         "            log_probs = tf.cast(log_probs, outputs.dtype)",
         "test_estimator.py::test_half_precision_ends_before_the_log_probabilities"
         "[mixed_float16]",
@@ -615,8 +616,8 @@ DISTRIBUTIONS = [
         "reparameterised_action",
         "B43 the gradient flows through the sampled action: that of the mean is zero",
         "estimator.py",
-        "log_probs = actions.log_prob(taken)",
-        "taken = steps.pick(episodes.actions)\n"
+        "log_probs = actions.log_prob(chosen.actions)",
+        "taken = chosen.actions\n"
         "            if taken.dtype.is_floating:\n"
         "                taken = outputs + tf.stop_gradient(taken - outputs)\n"
         "            log_probs = actions.log_prob(taken)",
@@ -1677,7 +1678,7 @@ STEPS_OF_AN_UPDATE = [
         "overflow_in_a_scale",
         "own: a reward whose square overflows ends a running scale for good",
         "updating.py",
-        "fit &= _finite(self.rule.sizes(episodes, batch))",
+        "fit &= _finite(self.rule.squares(episodes, batch))",
         "pass",
         "test_minibatches.py::test_a_reward_whose_square_overflows_gets_into_no_scale",
     ),
@@ -1737,7 +1738,7 @@ STEPS_OF_AN_UPDATE = [
         "memory_of_a_part",
         "own: a memory reads the steps of the minibatch only",
         "estimator.py",
-        "(happened or steps).clean(columns)",
+        "happened.clean(columns)",
         "steps.clean(columns)",
         "test_minibatches.py::test_a_step_s_part_of_a_memory_is_its_part_of_the_whole",
     ),

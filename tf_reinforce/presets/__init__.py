@@ -19,41 +19,15 @@ import tomllib
 
 import keras
 
-from tf_reinforce import arguments, baselines, heads, policies, seeding
+from tf_reinforce import arguments, baselines, heads, keywords, policies, seeding
 
 FOLDER = pathlib.Path(__file__).parent
 
 
 # The keywords of `Reinforce.for_env` and `Reinforce`, and of `fit`.
 TABLES = {
-    "agent": {
-        "hidden",
-        "head",
-        "baseline",
-        "gamma",
-        "gae_lambda",
-        "returns",
-        "discount_states",
-        "scale_advantages",
-        "scale_rewards",
-        "mean_over",
-        "truncation",
-        "minibatch_size",
-        "passes",
-        "ratio_bound",
-        "entropy_coef",
-        "normalize_observations",
-        "action_mask",
-        "learning_rate",
-    },
-    "fit": {
-        "epochs",
-        "steps",
-        "episodes_per_epoch",
-        "steps_per_epoch",
-        "num_envs",
-        "max_episode_steps",
-    },
+    "agent": {"hidden", "head", "baseline", "learning_rate", *keywords.AGENT},
+    "fit": {*keywords.FIT},
     "evaluation": {"episodes", "every", "deterministic", "target", "max_episode_steps"},
 }
 FOR_BOX = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
