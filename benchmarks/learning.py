@@ -12,7 +12,8 @@ With each evaluation the agent is saved. A run that was stopped, however that wa
 from there by the same command and ends with the same numbers, to the bit; one that has
 finished is left alone.
 
-`report` puts the tables into docs/results.md and the pictures beside it.
+`report` puts the tables into docs/results.md, and beside it the pictures and the runs
+themselves (docs/results.jsonl): so the runs may be made on several days and machines.
 """
 
 import argparse
@@ -249,7 +250,8 @@ def on_one_thread():
 
 
 def report(arguments):
-    print(learning_report.write(arguments.results, pathlib.Path(arguments.docs)))
+    results, docs = pathlib.Path(arguments.results), pathlib.Path(arguments.docs)
+    print(learning_report.write(results, docs))
 
 
 def seeds(text):

@@ -14,18 +14,39 @@ MILLION = 1_013_760  # the evaluation of Tianshou's next to a million steps
 RESAMPLES = 10_000
 
 
-def read(results):
-    """The finished runs: `{(preset, steps): [record, …]}`, and how many are not."""
-    groups, unfinished = {}, 0
-    for path in sorted(pathlib.Path(results).glob("*/*_seed*.json")):
-        record = json.loads(path.read_text())
-        if record["finished"]:
-            groups.setdefault((record["preset"], record["steps"]), []).append(record)
-        else:
-            unfinished += 1
-    for records in groups.values():
-        records.sort(key=lambda record: record["seed"])
-    return groups, unfinished
+def read(results, published):
+    """The finished runs: `{(preset, steps): [record, …]}`, and how many are not.
+
+    Args:
+        results: Path of the folder with a JSON for each run.
+        published: Path of a file with finished runs, a line each, for what is not there.
+    """
+    lines = published.read_text().splitlines() if published.exists() else []
+    found = [json.loads(path.read_text()) for path in results.glob("*/*_seed*.json")]
+    finished = {
+        (record["preset"], record["steps"], record["seed"]): record
+        for record in [*map(json.loads, lines), *found]
+        if record["finished"]
+    }
+    groups = {}
+    for (preset, steps, _), record in sorted(finished.items()):
+        groups.setdefault((preset, steps), []).append(record)
+    for (preset, steps), records in groups.items():
+        if any(record["settings"] != records[0]["settings"] for record in records):
+            raise SystemExit(
+                f"Of {preset} over {steps} steps there are runs with other settings. "
+                f"Remove the old ones from {published} or {results}."
+            )
+    return groups, sum(not record["finished"] for record in found)
+
+
+def publish(path, groups):
+    """Writes finished runs as JSON, a line each."""
+    with open(path, "w") as file:
+        for records in groups.values():
+            for record in records:
+                curve = [[round(x, 3) for x in point] for point in record["curve"]]
+                print(json.dumps({**record, "curve": curve}), file=file)
 
 
 def reference():
@@ -318,8 +339,15 @@ def replaced(text, part):
 
 
 def write(results, docs):
-    """Puts tables and pictures into the folder of documents; returns the Markdown."""
-    groups, unfinished = read(results)
+    """Puts tables, pictures and runs into the folder of documents; returns the Markdown.
+
+    Args:
+        results: Path of the folder with a JSON for each run.
+        docs: Path of the folder. Runs that it has already are kept.
+    """
+    published = docs / "results.jsonl"
+    groups, unfinished = read(results, published)
+    publish(published, groups)
     known = reference()
     parts = [tables(groups, unfinished, known)]
     for name, chosen in zip(("mujoco", "classic"), divided(groups, known)):

@@ -52,7 +52,7 @@ def record(preset="Ant-v5", seed=0, means=(1.0, 5.0, 2.0), final=3.0, **more):
 def written(folder, *records):
     for number, found in enumerate(records):
         path = folder / found["preset"] / f"100_seed{number}.json"
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found))
     return folder
 
@@ -157,6 +157,16 @@ def test_the_report_stands_between_its_marks(tmp_path):
     for name in ("mujoco", "classic"):
         assert f"(results_{name}.png)" in text
         assert 0 < (page.parent / f"results_{name}.png").stat().st_size < 200_000
+    kept = (page.parent / "results.jsonl").read_text()
+    assert [json.loads(line)["seed"] for line in kept.splitlines()] == [0, 1, 0, 0]
+    again = report.write(empty, page.parent)  # what is published is kept
+    assert again == text.replace(
+        "Not counted because it has not finished: 1 runs.\n\n", ""
+    )
+    assert (page.parent / "results.jsonl").read_text() == kept
+    other = written(tmp_path / "other", record(seed=2, settings={"env": "Ant-v4"}))
+    with pytest.raises(SystemExit, match="Ant-v5 over 100 steps .* other settings"):
+        report.write(other, page.parent)
     page.write_text("no marks")
     with pytest.raises(ValueError, match="must hold"):
         report.write(results, page.parent)

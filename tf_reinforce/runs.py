@@ -16,7 +16,7 @@ import gymnasium as gym
 import keras
 
 from tf_reinforce import agent as agents
-from tf_reinforce import callbacks, checkpoints, masks, seeding
+from tf_reinforce import callbacks, checkpoints, masks, presets, seeding
 from tf_reinforce.collect import fleets
 
 MOST_UPDATES = 300  # where neither a budget nor a target ends the training
@@ -279,7 +279,7 @@ def environment_of(run):
 
     The file may be a stranger's. An id of the form `module:Id` is not taken from it:
     making it would import the module. Of the keywords for the environment's constructor
-    only numbers and booleans are: a string may be the path of anything.
+    only numbers and booleans are (`presets.HARMLESS`).
 
     Returns:
         The id or `None`, and a dict of keywords for `Reinforce.evaluate`.
@@ -291,7 +291,7 @@ def environment_of(run):
     config = json.loads(path.read_text()) if path.is_file() else {}
     env, env_kwargs = config.get("env"), config.get("env_kwargs", {})
     for name, value in env_kwargs.items():
-        if not isinstance(value, (bool, int, float)):
+        if not isinstance(value, presets.HARMLESS):
             raise ValueError(
                 f"{path} makes its environment with {name}={value!r}, and from a file "
                 "only numbers and booleans are taken. Evaluate it in Python: "

@@ -36,6 +36,9 @@ OF_VALUE = ("epochs", "minibatch_size", "scale")
 VALUE = {"kind", "hidden", "learning_rate", *OF_VALUE}
 RATE = {"first", "last"}
 
+# What an environment's constructor may be given from a file, which could be a
+# stranger's: a text may be the path of anything.
+HARMLESS = (bool, int, float)
 
 NOTHING: dict = {"env_kwargs": {}, **dict.fromkeys(TABLES, {})}
 
@@ -109,14 +112,10 @@ def _expect_keys(where, found, known):
 
 
 def harmless(defaults):
-    """What of an agent's defaults may come from a file: it could be a stranger's.
-
-    Of the keywords for an environment's constructor numbers and booleans are; a text
-    may be the path of anything.
-    """
+    """What of an agent's defaults may come from a file; see `HARMLESS`."""
     kept = {name: x for name, x in defaults.items() if name in TABLES["fit"]}
     env_kwargs = defaults.get("env_kwargs") or {}
-    plain = {k: x for k, x in env_kwargs.items() if isinstance(x, (bool, int, float))}
+    plain = {name: x for name, x in env_kwargs.items() if isinstance(x, HARMLESS)}
     return {**kept, "env_kwargs": plain}
 
 
