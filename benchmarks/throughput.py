@@ -3,7 +3,7 @@
     python benchmarks/throughput.py [--repeats 7] [--env CartPole-v1] [--steps 100000]
         [--preset HalfCheetah-v5]
 
-Three loops over the same episodes, interleaved, after everything is traced and
+Three loops over the same episodes, interleaved, after everything is made, traced and
 converted, in a process of its own for each number of environments:
 
 * stepping alone: plain environments of `gymnasium.make`, in turn, nothing but `reset`
@@ -39,8 +39,9 @@ from tf_reinforce.collect import fleets, host
 class Setting:
     """One number of environments: an agent, its first state, and what it will do."""
 
-    def __init__(self, env, preset, steps, num_envs, episodes):
-        self.env, self.num_envs, self.episodes = env, num_envs, episodes
+    def __init__(self, env, preset, steps, fleet, episodes):
+        self.env, self.fleet, self.episodes = env, fleet, episodes
+        self.num_envs = fleet.size
         self.budget = steps
         self.agent = tfr.Reinforce.for_env(env, seed=0, preset=preset)
         self.agent.rates = []  # the training by hand below has none that change
@@ -62,24 +63,23 @@ class Setting:
         agent, self.batches = self.agent, []
         agent._build_optimizer()
         self.first = [v.numpy() for v in self._state()]
-        with fleets.open_fleet(self.env, self.num_envs) as fleet:
-            while agent.env_steps < self.budget:
-                rows = agent._player.programs[False].rows(self.num_envs)
-                answers = []
+        while agent.env_steps < self.budget:
+            rows = agent._player.programs[False].rows(self.num_envs)
+            answers = []
 
-                def act(inputs, rows=rows, answers=answers):
-                    answers.append(rows(inputs))
-                    return answers[-1]
+            def act(inputs, rows=rows, answers=answers):
+                answers.append(rows(inputs))
+                return answers[-1]
 
-                episodes = self._collect(fleet, act, agent.updates).episodes
-                agent.update(episodes)
-                self.batches.append((answers, self._script(answers, episodes)))
+            episodes = self._collect(act, agent.updates).episodes
+            agent.update(episodes)
+            self.batches.append((answers, self._script(answers, episodes)))
         self.steps = agent.env_steps
 
-    def _collect(self, fleet, act, update):
-        fleet.prepare("float32")
+    def _collect(self, act, update):
+        self.fleet.prepare("float32")
         return host.collect(
-            fleet,
+            self.fleet,
             self.agent._player.decision,
             act,
             seed=0,
@@ -129,20 +129,18 @@ class Setting:
 
     def recording(self):
         began = time.perf_counter()
-        with fleets.open_fleet(self.env, self.num_envs) as fleet:
-            for update, (answers, _) in enumerate(self.batches):
-                given = iter(answers)
-                self._collect(fleet, lambda *_, given=given: next(given), update)
+        for update, (answers, _) in enumerate(self.batches):
+            given = iter(answers)
+            self._collect(lambda *_, given=given: next(given), update)
         return self.steps / (time.perf_counter() - began)
 
     def training(self):
         self.reset()
         began = time.perf_counter()
         self.agent.fit(
-            self.env,
+            self.fleet,
             steps=self.budget,
             episodes_per_epoch=self.episodes,
-            num_envs=self.num_envs,
             verbose=0,
         )
         seconds = time.perf_counter() - began
@@ -152,13 +150,14 @@ class Setting:
 
 def measure(env, preset, steps, num_envs, episodes, repeats):
     """One line of the table."""
-    setting = Setting(env, preset, steps, num_envs, episodes)
-    setting.training()  # traced now
-    gc.freeze()  # what was written down is large, and no garbage
-    measured = [
-        (setting.stepping_alone(), setting.recording(), setting.training())
-        for _ in range(repeats)
-    ]
+    with fleets.open_fleet(env, num_envs) as fleet:
+        setting = Setting(env, preset, steps, fleet, episodes)
+        setting.training()  # traced now
+        gc.freeze()  # what was written down is large, and no garbage
+        measured = [
+            (setting.stepping_alone(), setting.recording(), setting.training())
+            for _ in range(repeats)
+        ]
     alone, recorded, trained = map(statistics.median, zip(*measured, strict=True))
     low, middle, high = np.percentile([t / a for a, _, t in measured], (25, 50, 75))
     share = statistics.median(r / a for a, r, _ in measured)
