@@ -215,6 +215,13 @@ def measure(arguments):
         runs.write_json(path, record)
 
 
+def task(text):
+    """One of `TASKS`, or a file named like one."""
+    if learning.name_of(text) not in TASKS:
+        raise argparse.ArgumentTypeError(f"{text} is none of {', '.join(TASKS)}")
+    return text
+
+
 def report(arguments):
     docs = pathlib.Path(arguments.docs)
     print(ablation_report.write(arguments.results, docs, TASKS, LABELS))
@@ -227,7 +234,7 @@ def main():
         running = verbs.add_parser(verb.__name__)
         running.set_defaults(verb=verb)
         running.add_argument(
-            "--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK"
+            "--tasks", nargs="+", type=task, default=list(TASKS), metavar="TASK"
         )
         running.add_argument("--seeds", type=learning.seeds, default=range(3))
         running.add_argument(

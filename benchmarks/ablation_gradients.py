@@ -101,8 +101,8 @@ def relative_variance(gradients):
     Returns:
         The ratio and its standard error, by the jackknife over the K. Where the mean
         gradient drowns in the noise, which is where the mean product of different ones
-        is less than two of its standard errors above zero: the least ratio within
-        these two, and `None`.
+        is less than four of its standard errors above zero: the least ratio within
+        two of them, infinite if there is none, and `None`.
     """
     gradients = np.asarray(gradients, float)
     products, numbers = gradients @ gradients.T, range(len(gradients))
@@ -110,8 +110,9 @@ def relative_variance(gradients):
     square, crossed = _means(products)
     squares, crosses = np.transpose([_means(part) for part in without])
     error = _jackknife(crosses)
-    if crossed <= 2 * error:
-        return square / (crossed + 2 * error) - 1, None
+    if crossed <= 4 * error:
+        most = crossed + 2 * error
+        return square / most - 1 if most > 0 else math.inf, None
     return square / crossed - 1, _jackknife(squares / crosses)
 
 

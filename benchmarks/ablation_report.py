@@ -63,6 +63,7 @@ def row(variant, records, threshold, variances):
         ratio, error = variances[variant]
         ratio, *error = learning_report.numbers(ratio, *([error] if error else []))
         variance = " ± ".join([ratio, *error]) if error else f"> {ratio}"
+        variance = "not told" if ratio == "inf" else variance
     return [
         variant,
         str(len(records)),

@@ -1,6 +1,6 @@
 """Learning curves of presets over seeds, and the tables and pictures made of them.
 
-    python benchmarks/learning.py run PRESET… --seeds 0-4 [--steps N] [--jobs 2]
+    python benchmarks/learning.py run PRESET… --seeds 1-5 [--steps N] [--jobs 2]
     python benchmarks/learning.py report
 
 `run` trains each preset from each seed in a process of its own, on one thread, and writes
@@ -20,6 +20,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import fcntl
+import hashlib
 import itertools
 import json
 import os
@@ -112,7 +113,7 @@ def write(path, record):
 
 def begun(path, settings, seed, steps, every):
     """The record of a run, read or new; a run with other settings is refused."""
-    versions = runs.versions()
+    versions = versions_of_all()
     if path.exists():
         record = json.loads(path.read_text())
         now = {"settings": settings, "every": every}
@@ -139,6 +140,14 @@ def begun(path, settings, seed, steps, every):
         "training_seconds": 0.0,
         "evaluation_seconds": 0.0,
     }
+
+
+def versions_of_all():
+    """What a run is made with; of our own code, the sources that were imported."""
+    sources = sorted(pathlib.Path(tfr.__file__).parent.rglob("*.py"))
+    code = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    found = runs.versions()
+    return {**found, "tf-reinforce": f"{found['tf-reinforce']}, sources {code[:8]}"}
 
 
 def name_of(preset):
@@ -182,6 +191,8 @@ def train(path, settings, seed, steps, every, make=agent_of):
     """One run, from the beginning or from its last evaluation, to its end."""
     with alone(path):
         record = begun(path, settings, seed, steps, every)
+        if record["finished"]:
+            return
         fit = {**settings["fit"], "steps": steps}
         fit.pop("epochs", None)
         agent = make(settings, seed)
@@ -251,11 +262,19 @@ def on_one_thread():
 
 def report(arguments):
     results, docs = pathlib.Path(arguments.results), pathlib.Path(arguments.docs)
+    groups, _ = learning_report.read(results, docs / learning_report.PUBLISHED)
+    for (name, steps), records in groups.items():
+        ours = name in presets.names()
+        if ours and records[0]["settings"] != presets.read(name):
+            raise SystemExit(
+                f"The runs of {name} over {steps} steps were made with another preset "
+                f"of that name. Remove them from {results} and {docs}, or run them again."
+            )
     print(learning_report.write(results, docs))
 
 
 def seeds(text):
-    """`0-4` or `3`."""
+    """`1-5` or `3`."""
     first, _, last = text.partition("-")
     chosen = range(int(first), int(last or first) + 1)
     if not chosen:
@@ -278,7 +297,7 @@ def main():
         running = verbs.add_parser(verb.__name__)
         running.set_defaults(verb=verb)
         running.add_argument("presets", nargs="+", metavar="PRESET")
-        running.add_argument("--seeds", type=seeds, default=range(5), metavar="0-4")
+        running.add_argument("--seeds", type=seeds, default=range(1, 6), metavar="1-5")
         running.add_argument("--steps", type=positive, help="instead of the preset's own")
         running.add_argument("--every", type=positive, default=learning_report.EVERY)
         running.add_argument("--jobs", type=positive, default=1, help="processes at once")

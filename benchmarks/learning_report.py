@@ -6,33 +6,44 @@ import pathlib
 
 import numpy as np
 
+from tf_reinforce import checkpoints
+
 HERE = pathlib.Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 EVERY = 50_000  # environment steps from one evaluation to the next
 CRITIC_FREE = "-critic-free"
 MILLION = 1_013_760  # the evaluation of Tianshou's next to a million steps
 RESAMPLES = 10_000
+PUBLISHED = "results.jsonl"
 
 
-def read(results, published):
+def read(results, published=None):
     """The finished runs: `{(preset, steps): [record, …]}`, and how many are not.
 
     Args:
-        results: Path of the folder with a JSON for each run.
-        published: Path of a file with finished runs, a line each, for what is not there.
+        results: Path of the folder with a JSON for each run, in folders of their own.
+        published: Path of a file with finished runs, a line each, that are wanted too.
     """
-    lines = published.read_text().splitlines() if published.exists() else []
+    lines = published.read_text().splitlines() if published and published.exists() else []
     found = [json.loads(path.read_text()) for path in results.glob("*/*_seed*.json")]
-    finished = {
-        (record["preset"], record["steps"], record["seed"]): record
-        for record in [*map(json.loads, lines), *found]
-        if record["finished"]
-    }
+    finished = {}
+    for record in [*map(json.loads, lines), *found]:
+        if not record["finished"]:
+            continue
+        key = record["preset"], record["steps"], record["seed"]
+        record["curve"] = [[round(x, 3) for x in point] for point in record["curve"]]
+        if finished.setdefault(key, record)["curve"] != record["curve"]:
+            preset, steps, seed = key
+            raise SystemExit(
+                f"Of {preset} over {steps} steps seed {seed} is in {published}, and "
+                f"another run of it in {results}. Remove one."
+            )
     groups = {}
     for (preset, steps, _), record in sorted(finished.items()):
         groups.setdefault((preset, steps), []).append(record)
     for (preset, steps), records in groups.items():
-        if any(record["settings"] != records[0]["settings"] for record in records):
+        kinds = [(record["settings"], record["every"]) for record in records]
+        if any(kind != kinds[0] for kind in kinds):
             raise SystemExit(
                 f"Of {preset} over {steps} steps there are runs with other settings. "
                 f"Remove the old ones from {published} or {results}."
@@ -41,12 +52,11 @@ def read(results, published):
 
 
 def publish(path, groups):
-    """Writes finished runs as JSON, a line each."""
-    with open(path, "w") as file:
-        for records in groups.values():
-            for record in records:
-                curve = [[round(x, 3) for x in point] for point in record["curve"]]
-                print(json.dumps({**record, "curve": curve}), file=file)
+    """Writes finished runs as JSON, a line each, all of them or none."""
+    records = [record for records in groups.values() for record in records]
+    with checkpoints.replacing(path) as aside:
+        lines = "".join(f"{json.dumps(record)}\n" for record in records)
+        pathlib.Path(aside).write_text(lines)
 
 
 def reference():
@@ -140,29 +150,33 @@ def row(preset, steps, records):
 def comparison(preset, steps, records, known):
     """The same beside Tianshou's, each with a mark: whether ours is at least as high.
 
-    What stands beside a figure to a million steps is ours to a million steps.
+    What stands beside a figure to so many steps is ours to as many.
     """
 
     def cell(ours, theirs):
         return f"{spread(*theirs)} {'✔' if ours[0] >= theirs[0] else '✘'}"
 
+    def best(most):
+        return best_of_mean(curves[:, marks <= most])
+
     marks, curves = aligned(records)
-    best, last = best_of_mean(curves), (curves[:, -1].mean(), curves[:, -1].std())
-    within = best_of_mean(curves[:, marks <= MILLION])
+    last = curves[:, -1].mean(), curves[:, -1].std()
     million = [point[1:] for point in known["curve"] if point[0] <= MILLION]
     published = known["published"]
     return [
         preset,
         f"{steps:,}",
-        spread(*best),
-        cell(within, max(million)),
-        *(
-            cell(within if name.endswith(" 1M") else best, published[name])
-            for name in published
-        ),
+        spread(*best(steps)),
+        cell(best(MILLION), max(million)),
+        *(cell(best(budget_of(name)), theirs) for name, theirs in published.items()),
         spread(*last),
         cell(last, million[-1]) if steps <= MILLION else spread(*million[-1]),
     ]
+
+
+def budget_of(name):
+    """The environment steps in the name of a figure, `REINFORCE 3M`; a little more."""
+    return int(name.rpartition(" ")[2].removesuffix("M")) * MILLION
 
 
 ROW = (
@@ -345,7 +359,7 @@ def write(results, docs):
         results: Path of the folder with a JSON for each run.
         docs: Path of the folder. Runs that it has already are kept.
     """
-    published = docs / "results.jsonl"
+    published = docs / PUBLISHED
     groups, unfinished = read(results, published)
     publish(published, groups)
     known = reference()

@@ -6,16 +6,16 @@
 Three loops over the same episodes, interleaved, after everything is made, traced and
 converted, in a process of its own for each number of environments:
 
-* stepping alone: plain environments of `gymnasium.make`, in turn, nothing but `reset`
-  and `step` with the seeds and actions of the training below, written down beforehand;
+* stepping alone: plain environments of `gymnasium.make`, in turn and with the wrappers
+  these come with, nothing but `reset` and `step` with the seeds and actions of the
+  training below, written down beforehand;
 * recording: our collector with these actions instead of a policy; every answer checked
   and recorded;
 * training: `fit` from the same first weights for `--steps` steps, from the first
   episodes, often short, to the last; acting, recording, returns, baseline, gradient and
   callbacks included.
 
-The training is the same to the bit in every round, so the three do the same work in the
-environment. A share is the ratio of steps per second to stepping alone in the same round.
+The training is the same to the bit in every round: the three make the same steps. A share is the ratio of steps per second to stepping alone in the same round.
 """
 
 import argparse
@@ -181,7 +181,9 @@ def main():
     if arguments.preset:
         settings = presets.read(arguments.preset)
         arguments.env, fit = settings["env"], settings["fit"]
-        sizes = [(fit["num_envs"], fit["episodes_per_epoch"])]
+        if "episodes_per_epoch" not in fit:
+            parser.error(f"{arguments.preset} says no number of episodes per update")
+        sizes = [(fit.get("num_envs", 8), fit["episodes_per_epoch"])]
     if arguments.size:
         given = arguments.env, arguments.preset, arguments.steps
         measure(*given, *arguments.size, arguments.repeats)

@@ -56,6 +56,8 @@ def record(preset, seed, means, final):
         "preset": preset,
         "seed": seed,
         "steps": 100,
+        "every": 50,
+        "settings": {},
         "finished": True,
         "curve": [[50 * at, mean, 0.0, 1.0] for at, mean in enumerate(means)],
         "final": {"episode_return": final},
@@ -139,7 +141,7 @@ def test_the_steps_to_a_threshold_are_those_of_the_first_evaluation_that_high(re
 
 def test_the_relative_variance_is_unbiased_covariance_over_unbiased_square(gradients):
     """Written out: Σ|g - ḡ|² / (K - 1), over |ḡ|² less its own share of the noise."""
-    samples = np.random.default_rng(0).normal([3.0, -1.0, 2.0], 1.0, (7, 3))
+    samples = np.random.default_rng(0).normal([3.0, -1.0, 2.0], 0.5, (7, 3))
     mean = sum(samples) / 7
     trace = sum(sum((g - mean) ** 2) for g in samples) / 6
     square = sum(mean**2) - trace / 7

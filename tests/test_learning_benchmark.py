@@ -164,9 +164,16 @@ def test_the_report_stands_between_its_marks(tmp_path):
         "Not counted because it has not finished: 1 runs.\n\n", ""
     )
     assert (page.parent / "results.jsonl").read_text() == kept
-    other = written(tmp_path / "other", record(seed=2, settings={"env": "Ant-v4"}))
-    with pytest.raises(SystemExit, match="Ant-v5 over 100 steps .* other settings"):
-        report.write(other, page.parent)
+    for number, (wrong, match) in enumerate(
+        [
+            (record(seed=2, settings={"env": "Ant-v4"}), "100 steps .* other settings"),
+            (record(seed=2, every=25), "other settings"),
+            (record(seed=1, means=(1.0, 5.0, 2.5)), "seed 1 is in .* another run of it"),
+        ]
+    ):
+        with pytest.raises(SystemExit, match=match):
+            report.write(written(tmp_path / f"other{number}", wrong), page.parent)
+    assert (page.parent / "results.jsonl").read_text() == kept
     page.write_text("no marks")
     with pytest.raises(ValueError, match="must hold"):
         report.write(results, page.parent)
