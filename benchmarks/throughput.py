@@ -15,7 +15,8 @@ converted, in a process of its own for each number of environments:
   episodes, often short, to the last; acting, recording, returns, baseline, gradient and
   callbacks included.
 
-The training is the same to the bit in every round: the three make the same steps. A share is the ratio of steps per second to stepping alone in the same round.
+The training is the same to the bit in every round: the three make the same steps. A share
+is the ratio of steps per second to stepping alone in the same round.
 """
 
 import argparse

@@ -328,6 +328,50 @@ def test_what_is_built_in_is_refused_later_and_stays(name):
     assert getattr(agent, name) is before
 
 
+def test_what_the_refusal_advises_keeps_what_was_learned():
+    agent = clock_agent(gamma=0.5, normalize_observations=True)
+    agent.update(record())
+    with pytest.raises(AttributeError, match="get_config.*get_build_config.*set_weights"):
+        agent.gamma = 0.25
+    other = tfr.Reinforce.from_config({**agent.get_config(), "gamma": 0.25})
+    other.build_from_config(agent.get_build_config())
+    other.set_weights(agent.get_weights())
+    rows = np.linspace(-1, 1, 4, dtype="float32")[:, None]
+    assert (other.gamma, other.updates) == (0.25, 1)
+    np.testing.assert_array_equal(other(rows), agent(rows))
+
+
+class Wide(toys.Clock):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+
+
+def test_a_refused_build_leaves_nothing_behind(tmp_path):
+    """Statistics and weights of the first try would stand in the way of the next."""
+
+    scales = dict(scale_rewards=True, normalize_observations=True)
+    agent = clock_agent(keras.layers.Dropout(0.5), **scales)
+    with pytest.raises(ValueError, match="does not take the observations"):
+        agent.collect(Wide, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="inference mode"):
+            agent.collect(toys.Clock, 1)
+    assert agent.observation_space is None and not agent.built
+    with pytest.warns(UserWarning, match="inference mode"):
+        fit(agent, epochs=1)
+    agent.save(tmp_path / "agent.keras")
+    with pytest.warns(UserWarning, match="inference mode"):
+        assert tfr.load(tmp_path / "agent.keras").updates == 1
+
+
+def test_an_agent_built_by_shape_is_not_bound_to_other_observations():
+    agent = clock_agent()
+    agent.build((None, 1))
+    with pytest.raises(ValueError, match=r"Expected: \(1,\). Received: \(2,\)"):
+        agent.collect(Wide, 1)
+    assert agent.observation_space is None
+
+
 def test_every_log_key_is_there_in_every_epoch(cartpole):
     history = fit(cartpole, "CartPole-v1", epochs=2)
     assert set(history) == LOG_KEYS

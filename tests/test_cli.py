@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 
+import gymnasium as gym
 import pytest
+import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import cli, runs
@@ -186,6 +188,24 @@ def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     agent = tfr.load(tmp_path / "run" / "agent.keras")
     assert agent.updates >= 1
     assert not (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_ctrl_c_before_the_first_update_is_not_lost(tmp_path):
+    """It comes once, while an environment is made."""
+    signals = iter([signal.SIGINT])
+
+    def make():
+        for number in signals:
+            signal.raise_signal(number)
+        return toys.Clock()
+
+    gym.register("Interrupted-v0", make)
+    learner = tfr.Reinforce.for_env(toys.Clock)
+    settings = {"fit": {"epochs": 3, "num_envs": 1}, "evaluation": {}, "env_kwargs": {}}
+    given = dict(target=None, seed=0, verbose=False)
+    result = runs.train(learner, "Interrupted-v0", tmp_path, settings, **given)
+    assert result["interrupted"] and learner.updates == 0
+    assert tfr.load(tmp_path / "agent.keras").updates == 0
 
 
 def test_without_a_budget_training_ends_at_the_target(tmp_path):

@@ -31,7 +31,7 @@ FLOORS = [
         "policies",
         "recurrence",
     ),
-    ("collect", "estimator"),
+    ("collect", "estimator", "fitting"),
     ("export", "evaluation", "inspection", "updating"),
     ("training", "playing", "presets"),
     ("agent",),

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_reinforce import normalization
+import tf_reinforce as tfr
+from tf_reinforce import heads, normalization
 
 
 def built(shape=(None, 3), **kwargs):
@@ -19,6 +20,21 @@ def fed(data, chunk):
     for start in range(0, len(data), chunk):
         layer.update(data[start : start + chunk])
     return layer
+
+
+@pytest.mark.parametrize("kind, origin", [("float64", 1e8), ("mixed_float16", 1e3)])
+def test_large_observations_that_differ_by_little_stay_apart(kind, origin):
+    """The statistics see what was observed, not what the policy computes in."""
+    keras.config.set_dtype_policy(kind)
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
+    agent = tfr.Reinforce(policy, heads.Categorical(2), normalize_observations=True)
+    agent.compile()
+    dtype = "float64" if kind == "float64" else "float32"
+    seen = (origin + np.arange(4.0) / 8)[:, None, None].astype(dtype)
+    ended = dict(lengths=[3], terminated=[True])
+    agent.update(tfr.Episodes(seen, np.zeros((3, 1), int), np.ones((3, 1)), **ended))
+    found = agent.normalizer(seen[:3, 0]).numpy()[:, 0]
+    np.testing.assert_allclose(found, [-np.sqrt(1.5), 0, np.sqrt(1.5)], rtol=1e-3)
 
 
 DATA = np.random.default_rng(0).normal(3.0, 2.0, size=(600, 3))

@@ -368,6 +368,23 @@ def test_weights_alone_are_read_by_an_agent_of_the_same_shape(tmp_path):
         first.save_weights(path, overwrite=False)
 
 
+def test_the_optimizer_s_state_comes_with_the_weights(tmp_path):
+    first, second = (tfr.Reinforce.for_env(Aim, hidden=(3,), seed=s) for s in (0, 1))
+    fit(first, Aim, epochs=2)
+    first.save_weights(tmp_path / "agent.weights.h5")
+    second.load_weights(tmp_path / "agent.weights.h5")
+    assert int(second.optimizer.iterations) == 2
+    assert same_bits(everything(first), everything(second))
+
+
+def test_weights_of_an_agent_that_is_not_built_are_refused(tmp_path):
+    agent = tfr.Reinforce(keras.Sequential([keras.layers.Dense(2)]))
+    agent.compile()
+    for verb in (agent.save_weights, agent.load_weights):
+        with pytest.raises(ValueError, match="not built"):
+            verb(tmp_path / "agent.weights.h5")
+
+
 def test_acting_follows_weights_that_were_loaded(tmp_path):
     """Programs and functions made before read the weights of this moment."""
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())

@@ -183,6 +183,75 @@ def test_a_cut_counts_as_an_ending_or_is_bootstrapped_as_asked():
         assert np.array_equal(bootstrapped[0], expected[0]) == (baseline is None)
 
 
+def test_a_number_that_is_none_is_blamed_where_it_is_though_it_is_left_out():
+    """The normaliser would take it in; of what is left out nothing is learned."""
+    for cut in (record().terminated, np.zeros_like(record().terminated)):
+        agent = made(truncation="drop", normalize_observations=True)
+        episodes = record()._replace(terminated=cut)
+        column = int(np.flatnonzero(~cut)[0])
+        episodes.observations[0, column, 0] = np.nan
+        with pytest.raises(
+            FloatingPointError, match=f"{column}, step 0, the observation"
+        ):
+            agent.update(episodes)
+
+
+class Padded(baselines.Baseline):
+    """The contract asks for nothing in particular where no step happened."""
+
+    def estimate(self, returns, valid, values):
+        return tf.where(valid, tf.ones_like(returns), np.nan)
+
+
+def test_what_a_baseline_says_of_padding_changes_nothing():
+    agent = made(baseline=Padded(), scale_advantages="batch")
+    batch = agent._estimator.batch(agent._checked(record()))
+    assert np.mean(batch.advantages.numpy() ** 2) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("changed", ["optimizer", "trainable"])
+def test_a_critic_that_is_changed_learns_as_it_is_then(changed):
+    agent = made(baseline=baselines.Value(dense(1), keras.optimizers.SGD(0.1)))
+    agent.update(record())
+    if changed == "optimizer":
+        agent.baseline.optimizer = keras.optimizers.SGD(0.0)
+        agent.baseline.optimizer.build(agent.baseline.model.trainable_variables)
+    else:
+        agent.baseline.model.trainable = False
+    before = numbers(agent.baseline.model.variables)
+    agent.update(record())
+    assert same(before, numbers(agent.baseline.model.variables))
+
+
+def test_a_critic_in_half_precision_has_a_loss_that_is_not():
+    """2,000 returns near 100: the sum of their squares is beyond float16."""
+    critic = keras.Sequential([keras.layers.Dense(1, dtype="mixed_float16")])
+    baseline = baselines.Value(critic)
+    baseline.build((None, 2))
+    targets = np.full(2000, 100.0)
+    lesson = baselines.Lesson(np.ones((2000, 2), "float32"), targets, targets, 10)
+    loss, gradients = baseline.gradients(lesson)
+    assert loss.dtype == tf.float32 and 9e5 < float(loss) < 1.1e6
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_two_models_that_share_weights_are_refused():
+    """Their file could not be read again."""
+    trunk = keras.layers.Dense(3, dtype="float64")
+    policy, critic = (
+        keras.Sequential(
+            [
+                keras.Input((OBSERVED,), dtype="float64"),
+                trunk,
+                keras.layers.Dense(size, dtype="float64"),
+            ]
+        )
+        for size in (A, 1)
+    )
+    with pytest.raises(ValueError, match="weights of their own.*in common.*one policy"):
+        made(policy=policy, baseline=baselines.Value(critic))
+
+
 class Charged(keras.layers.Layer):
     """A penalty that is the mean over a batch: NaN where there is none."""
 

@@ -21,6 +21,7 @@ from tf_reinforce import (
     estimator,
     evaluation,
     export,
+    fitting,
     heads,
     inspection,
     keywords,
@@ -50,7 +51,8 @@ _WAYS_OUT = (
 _IDS = (str, gym.envs.registration.EnvSpec)
 
 # What is built in once the agent is built.
-_FIXED = frozenset({"policy", "head", "baseline", *keywords.AGENT})
+_STATISTICS = ("normalizer", "reward_scale", "advantage_scale")
+_FIXED = frozenset({"policy", "head", "baseline", *_STATISTICS, *keywords.AGENT})
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -73,7 +75,8 @@ class Reinforce(keras.Model):
         policy: Keras model from observations to `[N, P]` outputs, or to a dict with
             `"outputs"` and `"values"` where a `Value` baseline shares its trunk.
         head: `tfr.heads.Head`. Defaults to the one for the environment's actions.
-        baseline: `"leave_one_out"`, `"mean"`, `None`, or a `tfr.baselines.Baseline`.
+        baseline: `"leave_one_out"`, `"mean"`, `"moving_average"`, `"time_step"`, `None`,
+            or a `tfr.baselines.Baseline`.
         gamma: Float in [0, 1], the discount. Zero: only the next reward counts.
         gae_lambda: Float in [0, 1]. Below 1 the return leans on a value baseline:
             less variance, biased unless the value is exact.
@@ -189,9 +192,11 @@ class Reinforce(keras.Model):
         if name in _FIXED and getattr(self, "built", False):
             raise AttributeError(
                 f"`{name}` is fixed once the agent is built. Received: {name}={value!r}. "
-                "Make another agent around the same parts, `tfr.Reinforce(agent.policy, "
-                "agent.head, …)`; what is to change while it trains may be a Keras "
-                "schedule (`entropy_coef`, the learning rate)."
+                "What is to change while it trains may be a Keras schedule "
+                "(`entropy_coef`, the learning rate). Else make another agent: `other = "
+                f"tfr.Reinforce.from_config({{**agent.get_config(), {name!r}: …}})`, "
+                "`other.build_from_config(agent.get_build_config())`, and "
+                "`other.set_weights(agent.get_weights())`."
             )
         super().__setattr__(name, value)
 
@@ -463,16 +468,19 @@ class Reinforce(keras.Model):
             EnvironmentFault: when the environment fails or answers with nonsense.
             FloatingPointError: when an update would not be finite.
         """
-        chosen = functools.partial(training.chosen, self.defaults)
-        epochs, steps, episodes, batch_steps = training.budget(
-            *chosen(epochs=epochs, steps=steps),
-            *chosen(
-                episodes_per_epoch=episodes_per_epoch, steps_per_epoch=steps_per_epoch
-            ),
+        given = dict(
+            epochs=epochs,
+            steps=steps,
+            episodes_per_epoch=episodes_per_epoch,
+            steps_per_epoch=steps_per_epoch,
+            num_envs=num_envs,
+            max_episode_steps=max_episode_steps,
         )
-        num_envs, *_ = chosen(num_envs=num_envs)
-        num_envs = arguments.positive_int("num_envs", 8 if num_envs is None else num_envs)
-        max_episode_steps, *_ = chosen(max_episode_steps=max_episode_steps)
+        chosen = training.chosen(self.defaults, given).get
+        counts = map(chosen, training.BUDGET)
+        epochs, steps, episodes, batch_steps = training.budget(*counts)
+        num_envs = arguments.positive_int("num_envs", chosen("num_envs", 8))
+        max_episode_steps = chosen("max_episode_steps")
         seed = seeding.check_seed(seed)
         training.check_validation(validation_episodes, validation_freq)
         verbose = arguments.one_of("verbose", verbose, ("auto", 0, 1, 2))
@@ -480,11 +488,9 @@ class Reinforce(keras.Model):
         options = self._options(env, env_kwargs, max_episode_steps)
 
         def validate():
-            address = "validation", self.updates, seed
+            at = "validation", self.updates, seed
             given = self._options(validation_env, env_kwargs, max_episode_steps)
-            return self._play(
-                validation_env, address, validation_episodes, num_envs, given
-            )
+            return self._play(validation_env, at, validation_episodes, num_envs, given)
 
         listening = keras.tree.flatten(callbacks) if callbacks else []
         if self.rates:
@@ -534,7 +540,7 @@ class Reinforce(keras.Model):
         env_kwargs=None,
         max_episode_steps=None,
     ):
-        """Plays whole episodes and changes nothing in the agent.
+        """Plays whole episodes and changes nothing that an agent has learned.
 
         Exactly `episodes` episodes are started, finished and counted, so that short
         ones are not preferred. They are other episodes than those of training and
@@ -567,7 +573,7 @@ class Reinforce(keras.Model):
         env_kwargs=None,
         max_episode_steps=None,
     ):
-        """Plays the episodes that `fit` would learn from next; changes nothing.
+        """Plays the episodes that `fit` would learn from next, and learns nothing.
 
         Args:
             env: As for `fit`; in a loop of your own an open fleet saves making the
@@ -679,18 +685,23 @@ class Reinforce(keras.Model):
             else spaces.structure(self.observation_space, self._float)
         )
         shapes = keras.tree.map_structure(lambda leaf: (None, *leaf.shape), structure)
-        if self.head is None:
-            self.head = heads.for_space(self.action_space, dtype=self._float)
-        if self.normalizer is not None:
-            self.normalizer.build(spaces.real_shapes(structure))
+        # What may refuse comes first: who mends it can build again.
+        head = self.head
+        if head is None:
+            head = heads.for_space(self.action_space, dtype=self._float)
         if self._mask_source is not None:
             self._mask_source.expect_in(structure)
-        memory = self._check_policy(structure)
-        if not self.head.built:
-            self.head.build((None, self.head.outputs_size))
+        memory = fitting.check(self.policy, head, self.baseline, structure)
+        policies.announce_inference(self.policy)
+        self.head = head
+        if not head.built:
+            head.build((None, head.outputs_size))
         if not self.baseline.built:
-            self._check_critic(structure)
             self.baseline.build(shapes)
+        if self.normalizer is not None:
+            # In half precision large numbers that differ by little would be one.
+            self.normalizer.dtype_policy = self._float
+            self.normalizer.build(spaces.real_shapes(structure))
         for scale in (self.reward_scale, self.advantage_scale):
             if scale is not None:
                 scale.build()
@@ -702,17 +713,6 @@ class Reinforce(keras.Model):
             trainable=False,
         )
         self._assemble(structure, memory)
-        policies.announce_inference(self.policy)
-
-    def _check_critic(self, structure):
-        critic = getattr(self.baseline, "model", None)
-        if critic is not None and recurrence.is_recurrent(critic, structure):
-            raise ValueError(
-                "The model of a `Value` baseline sees one observation at a time, "
-                f"[N, …]. Received: {critic!r}, which has recurrent layers. A value that "
-                "remembers shares the policy: a policy with the outputs {'outputs': …, "
-                "'values': …} and tfr.baselines.Value()."
-            )
 
     def call(self, observations, training=False):
         return self._estimator.forward(observations)[0]
@@ -732,6 +732,8 @@ class Reinforce(keras.Model):
     def save(self, filepath, overwrite=True, **kwargs):
         """Writes the agent to a `.keras` file: all that decides and all that learns.
 
+        Of `env_kwargs` given to `for_env` it keeps numbers and booleans; give others to
+        `fit` again.
         The file appears whole or not at all; one that was there stays until then.
 
         Raises:
@@ -749,10 +751,18 @@ class Reinforce(keras.Model):
             self._build_optimizer()
             super().save(aside, **kwargs)
 
-    def save_weights(self, filepath, overwrite=True, **kwargs):
+    def save_weights(self, filepath, overwrite=True):
+        """As in Keras, into one file, which appears whole or not at all."""
+        self._require_built()
         with checkpoints.replacing(filepath, overwrite) as aside:
             self._build_optimizer()
-            super().save_weights(aside, **kwargs)
+            super().save_weights(aside)
+
+    def load_weights(self, filepath, **kwargs):
+        """As in Keras; the state of a compiled agent's optimizer is read too."""
+        self._require_built()
+        self._build_optimizer()
+        super().load_weights(filepath, **kwargs)
 
     def export(self, filepath, format="tf_saved_model"):
         """Writes the policy as a SavedModel that needs only TensorFlow.
@@ -841,22 +851,24 @@ class Reinforce(keras.Model):
 
     def _meet(self, observation_space, action_space):
         """Takes the spaces of an environment, or refuses other ones than before."""
-        known = self.observation_space, self.action_space, self.head
+        known = self.observation_space, self.action_space
         met = observation_space, action_space
-        spaces.expect_spaces(known[:2], met)
+        spaces.expect_spaces(known, met)
         if self.head is None:
             spaces.check_action_space(action_space)
         else:
             self.head.check_space(action_space)
-        self.observation_space, self.action_space = met
-        if self.built:
-            return
         structure = spaces.structure(observation_space, "float32")
+        if self.built:
+            spaces.expect_shapes(self._player.decision.structure, structure)
+            self.observation_space, self.action_space = met
+            return
+        self.observation_space, self.action_space = met
         try:
             self.build(keras.tree.map_structure(lambda x: (None, *x.shape), structure))
         except Exception:
             # A policy that does not fit must not bind the agent to this environment.
-            self.observation_space, self.action_space, self.head = known
+            self.observation_space, self.action_space = known
             raise
 
     def _build_for(self, episodes):
@@ -884,28 +896,6 @@ class Reinforce(keras.Model):
         if not self.built:
             raise ValueError(f"The agent is not built. {_WAYS_OUT}")
 
-    def _check_policy(self, structure):
-        """Refuses a policy that does not fit; returns its `Recurrence`, if it has one."""
-        memory = None
-        if recurrence.is_recurrent(self.policy, structure):
-            memory = recurrence.Recurrence(self.policy, structure)
-            memory.check()
-        outputs = policies.try_out(self.policy, structure, memory)
-        shared = self.baseline.values_states and self.baseline.model is None
-        shapes = keras.tree.map_structure(lambda x: tuple(x.shape), outputs)
-        two = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
-        if (shared and not (two and shapes["values"] == (2, 1))) or (
-            not shared and not tf.is_tensor(outputs)
-        ):
-            raise ValueError(
-                'A policy with two outputs, {"outputs": (batch, P), "values": (batch, '
-                "1)}, and a `Value()` baseline without a model belong together; any "
-                f"other has one output. Received, for a batch of 2: {shapes} and the "
-                f"baseline {type(self.baseline).__name__}"
-            )
-        self.head.check_outputs((outputs["outputs"] if shared else outputs).shape)
-        return memory
-
     def _checked(self, episodes):
         deciding = self._player.decision
         episodes = records.check(
@@ -915,12 +905,13 @@ class Reinforce(keras.Model):
         return episodes
 
     def _graph(self, function, *more, needs=None):
-        """A function of a record as one graph; made anew only for other weights.
+        """A function of a record as one graph; made anew only for other parts.
 
         The one graph itself: finding it anew is slower than a small update.
         """
         name = getattr(function, "__name__", type(function).__name__)
-        key = (*map(id, self.policy_variables), needs)
+        learning = [*self.policy_variables, *self.baseline.trainable_variables]
+        key = (*map(id, learning), getattr(self.baseline, "optimizer", None), needs)
         if self._graphs.get(name, (None,))[0] != key:
             deciding = self._player.decision
             record = records.signature(

@@ -61,6 +61,11 @@ class Baseline(keras.layers.Layer, abc.ABC):
     siblings = 1
     minibatch_size: int | None = None
 
+    @property
+    def shares_policy(self):
+        """Whether the policy puts out the values too, and one loss trains both."""
+        return self.values_states and self.model is None
+
     @abc.abstractmethod
     def estimate(self, returns, valid, values):
         """What to subtract from each return.
@@ -373,6 +378,8 @@ class Value(Baseline):
                 f"observation, shape (batch, 1). Received: shape {values.shape}. "
                 "End it with keras.layers.Dense(1)."
             )
+        if values.dtype in (tf.float16, tf.bfloat16):
+            values = tf.cast(values, tf.float32)
         return self.scale * values[:, 0]
 
     def estimate(self, returns, valid, values):

@@ -26,7 +26,6 @@ DEFAULTS = {
 AGENT = {name: name for name in (*DEFAULTS, "head")}
 FIT = {name: name for name in keywords.FIT}
 EVALUATION = {"target_return": "target", "max_episode_steps": "max_episode_steps"}
-ALIKE = (("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch"))
 
 
 def main(arguments=None):
@@ -110,6 +109,8 @@ def train(options):
 
 def _settings(options, preset):
     """What to train: the defaults, over them the preset, over it the options given."""
+    from tf_reinforce import training
+
     if preset is not None and preset["env"] != options.env:
         raise ValueError(
             f"The preset {options.preset} is for another environment. "
@@ -119,17 +120,11 @@ def _settings(options, preset):
     agent, fit, evaluation = (
         _given(options, names) for names in (AGENT, FIT, EVALUATION)
     )
-    alike = [pair for pair in ALIKE if fit.keys() & set(pair)]
-    kept = {
-        name: value
-        for name, value in settings["fit"].items()
-        if not any(name in pair for pair in alike)
-    }
     return {
         "preset": options.preset,
         "env_kwargs": settings["env_kwargs"],
         "agent": {**DEFAULTS, **settings["agent"], **agent},
-        "fit": {"num_envs": 8, **kept, **fit},
+        "fit": {"num_envs": 8, **training.chosen(settings["fit"], fit)},
         "evaluation": {**settings["evaluation"], **evaluation},
     }
 

@@ -114,22 +114,15 @@ class Estimator:
         self.updates = updates
 
     @property
-    def shared(self):
-        """Whether the policy puts out the values too, and one loss trains both."""
-        return self.baseline.values_states and self.baseline.model is None
-
-    @property
     def variables(self):
         """The trainable weights of policy and head."""
         return [*self.policy.trainable_variables, *self.head.trainable_variables]
 
-    def gradients(self, episodes, scale_loss=tf.identity):
+    def gradients(self, episodes):
         """The policy gradient of a batch of episodes, and what is known about it.
 
         Args:
             episodes: `Episodes`, checked.
-            scale_loss: Function by which an optimizer makes a loss larger to save
-                small gradients; undone in the result.
 
         Returns:
             A list with ∂L/∂w for each of `variables`, L being the surrogate loss; a
@@ -137,10 +130,10 @@ class Estimator:
             it learns from; and a dict of scalars.
         """
         batch = self.batch(episodes)
-        gradients, logs = self.policy_gradients(batch, scale_loss=scale_loss)
+        gradients, logs = self.policy_gradients(batch)
         lesson = self.lesson(batch)
         value_loss, baseline_gradients = self.baseline_gradients(lesson)
-        if not self.shared:
+        if not self.baseline.shares_policy:
             logs["value_loss"] = value_loss
         return gradients, baseline_gradients, lesson, logs
 
@@ -154,7 +147,8 @@ class Estimator:
             acted: `[N]` float, the log-probabilities under the policy that acted, once
                 the policy is another. Each step then counts by how much more likely
                 its action has become since, but at most `ratio_bound` times.
-            scale_loss: As for `gradients`.
+            scale_loss: Function by which an optimizer makes a loss larger to save
+                small gradients; undone in the result.
 
         Returns:
             A list with ∂L/∂w for each of `variables`, and a dict of scalars.
@@ -211,7 +205,7 @@ class Estimator:
 
     def baseline_gradients(self, lesson):
         """The baseline's own loss and gradients; none where the policy has the values."""
-        if self.shared:
+        if self.baseline.shares_policy:
             return tf.constant(float("nan"), lesson.targets.dtype), []
         return self.baseline.gradients(lesson)
 
@@ -258,7 +252,7 @@ class Estimator:
         by: samples for `scales`.
         """
         valid, targets, credited, baselines, samples = self._credit(episodes)
-        advantages = credited - self._alike(baselines, credited)
+        advantages = tf.where(valid, credited - self._alike(baselines, credited), 0.0)
         if self.settings["scale_advantages"] == "batch":
             steps = tf.reduce_sum(tf.cast(valid, credited.dtype))
             # Equal returns differ in their last bits only: noise that must stay small.
@@ -331,9 +325,8 @@ class Estimator:
         if self.memory is None:
             return self.forward(steps.pick(columns))
         # A memory reads whole episodes, `[B, T, …]`: nothing comes back from padding.
-        outputs, values = self.forward(_swapped(happened.clean(columns)))
-        picked = steps.pick(_swapped([outputs, *([] if values is None else [values])]))
-        return picked[0], None if values is None else picked[1]
+        both = self.forward(_swapped(happened.clean(columns)))
+        return tuple(x if x is None else steps.pick(_swapped(x)) for x in both)
 
     def masked(self, outputs, steps, masks):
         """Outputs `[N, P]` under the masks `[T, B, M]`; as they are without any."""
@@ -372,8 +365,9 @@ class Estimator:
             return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
         # The observation after the last action counts too: it may be bootstrapped.
         steps = records.steps(episodes.lengths + 1, rows)
-        _, values = self.at(steps, episodes.observations, steps)
-        if values is None:
+        if self.baseline.shares_policy:
+            _, values = self.at(steps, episodes.observations, steps)
+        else:
             observations = self._normalized(steps.pick(episodes.observations))
             values = self.baseline.values(observations)
         return steps.spread(tf.stop_gradient(tf.cast(values, dtype)))

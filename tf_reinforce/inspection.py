@@ -92,23 +92,24 @@ def blame(rule, episodes):
     """Names the first number that is not finite, and a variable, after a refusal."""
     batch = rule.batch(episodes)
     record, steps = batch.episodes, batch.steps
-    observations = estimator.before_actions(record)
-    outputs, _ = rule.at(steps, observations, steps)
+    every = estimator.valid_steps(episodes)  # the normaliser sees what is dropped too
+    seen = every.pick(estimator.before_actions(episodes))
+    outputs, _ = rule.at(steps, estimator.before_actions(record), steps)
     masked = rule.masked(outputs, steps, record.masks)
     log_probs = rule.head.distribution(masked).log_prob(batch.actions)
     suspects = [
-        *(("observation", x) for x in keras.tree.flatten(steps.pick(observations))),
-        ("reward", steps.pick(record.rewards)),
-        ("outputs", outputs),
-        ("log-probability", log_probs),
-        ("advantage", tf.cast(batch.advantages, outputs.dtype)),
+        *(("observation", x, every) for x in keras.tree.flatten(seen)),
+        ("reward", steps.pick(record.rewards), steps),
+        ("outputs", outputs, steps),
+        ("log-probability", log_probs, steps),
+        ("advantage", tf.cast(batch.advantages, outputs.dtype), steps),
     ]
     found = []
-    for name, values in suspects:
-        rows = np.reshape(values, (len(values), -1)).astype("float64")
-        wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    for name, values, where in suspects:
+        finite = np.isfinite(np.asarray(values, "float64"))
+        wrong = np.flatnonzero(~finite.all(axis=tuple(range(1, finite.ndim))))
         if len(wrong):
-            step, episode = steps.addresses[wrong[0]].numpy()
+            step, episode = where.addresses[wrong[0]].numpy()
             value = np.asarray(values)[wrong[0]]
             found += [f"In episode {episode}, step {step}, the {name} is {value}."]
             break

@@ -13,8 +13,8 @@ class RunningNormalization(keras.layers.Layer):
         x' = clip((x - m) / √(v + ε), -c, c)
 
     The statistics are weights: they travel in the agent's file and in its export.
-    They change in `update` alone, which the agent calls after each gradient step, so
-    that one update is made under one normalisation. Before the first update the
+    They change in `update` alone, which the agent calls once at the end of each of its
+    own, so that one of those is made under one normalisation. Before the first update the
     layer passes observations through, unclipped.
 
     Every real array of a nested observation has its own statistics. Whole numbers
@@ -130,10 +130,10 @@ class RunningScale(keras.layers.Layer):
 
         x' = x / √(1/n Σᵢ (xᵢ - c)²),    c the mean, or zero
 
-    The statistics are weights. They change in `update` alone, which the agent calls
-    after each gradient step, so that what is divided says nothing of its divisor. Only
-    before the first update there is none: the samples then give their own. Where there
-    is no size (all were alike, or all zero) values stay as they are.
+    The statistics are weights. They change in `update` alone, which the agent calls once
+    at the end of each of its own, so that what is divided says nothing of its divisor.
+    Only before the first update there is none: the samples then give their own. Where
+    there is no size (all were alike, or all zero) values stay as they are.
 
     Args:
         centered: Bool. True: the deviation from the mean; False: the root mean square.

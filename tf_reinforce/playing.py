@@ -24,7 +24,7 @@ class Player:
     def __init__(self, decision):
         self.decision = decision
         self.programs = {}  # `acting.Acting`, by whether it is greedy
-        self._functions = None
+        self._functions = {}  # `export.endpoints`, by whether the space is known
 
     def collect(
         self, fleet, purpose, update, seed, *, episodes, steps, greedy=False, siblings=1
@@ -56,12 +56,13 @@ class Player:
 
     def functions(self, action_space):
         """The exported functions; see `export.endpoints`."""
-        if self._functions is None:
-            raw = self.decision.raw
-            self._sent = raw if action_space is None else spaces.nest(action_space)
+        raw = self.decision.raw
+        self._sent = raw if action_space is None else spaces.nest(action_space)
+        known = action_space is not None
+        if known not in self._functions:
             dtypes = keras.tree.map_structure(lambda leaf: leaf.dtype, self._sent)
-            self._functions = export.endpoints(self.decision, dtypes)
-        return self._functions
+            self._functions[known] = export.endpoints(self.decision, dtypes)
+        return self._functions[known]
 
     def batch(self, observations):
         """Observations as tensors `[N, …]`, or an error that shows both shapes."""

@@ -179,6 +179,11 @@ def _learn(learner, env, directory, listening, verbose, **fit):
     began = time.perf_counter()
     try:
         with _finishing_the_update(learner) as interrupted:
+
+            def stop_now(logs):  # Ctrl-C may come before the training begins
+                learner.stop_training |= bool(interrupted)
+
+            listening.append(keras.callbacks.LambdaCallback(on_train_begin=stop_now))
             learner.fit(env, callbacks=listening, verbose=0, **fit)
     finally:
         if log.csv_file is not None:

@@ -346,6 +346,26 @@ def expect_spaces(agent_spaces, environment_spaces):
             )
 
 
+def expect_shapes(ours, theirs):
+    """Refuses observations of other shapes than an agent was built for.
+
+    Args:
+        ours, theirs: See `structure`.
+
+    Raises:
+        ValueError: with the shapes of both.
+    """
+    ours, theirs = (
+        keras.tree.map_structure(lambda leaf: tuple(leaf.shape), x)
+        for x in (ours, theirs)
+    )
+    if ours != theirs:
+        raise ValueError(
+            "The agent was built for observations of other shapes. "
+            f"Expected: {ours}. Received: {theirs}"
+        )
+
+
 def examples(space, float_dtype, count, rng):
     """`count` plausible observations, stacked; large bounds are not taken at their word.
 

@@ -8,12 +8,23 @@ from tf_reinforce import arguments
 UP = ("episode_return", "episode_return_min", "episode_return_max", "success")
 DOWN = ("value_loss", "gradient_norm")
 
+# How long to train, and how much to collect for each update: two ways to say either.
+BUDGET = ("epochs", "steps", "episodes_per_epoch", "steps_per_epoch")
+ALIKE = BUDGET[:2], BUDGET[2:]
 
-def chosen(defaults, **given):
-    """The values given; where all are `None`, what the defaults have of these names."""
-    if all(value is None for value in given.values()):
-        given = {name: defaults.get(name) for name in given}
-    return list(given.values())
+
+def chosen(defaults, given):
+    """What was given over the defaults: of two ways to say one thing, the one given.
+
+    Example:
+
+    >>> chosen({"epochs": 5, "num_envs": 4}, {"epochs": None, "steps": 100})
+    {'num_envs': 4, 'steps': 100}
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    silent = {name for pair in ALIKE if given.keys() & set(pair) for name in pair}
+    kept = {name: value for name, value in defaults.items() if name not in silent}
+    return {**kept, **given}
 
 
 def budget(epochs, steps, episodes_per_epoch, steps_per_epoch):

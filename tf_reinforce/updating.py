@@ -78,7 +78,7 @@ class Update:
 
         for name, figure in logs.items():
             logs[name] = tf.where(some, figure, _OF_NOTHING.get(name, 0.0))
-        if not self.rule.shared:
+        if not self.rule.baseline.shares_policy:
             logs["value_loss"] = value_loss
         logs["learning_rate"] = rate
         logs["env_steps"] = tf.cond(finite, learn, self.counters.value.read_value)[2]

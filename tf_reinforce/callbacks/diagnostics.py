@@ -145,7 +145,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             "gradient_steps": float(agent.passes * parts),
             "entropy_coef": float(coefficient),
             "value_scale": float(agent.baseline.scale) if value else float("nan"),
-            "value_shared": float(value and agent.baseline.model is None),
+            "value_shared": float(agent.baseline.shares_policy),
             "vector_env": float(logs["vector_env"]),
         }
         statistics = agent.normalizer.acting_variables if agent.normalizer else []

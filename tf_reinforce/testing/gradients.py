@@ -367,7 +367,7 @@ def _agent(head, baseline, seed, settings):
         name: keras.layers.Dense(size, name=name, dtype="float64")(inputs)
         for name, size in sizes.items()
     }
-    shared = baseline.values_states and baseline.model is None
+    shared = baseline.shares_policy
     policy = keras.Model(inputs, ends if shared else ends["outputs"])
     for variable in policy.trainable_variables:
         variable.assign(rng.normal(size=variable.shape))
