@@ -268,8 +268,8 @@ def spent(records):
             versions.setdefault(name, set()).add(str(version))
     named = [f"{name} {' and '.join(sorted(v))}" for name, v in versions.items()]
     return (
-        f"{len(records)} runs, {seconds / 3600:.1f} hours in all, on one thread each, with "
-        f"{', '.join(named)}."
+        f"{len(records)} runs on one thread each, {seconds / 3600:.1f} hours in all, "
+        f"with {', '.join(named)}."
     )
 
 

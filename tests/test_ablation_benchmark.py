@@ -223,5 +223,5 @@ def test_the_report_stands_between_its_marks(ablation, report, modules, tmp_path
     assert "| preset | 3 | 50 | 481.0 ± 0.8 | 60.0 | 3.00 ± 0.50 |" in text
     assert f"| {changed} | 3 | - | 21.0 ± 0.8 | 60.0 | > 40.0 |" in text
     assert text.index("| preset") < text.index(f"| {changed}")
-    assert "6 runs, 0.1 hours of one thread each, with python 3.11." in text
+    assert "6 runs on one thread each, 0.1 hours in all, with python 3.11." in text
     assert 0 < (tmp_path / "ablation.png").stat().st_size < 150_000
