@@ -1,7 +1,7 @@
 """How near training comes to the speed of stepping alone.
 
     python benchmarks/throughput.py [--repeats 7] [--env CartPole-v1] [--steps 100000]
-        [--preset HalfCheetah-v5]
+        [--preset HalfCheetah-v5] [--threads 1]
 
 Three loops over the same episodes, interleaved, after everything is made, traced and
 converted, in a process of its own for each number of environments:
@@ -31,6 +31,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import gymnasium as gym
 import numpy as np
+import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import presets, seeding
@@ -176,6 +177,7 @@ def main():
     parser.add_argument("--preset", help="with its environment, batches and networks")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--threads", type=int, default=0, help="TensorFlow's; 0: its own")
     parser.add_argument("--size", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     sizes = (1, 16), (8, 16), (64, 64)
@@ -186,6 +188,8 @@ def main():
             parser.error(f"{arguments.preset} says no number of episodes per update")
         sizes = [(fit.get("num_envs", 8), fit["episodes_per_epoch"])]
     if arguments.size:
+        tf.config.threading.set_intra_op_parallelism_threads(arguments.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(arguments.threads)
         given = arguments.env, arguments.preset, arguments.steps
         measure(*given, *arguments.size, arguments.repeats)
         return

@@ -196,12 +196,26 @@ def test_an_agent_draws_its_orders_from_its_seed_and_the_number_of_its_update(ki
     assert int(agent.optimizer.iterations) == 2 * 2 * 3
 
 
+def log_probs(rule, batch):
+    return rule.distribution(batch).log_prob(batch.actions)
+
+
+def test_the_entropy_is_that_of_the_policy_that_acted():
+    """However many steps follow; and the other figures are the mean of these."""
+    entropies = [
+        made(**options).update(record())["entropy"]
+        for options in ({}, {"passes": 3}, {"passes": 2, "minibatch_size": 6})
+    ]
+    assert entropies[1] == entropies[0]
+    assert entropies[2] == entropies[0]
+
+
 def test_the_ratio_is_held_constant_and_bounded():
     """The gradient is Σ min(π/μ, c) A ∇ log π: a loop over μ, with c at and above 1."""
     agent, episodes = made(), record()
     rule = agent._estimator
     batch = rule.batch(agent._checked(episodes))
-    acted = rule.log_probs(batch) + np.linspace(-1, 1, N)
+    acted = log_probs(rule, batch) + np.linspace(-1, 1, N)
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
     steps, weights = steps_of(episodes, advantages), numbers(agent.policy_variables)
     for bound in (1.0, 1.5, 1e6):
@@ -223,7 +237,7 @@ def test_a_bound_does_not_make_the_sample_larger():
     agent = made(ratio_bound=2.0)
     rule = agent._estimator
     batch, part = rule.batch(agent._checked(record())), np.arange(3)
-    now, ratios = rule.log_probs(batch).numpy(), np.array([100.0, 50.0, 3.0])
+    now, ratios = log_probs(rule, batch).numpy(), np.array([100.0, 50.0, 3.0])
     for shift in (0.0, 1e4):
         acted = now - np.pad(np.log(ratios) + shift, (0, N - 3))
         _, logs = rule.policy_gradients(batch, part, acted)
@@ -246,7 +260,7 @@ def test_the_parts_of_one_order_have_the_gradient_of_the_batch_as_their_mean(mea
     for size in (6, 20):
         total, loss = [0.0] * len(whole), 0.0
         for part in parts_of(drawn(1)[0], size):
-            found, said = rule.policy_gradients(batch, part, rule.log_probs(batch))
+            found, said = rule.policy_gradients(batch, part, log_probs(rule, batch))
             total = [s + len(part) / N * x for s, x in zip(total, found, strict=True)]
             loss += len(part) / N * said["loss"]
         close([*total, loss], [*whole, logs["loss"]])

@@ -93,7 +93,7 @@ def expected_at(task, weights, batch_size, bound):
     for times, columns in task._batches(batch_size):
         episodes = gradients._columns(task.record, columns)
         batch = rule.batch(task.agent._checked(episodes))
-        acted = rule.log_probs(batch)
+        acted = rule.distribution(batch).log_prob(batch.actions)
         for variable, value in zip(task.compared, weights, strict=True):
             variable.assign(value)
         found, _ = rule.policy_gradients(batch, None, acted)

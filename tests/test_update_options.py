@@ -377,7 +377,7 @@ def test_parts_of_a_shared_trunk_have_its_gradient_as_their_mean():
     rule, episodes = agent._estimator, agent._checked(definitions.record())
     batch = rule.batch(episodes)
     whole, orders = rule.policy_gradients(batch)[0], drawn(2)
-    acted, total = rule.log_probs(batch), [0.0] * len(whole)
+    acted, total = rule.distribution(batch).log_prob(batch.actions), [0.0] * len(whole)
     fresh = numbers(agent.policy_variables)
     for part in parts_of(orders[0], 6):
         found, _ = rule.policy_gradients(batch, part, acted)

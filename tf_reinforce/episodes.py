@@ -47,18 +47,22 @@ class Steps(NamedTuple):
     shape: tf.Tensor  # [2]  (T, B)
 
     def pick(self, columns):
-        """`[T, B, …]` to `[N, …]`, for every array of a structure."""
+        """`[T, B, …]` to `[N, …]`, for every array of a structure.
+
+        Columns may have more than T rows, as observations do: these are passed over.
+        """
         return keras.tree.map_structure(
             lambda array: tf.gather_nd(array, self.addresses), columns
         )
 
     def clean(self, columns):
-        """`[T, B, …]` with zeros in the padding, whatever stood there."""
+        """`[T, B, …]` with zeros in the padding, whatever stood there; see `pick`."""
         happened = self.spread(tf.ones(tf.shape(self.addresses)[:1], tf.int32)) > 0
 
         def cleaned(array):
             shape = tf.concat([self.shape, tf.ones([len(array.shape) - 2], tf.int32)], 0)
-            return tf.where(tf.reshape(happened, shape), array, tf.zeros([], array.dtype))
+            rows = array[: self.shape[0]]
+            return tf.where(tf.reshape(happened, shape), rows, tf.zeros([], rows.dtype))
 
         return keras.tree.map_structure(cleaned, columns)
 

@@ -187,16 +187,15 @@ class Estimator:
             "effective_sample_size": _sample_size(changes),
         }
 
-    def log_probs(self, batch):
-        """`[N]`: of the actions in a batch, under the policy as it is."""
-        outputs, _ = self.outputs(batch)
-        return self.head.distribution(outputs).log_prob(batch.actions)
+    def distribution(self, batch):
+        """TFP distribution over actions, at the N steps of a batch, as the policy is."""
+        return self.head.distribution(self.outputs(batch)[0])
 
     def lesson(self, batch, order=None):
         """What a batch teaches the baseline; see `baselines.Lesson`."""
-        observations = before_actions(batch.episodes)
+        observations = batch.steps.pick(batch.episodes.observations)
         return baselines.Lesson(
-            self._normalized(batch.steps.pick(observations)),
+            self._normalized(observations),
             batch.targets,
             batch.steps.addresses[:, 0],
             batch.count,
@@ -218,14 +217,13 @@ class Estimator:
     def look(self, episodes):
         """What the normaliser learns, from every step that happened."""
         if self.normalizer is not None:
-            steps = valid_steps(episodes)
-            self.normalizer.update(steps.pick(before_actions(episodes)))
+            self.normalizer.update(valid_steps(episodes).pick(episodes.observations))
 
     def squares(self, episodes, batch):
         """Sums of the squares of what the running statistics would take in."""
         samples = list(batch.samples.values())
         if self.normalizer is not None:
-            seen = valid_steps(episodes).pick(before_actions(episodes))
+            seen = valid_steps(episodes).pick(episodes.observations)
             samples += [x for x in keras.tree.flatten(seen) if x.dtype.is_floating]
         return [tf.reduce_sum(tf.square(tf.cast(x, tf.float64))) for x in samples]
 
@@ -313,8 +311,8 @@ class Estimator:
     def outputs(self, batch):
         """Outputs `[N, P]`, masked, and values `[N]` or `None`, for a batch's steps."""
         episodes = batch.episodes
-        happened, observations = valid_steps(episodes), before_actions(episodes)
-        outputs, values = self.at(batch.steps, observations, happened)
+        happened = valid_steps(episodes)
+        outputs, values = self.at(batch.steps, episodes.observations, happened)
         return self.masked(outputs, batch.steps, episodes.masks), values
 
     def at(self, steps, columns, happened):
@@ -391,11 +389,6 @@ class Estimator:
 def valid_steps(episodes):
     """The addresses of the steps that happened; see `episodes.Steps`."""
     return records.steps(episodes.lengths, tf.shape(episodes.rewards)[0])
-
-
-def before_actions(episodes):
-    """`[T, B, …]`: the observations on which the actions were taken."""
-    return keras.tree.map_structure(lambda array: array[:-1], episodes.observations)
 
 
 def _sample_size(changes):

@@ -44,7 +44,7 @@ def episode_gradients(rule, episodes, baseline=True):
     def gradient(column):
         mine = batch.episode(column)
         with tf.GradientTape() as tape:
-            log_probs = rule.log_probs(mine)
+            log_probs = rule.distribution(mine).log_prob(mine.actions)
             loss = losses.policy_gradient(log_probs, mine.advantages, mine.divisor)
         return losses.gradients(tape, loss, rule.variables)
 
@@ -93,8 +93,8 @@ def blame(rule, episodes):
     batch = rule.batch(episodes)
     record, steps = batch.episodes, batch.steps
     every = estimator.valid_steps(episodes)  # the normaliser sees what is dropped too
-    seen = every.pick(estimator.before_actions(episodes))
-    outputs, _ = rule.at(steps, estimator.before_actions(record), steps)
+    seen = every.pick(episodes.observations)
+    outputs, _ = rule.at(steps, record.observations, steps)
     masked = rule.masked(outputs, steps, record.masks)
     log_probs = rule.head.distribution(masked).log_prob(batch.actions)
     suspects = [

@@ -8,6 +8,10 @@ from tf_reinforce import estimator, minibatches
 # What an update says of itself.
 FIGURES = (*estimator.FIGURES, "learning_rate", "env_steps")
 
+# Of several gradient steps their mean is said; the entropy is that of the policy that
+# acted, once, as without them.
+_OF_STEPS = [name for name in estimator.FIGURES if name != "entropy"]
+
 # What an update from nothing says; everything else is zero then.
 _OF_NOTHING = dict.fromkeys(("entropy", "effective_sample_size"), float("nan"))
 
@@ -87,7 +91,8 @@ class Update:
 
     def _pass(self, batch, orders, fit, some):
         """Gradient steps from the parts of a batch: whether all were finite; the logs."""
-        acted = self.rule.log_probs(batch)
+        policy = self.rule.distribution(batch)
+        acted, entropy = policy.log_prob(batch.actions), policy.entropy()
         count = minibatches.Minibatches.of(orders[0], self.minibatch_size).count
         steps = tf.where(some, self.passes * count, 0)
 
@@ -96,17 +101,18 @@ class Update:
             gradients, logs = self._gradients(batch, order.at(number % count), acted)
             finite = self._sound(logs["loss"], gradients)
             _when(finite, lambda: self._descend(gradients))
-            figures = [tf.cast(logs[name], tf.float64) for name in estimator.FIGURES]
+            figures = [tf.cast(logs[name], tf.float64) for name in _OF_STEPS]
             return number + 1, finite, sums + tf.stack(figures)
 
         _, finite, sums = tf.while_loop(
             lambda number, finite, sums: finite & (number < steps),
             step,
-            (tf.zeros([], tf.int64), fit, tf.zeros([len(estimator.FIGURES)], tf.float64)),
+            (tf.zeros([], tf.int64), fit, tf.zeros([len(_OF_STEPS)], tf.float64)),
         )
         means = tf.unstack(sums / tf.cast(steps, tf.float64))
         finite &= _finite(self.rule.variables)  # no later step has seen the last one
-        return finite, dict(zip(estimator.FIGURES, means, strict=True))
+        logs = dict(zip(_OF_STEPS, means, strict=True))
+        return finite, {**logs, "entropy": tf.reduce_mean(entropy)}
 
     def _gradients(self, *chosen):
         return self.rule.policy_gradients(*chosen, scale_loss=self.optimizer.scale_loss)

@@ -1605,8 +1605,17 @@ STEPS_OF_AN_UPDATE = [
         "own: the ratio to the policy of the step before, not to the one that acted",
         "updating.py",
         "order.at(number % count), acted)",
-        "order.at(number % count), self.rule.log_probs(batch))",
+        "order.at(number % count), self.rule.distribution(batch).log_prob("
+        "batch.actions))",
         A_LOOP,
+    ),
+    Mutant(
+        "entropy_of_the_next_policy",
+        "own: the entropy after the update's steps said of the policy that acted",
+        "updating.py",
+        '"entropy": tf.reduce_mean(entropy)}',
+        '"entropy": tf.reduce_mean(self.rule.distribution(batch).entropy())}',
+        "test_minibatches.py::test_the_entropy_is_that_of_the_policy_that_acted",
     ),
     Mutant(
         "ratio_not_bounded",

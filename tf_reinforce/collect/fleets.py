@@ -111,9 +111,10 @@ class _Reader:
         self._nest = spaces.nest(space)
         self.spaces = leaves = keras.tree.flatten(self._nest)
         self._leaves = [_leaf(leaf) for leaf in leaves]
-        # The quick path of `Plain.step`: one array, already of the recorded type.
+        # The quick path of `Plain.step`: one array, of the recorded type or the space's.
         self.flat = len(leaves) == 1 and self._nest is leaves[0]
         self.dtype = np.dtype(keras.tree.flatten(self.structure)[0].dtype.name)
+        self.own = leaves[0].dtype if self.dtype.kind == "f" else self.dtype
         quick = self.flat and isinstance(space, gym.spaces.Box)
         self.shape = space.shape if quick else None
 
@@ -291,7 +292,8 @@ class Plain(Fleet):
     def step(self, actions, rows, rewards, live, cut):
         endings, steps, read, infos = [], self._steps, self._read, self._infos
         masked = self._masks is not None
-        row, shape, dtype, array = rows[0], read.shape, read.dtype, np.ndarray
+        row, shape, dtype, own = rows[0], read.shape, read.dtype, read.own
+        array, reals = np.ndarray, (float, np.float64)
         slot = 0
         try:
             for slot in live:
@@ -300,13 +302,13 @@ class Plain(Fleet):
                 )
                 if (
                     observation.__class__ is array
-                    and observation.dtype is dtype
+                    and (observation.dtype is dtype or observation.dtype is own)
                     and observation.shape == shape
                 ):
                     row[slot] = observation
                 else:
                     read(slot, observation, rows)
-                if reward.__class__ is not float:
+                if reward.__class__ not in reals:
                     reward = _real(slot, reward)
                 rewards[slot] = reward
                 ended = terminated is not False or truncated is not False

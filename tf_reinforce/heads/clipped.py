@@ -110,10 +110,10 @@ class _Clipped(normal.FromNormal):
         """-P ln P of either end, and ∫ φ(z) [z²/2 + ln σ + ln √2π] dz between them."""
         a = self._distance(self.low, -_FAR)
         b = self._distance(self.high, _FAR)
-        ends = [tf.exp(log_p) * log_p for log_p in (_log_cdf(a), _log_cdf(-b))]
+        ends = [tf.math.xlogy(p, p) for p in (_cdf(a), _cdf(-b))]
         left = tf.where(a + b > 0, -b, a)  # differences of the smaller tails
         right = tf.where(a + b > 0, -a, b)
-        between = tf.exp(_log_cdf(right)) - tf.exp(_log_cdf(left))
+        between = _cdf(right) - _cdf(left)
         edges = (a * tf.exp(-(a**2) / 2) - b * tf.exp(-(b**2) / 2)) / math.sqrt(math.tau)
         each = tf.math.log(self.scale) + math.log(math.tau) / 2 + 0.5
         return each * between + edges / 2 - ends[0] - ends[1]
@@ -123,6 +123,11 @@ class _Clipped(normal.FromNormal):
         finite = tf.abs(bound) <= bound.dtype.max
         z = (tf.where(finite, bound, 0.0) - self.loc) / self.scale
         return tf.where(finite, tf.clip_by_value(z, -_FAR, _FAR), endless)
+
+
+def _cdf(z):
+    """Φ(z), which may be zero far out: there p ln p is, too."""
+    return tf.math.erfc(-z / math.sqrt(2.0)) / 2
 
 
 def _log_cdf(z):
