@@ -1509,8 +1509,8 @@ RECURRENCE = [
         "padding_read_as_it_is",
         "B12 padding that is not finite gets into the gradient through time",
         "episodes.py",
-        "tf.where(tf.reshape(happened, shape), array, tf.zeros([], array.dtype))",
-        "array",
+        "tf.where(tf.reshape(happened, shape), rows, tf.zeros([], rows.dtype))",
+        "rows",
         "test_recurrence.py::test_padding_has_no_part_in_a_gradient[lstm]",
     ),
     Mutant(

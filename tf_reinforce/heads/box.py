@@ -83,7 +83,7 @@ class Box(base.Head):
 
     def to_environment(self, actions):
         inside = self.inside(tf.round(actions) if self.whole else actions)
-        return inside if len(self.shape) == 1 else tf.reshape(inside, [-1, *self.shape])
+        return tf.reshape(inside, [-1, *self.shape])
 
     def at_bounds(self, actions):
         if self.whole:  # an end is a number as any other
