@@ -374,6 +374,13 @@ def test_a_scale_that_is_no_size_is_refused(scale):
         baselines.Value(critic(), scale=scale)
 
 
+def test_an_optimizer_that_scales_a_loss_is_refused():
+    """It would divide gradients that nobody has multiplied."""
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    with pytest.raises(ValueError, match="Pass the optimizer inside it. Received"):
+        baselines.Value(critic(), optimizer)
+
+
 @pytest.mark.parametrize("epochs", [0, -1, 1.5, True, None])
 def test_epochs_that_are_not_a_number_of_steps_are_refused(epochs):
     with pytest.raises(ValueError, match="`epochs` must be a whole number"):

@@ -413,6 +413,22 @@ def test_the_entropy_and_its_gradients_are_finite_wherever_the_mean_is(mean, bou
     np.testing.assert_allclose(value, surprise.mean(), atol=2e-4)
 
 
+@pytest.mark.parametrize("largest", [1.0, 1e-2])
+def test_bounds_as_far_as_numbers_go_are_none(largest):
+    """Entropy and slopes are those of a normal number, whose scale is below one."""
+    far = float(np.finfo("float32").max) * largest
+    made = {"state_dependent_scale": True, "initial_scale": 0.1}
+    found = [
+        slope(lambda x, head=head: head.distribution(x).entropy(), [[0.2, -0.5]])
+        for head in (
+            built(heads.ClippedGaussian(1, -far, far, **made)),
+            built(heads.Gaussian(1, **made)),
+        )
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
 # TanhGaussian
 
 

@@ -231,7 +231,7 @@ def test_a_planted_signal_comes_out():
 @pytest.mark.parametrize(
     "baseline, shrunk, more", [(None, 1, 0), ("leave_one_out", 1, 1), ("mean", 2 / 3, 1)]
 )
-def test_where_the_others_are_in_the_baseline_the_signal_is_too_large(
+def test_where_the_others_are_in_the_baseline_signal_passes_for_less_noise(
     baseline, shrunk, more
 ):
     """By 1 / (E - 1)², over all outcomes of a bandit with two arms; none: exactly right.
@@ -248,7 +248,7 @@ def test_where_the_others_are_in_the_baseline_the_signal_is_too_large(
     worth, count = np.array([1.0, 3.0]), 3
     p = np.exp([0.3, -0.4]) / np.exp([0.3, -0.4]).sum()
     truth = np.sum((p * (worth - p @ worth)) ** 2)
-    ours, expected = rule(baseline, policy=policy, gamma=1.0), 0.0
+    ours, expected, moments = rule(baseline, policy=policy, gamma=1.0), 0.0, 0.0
     for arms in itertools.product([0, 1], repeat=count):
         record = tfr.Episodes(
             np.ones((2, count, 1)),
@@ -257,10 +257,13 @@ def test_where_the_others_are_in_the_baseline_the_signal_is_too_large(
             np.ones(count, "int32"),
             np.ones(count, bool),
         )
-        gradients = inspection.episode_gradients(ours, record)
-        signal, _ = figures.signal_and_noise([g.numpy() for g in gradients])
-        expected += np.prod(p[list(arms)]) * signal
-    right = truth * shrunk**2 * (1 + more / (count - 1) ** 2)
+        gradients = [g.numpy() for g in inspection.episode_gradients(ours, record)]
+        mean, chance = rows(gradients).mean(axis=0), np.prod(p[list(arms)])
+        expected += chance * np.array(figures.signal_and_noise(gradients))
+        moments += chance * np.array([mean @ mean, *mean])
+    signal, more = truth * shrunk**2, more / (count - 1) ** 2
+    variance = moments[0] - moments[1:] @ moments[1:]  # of the mean, that is, its noise
+    right = [signal * (1 + more), variance - signal * more]
     np.testing.assert_allclose(expected, right, rtol=1e-12)
 
 
@@ -385,6 +388,7 @@ WELL = {
     "entropy_coef": 0.01,
     "value_scale": 1.0,
     "value_shared": 0.0,
+    "rewards_scaled": 0.0,
     "vector_env": 0.0,
     "stepping_share": 0.6,
     "acting_share": 0.2,
@@ -467,6 +471,18 @@ def test_noise_is_that_of_the_last_reports():
     assert finding.advice.startswith("In the last 50 reports gradient noise is")
 
 
+@pytest.mark.parametrize("late, asked", [(4.0, True), (8000.0, False)])
+def test_noise_is_compared_at_the_size_of_the_batch_there_is(late, asked):
+    """A thousand episodes make a ratio of one, whatever batches they were learned in."""
+    sizes = [100.0] * 49 + [late]
+    reports = [{**WELL, "episodes": e, "independent": e, "signal": 1.0} for e in sizes]
+    reports = [{**r, "noise": 1000 / r["episodes"]} for r in reports]
+    found = findings.find(reports)
+    assert bool(found) is asked
+    if asked:
+        assert "at least 1000 episodes per update (now 4)" in found[0].advice
+
+
 @pytest.mark.parametrize("steps", [1, 3, 10])
 def test_the_advised_rate_leaves_a_good_update(steps):
     """Where KL goes with the square of rate and steps: 0.05 in all, and not stale."""
@@ -489,7 +505,23 @@ def test_a_shared_value_is_told_what_it_can_do():
     assert "loss_weight" in advice and "a policy that puts out no values" in advice
     assert "loss_weight" not in said({**useless, "value_shared": 0.0})[0].advice
     large = said({**ILL["rewards"][0], "value_shared": 1.0})[0].advice
-    assert large.endswith("set scale_rewards=True.")
+    assert large.endswith(": set scale_rewards=True.")
+
+
+def test_what_is_done_is_not_advised():
+    """Scaled rewards that hardly vary are still large."""
+    for change in ILL["rewards"]:
+        advice = said({**change, "rewards_scaled": 1.0})[0].advice
+        assert "scale_rewards" not in advice and "in common" in advice
+
+
+def test_equal_gradients_are_all_signal():
+    """Two equal episodes without a baseline: nothing differs, and all of it is ḡ."""
+    seen = inspection.Inspection(*np.ones([11, 4]))
+    for size in (3.0, 0.0):
+        gradients = [np.full((2, 3), size)]
+        found = figures.of_batch(seen, gradients, gradients, 1)
+        assert (found["signal"], found["noise"]) == (3 * size**2, 0.0)
 
 
 @pytest.mark.parametrize("shared", [0.0, 1.0])

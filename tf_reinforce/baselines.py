@@ -306,7 +306,8 @@ class Value(Baseline):
         model: Keras model from observations `[N, …]` to values `[N, 1]`, or `None`
             for the policy's own `"values"`. It sees one observation at a time, also
             beside a policy that remembers; a value that remembers shares the policy.
-        optimizer: Keras optimizer of the model. Defaults to `Adam()`.
+        optimizer: Keras optimizer of the model, other than a `LossScaleOptimizer`.
+            Defaults to `Adam()`.
         epochs: Int, how often per update the model learns the batch, towards the same
             targets. `Pendulum-v1` needs several.
         minibatch_size: Int, from how many steps at a time, drawn anew for each update;
@@ -360,6 +361,12 @@ class Value(Baseline):
             )
         self.model = model
         self.optimizer = keras.optimizers.get(optimizer or "adam") if model else None
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            raise ValueError(
+                "The loss of a `Value` baseline is not scaled, and a LossScaleOptimizer "
+                "would divide its gradients. Pass the optimizer inside it. Received: "
+                f"optimizer={optimizer!r}"
+            )
         self.loss_weight = loss_weight
 
     def build(self, observations_shape):

@@ -810,6 +810,14 @@ DISTRIBUTIONS = [
         "[probabilities-clipped]",
     ),
     Mutant(
+        "bounds_out_of_sight",
+        "own: the slope of a quotient too large for the type, which is no number",
+        "heads/clipped.py",
+        "near = finite & (tf.abs(gap) < _FAR * self.scale)",
+        "near = finite",
+        "test_bounded_heads.py::test_bounds_as_far_as_numbers_go_are_none[1.0]",
+    ),
+    Mutant(
         "bounds_that_are_no_bounds",
         "B6 an action on a bound counted as one between them",
         "heads/clipped.py",
@@ -1564,6 +1572,14 @@ DIAGNOSTICS = [
         "advantages, credited = advantages / size, credited / size",
         "advantages = advantages / size",
         "test_diagnostics.py::test_scales_are_the_same_with_and_without_the_baseline",
+    ),
+    Mutant(
+        "noise_of_other_batches",
+        "own: the noise of batches of other sizes taken for that of this one",
+        "callbacks/findings.py",
+        'r["noise"] * r["independent"]) for',
+        'r["noise"] * known[-1]["independent"]) for',
+        "test_diagnostics.py::test_noise_is_compared_at_the_size_of_the_batch_there_is",
     ),
     Mutant(
         "passes_blamed_on_the_rate",

@@ -56,7 +56,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     * `stepping_share`, `acting_share`, `learning_share`, of the time since the last
       report. The first one contains tracing;
     * `learning_rate`, `gradient_steps` per update, `entropy_coef`, `value_scale`,
-      `value_shared` and `vector_env` (1 or 0): what the findings refer to.
+      `value_shared`, `rewards_scaled` and `vector_env` (1 or 0): what the findings
+      refer to.
 
     Args:
         every: Positive int, updates from one report to the next.
@@ -146,6 +147,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             "entropy_coef": float(coefficient),
             "value_scale": float(agent.baseline.scale) if value else float("nan"),
             "value_shared": float(agent.baseline.shares_policy),
+            "rewards_scaled": float(agent.scale_rewards),
             "vector_env": float(logs["vector_env"]),
         }
         statistics = agent.normalizer.acting_variables if agent.normalizer else []

@@ -8,11 +8,11 @@ def signal_and_noise(gradients, group=1):
 
         signal = |ḡ|² - noise,    noise = tr S / E,    S = Σₑ (gₑ - ḡ)(gₑ - ḡ)ᵀ / (E - 1)
 
-    |ḡ|² alone would take its own noise for a gradient. For independent episodes both
+    |ḡ|² alone would take its own noise for a gradient. For independent gradients both
     are unbiased, so that the signal may come out below zero; average before dividing.
     Under the leave-one-out baseline an episode's gradient contains the returns of the
     others, and under the mean of the batch too: for one-step episodes the signal is then
-    too large by exactly a share of 1 / (E - 1)².
+    too large, and the noise too small, by exactly 1 / (E - 1)² of the true signal.
 
     Args:
         gradients: List of arrays `[E, …]`, one row for each episode.
@@ -70,8 +70,9 @@ def divergence(before, after):
 
         KL ≈ 1/N Σₙ (ρₙ - 1 - ln ρₙ),    ESS = (Σ ρₙ)² / (N Σ ρₙ²),    ρₙ = π'(aₙ) / π(aₙ)
 
-    The first is unbiased for KL(π ‖ π') and never below zero; the second is the share of
-    the samples that would count as much, if they all counted alike.
+    The first is never below zero, and unbiased for KL(π ‖ π') where π' does not depend
+    on these samples; the second is the share of the samples that would count as much, if
+    they all counted alike.
 
     Args:
         before, after: `[N]` float, log-probabilities of the actions taken.
@@ -151,8 +152,9 @@ def of_batch(seen, gradients, plain, group):
     if complete:
         signal, noise = signal_and_noise(gradients, group)
         _, plain_noise = signal_and_noise(plain, group)
-    if noise <= 1e-20 * plain_noise:  # rounding: all episodes were worth the same
-        signal = noise = 0.0
+    if noise <= 1e-20 * plain_noise:  # rounding: all episodes say the same
+        signal, noise = signal + noise, 0.0
+        signal = signal if signal > 1e-20 * plain_noise else 0.0  # that is, nothing
     baselines, even = seen.credited - seen.advantages, np.mean(seen.most_entropies)
     return {
         "episodes": float(len(gradients[0])),

@@ -122,20 +122,24 @@ def rewards(reports):
     limit = LIMITS["return_size"].value
     size = now["return_size"]
     useless = not now["explained_variance"] >= LIMITS["critic"].value / 2
+    # Rewards in units of a deviation are still large where they hardly vary.
+    scaled, alike = now["rewards_scaled"], "subtract what all rewards have in common"
     if size > limit * now["value_scale"] and useless:
-        own = f", or give Value(model) a scale={_short(size)}"
+        own = [] if now["value_shared"] else [f"give Value(model) a scale={_short(size)}"]
+        change = ", or ".join([*own, alike if scaled else "set scale_rewards=True"])
         return (
             f"Returns are about {_short(size)}, and the value baseline begins at numbers "
-            f"of about {_short(now['value_scale'])}: set scale_rewards=True"
-            f"{'' if now['value_shared'] else own}."
+            f"of about {_short(now['value_scale'])}: {change}."
         )
     size, coefficient = now["advantage_size"], now["entropy_coef"]
     drowned = 0 < coefficient < LIMITS["bonus_share"].value * size
     if drowned and size > limit:
+        change = f"{alike}, or set entropy_coef={_short(0.01 * size)}"
+        if not scaled:
+            change = f"set scale_rewards=True, or divide the rewards by {_short(size)}"
         return (
             f"Advantages are about {_short(size)}, and entropy_coef={coefficient:g} has "
-            "no effect beside them: set scale_rewards=True, or divide the rewards by "
-            f"{_short(size)}."
+            f"no effect beside them: {change}."
         )
     return None
 
@@ -234,12 +238,14 @@ def noise(reports):
     known = _noisy(reports[-LATEST:])
     if len(known) < REPORTS:
         return None
-    pairs = np.array([[report["signal"], report["noise"]] for report in known])
-    ratio, error = figures.ratio_of_means(*pairs.T)
-    ratio = max(ratio, 0.0) + 2 * error  # a signal is never below zero
+    now = known[-1]
+    # Batches may differ in size: the noise of one episode, or group, is common to them.
+    pairs = [(r["signal"], r["noise"] * r["independent"]) for r in known]
+    ratio, error = figures.ratio_of_means(*np.transpose(pairs))
+    # A signal is never below zero.
+    ratio = (max(ratio, 0.0) + 2 * error) * now["independent"]
     if not 0 < ratio < LIMITS["signal_to_noise"].value:
         return None
-    now = known[-1]
     episodes = now["episodes"]
     baseline = now["gradient_variance_removed"] == 0
     return (

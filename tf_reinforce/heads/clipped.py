@@ -121,8 +121,11 @@ class _Clipped(normal.FromNormal):
     def _distance(self, bound, endless):
         """A bound in deviations from the mean, where it is within sight of it."""
         finite = tf.abs(bound) <= bound.dtype.max
-        z = (tf.where(finite, bound, 0.0) - self.loc) / self.scale
-        return tf.where(finite, tf.clip_by_value(z, -_FAR, _FAR), endless)
+        gap = tf.where(finite, bound, 0.0) - self.loc
+        near = finite & (tf.abs(gap) < _FAR * self.scale)
+        # A quotient out of sight may be infinite, and its slope no number.
+        z = tf.where(near, gap, 0.0) / self.scale
+        return tf.where(near, z, tf.where(finite, _FAR * tf.sign(gap), endless))
 
 
 def _cdf(z):
