@@ -49,6 +49,13 @@ def test_a_run_directory_holds_all_there_is_to_know(run):
     assert len((run / "episodes.csv").read_text().splitlines()) == 1 + 2 * 4
 
 
+@pytest.mark.parametrize("baseline", cli.BASELINES)
+def test_each_baseline_has_its_name(baseline, tmp_path):
+    assert train(tmp_path / "run", "--baseline", baseline, "--epochs", "1") == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["agent"]["baseline"] == baseline
+
+
 def test_evaluate_says_what_the_run_says(run, capsys):
     assert cli.main(["evaluate", str(run), "--episodes", "100"]) == 0
     shown = json.loads(capsys.readouterr().out)

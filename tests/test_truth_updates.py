@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 from test_truth_gradient import DOCUMENT, critic, settings_of
 
-from tf_reinforce import testing, updating
+import tf_reinforce as tfr
+from tf_reinforce import heads, testing, updating
 from tf_reinforce.testing import gradients
 
 
@@ -73,6 +74,27 @@ def test_a_scale_known_before_divides_the_gradient_and_turns_nothing(option, sca
     size = samples.std() if "rewards" in str(option) else np.sqrt(np.mean(samples**2))
     report = task.check(1, None)
     np.testing.assert_allclose(size * report.expected, report.exact, atol=1e-12)
+
+
+@pytest.mark.parametrize("mean_over, follows", [("episodes", 2.0), ("steps", 2 / 10)])
+def test_a_mean_over_steps_can_follow_the_wrong_choice(mean_over, follows):
+    """1 in one step or 2 in ten: E[g] = Σ p(a) w(a) ∇ log π(a), w: return or its rate."""
+    layer = keras.layers.Dense(2, use_bias=False, dtype="float64")
+    policy = keras.Sequential([keras.Input((1,), dtype="float64"), layer])
+    policy.set_weights([np.zeros([1, 2])])
+    head = heads.Categorical(2, dtype="float64")
+    agent = tfr.Reinforce(policy, head, None, gamma=1.0, mean_over=mean_over)
+    agent.build((None, 1))
+    expected = 0.0
+    for choice, length in enumerate([1, 10]):
+        observations = np.zeros([length + 1, 1, 1])
+        observations[0] = 1.0  # what follows the choice has no weight to move
+        rewards = np.zeros([length, 1])
+        rewards[-1] = 1.0 + choice
+        actions = np.full([length, 1], choice)
+        record = tfr.Episodes(observations, actions, rewards, [length], [True])
+        expected -= 0.5 * agent.gradients(record)[0][0].numpy()[0]
+    np.testing.assert_allclose(expected, [(1 - follows) / 4, (follows - 1) / 4])
 
 
 # Later steps

@@ -18,6 +18,7 @@ _MODULES = (
     "heads",
     "losses",
     "normalization",
+    "presets",
     "returns",
     "testing",
 )

@@ -246,12 +246,13 @@ class Reinforce(keras.Model):
             seed: Int; the initial weights are a function of it.
             learning_rate: Float, of Adam, or a dict with the floats `first` and `last`:
                 linear over the agent's life, up to the end of a `fit`. Defaults to 0.01.
-            preset: Name of a preset (`tf_reinforce.presets.names()`), or path of a file
+            preset: Name of a preset (`tfr.presets.names()`), or path of a file
                 of your own: where the defaults come from, here and in `fit`.
             env_kwargs: Dict for the environment's constructor.
             **kwargs: As for `Reinforce`. A head for a Box may be named, and
-                `baseline="value"` is a network like the policy's; either may be a dict
-                with `kind` and keywords (docs/presets.md).
+                `baseline="value"` is a network with two hidden layers of 64 and
+                Adam(0.01), whatever the policy has; either may be a dict with `kind`
+                and keywords (docs/presets.md).
 
         Returns:
             `Reinforce`.

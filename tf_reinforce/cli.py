@@ -22,6 +22,8 @@ DEFAULTS = {
     "normalize_observations": False,
 }
 
+BASELINES = ("leave_one_out", "mean", "moving_average", "time_step", "value", "none")
+
 # Options of the command line, and the settings they override.
 AGENT = {name: name for name in (*DEFAULTS, "head")}
 FIT = {name: name for name in keywords.FIT}
@@ -268,13 +270,14 @@ def _train_parser(verbs):
     verb = verbs.add_parser(
         "train",
         help="train an agent on an environment",
-        description="Without --epochs or --steps, training ends when an evaluation "
-        "over 100 episodes reaches the target return, or after 300 updates.",
+        description="Without a budget (--epochs, --steps, or that of a preset) training "
+        "ends when an evaluation over 100 episodes reaches the target return, or after "
+        "300 updates. With one, the target is only reported.",
     )
     verb.set_defaults(verb=train)
     add = verb.add_argument
     add("env", metavar="ENV", help="environment id, also module:Id-v0")
-    add("--preset", metavar="NAME", help="settings to start from; or FILE.toml")
+    add("--preset", metavar="NAME", help="settings of docs/presets.md; or FILE.toml")
     add("--epochs", type=int, help="updates to make")
     add("--steps", type=int, help="environment steps to learn from, instead")
     add("--episodes-per-epoch", type=int, help="episodes per update (16)")
@@ -285,7 +288,7 @@ def _train_parser(verbs):
     add("--gamma", type=float, help="the discount (0.99)")
     add("--hidden", type=int, nargs="*", help="hidden layer sizes (64 64)")
     add("--head", metavar="NAME", help="for a Box: Gaussian, ClippedGaussian, …")
-    add("--baseline", choices=("leave_one_out", "mean", "none"), help="(leave_one_out)")
+    add("--baseline", choices=BASELINES, help="(leave_one_out)")
     add("--entropy-coef", type=float, help="share of the entropy bonus (0)")
     add("--normalize-observations", action=argparse.BooleanOptionalAction)
     add("--max-episode-steps", type=int, help="a time limit of your own")
