@@ -201,7 +201,7 @@ def log_probs(rule, batch):
 
 
 def test_the_entropy_is_that_of_the_policy_that_acted():
-    """However many steps follow; and the other figures are the mean of these."""
+    """However many steps follow."""
     entropies = [
         made(**options).update(record())["entropy"]
         for options in ({}, {"passes": 3}, {"passes": 2, "minibatch_size": 6})
