@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import toy_heads
 
-from tf_reinforce import baselines, heads, testing
+from tf_reinforce import baselines, heads, losses, testing
 from tf_reinforce.testing import gradients
 
 DOCUMENT = pathlib.Path(__file__).parent.parent / "docs" / "correctness.md"
@@ -250,6 +250,83 @@ def test_the_entropy_bonus_adds_the_slopes_of_the_visited_entropies(coef, batch_
     np.testing.assert_allclose(report.expected, report.exact + coef * slopes, atol=1e-13)
 
 
+def batches_of_steps(task, least):
+    """Every sequence of episodes that `steps_per_epoch=least` may collect."""
+    lengths = task.record.lengths
+
+    def extended(batch, taken):
+        if taken >= least:
+            yield batch
+            return
+        for column, length in enumerate(lengths):
+            yield from extended([*batch, column], taken + length)
+
+    return list(extended([], 0))
+
+
+def over_batches(task, batches, times=lambda batch: 1):
+    """(Σ P, Σ P · times, Σ P · times · Δw), each over all batches."""
+    likelihoods = task.likelihoods(task.probabilities()).numpy()
+    chances = np.array([np.prod(likelihoods[batch]) for batch in batches])
+    weights = chances * [times(batch) for batch in batches]
+    changes = np.array([task._change(batch) for batch in batches])
+    return chances.sum(), weights.sum(), weights @ changes
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 4])
+def test_the_updates_of_a_number_of_steps_are_unbiased_before_they_are_averaged(least):
+    """E[E Δw] = E[E] ∇J (Wald): whether to go on looks at earlier episodes only."""
+    task = enumeration(None)
+    batches = batches_of_steps(task, least)
+    total, count, change = over_batches(task, batches, times=len)
+    assert total == pytest.approx(1, abs=1e-14)
+    np.testing.assert_allclose(change, count * task.exact(), atol=1e-13)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
+def test_a_shared_trunk_follows_the_value_loss_besides(weight):
+    """E[Δw] = ∇J - weight · ∂ E[Σₜ (v(sₜ) - Gₜ)²/2], the visits and returns held."""
+    task = with_a_trunk(weight)
+    rewards = np.nan_to_num(task.record.rewards)
+    returns = [0.9 ** np.arange(3 - step) @ rewards[step:] for step in range(3)]
+    likelihoods = task.likelihoods(task.probabilities()).numpy()
+    with tf.GradientTape() as tape:
+        values = tf.squeeze(task.agent.policy(np.eye(2))["values"], axis=-1)
+        loss = 0.0
+        for column, steps in enumerate(task.steps):
+            targets = np.array(returns)[: len(steps), column]
+            errors = tf.gather(values, steps[:, 0]) - targets
+            loss += likelihoods[column] * tf.reduce_sum(errors**2) / 2
+    slopes = task.flat(losses.gradients(tape, loss, task.compared))
+    report = task.check(2, None)
+    np.testing.assert_allclose(
+        report.expected, report.exact - weight * slopes, atol=1e-13
+    )
+    assert (report.error > 1e-2) == (weight > 0)
+
+
+def with_a_trunk(weight):
+    """The enumeration of a policy whose values come from the same hidden layer."""
+    task = gradients._Enumeration(None, baselines.Value(loss_weight=weight), None, 0, {})
+    inputs = keras.Input((2,), dtype="float64")
+    hidden = keras.layers.Dense(3, "tanh", dtype="float64")(inputs)
+    ends = {
+        name: keras.layers.Dense(size, name=name, dtype="float64")(hidden)
+        for name, size in {"outputs": 2, "values": 1}.items()
+    }
+    policy = keras.Model(inputs, ends)
+    agent = gradients._Ordered(policy, task.head, task.agent.baseline, **task.settings)
+    agent.compile(optimizer=keras.optimizers.SGD(1.0))
+    agent.build((None, 2))
+    agent.optimizer.build(agent.policy_variables)
+    rng = np.random.default_rng(0)
+    for variable in policy.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape))
+    task.agent, task.compared = agent, policy.trainable_variables
+    task.changing = [*agent.variables, *agent.optimizer.variables]
+    return task
+
+
 BIASED = [
     dict(discount_states=False),
     dict(baseline="mean"),
@@ -260,6 +337,7 @@ BIASED = [
     dict(baseline="value", gae_lambda=0.5),
     dict(mean_over="steps"),
     dict(entropy_coef=0.01),
+    dict(steps_per_epoch=2),
 ]
 
 
@@ -280,11 +358,16 @@ def rows():
 @pytest.mark.parametrize("options, bias, cosine", rows())
 def test_the_documented_biases_are_the_computed_ones(options, bias, cosine):
     options = settings_of(options)
-    batch_size = options.pop("batch_size", 2)
-    report = enumeration(**options).check(batch_size, None)
-    assert report.error > 1e-3
-    assert f"{report.relative_error:.3f}" == bias
-    assert f"{report.cosine:.4f}" == cosine
+    batch_size, least = options.pop("batch_size", 2), options.pop("steps_per_epoch", 0)
+    task = enumeration(**options)
+    exact, expected = task.exact(), task.expected(batch_size)[0]
+    if least:
+        *_, expected = over_batches(task, batches_of_steps(task, least))
+    norm = np.linalg.norm
+    error = norm(expected - exact) / norm(exact)
+    assert error > 1e-3
+    assert f"{error:.3f}" == bias
+    assert f"{expected @ exact / norm(expected) / norm(exact):.4f}" == cosine
 
 
 def test_the_document_lists_every_bias():
