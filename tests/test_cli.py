@@ -1,5 +1,6 @@
 """The command line, from request to exit code."""
 
+import copy
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import pytest
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import cli, runs
+from tf_reinforce import cli, envs, runs
 
 ROOT = pathlib.Path(__file__).parent.parent
 FILES = {
@@ -47,6 +48,64 @@ def test_a_run_directory_holds_all_there_is_to_know(run):
     assert json.loads((run / "versions.json").read_text())["keras"]
     assert len((run / "log.csv").read_text().splitlines()) == 1 + 2
     assert len((run / "episodes.csv").read_text().splitlines()) == 1 + 2 * 4
+
+
+def test_a_twin_is_trained_on_where_it_is_the_same(run, tmp_path, capsys):
+    """In one line; and the agent is evaluated on the environment itself."""
+    config = json.loads((run / "config.json").read_text())
+    assert config["engine"] == "compiled" and config["env"] == "CartPole-v1"
+    ways = {
+        "auto": ([], "compiled"),
+        "host": (["--engine", "host"], "host"),
+        "by steps": (["--steps-per-epoch", "50"], "host"),
+        "forced": (["--engine", "compiled"], "compiled"),
+    }
+    for name, (more, engine) in ways.items():
+        small = ["--epochs", "1", "--hidden", "8", "--run-dir", str(tmp_path / name)]
+        assert cli.main(["train", "CartPole-v1", *small, *more]) == 0
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        assert config["engine"] == engine
+        said = "training on tf_reinforce.envs.CartPole, the compiled twin of CartPole-v1"
+        assert capsys.readouterr().out.count(said) == (name == "auto")
+
+
+def test_many_seeds_are_trained_at_once(tmp_path, capsys):
+    """From --seed on; each is evaluated on the environment itself, the best is kept."""
+    more = ["--seeds", "3", "--seed", "4"]
+    assert train(tmp_path / "run", *more) == 0
+    assert "3 seeds" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES - {
+        "episodes.csv"
+    }
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["seeds"] == [4, 5, 6]
+    figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert set(figures) == {"4", "5", "6"}
+    log = (tmp_path / "run" / "log.csv").read_text().splitlines()
+    assert log[0].startswith("epoch,seed,") and len(log) == 1 + 2 * 3
+    best = max(figures, key=lambda seed: figures[seed]["episode_return"])
+    assert cli.main(["evaluate", str(tmp_path / "run"), "--seed", best]) == 0
+    assert json.loads(capsys.readouterr().out) == figures[best]
+    for wrong in (["--engine", "host"], ["--seeds", "0"]):
+        assert train(tmp_path / "no", *more, *wrong) == 2
+    assert "whole number of at least 1" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+
+
+def test_there_is_a_twin_of_what_gymnasium_registers_itself(monkeypatch):
+    assert isinstance(envs.twin_of("Acrobot-v1"), envs.Acrobot)
+    assert envs.twin_of("CartPole-v0") is None and envs.twin_of("Nope-v0") is None
+    for change in (
+        {"max_episode_steps": 10},
+        {"reward_threshold": None},
+        {"kwargs": {"sutton_barto_reward": True}},
+        {"entry_point": "elsewhere:CartPole"},
+    ):
+        spec = copy.copy(gym.spec("CartPole-v1"))
+        for name, value in change.items():
+            setattr(spec, name, value)
+        monkeypatch.setitem(gym.registry, "CartPole-v1", spec)
+        assert envs.twin_of("CartPole-v1") is None
 
 
 @pytest.mark.parametrize("baseline", cli.BASELINES)
@@ -127,6 +186,11 @@ def test_the_same_seed_writes_the_same_run(run, tmp_path):
         (["train", "NoSuchThing-v0"], "NoSuchThing"),
         (["train", "nosuchmodule:Thing-v0"], "nosuchmodule"),
         (["train", "CartPole-v1", "--preset", "Nope"], "no preset"),
+        (["train", "Taxi-v4", "--engine", "compiled"], "no tensor environment for"),
+        (
+            ["train", "CartPole-v1", "--engine", "compiled", "--steps-per-epoch", "9"],
+            "a fixed number of episodes at once",
+        ),
         (["evaluate", "nowhere", "--env", "CartPole-v1"], "no file"),
         (["export", "nowhere", "--out", "policy"], "no file"),
     ],

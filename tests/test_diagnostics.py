@@ -166,7 +166,7 @@ def test_the_agent_traces_both_once_and_changes_nothing():
         agent.episode_gradients(record)
         agent.episode_gradients(record, baseline=False)
         agent.inspect(record)
-        graphs.append(dict(agent._graphs))
+        graphs.append(dict(agent._learner._graphs))
     assert set(graphs[0]) == {"episode_gradients", "inspect"}
     assert graphs[0] == graphs[1] == graphs[2]
     for variable, value in zip(agent.variables, before, strict=True):

@@ -34,6 +34,18 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     assert world["agent"].evaluate("CartPole-v1")["episode_return"] > 400
 
 
+def test_the_tensor_environment_of_the_documents_is_learned(tmp_path, capsys):
+    text = (ROOT / "docs" / "your_tensor_env.md").read_text()
+    world, sources = {}, re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    written = sources[0].split("class Boat")[1].split("\n\n\nagent")[0]
+    assert len(written.splitlines()) <= 40
+    for block in sources:
+        exec(compile(block, "your_tensor_env.md", "exec"), world)
+    returned, shape = capsys.readouterr().out.splitlines()
+    assert float(returned) > 60 and shape == "(10, 16)"
+    assert world["observations"].shape == (8, 4)
+
+
 def test_the_commands_of_the_readme_are_understood():
     commands = [
         line.removeprefix("$ tf-reinforce ").split("#")[0].split()

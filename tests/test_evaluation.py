@@ -87,7 +87,9 @@ def test_success_is_absent_where_no_episode_said_it():
 
 
 def test_rows_are_one_per_episode_counted_over_the_agent_s_life():
-    found = evaluation.rows(record(), first=40, update=8)
+    returns, given = evaluation.per_episode(record()), record()
+    columns = returns, given.lengths, given.terminated
+    found = list(evaluation.rows(*columns, first=40, update=8))
     assert [number for number, _ in found] == [40, 41, 42]
     for column, (_, logs) in enumerate(found):
         assert logs == {

@@ -3,8 +3,11 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+import tensorflow as tf
 import toys
 from gymnasium.utils.env_checker import check_env
+
+from tf_reinforce import envs
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,20 @@ def test_the_pictures_say_all_that_is_needed(catch):
     env = catch.Catch()
     check_env(env, skip_render_check=True)
     assert [played(env, towards_the_ball, seed) for seed in range(50)] == 50 * [1.0]
+
+
+def test_its_tensors_are_the_same_game(catch):
+    theirs, ours = catch.Catch(), envs.Catch()
+    theirs.reset(seed=0)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    state = ours.initial(tf.constant([theirs.ball[1] / catch.CELLS + 1e-3]))
+    for action in (-1, 0, 1, 1, 1, 1):
+        picture, reward, landed, *_ = theirs.step(action)
+        before, state = state, ours.transition(state, tf.constant([action]), None)
+        np.testing.assert_array_equal(ours.observation(state)[0], picture)
+        assert ours.reward(before, tf.constant([action]), state)[0] == reward
+        assert ours.terminal(state)[0] == landed
 
 
 def test_who_does_not_look_catches_one_ball_in_seven(catch):

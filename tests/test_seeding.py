@@ -1,6 +1,7 @@
 """Every random number is a function of its address, and addresses never overlap."""
 
 import itertools
+import pathlib
 
 import numpy as np
 import pytest
@@ -164,3 +165,100 @@ def test_noise_has_the_moments_of_its_kind():
     assert abs((uniform**2).mean() - 1 / 3) < 6 * np.sqrt(4 / 45 / count)
     assert abs(normal.mean()) < 6 * np.sqrt(1 / count)
     assert abs((normal**2).mean() - 1) < 6 * np.sqrt(2 / count)
+
+
+@pytest.mark.parametrize(
+    "key, counter, words",
+    [
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+    ],
+)
+def test_threefry_gives_the_known_answers(key, counter, words):
+    """The three of Threefry-2x32-20 in `kat_vectors` of Random123, by its authors."""
+    key, counter = (np.array(x, "uint32") for x in (key, counter))
+    drawn = seeding._threefry(key, *(tf.constant(x[None, None]) for x in counter))
+    assert tuple(int(x[0, 0]) for x in drawn) == words
+
+
+PARTS = [
+    seeding.Noise("uniform", (3,)),
+    seeding.Noise("normal", (2, 2)),
+    seeding.Noise("uniform", ()),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_of_tensors_depends_on_its_address_alone(dtype):
+    key = seeding.tensor_keys(3, "training", 5)[1]
+
+    def draw(episodes, step):
+        return seeding.noise_at(key, PARTS, episodes, step, dtype)
+
+    together, alone = draw(tf.range(6), 4), draw(tf.constant([5, 2]), 4)
+    ways = [
+        tf.function(draw, jit_compile=True)(tf.range(6), tf.constant(4)),
+        tf.function(draw)(tf.range(6), tf.constant(4)),
+        draw(tf.range(6), tf.fill([6], 4)),
+        seeding.noise_at(np.tile(key, (6, 1)), PARTS, tf.range(6), 4, dtype),
+    ]
+    for place, part in enumerate(together):
+        assert part.shape[1:] == PARTS[place].shape and part.dtype == dtype
+        np.testing.assert_array_equal(tf.gather(part, [5, 2]), alone[place])
+        for way in ways:  # XLA has an `erfinv` of its own
+            error = 4 * np.finfo(dtype).eps if PARTS[place].kind == "normal" else 0
+            np.testing.assert_allclose(way[place], part, rtol=8 * error, atol=error)
+
+
+def test_no_two_addresses_of_tensors_share_their_noise():
+    keys = [seeding.tensor_keys(0, "training", update) for update in (0, 1)]
+    one = [seeding.Noise("uniform", (5,))]
+    drawn = [
+        seeding.noise_at(key, one, tf.range(4), step, "float64")[0].numpy().ravel()
+        for pair in keys
+        for key in pair
+        for step in range(3)
+    ]
+    assert len(np.unique(drawn)) == 2 * 4 * 3 * 4 * 5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_of_tensors_is_uniform_and_normal(dtype):
+    """Moments of a million within six standard errors; no number is infinite or 1."""
+    key, count = seeding.tensor_keys(1, "evaluation", 0)[0], 1_000_000
+    parts = [seeding.Noise(kind, (1000,)) for kind in ("uniform", "normal")]
+    uniform, normal = (
+        x.numpy().ravel().astype("float64")
+        for x in seeding.noise_at(key, parts, tf.range(1000), 0, dtype)
+    )
+    assert uniform.min() >= 0 and uniform.max() < 1 and np.isfinite(normal).all()
+    six = 6 / np.sqrt(count)
+    assert abs(uniform.mean() - 1 / 2) < six * np.sqrt(1 / 12)
+    assert abs((uniform**2).mean() - 1 / 3) < six * np.sqrt(4 / 45)
+    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((normal**power).mean() - moment) < six * np.sqrt(variance)
+    assert abs(np.corrcoef(uniform[:-1], uniform[1:])[0, 1]) < six
+    assert abs(np.corrcoef(uniform, normal)[0, 1]) < six
+
+
+def test_the_ends_of_the_noise_are_finite():
+    """The smallest and the largest words there are."""
+    words = tf.constant([0, 2**32 - 1], tf.uint32)
+    for dtype in (tf.float32, tf.float64):
+        low = words if dtype == tf.float64 else None
+        uniform = seeding._uniform(words, low, dtype).numpy()
+        normal = seeding._normal(words, low, dtype).numpy()
+        assert uniform[0] == 0 and 1 - 1e-7 < uniform[1] < 1
+        assert np.isfinite(normal).all() and normal[0] == -normal[1] < -5
+
+
+def test_random_numbers_come_through_one_door():
+    """No `tf.random` outside of `seeding`; and there every call names its algorithm."""
+    package = pathlib.Path(seeding.__file__).parent
+    users = [
+        path.name for path in package.rglob("*.py") if "tf.random." in path.read_text()
+    ]
+    assert users == ["seeding.py"]
+    source = (package / "seeding.py").read_text()
+    assert source.count("tf.random.") == 2 and source.count('alg="philox"') == 1

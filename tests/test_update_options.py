@@ -1,5 +1,7 @@
 """What learns beside the policy, what is left out, and that all of it is repeatable."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from test_minibatches import (
 )
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, heads
+from tf_reinforce import baselines, heads, updating
 
 
 def same(first, second):
@@ -391,6 +393,54 @@ def test_parts_of_a_shared_trunk_have_its_gradient_as_their_mean():
     put(agent.policy_variables, fresh)
     agent.update(episodes)
     close(numbers(agent.policy_variables), expected)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "mixed_bfloat16", "float32"])
+def test_blocks_are_for_every_type_and_for_frozen_policies(dtype):
+    layers = [keras.layers.Dense(n, "tanh", dtype=dtype) for n in (4, 2)]
+    policy = keras.Sequential([keras.Input((OBSERVED,)), *layers])
+    policy.trainable = dtype != "float32"
+    agent = tfr.Reinforce(policy, heads.Categorical(2), gamma=GAMMA)
+    agent.compile(optimizer=keras.optimizers.SGD(1 / 16))
+    agent.build((None, OBSERVED))
+    episodes = agent._checked(definitions.record(dtype="float32"))
+    batch = agent._estimator.batch(episodes)
+    update = updating.Update(agent._estimator, None, None, block=6)
+    update.optimizer = agent.optimizer
+    found, logs = update._whole(batch)
+    whole, said = agent._estimator.policy_gradients(batch)
+    tolerance = 1e-6 if dtype == "float32" else 0.1
+    for ours, theirs in zip(found, whole, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(
+            np.array(ours, "float32"), np.array(theirs, "float32"), atol=tolerance
+        )
+    np.testing.assert_allclose(float(logs["loss"]), float(said["loss"]), rtol=0.05)
+
+
+@pytest.mark.parametrize("block", [3, 7, 50])
+def test_a_gradient_summed_up_in_blocks_is_that_of_the_batch(block):
+    """Policy, entropy, value loss, penalties of weights and of what layers put out."""
+    head = heads.Categorical(2, dtype="float64")
+    dense = functools.partial(keras.layers.Dense, dtype="float64")
+    seen = keras.Input((OBSERVED,), dtype="float64")
+    hidden = dense(3, "tanh", kernel_regularizer=keras.regularizers.L2(0.1))(seen)
+    hidden = Charged(dtype="float64")(hidden)
+    ends = {"outputs": dense(2, name="outputs")(hidden), "values": dense(1)(hidden)}
+    policy = keras.Model(seen, ends)
+    shared = baselines.Value(loss_weight=0.7)
+    agent = tfr.Reinforce(policy, head, shared, gamma=GAMMA, entropy_coef=0.2)
+    agent.compile(optimizer=keras.optimizers.SGD(1 / 16))
+    agent.build((None, OBSERVED))
+    rule, episodes = agent._estimator, agent._checked(definitions.record())
+    batch = rule.batch(episodes)
+    whole, logs = rule.policy_gradients(batch)
+    update = updating.Update(rule, agent.optimizer, agent.counters, block=block)
+    found, said = update._whole(batch)
+    close(found, whole)
+    for name, figure in logs.items():
+        close([said[name]], [figure])
+    assert logs["loss"] != logs["policy_loss"] and logs["value_loss"] > 0
 
 
 # What is refused

@@ -9,12 +9,19 @@ import importlib
 from tf_reinforce.version import VERSION as __version__
 
 # The root is lazy, so that `--help` and `__version__` need no TensorFlow.
-_OBJECTS = {"Reinforce": "agent", "load": "agent", "Episodes": "episodes"}
+_OBJECTS = {
+    "Reinforce": "agent",
+    "load": "agent",
+    "Episodes": "episodes",
+    "Population": "population",
+    "train_seeds": "population",
+}
 _MODULES = (
     "baselines",
     "callbacks",
     "collect",
     "eligibility",
+    "envs",
     "heads",
     "losses",
     "normalization",

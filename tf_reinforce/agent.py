@@ -4,7 +4,6 @@ The algorithm itself is `estimator.Estimator.gradients`; this is its life in Ker
 built, compiled, fitted on environments, saved, loaded and exported.
 """
 
-import functools
 import os
 import time
 
@@ -23,8 +22,8 @@ from tf_reinforce import (
     export,
     fitting,
     heads,
-    inspection,
     keywords,
+    learning,
     masks,
     normalization,
     playing,
@@ -34,11 +33,10 @@ from tf_reinforce import (
     seeding,
     spaces,
     training,
-    updating,
 )
 from tf_reinforce import callbacks as episode_callbacks
 from tf_reinforce import episodes as records
-from tf_reinforce.collect import fleets
+from tf_reinforce.collect import compiled, fleets, worlds
 
 _WAYS_OUT = (
     "Its head depends on the action space, which is not known yet. Three ways out: "
@@ -185,7 +183,6 @@ class Reinforce(keras.Model):
         self._mask_source = None if action_mask is None else masks.Source(action_mask)
         self.observation_space = self.action_space = None
         self.rates, self.defaults = [], {}  # what `for_env` leaves for `fit`
-        self._graphs = {}
         self._check_lambda()
 
     def __setattr__(self, name, value):
@@ -290,6 +287,8 @@ class Reinforce(keras.Model):
 
     def compile(self, optimizer="rmsprop", **kwargs):
         """As in Keras; a linear learning rate of `for_env` goes with its optimizer."""
+        updates = kwargs.get("steps_per_execution", 1)
+        arguments.positive_int("steps_per_execution", updates)
         self.rates = [rate for rate in self.rates if rate[0] != "optimizer"]
         super().compile(optimizer=optimizer, **kwargs)
 
@@ -329,13 +328,8 @@ class Reinforce(keras.Model):
             A list with a tensor `[E, …]` for each of `policy_variables`, one row for
             each episode that is learned from.
         """
-        tensors = self._tensors(episodes)
-
-        def episode_gradients(record, baseline):
-            return inspection.episode_gradients(self._estimator, record, baseline)
-
-        graph = self._graph(episode_gradients, tf.TensorSpec((), tf.bool))
-        return graph(tensors, tf.constant(bool(baseline)))
+        self._build_for(episodes)
+        return self._learner.episode_gradients(self._checked(episodes), baseline)
 
     def inspect(self, episodes):
         """What an update from these episodes would know of each step.
@@ -346,17 +340,8 @@ class Reinforce(keras.Model):
         Returns:
             `inspection.Inspection` of NumPy arrays, one row for each step learned from.
         """
-        tensors = self._tensors(episodes)
-
-        def inspect(record):
-            return inspection.inspect(self._estimator, record)
-
-        found = self._graph(inspect)(tensors)
-        return keras.tree.map_structure(lambda tensor: tensor.numpy(), found)
-
-    def _tensors(self, episodes):
         self._build_for(episodes)
-        return keras.tree.map_structure(tf.constant, self._checked(episodes))
+        return self._learner.inspect(self._checked(episodes))
 
     def update(self, episodes, seed=0):
         """Makes one update from a record, collected here or by you.
@@ -381,38 +366,12 @@ class Reinforce(keras.Model):
         self._build_for(episodes)
         self._build_optimizer()
         episodes = self._checked(episodes)
-        tensors = keras.tree.map_structure(tf.constant, episodes)
-        made = updating.Update(
-            self._estimator,
-            self.optimizer,
-            self.counters,
-            passes=self.passes,
-            minibatch_size=self.minibatch_size,
-        )
-        orders = self._orders(episodes, made.orders, seed)
-        whole = tf.TensorSpec((None, None), tf.int32)
-        update = self._graph(made, whole, needs=self.optimizer)
-        finite, *figures = update(tensors, orders).numpy().tolist()
-        if not finite:
-            blamed = inspection.blame(self._estimator, episodes)
-            raise FloatingPointError(
-                f"Update {self.updates} would not be finite and was not made; all "
-                f"weights are as they were. {blamed} Try a smaller learning rate, "
-                "`global_clipnorm`, or smaller rewards."
-            )
-        logs = zip(updating.FIGURES, figures, strict=True)
-        return {**evaluation.figures(episodes), **dict(logs)}
+        orders = self._orders(episodes, seed)
+        logs = self._learner.update(self.optimizer, episodes, orders)
+        return {**evaluation.figures(episodes), **logs}
 
-    def _orders(self, episodes, count, seed):
-        """`[count, N]` int32: random orders of the steps an update learns from."""
-        seed, lengths = seeding.check_seed(seed), episodes.lengths
-        if self.truncation == "drop":
-            lengths = lengths[episodes.terminated]
-        if not count:
-            return tf.zeros([0, 0], tf.int32)
-        rng = seeding.generator(seed, "training/minibatches", self.updates)
-        steps = np.arange(lengths.sum(), dtype="int32")
-        return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
+    def _orders(self, episodes, seed):
+        return self._learner.orders(episodes, seed)
 
     def fit(
         self,
@@ -439,7 +398,10 @@ class Reinforce(keras.Model):
 
         Args:
             env: Environment id (also `module:Id-v0`), `EnvSpec`, callable,
-                `gymnasium.Env` (runs alone, its owner closes it) or `VectorEnv`.
+                `gymnasium.Env` (runs alone, its owner closes it), `VectorEnv`, or
+                `tfr.envs.TensorEnv`: all episodes of an update run at once then, in one
+                XLA program, and `compile(steps_per_execution=U)` makes U updates in one
+                call, of which the callbacks hear when it is over.
             epochs: Int, the number of the last epoch.
             steps: Int instead: train until so many environment steps were learned.
             episodes_per_epoch: Int, episodes per update. Defaults to 16.
@@ -447,7 +409,7 @@ class Reinforce(keras.Model):
                 Their number then depends on their lengths, and the mean over them is
                 biased by a term of order 1 / episodes.
             num_envs: Int, environments side by side. Does not change the result.
-                Defaults to 8.
+                Defaults to 8; not for a `TensorEnv`.
             seed: Int. Same seed, machine and versions: same weights, to the bit.
             callbacks: List of Keras callbacks, or one. Those that monitor a log key of
                 ours with `mode="auto"` get the right mode.
@@ -500,11 +462,10 @@ class Reinforce(keras.Model):
         if verbose:
             listening.append(episode_callbacks.ProgressLine())
         with fleets.open_fleet(env, num_envs, **options) as fleet:
-            self._meet(fleet.observation_space, fleet.action_space)
-            self._build_optimizer()
+            self.meet(fleet)
             return training.run(
                 self,
-                lambda tell: self._epoch(fleet, seed, episodes, batch_steps, tell),
+                lambda *now: self._epochs(fleet, seed, episodes, batch_steps, *now),
                 validate if validation_env is not None else None,
                 listening,
                 epochs=epochs,
@@ -515,18 +476,52 @@ class Reinforce(keras.Model):
             )
 
     def _epoch(self, fleet, seed, episodes, steps, tell):
-        """Collects, tells what, and learns: logs of the update and of its episodes."""
+        """Collects, tells what, and learns: logs of the update, and its episodes'."""
         began = time.perf_counter()
         update, first, _ = self._counted()
         played = self._collect(fleet, update, seed, episodes, steps)
         seconds = time.perf_counter() - began
-        tell(played.episodes, {"update": update, **_told(fleet, played)})
+        record = played.episodes
+        if tell is not None:
+            tell(record, {"update": update, **_told(fleet, played)})
         began = time.perf_counter()
-        logs = self.update(played.episodes, seed)
+        logs = self.update(record, seed)
         logs.update(evaluation.successes(played.success))
         seconds += time.perf_counter() - began
-        logs["steps_per_second"] = int(played.episodes.lengths.sum()) / seconds
-        return logs, evaluation.rows(played.episodes, first, update)
+        logs["steps_per_second"] = int(record.lengths.sum()) / seconds
+        told = evaluation.per_episode(record), record.lengths, record.terminated
+        return logs, evaluation.rows(*told, first, update)
+
+    def _epochs(self, fleet, seed, episodes, batch_steps, tell, most, steps):
+        """One update on the host; of a tensor environment up to so many in one call."""
+        if isinstance(fleet, worlds.World):
+            self._siblings(fleet, episodes, batch_steps)
+            most = 1 if tell or self.rates else min(most, self.steps_per_execution)
+            return self._compiled_epochs(fleet, seed, episodes, tell, most, steps)
+        return [self._epoch(fleet, seed, episodes, batch_steps, tell)]
+
+    def _compiled_epochs(self, world, seed, episodes, tell, most, steps):
+        """The same as `_epoch` in one program, for up to `most` updates."""
+        began, seconds = time.perf_counter(), 0.0
+        update, first, _ = self._counted()
+        siblings = self.baseline.siblings
+        rollout = self._player.rollout(world, episodes, siblings=siblings)
+        if tell is None:
+            options = dict(most=most, steps=steps)
+            made = self._learner.train(self.optimizer, rollout, seed, **options)
+        else:
+            address = dict(seed=seed, purpose="training", update=update)
+            played, collected = compiled.collect(rollout, **address)
+            seconds = time.perf_counter() - began
+            tell(collected.episodes, {"update": update, **_told(world, collected)})
+            began = time.perf_counter()
+            made = [self._learner.learn(self.optimizer, rollout, played, seed)]
+        seconds += time.perf_counter() - began
+        rate = sum(int(one.lengths.sum()) for one in made) / seconds
+        for number, (logs, *columns) in enumerate(made):
+            logs = {**evaluation.summary(*columns[:2]), **logs, "steps_per_second": rate}
+            began_with = first + number * episodes
+            yield logs, evaluation.rows(*columns, began_with, update + number)
 
     # Playing
 
@@ -643,6 +638,12 @@ class Reinforce(keras.Model):
 
     def _collect(self, fleet, update, seed, episodes, steps):
         """The episodes of one update."""
+        siblings = self._siblings(fleet, episodes, steps)
+        counts = dict(episodes=episodes, steps=steps, siblings=siblings)
+        return self._player.collect(fleet, "training", update, seed, **counts)
+
+    def _siblings(self, fleet, episodes, steps):
+        """How many episodes in a row begin alike, if that can be."""
         siblings = self.baseline.siblings
         if siblings > 1 and (steps or episodes % siblings or not fleet.seeds_episodes):
             raise ValueError(
@@ -651,8 +652,7 @@ class Reinforce(keras.Model):
                 "environments: a VectorEnv resets its own. Received: episodes="
                 f"{episodes}, steps={steps}, {type(fleet).__name__} environments"
             )
-        counts = dict(episodes=episodes, steps=steps, siblings=siblings)
-        return self._player.collect(fleet, "training", update, seed, **counts)
+        return siblings
 
     def _options(self, env, env_kwargs, max_episode_steps):
         """Keywords for `fleets.open_fleet`; what is made already needs no defaults."""
@@ -838,17 +838,36 @@ class Reinforce(keras.Model):
         deciding = [*self.policy.variables, *self.head.variables]
         if self.normalizer is not None:
             deciding += self.normalizer.acting_variables
-        self._player = playing.Player(
-            decision.Decision(
-                self._estimator.step,
-                self.head,
-                structure,
-                self._float,
-                deciding,
-                self._mask_source,
-                memory,
-            )
+        decided = decision.Decision(
+            self._estimator.step,
+            self.head,
+            structure,
+            self._float,
+            deciding,
+            self._mask_source,
+            memory,
         )
+        self._player = playing.Player(decided)
+        self._learner = learning.Learner(
+            self._estimator,
+            decided,
+            self.counters,
+            passes=self.passes,
+            minibatch_size=self.minibatch_size,
+        )
+
+    def meet(self, world):
+        """Makes a compiled agent ready for an environment: built, its optimizer too.
+
+        Args:
+            world: Whatever has an `observation_space` and an `action_space`.
+
+        Raises:
+            ValueError: when it is not compiled, or knows other spaces.
+        """
+        self._require_optimizer()
+        self._meet(world.observation_space, world.action_space)
+        self._build_optimizer()
 
     def _meet(self, observation_space, action_space):
         """Takes the spaces of an environment, or refuses other ones than before."""
@@ -904,25 +923,6 @@ class Reinforce(keras.Model):
         )
         self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
         return episodes
-
-    def _graph(self, function, *more, needs=None):
-        """A function of a record as one graph; made anew only for other parts.
-
-        The one graph itself: finding it anew is slower than a small update.
-        """
-        name = getattr(function, "__name__", type(function).__name__)
-        learning = [*self.policy_variables, *self.baseline.trainable_variables]
-        key = (*map(id, learning), getattr(self.baseline, "optimizer", None), needs)
-        if self._graphs.get(name, (None,))[0] != key:
-            deciding = self._player.decision
-            record = records.signature(
-                deciding.structure, deciding.raw, deciding.mask_size
-            )
-            # A partial of its own, lest TensorFlow take each agent for a retracing.
-            step = functools.partial(function)
-            traced = tf.function(step, input_signature=[record, *more], autograph=False)
-            self._graphs[name] = key, traced.get_concrete_function()
-        return self._graphs[name][1]
 
 
 def load(path, custom_objects=None):

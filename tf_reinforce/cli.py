@@ -80,8 +80,11 @@ def train(options):
     settings = _settings(
         options, presets.read(options.preset) if options.preset else None
     )
+    twin = _twin(options, settings)
     threshold = runs.target_of(env, settings["env_kwargs"])
     target = settings["evaluation"].get("target", threshold)
+    if options.seeds is not None:
+        return _train_seeds(options, settings, twin, seed, target)
     learner = agents.Reinforce.for_env(
         env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
     )
@@ -94,6 +97,7 @@ def train(options):
             settings,
             target=target,
             seed=seed,
+            twin=twin,
         )
     except Exception:
         runs.remove_unbegun(directory)
@@ -107,6 +111,76 @@ def train(options):
         chance = runs.random_return(env, settings, seed)
         print(_verdict(env, result["evaluation"], chance, target, threshold))
     return INTERRUPTED if result["interrupted"] else 0
+
+
+def _train_seeds(options, settings, twin, first, target):
+    from tf_reinforce import agent as agents
+    from tf_reinforce import arguments, runs
+
+    count, fit = arguments.positive_int("seeds", options.seeds), settings["fit"]
+    if twin is None or fit.get("epochs") is None:
+        raise ValueError(
+            "Several seeds at once need an environment with a twin and a number of "
+            f"updates. Expected: --epochs, and one of {list(_twins())}. Received: "
+            f"{options.env}, epochs={fit.get('epochs')}, --engine {options.engine}"
+        )
+
+    def make(seed):
+        return agents.Reinforce.for_env(twin, seed=seed, **settings["agent"])
+
+    directory = runs.new_directory(options.run_dir, options.env, first)
+    seeds = range(first, first + count)
+    try:
+        result = runs.train_seeds(make, options.env, directory, settings, twin, seeds)
+    except Exception:
+        runs.remove_unbegun(directory)
+        raise
+    returns = sorted(result["returns"].values())
+    reached = "" if target is None else f", {_reached(returns, target)} at {target:g}"
+    print(
+        f"\n{options.env}: {count} seeds, {result['env_steps']:,} steps in "
+        f"{result['seconds']:.1f} s\n"
+        f"returns over fresh episodes: least {returns[0]:.1f}, median "
+        f"{returns[count // 2]:.1f}, most {returns[-1]:.1f}{reached}\n"
+        f"saved in {directory}"
+    )
+    return 0
+
+
+def _reached(returns, target):
+    return f"{sum(x >= target for x in returns)} of {len(returns)}"
+
+
+def _twins():
+    from tf_reinforce import envs
+
+    return envs.TWINS
+
+
+def _twin(options, settings):
+    """The tensor environment to train on, or `None` for the environment itself."""
+    from tf_reinforce import envs
+
+    if options.engine == "host":
+        return None
+    changed = settings["env_kwargs"] or settings["fit"].get("steps_per_epoch")
+    twin = None if changed else envs.twin_of(options.env)
+    if options.engine == "compiled":
+        if changed:
+            raise ValueError(
+                "The compiled engine plays the environment as it is registered, a fixed "
+                "number of episodes at once. Give `--episodes-per-epoch`, or `--engine "
+                f"host`. Received: env_kwargs={settings['env_kwargs']}, "
+                f"steps_per_epoch={settings['fit'].get('steps_per_epoch')}"
+            )
+        return twin or envs.make(options.env)
+    if twin is not None:
+        print(
+            f"training on tf_reinforce.envs.{type(twin).__name__}, the compiled twin of "
+            f"{options.env}, all episodes at once; evaluating on {options.env} itself "
+            "(--engine host: both)"
+        )
+    return twin
 
 
 def _settings(options, preset):
@@ -282,8 +356,16 @@ def _train_parser(verbs):
     add("--steps", type=int, help="environment steps to learn from, instead")
     add("--episodes-per-epoch", type=int, help="episodes per update (16)")
     add("--steps-per-epoch", type=int, help="steps per update, instead")
-    add("--num-envs", type=int, help="environments side by side (8)")
+    add("--num-envs", type=int, help="environments side by side (8); host only")
+    add(
+        "--engine",
+        choices=("auto", "host", "compiled"),
+        default="auto",
+        help="compiled: all episodes in one XLA program, where there is a twin in "
+        "TensorFlow; host: Gymnasium's own; auto: compiled where the twin is the same",
+    )
     add("--seed", type=int, default=0)
+    add("--seeds", type=int, metavar="K", help="train K seeds at once, from --seed on")
     add("--learning-rate", type=float, help="of Adam (0.01)")
     add("--gamma", type=float, help="the discount (0.99)")
     add("--hidden", type=int, nargs="*", help="hidden layer sizes (64 64)")

@@ -106,20 +106,18 @@ def trim(episodes):
     )
 
 
-def column(episodes, number):
-    """One episode of a record, as a record."""
+def columns(episodes, begin, end):
+    """Some episodes of a record, as a record."""
 
     def only(columns):
-        return keras.tree.map_structure(
-            lambda array: array[:, number : number + 1], columns
-        )
+        return keras.tree.map_structure(lambda array: array[:, begin:end], columns)
 
     return Episodes(
         only(episodes.observations),
         only(episodes.actions),
         only(episodes.rewards),
-        episodes.lengths[number : number + 1],
-        episodes.terminated[number : number + 1],
+        episodes.lengths[begin:end],
+        episodes.terminated[begin:end],
         None if episodes.masks is None else only(episodes.masks),
     )
 

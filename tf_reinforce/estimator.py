@@ -60,7 +60,7 @@ class Batch(NamedTuple):
             column: Scalar int, the column of an episode that is learned from.
         """
         mine = tf.where(self.steps.addresses[:, 1] == tf.cast(column, tf.int32))[:, 0]
-        episodes = records.column(self.episodes, column)
+        episodes = records.columns(self.episodes, column, column + 1)
         return self._replace(
             episodes=episodes,
             steps=valid_steps(episodes),

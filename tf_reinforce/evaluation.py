@@ -17,18 +17,24 @@ def figures(episodes, success=None):
         `episode_length` (mean, in steps), `episodes`, `env_steps`, and `success`
         where the environment reports it.
     """
-    returns = per_episode(episodes)
+    return {
+        **summary(per_episode(episodes), episodes.lengths),
+        **({} if success is None else successes(success)),
+    }
+
+
+def summary(returns, lengths):
+    """The same from `[B]` returns and lengths, but for `success`."""
     logs = {
         "episode_return": returns.mean(),
         "episode_return_min": returns.min(),
         "episode_return_max": returns.max(),
         "episode_return_std": returns.std(),
-        "episode_length": episodes.lengths.mean(),
+        "episode_length": lengths.mean(),
         "episodes": len(returns),
-        "env_steps": episodes.lengths.sum(),
+        "env_steps": lengths.sum(),
     }
-    logs = {name: float(value) for name, value in logs.items()}
-    return logs if success is None else {**logs, **successes(success)}
+    return {name: float(value) for name, value in logs.items()}
 
 
 def successes(success):
@@ -36,20 +42,25 @@ def successes(success):
     return {} if np.isnan(success).all() else {"success": float(np.nanmean(success))}
 
 
-def rows(episodes, first, update):
-    """`(number, logs)` for each episode, counted from `first`; see `EpisodeCallback`."""
-    return [
-        (
+def rows(returns, lengths, terminated, first, update):
+    """`(number, logs)` for each episode, one after the other; see `EpisodeCallback`.
+
+    Args:
+        returns, lengths, terminated: `[B]` arrays.
+        first: Int, the number of the first of these episodes.
+        update: Int.
+    """
+    columns = returns.tolist(), lengths.tolist(), terminated.tolist()
+    for column, (total, length, ended) in enumerate(zip(*columns, strict=True)):
+        yield (
             first + column,
             {
                 "episode_return": total,
-                "episode_length": int(episodes.lengths[column]),
-                "terminated": bool(episodes.terminated[column]),
+                "episode_length": length,
+                "terminated": ended,
                 "update": update,
             },
         )
-        for column, total in enumerate(per_episode(episodes).tolist())
-    ]
 
 
 def per_episode(episodes):

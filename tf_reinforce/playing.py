@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import evaluation, export, seeding, spaces
-from tf_reinforce.collect import acting, host
+from tf_reinforce.collect import acting, compiled, host, worlds
 
 _EXAMPLES = 8  # rows on which LiteRT and Keras are compared
+_PROGRAMS = 8  # rollouts that are kept
 
 
 class Player:
@@ -24,13 +25,18 @@ class Player:
     def __init__(self, decision):
         self.decision = decision
         self.programs = {}  # `acting.Acting`, by whether it is greedy
+        self._rollouts = {}  # the last few of `compiled.Rollout`, by what they play
         self._functions = {}  # `export.endpoints`, by whether the space is known
 
     def collect(
         self, fleet, purpose, update, seed, *, episodes, steps, greedy=False, siblings=1
     ):
-        """Whole episodes of a fleet; see `host.collect`."""
+        """Whole episodes of a fleet, or of a world; see `host.collect`."""
         decision = self.decision
+        if isinstance(fleet, worlds.World):
+            rollout = self.rollout(fleet, episodes, greedy, siblings)
+            address = dict(seed=seed, purpose=purpose, update=update)
+            return compiled.collect(rollout, **address)[1]
         fleet.prepare(decision.dtype, decision.mask_reader())
         if greedy not in self.programs:
             self.programs[greedy] = self._program(fleet.observation_space, greedy)
@@ -47,8 +53,35 @@ class Player:
             siblings=siblings,
         )
 
+    def rollout(self, world, count, greedy=False, siblings=1, recorded=True):
+        """The program that plays so many episodes; see `compiled.Rollout`."""
+        acting.finite_weights(self.decision.variables)
+        if count is None:
+            raise ValueError(
+                "A tensor environment plays a fixed number of episodes at once. Give "
+                "`episodes_per_epoch`, or `episodes` to `collect`, instead of a number "
+                "of steps."
+            )
+        given = dict(greedy=greedy, siblings=siblings, recorded=recorded)
+        # The program keeps its world alive, and so the number of the world its own.
+        key = id(world.env), world.limit, count, *given.values()
+        kept = self._rollouts.pop(key, None)
+        self._rollouts[key] = kept or compiled.Rollout(
+            world, self.decision, count, **given
+        )
+        while len(self._rollouts) > _PROGRAMS:
+            del self._rollouts[next(iter(self._rollouts))]
+        return self._rollouts[key]
+
     def play(self, fleet, purpose, update, seed, *, episodes, greedy):
         """The figures of so many episodes; see `evaluation.figures`."""
+        if isinstance(fleet, worlds.World):
+            rollout = self.rollout(fleet, episodes, greedy, recorded=False)
+            with compiled.naming_layers():
+                played = rollout(seeding.tensor_keys(seed, purpose, update)[:3])
+            if tf.reduce_all(played.sound):
+                lengths = played.episodes.lengths
+                return evaluation.summary(played.returns.numpy(), lengths.numpy())
         played = self.collect(
             fleet, purpose, update, seed, episodes=episodes, steps=None, greedy=greedy
         )

@@ -1,6 +1,7 @@
 """Run directories: one folder with everything about one training."""
 
 import contextlib
+import csv
 import datetime
 import importlib.metadata
 import json
@@ -16,7 +17,7 @@ import gymnasium as gym
 import keras
 
 from tf_reinforce import agent as agents
-from tf_reinforce import callbacks, checkpoints, masks, presets, seeding
+from tf_reinforce import callbacks, checkpoints, masks, population, presets, seeding
 from tf_reinforce.collect import fleets
 
 MOST_UPDATES = 300  # where neither a budget nor a target ends the training
@@ -112,7 +113,7 @@ def target_of(env, env_kwargs=None):
         return fleet.spec.reward_threshold if fleet.spec is not None else None
 
 
-def train(learner, env, directory, settings, *, target, seed, verbose=True):
+def train(learner, env, directory, settings, *, target, seed, twin=None, verbose=True):
     """Trains, evaluates and keeps an agent in a run directory.
 
     Args:
@@ -124,6 +125,8 @@ def train(learner, env, directory, settings, *, target, seed, verbose=True):
             `env_kwargs` see `evaluation_options`.
         target: Float or `None`; without a budget the training ends there.
         seed: Int.
+        twin: `envs.TensorEnv` to train on instead of the environment itself, which
+            the evaluations are made on all the same; or `None`.
         verbose: Bool. True shows a progress line.
 
     Returns:
@@ -134,7 +137,9 @@ def train(learner, env, directory, settings, *, target, seed, verbose=True):
     limitless = fit.get("epochs") is None and fit.get("steps") is None
     if limitless:
         fit = {**fit, "epochs": MOST_UPDATES}
-    config = {"env": env, "seed": seed, "target_return": target, **settings, "fit": fit}
+    engine = "host" if twin is None else "compiled"
+    config = {"env": env, "engine": engine, "seed": seed, "target_return": target}
+    config |= {**settings, "fit": fit}
     write_json(directory / "config.json", config)
     write_json(directory / "versions.json", versions())
     options, path = evaluation_options(settings), directory / "agent.keras"
@@ -147,7 +152,8 @@ def train(learner, env, directory, settings, *, target, seed, verbose=True):
         target=target if limitless else None,
     )
     fit = {**fit, "env_kwargs": settings["env_kwargs"], "seed": seed}
-    seconds, interrupted = _learn(learner, env, directory, [judge], verbose, **fit)
+    played = env if twin is None else twin
+    seconds, interrupted = _learn(learner, played, directory, [judge], verbose, **fit)
     if not interrupted and judge.judged != learner.updates:
         judge.judge({})
     if not path.exists():
@@ -164,6 +170,56 @@ def train(learner, env, directory, settings, *, target, seed, verbose=True):
         result["evaluation"] = agents.load(path).evaluate(env, seed=seed, **options)
         write_json(directory / "evaluation.json", result["evaluation"])
     return result
+
+
+def train_seeds(make, env, directory, settings, twin, seeds):
+    """Trains many seeds at once, evaluates each, and keeps the best in a run directory.
+
+    Args:
+        make: Function from a seed to an agent, compiled.
+        env: Environment id, which the evaluations are made on.
+        directory: `pathlib.Path` of an empty folder.
+        settings: As for `train`; of `fit`, `epochs` and `episodes_per_epoch`.
+        twin: `envs.TensorEnv` to train on.
+        seeds: Ints.
+
+    Returns:
+        Dict: `returns` by seed, `env_steps` of all seeds, `seconds` of training.
+    """
+    seeds, fit = list(seeds), settings["fit"]
+    config = {"env": env, "engine": "compiled", "seeds": seeds, **settings}
+    write_json(directory / "config.json", config)
+    write_json(directory / "versions.json", versions())
+    names = ("epochs", "episodes_per_epoch", "max_episode_steps")
+    chosen = {name: fit[name] for name in names if fit.get(name) is not None}
+    began = time.perf_counter()
+    trained = population.train_seeds(make, twin, seeds, **chosen)
+    seconds = time.perf_counter() - began
+    _write_curves(directory / "log.csv", trained)
+    options, figures = evaluation_options(settings), {}
+    for seed in seeds:
+        agent = trained.agent(seed)
+        figures[seed] = agent.evaluate(env, seed=seed, **options)
+        best = max(figures, key=lambda known: figures[known]["episode_return"])
+        if best == seed:
+            agent.save(directory / "agent.keras")
+    write_json(directory / "evaluation.json", figures)
+    return {
+        "returns": {seed: one["episode_return"] for seed, one in figures.items()},
+        "env_steps": trained.env_steps,
+        "seconds": seconds,
+    }
+
+
+def _write_curves(path, trained):
+    """One row for each update of each seed; nothing where it would not be finite."""
+    names = list(trained.history)
+    with checkpoints.replacing(path) as aside, open(aside, "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["epoch", "seed", *names])
+        for epoch, figures in enumerate(zip(*trained.history.values(), strict=True)):
+            for seed, *of_seed in zip(trained.seeds, *figures, strict=True):
+                rows.writerow([epoch, seed, *of_seed])
 
 
 def _learn(learner, env, directory, listening, verbose, **fit):

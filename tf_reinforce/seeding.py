@@ -5,6 +5,8 @@ global is seeded and no generator outlives the episode or the call it serves, so
 run is resumed from its counters alone.
 """
 
+import dataclasses
+import math
 import numbers
 
 import numpy as np
@@ -21,11 +23,23 @@ STREAMS = (
     "evaluation/action",
     "parity",
     "training/minibatches",
+    "training/tensors",
+    "validation/tensors",
+    "evaluation/tensors",
+    "vector/tensors",
 )
 
 # Environments written in C read their seed as a signed 32-bit integer.
 _ENVIRONMENT_SEEDS = 2**31
 _BLOCK = 16  # episodes whose words are made at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """What is drawn for one action or one step of the world: its kind and its shape."""
+
+    kind: str  # "uniform" on [0, 1), zero included, or "normal"
+    shape: tuple
 
 
 def check_seed(seed):
@@ -181,3 +195,120 @@ def noise(seed, kind, shape, dtype, part=0):
     }[kind]
     pair = tf.stack([tf.cast(seed, tf.int64), tf.constant(part, tf.int64)])
     return draw(shape, seed=pair, dtype=dtype, alg="philox")
+
+
+def tensor_keys(seed, purpose, update):
+    """Keys for `noise_at`: for how episodes begin, how they go on, actions, minibatches.
+
+    Args:
+        seed: Int, the master seed.
+        purpose: `"training"`, `"validation"`, `"evaluation"` or `"vector"`.
+        update: Int.
+
+    Returns:
+        `[4, 2]` uint32 array.
+    """
+    words = sequence(seed, f"{purpose}/tensors", update).generate_state(8, np.uint32)
+    return words.reshape(4, 2)
+
+
+def noise_at(key, parts, episodes, step, dtype):
+    """Noise of some episodes at one step, as a function of key, episode and step alone.
+
+    The same for any number of episodes side by side, and in eager mode, in a graph and
+    under XLA: uniform numbers to the bit, normal ones but for the last bits of `erfinv`.
+    TensorFlow's own generators give other numbers under XLA (philox) or none outside of
+    it (threefry).
+
+    Args:
+        key: `[2]` uint32, or `[B, 2]`: one for each episode.
+        parts: List of `Noise`.
+        episodes: `[B]` int tensor, numbers of episodes below 2**32.
+        step: Scalar int tensor, or `[B]`. Steps times numbers stay below 2**32.
+        dtype: Float type.
+
+    Returns:
+        A list of tensors `[B, *shape]`, one for each part.
+
+    Example:
+
+    >>> key, coin = tensor_keys(0, "training", 3)[0], [Noise("uniform", (2,))]
+    >>> both = noise_at(key, coin, tf.constant([4, 7]), 0, "float32")[0]
+    >>> alone = noise_at(key, coin, tf.constant([7]), 0, "float32")[0]
+    >>> both.shape, bool(tf.reduce_all(both[1] == alone[0]))
+    (TensorShape([2, 2]), True)
+
+    Reference:
+        Salmon et al. (2011), Parallel random numbers: as easy as 1, 2, 3
+        (Threefry-2x32, 20 rounds). doi:10.1145/2063384.2063405
+    """
+    dtype = tf.as_dtype(dtype)
+    sizes = [math.prod(part.shape) for part in parts]
+    total, wide = sum(sizes), dtype.size == 8
+    blocks = total if wide else -(-total // 2)  # of two words each
+    place = tf.cast(tf.reshape(step, [-1, 1]), tf.uint32) * np.uint32(blocks)
+    place += np.arange(blocks, dtype="uint32")
+    high, low = _threefry(key, tf.cast(episodes, tf.uint32)[:, None], place)
+    if not wide:
+        high, low = tf.concat([high, low], axis=-1)[:, :total], None
+    drawn, begin = [], 0
+    for part, size in zip(parts, sizes, strict=True):
+        mine = [x if x is None else x[:, begin : begin + size] for x in (high, low)]
+        numbers = tf.reshape(_DRAW[part.kind](*mine, dtype), [-1, *part.shape])
+        drawn.append(numbers)
+        begin += size
+    return drawn
+
+
+def _uniform(high, low, dtype):
+    """Numbers k / 2ⁿ with the n bits of a significand, from words of 32 bits."""
+    if low is None:
+        return tf.cast(_shifted(high, 8), dtype) * 2.0**-24
+    high, low = tf.cast(_shifted(high, 5), dtype), tf.cast(_shifted(low, 6), dtype)
+    return (high * 2.0**26 + low) * 2.0**-53
+
+
+def _normal(high, low, dtype):
+    """The inverse of the distribution function, at (k + 1/2) / 2ⁿ⁻¹: never infinite."""
+    if low is None:
+        middle = (tf.cast(_shifted(high, 9), dtype) + 0.5) * 2.0**-22
+    else:
+        high, low = tf.cast(_shifted(high, 6), dtype), tf.cast(_shifted(low, 6), dtype)
+        middle = (high * 2.0**26 + low + 0.5) * 2.0**-51
+    return math.sqrt(2) * tf.math.erfinv(middle - 1.0)
+
+
+_DRAW = {"uniform": _uniform, "normal": _normal}
+_ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
+
+
+def _threefry(key, first, second):
+    """Two words for each pair of counters: Threefry-2x32 with 20 rounds.
+
+    Args:
+        key: `[2]` or `[B, 2]` uint32.
+        first, second: `[B, 1]` and `[B or 1, N]` uint32.
+
+    Returns:
+        Two tensors `[B, N]` uint32.
+    """
+    key = tf.convert_to_tensor(key)
+    keys = [key[..., 0, None], key[..., 1, None]]
+    keys.append(_xor(_xor(*keys), np.uint32(0x1BD11BDA)))
+    x = [first + keys[0] + tf.zeros_like(second), second + keys[1]]
+    for group in range(5):
+        for distance in _ROTATIONS[group % 2]:
+            x[0] += x[1]
+            left = tf.bitwise.left_shift(x[1], np.uint32(distance))
+            turned = tf.bitwise.bitwise_or(left, _shifted(x[1], 32 - distance))
+            x[1] = _xor(x[0], turned)
+        x[0] += keys[(group + 1) % 3]
+        x[1] += keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x
+
+
+def _shifted(words, bits):
+    return tf.bitwise.right_shift(words, np.uint32(bits))
+
+
+_xor = tf.bitwise.bitwise_xor

@@ -3,6 +3,7 @@
 import keras
 
 from tf_reinforce import arguments
+from tf_reinforce.callbacks import episodes as episode_callbacks
 
 # A monitoring callback left at `mode="auto"` cannot know which way is up.
 UP = ("episode_return", "episode_return_min", "episode_return_max", "success")
@@ -11,6 +12,8 @@ DOWN = ("value_loss", "gradient_norm")
 # How long to train, and how much to collect for each update: two ways to say either.
 BUDGET = ("epochs", "steps", "episodes_per_epoch", "steps_per_epoch")
 ALIKE = BUDGET[:2], BUDGET[2:]
+
+_LONGEST = 10_000  # updates in one call, at the most
 
 
 def chosen(defaults, given):
@@ -71,15 +74,17 @@ def check_validation(episodes, freq):
 class CallbackList(keras.callbacks.CallbackList):
     """Keras' list, which also tells those who listen of the episodes."""
 
-    def on_episodes_collected(self, episodes, logs):
-        for callback in self.callbacks:
-            if hasattr(callback, "on_episodes_collected"):
-                callback.on_episodes_collected(episodes, logs)
+    def hearing(self, name):
+        """A function that tells those who hear of `name`; `None` where nobody does."""
+        silent = getattr(episode_callbacks.EpisodeCallback, name)
+        found = [getattr(callback, name, None) for callback in self.callbacks]
+        hearing = [x for x in found if getattr(x, "__func__", x) not in (None, silent)]
 
-    def on_episode_end(self, episode, logs):
-        for callback in self.callbacks:
-            if hasattr(callback, "on_episode_end"):
-                callback.on_episode_end(episode, logs)
+        def tell(*given):
+            for hear in hearing:
+                hear(*given)
+
+        return tell if hearing else None
 
 
 def run(
@@ -89,9 +94,10 @@ def run(
 
     Args:
         agent: `keras.Model` the callbacks work on.
-        epoch: Function that makes one update; returns its logs and a list of
-            `(episode, logs)`. Its argument is a function to be called with the
-            `Episodes` and logs before the update is made.
+        epoch: Function that makes an update, or several; returns for each its logs and
+            `(episode, logs)` for each episode. Its arguments are a function to be
+            called with the `Episodes` and logs before the update is made, or `None`;
+            how many updates it may make, and how many steps are left, or `None`.
         validate: Function without arguments that returns logs, or `None`.
         callbacks: List of Keras callbacks.
         epochs: Int, the number of the last epoch, or `None`.
@@ -115,32 +121,54 @@ def run(
     agent.stop_training = False
     before = agent.env_steps
     callbacks.on_train_begin()
+    collected, ended = map(callbacks.hearing, ("on_episodes_collected", "on_episode_end"))
     # BackupAndRestore says here where to go on.
     current, agent._initial_epoch = agent._initial_epoch or initial_epoch, None
-    logs, taken = {}, agent.env_steps - before
+    logs, left = {}, steps and steps - (agent.env_steps - before)
 
     def goes_on():
-        return current < epochs if steps is None else taken < steps
+        return current < epochs if steps is None else left > 0
 
-    while not agent.stop_training and goes_on():
+    def begin():
         callbacks.on_epoch_begin(current)
         callbacks.on_train_batch_begin(0)
-        logs, episodes = epoch(callbacks.on_episodes_collected)
-        for number, episode in episodes:
-            taken += episode["episode_length"]
-            callbacks.on_episode_end(number, episode)
-        callbacks.on_train_batch_end(0, logs)
-        if validate is not None and _due(current + 1, freq):
-            callbacks.on_test_begin()
-            figures = validate()
-            callbacks.on_test_end(figures)
-            logs = {**logs, **{f"val_{name}": x for name, x in figures.items()}}
-        callbacks.on_epoch_end(current, logs)
-        current += 1
+
+    while not agent.stop_training and goes_on():
+        begin()
+        most = _until(current, epochs, validate and freq)
+        for number, (logs, episodes) in enumerate(epoch(collected, most, left)):
+            if number:
+                begin()
+            if ended is not None:
+                for episode in episodes:
+                    ended(*episode)
+            if steps is not None:
+                left = steps - int(logs["env_steps"] - before)
+            callbacks.on_train_batch_end(0, logs)
+            if validate is not None and _due(current + 1, freq):
+                logs = {**logs, **_validated(callbacks, validate)}
+            callbacks.on_epoch_end(current, logs)
+            current += 1
     # An optimizer that averages weights leaves the averages behind, as in Keras.
     agent.optimizer.finalize_variable_values(agent.policy_variables)
     callbacks.on_train_end(logs)
     return agent.history
+
+
+def _validated(callbacks, validate):
+    callbacks.on_test_begin()
+    figures = validate()
+    callbacks.on_test_end(figures)
+    return {f"val_{name}": figure for name, figure in figures.items()}
+
+
+def _until(current, epochs, freq):
+    """How many updates may follow before somebody has to look."""
+    most = _LONGEST if epochs is None else epochs - current
+    if freq:
+        ahead = range(1, most + 1)
+        most = next((n for n in ahead if _due(current + n, freq)), most)
+    return min(most, _LONGEST)
 
 
 def _due(epoch, freq):

@@ -28,14 +28,20 @@ class Update:
         counters: Int64 weight `[3]`: updates, episodes and environment steps so far.
         passes: Int, how often the batch is gone through.
         minibatch_size: Int, about how many steps make a gradient step; `None`: all.
+        block: Int, of about how many steps at a time the gradient of a whole batch is
+            summed up; `None`: of all at once. What the layers put out for some
+            thousands stays in the processor's caches.
     """
 
-    def __init__(self, rule, optimizer, counters, *, passes=1, minibatch_size=None):
+    def __init__(
+        self, rule, optimizer, counters, *, passes=1, minibatch_size=None, block=None
+    ):
         self.rule = rule
         self.optimizer = optimizer
         self.counters = counters
         self.passes = passes
         self.minibatch_size = minibatch_size
+        self.block = block
         # Keras' own loss scaling meets an overflow by skipping the step itself.
         self._skips = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
@@ -65,7 +71,7 @@ class Update:
         fit = _finite(baseline_gradients) | ~some
         fit &= _finite(self.rule.squares(episodes, batch))
         if self.minibatch_size is None and self.passes == 1:
-            gradients, logs = self._gradients(batch)
+            gradients, logs = self._whole(batch)
             finite = fit & (self._sound(logs["loss"], gradients) | ~some)
             _when(finite & some, lambda: self._descend(gradients))
         else:
@@ -88,6 +94,35 @@ class Update:
         logs["env_steps"] = tf.cond(finite, learn, self.counters.value.read_value)[2]
         figures = [finite, *(logs[name] for name in FIGURES)]
         return tf.stack([tf.cast(figure, tf.float64) for figure in figures])
+
+    def _whole(self, batch):
+        """The gradient from a batch: the mean of those from its blocks, by their size."""
+        if self.block is None:
+            return self._gradients(batch)
+        steps = tf.range(tf.size(batch.targets))
+        blocks = minibatches.Minibatches.of(steps, self.block)
+
+        def add(number, sums):
+            part = blocks.at(number)
+            share = tf.size(part) / tf.size(steps)
+            gradients, logs = self._gradients(batch, part)
+            more = [*gradients, *(logs[name] for name in estimator.FIGURES)]
+            more = [tf.cast(y, x.dtype) for x, y in zip(sums, more, strict=True)]
+            more = [x + tf.cast(share, x.dtype) * y for x, y in zip(sums, more)]
+            return number + 1, more
+
+        zeros = [tf.zeros(v.shape, v.dtype) for v in self.rule.variables]
+        zeros += [tf.zeros([], tf.float64) for _ in estimator.FIGURES]
+        _, sums = tf.while_loop(
+            lambda number, sums: number < blocks.count,
+            add,
+            (tf.zeros([], tf.int64), zeros),
+            parallel_iterations=1,
+        )
+        count = len(self.rule.variables)
+        logs = dict(zip(estimator.FIGURES, sums[count:], strict=True))
+        logs["gradient_norm"] = tf.linalg.global_norm(sums[:count])
+        return sums[:count], logs
 
     def _pass(self, batch, orders, fit, some):
         """Gradient steps from the parts of a batch: whether all were finite; the logs."""

@@ -32,8 +32,9 @@ class EpisodeCallback(keras.callbacks.Callback):
         Args:
             episodes: `Episodes` of NumPy arrays.
             logs: Dict with `update` (int, from 0), `stepping_seconds` (float, in
-                environments), `acting_seconds` (float, for the rest of collecting) and
-                `vector_env` (bool, whether the environment is a `VectorEnv`).
+                environments; zero for a `TensorEnv`, whose steps are part of acting),
+                `acting_seconds` (float, for the rest of collecting) and `vector_env`
+                (bool, whether the environment is a `VectorEnv`).
         """
 
     def on_episode_end(self, episode, logs=None):

@@ -99,7 +99,7 @@ class Acting:
         self._compiled = compiled.get_concrete_function(program.inputs, program.noise)
         self._rows = {}
         self.engine = "litert"
-        weights = self._finite_weights()
+        weights = finite_weights(self._variables)
         try:
             self._model = self._convert()
             self._compare([*examples, *(() if greedy else noise)], weights)
@@ -122,7 +122,7 @@ class Acting:
             and noise, to lists of arrays: raw actions, what the environment receives,
             next states; and whether the outputs were finite.
         """
-        weights = self._finite_weights()
+        weights = finite_weights(self._variables)
         if count not in self._rows:
             self._rows[count] = (
                 self._lite_rows(count)
@@ -131,18 +131,6 @@ class Acting:
             )
         self._rows[count].refresh(weights)
         return self._rows[count]
-
-    def _finite_weights(self):
-        # The outputs prove little: a fused ReLU and a clip turn NaN into a number.
-        weights = [variable.numpy() for variable in self._variables]
-        for variable, numbers in zip(self._variables, weights, strict=True):
-            if not np.isfinite(numbers).all():
-                raise FloatingPointError(
-                    f"The weights {variable.path} are not finite: they have been lost, "
-                    "and no action is taken. Load an earlier file, and train with a "
-                    "smaller learning rate or `global_clipnorm`."
-                )
-        return weights
 
     def _lite_rows(self, count):
         """Rows whose bits do not depend on their number.
@@ -187,6 +175,20 @@ class Acting:
         for name, a, b in zip(self._program.names, ours, theirs):
             if not np.allclose(a, b, rtol=1e-4, atol=1e-5):
                 raise ValueError(f"LiteRT gives another `{name}` than Keras")
+
+
+def finite_weights(variables):
+    """The variables as NumPy arrays, or an error: lost weights choose no action."""
+    # The outputs prove little: a fused ReLU and a clip turn NaN into a number.
+    weights = [variable.numpy() for variable in variables]
+    for variable, numbers in zip(variables, weights, strict=True):
+        if not np.isfinite(numbers).all():
+            raise FloatingPointError(
+                f"The weights {variable.path} are not finite: they have been lost, "
+                "and no action is taken. Load an earlier file, and train with a "
+                "smaller learning rate or `global_clipnorm`."
+            )
+    return weights
 
 
 @contextlib.contextmanager

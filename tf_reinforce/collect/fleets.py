@@ -16,7 +16,8 @@ import gymnasium as gym
 import keras
 import numpy as np
 
-from tf_reinforce import arguments, spaces
+from tf_reinforce import arguments, envs, spaces
+from tf_reinforce.collect import worlds
 
 DEFAULT_LIMIT = 10_000  # steps, for an environment that states no limit of its own
 
@@ -556,27 +557,28 @@ def open_fleet(env, num_envs, *, env_kwargs=None, max_episode_steps=None):
     Args:
         env: Environment id (also `module:Id-v0`), `EnvSpec`, callable that makes an
             environment, `gymnasium.Env` (runs alone), `VectorEnv` or open `Fleet`
-            (both as they are).
+            (both as they are), or `TensorEnv`.
         num_envs: Positive int, how many to make of an id, spec or callable.
         env_kwargs: Dict of keywords for the environment's constructor.
         max_episode_steps: Positive int, a time limit. Defaults to the one that the
             environment states, else 10,000. An open fleet keeps its own.
 
     Yields:
-        A `Fleet`.
+        A `Fleet`; for a `TensorEnv` a `worlds.World`.
 
     Raises:
         TypeError: when `env` is none of these.
         ValueError: when spaces or counts are not acceptable.
     """
     arguments.positive_int("num_envs", num_envs)
-    made = isinstance(env, (Fleet, gym.Env, gym.vector.VectorEnv))
+    open_ = isinstance(env, (Fleet, worlds.World))
+    made = open_ or isinstance(env, (gym.Env, gym.vector.VectorEnv, envs.TensorEnv))
     if made and env_kwargs:
         raise ValueError(
             "`env_kwargs` are for an environment that is still to be made. Received: "
             f"env={env!r}, env_kwargs={env_kwargs}"
         )
-    if isinstance(env, Fleet):
+    if open_:
         yield env
         return
     fleet = _fleet(env, num_envs, env_kwargs, max_episode_steps)
@@ -587,6 +589,8 @@ def open_fleet(env, num_envs, *, env_kwargs=None, max_episode_steps=None):
 
 
 def _fleet(env, num_envs, env_kwargs, limit):
+    if isinstance(env, envs.TensorEnv):
+        return worlds.World(env, limit)
     if isinstance(env, gym.vector.VectorEnv):
         return Vector(env, limit)
     if isinstance(env, gym.Env):
@@ -605,13 +609,16 @@ def _fleet(env, num_envs, env_kwargs, limit):
     else:
         raise TypeError(
             "`env` must be an environment id, an EnvSpec, a callable that makes an "
-            "environment, a gymnasium.Env or a gymnasium.vector.VectorEnv. "
+            "environment, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
+            "tfr.envs.TensorEnv. "
             f"Received: env={env!r} of type {type(env).__name__}"
         )
     made = []
     try:
         for _ in range(num_envs):
             made.append(make())
+            if isinstance(made[-1], envs.TensorEnv):
+                return worlds.World(made.pop(), limit)
             if not isinstance(made[-1], gym.Env):
                 raise TypeError(
                     "The callable must return a gymnasium.Env. Received: "

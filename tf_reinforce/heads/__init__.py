@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from tf_reinforce import spaces
-from tf_reinforce.heads.base import Head, Noise, Support
+from tf_reinforce.heads.base import Head, Support
 from tf_reinforce.heads.bernoulli import Bernoulli
 from tf_reinforce.heads.beta import Beta
 from tf_reinforce.heads.categorical import Categorical
@@ -17,6 +17,7 @@ from tf_reinforce.heads.gaussian import Gaussian
 from tf_reinforce.heads.multi_categorical import MultiCategorical
 from tf_reinforce.heads.multinomial import Multinomial
 from tf_reinforce.heads.tanh import TanhGaussian
+from tf_reinforce.seeding import Noise
 
 __all__ = [
     "Bernoulli",

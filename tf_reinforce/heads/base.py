@@ -7,15 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import spaces
-
-
-@dataclasses.dataclass(frozen=True)
-class Noise:
-    """What a head draws for one action: the kind of the numbers and their shape."""
-
-    kind: str  # "uniform" on [0, 1), zero included, or "normal"
-    shape: tuple
+from tf_reinforce import seeding, spaces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +44,7 @@ class Head(keras.layers.Layer, abc.ABC):
     """
 
     outputs_size: int
-    noise: Noise
+    noise: seeding.Noise
     action_shape: tuple
     action_dtype: str | None
     mask_size: int = 0

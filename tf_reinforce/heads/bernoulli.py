@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import arguments, eligibility
+from tf_reinforce import arguments, eligibility, seeding
 from tf_reinforce.heads import base
 
 _OFF, _ON, _FREE = 0, 1, 2  # marks of a mask, as Gymnasium's MultiBinary has them
@@ -54,7 +54,7 @@ class Bernoulli(base.Head):
             )
         self.outputs_size = self.n
         self.action_shape = (self.n,)
-        self.noise = base.Noise("uniform", (self.n,))
+        self.noise = seeding.Noise("uniform", (self.n,))
         self.mask_size = self.n
 
     def distribution(self, outputs):

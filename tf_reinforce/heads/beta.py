@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import eligibility
+from tf_reinforce import eligibility, seeding
 from tf_reinforce.heads import base, box
 
 _LEAST, _MOST = 1e-6, 1e6
@@ -47,7 +47,7 @@ class Beta(box.Box):
         super().__init__(size, low, high, **kwargs)
         self.require_finite()
         self.outputs_size = 2 * self.size
-        self.noise = base.Noise("uniform", (self.size, _ATTEMPTS, 2))
+        self.noise = seeding.Noise("uniform", (self.size, _ATTEMPTS, 2))
         self.support = base.Support(0.0, 1.0, atoms=False)
 
     def distribution(self, outputs):

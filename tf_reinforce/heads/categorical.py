@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import arguments, eligibility
+from tf_reinforce import arguments, eligibility, seeding
 from tf_reinforce.heads import base
 
 
@@ -41,7 +41,7 @@ class Categorical(base.Head):
         self.size = arguments.positive_int("size", size)
         self.start = int(start)
         self.outputs_size = self.size
-        self.noise = base.Noise("uniform", (self.size,))
+        self.noise = seeding.Noise("uniform", (self.size,))
         self.mask_size = self.size
 
     def distribution(self, outputs):

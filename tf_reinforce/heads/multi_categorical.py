@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import arguments, eligibility
+from tf_reinforce import arguments, eligibility, seeding
 from tf_reinforce.heads import base, categorical
 
 
@@ -56,7 +56,7 @@ class MultiCategorical(base.Head):
             )
         self.outputs_size = sum(self.sizes)
         self.action_shape = (count,)
-        self.noise = base.Noise("uniform", (self.outputs_size,))
+        self.noise = seeding.Noise("uniform", (self.outputs_size,))
         self.mask_size = self.outputs_size
         # Choices of different sizes become one block `[D, K]`: the place of each of its
         # entries among the logits, and which of its entries lie beyond their choice.

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import arguments, eligibility
+from tf_reinforce import arguments, eligibility, seeding
 from tf_reinforce.heads import base, categorical
 
 _NONE = -1e30  # a logit without any probability, far from overflowing
@@ -45,7 +45,7 @@ class Multinomial(base.Head):
         self.trials = arguments.positive_int("trials", trials)
         self.outputs_size = self.categories
         self.action_shape = (self.categories,)
-        self.noise = base.Noise("uniform", (self.trials, self.categories))
+        self.noise = seeding.Noise("uniform", (self.trials, self.categories))
         self.mask_size = self.categories
 
     def distribution(self, outputs):

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import spaces
+from tf_reinforce import seeding, spaces
 from tf_reinforce.heads import base, box
 
 _WIDEST = math.log(100.0)
@@ -49,7 +49,7 @@ class Normal(box.Box):
             )
         self.state_dependent_scale = bool(state_dependent_scale)
         self.outputs_size = self.size * (2 if state_dependent_scale else 1)
-        self.noise = base.Noise("normal", (self.size,))
+        self.noise = seeding.Noise("normal", (self.size,))
 
     def build(self, outputs_shape):
         if self.state_dependent_scale:

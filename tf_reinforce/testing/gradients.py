@@ -126,7 +126,8 @@ class _Ordered(agents.Reinforce):
 
     order = None
 
-    def _orders(self, episodes, count, seed):
+    def _orders(self, episodes, seed):
+        count = len(super()._orders(episodes, seed))
         return tf.constant(np.broadcast_to(self.order, (count, self.order.size)))
 
 

@@ -1,0 +1,214 @@
+"""Many seeds in one program are as many runs."""
+
+import functools
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_compiled import Spelling
+
+import tf_reinforce as tfr
+from tf_reinforce import envs
+
+SEEDS = [3, 0, 8]
+OPTIONS = {
+    "everything": (
+        envs.CartPole,
+        dict(
+            baseline="value",
+            gae_lambda=0.9,
+            normalize_observations=True,
+            scale_rewards=True,
+            minibatch_size=50,
+            passes=2,
+        ),
+    ),
+    "a deviation, siblings": (
+        envs.MountainCarContinuous,
+        dict(baseline=tfr.baselines.LeaveOneOut(groups=2), scale_advantages="running"),
+    ),
+}
+
+
+def maker(world, updates=1, **options):
+    def make(seed):
+        agent = tfr.Reinforce.for_env(world, hidden=(8,), seed=seed, **options)
+        agent.compile(keras.optimizers.Adam(0.01), steps_per_execution=updates)
+        return agent
+
+    return make
+
+
+def close(ours, theirs):
+    for x, y in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("make_world, options", OPTIONS.values(), ids=OPTIONS)
+def test_each_seed_is_a_run_of_its_own(make_world, options):
+    world = make_world()
+    make = maker(world, 2, **options)
+    limit = dict(episodes_per_epoch=4, max_episode_steps=60)
+    population = tfr.train_seeds(make, world, SEEDS, epochs=3, **limit)
+    assert population.seeds == SEEDS and population.failures == {}
+    for place, seed in enumerate(SEEDS):
+        alone = make(seed)
+        history = alone.fit(world, epochs=3, seed=seed, verbose=0, **limit).history
+        history.pop("steps_per_second")
+        assert set(population.history) == set(history)
+        for name, figures in history.items():
+            mine = population.history[name][:, place]
+            np.testing.assert_allclose(mine, figures, rtol=1e-4, atol=1e-5, err_msg=name)
+        ours = population.agent(seed)
+        close(ours, alone)
+    for agent in (ours, alone):  # the optimizer's state came along
+        agent.fit(world, epochs=1, seed=seed, verbose=0, **limit)
+    close(ours, alone)
+
+
+def test_a_memory_is_stacked_too():
+    world = envs.CartPole()
+
+    def make(seed):
+        initial = keras.initializers.GlorotUniform(seed)
+        drawn = dict(kernel_initializer=initial, recurrent_initializer=initial)
+        layers = [
+            keras.layers.LSTM(4, return_sequences=True, **drawn),
+            keras.layers.Dense(2, kernel_initializer=initial),
+        ]
+        agent = tfr.Reinforce(keras.Sequential([keras.Input((None, 4)), *layers]))
+        agent.compile(keras.optimizers.Adam(1e-2))
+        return agent
+
+    population = tfr.train_seeds(make, world, [1, 2], epochs=2, episodes_per_epoch=3)
+    for seed in (1, 2):
+        alone = make(seed)
+        alone.fit(world, epochs=2, episodes_per_epoch=3, seed=seed, verbose=0)
+        close(population.agent(seed), alone)
+
+
+def test_how_many_updates_a_call_makes_changes_no_bit():
+    world = envs.Corridor(4)
+    found = [
+        tfr.train_seeds(maker(world, updates), world, [1, 2], epochs=5).history
+        for updates in (1, 3)
+    ]
+    np.testing.assert_equal(*found)
+
+
+def test_a_seed_that_fails_leaves_the_others_alone():
+    """The weights of one seed overflow: it stays as it is, and the rest go on."""
+    world = envs.CartPole()
+
+    def make(seed):
+        agent = maker(world)(seed)
+        if seed == 0:
+            huge = [np.full_like(x, 3e38) for x in agent.policy.get_weights()]
+            agent.policy.set_weights(huge)
+        return agent
+
+    population = tfr.train_seeds(make, world, SEEDS, epochs=3, episodes_per_epoch=4)
+    assert population.failures == {0: 0}
+    returns = population.history["episode_return"]
+    assert np.isnan(returns[:, 1]).all() and np.isfinite(returns[:, [0, 2]]).all()
+    alone = make(8)
+    alone.fit(world, epochs=3, episodes_per_epoch=4, seed=8, verbose=0)
+    close(population.agent(8), alone)
+    for x, y in zip(
+        population.agent(0).get_weights(), make(0).get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_averaged_weights_and_agents_that_have_learned_before_are_as_alone():
+    world = envs.Corridor(4)
+
+    def make(seed):
+        agent = tfr.Reinforce.for_env(world, hidden=(4,), seed=seed)
+        rate = 0.05 / (1 + seed)  # rates may differ: they are weights
+        agent.compile(keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.9))
+        if seed:
+            agent.fit(world, epochs=seed, episodes_per_epoch=2, seed=9, verbose=0)
+        return agent
+
+    population = tfr.train_seeds(make, world, [0, 2], epochs=3, episodes_per_epoch=4)
+    for seed in (0, 2):
+        alone = make(seed)
+        alone.fit(world, epochs=3, episodes_per_epoch=4, seed=seed, verbose=0)
+        close(population.agent(seed), alone)
+        assert population.agent(seed).updates == seed + 3
+
+
+def test_a_world_at_fault_is_told():
+    world = envs.Corridor(4)
+    world.reward = lambda state, *_: tf.zeros_like(state, tf.float32) + np.nan
+    with pytest.raises(tfr.collect.EnvironmentFault, match="reward is not finite"):
+        tfr.train_seeds(maker(world), world, [1, 2], epochs=2)
+
+
+@pytest.mark.parametrize(
+    "one, other, name",
+    [
+        (dict(gamma=1.0), dict(gamma=0.5), "gamma"),
+        (dict(entropy_coef=0.1), dict(), "entropy_coef"),
+        (dict(baseline="mean"), dict(), "baseline"),
+        (dict(hidden=(3,)), dict(hidden=(4,)), "weights"),
+    ],
+    ids=str,
+)
+def test_agents_must_be_alike(one, other, name):
+    world = envs.Corridor(3)
+    made = functools.partial(tfr.Reinforce.for_env, world)
+    with pytest.raises(ValueError, match=f"alike.*differ in {name}"):
+        tfr.train_seeds(lambda seed: made(**(one, other)[seed]), world, [0, 1], epochs=1)
+
+
+def test_pictures_are_refused_by_what_is_in_their_way():
+    world = envs.Catch()
+    with pytest.raises(ValueError, match="cannot be stacked.*'Conv2D'"):
+        tfr.train_seeds(maker(world), world, [1, 2], epochs=1)
+
+
+def test_what_cannot_be_trained_together_is_refused():
+    world = envs.Corridor(3)
+    make = maker(world)
+    train = functools.partial(tfr.train_seeds, epochs=1)
+    for seeds in ([], [1, 1]):
+        with pytest.raises(ValueError, match="`seeds` must be ints, each once"):
+            train(make, world, seeds)
+    with pytest.raises(TypeError, match="whole number"):
+        train(make, world, [0.5])
+    with pytest.raises(ValueError, match="a `TensorEnv`"):
+        train(make, gym.make("CartPole-v1"), [1, 2])
+    with pytest.raises(TypeError, match="make"):
+        train(lambda seed: None, world, [1])
+    linear = functools.partial(tfr.Reinforce.for_env, world)
+    with pytest.raises(ValueError, match="keras.optimizers.schedules"):
+        train(lambda seed: linear(learning_rate={"first": 1, "last": 0}), world, [1, 2])
+    population = train(make, world, [1, 2])
+    with pytest.raises(ValueError, match=r"one of \[1, 2\].*3"):
+        population.agent(3)
+
+
+def test_a_layer_that_cannot_be_stacked_is_named():
+    world = envs.CartPole()
+
+    def make(seed):
+        layers = [keras.layers.Dense(8), Spelling(name="spelling"), keras.layers.Dense(2)]
+        agent = tfr.Reinforce(keras.Sequential([keras.Input((4,)), *layers]))
+        agent.compile("adam")
+        return agent
+
+    with pytest.raises(ValueError, match="layer `spelling.*be stacked.*'AsString'"):
+        tfr.train_seeds(make, world, [1, 2], epochs=1)
+
+
+def test_the_program_is_traced_once():
+    world = envs.Corridor(3)
+    make = maker(world, 2)
+    population = tfr.train_seeds(make, world, [4, 5], epochs=7, episodes_per_epoch=2)
+    members = population._members
+    assert members._graph.experimental_get_tracing_count() == 1
+    assert members._rollout.graph.experimental_get_tracing_count() == 1

@@ -1,0 +1,342 @@
+"""The compiled engine: whole episodes of a tensor environment, all at once.
+
+One XLA program plays all episodes of a batch together and stops when the last of them
+has ended. No gradient passes through it: what is learned from is the record.
+"""
+
+import contextlib
+import functools
+import re
+import time
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import episodes as records
+from tf_reinforce import seeding, spaces
+from tf_reinforce.collect import host
+from tf_reinforce.envs import checks
+
+
+class Played(NamedTuple):
+    """What a rollout brings home, as tensors."""
+
+    episodes: records.Episodes  # T is the limit; rows behind the last step are zeros
+    returns: tf.Tensor  # [B] float64, the sums of the rewards in their order
+    sound: tf.Tensor  # [B] bool: whether outputs, observations and rewards were in order
+
+
+class _Moment(NamedTuple):
+    """Where all episodes stand, between two steps."""
+
+    step: tf.Tensor  # scalar int32
+    state: object  # of the environment
+    observation: object  # of that state, in the types of the policy
+    memory: list  # of the policy
+    alive: tf.Tensor  # [B] bool
+    lengths: tf.Tensor  # [B] int32
+    terminated: tf.Tensor  # [B] bool
+    returns: tf.Tensor  # [B] float64
+    sound: tf.Tensor  # [B] bool
+    tapes: list  # TensorArrays: observations, raw actions, rewards
+
+
+class Rollout:
+    """Plays `count` episodes of a world at once, with the weights of the moment.
+
+    What an episode is depends on its number and the keys alone, not on how many run
+    beside it.
+
+    Args:
+        world: `worlds.World`.
+        decision: `decision.Decision`.
+        count: Int, how many episodes an agent plays.
+        greedy: Bool. True takes the most likely actions.
+        siblings: Int, how many episodes in a row begin alike.
+        recorded: Bool. False keeps returns, lengths and endings, and nothing else.
+        stacks: List of variables `[K, …]`, for each of the decision's variables the
+            values that K agents have; all of them play, one after another in `B`, the
+            axis of the episodes. `None`: one agent, with the variables themselves.
+
+    Raises:
+        ValueError: when the agent reads masks, or nothing limits the episodes.
+    """
+
+    def __init__(
+        self,
+        world,
+        decision,
+        count,
+        *,
+        greedy=False,
+        siblings=1,
+        recorded=True,
+        stacks=None,
+    ):
+        if decision.mask_source is not None:
+            raise ValueError(
+                "The compiled engine knows no masks of illegal actions. Received: "
+                f"action_mask={decision.mask_source.where!r}. Train on the host: "
+                "`agent.fit(env.as_gymnasium(num_envs), …)`."
+            )
+        if world.limit is None:
+            raise ValueError(
+                f"{world.env!r} states no time limit, and an episode that never ends "
+                "would never be learned from. Set its `max_episode_steps`, or pass "
+                "`max_episode_steps` to `fit`, `evaluate` or `collect`."
+            )
+        self.world = world
+        self.decision = decision
+        self.count = count
+        self.greedy = greedy
+        self.siblings = siblings
+        self.recorded = recorded
+        self.stacks = stacks
+        self.agents = 1 if stacks is None else stacks[0].shape[0]
+        # A partial of its own, lest TensorFlow take each rollout for a retracing.
+        self.graph = tf.function(
+            functools.partial(self._played),
+            input_signature=[tf.TensorSpec((self.agents, 3, 2), tf.uint32)],
+            jit_compile=True,
+            autograph=False,
+        )
+
+    def __call__(self, keys):
+        """Plays; `keys` are `[3, 2]`, or `[K, 3, 2]`, see `seeding.tensor_keys`."""
+        return self.graph(tf.reshape(keys, [self.agents, 3, 2]))
+
+    @property
+    def episodes(self):
+        """`B`, how many episodes there are in all."""
+        return self.agents * self.count
+
+    def _played(self, keys):
+        limit = self.world.limit
+        keys = tf.repeat(keys, self.count, axis=0)  # for each episode
+        last = tf.while_loop(
+            lambda now: (now.step < limit) & tf.reduce_any(now.alive),
+            lambda now: [self._stepped(now, keys)],
+            [self._begun(keys)],
+            maximum_iterations=limit,
+        )[0]
+        columns = [tape.stack() for tape in last.tapes]
+        seen = len(keras.tree.flatten(self.decision.structure))
+        observations = actions = rewards = None
+        if self.recorded:
+            nested = keras.tree.pack_sequence_as
+            observations = nested(self.decision.structure, columns[:seen])
+            actions = nested(self.decision.raw, columns[seen:-1])
+            rewards = columns[-1]
+        masks = tf.zeros([limit, self.episodes, 0], tf.int8)
+        record = observations, actions, rewards, last.lengths, last.terminated, masks
+        return Played(records.Episodes(*record), last.returns, last.sound)
+
+    def _begun(self, keys):
+        env, count, decision = self.world.env, self.episodes, self.decision
+        state = env.initial(self._chance(env.initial_noise, keys[:, 0], 0))
+        observation, fine = self._observed(state)
+        tapes = self._tapes() if self.recorded else []
+        seen = keras.tree.flatten(observation)
+        return _Moment(
+            step=tf.constant(0),
+            state=state,
+            observation=observation,
+            memory=decision.initial_state(count),
+            alive=tf.ones([count], tf.bool),
+            lengths=tf.zeros([count], tf.int32),
+            terminated=tf.zeros([count], tf.bool),
+            returns=tf.zeros([count], tf.float64),
+            sound=fine,
+            tapes=_written(tapes[: len(seen)], 0, seen) + tapes[len(seen) :],
+        )
+
+    def _stepped(self, now, keys):
+        """One step of every episode; those that are over walk on unseen."""
+        env, decision = self.world.env, self.decision
+        noise = [] if self.greedy else self._noise(keys[:, 2], now.step)
+        raw, finite, memory = self._decided(now.observation, now.memory, noise)
+        action = checks.typed(env, decision.head.to_environment(raw))
+        chance = self._chance(env.transition_noise, keys[:, 1], now.step)
+        state = env.transition(now.state, action, chance)
+        reward = tf.cast(env.reward(now.state, action, state), tf.float64)
+        reward = tf.where(now.alive, reward, 0.0)
+        over = env.terminal(state)
+        observation, fine = self._observed(state)
+        tapes = now.tapes
+        if self.recorded:
+            seen, done = map(keras.tree.flatten, (observation, raw))
+            tapes = [
+                *_written(tapes[: len(seen)], now.step + 1, seen),
+                *_written(tapes[len(seen) :], now.step, [*done, reward]),
+            ]
+        sound = finite & fine & tf.math.is_finite(reward)
+        return _Moment(
+            step=now.step + 1,
+            state=state,
+            observation=observation,
+            memory=memory,
+            alive=now.alive & ~over,
+            lengths=now.lengths + tf.cast(now.alive, tf.int32),
+            terminated=now.terminated | (now.alive & over),
+            returns=now.returns + reward,
+            sound=now.sound & (sound | ~now.alive),
+            tapes=tapes,
+        )
+
+    def _tapes(self):
+        count, limit, decision = self.episodes, self.world.limit, self.decision
+        seen, done = map(keras.tree.flatten, (decision.structure, decision.raw))
+        specs = [(leaf, limit + 1) for leaf in seen]
+        specs += [(leaf, limit) for leaf in (*done, tf.TensorSpec((), tf.float64))]
+        return [
+            tf.TensorArray(leaf.dtype, rows, element_shape=(count, *leaf.shape))
+            for leaf, rows in specs
+        ]
+
+    def _decided(self, *given):
+        """Raw actions, whether the outputs were finite, and what is remembered next."""
+        if self.stacks is None:
+            return self._decide(*given)
+        shape = self.agents, self.count
+
+        def apart(x):
+            return tf.reshape(x, [*shape, *x.shape[1:]])
+
+        def together(x):
+            return tf.reshape(x, [self.episodes, *x.shape[2:]])
+
+        def one(values):
+            weights, mine = values
+            pairs = list(zip(self.decision.variables, weights, strict=True))
+            with keras.StatelessScope(state_mapping=pairs):
+                return self._decide(*mine)
+
+        weights = [stack.read_value() for stack in self.stacks]
+        mine = keras.tree.map_structure(apart, given)
+        decided = tf.vectorized_map(one, (weights, mine), fallback_to_while_loop=False)
+        return keras.tree.map_structure(together, decided)
+
+    def _decide(self, observation, memory, noise):
+        outputs, _, memory = self.decision.outputs(observation, None, memory)
+        raw = self.decision.choose(outputs, None if self.greedy else noise)
+        return raw, tf.reduce_all(tf.math.is_finite(outputs), axis=-1), memory
+
+    def _observed(self, state):
+        """What is seen, in the types of the policy; and whether it may be seen."""
+        seen = self.world.env.observation(state)
+        cast = keras.tree.map_structure(
+            lambda leaf, tensor: tf.cast(tensor, leaf.dtype),
+            self.decision.structure,
+            seen,
+        )
+        return cast, checks.sound(self.world.env, seen)
+
+    def _chance(self, noise, keys, step):
+        """Noise for the world; siblings begin, and go on, alike."""
+        if noise is None:
+            return None
+        begins, dtype = self._numbers() // self.siblings, self.world.env.dtype
+        return seeding.noise_at(keys, [noise], begins, step, dtype)[0]
+
+    def _noise(self, keys, step):
+        parts, dtype = self.decision.noise, self.decision.dtype
+        return seeding.noise_at(keys, parts, self._numbers(), step, dtype)
+
+    def _numbers(self):
+        """`[B]`: the number of each episode among its agent's."""
+        return tf.tile(tf.range(self.count), [self.agents])
+
+
+def _written(tapes, row, values):
+    return [tape.write(row, x) for tape, x in zip(tapes, values)]
+
+
+def collect(rollout, *, seed, purpose, update):
+    """Plays whole episodes, as `host.collect` does.
+
+    Returns:
+        `Played`, and the same as `host.Collected` of NumPy arrays. All its seconds are
+        `"acting"`: what of them the environment took is not known.
+
+    Raises:
+        EnvironmentFault: when a reward or an observation is no such thing.
+        FloatingPointError: when the policy's outputs are not finite.
+    """
+    began = time.perf_counter()
+    with naming_layers():
+        played = rollout(seeding.tensor_keys(seed, purpose, update)[:3])
+    episodes = check(rollout, played)
+    seconds = {"stepping": 0.0, "acting": time.perf_counter() - began}
+    success = np.full(rollout.count, np.nan)
+    return played, host.Collected(episodes, success, seconds)
+
+
+# How TensorFlow says that an operation cannot be compiled, and that it cannot be stacked.
+_REFUSALS = {
+    "compiled": r"unsupported operations.*\{\{node (?:while/)?([^}]+)\}\}",
+    "stacked": r'No pfor vectorization[^"]*name: "(?:loop_body/)?([^"]+)"',
+    "stacked, having several filters,": r"op '(\w+)' expected to be loop invariant",
+}
+
+
+@contextlib.contextmanager
+def naming_layers():
+    """Says which layer it was, when the policy cannot be compiled or stacked."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, ValueError) as error:
+        found = {done: re.search(p, str(error)) for done, p in _REFUSALS.items()}
+        found = [(done, place[1]) for done, place in found.items() if place]
+        if not found:
+            raise
+        done, place = found[0]
+        *scopes, operation = place.split("/")
+        culprit = f"The layer `{scopes[-1]}`" if scopes else "A part of the program"
+        raise ValueError(
+            f"{culprit} cannot be {done} because of its operation {operation!r}. Train "
+            "on the host, `agent.fit(id, …)`, or make the layer of other operations. "
+            f"Received: {place}"
+        ) from error
+
+
+def check(rollout, played):
+    """The episodes as NumPy arrays without spare rows, or what is wrong with them."""
+    rows = int(tf.reduce_max(played.episodes.lengths))
+    trimmed = records.trim(played.episodes)
+    episodes = keras.tree.map_structure(lambda tensor: tensor.numpy(), trimmed)
+    seen = keras.tree.flatten(episodes.observations)
+    leaves = keras.tree.flatten(spaces.nest(rollout.world.observation_space))
+    suspects = [("observation", *pair) for pair in zip(seen, leaves, strict=True)]
+    happened = np.arange(rows + 1)[:, None] <= episodes.lengths
+    for name, values, space in [*suspects, ("reward", episodes.rewards, None)]:
+        first = len(values) - rows  # observations have a row 0, which no step made
+        wrong = np.argwhere(happened[1 - first :] & ~_fine(values, space))
+        if len(wrong):
+            row, episode = wrong[0].tolist()
+            where = f"step {row - first}: the" if row >= first else "the first"
+            whole = values.dtype.kind != "f"
+            raise host.EnvironmentFault(
+                f"Episode {episode}, {where} {name} is "
+                f"{f'none of {space}' if whole else 'not finite'}: "
+                f"{values[row, episode]}. Nothing was learned from this batch. Repair "
+                "the environment."
+            )
+    if not tf.reduce_all(played.sound):
+        raise FloatingPointError(
+            "The policy's outputs are not finite, although its observations are: it "
+            "overflows. Nothing was learned from this batch. Train with a smaller "
+            "learning rate or `global_clipnorm`."
+        )
+    return episodes
+
+
+def _fine(values, space):
+    """`[T, B]` bool: which numbers are finite, or choices of their space."""
+    if values.dtype.kind == "f":
+        fine = np.isfinite(values)
+    else:
+        low, high = checks.limits(space) or (values.min(), values.max())
+        fine = (low <= values) & (values <= high)
+    return fine.reshape(*values.shape[:2], -1).all(-1)

@@ -1,0 +1,73 @@
+"""A car in a valley, too weak to climb out without swinging."""
+
+import gymnasium as gym
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce.envs import base
+
+LEFT, RIGHT, FASTEST = -1.2, 0.6, 0.07
+_LOW, _HIGH = (np.array([end, speed], "float32") for end, speed in
+               ((LEFT, -FASTEST), (RIGHT, FASTEST)))  # fmt: skip
+
+
+class MountainCar(base.TensorEnv):
+    """Gymnasium's MountainCar-v0: -1 for every step until the goal on the right.
+
+    A state is an observation, `[B, 2]`: position and velocity. The wall on the left
+    stops the car.
+
+    Reference:
+        Moore (1990), Efficient memory-based learning for robot control. PhD thesis,
+        University of Cambridge.
+    """
+
+    max_episode_steps, reward_threshold = 200, -110.0
+    action_space = gym.spaces.Discrete(3)
+    observation_space = gym.spaces.Box(_LOW, _HIGH)
+    goal = 0.5
+
+    def initial(self, noise):
+        return tf.stack([noise * 0.2 - 0.6, tf.zeros_like(noise)], axis=-1)
+
+    def observation(self, state):
+        return state
+
+    def transition(self, state, action, noise):
+        return _rolled(state, (tf.cast(action, self.dtype) - 1.0) * 0.001)
+
+    def reward(self, state, action, next_state):
+        return -tf.ones_like(state[:, 0])
+
+    def terminal(self, state):
+        return (state[:, 0] >= self.goal) & (state[:, 1] >= 0.0)
+
+
+class MountainCarContinuous(MountainCar):
+    """Gymnasium's MountainCarContinuous-v0: 100 at the goal, less what force costs.
+
+    A force outside of [-1, 1] pushes as the nearest inside, and costs what was asked.
+    """
+
+    max_episode_steps, reward_threshold = 999, 90.0
+    action_space = gym.spaces.Box(-1, 1, (1,))
+    goal = 0.45
+
+    def transition(self, state, action, noise):
+        force = tf.clip_by_value(action[:, 0], -1.0, 1.0)
+        return _rolled(state, force * 0.0015)
+
+    def reward(self, state, action, next_state):
+        effort = tf.square(action[:, 0])
+        return 100.0 * tf.cast(self.terminal(next_state), self.dtype) - 0.1 * effort
+
+
+def _rolled(state, push):
+    """The next state under a push and the slope of a hill of height sin 3x."""
+    position, velocity = tf.unstack(state, axis=-1)
+    velocity += push - 0.0025 * tf.cos(3.0 * position)
+    velocity = tf.clip_by_value(velocity, -FASTEST, FASTEST)
+    position = tf.clip_by_value(position + velocity, LEFT, RIGHT)
+    stopped = (position <= LEFT) & (velocity < 0.0)
+    velocity = tf.where(stopped, tf.zeros_like(velocity), velocity)
+    return tf.stack([position, velocity], axis=-1)

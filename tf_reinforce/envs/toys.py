@@ -1,0 +1,146 @@
+"""Small worlds whose best return is known."""
+
+import gymnasium as gym
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import arguments, seeding
+from tf_reinforce.envs import base
+
+
+class Bandit(base.TensorEnv):
+    """One choice among arms, and the episode is over.
+
+    Args:
+        values: Floats, the reward of each arm.
+        **kwargs: See `TensorEnv`.
+
+    Attributes:
+        optimum: Float, the return of the best policy.
+
+    Example:
+
+    >>> Bandit([0.0, 1.0, 0.5]).optimum
+    1.0
+    """
+
+    observation_space = gym.spaces.Box(0, 1, (1,))  # always 1: there is nothing to see
+    max_episode_steps = 1
+
+    def __init__(self, values=(0.0, 0.5, 1.0), **kwargs):
+        super().__init__(**kwargs)
+        self.values = [float(value) for value in values]
+        self.action_space = gym.spaces.Discrete(len(self.values))
+        self.optimum = max(self.values)
+
+    def initial(self, noise):
+        return tf.zeros_like(noise, tf.bool)
+
+    def observation(self, state):
+        return tf.ones_like(state[:, None], self.dtype)
+
+    def transition(self, state, action, noise):
+        return tf.ones_like(state)
+
+    def reward(self, state, action, next_state):
+        return tf.gather(tf.constant(self.values, self.dtype), action)
+
+    def terminal(self, state):
+        return state
+
+
+class Corridor(base.TensorEnv):
+    """A corridor to be walked to its right end: -1 for every step.
+
+    Actions are 0, to the left (the wall stops it), and 1, to the right. The clock stands
+    at four times the way.
+
+    Args:
+        length: Int, at least 2, how many cells there are.
+        **kwargs: See `TensorEnv`.
+
+    Attributes:
+        optimum: Float, the return of the best policy.
+
+    Example:
+
+    >>> Corridor(6).optimum
+    -5.0
+    """
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, length=6, **kwargs):
+        super().__init__(**kwargs)
+        self.length = arguments.positive_int("length", length)
+        if self.length < 2:
+            raise ValueError(f"`length` must be at least 2. Received: length={length}")
+        self.observation_space = gym.spaces.Discrete(self.length)
+        self.max_episode_steps = 4 * (self.length - 1)
+        self.optimum = 1.0 - self.length
+
+    def initial(self, noise):
+        return tf.zeros_like(noise, tf.int64)
+
+    def observation(self, state):
+        return state
+
+    def transition(self, state, action, noise):
+        step = 2 * tf.cast(action, tf.int64) - 1
+        return tf.clip_by_value(state + step, 0, self.length - 1)
+
+    def reward(self, state, action, next_state):
+        return -tf.ones_like(state, self.dtype)
+
+    def terminal(self, state):
+        return tf.equal(state, self.length - 1)
+
+
+class Catch(base.TensorEnv):
+    """A ball falls, a paddle below it moves, and all of it is seen as a picture.
+
+    The board has 7 × 7 cells of 12 × 12 pixels. The ball begins in any column of the
+    highest row and falls one cell per step; the paddle begins in the middle of the
+    lowest and moves by one cell. Six steps, then +1 for a catch and -1 for a miss.
+
+    Attributes:
+        optimum: Float, the return of the best policy.
+    """
+
+    CELL, CELLS = 12, 7
+    observation_space = gym.spaces.Box(0, 255, (CELL * CELLS, CELL * CELLS, 1), np.uint8)
+    action_space = gym.spaces.Discrete(3, start=-1)  # left, stay, right
+    max_episode_steps = CELLS - 1
+    optimum = 1.0
+    initial_noise = seeding.Noise("uniform", ())
+
+    def initial(self, noise):
+        column = tf.cast(noise * self.CELLS, tf.int32)
+        zero = tf.zeros_like(column)
+        return {"row": zero, "column": column, "paddle": zero + self.CELLS // 2}
+
+    def observation(self, state):
+        ball = self._at(state["row"], state["column"])
+        paddle = self._at(tf.zeros_like(state["row"]) + self.CELLS - 1, state["paddle"])
+        cells = tf.where(ball, 255, tf.where(paddle, 128, 0))
+        pixels = tf.repeat(tf.repeat(cells, self.CELL, axis=1), self.CELL, axis=2)
+        return tf.cast(pixels[..., None], tf.uint8)
+
+    def transition(self, state, action, noise):
+        paddle = state["paddle"] + tf.cast(action, tf.int32)
+        paddle = tf.clip_by_value(paddle, 0, self.CELLS - 1)
+        return {**state, "row": state["row"] + 1, "paddle": paddle}
+
+    def reward(self, state, action, next_state):
+        caught = tf.equal(next_state["column"], next_state["paddle"])
+        worth = tf.where(caught, 1.0, -1.0)
+        return tf.cast(tf.where(self.terminal(next_state), worth, 0.0), self.dtype)
+
+    def terminal(self, state):
+        return tf.equal(state["row"], self.CELLS - 1)
+
+    def _at(self, row, column):
+        """`[B, 7, 7]` bool: the one cell in this row and column."""
+        cells = tf.range(self.CELLS)
+        rows, columns = tf.equal(cells, row[:, None]), tf.equal(cells, column[:, None])
+        return rows[:, :, None] & columns[:, None, :]

@@ -1,0 +1,258 @@
+"""An estimator at work: its graphs, traced once, and updates made with them."""
+
+import functools
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import episodes as records
+from tf_reinforce import inspection, seeding, updating
+from tf_reinforce.collect import compiled
+
+_ENDLESS = 2**62  # steps, where no number of them ends a call
+_BLOCK = 8192  # steps of which a gradient is summed up at a time, where there may be more
+
+
+class Made(NamedTuple):
+    """One update of the compiled engine, in NumPy."""
+
+    logs: dict  # floats, `updating.FIGURES`
+    returns: np.ndarray  # [B] float64
+    lengths: np.ndarray  # [B] int32
+    terminated: np.ndarray  # [B] bool
+
+
+class Learner:
+    """Makes updates, and says what they would be made from.
+
+    Args:
+        rule: `estimator.Estimator`.
+        decision: `decision.Decision`, whose records it learns from.
+        counters: Int64 weight `[3]`: updates, episodes and environment steps so far.
+        **steps: `passes` and `minibatch_size`; see `updating.Update`.
+    """
+
+    def __init__(self, rule, decision, counters, **steps):
+        self.rule = rule
+        self.decision = decision
+        self.counters = counters
+        self._steps = steps
+        self._graphs = {}
+
+    def update(self, optimizer, episodes, orders):
+        """One update from a record; see `Reinforce.update`.
+
+        Args:
+            optimizer: Keras optimizer, built on the weights of the rule.
+            episodes: `Episodes` of NumPy arrays, checked.
+            orders: See the method `orders`.
+
+        Returns:
+            Dict of floats, `updating.FIGURES`.
+        """
+        update = self._update(optimizer)
+        whole = tf.TensorSpec((None, None), tf.int32)
+        graph = self._graph(update, self._record(), whole, needs=optimizer)
+        finite, *figures = graph(_tensors(episodes), orders).numpy().tolist()
+        if not finite:
+            self._refuse(episodes)
+        return dict(zip(updating.FIGURES, figures, strict=True))
+
+    def train(self, optimizer, rollout, seed, *, most, steps=None):
+        """Up to `most` updates of the compiled engine in one call: play, learn, again.
+
+        An update that would not be finite ends the call without being made; only as the
+        first one of a call it is an error, so that all that was made is told before.
+
+        Args:
+            optimizer: As for `update`.
+            rollout: `compiled.Rollout`.
+            seed: Int, the master seed.
+            most: Int, at least 1.
+            steps: Int; no update begins once so many steps were learned from in this
+                call. `None`: as many as there are.
+
+        Returns:
+            List of `Made`, at least one.
+        """
+        update = self._update(optimizer, block_for(rollout))
+
+        def train(keys, steps):
+            return _updates(rollout, update, keys, steps)
+
+        counts = tf.TensorSpec((None, 4, 2), tf.uint32), tf.TensorSpec((), tf.int64)
+        graph = self._graph(train, *counts, needs=(optimizer, rollout))
+        first = int(self.counters[0])
+        keys = [seeding.tensor_keys(seed, "training", first + u) for u in range(most)]
+        steps = tf.constant(_ENDLESS if steps is None else steps, tf.int64)
+        with compiled.naming_layers():
+            made = [x.numpy() for x in graph(tf.constant(np.stack(keys)), steps)]
+        found = [
+            Made(dict(zip(updating.FIGURES, figures, strict=True)), *columns)
+            for (finite, *figures), *columns in zip(made[0].tolist(), *made[1:])
+            if finite
+        ]
+        if not found:
+            self._refuse(compiled.check(rollout, rollout(keys[0][:3])))
+        return found
+
+    def learn(self, optimizer, rollout, played, seed):
+        """The one update that `train` would make from what was played."""
+        update = self._update(optimizer, block_for(rollout))
+
+        def learn(played, key):
+            return learn_from(update, played, key)[0]
+
+        key = seeding.tensor_keys(seed, "training", int(self.counters[0]))[3]
+        specs = keras.tree.map_structure(tf.TensorSpec.from_tensor, played)
+        graph = self._graph(
+            learn, specs, tf.TensorSpec((2,), tf.uint32), needs=(optimizer, rollout)
+        )
+        finite, *figures = graph(played, key).numpy().tolist()
+        if not finite:
+            self._refuse(compiled.check(rollout, played))
+        episodes = played.episodes
+        columns = played.returns, episodes.lengths, episodes.terminated
+        logs = dict(zip(updating.FIGURES, figures, strict=True))
+        return Made(logs, *(column.numpy() for column in columns))
+
+    def episode_gradients(self, episodes, baseline):
+        """See `inspection.episode_gradients`; `episodes` are checked."""
+
+        def episode_gradients(record, baseline):
+            return inspection.episode_gradients(self.rule, record, baseline)
+
+        flag = tf.TensorSpec((), tf.bool)
+        graph = self._graph(episode_gradients, self._record(), flag)
+        return graph(_tensors(episodes), tf.constant(bool(baseline)))
+
+    def inspect(self, episodes):
+        """See `inspection.inspect`, in NumPy; `episodes` are checked."""
+
+        def inspect(record):
+            return inspection.inspect(self.rule, record)
+
+        found = self._graph(inspect, self._record())(_tensors(episodes))
+        return keras.tree.map_structure(lambda tensor: tensor.numpy(), found)
+
+    def _update(self, optimizer, block=None):
+        steps = {**self._steps, "block": block}
+        return updating.Update(self.rule, optimizer, self.counters, **steps)
+
+    def orders(self, episodes, seed):
+        """`[orders, N]` int32: random orders of the steps an update learns from."""
+        seed, lengths = seeding.check_seed(seed), episodes.lengths
+        if self.rule.settings["truncation"] == "drop":
+            lengths = lengths[episodes.terminated]
+        count = self._update(None).orders
+        if not count:
+            return tf.zeros([0, 0], tf.int32)
+        rng = seeding.generator(seed, "training/minibatches", int(self.counters[0]))
+        steps = np.arange(lengths.sum(), dtype="int32")
+        return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
+
+    def _refuse(self, episodes):
+        raise FloatingPointError(
+            f"Update {int(self.counters[0])} would not be finite and was not made; all "
+            f"weights are as they were. {inspection.blame(self.rule, episodes)} Try a "
+            "smaller learning rate, `global_clipnorm`, or smaller rewards."
+        )
+
+    def _record(self):
+        decision = self.decision
+        return records.signature(decision.structure, decision.raw, decision.mask_size)
+
+    def _graph(self, function, *signature, needs=None):
+        """A function as one graph; made anew only for other parts.
+
+        The one graph itself: finding it anew is slower than a small update.
+        """
+        name = getattr(function, "__name__", type(function).__name__)
+        learning = [*self.rule.variables, *self.rule.baseline.trainable_variables]
+        key = (*map(id, learning), getattr(self.rule.baseline, "optimizer", None), needs)
+        if self._graphs.get(name, (None,))[0] != key:
+            # A partial of its own, lest TensorFlow take each agent for a retracing.
+            step = functools.partial(function)
+            traced = tf.function(step, input_signature=signature, autograph=False)
+            self._graphs[name] = key, traced.get_concrete_function()
+        return self._graphs[name][1]
+
+
+def block_for(rollout):
+    """The size of blocks for what a rollout may bring; see `updating.Update`."""
+    if rollout.decision.memory is not None:  # reads episodes whole, for every block
+        return None
+    return _BLOCK if rollout.count * rollout.world.limit > _BLOCK else None
+
+
+def _tensors(episodes):
+    return keras.tree.map_structure(tf.constant, episodes)
+
+
+def _updates(rollout, update, keys, steps):
+    """`[U, …]` each: what updates say of themselves; returns, lengths, endings."""
+    count = tf.shape(keys)[0]
+
+    def one(number, finite, taken, told):
+        played = rollout(keys[number, :3])
+        made = learn_from(update, played, keys[number, 3])
+        taken += tf.reduce_sum(tf.cast(played.episodes.lengths, tf.int64))
+        return number + 1, made[0][0] > 0, taken, written(told, number, made)
+
+    *_, told = tf.while_loop(
+        lambda number, finite, taken, told: (number < count) & finite & (taken < steps),
+        one,
+        (0, True, tf.constant(0, tf.int64), tapes(count, rollout.count)),
+        parallel_iterations=1,
+    )
+    return [tape.stack() for tape in told]
+
+
+def learn_from(update, played, key):
+    """The update from what was played, if that is sound: what it says, in the graph.
+
+    Args:
+        update: `updating.Update`.
+        played: `compiled.Played`.
+        key: `[2]` uint32, of the order of minibatches; see `seeding.tensor_keys`.
+
+    Returns:
+        What `updating.Update` returns; returns, lengths and endings of the episodes.
+    """
+    episodes = records.trim(played.episodes)
+    orders = _orders(key, update, episodes)
+    nothing = tf.zeros([1 + len(updating.FIGURES)], tf.float64)
+    sound = tf.reduce_all(played.sound)
+    figures = tf.cond(sound, lambda: update(episodes, orders), lambda: nothing)
+    return figures, played.returns, episodes.lengths, episodes.terminated
+
+
+def tapes(updates, episodes):
+    """Where `learn_from` is written down for so many updates of so many episodes."""
+    figures = [1 + len(updating.FIGURES)]
+    specs = [(tf.float64, figures), (tf.float64, [episodes])]
+    specs += [(dtype, [episodes]) for dtype in (tf.int32, tf.bool)]
+    return [tf.TensorArray(dtype, updates, element_shape=shape) for dtype, shape in specs]
+
+
+def written(told, number, made):
+    """The tapes, after one more update."""
+    return [tape.write(number, x) for tape, x in zip(told, made, strict=True)]
+
+
+def _orders(key, update, episodes):
+    """`[orders, N]` int32: random orders of the steps an update learns from."""
+    lengths = episodes.lengths
+    if update.rule.settings["truncation"] == "drop":
+        lengths = tf.where(episodes.terminated, lengths, 0)
+    if not update.orders:
+        return tf.zeros([0, 0], tf.int32)
+    steps, one = tf.range(tf.reduce_sum(lengths)), [seeding.Noise("uniform", ())]
+    return tf.stack(
+        [
+            tf.argsort(seeding.noise_at(key, one, steps, number, "float64")[0])
+            for number in range(update.orders)
+        ]
+    )

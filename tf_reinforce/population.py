@@ -1,0 +1,323 @@
+"""Many seeds at once: independent agents that play in one program."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import agent as agents
+from tf_reinforce import (
+    arguments,
+    envs,
+    evaluation,
+    keywords,
+    learning,
+    seeding,
+    updating,
+)
+from tf_reinforce import episodes as records
+from tf_reinforce.collect import compiled, fleets
+
+
+class Population:
+    """`K` agents that were trained together; see `train_seeds`.
+
+    Attributes:
+        seeds: List of `K` ints.
+        history: Dict of float64 arrays `[epochs, K]` under the log keys, without
+            `steps_per_second`; NaN from the update on that would not have been finite.
+        failures: Dict from seeds to the number of that update, which their agents
+            have not made.
+        env_steps: Int, what all of them learned from.
+    """
+
+    def __init__(self, seeds, make, members, history, failures, env_steps):
+        self.seeds = seeds
+        self.history = history
+        self.failures = failures
+        self.env_steps = env_steps
+        self._make = make
+        self._members = members
+
+    def agent(self, seed):
+        """The agent of one seed as it was trained, `Reinforce`, ready to go on."""
+        if seed not in self.seeds:
+            raise ValueError(f"`seed` must be one of {self.seeds}. Received: {seed!r}")
+        agent = _built(self._make, seed, self._members.world)
+        self._members.write_to(agent, self.seeds.index(seed))
+        if seed not in self.failures:
+            agent.optimizer.finalize_variable_values(agent.policy_variables)
+        return agent
+
+
+def train_seeds(
+    make, env, seeds, *, epochs, episodes_per_epoch=16, max_episode_steps=None
+):
+    """Trains an agent for each of many seeds in one program.
+
+    All of them play together, their weights stacked and their matrix products batched;
+    each then makes its own update. An agent comes out as by
+    `make(seed).fit(env, epochs=…, seed=seed)`, up to the rounding of these products.
+
+    Args:
+        make: Function from a seed to an agent, compiled: `Reinforce`. All must be alike,
+            but for their weights, the state and the learning rate of their optimizers.
+        env: `tfr.envs.TensorEnv`.
+        seeds: Ints, each once.
+        epochs: Int, updates of each. `compile(steps_per_execution=U)` makes U of them in
+            one call.
+        episodes_per_epoch: Int, episodes per update.
+        max_episode_steps: Int, a time limit. Defaults to the environment's own.
+
+    Returns:
+        `Population`.
+
+    Raises:
+        ValueError: when a layer of the policy cannot be stacked (convolutions cannot),
+            or the agents are not alike.
+        EnvironmentFault, FloatingPointError: when no seed could make its first update.
+
+    Example:
+
+    >>> from tf_reinforce import envs
+    >>> world = envs.Bandit([0.0, 1.0])
+    >>> make = lambda seed: agents.Reinforce.for_env(world, hidden=(4,), seed=seed)
+    >>> population = train_seeds(make, world, range(3), epochs=20)
+    >>> population.history["episode_return"].shape
+    (20, 3)
+    >>> population.agent(2).updates
+    20
+    """
+    seeds = [seeding.check_seed(seed) for seed in seeds]
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"`seeds` must be ints, each once. Received: {seeds}")
+    epochs = arguments.positive_int("epochs", epochs)
+    count = arguments.positive_int("episodes_per_epoch", episodes_per_epoch)
+    if not isinstance(env, envs.TensorEnv):
+        raise ValueError(
+            "Many seeds at once play in a `TensorEnv`, for example "
+            f"`tfr.envs.make('CartPole-v1')`. Received: {env!r}"
+        )
+    with fleets.open_fleet(env, 1, max_episode_steps=max_episode_steps) as world:
+        members = _Members(world, (_built(make, seed, world) for seed in seeds), count)
+        told = members.train(seeds, epochs)
+        history, alive = _history(*told), told[0][:, :, 0] > 0
+        failures = {
+            seed: int(members.counters()[place, 0])
+            for place, seed in enumerate(seeds)
+            if not alive[:, place].all()
+        }
+        steps = int(told[2][alive].sum())
+        found = Population(seeds, make, members, history, failures, steps)
+        if not alive.any():  # says what is wrong
+            options = dict(epochs=1, episodes_per_epoch=count, verbose=0)
+            found.agent(seeds[0]).fit(world, seed=seeds[0], **options)
+    return found
+
+
+def _built(make, seed, world):
+    agent = arguments.instance("make(seed)", make(seed), agents.Reinforce)
+    agent.meet(world)
+    if agent.rates:
+        raise ValueError(
+            "A linear `learning_rate` is set by a callback, and there are none here. "
+            "Give the optimizer a schedule: keras.optimizers.schedules.PolynomialDecay."
+        )
+    return agent
+
+
+class _Members:
+    """The weights of `K` agents, stacked, and the program that trains them.
+
+    The first agent is the one whose graphs are used: it plays and learns with the
+    weights of each in turn.
+    """
+
+    def __init__(self, world, built, count):
+        self.world = world
+        self._first = first = next(built)
+        self._variables, ours = _state(first), _likeness(first)
+        states = [_numbers(first)]
+        for agent in built:
+            _expect_alike(ours, _likeness(agent))
+            states.append(_numbers(agent))
+        self._stacks = [tf.Variable(np.stack(each)) for each in zip(*states)]
+        deciding = first._player.decision
+        places = {id(variable): i for i, variable in enumerate(self._variables)}
+        stacks = [self._stacks[places[id(v)]] for v in deciding.variables]
+        siblings = first._siblings(world, count, None)
+        self._rollout = compiled.Rollout(
+            world, deciding, count, siblings=siblings, stacks=stacks
+        )
+        self._graph = tf.function(
+            self._trained,
+            input_signature=[
+                tf.TensorSpec((None, len(states), 4, 2), tf.uint32),
+                tf.TensorSpec((len(states),), tf.bool),
+            ],
+            autograph=False,
+        )
+
+    def write_to(self, agent, number):
+        for variable, stack in zip(_state(agent), self._stacks, strict=True):
+            variable.assign(stack[number])
+
+    def counters(self):
+        """`[K, 3]`: how many updates, episodes and steps each has learned from."""
+        places = [variable is self._first.counters for variable in self._variables]
+        return self._stacks[places.index(True)].numpy()
+
+    def train(self, seeds, epochs):
+        """What each update of each agent says, `[epochs, K, …]`; see `learning`."""
+        update, told = 0, []
+        alive = np.ones(len(seeds), bool)
+        members = list(zip(seeds, self.counters()[:, 0].tolist(), strict=True))
+        while update < epochs:
+            most = min(self._first.steps_per_execution, epochs - update)
+            keys = [
+                [
+                    seeding.tensor_keys(seed, "training", first + u)
+                    for seed, first in members
+                ]
+                for u in range(update, update + most)
+            ]
+            with compiled.naming_layers():
+                made = self._graph(tf.constant(np.array(keys)), tf.constant(alive))
+            told.append([part.numpy() for part in made])
+            alive = told[-1][0][-1, :, 0] > 0
+            update += most
+        return [np.concatenate(parts) for parts in zip(*told, strict=True)]
+
+    def _trained(self, keys, alive):
+        first, rollout = self._first, self._rollout
+        made = updating.Update(
+            first._estimator,
+            first.optimizer,
+            first.counters,
+            passes=first.passes,
+            minibatch_size=first.minibatch_size,
+            block=learning.block_for(rollout),
+        )
+        count = [rollout.agents * tf.shape(keys)[0]]
+        tapes = learning.tapes(count[0], rollout.count)
+
+        def one(number, alive, played, tapes):
+            update, member = number // rollout.agents, number % rollout.agents
+            self._take(member)
+            mine = _own(played, member, rollout)
+            mine = mine._replace(sound=mine.sound & alive[member])
+            told = learning.learn_from(made, mine, keys[update, member, 3])
+            self._give(member)
+            sound = tf.logical_and(alive[member], told[0][0] > 0)
+            alive = tf.tensor_scatter_nd_update(alive, [[member]], [sound])
+            return number + 1, alive, played, learning.written(tapes, number, told)
+
+        def round_(update, alive, tapes):
+            played = rollout(keys[update, :, :3])
+            end = (update + 1) * rollout.agents
+            _, alive, _, tapes = tf.while_loop(
+                lambda number, *_: number < end,
+                one,
+                (update * rollout.agents, alive, played, tapes),
+                parallel_iterations=1,
+            )
+            return update + 1, alive, tapes
+
+        *_, tapes = tf.while_loop(
+            lambda update, *_: update < tf.shape(keys)[0],
+            round_,
+            (tf.constant(0), alive, tapes),
+            parallel_iterations=1,
+        )
+        shape = [-1, rollout.agents]
+        stacked = [tape.stack() for tape in tapes]
+        return [tf.reshape(x, [*shape, *x.shape[1:]]) for x in stacked]
+
+    def _take(self, member):
+        for variable, stack in zip(self._variables, self._stacks, strict=True):
+            variable.assign(stack[member])
+
+    def _give(self, member):
+        for variable, stack in zip(self._variables, self._stacks, strict=True):
+            stack[member].assign(variable)
+
+
+def _state(agent):
+    """All that an update reads and changes, as Keras variables."""
+    state = [*agent.variables]
+    for optimizer in _optimizers(agent):
+        state += optimizer.variables
+    return list({id(variable): variable for variable in state}.values())
+
+
+def _likeness(agent):
+    """What agents must have in common, by a name for each thing."""
+    parts = {"policy": agent.policy, "head": agent.head, "baseline": agent.baseline}
+    layers = {
+        f"{name}, layer {number}": (type(layer).__name__, _plain(layer.get_config()))
+        for name, part in parts.items()
+        for number, layer in enumerate(part._flatten_layers())
+        if not isinstance(layer, keras.Model)
+    }
+    optimizers = {
+        f"optimizer {number}": (type(one).__name__, _plain(one.get_config()))
+        for number, one in enumerate(_optimizers(agent))
+    }
+    settings = {name: getattr(agent, name) for name in keywords.AGENT}
+    settings["entropy_coef"] = keras.saving.serialize_keras_object(agent.entropy_coef)
+    settings["steps_per_execution"] = agent.steps_per_execution
+    settings["weights"] = [(tuple(v.shape), v.dtype) for v in _state(agent)]
+    return {**settings, **layers, **optimizers}
+
+
+def _plain(config):
+    """A configuration without what may differ: names, models, how weights begin."""
+    if isinstance(config, dict):
+        return {
+            key: _plain(value)
+            for key, value in config.items()
+            if key not in ("name", "seed", "model", "layer", "layers")
+            and not key.endswith("initializer")
+            and not (key == "learning_rate" and isinstance(value, float))
+        }
+    return config
+
+
+def _expect_alike(ours, theirs):
+    for name in {**ours, **theirs}:
+        if ours.get(name) != theirs.get(name):
+            raise ValueError(
+                "`make` must give agents that are alike but for their weights. They "
+                f"differ in {name}. Expected, as the first seed has it: "
+                f"{ours.get(name)}. Received: {theirs.get(name)}"
+            )
+
+
+def _optimizers(agent):
+    found = agent.optimizer, getattr(agent.baseline, "optimizer", None)
+    return [optimizer for optimizer in found if optimizer is not None]
+
+
+def _numbers(agent):
+    return [variable.numpy() for variable in _state(agent)]
+
+
+def _own(played, member, rollout):
+    """What one of the agents played."""
+    begin = member * rollout.count
+    episodes = records.columns(played.episodes, begin, begin + rollout.count)
+    mine = slice(begin, begin + rollout.count)
+    return compiled.Played(episodes, played.returns[mine], played.sound[mine])
+
+
+def _history(figures, returns, lengths, _):
+    """`[epochs, K]` for each log key."""
+    alive = figures[:, :, 0] > 0
+    logs = dict(zip(updating.FIGURES, np.moveaxis(figures[:, :, 1:], 2, 0), strict=True))
+    told = [
+        [evaluation.summary(*both) for both in zip(*of_update, strict=True)]
+        for of_update in zip(returns, lengths, strict=True)
+    ]
+    for name in told[0][0]:
+        if name not in logs:
+            logs[name] = np.array([[one[name] for one in row] for row in told])
+    return {name: np.where(alive, x, np.nan) for name, x in logs.items()}
