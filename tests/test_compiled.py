@@ -128,6 +128,31 @@ def test_an_episode_does_not_know_how_many_run_beside_it():
     np.testing.assert_allclose(few.observations, seen, atol=1e-5)
 
 
+def test_parts_of_a_batch_are_the_batch(monkeypatch):
+    """Dealt to one, two or four threads; one's episodes stand after the other's."""
+    env, found = envs.CartPole(), []
+    for threads in (1, 2, 4):
+        threading = tf.config.threading
+        told = dict(get_intra_op_parallelism_threads=lambda threads=threads: threads)
+        for name, answer in told.items():
+            monkeypatch.setattr(threading, name, answer)
+        agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(groups=2))
+        found.append((agent, agent.collect(env, 64), agent.evaluate(env, episodes=64)))
+        (rollout, _) = agent._player._rollouts.values()
+        assert rollout.parts == threads
+        agent.fit(env, epochs=2, episodes_per_epoch=64, verbose=0)
+    (one, record, figures), *others = found
+    for agent, other, same_figures in others:
+        np.testing.assert_array_equal(other.lengths, record.lengths)
+        close = functools.partial(np.testing.assert_allclose, atol=1e-4)
+        happened = np.arange(len(record.actions))[:, None] < record.lengths
+        for ours, theirs in zip(other[:2], record[:2], strict=True):
+            rows = slice(len(happened))
+            close(ours[rows][happened], theirs[rows][happened])
+        assert same_figures == figures
+        np.testing.assert_allclose(weights(agent), weights(one), atol=1e-5)
+
+
 def test_groups_of_siblings_begin_alike():
     env = envs.CartPole()
     agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(groups=2))
@@ -247,8 +272,10 @@ def test_a_run_is_compiled_once():
             verbose=0,
         )  # fmt: skip
     agent.fit(env, steps=100, episodes_per_epoch=4, verbose=0)
-    (rollout,) = agent._player._rollouts.values()
-    assert rollout.graph.experimental_get_tracing_count() == 1
+    agent.fit(env, epochs=agent.updates + 2, episodes_per_epoch=64, verbose=0)
+    for rollout in agent._player._rollouts.values():
+        assert rollout.graph.experimental_get_tracing_count() == 1
+    assert [rollout.parts for rollout in agent._player._rollouts.values()][0] == 1
     assert list(agent._learner._graphs) == ["train"]
 
 

@@ -1,5 +1,6 @@
 """The record: whole episodes as they happened, one per column."""
 
+import functools
 from typing import NamedTuple
 
 import keras
@@ -88,12 +89,12 @@ def steps(lengths, rows):
     return Steps(tf.cast(tf.where(inside), tf.int32), tf.shape(inside))
 
 
-def trim(episodes):
-    """Cuts the rows that are padding in every column.
+def trim(episodes, rows=None):
+    """Cuts the rows that are padding in every column, or all behind so many.
 
     With it a loss does not know how much padding a record carried, to the last bit.
     """
-    rows = tf.reduce_max(episodes.lengths)
+    rows = tf.reduce_max(episodes.lengths) if rows is None else rows
 
     def first(columns, rows):
         return keras.tree.map_structure(lambda array: array[:rows], columns)
@@ -103,6 +104,22 @@ def trim(episodes):
         actions=first(episodes.actions, rows),
         rewards=episodes.rewards[:rows],
         masks=None if episodes.masks is None else episodes.masks[:rows],
+    )
+
+
+def beside(parts):
+    """Records of so many rows each as one record, one's episodes after the other's."""
+
+    def joined(axis, *arrays):
+        return tf.concat(arrays, axis)
+
+    fields = zip(*parts, strict=True)
+    axes = 1, 1, 1, 0, 0, 1  # of the episodes
+    return Episodes(
+        *(
+            keras.tree.map_structure(functools.partial(joined, axis), *arrays)
+            for axis, arrays in zip(axes, fields, strict=True)
+        )
     )
 
 

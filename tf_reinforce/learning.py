@@ -12,7 +12,7 @@ from tf_reinforce import inspection, seeding, updating
 from tf_reinforce.collect import compiled
 
 _ENDLESS = 2**62  # steps, where no number of them ends a call
-_BLOCK = 8192  # steps of which a gradient is summed up at a time, where there may be more
+_BLOCK = 65_536  # steps of which a gradient is summed up at a time, to save memory
 
 
 class Made(NamedTuple):
@@ -106,7 +106,10 @@ class Learner:
             return learn_from(update, played, key)[0]
 
         key = seeding.tensor_keys(seed, "training", int(self.counters[0]))[3]
-        specs = keras.tree.map_structure(tf.TensorSpec.from_tensor, played)
+        spec = tf.TensorSpec
+        specs = compiled.Played(
+            self._record(), spec((None,), tf.float64), spec((None,), tf.bool)
+        )
         graph = self._graph(
             learn, specs, tf.TensorSpec((2,), tf.uint32), needs=(optimizer, rollout)
         )

@@ -29,8 +29,8 @@ class Update:
         passes: Int, how often the batch is gone through.
         minibatch_size: Int, about how many steps make a gradient step; `None`: all.
         block: Int, of about how many steps at a time the gradient of a whole batch is
-            summed up; `None`: of all at once. What the layers put out for some
-            thousands stays in the processor's caches.
+            summed up; `None`: of all at once. What all layers put out for a million
+            steps need not be kept at a time.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ has ended. No gradient passes through it: what is learned from is the record.
 
 import contextlib
 import functools
+import os
 import re
 import time
 from typing import NamedTuple
@@ -19,11 +20,13 @@ from tf_reinforce import seeding, spaces
 from tf_reinforce.collect import host
 from tf_reinforce.envs import checks
 
+_FEWEST = 16  # episodes for a thread: with fewer it has less to do than to wait for
+
 
 class Played(NamedTuple):
     """What a rollout brings home, as tensors."""
 
-    episodes: records.Episodes  # T is the limit; rows behind the last step are zeros
+    episodes: records.Episodes  # rows behind the last step of an episode are padding
     returns: tf.Tensor  # [B] float64, the sums of the rewards in their order
     sound: tf.Tensor  # [B] bool: whether outputs, observations and rewards were in order
 
@@ -47,7 +50,7 @@ class Rollout:
     """Plays `count` episodes of a world at once, with the weights of the moment.
 
     What an episode is depends on its number and the keys alone, not on how many run
-    beside it.
+    beside it. So they are dealt to as many threads as there are, by the same program.
 
     Args:
         world: `worlds.World`.
@@ -95,30 +98,38 @@ class Rollout:
         self.recorded = recorded
         self.stacks = stacks
         self.agents = 1 if stacks is None else stacks[0].shape[0]
+        self.parts = _parts(count, siblings) if stacks is None else 1
         # A partial of its own, lest TensorFlow take each rollout for a retracing.
         self.graph = tf.function(
             functools.partial(self._played),
-            input_signature=[tf.TensorSpec((self.agents, 3, 2), tf.uint32)],
+            input_signature=[
+                tf.TensorSpec((self.agents, 3, 2), tf.uint32),
+                tf.TensorSpec((), tf.int32),
+            ],
             jit_compile=True,
             autograph=False,
         )
 
     def __call__(self, keys):
         """Plays; `keys` are `[3, 2]`, or `[K, 3, 2]`, see `seeding.tensor_keys`."""
-        return self.graph(tf.reshape(keys, [self.agents, 3, 2]))
+        keys = tf.reshape(keys, [self.agents, 3, 2])
+        each = self.count // self.parts
+        played = [self.graph(keys, part * each) for part in range(self.parts)]
+        return played[0] if self.parts == 1 else _together(played)
 
     @property
     def episodes(self):
-        """`B`, how many episodes there are in all."""
-        return self.agents * self.count
+        """How many episodes one part of them has."""
+        return self.agents * self.count // self.parts
 
-    def _played(self, keys):
-        limit = self.world.limit
-        keys = tf.repeat(keys, self.count, axis=0)  # for each episode
+    def _played(self, keys, first):
+        limit, each = self.world.limit, self.count // self.parts
+        numbers = tf.tile(first + tf.range(each), [self.agents])
+        keys = tf.repeat(keys, each, axis=0)  # for each episode
         last = tf.while_loop(
             lambda now: (now.step < limit) & tf.reduce_any(now.alive),
-            lambda now: [self._stepped(now, keys)],
-            [self._begun(keys)],
+            lambda now: [self._stepped(now, numbers, keys)],
+            [self._begun(numbers, keys)],
             maximum_iterations=limit,
         )[0]
         columns = [tape.stack() for tape in last.tapes]
@@ -133,9 +144,9 @@ class Rollout:
         record = observations, actions, rewards, last.lengths, last.terminated, masks
         return Played(records.Episodes(*record), last.returns, last.sound)
 
-    def _begun(self, keys):
+    def _begun(self, numbers, keys):
         env, count, decision = self.world.env, self.episodes, self.decision
-        state = env.initial(self._chance(env.initial_noise, keys[:, 0], 0))
+        state = env.initial(self._chance(env.initial_noise, keys[:, 0], numbers, 0))
         observation, fine = self._observed(state)
         tapes = self._tapes() if self.recorded else []
         seen = keras.tree.flatten(observation)
@@ -152,13 +163,13 @@ class Rollout:
             tapes=_written(tapes[: len(seen)], 0, seen) + tapes[len(seen) :],
         )
 
-    def _stepped(self, now, keys):
+    def _stepped(self, now, numbers, keys):
         """One step of every episode; those that are over walk on unseen."""
         env, decision = self.world.env, self.decision
-        noise = [] if self.greedy else self._noise(keys[:, 2], now.step)
+        noise = [] if self.greedy else self._noise(keys[:, 2], numbers, now.step)
         raw, finite, memory = self._decided(now.observation, now.memory, noise)
         action = checks.typed(env, decision.head.to_environment(raw))
-        chance = self._chance(env.transition_noise, keys[:, 1], now.step)
+        chance = self._chance(env.transition_noise, keys[:, 1], numbers, now.step)
         state = env.transition(now.state, action, chance)
         reward = tf.cast(env.reward(now.state, action, state), tf.float64)
         reward = tf.where(now.alive, reward, 0.0)
@@ -233,20 +244,39 @@ class Rollout:
         )
         return cast, checks.sound(self.world.env, seen)
 
-    def _chance(self, noise, keys, step):
+    def _chance(self, noise, keys, numbers, step):
         """Noise for the world; siblings begin, and go on, alike."""
         if noise is None:
             return None
-        begins, dtype = self._numbers() // self.siblings, self.world.env.dtype
+        begins, dtype = numbers // self.siblings, self.world.env.dtype
         return seeding.noise_at(keys, [noise], begins, step, dtype)[0]
 
-    def _noise(self, keys, step):
+    def _noise(self, keys, numbers, step):
         parts, dtype = self.decision.noise, self.decision.dtype
-        return seeding.noise_at(keys, parts, self._numbers(), step, dtype)
+        return seeding.noise_at(keys, parts, numbers, step, dtype)
 
-    def _numbers(self):
-        """`[B]`: the number of each episode among its agent's."""
-        return tf.tile(tf.range(self.count), [self.agents])
+
+def _parts(count, siblings):
+    """Into how many parts of one size episodes are dealt: at most one for each thread."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
+    fitting = [
+        parts
+        for parts in range(1, threads + 1)
+        if count % (parts * siblings) == 0 and count // parts >= _FEWEST
+    ]
+    return max(fitting, default=1)
+
+
+def _together(played):
+    """What all parts brought home, one part's episodes after the other's."""
+    parts = [one.episodes for one in played]
+    ends = zip(*((one.lengths, one.terminated) for one in parts), strict=True)
+    record = records.Episodes(None, None, None, *(tf.concat(x, 0) for x in ends))
+    if parts[0].rewards is not None:
+        rows = tf.reduce_max(record.lengths)
+        record = records.beside([records.trim(one, rows) for one in parts])
+    told = zip(*((one.returns, one.sound) for one in played), strict=True)
+    return Played(record, *(tf.concat(x, 0) for x in told))
 
 
 def _written(tapes, row, values):
