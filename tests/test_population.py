@@ -11,6 +11,7 @@ from test_compiled import Spelling
 
 import tf_reinforce as tfr
 from tf_reinforce import envs
+from tf_reinforce import population as training_of_many
 
 SEEDS = [3, 0, 8]
 OPTIONS = {
@@ -209,6 +210,22 @@ def test_the_program_is_traced_once():
     world = envs.Corridor(3)
     make = maker(world, 2)
     population = tfr.train_seeds(make, world, [4, 5], epochs=7, episodes_per_epoch=2)
-    members = population._members
-    assert members._graph.experimental_get_tracing_count() == 1
-    assert members._rollout.graph.experimental_get_tracing_count() == 1
+    (group,) = population._groups
+    assert group._rollout.graph.experimental_get_tracing_count() == 1
+
+
+def test_seeds_are_dealt_to_threads_and_change_no_bit(monkeypatch):
+    world, found = envs.Corridor(4), []
+    monkeypatch.setattr(training_of_many, "_FEWEST", 2)
+    for threads in (1, 2):
+        asked = "get_intra_op_parallelism_threads"
+        monkeypatch.setattr(tf.config.threading, asked, lambda threads=threads: threads)
+        options = dict(epochs=4, episodes_per_epoch=4)
+        found.append(tfr.train_seeds(maker(world, 2), world, range(5), **options))
+        assert len(found[-1]._groups) == threads
+    alone, dealt = found
+    np.testing.assert_equal(dealt.history, alone.history)
+    assert dealt.seeds == alone.seeds == list(range(5))
+    for seed in range(5):
+        close(dealt.agent(seed), alone.agent(seed))
+    assert dealt.env_steps == alone.env_steps

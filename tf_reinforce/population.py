@@ -1,5 +1,9 @@
 """Many seeds at once: independent agents that play in one program."""
 
+import concurrent.futures
+import itertools
+import os
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -17,6 +21,8 @@ from tf_reinforce import (
 from tf_reinforce import episodes as records
 from tf_reinforce.collect import compiled, fleets
 
+_FEWEST = 8  # seeds for a thread: each has a program of its own to compile
+
 
 class Population:
     """`K` agents that were trained together; see `train_seeds`.
@@ -30,20 +36,21 @@ class Population:
         env_steps: Int, what all of them learned from.
     """
 
-    def __init__(self, seeds, make, members, history, failures, env_steps):
-        self.seeds = seeds
+    def __init__(self, make, groups, history, failures, env_steps):
+        self.seeds = [seed for group in groups for seed in group.seeds]
         self.history = history
         self.failures = failures
         self.env_steps = env_steps
         self._make = make
-        self._members = members
+        self._groups = groups
 
     def agent(self, seed):
         """The agent of one seed as it was trained, `Reinforce`, ready to go on."""
         if seed not in self.seeds:
             raise ValueError(f"`seed` must be one of {self.seeds}. Received: {seed!r}")
-        agent = _built(self._make, seed, self._members.world)
-        self._members.write_to(agent, self.seeds.index(seed))
+        group = next(group for group in self._groups if seed in group.seeds)
+        agent = _built(self._make, seed, group.world)
+        group.write_to(agent, group.seeds.index(seed))
         if seed not in self.failures:
             agent.optimizer.finalize_variable_values(agent.policy_variables)
         return agent
@@ -52,7 +59,7 @@ class Population:
 def train_seeds(
     make, env, seeds, *, epochs, episodes_per_epoch=16, max_episode_steps=None
 ):
-    """Trains an agent for each of many seeds in one program.
+    """Trains an agent for each of many seeds in one program, or one for each thread.
 
     All of them play together, their weights stacked and their matrix products batched;
     each then makes its own update. An agent comes out as by
@@ -98,16 +105,18 @@ def train_seeds(
             f"`tfr.envs.make('CartPole-v1')`. Received: {env!r}"
         )
     with fleets.open_fleet(env, 1, max_episode_steps=max_episode_steps) as world:
-        members = _Members(world, (_built(make, seed, world) for seed in seeds), count)
-        told = members.train(seeds, epochs)
+        groups = [_Group(world, make, some, count) for some in _dealt(seeds)]
+        for group in groups[1:]:
+            _expect_alike(groups[0].likeness, group.likeness)
+        with concurrent.futures.ThreadPoolExecutor(len(groups)) as threads:
+            told = list(threads.map(lambda group: group.train(epochs), groups))
+        told = [np.concatenate(parts, axis=1) for parts in zip(*told, strict=True)]
         history, alive = _history(*told), told[0][:, :, 0] > 0
-        failures = {
-            seed: int(members.counters()[place, 0])
-            for place, seed in enumerate(seeds)
-            if not alive[:, place].all()
-        }
+        made = [n for group in groups for n in group.counters()[:, 0].tolist()]
+        failed = ~alive.all(axis=0)
+        failures = {seeds[place]: made[place] for place in np.flatnonzero(failed)}
         steps = int(told[2][alive].sum())
-        found = Population(seeds, make, members, history, failures, steps)
+        found = Population(make, groups, history, failures, steps)
         if not alive.any():  # says what is wrong
             options = dict(epochs=1, episodes_per_epoch=count, verbose=0)
             found.agent(seeds[0]).fit(world, seed=seeds[0], **options)
@@ -125,20 +134,30 @@ def _built(make, seed, world):
     return agent
 
 
-class _Members:
+def _dealt(seeds):
+    """The seeds in equal parts, one for each thread, unless they would be few."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
+    parts = max(1, min(threads, len(seeds) // _FEWEST))
+    cuts = [len(seeds) * part // parts for part in range(parts + 1)]
+    return [seeds[a:b] for a, b in itertools.pairwise(cuts)]
+
+
+class _Group:
     """The weights of `K` agents, stacked, and the program that trains them.
 
     The first agent is the one whose graphs are used: it plays and learns with the
     weights of each in turn.
     """
 
-    def __init__(self, world, built, count):
+    def __init__(self, world, make, seeds, count):
         self.world = world
-        self._first = first = next(built)
-        self._variables, ours = _state(first), _likeness(first)
+        self.seeds = seeds
+        self._first = first = _built(make, seeds[0], world)
+        self._variables, self.likeness = _state(first), _likeness(first)
         states = [_numbers(first)]
-        for agent in built:
-            _expect_alike(ours, _likeness(agent))
+        for seed in seeds[1:]:
+            agent = _built(make, seed, world)
+            _expect_alike(self.likeness, _likeness(agent))
             states.append(_numbers(agent))
         self._stacks = [tf.Variable(np.stack(each)) for each in zip(*states)]
         deciding = first._player.decision
@@ -148,14 +167,11 @@ class _Members:
         self._rollout = compiled.Rollout(
             world, deciding, count, siblings=siblings, stacks=stacks
         )
-        self._graph = tf.function(
-            self._trained,
-            input_signature=[
-                tf.TensorSpec((None, len(states), 4, 2), tf.uint32),
-                tf.TensorSpec((len(states),), tf.bool),
-            ],
-            autograph=False,
-        )
+        keys = tf.TensorSpec((None, len(states), 4, 2), tf.uint32)
+        signature = [keys, tf.TensorSpec((len(states),), tf.bool)]
+        graph = tf.function(self._trained, input_signature=signature, autograph=False)
+        with compiled.naming_layers():
+            self._graph = graph.get_concrete_function()
 
     def write_to(self, agent, number):
         for variable, stack in zip(_state(agent), self._stacks, strict=True):
@@ -166,11 +182,11 @@ class _Members:
         places = [variable is self._first.counters for variable in self._variables]
         return self._stacks[places.index(True)].numpy()
 
-    def train(self, seeds, epochs):
+    def train(self, epochs):
         """What each update of each agent says, `[epochs, K, …]`; see `learning`."""
         update, told = 0, []
-        alive = np.ones(len(seeds), bool)
-        members = list(zip(seeds, self.counters()[:, 0].tolist(), strict=True))
+        alive = np.ones(len(self.seeds), bool)
+        members = list(zip(self.seeds, self.counters()[:, 0].tolist(), strict=True))
         while update < epochs:
             most = min(self._first.steps_per_execution, epochs - update)
             keys = [

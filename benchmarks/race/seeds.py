@@ -1,7 +1,7 @@
 """CartPole's twin from a cold start: one seed, or many of them at once.
 
-python benchmarks/race/seeds.py one SEED
-python benchmarks/race/seeds.py many K
+    python benchmarks/race/seeds.py one SEED
+    python benchmarks/race/seeds.py many K [UPDATES]
 """
 
 import json
@@ -10,7 +10,8 @@ import sys
 
 import tf_reinforce as tfr
 
-EPISODES, UPDATES, RATE = 16, 25, 1e-2
+EPISODES, RATE = 16, 1e-2
+UPDATES = int(sys.argv[3]) if len(sys.argv) > 3 else 25
 
 world = tfr.envs.CartPole()
 
