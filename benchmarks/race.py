@@ -1,6 +1,7 @@
 """The race: implementations side by side, each in a process of its own.
 
     python benchmarks/race.py compiled [--rounds 7] [--jax .venv-race/jax/bin/python]
+    python benchmarks/race.py host [--torch .venv-race/torch/bin/python]
     python benchmarks/race.py solve
     python benchmarks/race.py scaling
     python benchmarks/race.py seeds [--count 256] [--picture docs/seeds.png]
@@ -83,6 +84,30 @@ def compiled(options):
     for worker in workers:
         worker.close()
     return found
+
+
+def host(options):
+    """Training on Gymnasium's own CartPole-v1, from scratch, with 8 environments."""
+    workers = [
+        protocol.Worker("ours", sys.executable, HERE / "race/host_ours.py", None),
+        *(
+            protocol.Worker(name, options.torch, HERE / f"race/host_{name}.py", None)
+            for name in ("torch", "sb3", "tianshou")
+        ),
+    ]
+    rng, rates = np.random.default_rng(0), {worker.name: [] for worker in workers}
+    asked = dict(env="CartPole-v1", envs=8, steps=options.steps)
+    for number in range(-1, options.rounds):
+        for worker in rng.permutation(workers):
+            answer = worker.ask("train", seed=number + 1, **asked)
+            if number >= 0:
+                rates[worker.name].append(answer["steps"] / answer["seconds"])
+    for worker in workers:
+        median, low, high = ratios(rates["ours"], rates[worker.name])
+        rate = np.median(rates[worker.name])
+        print(f"| {worker.name} | {rate:,.0f} | {median:.1f} ({low:.1f} to {high:.1f}) |")
+        worker.close()
+    return rates
 
 
 def solve(options):
@@ -181,6 +206,11 @@ def main():
     race.set_defaults(race=compiled)
     race.add_argument("--envs", type=int, nargs="+", default=[64, 256, 1024])
     race.add_argument("--jax", default=".venv-race/jax/bin/python")
+    race.add_argument("--rounds", type=int, default=7)
+    race = races.add_parser("host", help=host.__doc__)
+    race.set_defaults(race=host)
+    race.add_argument("--torch", default=".venv-race/torch/bin/python")
+    race.add_argument("--steps", type=int, default=50_000)
     race.add_argument("--rounds", type=int, default=7)
     race = races.add_parser("solve", help=solve.__doc__)
     race.set_defaults(race=solve)

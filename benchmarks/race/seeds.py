@@ -2,6 +2,8 @@
 
     python benchmarks/race/seeds.py one SEED
     python benchmarks/race/seeds.py many K [UPDATES]
+
+Prints a line of JSON.
 """
 
 import json
