@@ -52,7 +52,7 @@ class Learner:
         Returns:
             Dict of floats, `updating.FIGURES`.
         """
-        update = self._update(optimizer)
+        update = self.update_of(optimizer)
         whole = tf.TensorSpec((None, None), tf.int32)
         graph = self._graph(update, self._record(), whole, needs=optimizer)
         finite, *figures = graph(_tensors(episodes), orders).numpy().tolist()
@@ -77,7 +77,7 @@ class Learner:
         Returns:
             List of `Made`, at least one.
         """
-        update = self._update(optimizer, block_for(rollout))
+        update = self.update_of(optimizer, rollout)
 
         def train(keys, steps):
             return _updates(rollout, update, keys, steps)
@@ -100,7 +100,7 @@ class Learner:
 
     def learn(self, optimizer, rollout, played, seed):
         """The one update that `train` would make from what was played."""
-        update = self._update(optimizer, block_for(rollout))
+        update = self.update_of(optimizer, rollout)
 
         def learn(played, key):
             return learn_from(update, played, key)[0]
@@ -140,8 +140,12 @@ class Learner:
         found = self._graph(inspect, self._record())(_tensors(episodes))
         return keras.tree.map_structure(lambda tensor: tensor.numpy(), found)
 
-    def _update(self, optimizer, block=None):
-        steps = {**self._steps, "block": block}
+    def update_of(self, optimizer, rollout=None):
+        """The `updating.Update` from a record, or from what a rollout may bring."""
+        # A memory reads episodes whole, and would do so for every block.
+        large = rollout is not None and self.decision.memory is None
+        large = large and rollout.count * rollout.world.limit > _BLOCK
+        steps = {**self._steps, "block": _BLOCK if large else None}
         return updating.Update(self.rule, optimizer, self.counters, **steps)
 
     def orders(self, episodes, seed):
@@ -149,7 +153,7 @@ class Learner:
         seed, lengths = seeding.check_seed(seed), episodes.lengths
         if self.rule.settings["truncation"] == "drop":
             lengths = lengths[episodes.terminated]
-        count = self._update(None).orders
+        count = self.update_of(None).orders
         if not count:
             return tf.zeros([0, 0], tf.int32)
         rng = seeding.generator(seed, "training/minibatches", int(self.counters[0]))
@@ -181,13 +185,6 @@ class Learner:
             traced = tf.function(step, input_signature=signature, autograph=False)
             self._graphs[name] = key, traced.get_concrete_function()
         return self._graphs[name][1]
-
-
-def block_for(rollout):
-    """The size of blocks for what a rollout may bring; see `updating.Update`."""
-    if rollout.decision.memory is not None:  # reads episodes whole, for every block
-        return None
-    return _BLOCK if rollout.count * rollout.world.limit > _BLOCK else None
 
 
 def _tensors(episodes):

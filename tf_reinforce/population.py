@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import itertools
-import os
 
 import keras
 import numpy as np
@@ -136,8 +135,7 @@ def _built(make, seed, world):
 
 def _dealt(seeds):
     """The seeds in equal parts, one for each thread, unless they would be few."""
-    threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
-    parts = max(1, min(threads, len(seeds) // _FEWEST))
+    parts = max(1, min(compiled.threads(), len(seeds) // _FEWEST))
     cuts = [len(seeds) * part // parts for part in range(parts + 1)]
     return [seeds[a:b] for a, b in itertools.pairwise(cuts)]
 
@@ -205,14 +203,7 @@ class _Group:
 
     def _trained(self, keys, alive):
         first, rollout = self._first, self._rollout
-        made = updating.Update(
-            first._estimator,
-            first.optimizer,
-            first.counters,
-            passes=first.passes,
-            minibatch_size=first.minibatch_size,
-            block=learning.block_for(rollout),
-        )
+        made = first._learner.update_of(first.optimizer, rollout)
         count = [rollout.agents * tf.shape(keys)[0]]
         tapes = learning.tapes(count[0], rollout.count)
 

@@ -256,12 +256,16 @@ class Rollout:
         return seeding.noise_at(keys, parts, numbers, step, dtype)
 
 
+def threads():
+    """How many threads TensorFlow gives to one operation."""
+    return tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
+
+
 def _parts(count, siblings):
     """Into how many parts of one size episodes are dealt: at most one for each thread."""
-    threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
     fitting = [
         parts
-        for parts in range(1, threads + 1)
+        for parts in range(1, threads() + 1)
         if count % (parts * siblings) == 0 and count // parts >= _FEWEST
     ]
     return max(fitting, default=1)
