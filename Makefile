@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ENV := CartPole-v1
 SEED := 0
 
-.PHONY: train test check format slow mutants bench clean
+.PHONY: train test check format slow mutants bench bench-setup clean
 
 train: $(VENV)/installed
 	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --export
@@ -33,7 +33,16 @@ mutants: $(VENV)/installed-dev
 	$(BIN)/python tests/mutants/run.py
 
 bench: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco,plot]"
 	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/race.py all
+
+# The others' environments; TF-Agents needs Python 3.11.
+bench-setup:
+	for name in jax tfagents torch; do \
+	  python3.11 -m venv .venv-race/$$name && .venv-race/$$name/bin/python -m pip install \
+	    --quiet --requirement benchmarks/race/requirements/$$name.txt || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build *.egg-info

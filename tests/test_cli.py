@@ -320,3 +320,23 @@ def test_an_export_never_replaces_other_things(run, capsys):
     assert cli.main(["export", str(run), "--out", str(run)]) == 2
     assert "nothing was replaced" in capsys.readouterr().err
     assert sorted(path.name for path in run.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "chosen, variable, said",
+    [(0, {}, [1]), (4, {}, []), (0, {"TF_NUM_INTRAOP_THREADS": "2"}, [])],
+)
+def test_seeds_have_a_core_each_unless_somebody_chose(
+    monkeypatch, chosen, variable, said
+):
+    import tensorflow as tf
+
+    asked, threading = [], tf.config.threading
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    reading, setting = (f"{v}_intra_op_parallelism_threads" for v in ("get", "set"))
+    monkeypatch.setattr(threading, reading, lambda: chosen)
+    monkeypatch.setattr(threading, setting, asked.append)
+    cli.main(["train", "CartPole-v1", "--seeds", "0"])
+    assert asked == said

@@ -117,10 +117,11 @@ def test_a_seed_that_fails_leaves_the_others_alone():
     alone = make(8)
     alone.fit(world, epochs=3, episodes_per_epoch=4, seed=8, verbose=0)
     close(population.agent(8), alone)
-    for x, y in zip(
-        population.agent(0).get_weights(), make(0).get_weights(), strict=True
-    ):
+    failed = population.agent(0)
+    for x, y in zip(failed.get_weights(), make(0).get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
+    with pytest.raises(FloatingPointError, match="outputs are not finite"):
+        failed.fit(world, epochs=1, episodes_per_epoch=4, seed=0, verbose=0)
 
 
 def test_averaged_weights_and_agents_that_have_learned_before_are_as_alone():
@@ -218,7 +219,7 @@ def test_seeds_are_dealt_to_threads_and_change_no_bit(monkeypatch):
     world, found = envs.Corridor(4), []
     monkeypatch.setattr(training_of_many, "_FEWEST", 2)
     for threads in (1, 2):
-        asked = "get_intra_op_parallelism_threads"
+        asked = "get_inter_op_parallelism_threads"
         monkeypatch.setattr(tf.config.threading, asked, lambda threads=threads: threads)
         options = dict(epochs=4, episodes_per_epoch=4)
         found.append(tfr.train_seeds(maker(world, 2), world, range(5), **options))

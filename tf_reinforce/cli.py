@@ -4,6 +4,7 @@ Everything heavy is imported inside the verbs, so that `--help` answers at once.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -77,6 +78,8 @@ def train(options):
     from tf_reinforce import presets, runs, seeding
 
     env, seed = options.env, seeding.check_seed(options.seed)
+    if options.seeds is not None:
+        _give_programs_a_core_each()
     settings = _settings(
         options, presets.read(options.preset) if options.preset else None
     )
@@ -111,6 +114,17 @@ def train(options):
         chance = runs.random_return(env, settings, seed)
         print(_verdict(env, result["evaluation"], chance, target, threshold))
     return INTERRUPTED if result["interrupted"] else 0
+
+
+def _give_programs_a_core_each():
+    """One thread for an operation, before TensorFlow starts, unless somebody chose."""
+    import tensorflow as tf
+
+    threading = tf.config.threading
+    chosen = threading.get_intra_op_parallelism_threads()
+    if not chosen and "TF_NUM_INTRAOP_THREADS" not in os.environ:
+        with contextlib.suppress(RuntimeError):  # it has started
+            threading.set_intra_op_parallelism_threads(1)
 
 
 def _train_seeds(options, settings, twin, first, target):

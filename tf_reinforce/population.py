@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import itertools
+import os
 
 import keras
 import numpy as np
@@ -20,7 +21,7 @@ from tf_reinforce import (
 from tf_reinforce import episodes as records
 from tf_reinforce.collect import compiled, fleets
 
-_FEWEST = 8  # seeds for a thread: each has a program of its own to compile
+_FEWEST = 8  # seeds for a program of their own: each has to be compiled
 
 
 class Population:
@@ -31,7 +32,8 @@ class Population:
         history: Dict of float64 arrays `[epochs, K]` under the log keys, without
             `steps_per_second`; NaN from the update on that would not have been finite.
         failures: Dict from seeds to the number of that update, which their agents
-            have not made.
+            have not made: `agent(seed).fit(env, seed=seed)` begins with it, and says
+            what is wrong.
         env_steps: Int, what all of them learned from.
     """
 
@@ -58,11 +60,13 @@ class Population:
 def train_seeds(
     make, env, seeds, *, epochs, episodes_per_epoch=16, max_episode_steps=None
 ):
-    """Trains an agent for each of many seeds in one program, or one for each thread.
+    """Trains an agent for each of many seeds in one program, or one for each core.
 
     All of them play together, their weights stacked and their matrix products batched;
     each then makes its own update. An agent comes out as by
     `make(seed).fit(env, epochs=…, seed=seed)`, up to the rounding of these products.
+    Faster where an operation has one thread, as the programs have a core each: begin the
+    process with `tf.config.threading.set_intra_op_parallelism_threads(1)`.
 
     Args:
         make: Function from a seed to an agent, compiled: `Reinforce`. All must be alike,
@@ -134,8 +138,9 @@ def _built(make, seed, world):
 
 
 def _dealt(seeds):
-    """The seeds in equal parts, one for each thread, unless they would be few."""
-    parts = max(1, min(compiled.threads(), len(seeds) // _FEWEST))
+    """The seeds in equal parts, one for each core, unless they would be few."""
+    cores = tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count()
+    parts = max(1, min(cores, len(seeds) // _FEWEST))
     cuts = [len(seeds) * part // parts for part in range(parts + 1)]
     return [seeds[a:b] for a, b in itertools.pairwise(cuts)]
 

@@ -1,10 +1,14 @@
 """The same training in JAX: environment, policy, returns, baseline, Adam in one jit.
 
-A loop over steps that ends with the last episode, and a gradient summed up in blocks of
-rows, of which only those are computed in which something happened.
+    python compiled_jax.py [while | scan | gymnax]
+
+A loop over steps that ends with the last episode (`scan`: one of 500 steps whatever
+happens; `gymnax`: the first with the environment of that library), and a gradient summed
+up in blocks of rows, of which only those are computed in which something happened.
 """
 
 import functools
+import sys
 import time
 
 import jax
@@ -46,27 +50,63 @@ def terminal(state):
     return (jnp.abs(state[:, 0]) > 2.4) | (jnp.abs(state[:, 2]) > 12 * 2 * np.pi / 360)
 
 
+class Twin:
+    """CartPole-v1, written out."""
+
+    def initial(self, key, envs):
+        return jax.random.uniform(key, (envs, 4), minval=-0.05, maxval=0.05)
+
+    def observation(self, state):
+        return state
+
+    def step(self, key, state, action):
+        following = transition(state, action)
+        return following, terminal(following)
+
+
+class Gymnax:
+    """That of gymnax, without its way of beginning anew at every step."""
+
+    def __init__(self):
+        import gymnax
+
+        self.env, self.settings = gymnax.make("CartPole-v1")
+
+    def initial(self, key, envs):
+        keys = jax.random.split(key, envs)
+        return jax.vmap(self.env.reset_env, (0, None))(keys, self.settings)[1]
+
+    def observation(self, state):
+        return jax.vmap(self.env.get_obs)(state)
+
+    def step(self, key, state, action):
+        step = jax.vmap(self.env.step_env, (None, 0, 0, None))
+        _, state, _, over, *_ = step(key, state, action, self.settings)
+        return state, over
+
+
 def play(weights, key, envs):
     """Observations, actions `[T, B]` and lengths `[B]` of whole episodes."""
     first, key = jax.random.split(key)
-    state = jax.random.uniform(first, (envs, 4), minval=-0.05, maxval=0.05)
+    state = WORLD.initial(first, envs)
     seen = jnp.zeros((LIMIT, envs, 4))
     done = jnp.zeros((LIMIT, envs), jnp.int32)
 
     def step(now):
         t, state, alive, lengths, key, seen, done = now
         key, mine = jax.random.split(key)
-        action = jax.random.categorical(mine, logits_of(weights, state))
-        following = transition(state, action)
-        seen, done = seen.at[t].set(state), done.at[t].set(action)
-        lengths, alive = lengths + alive, alive & ~terminal(following)
+        observation = WORLD.observation(state)
+        action = jax.random.categorical(mine, logits_of(weights, observation))
+        following, over = WORLD.step(mine, state, action)
+        seen, done = seen.at[t].set(observation), done.at[t].set(action)
+        lengths, alive = lengths + alive, alive & ~over
         return t + 1, following, alive, lengths, key, seen, done
 
-    now = lax.while_loop(
-        lambda now: (now[0] < LIMIT) & now[2].any(),
-        step,
-        (0, state, jnp.ones(envs, bool), jnp.zeros(envs, jnp.int32), key, seen, done),
-    )
+    now = 0, state, jnp.ones(envs, bool), jnp.zeros(envs, jnp.int32), key, seen, done
+    if LOOP == "scan":
+        now, _ = lax.scan(lambda now, _: (step(now), None), now, length=LIMIT)
+    else:
+        now = lax.while_loop(lambda now: (now[0] < LIMIT) & now[2].any(), step, now)
     return now[5], now[6], now[3]
 
 
@@ -150,6 +190,9 @@ def gradient(weights, observations, actions, lengths):
     found = gradient_of(weights, seen, np.pad(done, rows), jnp.array(lengths))
     return {"gradients": [np.array(g).tolist() for g in found]}
 
+
+LOOP = sys.argv[1] if len(sys.argv) > 1 else "while"
+WORLD = Gymnax() if LOOP == "gymnax" else Twin()
 
 if __name__ == "__main__":
     protocol.serve({"train": train, "gradient": gradient})

@@ -14,8 +14,8 @@ RATE, GAMMA, HIDDEN = 1e-2, 0.99, (64, 64)
 _made = {}
 
 
-def agent_for(envs, updates):
-    """An agent as it begins, made once for each number of episodes and updates."""
+def agent_for(envs, updates, seed=0):
+    """An agent as it begins, of graphs made once for each number of both."""
     if (envs, updates) not in _made:
         world = tfr.envs.CartPole()
         agent = tfr.Reinforce.for_env(world, hidden=HIDDEN, gamma=GAMMA)
@@ -26,11 +26,13 @@ def agent_for(envs, updates):
     world, agent, variables, fresh = _made[envs, updates]
     for variable, value in zip(variables, fresh, strict=True):
         variable.assign(value)
+    other = tfr.Reinforce.for_env(world, hidden=HIDDEN, seed=seed)
+    agent.policy.set_weights(other.policy.get_weights())
     return world, agent
 
 
 def train(envs, updates, seed):
-    world, agent = agent_for(envs, updates)
+    world, agent = agent_for(envs, updates, seed)
     began = tf.timestamp()
     history = agent.fit(
         world, epochs=updates, episodes_per_epoch=envs, seed=seed, verbose=0
@@ -44,7 +46,7 @@ def train(envs, updates, seed):
 
 def solve(envs, updates, seed, target=475):
     """Trains until a batch reaches the target and 100 real episodes confirm it."""
-    world, agent = agent_for(envs, updates)
+    world, agent = agent_for(envs, updates, seed)
     seconds, returned = 0.0, 0.0
     while returned < target:
         stop = tfr.callbacks.StopAtReturn(target)

@@ -1,7 +1,7 @@
 """CartPole's twin from a cold start: one seed, or many of them at once.
 
-    python benchmarks/race/seeds.py one SEED
-    python benchmarks/race/seeds.py many K [UPDATES]
+    python benchmarks/race/seeds.py one SEED [UPDATES EPISODES]
+    python benchmarks/race/seeds.py many K [UPDATES EPISODES]
 
 Prints a line of JSON.
 """
@@ -10,10 +10,12 @@ import json
 import resource
 import sys
 
+import tensorflow as tf
+
 import tf_reinforce as tfr
 
-EPISODES, RATE = 16, 1e-2
-UPDATES = int(sys.argv[3]) if len(sys.argv) > 3 else 25
+UPDATES, EPISODES = map(int, sys.argv[3:] or (25, 16))
+RATE = 1e-2
 
 world = tfr.envs.CartPole()
 
@@ -32,6 +34,7 @@ def one(seed):
 
 
 def many(count):
+    tf.config.threading.set_intra_op_parallelism_threads(1)  # each program has a core
     options = dict(epochs=UPDATES, episodes_per_epoch=EPISODES)
     trained = tfr.train_seeds(make, world, range(count), **options)
     returns = trained.history["episode_return"].tolist()
