@@ -360,15 +360,48 @@ def test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite(part):
         heads.Categorical(2),
         tfr.baselines.Value(rooted(1) if part == "critic" else policy(outputs=1)),
     )
-    agent.compile(optimizer=keras.optimizers.SGD(0.1))
-    gradients, baseline_gradients, logs = agent.gradients(record())
+    # An infinite slope clipped would make finite weights.
+    agent.baseline.optimizer.clipvalue = 1.0
+    agent.compile(optimizer=keras.optimizers.SGD(0.1, clipvalue=1.0))
+    step = tfr.Episodes(
+        observations=np.ones((2, 1, 1), "float32"),
+        actions=np.zeros((1, 1), "int32"),
+        rewards=np.ones((1, 1)),
+        lengths=np.ones(1, "int32"),
+        terminated=np.ones(1, bool),
+    )
+    gradients, baseline_gradients, logs = agent.gradients(step)
     assert np.isfinite([logs["loss"], logs["value_loss"]]).all()
     wrong = gradients if part == "policy" else baseline_gradients
-    assert not np.isfinite(wrong[0]).all()
+    assert np.isinf(wrong[0]).all()
     before = [np.array(v) for v in agent.variables]
     with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
-        agent.update(record())
+        agent.update(step)
     for old, new in zip(before, agent.variables, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("lost", ["weights", "slots", "critic"])
+def test_finite_gradients_do_not_excuse_weights_that_are_not_finite(lost):
+    """Too large a rate, squares that overflow in Adam, and the same in the critic."""
+    critic = policy(outputs=1)
+    far = keras.optimizers.SGD(3e38)
+    agent = tfr.Reinforce(
+        policy(),
+        heads.Categorical(2),
+        tfr.baselines.Value(critic, optimizer=far if lost == "critic" else "adam"),
+    )
+    rates = {"weights": keras.optimizers.SGD(3e38), "slots": keras.optimizers.Adam()}
+    agent.compile(optimizer=rates.get(lost) or keras.optimizers.SGD(0.1))
+    size = {"weights": 1e3, "slots": 1e21, "critic": 1e3}[lost]
+    batch = record(rewards=size * record().rewards)
+    gradients, baseline_gradients, _ = agent.gradients(batch)
+    assert all(np.isfinite(g).all() for g in [*gradients, *baseline_gradients])
+    agent._build_optimizer()
+    before = everything(agent)
+    with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
+        agent.update(batch)
+    for old, new in zip(before, everything(agent), strict=True):
         np.testing.assert_array_equal(old, new)
 
 

@@ -133,7 +133,7 @@ def test_parts_of_a_batch_are_the_batch(monkeypatch):
     env, found = envs.CartPole(), []
     for threads in (1, 2, 4):
         threading = tf.config.threading
-        told = dict(get_intra_op_parallelism_threads=lambda threads=threads: threads)
+        told = dict(get_inter_op_parallelism_threads=lambda threads=threads: threads)
         for name, answer in told.items():
             monkeypatch.setattr(threading, name, answer)
         agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(groups=2))

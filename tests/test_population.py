@@ -187,6 +187,15 @@ def test_what_cannot_be_trained_together_is_refused():
     linear = functools.partial(tfr.Reinforce.for_env, world)
     with pytest.raises(ValueError, match="keras.optimizers.schedules"):
         train(lambda seed: linear(learning_rate={"first": 1, "last": 0}), world, [1, 2])
+    model = tfr.Reinforce.for_env(world).policy
+
+    def sharing(seed):
+        agent = tfr.Reinforce(model)
+        agent.compile("adam")
+        return agent
+
+    with pytest.raises(ValueError, match="new models.*share the variable.*kernel"):
+        train(sharing, world, [1, 2])
     population = train(make, world, [1, 2])
     with pytest.raises(ValueError, match=r"one of \[1, 2\].*3"):
         population.agent(3)

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import itertools
-import os
 
 import keras
 import numpy as np
@@ -111,6 +110,7 @@ def train_seeds(
         groups = [_Group(world, make, some, count) for some in _dealt(seeds)]
         for group in groups[1:]:
             _expect_alike(groups[0].likeness, group.likeness)
+            _expect_apart(groups[0].variables, group.variables)
         with concurrent.futures.ThreadPoolExecutor(len(groups)) as threads:
             told = list(threads.map(lambda group: group.train(epochs), groups))
         told = [np.concatenate(parts, axis=1) for parts in zip(*told, strict=True)]
@@ -139,8 +139,7 @@ def _built(make, seed, world):
 
 def _dealt(seeds):
     """The seeds in equal parts, one for each core, unless they would be few."""
-    cores = tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count()
-    parts = max(1, min(cores, len(seeds) // _FEWEST))
+    parts = max(1, min(compiled.threads(), len(seeds) // _FEWEST))
     cuts = [len(seeds) * part // parts for part in range(parts + 1)]
     return [seeds[a:b] for a, b in itertools.pairwise(cuts)]
 
@@ -156,15 +155,16 @@ class _Group:
         self.world = world
         self.seeds = seeds
         self._first = first = _built(make, seeds[0], world)
-        self._variables, self.likeness = _state(first), _likeness(first)
+        self.variables, self.likeness = _state(first), _likeness(first)
         states = [_numbers(first)]
         for seed in seeds[1:]:
             agent = _built(make, seed, world)
             _expect_alike(self.likeness, _likeness(agent))
+            _expect_apart(self.variables, _state(agent))
             states.append(_numbers(agent))
         self._stacks = [tf.Variable(np.stack(each)) for each in zip(*states)]
         deciding = first._player.decision
-        places = {id(variable): i for i, variable in enumerate(self._variables)}
+        places = {id(variable): i for i, variable in enumerate(self.variables)}
         stacks = [self._stacks[places[id(v)]] for v in deciding.variables]
         siblings = first._siblings(world, count, None)
         self._rollout = compiled.Rollout(
@@ -182,7 +182,7 @@ class _Group:
 
     def counters(self):
         """`[K, 3]`: how many updates, episodes and steps each has learned from."""
-        places = [variable is self._first.counters for variable in self._variables]
+        places = [variable is self._first.counters for variable in self.variables]
         return self._stacks[places.index(True)].numpy()
 
     def train(self, epochs):
@@ -245,11 +245,11 @@ class _Group:
         return [tf.reshape(x, [*shape, *x.shape[1:]]) for x in stacked]
 
     def _take(self, member):
-        for variable, stack in zip(self._variables, self._stacks, strict=True):
+        for variable, stack in zip(self.variables, self._stacks, strict=True):
             variable.assign(stack[member])
 
     def _give(self, member):
-        for variable, stack in zip(self._variables, self._stacks, strict=True):
+        for variable, stack in zip(self.variables, self._stacks, strict=True):
             stack[member].assign(variable)
 
 
@@ -301,6 +301,16 @@ def _expect_alike(ours, theirs):
                 "`make` must give agents that are alike but for their weights. They "
                 f"differ in {name}. Expected, as the first seed has it: "
                 f"{ours.get(name)}. Received: {theirs.get(name)}"
+            )
+
+
+def _expect_apart(ours, theirs):
+    shared = {id(variable) for variable in ours} & {id(variable) for variable in theirs}
+    for variable in theirs:
+        if id(variable) in shared:
+            raise ValueError(
+                "`make` must build new models, parts and optimizers for each seed. Two "
+                f"seeds share the variable {variable.path!r}"
             )
 
 

@@ -70,17 +70,18 @@ class Update:
         some = tf.size(batch.targets) > 0  # an update from nothing moves nothing
         fit = _finite(baseline_gradients) | ~some
         fit &= _finite(self.rule.squares(episodes, batch))
+        before = [tf.identity(variable) for variable in self._variables]
         if self.minibatch_size is None and self.passes == 1:
             gradients, logs = self._whole(batch)
             finite = fit & (self._sound(logs["loss"], gradients) | ~some)
             _when(finite & some, lambda: self._descend(gradients))
         else:
-            before = [tf.identity(variable) for variable in self._variables]
             finite, logs = self._pass(batch, orders, fit, some)
-            _when(~finite, lambda: self._restore(before))
+        _when(finite & some, lambda: self.rule.learn(baseline_gradients, lesson, batch))
+        finite &= _finite([v for v in self._variables if "float" in v.dtype])
+        _when(~finite, lambda: self._restore(before))
 
-        def learn():
-            _when(some, lambda: self.rule.learn(baseline_gradients, lesson, batch))
+        def look():
             self.rule.look(episodes)
             lengths = tf.cast(episodes.lengths, tf.int64)
             more = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
@@ -91,7 +92,7 @@ class Update:
         if not self.rule.baseline.shares_policy:
             logs["value_loss"] = value_loss
         logs["learning_rate"] = rate
-        logs["env_steps"] = tf.cond(finite, learn, self.counters.value.read_value)[2]
+        logs["env_steps"] = tf.cond(finite, look, self.counters.value.read_value)[2]
         figures = [finite, *(logs[name] for name in FIGURES)]
         return tf.stack([tf.cast(figure, tf.float64) for figure in figures])
 
@@ -145,7 +146,6 @@ class Update:
             (tf.zeros([], tf.int64), fit, tf.zeros([len(_OF_STEPS)], tf.float64)),
         )
         means = tf.unstack(sums / tf.cast(steps, tf.float64))
-        finite &= _finite(self.rule.variables)  # no later step has seen the last one
         logs = dict(zip(_OF_STEPS, means, strict=True))
         return finite, {**logs, "entropy": tf.reduce_mean(entropy)}
 
@@ -157,7 +157,11 @@ class Update:
 
     @property
     def _variables(self):
-        return [*self.rule.variables, *self.optimizer.variables]
+        """All that gradient steps and what learns after them change."""
+        parts = [self.optimizer, self.rule.baseline, *self.rule.scales.values()]
+        parts.append(getattr(self.rule.baseline, "optimizer", None))
+        more = [v for part in parts if part is not None for v in part.variables]
+        return [*self.rule.variables, *more]
 
     def _descend(self, gradients):
         scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]

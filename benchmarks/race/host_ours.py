@@ -88,8 +88,8 @@ def act(batch):
     agent, fleet = fresh(ENV, 8)
     agent.collect(fleet, 1)
     rows = agent._player.programs[False].rows(batch)
-    observations = np.zeros((batch, 4), "float32")
     rng = np.random.default_rng(0)
+    observations = rng.normal(size=(batch, 4)).astype("float32")
 
     def call():
         return rows([observations, rng.random((batch, 2), "float32")])

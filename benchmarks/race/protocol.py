@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -80,7 +81,7 @@ def latency(call):
         count *= 2
     for _ in range(20):
         rounds.append(_seconds(call, count) / count)
-    return {"microseconds": 1e6 * sorted(rounds)[10]}
+    return {"microseconds": 1e6 * statistics.median(rounds)}
 
 
 def _seconds(call, count):
@@ -93,16 +94,15 @@ def _seconds(call, count):
 class Worker:
     """One implementation in a process of its own, as it is asked."""
 
-    def __init__(self, name, python, script, *arguments, threads=None):
+    def __init__(self, name, python, script, *arguments):
         self.name = name
-        few = {} if threads is None else _threads(threads)
         self._process = subprocess.Popen(
             [python, script, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **few},
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         )
 
     def ask(self, op, **given):
@@ -116,10 +116,3 @@ class Worker:
 
     def close(self):
         self._process.communicate()  # nothing more is asked: it ends
-
-
-def _threads(count):
-    names = "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
-    several = str(count > 1).lower()
-    flags = {"XLA_FLAGS": f"--xla_cpu_multi_thread_eigen={several}"}
-    return {**dict.fromkeys(names, str(count)), **flags}

@@ -1298,11 +1298,12 @@ STATE = [
     ),
     Mutant(
         "not_finite_applied",
-        "B42 an update that is not finite is made",
+        "B42 an update that leaves weights that are not finite is made",
         "updating.py",
-        "_when(finite & some, lambda: self._descend(gradients))",
-        "_when(some, lambda: self._descend(gradients))",
-        "test_agent_input.py::test_an_update_that_is_not_finite_is_not_made[nan]",
+        'finite &= _finite([v for v in self._variables if "float" in v.dtype])',
+        "pass",
+        "test_agent_input.py::"
+        "test_finite_gradients_do_not_excuse_weights_that_are_not_finite[weights]",
     ),
     Mutant(
         "only_the_loss_is_checked",
@@ -1687,17 +1688,18 @@ STEPS_OF_AN_UPDATE = [
         "slots_not_put_back",
         "own: what the optimizer remembers of a refused update stays",
         "updating.py",
-        "return [*self.rule.variables, *self.optimizer.variables]",
-        "return self.rule.variables",
+        "parts = [self.optimizer, self.rule.baseline,",
+        "parts = [self.rule.baseline,",
         ALL_BACK,
     ),
     Mutant(
-        "last_step_unseen",
-        "own: the last step of an update leaves weights that are not finite",
+        "critic_not_put_back",
+        "own: the last step of a critic leaves weights that are not finite",
         "updating.py",
-        "finite &= _finite(self.rule.variables)",
-        "pass",
-        ALL_BACK,
+        "parts = [self.optimizer, self.rule.baseline,",
+        "parts = [self.optimizer,",
+        "test_agent_input.py::"
+        "test_finite_gradients_do_not_excuse_weights_that_are_not_finite[critic]",
     ),
     Mutant(
         "overflow_in_a_scale",

@@ -257,8 +257,8 @@ class Rollout:
 
 
 def threads():
-    """How many threads TensorFlow gives to one operation."""
-    return tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
+    """How many operations TensorFlow runs side by side."""
+    return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count()
 
 
 def _parts(count, siblings):
