@@ -13,13 +13,13 @@ train: $(VENV)/installed
 	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --export
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy tf_reinforce
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .

@@ -558,3 +558,22 @@ def test_masks_are_for_the_host():
         agent_for(env, action_mask="observation/open").collect(env, 2)
     agent = agent_for(env.as_gymnasium(2), action_mask="observation/open")
     agent.fit(env.as_gymnasium(2), epochs=1, episodes_per_epoch=2, verbose=0)
+
+
+@pytest.mark.parametrize("what", ["rate", "best"])
+def test_callbacks_that_work_on_the_agent_meet_every_update(what):
+    """Many updates per call or one: each is made with what Keras set, and is kept."""
+    found = []
+    for updates in (1, 4):
+        env = envs.Corridor(4)
+        agent = agent_for(env, updates)
+        rate = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 * (epoch % 2))
+        best = keras.callbacks.EarlyStopping(
+            "entropy", mode="max", patience=9, restore_best_weights=True
+        )
+        callback = {"rate": rate, "best": best}[what]
+        options = dict(epochs=4, episodes_per_epoch=4, callbacks=[callback], verbose=0)
+        agent.fit(env, **options)
+        found.append(agent.policy.get_weights())
+    for one, four in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, four)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import envs, seeding
+from tf_reinforce.envs import checks
 
 STARTS, STEPS = 100, 500
 
@@ -356,3 +357,44 @@ def test_spaces_and_settings_of_a_world_are_checked():
         envs.Corridor(1)
     with pytest.raises(TypeError, match="abstract"):
         envs.TensorEnv()
+
+
+@pytest.mark.parametrize("what", ["state", "action"])
+def test_a_world_that_changes_what_it_is_given_is_refused(what):
+    """The reward would be made from what came after."""
+
+    class Careless(Walk):
+        action_space = gym.spaces.Dict(a=gym.spaces.Discrete(2))
+
+        def initial(self, noise):
+            return {"x": super().initial(noise)}
+
+        def observation(self, state):
+            return super().observation(state["x"])
+
+        def transition(self, state, action, noise):
+            if what == "state":
+                state["x"] = state["x"] + 1
+                return state
+            action["a"] = action["a"] * 0
+            return {"x": state["x"] + 1}
+
+    with pytest.raises(ValueError, match="Careless.transition` must not change what it"):
+        checks.check(Careless())
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        envs.Noise("Normal", ()),
+        envs.Noise("normal", 2),
+        envs.Noise("uniform", (None,)),
+        (envs.Noise("uniform", ()),),
+    ],
+    ids=str,
+)
+def test_noise_is_of_a_known_kind_and_shape(noise):
+    world = Walk()
+    world.transition_noise = noise
+    with pytest.raises(ValueError, match="noise of `Walk` must be one `Noise`.*Received"):
+        checks.check(world)

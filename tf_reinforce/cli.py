@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import json
 import os
+import statistics
 import sys
 
 from tf_reinforce import keywords, version
@@ -106,10 +107,7 @@ def train(options):
         runs.remove_unbegun(directory)
         raise
     _summary(options, directory, target, result)
-    if options.export is not None:
-        folder = options.export or directory / "policy"
-        agents.load(runs.agent_file(directory)).export(folder)
-        print(f"exported to {folder}")
+    _export(options, directory)
     if options.preset and not result["interrupted"]:
         chance = runs.random_return(env, settings, seed)
         print(_verdict(env, result["evaluation"], chance, target, threshold))
@@ -155,10 +153,22 @@ def _train_seeds(options, settings, twin, first, target):
         f"\n{options.env}: {count} seeds, {result['env_steps']:,} steps in "
         f"{result['seconds']:.1f} s\n"
         f"returns over fresh episodes: least {returns[0]:.1f}, median "
-        f"{returns[count // 2]:.1f}, most {returns[-1]:.1f}{reached}\n"
+        f"{statistics.median(returns):.1f}, most {returns[-1]:.1f}{reached}\n"
         f"saved in {directory}"
     )
+    _export(options, directory)
     return 0
+
+
+def _export(options, directory):
+    """Writes the policy of a run where that was asked for."""
+    from tf_reinforce import agent as agents
+    from tf_reinforce import runs
+
+    if options.export is not None:
+        folder = options.export or directory / "policy"
+        agents.load(runs.agent_file(directory)).export(folder)
+        print(f"exported to {folder}")
 
 
 def _reached(returns, target):

@@ -15,6 +15,16 @@ ALIKE = BUDGET[:2], BUDGET[2:]
 
 _LONGEST = 10_000  # updates in one call, at the most
 
+# These work on the agent as it is after each update, which is then made by itself.
+_PROMPT = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ReduceLROnPlateau,
+    keras.callbacks.SwapEMAWeights,
+)
+
 
 def chosen(defaults, given):
     """What was given over the defaults: of two ways to say one thing, the one given.
@@ -118,6 +128,7 @@ def run(
         epochs=epochs,
         steps=1,
     )
+    prompt = any(isinstance(callback, _PROMPT) for callback in callbacks.callbacks)
     agent.stop_training = False
     before = agent.env_steps
     callbacks.on_train_begin()
@@ -135,7 +146,7 @@ def run(
 
     while not agent.stop_training and goes_on():
         begin()
-        most = _until(current, epochs, validate and freq)
+        most = 1 if prompt else _until(current, epochs, validate and freq)
         for number, (logs, episodes) in enumerate(epoch(collected, most, left)):
             if number:
                 begin()

@@ -1898,8 +1898,8 @@ TENSORS = [
         "validation_waits_for_the_call",
         "own: a call of several updates goes on where a validation is due",
         "training.py",
-        "most = _until(current, epochs, validate and freq)",
-        "most = _until(current, epochs, None)",
+        "_until(current, epochs, validate and freq)",
+        "_until(current, epochs, None)",
         "test_compiled.py::test_a_call_ends_where_a_validation_is_due",
     ),
     Mutant(
@@ -2042,6 +2042,22 @@ MUTANTS = [
         'if name in _FIXED and getattr(self, "built", False):',
         "if name in ():",
         "test_agent.py::test_what_is_built_in_is_refused_later_and_stays[gamma]",
+    ),
+    Mutant(
+        "told_too_late",
+        "own: a rate set before an update is that of a later one",
+        "training.py",
+        "most = 1 if prompt else _until(current, epochs, validate and freq)",
+        "most = _until(current, epochs, validate and freq)",
+        "test_compiled.py::test_callbacks_that_work_on_the_agent_meet_every_update[rate]",
+    ),
+    Mutant(
+        "world_that_writes_into_its_state",
+        "own: a world changes the state that its reward is made from",
+        "envs/checks.py",
+        "if [*map(id, before)] != [*map(id, after)]:",
+        "if False:",
+        "test_envs.py::test_a_world_that_changes_what_it_is_given_is_refused[state]",
     ),
 ]
 

@@ -21,8 +21,10 @@ class TensorEnv(abc.ABC):
 
     A state is a tensor or a structure of them (tuple, dict), of the subclass' choosing.
     Actions arrive in the environment's own units, `[B, …]`, nested as the action space:
-    whole numbers in the type of their space, real ones in `dtype`. These may lie outside
-    of their Box: clip them where the world does.
+    whole numbers in the type of their space, real ones in `dtype`. Agents
+    play inside of a Box; what others send to `as_gymnasium` may lie outside.
+
+    No function may change what it is given.
 
     Whatever a world has as an attribute is a constant of its program, from the first
     episode on; what is to change is kept in a `tf.Variable`.

@@ -30,23 +30,38 @@ def check(env):
 
 def _try_out(env):
     name = type(env).__name__
-    state = env.initial(_noise(env, env.initial_noise))
+    state = _answer(env, "initial", _noise(env, env.initial_noise))
     form = keras.tree.map_structure(_leaf(f"{name}.initial"), state)
-    seen = env.observation(state)
+    seen = _answer(env, "observation", state)
     _expect_observation(f"{name}.observation", seen, env)
     actions = keras.tree.map_structure(_some_actions, spaces.nest(env.action_space))
     actions = typed(env, actions)
-    following = env.transition(state, actions, _noise(env, env.transition_noise))
+    noise = _noise(env, env.transition_noise)
+    following = _answer(env, "transition", state, actions, noise)
     met = keras.tree.map_structure(_leaf(f"{name}.transition"), following)
     if met != form:
         raise ValueError(
             f"`{name}.transition` must return a state as `initial` does. Expected: "
             f"{form}. Received: {met}"
         )
-    reward = env.reward(state, actions, following)
+    reward = _answer(env, "reward", state, actions, following)
     _expect(f"{name}.reward", reward, (), "float", lambda dtype: dtype.is_floating)
-    over = env.terminal(following)
+    over = _answer(env, "terminal", following)
     _expect(f"{name}.terminal", over, (), "bool", lambda dtype: dtype.is_bool)
+
+
+def _answer(env, function, *given):
+    """What a function of the environment returns, and leaves as it was given."""
+    before = keras.tree.flatten(given)
+    answer = getattr(env, function)(*given)
+    after = keras.tree.flatten(given)
+    if [*map(id, before)] != [*map(id, after)]:
+        raise ValueError(
+            f"`{type(env).__name__}.{function}` must not change what it is given: others "
+            "read it still. Expected: a new structure, as {**state, 'x': …}. Received: "
+            "one in which a tensor was replaced"
+        )
+    return answer
 
 
 def typed(env, actions):
@@ -92,7 +107,18 @@ def limits(space):
 
 
 def _noise(env, noise):
-    return noise and tf.zeros([_ROWS, *noise.shape], env.dtype)
+    if noise is None:
+        return None
+    shape = getattr(noise, "shape", None)
+    sizes = shape if isinstance(shape, tuple) else [None]
+    fixed = all(isinstance(size, int) for size in sizes)
+    if getattr(noise, "kind", None) not in ("uniform", "normal") or not fixed:
+        raise ValueError(
+            f"A noise of `{type(env).__name__}` must be one `Noise`, uniform or normal, "
+            "of the shape of one episode's. Expected: for example Noise('uniform', (2,)). "
+            f"Received: {noise!r}"
+        )
+    return tf.zeros([_ROWS, *shape], env.dtype)
 
 
 def _leaf(function):

@@ -23,7 +23,7 @@ class MountainCar(base.TensorEnv):
     """
 
     max_episode_steps, reward_threshold = 200, -110.0
-    action_space = gym.spaces.Discrete(3)
+    action_space: gym.Space = gym.spaces.Discrete(3)
     observation_space = gym.spaces.Box(_LOW, _HIGH)
     goal = 0.5
 
