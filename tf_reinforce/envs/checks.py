@@ -115,8 +115,8 @@ def _noise(env, noise):
     if getattr(noise, "kind", None) not in ("uniform", "normal") or not fixed:
         raise ValueError(
             f"A noise of `{type(env).__name__}` must be one `Noise`, uniform or normal, "
-            "of the shape of one episode's. Expected: for example Noise('uniform', (2,)). "
-            f"Received: {noise!r}"
+            "of the shape of one episode's. Expected: for example Noise('uniform', "
+            f"(2,)). Received: {noise!r}"
         )
     return tf.zeros([_ROWS, *shape], env.dtype)
 
