@@ -69,6 +69,20 @@ def test_the_clock_stands_still_while_episodes_are_played(monkeypatch):
     assert found == {"seconds": 4, "steps": 60, "return": 475}
 
 
+def test_what_is_prepared_for_an_update_is_not_counted(monkeypatch):
+    clock, taken = [0.0], iter([90.0, 5.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0])
+
+    def tick(seconds):
+        clock[0] += seconds
+        return [seconds]
+
+    monkeypatch.setattr(protocol.time, "perf_counter", lambda: clock[0])
+    found = protocol.learned(lambda _: tick(next(taken)), 8000, lambda: tick(50))
+    assert found == {"seconds": 4, "rows": 8000}  # the first one compiles
+    found = protocol.trained(lambda: 30 * tick(2)[0] / 2, 100)
+    assert found == {"seconds": 8, "steps": 120}
+
+
 def test_an_evaluation_is_of_first_episodes_only():
     """Always pushed one way CartPole falls within 12 steps; nothing after that counts."""
 

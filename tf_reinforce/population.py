@@ -305,9 +305,9 @@ def _expect_alike(ours, theirs):
 
 
 def _expect_apart(ours, theirs):
-    shared = {id(variable) for variable in ours} & {id(variable) for variable in theirs}
+    known = {id(variable) for variable in ours}
     for variable in theirs:
-        if id(variable) in shared:
+        if id(variable) in known:
             raise ValueError(
                 "`make` must build new models, parts and optimizers for each seed. Two "
                 f"seeds share the variable {variable.path!r}"

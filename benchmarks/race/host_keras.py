@@ -3,8 +3,6 @@
 One environment at a time is part of the style: `envs` is ignored.
 """
 
-import time
-
 import gymnasium as gym
 import keras
 import numpy as np
@@ -96,11 +94,7 @@ class Learner:
 
 def train(env, envs, steps, seed):
     """Learns from about so many steps, from scratch."""
-    one, done = Learner(env, seed, EPISODES, RATE), 0
-    began = time.perf_counter()
-    while done < steps:
-        done += one.update()
-    return {"seconds": time.perf_counter() - began, "steps": done}
+    return protocol.trained(Learner(env, seed, EPISODES, RATE).update, steps)
 
 
 def solve(envs, seed, limit):
@@ -120,12 +114,7 @@ def learn(rows):
     states = rng.normal(size=(rows // PIECE, PIECE, 4)).astype("float32")
     actions, rewards = rng.integers(2, size=states.shape[:2]), [1.0] * PIECE
     episodes = [(list(s), list(a), rewards) for s, a in zip(states, actions)]
-    seconds = []
-    for _ in range(8):
-        began = time.perf_counter()
-        one.learn(episodes)
-        seconds.append(time.perf_counter() - began)
-    return {"seconds": sorted(seconds[1:])[3], "rows": len(episodes) * PIECE}
+    return protocol.learned(lambda: one.learn(episodes), rows)
 
 
 def gradient(weights, observations, actions, lengths):

@@ -9,7 +9,6 @@ steps of the policy and 32 of the critic, in minibatches of 256, from 4 episodes
 """
 
 import functools
-import statistics
 import sys
 import time
 
@@ -112,13 +111,7 @@ def learn(rows):
         rng.integers(2, size=(500, count)),
         [500] * count,
     )
-    agent.update(episodes)
-    seconds = []
-    for _ in range(7):
-        began = time.perf_counter()
-        agent.update(episodes)
-        seconds.append(time.perf_counter() - began)
-    return {"seconds": statistics.median(seconds), "rows": rows}
+    return protocol.learned(lambda: agent.update(episodes), rows)
 
 
 def gradient(weights, observations, actions, lengths):

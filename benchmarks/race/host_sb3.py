@@ -65,22 +65,25 @@ def act(batch):
 
 def learn(rows):
     """Advantages and one gradient step of policy and critic."""
-    envs, rng, seconds = rows // 500, np.random.default_rng(0), []
+    envs, rng = rows // 500, np.random.default_rng(0)
     model = model_for("CartPole-v1", envs, n_steps=500, gae_lambda=1.0)
     model.learn(0)  # what its `train` asks for
     buffer, dones, values = model.rollout_buffer, np.ones(envs), torch.zeros(envs)
-    for _ in range(8):
+
+    def fill():
         buffer.reset()
         for step in range(500):
             seen = rng.normal(size=(envs, 4)).astype("float32")
             actions = rng.integers(2, size=(envs, 1))
             starts = dones * (step == 0)
             buffer.add(seen, actions, rng.normal(size=envs), starts, values, values)
-        began = time.perf_counter()
+        return ()
+
+    def update():
         buffer.compute_returns_and_advantage(values, dones)
         model.train()
-        seconds.append(time.perf_counter() - began)
-    return {"seconds": float(np.median(seconds[1:])), "rows": rows}
+
+    return protocol.learned(update, rows, fill)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ where it stopped, and what has not ended waits: each episode is learnt from once
 """
 
 import functools
-import time
 
 import numpy as np
 import protocol
@@ -150,12 +149,9 @@ def learner(*given):
 
 def train(env, envs, steps, seed):
     """Learns from about so many steps, from scratch."""
-    one, done = learner(env, envs, EPISODES, RATE), 0
+    one = learner(env, envs, EPISODES, RATE)
     one.begin(seed)
-    began = time.perf_counter()
-    while done < steps:
-        done += one.update()
-    return {"seconds": time.perf_counter() - began, "steps": int(done)}
+    return protocol.trained(one.update, steps)
 
 
 def solve(envs, seed, limit):
@@ -180,12 +176,7 @@ def learn(rows):
     observations = rng.normal(size=(rows // PIECE, PIECE, 4)).astype("float32")
     actions = rng.integers(2, size=observations.shape[:2])
     episodes = [episode_of(*given) for given in zip(observations, actions)]
-    seconds = []
-    for _ in range(8):
-        began = time.perf_counter()
-        one.learn(padded(episodes)).loss.numpy()
-        seconds.append(time.perf_counter() - began)
-    return {"seconds": sorted(seconds[1:])[3], "rows": len(episodes) * PIECE}
+    return protocol.learned(lambda: one.learn(padded(episodes)).loss.numpy(), rows)
 
 
 def episode_of(observations, actions):

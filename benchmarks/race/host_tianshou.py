@@ -5,8 +5,6 @@ mean and deviation, for Tianshou's REINFORCE has no critic: 16 of CartPole-v1, o
 HalfCheetah-v5 (4,000 steps, a Gaussian with a free log standard deviation).
 """
 
-import time
-
 import gymnasium as gym
 import numpy as np
 import protocol
@@ -99,10 +97,7 @@ def learn_from(algorithm, buffer):
 
 def train(env, envs, steps, seed):
     learner = Learner(env, envs, seed, EPISODES[env], RATES[env])
-    done, began = 0, time.perf_counter()
-    while done < steps:
-        done += learner.update()
-    return {"seconds": time.perf_counter() - began, "steps": done}
+    return protocol.trained(learner.update, steps)
 
 
 def solve(envs, seed, limit):
@@ -146,12 +141,8 @@ def learn(rows):
     observations = rng.normal(size=(*shape, 4)).astype("float32")
     steps = observations, rng.integers(2, size=shape), rng.normal(size=shape)
     buffer = buffer_of(*steps, [500] * shape[1])
-    algorithm, seconds = algorithm_for(policy_for(make_world()), 1e-2), []
-    for _ in range(8):
-        began = time.perf_counter()
-        learn_from(algorithm, buffer)
-        seconds.append(time.perf_counter() - began)
-    return {"seconds": float(np.median(seconds[1:])), "rows": rows}
+    algorithm = algorithm_for(policy_for(make_world()), 1e-2)
+    return protocol.learned(lambda: learn_from(algorithm, buffer), rows)
 
 
 def gradient(weights, observations, actions, lengths):

@@ -4,8 +4,6 @@ An update is one gradient step on whole episodes, with no critic: 16 of CartPole
 of HalfCheetah-v5 (4,000 steps, a Gaussian with a free log standard deviation).
 """
 
-import time
-
 import gymnasium as gym
 import numpy as np
 import protocol
@@ -159,10 +157,7 @@ class Learner:
 
 def train(env, envs, steps, seed):
     learner = Learner(env, envs, seed, EPISODES[env], RATES[env])
-    done, began = 0, time.perf_counter()
-    while done < steps:
-        done += learner.update()
-    return {"seconds": time.perf_counter() - began, "steps": done}
+    return protocol.trained(learner.update, steps)
 
 
 def solve(envs, seed, limit):
@@ -184,12 +179,7 @@ def learn(rows):
     rewards = rng.normal(size=shape).astype("float32")
     spans = [(slot, 0, 500) for slot in range(shape[1])]
     episodes = observations, rng.integers(2, size=shape), rewards, spans
-    seconds = []
-    for _ in range(8):
-        began = time.perf_counter()
-        learner.learn(episodes)
-        seconds.append(time.perf_counter() - began)
-    return {"seconds": float(np.median(seconds[1:])), "rows": rows}
+    return protocol.learned(lambda: learner.learn(episodes), rows)
 
 
 def gradient(weights, observations, actions, lengths):

@@ -5,8 +5,6 @@ each), on whole episodes with generalised advantages: 16 of CartPole-v1, or 4 of
 HalfCheetah-v5 (4,000 steps, a Gaussian with a free log standard deviation).
 """
 
-import time
-
 import gymnasium as gym
 import numpy as np
 import protocol
@@ -117,10 +115,7 @@ def choose(actor, observations, how):
 
 def train(env, envs, steps, seed):
     update = Learner(env, RATES[env], seed).collecting(env, envs, seed, EPISODES[env])
-    done, began = 0, time.perf_counter()
-    while done < steps:
-        done += update()
-    return {"seconds": time.perf_counter() - began, "steps": done}
+    return protocol.trained(update, steps)
 
 
 def solve(envs, seed, limit):
@@ -159,13 +154,8 @@ def learn(rows):
     actions, rewards = rng.integers(2, size=shape), rng.normal(size=shape)
     lengths = [500] * shape[1]
     episodes = steps_of(observations, actions, rewards.astype("float32"), lengths)
-    learner, seconds = Learner("CartPole-v1", 1e-2), []
-    for _ in range(8):
-        given = episodes.clone()
-        began = time.perf_counter()
-        learner.learn(given)
-        seconds.append(time.perf_counter() - began)
-    return {"seconds": float(np.median(seconds[1:])), "rows": rows}
+    learner = Learner("CartPole-v1", 1e-2)
+    return protocol.learned(learner.learn, rows, lambda: [episodes.clone()])
 
 
 def gradient(weights, observations, actions, lengths):

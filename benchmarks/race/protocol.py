@@ -34,6 +34,31 @@ def memory():
     return {"most": most / 2**20}
 
 
+def trained(update, steps):
+    """How long `update`, which returns the steps it took, takes for so many in all."""
+    done, began = 0, time.perf_counter()
+    while done < steps:
+        done += int(update())
+    return {"seconds": time.perf_counter() - began, "steps": done}
+
+
+def learned(learn, rows, prepare=lambda: ()):
+    """The median of 7 calls of `learn`, after one more, with what `prepare` returns.
+
+    Args:
+        learn: Function that makes one update.
+        rows: Int, steps an update learns from.
+        prepare: Function without arguments; not counted.
+    """
+    seconds = []
+    for _ in range(8):
+        given = prepare()
+        began = time.perf_counter()
+        learn(*given)
+        seconds.append(time.perf_counter() - began)
+    return {"seconds": statistics.median(seconds[1:]), "rows": rows}
+
+
 def until_solved(update, greedy, limit):
     """Trains until 100 episodes of the most likely actions return 475 on average.
 
