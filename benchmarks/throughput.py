@@ -35,7 +35,7 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import presets, seeding
-from tf_reinforce.collect import fleets, host
+from tf_reinforce.collect import host
 
 
 class Setting:
@@ -152,7 +152,7 @@ class Setting:
 
 def measure(env, preset, steps, num_envs, episodes, repeats):
     """One line of the table."""
-    with fleets.open_fleet(env, num_envs) as fleet:
+    with tfr.collect.open_fleet(env, num_envs) as fleet:
         setting = Setting(env, preset, steps, fleet, episodes)
         setting.training()  # traced now
         gc.freeze()  # what was written down is large, and no garbage

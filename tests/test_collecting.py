@@ -29,7 +29,7 @@ def play(
         sent = head.to_environment(tf.constant(raw)).numpy()
         return [raw], [sent], [], np.True_
 
-    with fleets.open_fleet(env, num_envs, **options) as fleet:
+    with tfr.collect.open_fleet(env, num_envs, **options) as fleet:
         decision = deciding.Decision(None, head, fleet.prepare(dtype), dtype, [])
         counts = {"episodes": episodes, "steps": steps}
         address = {"seed": 0, "purpose": "training", "update": 0}
@@ -194,7 +194,7 @@ def test_a_second_collection_from_one_vector_env_begins_afresh(mode, length):
     Both slots have just ended: with NEXT_STEP the next row would be their reset.
     """
     env = vector([lambda: toys.Clock(length)] * 2, mode)
-    with fleets.open_fleet(env, 1) as fleet:
+    with tfr.collect.open_fleet(env, 1) as fleet:
         for _ in range(2):
             episodes = play(fleet, episodes=2).episodes
             assert episodes.lengths.tolist() == [length] * 2

@@ -36,7 +36,7 @@ from tf_reinforce import (
 )
 from tf_reinforce import callbacks as episode_callbacks
 from tf_reinforce import episodes as records
-from tf_reinforce.collect import compiled, fleets, worlds
+from tf_reinforce.collect import compiled, fleets, opening, worlds
 
 _WAYS_OUT = (
     "Its head depends on the action space, which is not known yet. Three ways out: "
@@ -271,7 +271,7 @@ class Reinforce(keras.Model):
         chosen = {**usual, **settings["agent"], **given, **kwargs}
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = settings["env_kwargs"]
-        with fleets.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
+        with opening.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
             met = fleet.observation_space, fleet.action_space
         spaces.check_action_space(met[1])
         chosen, rates = presets.parts(chosen, *met, seed)
@@ -382,6 +382,7 @@ class Reinforce(keras.Model):
         episodes_per_epoch=None,
         steps_per_epoch=None,
         num_envs=None,
+        workers=None,
         seed=0,
         callbacks=None,
         validation_env=None,
@@ -410,11 +411,15 @@ class Reinforce(keras.Model):
                 biased by a term of order 1 / episodes.
             num_envs: Int, environments side by side. Does not change the result.
                 Defaults to 8; not for a `TensorEnv`.
+            workers: Int, processes that share these environments and play for
+                themselves; one for each core is the most that helps. Does not change
+                the result. Defaults to 1, this process; for an id, spec or callable.
+                Needs a system that forks, and environments without TensorFlow.
             seed: Int. Same seed, machine and versions: same weights, to the bit.
             callbacks: List of Keras callbacks, or one. Those that monitor a log key of
                 ours with `mode="auto"` get the right mode.
             validation_env: As `env`, with the same `env_kwargs` and limit; the greedy
-                policy is evaluated on it.
+                policy is evaluated on it, in this process.
             validation_freq: Int, or list of epochs (counted from 1).
             validation_episodes: Int.
             initial_epoch: Int; only numbers the epochs for the callbacks.
@@ -437,12 +442,14 @@ class Reinforce(keras.Model):
             episodes_per_epoch=episodes_per_epoch,
             steps_per_epoch=steps_per_epoch,
             num_envs=num_envs,
+            workers=workers,
             max_episode_steps=max_episode_steps,
         )
         chosen = training.chosen(self.defaults, given).get
         counts = map(chosen, training.BUDGET)
         epochs, steps, episodes, batch_steps = training.budget(*counts)
         num_envs = arguments.positive_int("num_envs", chosen("num_envs", 8))
+        workers = arguments.positive_int("workers", chosen("workers", 1))
         max_episode_steps = chosen("max_episode_steps")
         seed = seeding.check_seed(seed)
         training.check_validation(validation_episodes, validation_freq)
@@ -461,7 +468,7 @@ class Reinforce(keras.Model):
             listening.insert(0, presets.LinearRates(self.rates, end, epochs))
         if verbose:
             listening.append(episode_callbacks.ProgressLine())
-        with fleets.open_fleet(env, num_envs, **options) as fleet:
+        with opening.open_fleet(env, num_envs, workers=workers, **options) as fleet:
             self.meet(fleet)
             return training.run(
                 self,
@@ -533,6 +540,7 @@ class Reinforce(keras.Model):
         seed=0,
         *,
         num_envs=8,
+        workers=1,
         env_kwargs=None,
         max_episode_steps=None,
     ):
@@ -547,7 +555,7 @@ class Reinforce(keras.Model):
             episodes: Int.
             deterministic: Bool. True takes the most likely action.
             seed: Int.
-            num_envs, env_kwargs, max_episode_steps: As for `fit`.
+            num_envs, workers, env_kwargs, max_episode_steps: As for `fit`.
 
         Returns:
             Dict of floats: `episode_return`, `_min`, `_max`, `_std`,
@@ -556,6 +564,7 @@ class Reinforce(keras.Model):
         """
         address = "evaluation", 0, seeding.check_seed(seed)
         options = self._options(env, env_kwargs, max_episode_steps)
+        options["workers"] = workers
         return self._play(env, address, episodes, num_envs, options, deterministic)
 
     def collect(
@@ -565,6 +574,7 @@ class Reinforce(keras.Model):
         *,
         steps=None,
         num_envs=8,
+        workers=1,
         seed=0,
         env_kwargs=None,
         max_episode_steps=None,
@@ -576,7 +586,7 @@ class Reinforce(keras.Model):
                 environments anew (`tfr.collect.open_fleet`).
             episodes: Int. Defaults to 16.
             steps: Int instead: the fewest episodes with so many steps.
-            num_envs, seed, env_kwargs, max_episode_steps: As for `fit`.
+            num_envs, workers, seed, env_kwargs, max_episode_steps: As for `fit`.
 
         Returns:
             `Episodes`, for `update`.
@@ -585,7 +595,7 @@ class Reinforce(keras.Model):
         seed = seeding.check_seed(seed)
         num_envs = arguments.positive_int("num_envs", num_envs)
         options = self._options(env, env_kwargs, max_episode_steps)
-        with fleets.open_fleet(env, num_envs, **options) as fleet:
+        with opening.open_fleet(env, num_envs, workers=workers, **options) as fleet:
             self._meet(fleet.observation_space, fleet.action_space)
             return self._collect(fleet, self.updates, seed, episodes, steps).episodes
 
@@ -655,7 +665,7 @@ class Reinforce(keras.Model):
         return siblings
 
     def _options(self, env, env_kwargs, max_episode_steps):
-        """Keywords for `fleets.open_fleet`; what is made already needs no defaults."""
+        """Keywords for `opening.open_fleet`; what is made already needs no defaults."""
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = self.defaults.get("env_kwargs")
         if max_episode_steps is not None:
@@ -665,7 +675,7 @@ class Reinforce(keras.Model):
     def _play(self, env, address, episodes, num_envs, options, greedy=True):
         episodes = arguments.positive_int("episodes", episodes)
         num_envs = min(arguments.positive_int("num_envs", num_envs), episodes)
-        with fleets.open_fleet(env, num_envs, **options) as fleet:
+        with opening.open_fleet(env, num_envs, **options) as fleet:
             self._meet(fleet.observation_space, fleet.action_space)
             return self._player.play(fleet, *address, episodes=episodes, greedy=greedy)
 

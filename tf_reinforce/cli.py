@@ -185,9 +185,11 @@ def _twin(options, settings):
     """The tensor environment to train on, or `None` for the environment itself."""
     from tf_reinforce import envs
 
-    if options.engine == "host":
+    fit = settings["fit"]
+    processes = options.engine == "auto" and options.seeds is None and fit.get("workers")
+    if options.engine == "host" or processes:
         return None
-    changed = settings["env_kwargs"] or settings["fit"].get("steps_per_epoch")
+    changed = settings["env_kwargs"] or fit.get("steps_per_epoch")
     twin = None if changed else envs.twin_of(options.env)
     if options.engine == "compiled":
         if changed:
@@ -195,7 +197,7 @@ def _twin(options, settings):
                 "The compiled engine plays the environment as it is registered, a fixed "
                 "number of episodes at once. Give `--episodes-per-epoch`, or `--engine "
                 f"host`. Received: env_kwargs={settings['env_kwargs']}, "
-                f"steps_per_epoch={settings['fit'].get('steps_per_epoch')}"
+                f"steps_per_epoch={fit.get('steps_per_epoch')}"
             )
         return twin or envs.make(options.env)
     if twin is not None:
@@ -288,6 +290,7 @@ def evaluate(options):
         deterministic=not options.stochastic,
         seed=options.seed,
         num_envs=options.num_envs,
+        workers=options.workers,
         env_kwargs=where["env_kwargs"],
         max_episode_steps=options.max_episode_steps or where["max_episode_steps"],
     )
@@ -331,6 +334,7 @@ def _parser():
     verb.add_argument("--env", help="environment id; a run directory names its own")
     verb.add_argument("--seed", type=int, default=0)
     verb.add_argument("--num-envs", type=int, default=8)
+    verb.add_argument("--workers", type=int, default=1, help="processes that play them")
     verb.add_argument("--max-episode-steps", type=int, help="the run's own if left out")
     verb.add_argument(
         "--stochastic", action="store_true", help="sample actions instead of the mode"
@@ -381,6 +385,7 @@ def _train_parser(verbs):
     add("--episodes-per-epoch", type=int, help="episodes per update (16)")
     add("--steps-per-epoch", type=int, help="steps per update, instead")
     add("--num-envs", type=int, help="environments side by side (8); host only")
+    add("--workers", type=int, help="processes that play them (1); host only")
     add(
         "--engine",
         choices=("auto", "host", "compiled"),

@@ -30,5 +30,6 @@ FIT = (
     "episodes_per_epoch",
     "steps_per_epoch",
     "num_envs",
+    "workers",
     "max_episode_steps",
 )

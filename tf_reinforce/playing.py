@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import evaluation, export, seeding, spaces
-from tf_reinforce.collect import acting, compiled, host, worlds
+from tf_reinforce.collect import acting, compiled, crews, host, worlds
 
 _EXAMPLES = 8  # rows on which LiteRT and Keras are compared
 _PROGRAMS = 8  # rollouts that are kept
@@ -37,13 +37,10 @@ class Player:
             rollout = self.rollout(fleet, episodes, greedy, siblings)
             address = dict(seed=seed, purpose=purpose, update=update)
             return compiled.collect(rollout, **address)[1]
-        fleet.prepare(decision.dtype, decision.mask_reader())
         if greedy not in self.programs:
             self.programs[greedy] = self._program(fleet.observation_space, greedy)
-        return host.collect(
-            fleet,
-            decision,
-            self.programs[greedy].rows(fleet.size),
+        program = self.programs[greedy]
+        wanted = dict(
             seed=seed,
             purpose=purpose,
             update=update,
@@ -52,6 +49,10 @@ class Player:
             deterministic=greedy,
             siblings=siblings,
         )
+        if isinstance(fleet, crews.Crew):
+            return fleet.collect(decision, program, **wanted)
+        fleet.prepare(decision.dtype, decision.mask_reader())
+        return host.collect(fleet, decision, program.rows(fleet.size), **wanted)
 
     def rollout(self, world, count, greedy=False, siblings=1, recorded=True):
         """The program that plays so many episodes; see `compiled.Rollout`."""

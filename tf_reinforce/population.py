@@ -18,7 +18,7 @@ from tf_reinforce import (
     updating,
 )
 from tf_reinforce import episodes as records
-from tf_reinforce.collect import compiled, fleets
+from tf_reinforce.collect import compiled, opening
 
 _FEWEST = 8  # seeds for a program of their own: each has to be compiled
 
@@ -106,7 +106,7 @@ def train_seeds(
             "Many seeds at once play in a `TensorEnv`, for example "
             f"`tfr.envs.make('CartPole-v1')`. Received: {env!r}"
         )
-    with fleets.open_fleet(env, 1, max_episode_steps=max_episode_steps) as world:
+    with opening.open_fleet(env, 1, max_episode_steps=max_episode_steps) as world:
         groups = [_Group(world, make, some, count) for some in _dealt(seeds)]
         for group in groups[1:]:
             _expect_alike(groups[0].likeness, group.likeness)

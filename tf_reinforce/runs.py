@@ -18,7 +18,7 @@ import keras
 
 from tf_reinforce import agent as agents
 from tf_reinforce import callbacks, checkpoints, masks, population, presets, seeding
-from tf_reinforce.collect import fleets
+from tf_reinforce.collect import fleets, opening
 
 MOST_UPDATES = 300  # where neither a budget nor a target ends the training
 EPISODES = 100  # per evaluation
@@ -109,7 +109,7 @@ def remove_unbegun(directory):
 
 def target_of(env, env_kwargs=None):
     """The environment's own reward threshold, or `None`."""
-    with fleets.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
+    with opening.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
         return fleet.spec.reward_threshold if fleet.spec is not None else None
 
 
@@ -253,7 +253,7 @@ def evaluation_options(settings):
     Args:
         settings: Dict. `env_kwargs` for the environment's constructor; in the table
             `evaluation`, where they are not the usual ones, `episodes`,
-            `deterministic` and `max_episode_steps`; in `fit`, `num_envs`.
+            `deterministic` and `max_episode_steps`; in `fit`, `num_envs` and `workers`.
     """
     chosen = settings["evaluation"]
     return {
@@ -261,6 +261,7 @@ def evaluation_options(settings):
         "deterministic": chosen.get("deterministic", True),
         "max_episode_steps": chosen.get("max_episode_steps"),
         "num_envs": settings["fit"].get("num_envs", 8),
+        "workers": settings["fit"].get("workers", 1),
         "env_kwargs": settings["env_kwargs"],
     }
 

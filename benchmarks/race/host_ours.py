@@ -17,7 +17,6 @@ import numpy as np
 import protocol
 
 import tf_reinforce as tfr
-from tf_reinforce.collect import fleets
 
 ENV, RATE = "CartPole-v1", 1e-2
 EPISODES = {"CartPole-v1": 16, "HalfCheetah-v5": 4}
@@ -44,7 +43,7 @@ def state_of(agent):
 @functools.cache
 def kept(env, envs, rate=RATE):
     """An agent that has learned once, its environments, and how it began."""
-    agent, fleet = made(env, rate), fleets.open_fleet(env, envs).__enter__()
+    agent, fleet = made(env, rate), tfr.collect.open_fleet(env, envs).__enter__()
     agent.meet(fleet)
     first = [variable.numpy() for variable in state_of(agent)]
     return agent, fleet, first

@@ -1080,17 +1080,18 @@ EPISODES = [
         "order_of_finishing",
         "own: episodes in another order than they started",
         "collect/host.py",
+        "all(r.length for r in self.runs)\n            "
         "return self.runs if done else None",
-        "return sorted(self.runs, key=lambda run: run.begin + run.length)"
-        " if done else None",
+        "all(r.length for r in self.runs)\n            return sorted(self.runs, "
+        "key=lambda run: run.begin + run.length) if done else None",
         "test_collecting.py::test_the_number_of_environments_does_not_change_one_number",
     ),
     Mutant(
         "cut_episodes_dropped",
         "own: episodes that the clock cut are left out of the batch",
         "collect/host.py",
-        "used = collection.run(act)",
-        "used = [run for run in collection.run(act) if run.ending.terminated]",
+        "runs = collection.run(act)",
+        "runs = [run for run in collection.run(act) if run.ending.terminated]",
         "test_collecting.py::test_episodes_that_are_cut_keep_their_place_among_the_others",
     ),
     Mutant(
@@ -1594,9 +1595,59 @@ DIAGNOSTICS = [
         "stepping_counted_twice",
         "own: the time in environments counted as time for acting too",
         "collect/host.py",
-        "time.perf_counter() - began - collection.stepping",
-        "time.perf_counter() - began",
+        "time.perf_counter() - began - stepping}",
+        "time.perf_counter() - began}",
         "test_diagnostics.py::test_the_time_is_divided_among_three",
+    ),
+    Mutant(
+        "share_in_the_order_of_finishing",
+        "own: episodes of several processes in the order in which these were done",
+        "collect/crews.py",
+        "order = np.argsort(numbers)",
+        "order = np.arange(len(numbers))",
+        "test_workers.py::test_few_episodes_or_many_are_the_same[40]",
+    ),
+    Mutant(
+        "every_other_claimed",
+        "own: every other episode is played by none of several processes",
+        "collect/workers.py",
+        "self._counter.value = number + 1",
+        "self._counter.value = number + 2",
+        "test_workers.py::test_few_episodes_or_many_are_the_same[40]",
+    ),
+    Mutant(
+        "old_weights_in_workers",
+        "own: other processes act with the weights they began with",
+        "collect/crews.py",
+        "weights = acting.finite_weights(decision.variables)",
+        "weights = self.__dict__.setdefault(\n"
+        '            "first", acting.finite_weights(decision.variables)\n        )',
+        "test_workers.py::test_the_number_of_processes_changes_no_bit_of_a_training"
+        "[CartPole-v1]",
+    ),
+    Mutant(
+        "surplus_episodes_kept",
+        "own: of a number of steps, all episodes that several processes played",
+        "collect/crews.py",
+        "order = order[: np.searchsorted(taken, steps) + 1]",
+        "order = order[: len(taken)]",
+        "test_workers.py::test_a_number_of_steps_takes_the_same_episodes[13]",
+    ),
+    Mutant(
+        "stale_answers",
+        "own: after a failure the answer to the question before is taken for this one's",
+        "collect/crews.py",
+        "if self._busy or self._program is not program:",
+        "if self._program is not program:",
+        "test_workers.py::test_after_a_failure_a_crew_begins_afresh",
+    ),
+    Mutant(
+        "first_come",
+        "own: the first process takes as many episodes as it has environments",
+        "collect/host.py",
+        "if row == 0 and len(self.runs) == self._most:",
+        "if False:",
+        "test_workers.py::test_every_worker_gets_its_part",
     ),
 ]
 

@@ -264,9 +264,8 @@ def environment(reports):
     change = (
         "only more processes behind the VectorEnv or a faster simulator would."
         if now["vector_env"]
-        else "num_envs does not change that, as environments step one after the other in "
-        'one process; gymnasium.make_vec(id, n, "async"), on as many cores, or a faster '
-        "simulator would."
+        else "num_envs does not change that, as environments step one after the other; "
+        "more `workers`, up to one for each core, or a faster simulator would."
     )
     return f"Stepping takes {_percent(now['stepping_share'])} of the time: {change}"
 

@@ -111,18 +111,20 @@ class Acting:
         else:
             log.info("Acting through LiteRT.")
 
-    def rows(self, count):
-        """A function that acts for `count` rows, with the weights of this moment.
+    def rows(self, count, weights=None):
+        """A function that acts for `count` rows.
 
         Args:
             count: Positive int.
+            weights: What `finite_weights` returned; `None` for those of this moment.
 
         Returns:
             `act(inputs)`, from a list of arrays `[count, …]`, observations, mask, states
             and noise, to lists of arrays: raw actions, what the environment receives,
             next states; and whether the outputs were finite.
         """
-        weights = finite_weights(self._variables)
+        if weights is None:
+            weights = finite_weights(self._variables)
         if count not in self._rows:
             self._rows[count] = (
                 self._lite_rows(count)

@@ -5,8 +5,6 @@ episode runs in a slot is the collector's business.
 """
 
 import abc
-import contextlib
-import copy
 import math
 import numbers
 import warnings
@@ -16,8 +14,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 
-from tf_reinforce import arguments, envs, spaces
-from tf_reinforce.collect import worlds
+from tf_reinforce import spaces
 
 DEFAULT_LIMIT = 10_000  # steps, for an environment that states no limit of its own
 
@@ -368,23 +365,6 @@ def _check_alike(environments):
                 )
 
 
-def _unguarded(env, **kwargs):
-    """The spec of an environment without Gymnasium's own guards, and its time limit.
-
-    The checker looks at the first step only; here every answer is checked, nothing is
-    stepped before its reset, and the collector holds the time limit. Each wrapper
-    costs a Python call per step. Registered wrappers stay, and the limit with them.
-    """
-    made = gym.make(env, disable_env_checker=True, **kwargs)
-    spec = copy.deepcopy(made.spec)
-    made.close()
-    limit = spec.max_episode_steps
-    spec.order_enforce, spec.disable_env_checker = False, True
-    if not spec.additional_wrappers:
-        spec.max_episode_steps = None
-    return spec, limit
-
-
 def _explain(error):
     if isinstance(error, ValueError) and "expected 5, got 4" in str(error):
         return (
@@ -548,84 +528,3 @@ class Vector(Fleet):
             raise Fault(
                 slot, f"the observation {parts[slot].tolist()} is none of {space!r}"
             )
-
-
-@contextlib.contextmanager
-def open_fleet(env, num_envs, *, env_kwargs=None, max_episode_steps=None):
-    """The environments meant by `env`, closed again if they were made here.
-
-    Args:
-        env: Environment id (also `module:Id-v0`), `EnvSpec`, callable that makes an
-            environment, `gymnasium.Env` (runs alone), `VectorEnv` or open `Fleet`
-            (both as they are), or `TensorEnv`.
-        num_envs: Positive int, how many to make of an id, spec or callable.
-        env_kwargs: Dict of keywords for the environment's constructor.
-        max_episode_steps: Positive int, a time limit. Defaults to the one that the
-            environment states, else 10,000. An open fleet keeps its own.
-
-    Yields:
-        A `Fleet`; for a `TensorEnv` a `worlds.World`.
-
-    Raises:
-        TypeError: when `env` is none of these.
-        ValueError: when spaces or counts are not acceptable.
-    """
-    arguments.positive_int("num_envs", num_envs)
-    open_ = isinstance(env, (Fleet, worlds.World))
-    made = open_ or isinstance(env, (gym.Env, gym.vector.VectorEnv, envs.TensorEnv))
-    if made and env_kwargs:
-        raise ValueError(
-            "`env_kwargs` are for an environment that is still to be made. Received: "
-            f"env={env!r}, env_kwargs={env_kwargs}"
-        )
-    if open_:
-        yield env
-        return
-    fleet = _fleet(env, num_envs, env_kwargs, max_episode_steps)
-    try:
-        yield fleet
-    finally:
-        fleet.close()
-
-
-def _fleet(env, num_envs, env_kwargs, limit):
-    if isinstance(env, envs.TensorEnv):
-        return worlds.World(env, limit)
-    if isinstance(env, gym.vector.VectorEnv):
-        return Vector(env, limit)
-    if isinstance(env, gym.Env):
-        return Plain([env], limit, owned=False)
-    if isinstance(env, (str, gym.envs.registration.EnvSpec)):
-        spec, limit = _unguarded(env, max_episode_steps=limit, **(env_kwargs or {}))
-
-        def make():
-            return gym.make(spec)
-
-    elif callable(env):
-
-        def make():
-            return env(**(env_kwargs or {}))
-
-    else:
-        raise TypeError(
-            "`env` must be an environment id, an EnvSpec, a callable that makes an "
-            "environment, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
-            "tfr.envs.TensorEnv. "
-            f"Received: env={env!r} of type {type(env).__name__}"
-        )
-    made = []
-    try:
-        for _ in range(num_envs):
-            made.append(make())
-            if isinstance(made[-1], envs.TensorEnv):
-                return worlds.World(made.pop(), limit)
-            if not isinstance(made[-1], gym.Env):
-                raise TypeError(
-                    "The callable must return a gymnasium.Env. Received: "
-                    f"{made.pop()!r}. An old Gym environment needs shimmy."
-                )
-        return Plain(made, limit, owned=True)
-    except BaseException:
-        for environment in made:
-            environment.close()
-        raise

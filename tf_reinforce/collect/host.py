@@ -38,6 +38,17 @@ class Collected(NamedTuple):
     seconds: dict[str, float]  # `"stepping"` environments; `"acting"`: all the rest
 
 
+class Columns(NamedTuple):
+    """Whole episodes as flat lists of arrays: what one process hands to another."""
+
+    numbers: np.ndarray  # [B] int, in the order of their start
+    lengths: np.ndarray  # [B] int
+    terminated: np.ndarray  # [B] bool
+    success: np.ndarray  # [B] float
+    observations: list  # [T + 1, B, …] each; a mask, where there is one, comes last
+    others: list  # [T, B, …] each: the parts of the actions, and the rewards
+
+
 class _Run:
     """One episode on its way: where it began and what it draws."""
 
@@ -88,6 +99,37 @@ class _Queue:
             if taken >= self._steps:
                 return self.runs[: number + 1]
         return None
+
+
+class _Share:
+    """The same where several processes take their episodes from one counter.
+
+    Args:
+        claim: Function without arguments: the number of the next episode that nobody
+            plays yet, or `None` when there is no more.
+        most: Int, how many to begin with, so that something is left for the others.
+    """
+
+    def __init__(self, claim, most):
+        self._claim = claim
+        self._most = most
+        self._none_left = False
+        self.runs = []
+
+    def start(self, row, slot):
+        self.runs.append(_Run(self._number, row, slot))
+        return self.runs[-1]
+
+    def wants(self, row):
+        if row == 0 and len(self.runs) == self._most:
+            return False
+        self._number = self._claim()
+        self._none_left = self._number is None
+        return not self._none_left
+
+    def enough(self):
+        done = self._none_left and all(run.length for run in self.runs)
+        return self.runs if done else None
 
 
 class _Tape:
@@ -153,8 +195,8 @@ class _Noise:
 class _Memory:
     """The states of a policy that remembers, `[size, …]` each."""
 
-    def __init__(self, decision, size):
-        self._initial = [np.array(state) for state in decision.initial_state(size)]
+    def __init__(self, initial):
+        self._initial = initial
         self.arrays = [state.copy() for state in self._initial]
 
     def begin(self, slot):
@@ -226,28 +268,57 @@ def collect(
         FloatingPointError: when the policy's outputs are not finite.
     """
     began = time.perf_counter()
-    collection = _Collection(
+    columns, stepping = _play(
         fleet,
         decision,
+        act,
         _Queue(episodes, steps),
-        [] if deterministic else decision.noise,
         seeding.EpisodeSeeds(seed, purpose, update, siblings),
+        beginning(decision, fleet.size),
+        deterministic,
     )
+    seconds = {"stepping": stepping, "acting": time.perf_counter() - began - stepping}
+    return Collected(record(columns, decision), columns.success, seconds)
+
+
+def share(
+    fleet, decision, act, initial, claim, most,
+    *, seed, purpose, update, deterministic, siblings,
+):  # fmt: skip
+    """Plays what `claim` gives, as `collect` does; calls no TensorFlow operation.
+
+    Args:
+        initial: See `beginning`.
+        claim, most: See `_Share`.
+
+    Returns:
+        `Columns`, which may be of no episodes, and the seconds in the environments.
+    """
+    seeds = seeding.EpisodeSeeds(seed, purpose, update, siblings)
+    queue = _Share(claim, most)
+    return _play(fleet, decision, act, queue, seeds, initial, deterministic)
+
+
+def beginning(decision, size):
+    """The states of a policy when episodes begin, a list of arrays `[size, …]`."""
+    return [np.array(state) for state in decision.initial_state(size)]
+
+
+def _play(fleet, decision, act, queue, seeds, initial, deterministic):
+    noise = [] if deterministic else decision.noise
+    collection = _Collection(fleet, decision, queue, noise, seeds, initial)
     try:
-        used = collection.run(act)
+        runs = collection.run(act)
     except fleets.Fault as fault:
         where = collection.where(fault.slot)
         raise EnvironmentFault(f"{where}: {fault}.") from fault.__cause__
-    episodes, success = _record(used, collection.tape, decision)
-    seconds = {"stepping": collection.stepping}
-    seconds["acting"] = time.perf_counter() - began - collection.stepping
-    return Collected(episodes, success, seconds)
+    return _columns(runs, collection.tape), collection.stepping
 
 
 class _Collection:
     """The loop: which episode runs in which slot, and what was written down."""
 
-    def __init__(self, fleet, decision, queue, noise, seeds):
+    def __init__(self, fleet, decision, queue, noise, seeds, initial):
         self.fleet = fleet
         self.queue = queue
         self.seeds = seeds
@@ -257,7 +328,7 @@ class _Collection:
         self.tape = _Tape(fleet.size, observed, keras.tree.flatten(decision.raw))
         self.parts = range(len(noise))
         self.noise = _Noise(fleet.size, noise, decision.dtype)
-        self.memory = _Memory(decision, fleet.size)
+        self.memory = _Memory(initial)
         self.masked_head = decision.head if decision.mask_source else None
         self.live = {}  # runs by slot, in the order of their start
         self.idle = list(range(fleet.size))
@@ -274,7 +345,8 @@ class _Collection:
         observations = tape.rows(0)
         fleet.reset(self.seeds.environment(0), observations)
         self._begin_episodes(observations)
-        while True:
+        used = self.queue.enough()  # a share may be of no episodes
+        while used is None:
             if row + 1 == tape.length:
                 tape.grow()
                 observations = tape.rows(row)
@@ -301,9 +373,10 @@ class _Collection:
                 for ending in endings:
                     self._end_episode(ending, observations)
                 self._begin_episodes(observations)
-                if endings and (used := self.queue.enough()):
-                    self.stepping += stepping
-                    return used
+                if endings:
+                    used = self.queue.enough()
+        self.stepping += stepping
+        return used
 
     def _refuse_dead_ends(self, masks):
         choice = self.masked_head.leaves_choice(masks)
@@ -391,10 +464,10 @@ def _check_finite(name, values, run):
         )
 
 
-def _record(runs, tape, decision):
-    """The runs as columns, in the order of their start; and which were a success."""
+def _columns(runs, tape):
+    """The runs as `Columns`, in the order of their start."""
     lengths = np.array([run.length for run in runs], "int32")
-    rows, count = lengths.max(), len(runs)
+    rows, count = lengths.max(initial=0), len(runs)
 
     def columns(array, rows):
         return np.zeros((rows, count, *array.shape[2:]), array.dtype)
@@ -412,16 +485,31 @@ def _record(runs, tape, decision):
         for array in observations:
             _check_observations(array[: run.length + 1, b], run)
         _check_finite("reward", columns_of_others[-1][: run.length, b], run)
-    masks = observations.pop()[:-1] if decision.mask_source else None
-    *actions, rewards = columns_of_others
-    terminated = np.array([run.ending.terminated for run in runs])
-    success = [run.ending.success for run in runs]
-    episodes = records.Episodes(
+    return Columns(
+        np.array([run.number for run in runs], "int64"),
+        lengths,
+        np.array([run.ending.terminated for run in runs], bool),
+        np.array([_known(run.ending.success) for run in runs], "float64"),
+        observations,
+        columns_of_others,
+    )
+
+
+def _known(success):
+    return math.nan if success is None else float(success)
+
+
+def record(columns, decision):
+    """`Columns` as `Episodes`, nested as the spaces of a `decision.Decision`."""
+    observations, masks = columns.observations, None
+    if decision.mask_source:
+        *observations, masks = observations
+    *actions, rewards = columns.others
+    return records.Episodes(
         keras.tree.pack_sequence_as(decision.structure, observations),
         keras.tree.pack_sequence_as(decision.raw, actions),
         rewards,
-        lengths,
-        terminated,
-        masks,
+        columns.lengths,
+        columns.terminated,
+        None if masks is None else masks[:-1],
     )
-    return episodes, np.array([np.nan if s is None else float(s) for s in success])

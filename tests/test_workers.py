@@ -1,0 +1,344 @@
+"""Several processes play the same episodes as one, and leave nothing behind."""
+
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import test_acting
+import test_masked_environments
+import test_memory
+import test_repeatable
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import cli
+from tf_reinforce.collect import crews
+
+
+def same_bits(one, other):
+    """Two records, to the last bit, padding, type and nesting included."""
+    keras.tree.assert_same_structure(one, other)
+    for a, b in zip(*map(keras.tree.flatten, (one, other)), strict=True):
+        if a is not None:
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture(autouse=True)
+def nobody_left():
+    yield
+    assert not multiprocessing.active_children()
+
+
+@pytest.fixture(scope="module")
+def agent():
+    agent = tfr.Reinforce.for_env(toys.Lengths, hidden=(4,))
+    agent.collect(toys.Lengths, 1)
+    return agent
+
+
+# Who plays what
+
+
+AGENTS = {
+    "memory": (test_memory.ready, toys.Lengths),
+    **{
+        place: (lambda place=place: test_masked_environments.learner(place), env)
+        for place in test_masked_environments.PLACES
+        for env in [lambda place=place: test_masked_environments.Riddle(place)]
+    },
+    "Gaussian": (
+        lambda: tfr.Reinforce.for_env("Pendulum-v1", hidden=(8,)),
+        "Pendulum-v1",
+    ),
+    "siblings": (
+        lambda: tfr.Reinforce.for_env(
+            toys.Lengths, hidden=(4,), baseline=tfr.baselines.LeaveOneOut(groups=2)
+        ),
+        toys.Lengths,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_number_of_processes_changes_no_bit_of_a_record(name):
+    make, env = AGENTS[name]
+    agent = make()
+    one = agent.collect(env, 10, num_envs=1)
+    for workers, num_envs in ((2, 3), (3, 8)):
+        same_bits(one, agent.collect(env, 10, num_envs=num_envs, workers=workers))
+
+
+@pytest.mark.parametrize("episodes", [1, 2, 5, 40])
+def test_few_episodes_or_many_are_the_same(agent, episodes):
+    one = agent.collect(toys.Lengths, episodes)
+    same_bits(one, agent.collect(toys.Lengths, episodes, num_envs=6, workers=4))
+
+
+@pytest.mark.parametrize("steps", [1, 12, 13, 100, 1000])
+def test_a_number_of_steps_takes_the_same_episodes(agent, steps):
+    """From the first update on, and when the lengths of the last one are known."""
+    with tfr.collect.open_fleet(toys.Lengths, 4, workers=2) as crew:
+        for seed in range(3):
+            one = agent.collect(toys.Lengths, steps=steps, seed=seed)
+            same_bits(one, agent.collect(crew, steps=steps, seed=seed))
+
+
+@pytest.mark.parametrize("name", test_repeatable.NAMES)
+def test_the_number_of_processes_changes_no_bit_of_a_training(name):
+    agent = test_repeatable.make(name)
+    budget = dict(epochs=4, num_envs=4, workers=2, **test_repeatable.BATCH)
+    history = agent.fit(name, **budget)
+    assert test_repeatable.weights(agent) == test_repeatable.reference(name)[0]
+    logs = test_repeatable.logs(history)
+    assert logs == test_repeatable.reference(name)[1]
+
+
+def test_an_evaluation_has_the_same_figures(agent):
+    one = agent.evaluate(toys.Lengths, 20)
+    assert agent.evaluate(toys.Lengths, 20, workers=2) == one
+
+
+def test_every_worker_gets_its_part():
+    """Four episodes of six environments in two processes: two for each."""
+
+    both = multiprocessing.get_context("fork").Barrier(2)
+
+    class Signed(toys.Clock):
+        waited = False
+
+        def step(self, action):
+            if not Signed.waited:
+                both.wait()
+                Signed.waited = True
+            return super().step(action)
+
+        def _observation(self):
+            return np.array([os.getpid()], np.float32)
+
+    agent = tfr.Reinforce.for_env(Signed, hidden=())
+    episodes = agent.collect(Signed, 4, num_envs=6, workers=2)
+    who, often = np.unique(episodes.observations[0], return_counts=True)
+    assert os.getpid() not in who
+    np.testing.assert_array_equal(often, [2, 2])
+
+
+def test_nothing_has_to_be_pickled_and_environments_are_closed(agent, tmp_path):
+    class Local(toys.Lengths):
+        def close(self):
+            (tmp_path / f"{os.getpid()}-{id(self)}").touch()
+
+    agent.collect(lambda: Local(), 4, num_envs=4, workers=2)
+    closed = [path.name.split("-")[0] for path in tmp_path.iterdir()]
+    assert sorted(closed.count(who) for who in set(closed)) == [1, 2, 2]  # one looked at
+
+
+# What goes wrong
+
+
+class Failing(toys.Clock):
+    """A `Clock` that does something at step 2 of the processes that play it."""
+
+    def __init__(self, fail):
+        super().__init__()
+        self.fail = fail
+
+    def step(self, action):
+        if self.now == 1:
+            self.fail()
+        return super().step(action)
+
+
+def raising():
+    raise OSError("no more ink")
+
+
+def fit(agent, fail, **options):
+    options = {"epochs": 1, "verbose": 0, "num_envs": 2, "workers": 2, **options}
+    agent.fit(lambda: Failing(fail), **options)
+
+
+@pytest.fixture
+def clock():
+    agent = tfr.Reinforce.for_env(toys.Clock, hidden=(4,))
+    agent.fit(toys.Clock, epochs=1, episodes_per_epoch=2, verbose=0)
+    before = [variable.numpy() for variable in agent.variables]
+    yield agent
+    for variable, value in zip(agent.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_an_environment_that_raises_is_named(clock):
+    message = (
+        r"Worker \d: Environment 0, episode \d, step 1: step raised OSError: no more"
+    )
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message) as caught:
+        fit(clock, raising)
+    assert "in raising" in str(caught.value.__cause__)  # where it happened
+
+
+def test_a_process_that_dies_is_named(clock):
+    with pytest.raises(tfr.collect.EnvironmentFault, match=r"ended with the exit code 7"):
+        fit(clock, lambda: os._exit(7))
+    with pytest.raises(
+        tfr.collect.EnvironmentFault, match=r"ended with the exit code -9"
+    ):
+        fit(clock, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_ctrl_c_ends_the_processes(clock):
+    """It reaches the parent while all wait for a worker that would never answer."""
+
+    def interrupt():
+        os.kill(os.getppid(), signal.SIGINT)
+        signal.pause()
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(clock, interrupt, episodes_per_epoch=1)
+
+
+def test_an_environment_that_cannot_be_made_twice_is_an_error(clock):
+    one = toys.Clock()
+    with pytest.raises(ValueError, match=r"Worker \d: The callable returned the same"):
+        clock.collect(lambda: one, 4, num_envs=4, workers=2)
+
+
+def test_weights_that_are_lost_choose_no_action(agent):
+    before = agent.policy.get_weights()
+    with tfr.collect.open_fleet(toys.Lengths, 2, workers=2) as crew:
+        agent.collect(crew, 4)
+        agent.policy.set_weights([np.full_like(weight, np.nan) for weight in before])
+        with pytest.raises(FloatingPointError, match="have been lost"):
+            agent.collect(crew, 4)
+        agent.policy.set_weights(before)
+        same_bits(agent.collect(crew, 4), agent.collect(toys.Lengths, 4))
+
+
+def test_after_a_failure_a_crew_begins_afresh(agent):
+    """What the others had still to tell is not taken for the next answer."""
+
+    class Once(toys.Lengths):
+        fail = multiprocessing.get_context("fork").Value("b", True)
+
+        def step(self, action):
+            with self.fail.get_lock():
+                if self.fail.value:
+                    self.fail.value = False
+                    raising()
+            return super().step(action)
+
+    with tfr.collect.open_fleet(Once, 4, workers=2) as crew:
+        with pytest.raises(tfr.collect.EnvironmentFault, match="no more ink"):
+            agent.collect(crew, 8)
+        same_bits(agent.collect(crew, 8, seed=3), agent.collect(toys.Lengths, 8, seed=3))
+
+
+def test_outputs_that_overflow_choose_no_action(agent):
+    before = agent.policy.get_weights()
+    agent.policy.set_weights([np.full_like(weight, 3e38) for weight in before])
+    with pytest.raises(FloatingPointError, match=r"Worker \d: .*it overflows"):
+        agent.collect(toys.Lengths, 4, num_envs=2, workers=2)
+    agent.policy.set_weights(before)
+
+
+def test_two_agents_may_take_turns(agent):
+    other = tfr.Reinforce.for_env(toys.Lengths, hidden=(4,), seed=1)
+    with tfr.collect.open_fleet(toys.Lengths, 4, workers=2) as crew:
+        for one in (agent, other, agent):
+            same_bits(one.collect(crew, 6), one.collect(toys.Lengths, 6))
+
+
+REFUSED = {
+    "an environment": toys.Lengths,
+    "a vector": lambda: gym.vector.SyncVectorEnv([toys.Lengths] * 2),
+    "a world": tfr.envs.CartPole,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_made_already_is_played_here(agent, name):
+    with pytest.raises(ValueError, match="`workers` are for environments that are still"):
+        agent.collect(REFUSED[name](), 4, workers=2)
+
+
+def test_a_tensor_environment_is_one_program(agent):
+    with pytest.raises(ValueError, match="one program. Leave `workers` out"):
+        agent.collect(tfr.envs.CartPole, 4, workers=2)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
+def test_a_number_of_workers_is_a_positive_int(agent, workers):
+    for play in (agent.collect, agent.evaluate):
+        with pytest.raises(
+            ValueError, match="`workers` must be a whole number of at least 1"
+        ):
+            play(toys.Lengths, 4, workers=workers)
+    with pytest.raises(
+        ValueError, match="`workers` must be a whole number of at least 1"
+    ):
+        agent.fit(toys.Lengths, epochs=1, workers=workers)
+
+
+def test_a_policy_that_litert_cannot_run_is_refused():
+    policy = [keras.Input((1,)), test_acting.Unconvertible(), keras.layers.Dense(2)]
+    agent = tfr.Reinforce(keras.Sequential(policy))
+    with pytest.raises(ValueError, match="acts through LiteRT.*Use workers=1"):
+        agent.collect(toys.Clock, 2, workers=2)
+
+
+def test_a_system_that_cannot_fork_is_told(agent, monkeypatch):
+    monkeypatch.setattr(crews.multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    with pytest.raises(ValueError, match="which this system does not offer"):
+        agent.collect(toys.Lengths, 2, workers=2)
+
+
+# Processes of their own
+
+KILLED = """
+import os
+import tf_reinforce as tfr
+import toys
+
+class Waiting(toys.Clock):
+    def step(self, action):
+        os.write(1, b"playing")
+        os.read(0, 1)
+        return super().step(action)
+
+agent = tfr.Reinforce.for_env(toys.Clock, hidden=())
+agent.fit(Waiting, epochs=1, num_envs=2, workers=2, verbose=0)
+"""
+
+
+def test_whoever_is_killed_leaves_no_process():
+    """What all of them write to ends only with the last of them."""
+    here = str(pathlib.Path(__file__).parent)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", KILLED],
+        env={**os.environ, "PYTHONPATH": here},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout.read(14) == b"playing" * 2
+    parent.kill()
+    parent.communicate()  # until nobody holds its other end
+
+
+def test_the_command_line_hands_them_on(tmp_path, capsys):
+    small = ["--epochs", "1", "--episodes-per-epoch", "4", "--hidden", "8"]
+    command = ["train", "CartPole-v1", *small, "--workers", "2", "--run-dir"]
+    assert cli.main([*command, str(tmp_path / "two")]) == 0
+    assert "compiled twin" not in capsys.readouterr().out
+    config = (tmp_path / "two" / "config.json").read_text()
+    assert '"workers": 2' in config and '"engine": "host"' in config
+    assert cli.main(["evaluate", str(tmp_path / "two"), "--workers", "2"]) == 0
+    told = capsys.readouterr().out
+    assert cli.main(["evaluate", str(tmp_path / "two")]) == 0
+    assert capsys.readouterr().out == told

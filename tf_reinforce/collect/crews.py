@@ -1,0 +1,211 @@
+"""Crews: several processes that play the episodes of an update side by side.
+
+Each worker has environments and an acting program of its own, and takes the next episode
+from a counter that all share. An episode depends on its number alone: who played it makes
+no difference.
+"""
+
+import contextlib
+import multiprocessing
+import time
+import warnings
+from multiprocessing import connection
+
+import numpy as np
+
+from tf_reinforce.collect import acting, host, workers
+
+_PATIENCE = 5  # seconds to close environments in, before a process is ended
+_ERRORS = {
+    error.__name__: error
+    for error in (host.EnvironmentFault, FloatingPointError, TypeError, ValueError)
+}
+
+
+class Crew:
+    """Environments in several processes, which act for themselves.
+
+    The processes are forked when episodes are first wanted, so that nothing has to be
+    importable or pickled. They run no TensorFlow operation: its threads are not there.
+
+    Args:
+        first: `fleets.Plain` of one environment, which says what all are like.
+        make: Function from a number of environments to a `fleets.Plain` of them.
+        sizes: Positive ints, the environments of each worker.
+    """
+
+    seeds_episodes = True
+
+    def __init__(self, first, make, sizes):
+        if "fork" not in multiprocessing.get_all_start_methods():
+            raise ValueError(
+                "`workers` are processes that fork, which this system does not offer. "
+                "Use workers=1."
+            )
+        self.observation_space = first.observation_space
+        self.action_space = first.action_space
+        self.spec = first.spec
+        self._make = make
+        self._sizes = sizes
+        self._program = None  # that of the workers
+        self._processes = []
+        self._channels = []
+        self._busy = False  # and while it is, an answer is still to come
+        self._usual = None  # steps of an episode, as it was last time
+
+    def collect(
+        self, decision, program, *, seed, purpose, update, episodes, steps,
+        deterministic=False, siblings=1,
+    ):  # fmt: skip
+        """Plays whole episodes; as `host.collect`, with an `acting.Acting`."""
+        if self._busy or self._program is not program:
+            self._hire(decision, program)
+        began = time.perf_counter()
+        weights = acting.finite_weights(decision.variables)
+        address = dict(seed=seed, purpose=purpose, update=update)
+        address.update(deterministic=deterministic, siblings=siblings)
+        shares, stepping, first = [], 0.0, 0
+        while (end := self._end(shares, first, episodes, steps)) > first:
+            played, seconds = self._play(first, end, weights, address)
+            shares += played
+            stepping += seconds
+            first = end
+        columns = _joined(shares, steps)
+        self._usual = columns.lengths.mean()
+        seconds = {"stepping": stepping}
+        seconds["acting"] = time.perf_counter() - began - stepping
+        return host.Collected(host.record(columns, decision), columns.success, seconds)
+
+    def close(self):
+        """Closes the environments and ends the processes."""
+        for channel in self._channels:
+            channel.close()
+        for process in self._processes if self._busy else ():
+            process.terminate()
+        for process in self._processes:
+            process.join(_PATIENCE)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+        self._processes, self._channels = [], []
+        self._program, self._busy = None, False
+
+    def _end(self, shares, first, episodes, steps):
+        """The number behind the episodes to play next: what seems to be enough."""
+        if steps is None:
+            return episodes
+        left = steps - sum(int(share.lengths.sum()) for share in shares)
+        if left <= 0:
+            return first
+        usual = (steps - left) / first if first else self._usual
+        return first + (int(np.ceil(left / usual)) if usual else sum(self._sizes))
+
+    def _hire(self, decision, program):
+        """Forks the processes."""
+        self.close()
+        if program.engine != "litert":
+            raise ValueError(
+                "With `workers` a policy acts through LiteRT, and this one does not; the "
+                "log says why. Use workers=1."
+            )
+        context = multiprocessing.get_context("fork")
+        self._counter = context.Value("q")
+        pipes = [context.Pipe() for _ in self._sizes]
+        self._channels = [ours for ours, _ in pipes]
+        for size, (_, theirs) in zip(self._sizes, pipes, strict=True):
+            worker = self._worker(size, decision, program)
+            others = [end for pipe in pipes for end in pipe if end is not theirs]
+            process = context.Process(
+                target=worker.serve, args=(theirs, others), daemon=True
+            )
+            with warnings.catch_warnings():  # of TensorFlow's threads
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            self._processes.append(process)
+        for _, theirs in pipes:
+            theirs.close()
+        self._program = program
+
+    def _worker(self, size, decision, program):
+        return workers.Worker(
+            lambda: self._make(size),
+            decision,
+            lambda weights: program.rows(size, weights),
+            host.beginning(decision, size),
+            self._counter,
+        )
+
+    def _play(self, first, end, weights, address):
+        """The shares of all workers in these episodes; mean seconds of stepping."""
+        self._counter.value = first
+        most = -(-(end - first) // len(self._sizes))
+        request = {"end": end, "most": most, "address": address}
+        self._busy = True
+        for number, channel in enumerate(self._channels):
+            with self._naming(number):
+                workers.send(channel, request, weights)
+        shares, seconds, waiting = [], [], list(self._channels)
+        while waiting:
+            for channel in connection.wait(waiting):
+                waiting.remove(channel)
+                number = self._channels.index(channel)
+                with self._naming(number):
+                    answer, arrays = workers.receive(channel)
+                if "error" in answer:
+                    _raise(number, **answer)
+                shares.append(workers.columns_of(answer, arrays))
+                seconds.append(answer["seconds"])
+        self._busy = False
+        return shares, float(np.mean(seconds))
+
+    @contextlib.contextmanager
+    def _naming(self, number):
+        """Says which process is no longer there."""
+        try:
+            yield
+        except (EOFError, OSError) as lost:
+            process = self._processes[number]
+            process.join(_PATIENCE)
+            raise host.EnvironmentFault(
+                f"Worker {number} ended with the exit code {process.exitcode}: its "
+                "environment crashed, or memory ran out. Nothing was learned from "
+                "this batch. With workers=1 environments run in this process."
+            ) from lost
+
+
+def _raise(number, error, message, trace):
+    kind = _ERRORS.get(error, RuntimeError)
+    message = f"Worker {number}: {message}"
+    raise kind(message) from RuntimeError(f"in worker {number}\n{trace}")
+
+
+def _joined(shares, steps):
+    """The episodes of all shares as one `host.Columns`, in the order of their start.
+
+    Args:
+        shares: List of `host.Columns`, which together have all numbers from 0 on.
+        steps: Int: the fewest episodes, in their order, with so many steps; or `None`.
+    """
+    of_episodes = zip(*(share[:4] for share in shares), strict=True)
+    numbers, *others = map(np.concatenate, of_episodes)
+    order = np.argsort(numbers)
+    if steps is not None:
+        taken = np.cumsum(others[0][order])
+        order = order[: np.searchsorted(taken, steps) + 1]
+    count, rows = len(order), others[0][order].max()
+
+    def columns(parts, rows):
+        whole = np.zeros((rows, count, *parts[0].shape[2:]), parts[0].dtype)
+        for share, part in zip(shares, parts, strict=True):
+            used = share.numbers < count
+            whole[: len(part), share.numbers[used]] = part[:rows, used]
+        return whole
+
+    observed, played = (
+        zip(*parts, strict=True) for parts in zip(*(x[4:] for x in shares))
+    )
+    return host.Columns(
+        *(array[order] for array in (numbers, *others)),
+        [columns(parts, rows + 1) for parts in observed],
+        [columns(parts, rows) for parts in played],
+    )

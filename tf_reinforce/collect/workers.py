@@ -1,0 +1,109 @@
+"""A process that plays episodes for another: what it does, and how the two speak.
+
+What crosses between them is JSON and the bytes of arrays.
+"""
+
+import contextlib
+import gc
+import json
+import signal
+import traceback
+
+import numpy as np
+
+from tf_reinforce.collect import host
+
+
+class Worker:
+    """What a process needs to play; made before it forks.
+
+    Args:
+        make: Function without arguments that returns a `fleets.Plain`.
+        decision: `decision.Decision`.
+        act: Function from weights to a function that acts; see `acting.Acting.rows`.
+        initial: See `host.beginning`.
+        counter: A shared number: the next episode that nobody plays yet.
+    """
+
+    def __init__(self, make, decision, act, initial, counter):
+        self._make = make
+        self._decision = decision
+        self._act = act
+        self._initial = initial
+        self._counter = counter
+        self._fleet = None
+
+    def serve(self, channel, others):
+        """Answers requests until nobody asks; the life of the process."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who ask
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        gc.freeze()  # nothing made before the fork is taken down here
+        for other in others:
+            other.close()
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                request, weights = receive(channel)
+                try:
+                    answer, arrays = self._play(weights, **request)
+                except Exception as error:
+                    answer, arrays = _told(error), []
+                send(channel, answer, arrays)
+        if self._fleet is not None:
+            self._fleet.close()
+
+    def _play(self, weights, end, most, address):
+        """An answer, and the arrays of the episodes that were played."""
+        decision = self._decision
+        if self._fleet is None:
+            self._fleet = self._make()
+            self._fleet.prepare(decision.dtype, decision.mask_reader())
+        columns, seconds = host.share(
+            self._fleet,
+            decision,
+            self._act(weights),
+            self._initial,
+            lambda: self._claim(end),
+            most,
+            **address,
+        )
+        arrays = [*columns[:4], *columns.observations, *columns.others]
+        return {"seconds": seconds, "observed": len(columns.observations)}, arrays
+
+    def _claim(self, end):
+        with self._counter.get_lock():
+            number = self._counter.value
+            if number >= end:
+                return None
+            self._counter.value = number + 1
+            return number
+
+
+def _told(error):
+    return {
+        "error": type(error).__name__,
+        "message": str(error),
+        "trace": "".join(traceback.format_exception(error)),
+    }
+
+
+def columns_of(answer, arrays):
+    """`host.Columns` from what `Worker.serve` answered."""
+    behind = 4 + answer["observed"]
+    return host.Columns(*arrays[:4], arrays[4:behind], arrays[behind:])
+
+
+def send(channel, header, arrays):
+    """Sends a dict and a list of arrays through a `multiprocessing` connection."""
+    kinds = [[array.dtype.name, array.shape] for array in arrays]
+    channel.send_bytes(json.dumps([header, kinds]).encode())
+    for array in arrays:
+        channel.send_bytes(array.tobytes())
+
+
+def receive(channel):
+    """What `send` sent; the arrays are not to be written into."""
+    header, kinds = json.loads(channel.recv_bytes())
+    arrays = [
+        np.ndarray(shape, np.dtype(name), channel.recv_bytes()) for name, shape in kinds
+    ]
+    return header, arrays
