@@ -10,7 +10,7 @@ import tensorflow as tf
 from test_compiled import Spelling
 
 import tf_reinforce as tfr
-from tf_reinforce import envs
+from tf_reinforce import envs, learning
 from tf_reinforce import population as training_of_many
 
 SEEDS = [3, 0, 8]
@@ -48,7 +48,9 @@ def close(ours, theirs):
 
 
 @pytest.mark.parametrize("make_world, options", OPTIONS.values(), ids=OPTIONS)
-def test_each_seed_is_a_run_of_its_own(make_world, options):
+def test_each_seed_is_a_run_of_its_own(make_world, options, monkeypatch):
+    """And its gradient is summed up in blocks, where that of one run is not."""
+    monkeypatch.setattr(learning, "_SMALL_BLOCK", 50)
     world, seeds = make_world(), [3, 8]
     make = maker(world, 2, **options)
     limit = dict(episodes_per_epoch=4, max_episode_steps=60)

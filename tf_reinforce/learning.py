@@ -13,6 +13,7 @@ from tf_reinforce.collect import compiled
 
 _ENDLESS = 2**62  # steps, where no number of them ends a call
 _BLOCK = 65_536  # steps of which a gradient is summed up at a time, to save memory
+_SMALL_BLOCK = 8_192  # the same where agents learn in turn: it stays in a core's cache
 
 
 class Made(NamedTuple):
@@ -142,10 +143,12 @@ class Learner:
 
     def update_of(self, optimizer, rollout=None):
         """The `updating.Update` from a record, or from what a rollout may bring."""
+        block = None
         # A memory reads episodes whole, and would do so for every block.
-        large = rollout is not None and self.decision.memory is None
-        large = large and rollout.count * rollout.world.limit > _BLOCK
-        steps = {**self._steps, "block": _BLOCK if large else None}
+        if rollout is not None and self.decision.memory is None:
+            block = _BLOCK if rollout.stacks is None else _SMALL_BLOCK
+            block = block if rollout.count * rollout.world.limit > block else None
+        steps = {**self._steps, "block": block}
         return updating.Update(self.rule, optimizer, self.counters, **steps)
 
     def orders(self, episodes, seed):

@@ -1,14 +1,16 @@
 """Training on Gymnasium's environments: ours, by the host engine.
 
-    python host_ours.py [preset]
+    python host_ours.py [preset] [workers]
 
 An update is one gradient step on whole episodes, with the leave-one-out baseline: 16 of
 CartPole-v1, or 4 of HalfCheetah-v5 (4,000 steps, a Gaussian with a free log standard
-deviation). `preset`: HalfCheetah-v5 as its preset has it, with a critic; 16 gradient
-steps of the policy and 32 of the critic, in minibatches of 256, from 4 episodes.
+deviation). `workers`: a process for each core plays them. `preset`: HalfCheetah-v5 as its
+preset has it, with a critic; 16 gradient steps of the policy and 32 of the critic, in
+minibatches of 256, from 4 episodes.
 """
 
 import functools
+import os
 import sys
 import time
 
@@ -20,7 +22,8 @@ import tf_reinforce as tfr
 
 ENV, RATE = "CartPole-v1", 1e-2
 EPISODES = {"CartPole-v1": 16, "HalfCheetah-v5": 4}
-PRESET = sys.argv[1:] == ["preset"]
+PRESET = "preset" in sys.argv
+WORKERS = os.cpu_count() if "workers" in sys.argv else 1
 SOLVING = dict(episodes=8, rate=2e-2)
 
 
@@ -43,7 +46,8 @@ def state_of(agent):
 @functools.cache
 def kept(env, envs, rate=RATE):
     """An agent that has learned once, its environments, and how it began."""
-    agent, fleet = made(env, rate), tfr.collect.open_fleet(env, envs).__enter__()
+    opened = tfr.collect.open_fleet(env, envs, workers=WORKERS)
+    agent, fleet = made(env, rate), opened.__enter__()
     agent.meet(fleet)
     first = [variable.numpy() for variable in state_of(agent)]
     return agent, fleet, first

@@ -25,6 +25,8 @@ HOST = {
     "Tianshou": ("torch", "host_tianshou.py"),
     "Keras, eager": (None, "host_keras.py"),
 }
+# Those that take several processes where that is faster. A solution has too few steps.
+SEVERAL = {"tf_reinforce, workers": (None, "host_ours.py", "workers")}
 COMPILED = {
     "tf_reinforce": (None, "compiled_ours.py"),
     "JAX": ("jax", "compiled_jax.py", "while"),
@@ -32,7 +34,8 @@ COMPILED = {
     "JAX, gymnax": ("jax", "compiled_jax.py", "gymnax"),
 }
 CONTINUOUS = {
-    "tf_reinforce, its preset": (None, "host_ours.py", "preset"),
+    **SEVERAL,
+    "tf_reinforce, workers, its preset": (None, "host_ours.py", "preset", "workers"),
     **{x: HOST[x] for x in HOST if x not in ("TF-Agents", "Keras, eager")},
 }
 
@@ -146,7 +149,7 @@ def host(options):
         steps = STEPS.get(name, 50_000)
         return dict(env="CartPole-v1", envs=8, steps=steps, seed=number + 1)
 
-    with workers(options, HOST) as taking_part:
+    with workers(options, {**HOST, **SEVERAL}) as taking_part:
         reinforce = [one for one in taking_part.values() if "A2C" not in one.name]
         errors = equal_gradients(reinforce)
         found = rates(asking(taking_part, "train", given), options.rounds)
@@ -192,7 +195,7 @@ def _goal(number):
 
 def solve(options):
     """Until CartPole-v1 is solved, on Gymnasium's own, with 8 environments; warm."""
-    with workers(options, HOST) as taking_part:
+    with workers(options, {**HOST, **SEVERAL}) as taking_part:
         asked = asking(taking_part, "solve", lambda name, number: _goal(number))
         return {"answers": interleaved(asked, options.seeds, first=-1)}
 
