@@ -273,8 +273,13 @@ def seeds(options):
         "alone": [ask("one", seed) for seed in range(options.rounds)],
         "together": ask("many", 256),
         # What more updates cost, once all is compiled and learned.
-        "more_alone": [ask("one", 0, updates, 1024) for updates in (20, 80)],
-        "more_together": [ask("many", 256, updates, 64) for updates in (20, 40)],
+        "more": [
+            {
+                "alone": [ask("one", seed, updates, 1024) for updates in (20, 80)],
+                "together": [ask("many", 256, updates, 64) for updates in (20, 32)],
+            }
+            for seed in range(3)
+        ],
     }
 
 

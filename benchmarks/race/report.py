@@ -213,14 +213,19 @@ def scaling(found, _):
     yield f"GiB in use after each tenth of {found['long']['steps']:,} steps: {used}."
 
 
+def _rate_between(short, long):
+    """Steps per second of what the longer of two runs did more."""
+    return (long["steps"] - short["steps"]) / (long["seconds"] - short["seconds"])
+
+
 def seeds(found, folder):
     yield "256 seeds at once"
     alone = [one["seconds"] for one in found["alone"]]
     together = found["together"]
     updates, count = np.shape(together["returns"])
     one, many = (
-        (long["steps"] - short["steps"]) / (long["seconds"] - short["seconds"])
-        for short, long in (found["more_alone"], found["more_together"])
+        [_rate_between(*both[which]) for both in found["more"]]
+        for which in ("alone", "together")
     )
     sooner = count * np.median(alone) / together["seconds"]
     yield (
@@ -229,8 +234,10 @@ def seeds(found, folder):
         f"{together['seconds']:.1f} s, {together['gigabytes']:.1f} GiB: "
         f"**{sooner:.0f} times sooner** than {count} processes one after the other, "
         f"{sooner / 2:.0f} times than two at a time if these did not slow each other. "
-        f"Once they have learned, with 64 episodes per update, they make **{many:,.0f} "
-        f"steps/s**; one seed with 1,024 episodes per update makes {one:,.0f}."
+        f"Once they have learned, with 64 episodes per update, they make **"
+        f"{_spread(many, 0)} steps/s**; one seed with 1,024 episodes per update makes "
+        f"{_spread(one, 0)}: {_spread(np.divide(many, one))} times as many in "
+        f"{len(one)} rounds."
     )
     draw_seeds(np.array(together["returns"]), folder / "seeds.png")
     yield "![256 learning curves, their median and quantiles](seeds.png)"
