@@ -184,6 +184,74 @@ def test_an_environment_that_raises_is_named(clock):
     assert "in raising" in str(caught.value.__cause__)  # where it happened
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, LookupError])
+def test_what_an_environment_raises_at_its_making_is_named(clock, error):
+    parent = os.getpid()
+
+    def make():
+        if os.getpid() != parent:
+            raise error(3)
+        return toys.Clock()
+
+    with pytest.raises(RuntimeError, match=rf"Worker \d: {error.__name__}: 3"):
+        clock.collect(make, 4, workers=2)
+
+
+@pytest.mark.parametrize("fail", [None, raising])
+def test_all_environments_are_closed_after_a_failure_too(clock, tmp_path, fail):
+    class Closing(Failing):
+        def close(self):
+            (tmp_path / f"{os.getpid()}-{id(self)}").touch()
+
+    def play():
+        clock.collect(lambda: Closing(fail or int), 8, num_envs=5, workers=2)
+
+    if fail is None:
+        play()
+    else:
+        with pytest.raises(tfr.collect.EnvironmentFault):
+            play()
+    assert len(list(tmp_path.iterdir())) == 6  # and the one that was looked at
+
+
+def test_crews_end_in_any_order(agent, tmp_path):
+    """A process forked later holds what was open then: nobody waits for that."""
+
+    class Local(toys.Lengths):
+        def close(self):
+            (tmp_path / f"{os.getpid()}-{id(self)}").touch()
+
+    opened = [tfr.collect.open_fleet(Local, 2, workers=2) for _ in range(2)]
+    for one in [one.__enter__() for one in opened]:
+        agent.collect(one, 4)
+    for one in opened:  # the first one first
+        one.__exit__(None, None, None)
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_processes_do_not_draw_alike_where_a_seed_is_ignored():
+    class Global(toys.Clock):
+        def reset(self, **given):
+            super().reset(**given)
+            return np.array([np.random.uniform()], np.float32), {}
+
+    agent = tfr.Reinforce.for_env(toys.Clock, hidden=(4,))
+    episodes = agent.collect(Global, 8, num_envs=4, workers=4)
+    assert len(np.unique(episodes.observations[0])) == 8
+
+
+def test_a_process_that_does_not_end_is_killed_and_told(agent, monkeypatch):
+    class Stuck(toys.Lengths):
+        def close(self):
+            while os.getpid() != parent:
+                signal.pause()
+
+    parent = os.getpid()
+    monkeypatch.setattr(crews, "_PATIENCE", 0)
+    with pytest.warns(UserWarning, match=r"workers \[0, 1\] did not close their"):
+        agent.collect(Stuck, 2, num_envs=2, workers=2)
+
+
 def test_a_process_that_dies_is_named(clock):
     with pytest.raises(tfr.collect.EnvironmentFault, match=r"ended with the exit code 7"):
         fit(clock, lambda: os._exit(7))

@@ -414,7 +414,8 @@ class Reinforce(keras.Model):
             workers: Int, processes that share these environments and play for
                 themselves; one for each core is the most that helps. Does not change
                 the result. Defaults to 1, this process; for an id, spec or callable.
-                Needs a system that forks, and environments without TensorFlow.
+                Needs a system that forks; environments that run TensorFlow or Keras
+                themselves hang in such a process.
             seed: Int. Same seed, machine and versions: same weights, to the bit.
             callbacks: List of Keras callbacks, or one. Those that monitor a log key of
                 ours with `mode="auto"` get the right mode.

@@ -1637,7 +1637,7 @@ DIAGNOSTICS = [
         "stale_answers",
         "own: after a failure the answer to the question before is taken for this one's",
         "collect/crews.py",
-        "if self._busy or self._program is not program:",
+        "if self._owing or self._program is not program:",
         "if self._program is not program:",
         "test_workers.py::test_after_a_failure_a_crew_begins_afresh",
     ),

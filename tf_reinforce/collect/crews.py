@@ -15,7 +15,7 @@ import numpy as np
 
 from tf_reinforce.collect import acting, host, workers
 
-_PATIENCE = 5  # seconds to close environments in, before a process is ended
+_PATIENCE = 10  # seconds to close environments in, before a process is killed
 _ERRORS = {
     error.__name__: error
     for error in (host.EnvironmentFault, FloatingPointError, TypeError, ValueError)
@@ -50,7 +50,7 @@ class Crew:
         self._program = None  # that of the workers
         self._processes = []
         self._channels = []
-        self._busy = False  # and while it is, an answer is still to come
+        self._owing = set()  # channels from which an answer is still to come
         self._usual = None  # steps of an episode, as it was last time
 
     def collect(
@@ -58,7 +58,7 @@ class Crew:
         deterministic=False, siblings=1,
     ):  # fmt: skip
         """Plays whole episodes; as `host.collect`, with an `acting.Acting`."""
-        if self._busy or self._program is not program:
+        if self._owing or self._program is not program:
             self._hire(decision, program)
         began = time.perf_counter()
         weights = acting.finite_weights(decision.variables)
@@ -78,17 +78,28 @@ class Crew:
 
     def close(self):
         """Closes the environments and ends the processes."""
-        for channel in self._channels:
+        for process, channel in zip(self._processes, self._channels):
+            if channel in self._owing:
+                process.terminate()
+            else:
+                with contextlib.suppress(OSError):  # it has ended already
+                    workers.send(channel, None, [])
             channel.close()
-        for process in self._processes if self._busy else ():
-            process.terminate()
-        for process in self._processes:
-            process.join(_PATIENCE)
+        deadline, killed = time.monotonic() + _PATIENCE, []
+        for number, process in enumerate(self._processes):
+            process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode is None:
                 process.kill()
                 process.join()
+                killed.append(number)
         self._processes, self._channels = [], []
-        self._program, self._busy = None, False
+        self._program, self._owing = None, set()
+        if killed:
+            warnings.warn(
+                f"The workers {killed} did not close their environments within "
+                f"{_PATIENCE} s, and were killed.",
+                stacklevel=2,
+            )
 
     def _end(self, shares, first, episodes, steps):
         """The number behind the episodes to play next: what seems to be enough."""
@@ -140,8 +151,8 @@ class Crew:
         self._counter.value = first
         most = -(-(end - first) // len(self._sizes))
         request = {"end": end, "most": most, "address": address}
-        self._busy = True
         for number, channel in enumerate(self._channels):
+            self._owing.add(channel)
             with self._naming(number):
                 workers.send(channel, request, weights)
         shares, seconds, waiting = [], [], list(self._channels)
@@ -151,11 +162,11 @@ class Crew:
                 number = self._channels.index(channel)
                 with self._naming(number):
                     answer, arrays = workers.receive(channel)
+                self._owing.remove(channel)
                 if "error" in answer:
                     _raise(number, **answer)
                 shares.append(workers.columns_of(answer, arrays))
                 seconds.append(answer["seconds"])
-        self._busy = False
         return shares, float(np.mean(seconds))
 
     @contextlib.contextmanager
@@ -167,16 +178,19 @@ class Crew:
             process = self._processes[number]
             process.join(_PATIENCE)
             raise host.EnvironmentFault(
-                f"Worker {number} ended with the exit code {process.exitcode}: its "
-                "environment crashed, or memory ran out. Nothing was learned from "
-                "this batch. With workers=1 environments run in this process."
+                f"Worker {number} ended with the exit code {process.exitcode}: an "
+                "environment ended the process, or crashed it, or memory ran out. "
+                "Nothing was learned from this batch. With workers=1 environments run "
+                "in this process."
             ) from lost
 
 
 def _raise(number, error, message, trace):
     kind = _ERRORS.get(error, RuntimeError)
-    message = f"Worker {number}: {message}"
-    raise kind(message) from RuntimeError(f"in worker {number}\n{trace}")
+    named = message if error in _ERRORS else f"{error}: {message}"
+    raise kind(f"Worker {number}: {named}") from RuntimeError(
+        f"in worker {number}\n{trace}"
+    )
 
 
 def _joined(shares, steps):

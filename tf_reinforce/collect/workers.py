@@ -34,22 +34,33 @@ class Worker:
         self._fleet = None
 
     def serve(self, channel, others):
-        """Answers requests until nobody asks; the life of the process."""
+        """Answers requests until there is none; the life of the process."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who ask
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, _leave)
         gc.freeze()  # nothing made before the fork is taken down here
+        np.random.seed()  # as Python does with its own: or all would draw alike
         for other in others:
             other.close()
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                request, weights = receive(channel)
-                try:
-                    answer, arrays = self._play(weights, **request)
-                except Exception as error:
-                    answer, arrays = _told(error), []
-                send(channel, answer, arrays)
-        if self._fleet is not None:
-            self._fleet.close()
+        try:
+            with contextlib.suppress(EOFError, OSError, _Leave):
+                self._answer(channel)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if self._fleet is not None:
+                self._fleet.close()
+
+    def _answer(self, channel):
+        while True:
+            request, weights = receive(channel)
+            if request is None:
+                return
+            try:
+                answer, arrays = self._play(weights, **request)
+            except _Leave:
+                raise
+            except BaseException as error:  # an environment may want to exit
+                answer, arrays = _told(error), []
+            send(channel, answer, arrays)
 
     def _play(self, weights, end, most, address):
         """An answer, and the arrays of the episodes that were played."""
@@ -78,6 +89,14 @@ class Worker:
             return number
 
 
+class _Leave(BaseException):
+    """Nobody waits for the answer any more."""
+
+
+def _leave(*_):
+    raise _Leave
+
+
 def _told(error):
     return {
         "error": type(error).__name__,
@@ -93,7 +112,10 @@ def columns_of(answer, arrays):
 
 
 def send(channel, header, arrays):
-    """Sends a dict and a list of arrays through a `multiprocessing` connection."""
+    """Sends a dict and a list of arrays through a `multiprocessing` connection.
+
+    `None` instead of the dict asks a worker to end.
+    """
     kinds = [[array.dtype.name, array.shape] for array in arrays]
     channel.send_bytes(json.dumps([header, kinds]).encode())
     for array in arrays:
