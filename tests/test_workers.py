@@ -1,5 +1,6 @@
 """Several processes play the same episodes as one, and leave nothing behind."""
 
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -47,23 +48,20 @@ def agent():
 # Who plays what
 
 
+def masked(place):
+    env = functools.partial(test_masked_environments.Riddle, place)
+    return lambda: test_masked_environments.learner(place), env
+
+
+def made(env, **options):
+    return lambda: tfr.Reinforce.for_env(env, hidden=(8,), **options), env
+
+
 AGENTS = {
     "memory": (test_memory.ready, toys.Lengths),
-    **{
-        place: (lambda place=place: test_masked_environments.learner(place), env)
-        for place in test_masked_environments.PLACES
-        for env in [lambda place=place: test_masked_environments.Riddle(place)]
-    },
-    "Gaussian": (
-        lambda: tfr.Reinforce.for_env("Pendulum-v1", hidden=(8,)),
-        "Pendulum-v1",
-    ),
-    "siblings": (
-        lambda: tfr.Reinforce.for_env(
-            toys.Lengths, hidden=(4,), baseline=tfr.baselines.LeaveOneOut(groups=2)
-        ),
-        toys.Lengths,
-    ),
+    "Gaussian": made("Pendulum-v1"),
+    "siblings": made(toys.Lengths, baseline=tfr.baselines.LeaveOneOut(groups=2)),
+    **{place: masked(place) for place in test_masked_environments.PLACES},
 }
 
 
@@ -130,16 +128,6 @@ def test_every_worker_gets_its_part():
     np.testing.assert_array_equal(often, [2, 2])
 
 
-def test_nothing_has_to_be_pickled_and_environments_are_closed(agent, tmp_path):
-    class Local(toys.Lengths):
-        def close(self):
-            (tmp_path / f"{os.getpid()}-{id(self)}").touch()
-
-    agent.collect(lambda: Local(), 4, num_envs=4, workers=2)
-    closed = [path.name.split("-")[0] for path in tmp_path.iterdir()]
-    assert sorted(closed.count(who) for who in set(closed)) == [1, 2, 2]  # one looked at
-
-
 # What goes wrong
 
 
@@ -197,36 +185,40 @@ def test_what_an_environment_raises_at_its_making_is_named(clock, error):
         clock.collect(make, 4, workers=2)
 
 
-@pytest.mark.parametrize("fail", [None, raising])
-def test_all_environments_are_closed_after_a_failure_too(clock, tmp_path, fail):
+@pytest.fixture
+def closing(tmp_path):
+    """A `Failing` that marks each closing, local to this test; and how many were."""
+
     class Closing(Failing):
         def close(self):
             (tmp_path / f"{os.getpid()}-{id(self)}").touch()
 
-    def play():
-        clock.collect(lambda: Closing(fail or int), 8, num_envs=5, workers=2)
-
-    if fail is None:
-        play()
-    else:
-        with pytest.raises(tfr.collect.EnvironmentFault):
-            play()
-    assert len(list(tmp_path.iterdir())) == 6  # and the one that was looked at
+    return Closing, lambda: len(list(tmp_path.iterdir()))
 
 
-def test_crews_end_in_any_order(agent, tmp_path):
+def test_all_environments_are_closed(clock, closing):
+    """Five, and the one that was looked at; a lambda cannot be pickled."""
+    env, closed = closing
+    clock.collect(lambda: env(int), 8, num_envs=5, workers=2)
+    assert closed() == 6
+
+
+def test_all_environments_are_closed_after_a_failure_too(clock, closing):
+    env, closed = closing
+    with pytest.raises(tfr.collect.EnvironmentFault):
+        clock.collect(lambda: env(raising), 8, num_envs=5, workers=2)
+    assert closed() == 6
+
+
+def test_crews_end_in_any_order(clock, closing):
     """A process forked later holds what was open then: nobody waits for that."""
-
-    class Local(toys.Lengths):
-        def close(self):
-            (tmp_path / f"{os.getpid()}-{id(self)}").touch()
-
-    opened = [tfr.collect.open_fleet(Local, 2, workers=2) for _ in range(2)]
-    for one in [one.__enter__() for one in opened]:
-        agent.collect(one, 4)
+    env, closed = closing
+    opened = [tfr.collect.open_fleet(lambda: env(int), 2, workers=2) for _ in range(2)]
+    for crew in [one.__enter__() for one in opened]:
+        clock.collect(crew, 4)
     for one in opened:  # the first one first
         one.__exit__(None, None, None)
-    assert len(list(tmp_path.iterdir())) == 6
+    assert closed() == 6
 
 
 def test_processes_do_not_draw_alike_where_a_seed_is_ignored():

@@ -186,8 +186,8 @@ def _twin(options, settings):
     from tf_reinforce import envs
 
     fit = settings["fit"]
-    processes = options.engine == "auto" and options.seeds is None and fit.get("workers")
-    if options.engine == "host" or processes:
+    several = options.seeds is None and fit.get("workers", 1) != 1
+    if options.engine == "host" or (options.engine == "auto" and several):
         return None
     changed = settings["env_kwargs"] or fit.get("steps_per_epoch")
     twin = None if changed else envs.twin_of(options.env)

@@ -39,8 +39,8 @@ def _filled(paragraph):
 
 INTRODUCTION = """
 `make bench-setup` and `make bench` write this page; [README.md](README.md) says how the
-races are run and what each implementation does. Workers in processes of their own are
-asked in turn, each round in another order, nothing else running. Figures are medians; a
+races are run and what each implementation does. Each has a process of its own and is
+asked in turn, in another order each round, nothing else running. Figures are medians; a
 ratio is the median of ratios within a round, with a 95 % bootstrap interval. Brackets
 behind other figures hold the least and the most.
 """
@@ -91,7 +91,7 @@ def host(found, _):
     yield (
         "All but A2C, which is not REINFORCE, give the same plain gradient, to "
         f"{max(found['errors'].values()):.0e}; each is raced with its own baseline. "
-        "*Workers*: a process for each core plays. What others have of the kind is "
+        "`workers`: a process for each core plays. What others have of the kind is "
         "slower than one process, or no faster."
     )
     yield raced(found["rates"], "16 episodes per update")

@@ -54,17 +54,17 @@ class Crew:
         self._owing = set()  # channels from which an answer is still to come
         self._usual = None  # steps of an episode, as it was last time
 
-    def collect(
-        self, decision, program, *, seed, purpose, update, episodes, steps,
-        deterministic=False, siblings=1,
-    ):  # fmt: skip
-        """Plays whole episodes; as `host.collect`, with an `acting.Acting`."""
+    def collect(self, decision, program, *, episodes, steps, **address):
+        """Plays whole episodes.
+
+        Args:
+            program: `acting.Acting` of the decision.
+            decision, episodes, steps, **address: As for `host.collect`.
+        """
         if self._owing or self._program is not program:
             self._hire(decision, program)
         began = time.perf_counter()
         weights = acting.finite_weights(decision.variables)
-        address = dict(seed=seed, purpose=purpose, update=update)
-        address.update(deterministic=deterministic, siblings=siblings)
         shares, stepping, first = [], 0.0, 0
         while (end := self._end(shares, first, episodes, steps)) > first:
             played, seconds = self._play(first, end, weights, address)
@@ -202,12 +202,12 @@ def _joined(shares, steps):
         steps: Int: the fewest episodes, in their order, with so many steps; or `None`.
     """
     of_episodes = zip(*(share[:4] for share in shares), strict=True)
-    numbers, *others = map(np.concatenate, of_episodes)
+    numbers, lengths, *endings = map(np.concatenate, of_episodes)
     order = np.argsort(numbers)
     if steps is not None:
-        taken = np.cumsum(others[0][order])
+        taken = np.cumsum(lengths[order])
         order = order[: np.searchsorted(taken, steps) + 1]
-    count, rows = len(order), others[0][order].max()
+    count, rows = len(order), lengths[order].max()
 
     def columns(parts, rows):
         whole = np.zeros((rows, count, *parts[0].shape[2:]), parts[0].dtype)
@@ -220,7 +220,7 @@ def _joined(shares, steps):
         zip(*parts, strict=True) for parts in zip(*(x[4:] for x in shares))
     )
     return host.Columns(
-        *(array[order] for array in (numbers, *others)),
+        *(array[order] for array in (numbers, lengths, *endings)),
         [columns(parts, rows + 1) for parts in observed],
         [columns(parts, rows) for parts in played],
     )
