@@ -37,9 +37,9 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/race.py all
 
-# The others' environments; TF-Agents needs Python 3.11.
+# An environment for each that races; TF-Agents needs Python 3.11.
 bench-setup:
-	for name in jax tfagents torch; do \
+	for name in jax ours tfagents torch; do \
 	  python3.11 -m venv .venv-race/$$name && .venv-race/$$name/bin/python -m pip install \
 	    --quiet --requirement benchmarks/race/requirements/$$name.txt || exit 1; \
 	done

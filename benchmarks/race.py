@@ -8,7 +8,7 @@ Workers are warm (compiled, and asked once) before the first round; in each roun
 are asked one after the other, in an order drawn anew, and only one works at a time.
 Beforehand all that have a gradient must say the same, from the same episodes at the same
 weights. Figures are medians over rounds of ratios within a round, with a bootstrap
-interval. `make bench-setup` makes the environments of the others.
+interval. `make bench-setup` makes an environment for each.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main():
     parser.add_argument("races", nargs="+", choices=names, metavar="RACE", help=names)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seeds", type=int, default=10, help="of the races to a goal")
-    parser.add_argument("--venvs", default=".venv-race", help="of the others' Pythons")
+    parser.add_argument("--venvs", default=".venv-race", help="of their Pythons")
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "RESULTS.md")
     options = parser.parse_args()
     asked = options.races

@@ -292,7 +292,7 @@ def test_without_a_budget_training_ends_at_the_target(tmp_path):
 
 def test_the_installed_program_is_the_module():
     config = (ROOT / "setup.cfg").read_text()
-    assert "tf-reinforce = tf_reinforce.cli:main" in config
+    assert "tf-reinforce = tf_reinforce.__main__:main" in config
     ran = subprocess.run(
         [sys.executable, "-m", "tf_reinforce", "--version"],
         cwd=ROOT,
@@ -301,6 +301,19 @@ def test_the_installed_program_is_the_module():
         env=os.environ,
     )
     assert ran.stdout.strip() == tfr.__version__
+
+
+def test_a_process_of_ours_looks_for_no_garbage_at_its_end():
+    """Nearly all is TensorFlow's, and to take it apart takes a second."""
+    code = (
+        "import atexit, gc\n"
+        "from tf_reinforce import __main__ as program\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+        "program.main()"
+    )
+    command = [sys.executable, "-c", code, "--version"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ran.stdout.split() == [tfr.__version__, "True"], ran.stderr
 
 
 def test_a_refused_request_leaves_no_folder_behind(tmp_path):

@@ -130,7 +130,7 @@ def test_the_page_has_a_section_for_each_race_that_was_run(tmp_path):
         "parts": {"act": {"8": rates}, "learn": rates},
         "solve": {"answers": both},
         "cold": {"answers": both},
-        "compiled_solve": {"answers": [solved]},
+        "compiled_solve": {"answers": [solved], "whole": [solved]},
         "stepping": {"rates": {"8": {"vectorized": [5.0], "played": [6.0]}}},
         "scaling": {
             "runs": {"64": {"seconds": [1e-6], "gigabytes": 0.1}},

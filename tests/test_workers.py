@@ -253,7 +253,15 @@ def test_a_process_that_dies_is_named(clock):
         fit(clock, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def test_ctrl_c_ends_the_processes(clock):
+@pytest.fixture
+def heard():
+    """Ctrl-C is heard, also where a shell began the tests in its background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_the_processes(clock, heard):
     """It reaches the parent while all wait for a worker that would never answer."""
 
     def interrupt():

@@ -1,8 +1,23 @@
-"""`python -m tf_reinforce` is the command line."""
+"""The command line as a process: `tf-reinforce`, also `python -m tf_reinforce`."""
 
+import atexit
+import gc
 import sys
 
 from tf_reinforce import cli
 
+
+def main():
+    """Runs the command line; returns its exit code.
+
+    What such a process makes is TensorFlow for the most part, and lives as long as it
+    does: to look through that for garbage, again and again and at its end, took 2 of the
+    7 s in which CartPole-v1 is trained.
+    """
+    gc.set_threshold(100_000)
+    atexit.register(gc.freeze)
+    return cli.main()
+
+
 if __name__ == "__main__":
-    sys.exit(cli.main())
+    sys.exit(main())

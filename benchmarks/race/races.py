@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
+import tempfile
 import time
 
 import numpy as np
@@ -15,27 +15,27 @@ import protocol
 HERE = pathlib.Path(__file__).resolve().parent
 UPDATES = 30
 
-# Name: the folder of its Python below --venvs (ours: this one), its script and arguments.
+# Name: the folder of its Python below --venvs, its script and arguments.
 HOST = {
-    "tf_reinforce": (None, "host_ours.py"),
+    "tf_reinforce": ("ours", "host_ours.py"),
     "PyTorch by hand": ("torch", "host_torch.py"),
     "TorchRL": ("torch", "host_torchrl.py"),
     "TF-Agents": ("tfagents", "host_tfagents.py"),
     "Stable-Baselines3 A2C": ("torch", "host_sb3.py"),
     "Tianshou": ("torch", "host_tianshou.py"),
-    "Keras, eager": (None, "host_keras.py"),
+    "Keras, eager": ("ours", "host_keras.py"),
 }
 # Those that take several processes where that is faster. A solution has too few steps.
-SEVERAL = {"tf_reinforce, workers": (None, "host_ours.py", "workers")}
+SEVERAL = {"tf_reinforce, workers": ("ours", "host_ours.py", "workers")}
 COMPILED = {
-    "tf_reinforce": (None, "compiled_ours.py"),
+    "tf_reinforce": ("ours", "compiled_ours.py"),
     "JAX": ("jax", "compiled_jax.py", "while"),
     "JAX, lax.scan": ("jax", "compiled_jax.py", "scan"),
     "JAX, gymnax": ("jax", "compiled_jax.py", "gymnax"),
 }
 CONTINUOUS = {
     **SEVERAL,
-    "tf_reinforce, workers, its preset": (None, "host_ours.py", "preset", "workers"),
+    "tf_reinforce, workers, its preset": ("ours", "host_ours.py", "preset", "workers"),
     **{x: HOST[x] for x in HOST if x not in ("TF-Agents", "Keras, eager")},
 }
 
@@ -53,10 +53,13 @@ def workers(options, which):
         }
 
 
+def python(options, venv):
+    return f"{options.venvs}/{venv}/bin/python"
+
+
 @contextlib.contextmanager
 def worker(options, name, venv, script, *arguments):
-    python = sys.executable if venv is None else f"{options.venvs}/{venv}/bin/python"
-    one = protocol.Worker(name, python, HERE / script, *arguments)
+    one = protocol.Worker(name, python(options, venv), HERE / script, *arguments)
     try:
         yield one
     finally:
@@ -218,18 +221,39 @@ def compiled_solve(options):
     """CartPole-v1 solved on its twin, verified on 100 episodes of Gymnasium's own."""
     with worker(options, "tf_reinforce", *COMPILED["tf_reinforce"]) as one:
         one.ask("solve", seed=options.seeds, envs=16, updates=5)  # compiles
-        return {
-            "answers": [
-                one.ask("solve", seed=seed, envs=16, updates=5)
-                for seed in range(options.seeds)
-            ]
-        }
+        answers = [
+            one.ask("solve", seed=seed, envs=16, updates=5)
+            for seed in range(options.seeds)
+        ]
+    return {
+        "answers": answers,
+        "whole": [_commanded(options, seed) for seed in range(options.seeds)],
+    }
+
+
+def _commanded(options, seed):
+    """The command line from a cold start until it has ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = pathlib.Path(folder, "run")
+        command = [python(options, "ours"), "-m", "tf_reinforce", "train", "CartPole-v1"]
+        command += ["--seed", str(seed), "--run-dir", str(run)]
+        seconds, _ = _ran(command)
+        told = json.loads((run / "evaluation.json").read_text())
+    return {"seconds": seconds, "return": told["episode_return"]}
+
+
+def _ran(command):
+    """How long a command took, and what it printed."""
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    began = time.perf_counter()
+    ran = subprocess.run(command, capture_output=True, check=True, env=quiet, text=True)
+    return time.perf_counter() - began, ran.stdout
 
 
 def stepping(options):
     """Stepping alone, with actions drawn at random."""
     found = {}
-    with worker(options, "tf_reinforce", None, "stepping.py") as one:
+    with worker(options, "tf_reinforce", "ours", "stepping.py") as one:
         for envs in (1, 8, 64, 1024):
             ways = ["vectorized", "played"] + ["one_by_one"] * (envs <= 8)
             asked = {
@@ -262,12 +286,9 @@ def seeds(options):
     """256 seeds at once beside as many processes, all from a cold start."""
 
     def ask(*given):
-        began = time.perf_counter()
-        script = [sys.executable, str(HERE / "seeds.py"), *map(str, given)]
-        quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        ran = subprocess.run(script, capture_output=True, check=True, env=quiet)
-        answer = json.loads(ran.stdout.splitlines()[-1])
-        return {**answer, "seconds": time.perf_counter() - began}
+        script = [python(options, "ours"), str(HERE / "seeds.py"), *map(str, given)]
+        seconds, printed = _ran(script)
+        return {**json.loads(printed.splitlines()[-1]), "seconds": seconds}
 
     return {
         "alone": [ask("one", seed) for seed in range(options.rounds)],

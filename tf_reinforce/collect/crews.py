@@ -16,7 +16,6 @@ import numpy as np
 from tf_reinforce.collect import acting, host, workers
 
 _PATIENCE = 10  # seconds to close environments in, before a process is killed
-_BLINK = 1  # seconds after which a signal is heard that came just before the wait
 _ERRORS = {
     error.__name__: error
     for error in (host.EnvironmentFault, FloatingPointError, TypeError, ValueError)
@@ -158,7 +157,7 @@ class Crew:
                 workers.send(channel, request, weights)
         shares, seconds, waiting = [], [], list(self._channels)
         while waiting:
-            for channel in connection.wait(waiting, timeout=_BLINK):
+            for channel in connection.wait(waiting):
                 waiting.remove(channel)
                 number = self._channels.index(channel)
                 with self._naming(number):
