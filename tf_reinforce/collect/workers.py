@@ -36,13 +36,13 @@ class Worker:
     def serve(self, channel, others):
         """Answers requests until there is none; the life of the process."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who ask
-        signal.signal(signal.SIGTERM, _leave)
         gc.freeze()  # nothing made before the fork is taken down here
         np.random.seed()  # as Python does with its own: or all would draw alike
         for other in others:
             other.close()
         try:
             with contextlib.suppress(EOFError, OSError, _Leave):
+                signal.signal(signal.SIGTERM, _leave)
                 self._answer(channel)
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
