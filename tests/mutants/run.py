@@ -28,8 +28,10 @@ BROKEN = 70  # exit code of a child whose package is another one, or cannot be i
 # Pytest exits with 1 where a test failed and where its fixtures did. Only the first
 # counts here, and only with the package that lies beside the test.
 CHILD = f"""
-import importlib, pathlib, sys
+import gc, importlib, pathlib, sys
 import pytest
+
+gc.set_threshold(100_000)  # most of what is imported lives to the end
 
 class Watch:
     failed = ""
