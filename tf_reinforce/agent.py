@@ -632,20 +632,19 @@ class Reinforce(keras.Model):
         observations = self._player.batch(observations)
         count = len(keras.tree.flatten(observations)[0])
         more = self._player.more(count, action_mask, state)
-        functions = self._player.functions(self.action_space)
-        parameters = functions["distribution"](observations, *more).values()
-        weights = (variable.numpy() for variable in self._player.decision.variables)
-        if not all(np.isfinite(numbers).all() for numbers in (*parameters, *weights)):
+        if not deterministic:
+            if seed is None:
+                seed = np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1
+            more.insert(0, tf.constant(seeding.check_seed(seed), tf.int64))
+        name = "act" if deterministic else "sample"
+        act = self._player.checked(name, self.action_space)
+        results, finite = act(observations, *more)
+        if not finite:
             raise FloatingPointError(
                 "The policy's outputs are not finite, or its weights: there is no action "
                 "to take. Look at the observations, or load an earlier file."
             )
-        if deterministic:
-            return self._player.answer(functions["act"](observations, *more))
-        if seed is None:
-            seed = np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1
-        seed = tf.constant(seeding.check_seed(seed), tf.int64)
-        return self._player.answer(functions["sample"](observations, seed, *more))
+        return self._player.answer(results)
 
     def _collect(self, fleet, update, seed, episodes, steps):
         """The episodes of one update."""

@@ -55,6 +55,34 @@ def endpoints(decision, action_dtypes):
     }
 
 
+def checked(functions, name, variables):
+    """One of the endpoints, which also says whether all that decided was finite.
+
+    Args:
+        functions: See `endpoints`.
+        name: `"act"` or `"sample"`.
+        variables: The Keras variables that decide.
+
+    Returns:
+        A function of the same arguments; the same results, and a scalar bool.
+    """
+    signature = functions[name].input_signature
+    drawn = int(name == "sample")  # its second argument is the seed
+
+    def answer(observation, *given):
+        parameters = functions["distribution"](observation, *given[drawn:])
+        deciding = [*parameters.values(), *(v.value for v in variables)]
+        finite = [
+            tf.reduce_all(tf.math.is_finite(numbers))
+            for numbers in map(tf.convert_to_tensor, deciding)
+            if numbers.dtype.is_floating
+        ]
+        return functions[name](observation, *given), tf.reduce_all(finite)
+
+    answering = tf.function(answer, input_signature=signature, autograph=False)
+    return answering.get_concrete_function()  # to find it takes a third of a call
+
+
 class _Endpoints:
     """The functions; `more` are the arguments that only some decisions have."""
 

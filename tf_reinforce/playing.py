@@ -27,6 +27,7 @@ class Player:
         self.programs = {}  # `acting.Acting`, by whether it is greedy
         self._rollouts = {}  # the last few of `compiled.Rollout`, by what they play
         self._functions = {}  # `export.endpoints`, by whether the space is known
+        self._checked = {}  # `export.checked`, by name as well
 
     def collect(
         self, fleet, purpose, update, seed, *, episodes, steps, greedy=False, siblings=1
@@ -97,6 +98,15 @@ class Player:
             dtypes = keras.tree.map_structure(lambda leaf: leaf.dtype, self._sent)
             self._functions[known] = export.endpoints(self.decision, dtypes)
         return self._functions[known]
+
+    def checked(self, name, action_space):
+        """One of them for use here; see `export.checked`."""
+        key = name, action_space is not None
+        functions = self.functions(action_space)
+        if key not in self._checked:
+            variables = self.decision.variables
+            self._checked[key] = export.checked(functions, name, variables)
+        return self._checked[key]
 
     def batch(self, observations):
         """Observations as tensors `[N, …]`, or an error that shows both shapes."""
