@@ -170,6 +170,7 @@ class _Enumeration:
         self.record = _record(self.steps, self.actions, self.masks)
         powers = self.agent.gamma ** np.arange(len(self.record.rewards))[:, None]
         self.returns = np.nansum(powers * self.record.rewards, axis=0)
+        self._kept = {}  # orders, by the number of steps of a batch
 
     def probabilities(self):
         """`[2, K]`: π(a|s), from the head's log-probabilities; gradients flow."""
@@ -243,13 +244,15 @@ class _Enumeration:
 
     def _orders(self, steps):
         """Orders of the steps of a batch: each set of steps comes first once."""
-        size, everything = self.agent.minibatch_size, range(steps)
-        parts = minibatches.Minibatches.of(tf.range(steps), size)
-        first = len(parts.at(0))
-        return [
-            np.array([*chosen, *(n for n in everything if n not in chosen)], "int32")
-            for chosen in itertools.combinations(everything, first)
-        ]
+        if steps not in self._kept:
+            size, everything = self.agent.minibatch_size, range(steps)
+            parts = minibatches.Minibatches.of(tf.range(steps), size)
+            first = len(parts.at(0))
+            self._kept[steps] = [
+                np.array([*chosen, *(n for n in everything if n not in chosen)], "int32")
+                for chosen in itertools.combinations(everything, first)
+            ]
+        return self._kept[steps]
 
     def check(self, batch_size, tolerance):
         """The `GradientReport`, or an `AssertionError` that says what is wrong."""
