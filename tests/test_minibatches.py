@@ -362,6 +362,16 @@ def test_a_reward_whose_square_overflows_gets_into_no_scale():
         same_bits(before, numbers(everything(agent)))
 
 
+def test_statistics_are_finite_and_so_is_their_size():
+    """Deviations from a mean may have squares where the mean itself has none."""
+    agent = made(scale_advantages="running", gamma=0, baseline=None)
+    episodes, before = record(), numbers(everything(agent))
+    wrong = np.resize([1.6e154, 1.05e154], episodes.rewards.shape)
+    with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
+        agent.update(episodes._replace(rewards=wrong))
+    same_bits(before, numbers(everything(agent)))
+
+
 def test_a_scaled_loss_makes_the_same_steps_and_skips_what_overflows():
     episodes = record("softmax", "float32")
     ends = {}

@@ -219,12 +219,15 @@ class Estimator:
         if self.normalizer is not None:
             self.normalizer.update(valid_steps(episodes).pick(episodes.observations))
 
-    def squares(self, episodes):
-        """Sums of the squares of the observations that the normaliser would take in."""
-        if self.normalizer is None:
-            return []
-        seen = keras.tree.flatten(valid_steps(episodes).pick(episodes.observations))
-        samples = [x for x in seen if x.dtype.is_floating]
+    def squares(self, episodes, batch):
+        """Sums of the squares of what the running statistics would take in.
+
+        Where these are finite, so are the statistics and the sizes made of them.
+        """
+        samples = list(batch.samples.values())
+        if self.normalizer is not None:
+            seen = valid_steps(episodes).pick(episodes.observations)
+            samples += [x for x in keras.tree.flatten(seen) if x.dtype.is_floating]
         return [tf.reduce_sum(tf.square(tf.cast(x, tf.float64))) for x in samples]
 
     def batch(self, episodes):

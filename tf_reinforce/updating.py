@@ -69,7 +69,7 @@ class Update:
         value_loss, baseline_gradients = self.rule.baseline_gradients(lesson)
         some = tf.size(batch.targets) > 0  # an update from nothing moves nothing
         fit = _finite(baseline_gradients) | ~some
-        fit &= _finite(self.rule.squares(episodes))
+        fit &= _finite(self.rule.squares(episodes, batch))
         before = [tf.identity(variable) for variable in self._variables]
         if self.minibatch_size is None and self.passes == 1:
             gradients, logs = self._whole(batch)
