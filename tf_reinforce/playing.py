@@ -100,7 +100,7 @@ class Player:
         return self._functions[known]
 
     def checked(self, name, action_space):
-        """One of them for use here; see `export.checked`."""
+        """An exported function that looks at what decided; see `export.checked`."""
         key = name, action_space is not None
         functions = self.functions(action_space)
         if key not in self._checked:
