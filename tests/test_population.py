@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import toys
 from test_compiled import Spelling
 
 import tf_reinforce as tfr
@@ -88,6 +89,24 @@ def test_a_memory_is_stacked_too():
     population = tfr.train_seeds(make, world, [1, 2], epochs=2, episodes_per_epoch=3)
     alone = make(2)
     alone.fit(world, epochs=2, episodes_per_epoch=3, seed=2, verbose=0)
+    close(population.agent(2), alone)
+
+
+def test_each_seed_begins_its_episodes_from_the_state_that_it_has_learned():
+    world = envs.CartPole()
+
+    def make(seed):
+        agent = tfr.Reinforce(toys.with_learned_start(4, 2, seed))
+        agent.compile(keras.optimizers.SGD(0.1))
+        agent.meet(world)
+        start = agent.policy.layers[0].cell.start
+        start.assign(start * (3.0 * seed - 4.0))
+        return agent
+
+    budget = dict(epochs=3, episodes_per_epoch=3, max_episode_steps=20)
+    population = tfr.train_seeds(make, world, [1, 2], **budget)
+    alone = make(2)
+    alone.fit(world, seed=2, verbose=0, **budget)
     close(population.agent(2), alone)
 
 

@@ -100,6 +100,19 @@ def test_the_number_of_processes_changes_no_bit_of_a_training(name):
     assert logs == test_repeatable.reference(name)[1]
 
 
+def test_workers_begin_episodes_from_the_learned_state_of_this_update():
+    """The state before the first observation is a weight: every update changes it."""
+
+    def train(**options):
+        agent = tfr.Reinforce(toys.with_learned_start(3, 1))
+        agent.compile(keras.optimizers.SGD(0.5))
+        budget = dict(epochs=3, episodes_per_epoch=4, num_envs=2, max_episode_steps=4)
+        agent.fit("Pendulum-v1", verbose=0, **budget, **options)
+        return agent.get_weights()
+
+    same_bits(train(), train(workers=2))
+
+
 def test_an_evaluation_has_the_same_figures(agent):
     one = agent.evaluate(toys.Lengths, 20)
     assert agent.evaluate(toys.Lengths, 20, workers=2) == one

@@ -5,6 +5,7 @@ import importlib.util
 import pathlib
 
 import gymnasium as gym
+import keras
 import numpy as np
 
 
@@ -144,3 +145,33 @@ class Observing(gym.Env):
 
     def _observation(self):
         return self.observation_space.sample()
+
+
+@keras.saving.register_keras_serializable("toys")
+class LearnedStart(keras.layers.SimpleRNNCell):
+    """A simple recurrent cell whose state before the first observation is learned."""
+
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        initial = keras.initializers.RandomNormal(stddev=1.0, seed=5)
+        self.start = self.add_weight(name="start", shape=(self.units,), initializer=initial)
+
+    def get_initial_state(self, batch_size=None):
+        if not self.built:
+            return super().get_initial_state(batch_size)
+        return [keras.ops.tile(self.start[None], (batch_size, 1))]
+
+
+def with_learned_start(inputs, outputs, seed=3, dtype="float32"):
+    """A recurrent policy that learns the state with which an episode begins."""
+    initial = keras.initializers.GlorotUniform(seed)
+    cell = LearnedStart(
+        5, kernel_initializer=initial, recurrent_initializer=initial, dtype=dtype
+    )
+    return keras.Sequential(
+        [
+            keras.Input((None, inputs), dtype=dtype),
+            keras.layers.RNN(cell, return_sequences=True, dtype=dtype),
+            keras.layers.Dense(outputs, kernel_initializer=initial, dtype=dtype),
+        ]
+    )

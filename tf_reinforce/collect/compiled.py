@@ -154,7 +154,7 @@ class Rollout:
             step=tf.constant(0),
             state=state,
             observation=observation,
-            memory=decision.initial_state(count),
+            memory=self._first_states(),
             alive=tf.ones([count], tf.bool),
             lengths=tf.zeros([count], tf.int32),
             terminated=tf.zeros([count], tf.bool),
@@ -206,10 +206,23 @@ class Rollout:
             for leaf, rows in specs
         ]
 
+    def _first_states(self):
+        """The states of the policy when episodes begin: a cell may have learned them."""
+        if self.stacks is None:
+            return self.decision.initial_state(self.episodes)
+        return self._of_each_agent(lambda: self.decision.initial_state(self.count), ())
+
     def _decided(self, *given):
         """Raw actions, whether the outputs were finite, and what is remembered next."""
         if self.stacks is None:
             return self._decide(*given)
+        return self._of_each_agent(self._decide, given)
+
+    def _of_each_agent(self, function, given):
+        """A function of an agent's own rows of `given`, with its weights, for all agents.
+
+        Structures of `[K · count, …]` tensors go in and come out.
+        """
         shape = self.agents, self.count
 
         def apart(x):
@@ -222,12 +235,12 @@ class Rollout:
             weights, mine = values
             pairs = list(zip(self.decision.variables, weights, strict=True))
             with keras.StatelessScope(state_mapping=pairs):
-                return self._decide(*mine)
+                return function(*mine)
 
         weights = [stack.read_value() for stack in self.stacks]
         mine = keras.tree.map_structure(apart, given)
-        decided = tf.vectorized_map(one, (weights, mine), fallback_to_while_loop=False)
-        return keras.tree.map_structure(together, decided)
+        found = tf.vectorized_map(one, (weights, mine), fallback_to_while_loop=False)
+        return keras.tree.map_structure(together, found)
 
     def _decide(self, observation, memory, noise):
         outputs, _, memory = self.decision.outputs(observation, None, memory)

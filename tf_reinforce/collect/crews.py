@@ -64,9 +64,11 @@ class Crew:
             self._hire(decision, program)
         began = time.perf_counter()
         weights = acting.finite_weights(decision.variables)
+        # A cell may learn its first state: every collection begins with that of now.
+        states = [host.beginning(decision, size) for size in self._sizes]
         shares, stepping, first = [], 0.0, 0
         while (end := self._end(shares, first, episodes, steps)) > first:
-            played, seconds = self._play(first, end, weights, address)
+            played, seconds = self._play(first, end, weights, states, address)
             shares += played
             stepping += seconds
             first = end
@@ -142,19 +144,22 @@ class Crew:
             lambda: self._make(size),
             decision,
             lambda weights: program.rows(size, weights),
-            host.beginning(decision, size),
             self._counter,
         )
 
-    def _play(self, first, end, weights, address):
-        """The shares of all workers in these episodes; mean seconds of stepping."""
+    def _play(self, first, end, weights, states, address):
+        """The shares of all workers in these episodes; mean seconds of stepping.
+
+        `states` are the first states of the policy for each worker; `host.beginning`.
+        """
         self._counter.value = first
         most = -(-(end - first) // len(self._sizes))
         request = {"end": end, "most": most, "address": address}
         for number, channel in enumerate(self._channels):
             self._owing.add(channel)
+            own = {**request, "states": len(states[number])}
             with self._naming(number):
-                workers.send(channel, request, weights)
+                workers.send(channel, own, [*states[number], *weights])
         shares, seconds, waiting = [], [], list(self._channels)
         while waiting:
             for channel in connection.wait(waiting):

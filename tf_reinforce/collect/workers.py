@@ -21,15 +21,13 @@ class Worker:
         make: Function without arguments that returns a `fleets.Plain`.
         decision: `decision.Decision`.
         act: Function from weights to a function that acts; see `acting.Acting.rows`.
-        initial: See `host.beginning`.
         counter: A shared number: the next episode that nobody plays yet.
     """
 
-    def __init__(self, make, decision, act, initial, counter):
+    def __init__(self, make, decision, act, counter):
         self._make = make
         self._decision = decision
         self._act = act
-        self._initial = initial
         self._counter = counter
         self._fleet = None
 
@@ -51,19 +49,22 @@ class Worker:
 
     def _answer(self, channel):
         while True:
-            request, weights = receive(channel)
+            request, arrays = receive(channel)
             if request is None:
                 return
             try:
-                answer, arrays = self._play(weights, **request)
+                answer, arrays = self._play(arrays, **request)
             except _Leave:
                 raise
             except BaseException as error:  # an environment may want to exit
                 answer, arrays = _told(error), []
             send(channel, answer, arrays)
 
-    def _play(self, weights, end, most, address):
-        """An answer, and the arrays of the episodes that were played."""
+    def _play(self, arrays, states, end, most, address):
+        """An answer, and the arrays of the episodes that were played.
+
+        `arrays` are the first states of the policy, so many, and behind them its weights.
+        """
         decision = self._decision
         if self._fleet is None:
             self._fleet = self._make()
@@ -71,8 +72,8 @@ class Worker:
         columns, seconds = host.share(
             self._fleet,
             decision,
-            self._act(weights),
-            self._initial,
+            self._act(arrays[states:]),
+            arrays[:states],
             lambda: self._claim(end),
             most,
             **address,
