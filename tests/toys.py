@@ -154,7 +154,9 @@ class LearnedStart(keras.layers.SimpleRNNCell):
     def build(self, inputs_shape):
         super().build(inputs_shape)
         initial = keras.initializers.RandomNormal(stddev=1.0, seed=5)
-        self.start = self.add_weight(name="start", shape=(self.units,), initializer=initial)
+        self.start = self.add_weight(
+            name="start", shape=(self.units,), initializer=initial
+        )
 
     def get_initial_state(self, batch_size=None):
         if not self.built:

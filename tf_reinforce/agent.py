@@ -686,8 +686,7 @@ class Reinforce(keras.Model):
             raise ValueError(f"The agent cannot be built. {_WAYS_OUT}")
         if not self.policy.built:
             self.policy.build(observations_shape)
-        double = any(weight.dtype == "float64" for weight in self.policy.weights)
-        self._float = "float64" if double else "float32"
+        self._float = policies.float_type(self.policy)
         structure = (
             recurrence.one_observation(
                 spaces.of_shapes(observations_shape, self._float), self.policy
@@ -699,13 +698,14 @@ class Reinforce(keras.Model):
         # What may refuse comes first: who mends it can build again.
         head = self.head
         if head is None:
-            head = heads.for_space(self.action_space, dtype=self._float)
+            head = heads.for_space(self.action_space)
         if self._mask_source is not None:
             self._mask_source.expect_in(structure)
         memory = fitting.check(self.policy, head, self.baseline, structure)
         policies.announce_inference(self.policy)
         self.head = head
         if not head.built:
+            head.set_float_type(self._float)
             head.build((None, head.outputs_size))
         if not self.baseline.built:
             self.baseline.build(shapes)

@@ -223,9 +223,10 @@ class MovingAverage(Baseline):
         self._build_averages(())
 
     def _build_averages(self, shape):
-        zeros = dict(shape=shape, initializer="zeros", trainable=False)
-        self.sums = self.add_weight(name="sums", **zeros)
-        self.shares = self.add_weight(name="shares", **zeros)
+        # In the type of the returns, whatever that of the policy is.
+        kept = dict(shape=shape, dtype="float64", trainable=False, autocast=False)
+        self.sums = self.add_weight(name="sums", initializer="zeros", **kept)
+        self.shares = self.add_weight(name="shares", initializer="zeros", **kept)
 
     def estimate(self, returns, valid, values):
         average = tf.math.divide_no_nan(self.sums.value, self.shares.value)

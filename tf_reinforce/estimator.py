@@ -10,7 +10,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_reinforce import baselines, losses
+from tf_reinforce import baselines, losses, policies
 from tf_reinforce import episodes as records
 from tf_reinforce import returns as return_functions
 
@@ -183,7 +183,7 @@ class Estimator:
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": tf.reduce_mean(entropies),
-            "gradient_norm": tf.linalg.global_norm(gradients),
+            "gradient_norm": losses.global_norm(gradients),
             "effective_sample_size": _sample_size(changes),
         }
 
@@ -355,9 +355,8 @@ class Estimator:
         values = None
         if isinstance(outputs, dict):
             outputs, values = outputs["outputs"], outputs["values"][..., 0]
-        if outputs.dtype in (tf.float16, tf.bfloat16):
-            outputs = tf.cast(outputs, tf.float32)
-        return outputs, None if values is None else tf.cast(values, outputs.dtype)
+        dtype = policies.float_type(self.policy)
+        return tf.cast(outputs, dtype), None if values is None else tf.cast(values, dtype)
 
     def values(self, episodes, dtype):
         """`[T + 1, B]`: what a value baseline expects; zeros without one."""

@@ -111,6 +111,25 @@ def gradients(tape, loss, variables):
     return tape.gradient(loss, inside, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
 
+def global_norm(gradients):
+    """The length of all gradients as one vector, √Σ g².
+
+    Args:
+        gradients: List of float tensors; their types may differ.
+
+    Returns:
+        Scalar, float64 if one of the gradients is, else float32.
+
+    Example:
+
+    >>> global_norm([tf.constant([3.0], tf.bfloat16), tf.constant([4.0])]).numpy()
+    np.float32(5.0)
+    """
+    double = any(gradient.dtype == tf.float64 for gradient in gradients)
+    dtype = tf.float64 if double else tf.float32
+    return tf.linalg.global_norm([tf.cast(gradient, dtype) for gradient in gradients])
+
+
 # The agent has the plain name.
 @keras.saving.register_keras_serializable("tf_reinforce", name="ReinforceLoss")
 class Reinforce(keras.losses.Loss):

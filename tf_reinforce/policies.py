@@ -50,6 +50,19 @@ class OneHot(keras.layers.Layer):
         return {**super().get_config(), "sizes": self.sizes, "starts": self.starts}
 
 
+def float_type(policy):
+    """The type in which a policy's observations, outputs and actions are computed.
+
+    Args:
+        policy: Keras model, built. Its weights may be of several types.
+
+    Returns:
+        `"float64"` if a weight is float64, else `"float32"`, also for half precision.
+    """
+    double = any(weight.dtype == "float64" for weight in policy.weights)
+    return "float64" if double else "float32"
+
+
 def default(space, hidden, outputs_size, seed, units=None):
     """A branch for each array of an observation, and tanh layers on all of them.
 

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from tf_reinforce import estimator, minibatches
+from tf_reinforce import estimator, losses, minibatches
 
 # What an update says of itself.
 FIGURES = (*estimator.FIGURES, "learning_rate", "env_steps")
@@ -122,7 +122,7 @@ class Update:
         )
         count = len(self.rule.variables)
         logs = dict(zip(estimator.FIGURES, sums[count:], strict=True))
-        logs["gradient_norm"] = tf.linalg.global_norm(sums[:count])
+        logs["gradient_norm"] = losses.global_norm(sums[:count])
         return sums[:count], logs
 
     def _pass(self, batch, orders, fit, some):

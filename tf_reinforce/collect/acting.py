@@ -101,6 +101,8 @@ class Acting:
         self.engine = "litert"
         weights = finite_weights(self._variables)
         try:
+            if decision.dtype == "float64":
+                raise ValueError("the policy computes in float64, and LiteRT does not")
             self._model = self._convert()
             self._compare([*examples, *(() if greedy else noise)], weights)
         # Converter and interpreter fail in many ways; the compiled engine has none.

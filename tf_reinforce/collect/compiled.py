@@ -145,7 +145,7 @@ class Rollout:
         return Played(records.Episodes(*record), last.returns, last.sound)
 
     def _begun(self, numbers, keys):
-        env, count, decision = self.world.env, self.episodes, self.decision
+        env, count = self.world.env, self.episodes
         state = env.initial(self._chance(env.initial_noise, keys[:, 0], numbers, 0))
         observation, fine = self._observed(state)
         tapes = self._tapes() if self.recorded else []

@@ -58,6 +58,13 @@ class Head(keras.layers.Layer, abc.ABC):
         """
         return tf.TensorSpec(self.action_shape, self.action_dtype or dtype)
 
+    def set_float_type(self, dtype):
+        """Keeps the weights that `build` will make in the type of the outputs.
+
+        An agent calls it with the type of its policy: `"float32"` or `"float64"`.
+        """
+        self.dtype_policy = dtype
+
     @abc.abstractmethod
     def distribution(self, outputs):
         """The `tfd.Distribution` over raw actions for `[..., P]` float outputs.

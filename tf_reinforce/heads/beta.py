@@ -146,7 +146,7 @@ def _log1p(x):
     """ln(1 + x) to the last digits, in operations that LiteRT has (after Kahan)."""
     near = 1.0 + x
     lost = near == 1.0
-    exact = tf.math.log(near) * x / tf.where(lost, 1.0, near - 1.0)
+    exact = tf.math.log(near) * x / tf.where(lost, tf.ones_like(x), near - 1.0)
     return tf.where(lost, x, exact)
 
 
@@ -154,7 +154,7 @@ def _expm1(x):
     """e^x - 1 in the same way."""
     near = tf.exp(x)
     lost = near == 1.0
-    exact = (near - 1.0) * x / tf.where(lost, 1.0, tf.math.log(near))
+    exact = (near - 1.0) * x / tf.where(lost, tf.ones_like(x), tf.math.log(near))
     return tf.where(lost, x, exact)
 
 

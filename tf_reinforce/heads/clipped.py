@@ -99,9 +99,13 @@ class _Clipped(normal.FromNormal):
         z = (actions - self.loc) / self.scale
         # Zero where it is not looked at: its gradient would be no number far out.
         outer = tf.where(below, z, tf.where(above, -z, 0.0))
-        inner = tf.where(below | above, 0.0, z)
+        inner = tf.where(below | above, tf.zeros_like(z), z)
         density = -(inner**2) / 2 - tf.math.log(self.scale) - math.log(math.tau) / 2
         return tf.where(below | above, _log_cdf(outer), density)
+
+    def _sample_n(self, n, seed=None):
+        drawn = super()._sample_n(n, seed)
+        return tf.minimum(tf.maximum(drawn, self.low), self.high)
 
     def _mode(self):
         return tf.minimum(tf.maximum(self.loc, self.low), self.high)

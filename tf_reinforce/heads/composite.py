@@ -55,6 +55,12 @@ class Composite(base.Head):
             if not leaf.built:
                 leaf.build((*outputs_shape[:-1], leaf.outputs_size))
 
+    def set_float_type(self, dtype):
+        super().set_float_type(dtype)
+        for leaf in self.leaves:
+            if not leaf.built:
+                leaf.set_float_type(dtype)
+
     @property
     def heads(self):
         """The heads, nested as they were given."""

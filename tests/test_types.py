@@ -1,0 +1,190 @@
+"""Floating point types: every part follows the policy's, on both engines."""
+
+import functools
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_reinforce as tfr
+from tf_reinforce import baselines, envs, heads
+
+UNIT = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+HEADS = {
+    "categorical": (gym.spaces.Discrete(3), heads.Categorical(3)),
+    "multi": (gym.spaces.MultiDiscrete([2, 3]), heads.MultiCategorical([2, 3])),
+    "bernoulli": (gym.spaces.MultiBinary(2), heads.Bernoulli(2)),
+    "gaussian": (UNIT, heads.Gaussian),
+    "clipped": (UNIT, heads.ClippedGaussian),
+    "squashed": (UNIT, heads.TanhGaussian),
+    "scaled": (UNIT, functools.partial(heads.Gaussian, state_dependent_scale=True)),
+    "beta": (UNIT, heads.Beta),
+}
+
+
+class EveryAction(envs.TensorEnv):
+    """Two steps; every kind of action is taken, and the reward depends on them all."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Dict({name: space for name, (space, _) in HEADS.items()})
+    max_episode_steps = 2
+    initial_noise = tfr.heads.Noise("uniform", (2,))
+
+    def initial(self, noise):
+        return noise
+
+    def observation(self, state):
+        return state
+
+    def transition(self, state, action, noise):
+        return 1.0 - state
+
+    def reward(self, state, action, next_state):
+        parts = [tf.cast(x, self.dtype) for x in tf.nest.flatten(action)]
+        parts = [tf.reduce_sum(tf.reshape(x, [tf.shape(x)[0], -1]), 1) for x in parts]
+        return tf.add_n(parts)
+
+    def terminal(self, state):
+        return tf.zeros(tf.shape(state)[:1], tf.bool)
+
+
+def every_head():
+    """A head of each kind, none of them with a type of its own."""
+
+    def made(head):
+        if isinstance(head, heads.Head):
+            return type(head).from_config(head.get_config())
+        return head(1, low=-1, high=1)
+
+    return heads.Composite({name: made(head) for name, (_, head) in HEADS.items()})
+
+
+def network(inputs, outputs, *types):
+    """Two dense layers, of one type or of two."""
+    first, last = types * 2 if len(types) == 1 else types
+    layers = [
+        keras.layers.Dense(3, "tanh", dtype=first, kernel_initializer=start(1)),
+        keras.layers.Dense(outputs, dtype=last, kernel_initializer=start(2)),
+    ]
+    return keras.Sequential([keras.Input((inputs,), dtype=first), *layers])
+
+
+def start(seed):
+    return keras.initializers.GlorotUniform(seed)
+
+
+def agent_of(dtype):
+    head = every_head()
+    agent = tfr.Reinforce(
+        network(2, head.outputs_size, dtype), head, "moving_average", entropy_coef=0.1
+    )
+    agent.compile(keras.optimizers.SGD(0.01))
+    return agent
+
+
+# Other tests train each head in float32 by itself.
+SINGLE = pytest.param("float32", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("engine", ["host", "compiled"])
+@pytest.mark.parametrize("dtype", [SINGLE, "float64"])
+def test_every_head_trains_in_the_type_of_the_policy(dtype, engine):
+    agent, env = agent_of(dtype), EveryAction()
+    env = env.as_gymnasium(2) if engine == "host" else env
+    agent.meet(env if engine == "compiled" else EveryAction())
+    before = [variable.numpy() for variable in agent.policy_variables]
+    agent.fit(env, epochs=2, episodes_per_epoch=4, verbose=0)
+    assert len(agent.head.variables) == 3  # the scales that no observation decides
+    for variable, old in zip(agent.policy_variables, before, strict=True):
+        assert variable.dtype == dtype
+        assert np.isfinite(variable).all() and (variable.numpy() != old).any()
+
+
+def test_the_gradient_of_every_head_is_the_same_in_both_types():
+    ours, exact = agent_of("float32"), agent_of("float64")
+    episodes = ours.collect(EveryAction(), 4)
+    exact.meet(EveryAction())
+    exact.set_weights(ours.get_weights())
+    double = episodes._replace(
+        observations=episodes.observations.astype("float64"),
+        actions={
+            name: part.astype("float64") if part.dtype == "float32" else part
+            for name, part in episodes.actions.items()
+        },
+    )
+    for a, b in zip(ours.gradients(episodes)[0], exact.gradients(double)[0], strict=True):
+        assert b.dtype == tf.float64
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
+
+
+def test_a_policy_may_be_float64_because_keras_is():
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    head = heads.Composite((heads.Beta(1, -1, 1), heads.ClippedGaussian(1, -1, 1)))
+    layers = [keras.layers.Dense(4, "tanh"), keras.layers.Dense(3)]
+    policy = keras.Sequential([keras.Input((2,)), *layers])
+    agent = tfr.Reinforce(policy, head, "time_step")
+    agent.compile("sgd")
+    record = agent_record(np.float64)
+    agent.update(record)
+    assert {variable.dtype for variable in agent.policy_variables} == {"float64"}
+
+
+def agent_record(dtype, rows=3, episodes=2):
+    """Actions of a Beta and of a clipped Gaussian, one of them at its bound."""
+    rng = np.random.default_rng(0)
+    return tfr.Episodes(
+        rng.normal(size=(rows + 1, episodes, 2)).astype(dtype),
+        (
+            rng.uniform(0.1, 0.9, (rows, episodes, 1)).astype(dtype),
+            np.clip(rng.normal(size=(rows, episodes, 1)), -1, 1).astype(dtype),
+        ),
+        rng.normal(size=(rows, episodes)),
+        np.array([rows, rows - 1], "int32"),
+        np.array([True, False]),
+    )
+
+
+@pytest.mark.parametrize("engine", ["host", "compiled"])
+@pytest.mark.parametrize(
+    "types", [("bfloat16", "float32"), ("float64", "float32"), ("float32", "float64")]
+)
+def test_a_policy_with_weights_of_two_types_trains(types, engine):
+    agent = tfr.Reinforce(network(3, 1, *types), heads.Gaussian(1, low=-2, high=2))
+    agent.compile(keras.optimizers.SGD(0.01))
+    env = "Pendulum-v1" if engine == "host" else envs.Pendulum()
+    budget = dict(episodes_per_epoch=2, num_envs=2, max_episode_steps=4)
+    history = agent.fit(env, epochs=1, verbose=0, **budget).history
+    assert 0 < history["gradient_norm"][0] < np.inf
+    double = "float64" in types
+    assert agent.head.log_scale.dtype == ("float64" if double else "float32")
+    assert agent(np.ones((5, 3))).dtype == (tf.float64 if double else tf.float32)
+    for variable, dtype in zip(agent.policy.variables, np.repeat(types, 2), strict=True):
+        assert variable.dtype == dtype and np.isfinite(variable.numpy()).all()
+
+
+def test_the_gradient_norm_counts_weights_of_every_type():
+    agent = tfr.Reinforce(network(2, 3, "float64", "float32"), heads.Categorical(3))
+    agent.compile("sgd")
+    record = agent_record(np.float64)._replace(actions=np.array([[0, 1], [2, 0], [1, 1]]))
+    gradients, _, logs = agent.gradients(record)
+    squares = [np.sum(np.asarray(gradient, "float64") ** 2) for gradient in gradients]
+    np.testing.assert_allclose(logs["gradient_norm"], np.sqrt(sum(squares)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [baselines.MovingAverage, baselines.TimeStep])
+def test_moving_averages_are_summed_in_float64(kind):
+    """Returns are float64 whatever the policy is: no digit of them is lost."""
+    baseline = kind(decay=1.0)
+    baseline.build((None, 2))
+    returns = np.array([1e8, 1e8 + 1.0, 1e8 + 2.0])
+    for one in returns:
+        lesson = baselines.Lesson(
+            None, tf.constant([one], tf.float64), tf.constant([0]), 1
+        )
+        baseline.learn([], lesson)
+    valid = tf.ones([1, 1], tf.bool)
+    found = baseline.estimate(tf.zeros([1, 1], tf.float64), valid, None)
+    assert float(found[0, 0]) == returns.mean()
