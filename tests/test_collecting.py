@@ -320,6 +320,48 @@ def test_success_is_read_from_the_last_info(mode):
     assert np.isnan(play(silent, episodes=2).success).all()
 
 
+@pytest.mark.parametrize("mode", [None, *MODES])
+def test_success_is_known_only_of_episodes_that_report_it(mode):
+    """Episodes of `Lengths` differ: some report, others end in the same step and do not."""
+
+    class Reporting(toys.Lengths):
+        def step(self, action):
+            *answer, info = super().step(action)
+            reported = answer[2] and self.length % 2
+            return *answer, {"is_success": True} if reported else {}
+
+    head = heads.Categorical(3, start=5)
+    env = Reporting if mode is None else vector([Reporting] * 3, mode)
+    played = play(env, 3, episodes=30, head=head)
+    expected = np.where(played.episodes.lengths % 2, 1.0, np.nan)
+    np.testing.assert_array_equal(played.success, expected)
+    assert 0 < np.isnan(expected).sum() < 30
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_overwritten_last_observation_is_refused_and_never_recorded(mode):
+    """
+    SAME_STEP: the environment is reset before its last observation is read. When both
+    are one array, `final_obs` shows the reset.
+    """
+
+    class Reusing(toys.Clock):
+        def __init__(self):
+            super().__init__(3)
+            self.buffer = np.zeros(1, np.float32)
+
+        def _observation(self):
+            self.buffer[0] = self.now
+            return self.buffer
+
+    env = vector([Reusing] * 2, mode)
+    if mode is gym.vector.AutoresetMode.SAME_STEP:
+        with pytest.raises(host.EnvironmentFault, match=r"observation\.copy\(\)"):
+            play(env, episodes=4)
+    else:
+        assert_clock(play(env, episodes=4).episodes)
+
+
 # The clock
 
 

@@ -400,11 +400,17 @@ class Vector(Fleet):
                 f"Received: {mode!r}"
             )
         self._mode = mode
+        # Here `final_obs` holds the very arrays that the environments returned.
+        same_step = mode is gym.vector.AutoresetMode.SAME_STEP
+        sync = isinstance(env.unwrapped, gym.vector.SyncVectorEnv)
+        self._hands_on_arrays = same_step and sync
+        self._finals = {}  # slot to `(array, copy)` for each array of its `final_obs`
         stated = env.spec is not None and env.spec.max_episode_steps
         self._endless = limit or stated or DEFAULT_LIMIT
 
     def reset(self, seed, rows):
         observations, infos = self._call("reset", seed=seed)
+        self._refuse_reused_arrays()
         self._maskless = {}  # slot to the `Fault` of what it said of its next actions
         self._write(observations, rows)
         self._write_masks(observations, infos, rows, range(self.size))
@@ -426,6 +432,7 @@ class Vector(Fleet):
         observations, given, terminations, truncations, infos = self._call(
             "step", keras.tree.map_structure(lambda *parts: np.stack(parts), *actions)
         )
+        self._refuse_reused_arrays()
         self._write(observations, rows)
         self._write_masks(observations, infos, rows, range(self.size))
         given = np.asarray(given)
@@ -469,6 +476,23 @@ class Vector(Fleet):
             self._first[int(slot)] = [np.array(part[slot]) for part in parts]
         for slot, final in finals.items():
             self._read(slot, final, rows)
+            if self._hands_on_arrays:
+                parts = map(np.asarray, self._read.flatten(int(slot), final))
+                self._finals[int(slot)] = [(part, part.copy()) for part in parts]
+
+    def _refuse_reused_arrays(self):
+        """Refuses environments whose reset overwrote the last observation."""
+        finals, self._finals = self._finals, {}
+        for slot, parts in finals.items():
+            if not all(np.array_equal(*both, equal_nan=True) for both in parts):
+                raise Fault(
+                    slot,
+                    "the environment returns the same array again and again. Its reset "
+                    "overwrote the last observation of an episode before it could be "
+                    "recorded. Expected: a new array for every observation. Return "
+                    "`observation.copy()`, or make the VectorEnv with "
+                    "`autoreset_mode=AutoresetMode.NEXT_STEP`",
+                )
 
     def _refuse_endless(self, live, ended):
         for slot in live:
@@ -483,7 +507,11 @@ class Vector(Fleet):
 
     def _success(self, infos, slot):
         infos = infos.get("final_info", infos)
-        return infos["is_success"][slot] if "is_success" in infos else None
+        # Beside each key stands `_key`: which environments reported it in this step.
+        reported = infos.get("_is_success")
+        if "is_success" not in infos or (reported is not None and not reported[slot]):
+            return None
+        return infos["is_success"][slot]
 
     def _write_masks(self, observations, infos, rows, slots):
         """The masks of these slots; after an ending there may be none."""
