@@ -322,7 +322,7 @@ def test_success_is_read_from_the_last_info(mode):
 
 @pytest.mark.parametrize("mode", [None, *MODES])
 def test_success_is_known_only_of_episodes_that_report_it(mode):
-    """Episodes of `Lengths` differ: some report, others end in the same step and do not."""
+    """Episodes of odd length report success; others may end in the same step."""
 
     class Reporting(toys.Lengths):
         def step(self, action):

@@ -1,8 +1,11 @@
 """What an argument must be, and the sentence for one that is not."""
 
+import functools
+import inspect
 import math
 import numbers
 
+import keras
 import numpy as np
 
 
@@ -70,3 +73,40 @@ def instance(name, value, kind):
             f"Received: {name}={value!r} of type {type(value).__name__}"
         )
     return value
+
+
+def expect_changeable(part, name, value):
+    """Refuses a new value for an argument of a Keras layer that is built.
+
+    Traced programs hold such an argument as a constant: some of them would follow the
+    change, others would not. Weights, `trainable` and an optimizer may change.
+
+    Args:
+        part: Keras layer, a part of an agent.
+        name: The attribute to be set.
+        value: What to set it to, for the message.
+
+    Raises:
+        AttributeError: when the layer is built and its constructor has such an argument.
+    """
+    if getattr(part, "built", False) and name in _fixed(type(part)):
+        kind = type(part).__name__
+        raise AttributeError(
+            f"`{name}` of a {kind} is fixed once the {kind} is built: traced programs "
+            f"hold it as a constant. Received: {name}={value!r}. Make another {kind} and "
+            "another agent with it; `other.set_weights(agent.get_weights())` copies "
+            "what was learned."
+        )
+
+
+@functools.cache
+def _fixed(kind):
+    """The names of the arguments of a layer's constructor and of those above it."""
+    ours = kind.__mro__[: kind.__mro__.index(keras.layers.Layer)]
+    names = {
+        name
+        for each in ours
+        if "__init__" in vars(each)
+        for name in inspect.signature(each.__init__).parameters
+    }
+    return frozenset(names - {"self", "args", "kwargs", "name", "optimizer"})

@@ -61,6 +61,10 @@ class Baseline(keras.layers.Layer, abc.ABC):
     siblings = 1
     minibatch_size: int | None = None
 
+    def __setattr__(self, name, value):
+        arguments.expect_changeable(self, name, value)
+        super().__setattr__(name, value)
+
     @property
     def shares_policy(self):
         """Whether the policy puts out the values too, and one loss trains both."""

@@ -1,6 +1,7 @@
 """An estimator at work: its graphs, traced once, and updates made with them."""
 
 import functools
+import numbers
 from typing import NamedTuple
 
 import keras
@@ -55,7 +56,7 @@ class Learner:
         """
         update = self.update_of(optimizer)
         whole = tf.TensorSpec((None, None), tf.int32)
-        graph = self._graph(update, self._record(), whole, needs=optimizer)
+        graph = self._graph(update, self._record(), whole, needs=(optimizer,))
         finite, *figures = graph(_tensors(episodes), orders).numpy().tolist()
         if not finite:
             self._refuse(episodes)
@@ -174,20 +175,33 @@ class Learner:
         decision = self.decision
         return records.signature(decision.structure, decision.raw, decision.mask_size)
 
-    def _graph(self, function, *signature, needs=None):
+    def _graph(self, function, *signature, needs=()):
         """A function as one graph; made anew only for other parts.
 
         The one graph itself: finding it anew is slower than a small update.
         """
         name = getattr(function, "__name__", type(function).__name__)
         learning = [*self.rule.variables, *self.rule.baseline.trainable_variables]
-        key = (*map(id, learning), getattr(self.rule.baseline, "optimizer", None), needs)
+        needs = getattr(self.rule.baseline, "optimizer", None), *needs
+        key = (*map(id, learning), *needs, *map(_constants, needs))
         if self._graphs.get(name, (None,))[0] != key:
             # A partial of its own, lest TensorFlow take each agent for a retracing.
             step = functools.partial(function)
             traced = tf.function(step, input_signature=signature, autograph=False)
             self._graphs[name] = key, traced.get_concrete_function()
         return self._graphs[name][1]
+
+
+def _constants(optimizer):
+    """What a traced update holds of an optimizer as constants, as a tuple to compare."""
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        return ()
+    plain = numbers.Number, str, type(None)
+    found = [(k, v) for k, v in vars(optimizer).items() if isinstance(v, plain)]
+    found = [(name, value) for name, value in found if not name.startswith("_")]
+    # A rate that is no schedule is a variable, which the update reads.
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return *found, id(optimizer._learning_rate), _constants(inner)
 
 
 def _tensors(episodes):

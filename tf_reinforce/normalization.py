@@ -48,6 +48,10 @@ class RunningNormalization(keras.layers.Layer):
         self.epsilon = epsilon
         self.clip = clip
 
+    def __setattr__(self, name, value):
+        arguments.expect_changeable(self, name, value)
+        super().__setattr__(name, value)
+
     def build(self, observations_shape):
         every = _flatten_shapes(observations_shape)
         self._kept = [shape != () for shape in every]
@@ -152,6 +156,10 @@ class RunningScale(keras.layers.Layer):
         super().__init__(**{"autocast": False, **kwargs})
         self.centered = bool(centered)
         self.epsilon = arguments.within("epsilon", epsilon, 1e-300, 1e300)
+
+    def __setattr__(self, name, value):
+        arguments.expect_changeable(self, name, value)
+        super().__setattr__(name, value)
 
     def build(self, shape=None):
         zero = dict(shape=(), dtype="float64", trainable=False, autocast=False)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_reinforce import evaluation, export, seeding, spaces
 from tf_reinforce.collect import acting, compiled, crews, host, worlds
+from tf_reinforce.envs import checks
 
 _EXAMPLES = 8  # rows on which LiteRT and Keras are compared
 _PROGRAMS = 8  # rollouts that are kept
@@ -66,7 +67,8 @@ class Player:
             )
         given = dict(greedy=greedy, siblings=siblings, recorded=recorded)
         # The program keeps its world alive, and so the number of the world its own.
-        key = id(world.env), world.limit, count, *given.values()
+        key = id(world.env), checks.constants(world.env), world.limit, count
+        key += (*given.values(),)
         kept = self._rollouts.pop(key, None)
         self._rollouts[key] = kept or compiled.Rollout(
             world, self.decision, count, **given

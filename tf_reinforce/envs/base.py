@@ -26,8 +26,9 @@ class TensorEnv(abc.ABC):
 
     No function may change what it is given.
 
-    Whatever a world has as an attribute is a constant of its program, from the first
-    episode on; what is to change is kept in a `tf.Variable`.
+    An attribute is a constant of the compiled program. When it has changed, the next
+    call of `fit`, `evaluate` or `collect`, the next update and the next `reset` of
+    `as_gymnasium` compile the program anew. Keep what changes often in a `tf.Variable`.
 
     Args:
         dtype: `"float32"` or `"float64"`, for the subclass to compute in.

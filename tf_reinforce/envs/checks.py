@@ -76,6 +76,29 @@ def typed(env, actions):
     return keras.tree.map_structure(cast, spaces.nest(env.action_space), actions)
 
 
+def constants(env):
+    """What a traced program holds of an environment as constants.
+
+    Returns:
+        A tuple that can be hashed, and differs once an attribute or a number in one of
+        its lists, dicts and arrays has changed. `tf.Variable`s are no constants.
+    """
+    return tuple((name, _constant(value)) for name, value in vars(env).items())
+
+
+def _constant(value):
+    if isinstance(value, dict):
+        return "dict", *((key, _constant(part)) for key, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, *map(_constant, value)
+    if isinstance(value, (np.ndarray, np.generic, tf.Tensor)):
+        array = np.asarray(value)
+        return array.dtype.str, array.shape, array.tobytes()
+    if isinstance(value, (int, float, str, type(None))):
+        return type(value).__name__, repr(value)  # NaN is the same as itself
+    return type(value).__name__, id(value)
+
+
 def sound(env, observation):
     """`[B]` bool: whether what is seen is finite, and choices are among their choices."""
     leaves = keras.tree.flatten(spaces.nest(env.observation_space))

@@ -38,13 +38,11 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         self.observation_space = batch(env.observation_space, num_envs)
         self.action_space = batch(env.action_space, num_envs)
         self._keys = None  # [num_envs, 2, 2] uint32
-        self._begin, self._advance = (
-            tf.function(functools.partial(step), jit_compile=True, autograph=False)
-            for step in (self._begun, self._advanced)
-        )
+        self._constants = None  # those of the compiled programs
 
     def reset(self, *, seed=None, options=None):
         """Begins an episode in every environment; see `gymnasium.vector.VectorEnv`."""
+        self._compile()
         first = self._keys is None
         seeds = self._seeds(seed, first)
         if first:
@@ -79,6 +77,16 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         self._over = terminations | truncations
         rewards = rewards.numpy().astype("float64")
         return self._numpy(observations), rewards, terminations, truncations, {}
+
+    def _compile(self):
+        """Makes the programs, anew once an attribute of the environment has changed."""
+        constants = checks.constants(self.env)
+        if constants != self._constants:
+            self._constants = constants
+            self._begin, self._advance = (
+                tf.function(functools.partial(step), jit_compile=True, autograph=False)
+                for step in (self._begun, self._advanced)
+            )
 
     def _begun(self, keys, episodes):
         env = self.env

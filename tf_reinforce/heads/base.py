@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import seeding, spaces
+from tf_reinforce import arguments, seeding, spaces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +49,10 @@ class Head(keras.layers.Layer, abc.ABC):
     action_dtype: str | None
     mask_size: int = 0
     support: Support | None = None
+
+    def __setattr__(self, name, value):
+        arguments.expect_changeable(self, name, value)
+        super().__setattr__(name, value)
 
     def raw(self, dtype):
         """One raw action as a `tf.TensorSpec`, or a structure of them.

@@ -103,10 +103,6 @@ class _Clipped(normal.FromNormal):
         density = -(inner**2) / 2 - tf.math.log(self.scale) - math.log(math.tau) / 2
         return tf.where(below | above, _log_cdf(outer), density)
 
-    def _sample_n(self, n, seed=None):
-        drawn = super()._sample_n(n, seed)
-        return tf.minimum(tf.maximum(drawn, self.low), self.high)
-
     def _mode(self):
         return tf.minimum(tf.maximum(self.loc, self.low), self.high)
 

@@ -131,10 +131,6 @@ class FromNormal(tfp.distributions.Distribution):
     def _parameter_properties(cls, dtype, num_classes=None):
         return {name: tfp.util.ParameterProperties() for name in ("loc", "scale")}
 
-    def _sample_n(self, n, seed=None):
-        # A joint distribution of TFP samples its parts to find out their types.
-        return tfp.distributions.Normal(self.loc, self.scale).sample(n, seed=seed)
-
     def _event_shape(self):
         return tf.TensorShape([])
 

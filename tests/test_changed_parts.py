@@ -1,0 +1,137 @@
+"""Parts that are changed after their programs were traced: followed or refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_reinforce as tfr
+from tf_reinforce import baselines, envs, heads, normalization
+from tf_reinforce.collect import host
+
+HEADS = [
+    heads.Categorical(3),
+    heads.MultiCategorical([2, 3]),
+    heads.Bernoulli(2),
+    heads.Multinomial(3, 4),
+    heads.Gaussian(1),
+    heads.ClippedGaussian(1, -1.0, 1.0),
+    heads.TanhGaussian(1, -1.0, 1.0),
+    heads.Beta(1, -1.0, 1.0),
+    heads.Composite((heads.Categorical(2), heads.Bernoulli(1))),
+]
+OTHERS = [
+    baselines.LeaveOneOut(groups=2),
+    baselines.MovingAverage(),
+    baselines.TimeStep(horizon=3),
+    baselines.Value(keras.Sequential([keras.layers.Dense(1)])),
+    normalization.RunningNormalization(),
+    normalization.RunningScale(),
+]
+
+
+@pytest.mark.parametrize("part", [*HEADS, *OTHERS], ids=lambda x: type(x).__name__)
+def test_arguments_of_a_part_are_fixed_once_it_is_built(part):
+    names = part.get_config().keys() - {
+        "name",
+        "trainable",
+        "dtype",
+        "optimizer",
+        "heads",
+    }
+    for name in names:  # until then they may change
+        setattr(part, name, getattr(part, name))
+    part.build((None, getattr(part, "outputs_size", 2)))
+    for name in names:
+        before = getattr(part, name)
+        with pytest.raises(AttributeError, match=f"`{name}` of a .* is fixed once"):
+            setattr(part, name, before)
+    part.trainable = False
+    assert not part.trainable_variables
+
+
+def learner(**options):
+    trunk = keras.Input((1,))
+    hidden = keras.layers.Dense(3, "tanh", kernel_initializer="ones")(trunk)
+    ends = {"outputs": 3, "values": 1}
+    outputs = {
+        name: keras.layers.Dense(size, name=name, kernel_initializer="ones")(hidden)
+        for name, size in ends.items()
+    }
+    agent = tfr.Reinforce(keras.Model(trunk, outputs), baseline=baselines.Value())
+    agent.compile(keras.optimizers.SGD(0.1, **options))
+    return agent
+
+
+def test_a_loss_weight_cannot_change_some_programs_and_not_others():
+    agent, world = learner(), envs.Bandit()
+    agent.fit(world, epochs=1, verbose=0)
+    with pytest.raises(AttributeError, match="`loss_weight` of a Value is fixed"):
+        agent.baseline.loss_weight = 0.0
+
+
+@pytest.mark.parametrize("engine", ["host", "compiled"])
+def test_an_optimizer_that_is_changed_updates_as_it_is_then(engine):
+    """A clip of a hundredth: the update is at most a thousandth long."""
+    agent, world = learner(), envs.Bandit()
+    env = world.as_gymnasium(2) if engine == "host" else world
+    agent.fit(env, epochs=1, verbose=0)
+    agent.optimizer.global_clipnorm = 0.01
+    before = [variable.numpy() for variable in agent.policy_variables]
+    agent.fit(env, epochs=1, verbose=0)
+    moves = zip(agent.policy_variables, before, strict=True)
+    length = np.sqrt(sum(np.sum((v.numpy() - old) ** 2) for v, old in moves))
+    np.testing.assert_allclose(length, 0.001, rtol=1e-4)
+    agent.optimizer.learning_rate = 0.0  # a variable: no program is made anew
+    before = [variable.numpy() for variable in agent.policy_variables]
+    agent.fit(env, epochs=1, verbose=0)
+    np.testing.assert_equal([v.numpy() for v in agent.policy_variables], before)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_tensor_environment_that_is_changed_is_played_as_it_is_then(in_place):
+    """In `evaluate`, in `collect`, in the update of `fit` and step by step."""
+    agent, world = learner(), envs.Bandit([1.0, 1.0, 1.0])
+    stepped = world.as_gymnasium(1)
+    played = [agent.evaluate(world, 2)["episode_return"], rewards_of(stepped)]
+    history = [agent.fit(world, epochs=1, verbose=0).history["episode_return"]]
+    for value in (2.0, float("nan")):
+        if in_place:
+            world.values[:] = [value] * 3
+        else:
+            world.values = [value] * 3
+        if value == 2.0:
+            played += [agent.evaluate(world, 2)["episode_return"], rewards_of(stepped)]
+            history.append(
+                agent.fit(world, epochs=1, verbose=0).history["episode_return"]
+            )
+    assert played == [1.0, 1.0, 2.0, 2.0]
+    assert history == [[1.0], [2.0]]
+    with pytest.raises(host.EnvironmentFault, match="reward is not finite"):
+        agent.collect(world, 2)
+
+
+def rewards_of(stepped):
+    stepped.reset(seed=0)
+    return float(stepped.step(np.zeros(1, "int64"))[1][0])
+
+
+def test_a_tensor_environment_that_stays_as_it_is_keeps_its_program():
+    """Its arrays, tensors and NaN are the same; a variable is read, not traced."""
+
+    class Scaled(envs.Bandit):
+        def __init__(self):
+            super().__init__([1.0, 1.0, 1.0])
+            self.table = np.array([1.0, np.nan])
+            self.parts = {"unused": (float("nan"), tf.constant([3.0]))}
+            self.scale = tf.Variable(1.0)
+
+        def reward(self, state, action, next_state):
+            return self.scale * super().reward(state, action, next_state)
+
+    agent, world = learner(), Scaled()
+    assert agent.evaluate(world, 2)["episode_return"] == 1.0
+    world.scale.assign(3.0)
+    world.table, world.parts = world.table.copy(), dict(world.parts)
+    assert agent.evaluate(world, 2)["episode_return"] == 3.0
+    assert len(agent._player._rollouts) == 1
