@@ -255,6 +255,24 @@ def test_actions_of_another_nesting_are_refused():
         head.to_environment((tf.zeros([1], tf.int64), tf.zeros([1], tf.int64)))
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_no_leaf_needs_a_distribution_that_draws_samples(nested):
+    """TFP's joint distributions drew one for a log-probability; these two draw none."""
+    leaves = [heads.ClippedGaussian(2, -1.0, 1.0), heads.TanhGaussian(1, -1.0, 1.0)]
+    parts = (leaves[0], {"b": (leaves[1],)} if nested else leaves[1])
+    head = heads.Composite(parts)
+    head.build((None, 3))
+    outputs = tf.constant([[0.1, -0.4, 0.3], [2.0, 0.0, -1.0]])
+    first, second = tf.constant([[1.0, 0.2], [-1.0, 0.5]]), tf.constant([[0.7], [-2.0]])
+    joint = head.distribution(outputs)
+    alone = [x.distribution(o) for x, o in zip(leaves, tf.split(outputs, [2, 1], -1))]
+    actions = (first, {"b": (second,)} if nested else second)
+    expected = alone[0].log_prob(first) + alone[1].log_prob(second)
+    np.testing.assert_allclose(joint.log_prob(actions), expected, rtol=1e-6)
+    entropy = alone[0].entropy() + alone[1].entropy()
+    np.testing.assert_allclose(joint.entropy(), entropy, rtol=1e-6)
+
+
 class Levers(gym.Env):
     """Earns what the real lever says, and one for each right switch and gear."""
 

@@ -79,7 +79,7 @@ class Composite(base.Head):
             leaf.distribution(part)
             for leaf, part in zip(self.leaves, self._split(outputs), strict=True)
         ]
-        return _joint(self._pack(leaves))
+        return _Joint(leaves, self._pack)
 
     def eligibility(self, outputs, actions):
         parts = zip(self.leaves, self._split(outputs), self._flat(actions), strict=True)
@@ -204,15 +204,46 @@ def _leaves(heads):
         yield from _leaves(part)
 
 
-def _joint(distributions):
-    """A structure of distributions as one, over values of the same structure."""
-    if isinstance(distributions, dict):
-        parts = {key: _joint(part) for key, part in distributions.items()}
-        return tfp.distributions.JointDistributionNamed(parts)
-    if isinstance(distributions, tuple):
-        parts = tuple(_joint(part) for part in distributions)
-        return tfp.distributions.JointDistributionSequential(parts)
-    return distributions
+class _Joint(tfp.distributions.Distribution):
+    """Independent distributions as one, over values that nest as the heads do.
+
+    TFP's own draws a sample even for a log-probability, and the distribution of a head
+    need not be able to: a head has its own `sample`.
+    """
+
+    def __init__(self, leaves, pack):
+        self._leaves = leaves
+        self._pack = pack
+        super().__init__(
+            dtype=pack([leaf.dtype for leaf in leaves]),
+            reparameterization_type=pack([x.reparameterization_type for x in leaves]),
+            validate_args=False,
+            allow_nan_stats=True,
+        )
+
+    def _log_prob(self, actions):
+        parts = zip(self._leaves, keras.tree.flatten(actions), strict=True)
+        return tf.add_n([leaf.log_prob(action) for leaf, action in parts])
+
+    def _entropy(self):
+        return tf.add_n([leaf.entropy() for leaf in self._leaves])
+
+    def _sample_n(self, n, seed=None):
+        seeds = tfp.random.split_seed(seed, len(self._leaves))
+        parts = zip(self._leaves, tf.unstack(seeds), strict=True)
+        return self._pack([leaf.sample(n, seed=one) for leaf, one in parts])
+
+    def _batch_shape(self):
+        return self._leaves[0].batch_shape
+
+    def _batch_shape_tensor(self):
+        return self._leaves[0].batch_shape_tensor()
+
+    def _event_shape(self):
+        return self._pack([leaf.event_shape for leaf in self._leaves])
+
+    def _event_shape_tensor(self):
+        return self._pack([leaf.event_shape_tensor() for leaf in self._leaves])
 
 
 def _read(heads, mask, path=()):
