@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toys
+from ai_edge_litert import interpreter as litert
 
 import tf_reinforce as tfr
 from tf_reinforce import decision as deciding
@@ -212,6 +213,180 @@ def test_a_float64_policy_acts_in_float64():
     expected = decide(model, head, tf.constant(observations), tf.constant(noise))
     assert raw.dtype == "float64" and np.all(finite)
     np.testing.assert_allclose(raw, expected[0], rtol=1e-12)
+
+
+# Where LiteRT departs from Keras
+
+
+class Share(keras.layers.Layer):
+    """x / softplus(x): next to x when softplus is infinite, or bounded, is not."""
+
+    def call(self, inputs):
+        return inputs / keras.ops.softplus(inputs)
+
+
+DEPARTING = {
+    "softplus": (
+        lambda: keras.layers.Dense(4, "softplus", kernel_initializer="ones"),
+        100.0,
+    ),
+    "log_sigmoid": (lambda: keras.layers.Activation("log_sigmoid"), -300.0),
+    "share": (Share, 100.0),
+    "unit": (keras.layers.UnitNormalization, 0.0),
+}
+
+
+ACTIVATIONS = [
+    *("celu", "elu", "exponential", "gelu", "glu", "hard_shrink", "hard_sigmoid"),
+    *("hard_silu", "hard_tanh", "leaky_relu", "log_sigmoid", "log_softmax", "mish"),
+    *("relu", "relu6", "selu", "sigmoid", "silu", "soft_shrink", "softmax", "softplus"),
+    *("softsign", "sparse_plus", "sparse_sigmoid", "sparsemax", "squareplus", "tanh"),
+    "tanh_shrink",
+]
+
+
+def test_litert_departs_from_two_activations_of_keras_and_only_far_out():
+    """As docs/architecture.md lists them: from zero to a thousand, of either sign."""
+    sizes = np.concatenate([[0.0], np.geomspace(1e-3, 1e3, 37)]).astype("f")
+    rows = np.concatenate([sizes, -sizes])
+    rows = np.stack([rows, -rows, np.roll(rows, 1), np.ones_like(rows)], axis=1)
+
+    def every(inputs):
+        found = [keras.activations.get(name)(inputs) for name in ACTIVATIONS]
+        return [tf.identity(each, name) for each, name in zip(found, ACTIVATIONS)]
+
+    spec = tf.TensorSpec((None, 4), tf.float32, "inputs")
+    traced = tf.function(every, autograph=False).get_concrete_function(spec)
+    model = tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
+    lite = litert.Interpreter(model_content=model, num_threads=1)
+    place = lite.get_input_details()[0]["index"]
+    lite.resize_tensor_input(place, rows.shape)
+    lite.allocate_tensors()
+    lite.set_tensor(place, rows)
+    lite.invoke()
+    results = [lite.get_tensor(d["index"]) for d in lite.get_output_details()]
+    given, departs = traced(tf.constant(rows)), {}
+    for name, each, received in zip(ACTIVATIONS, given, results, strict=True):
+        expected = each.numpy()
+        finite = np.isfinite(expected)
+        near = 1e-5 * abs(rows).max(1, keepdims=True) + 1e-5 + 1e-4 * abs(expected)
+        far = finite & (abs(received - np.where(finite, expected, 0)) > near)
+        if far.any():
+            departs[name] = rows[:, : received.shape[1]][far]
+    assert set(departs) == {"softplus", "log_sigmoid"}
+    assert departs["softplus"].min() > 88
+    assert departs["log_sigmoid"].max() < -88
+
+
+class Constant(toys.Clock):
+    """Two steps in which `number` is observed."""
+
+    def __init__(self, number, low=-np.inf, high=np.inf):
+        super().__init__(2)
+        self.number = number
+        self.observation_space = gym.spaces.Box(low, high, (4,), np.float32)
+
+    def _observation(self):
+        return np.full(4, self.number, np.float32)
+
+
+def gaussian_agent(*layers):
+    policy = keras.Sequential(
+        [keras.Input((4,)), *layers, keras.layers.Dense(1, kernel_initializer="ones")]
+    )
+    agent = tfr.Reinforce(policy, heads.Gaussian(1))
+    agent.compile(keras.optimizers.SGD(0.0))
+    return agent
+
+
+class Real(Constant):
+    """The same with real actions, which it remembers."""
+
+    action_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+@pytest.mark.parametrize("name", DEPARTING)
+def test_a_layer_of_which_litert_makes_another_number_acts_through_tensorflow(
+    name, caplog
+):
+    """On zeros, ±1, ±1000 and the bounds, before the first action is taken."""
+    layer, number = DEPARTING[name]
+    agent = gaussian_agent(layer())
+    with caplog.at_level(logging.WARNING, "tf_reinforce"):
+        episodes = agent.collect(lambda: Real(number), 2)
+    assert caplog.text.count("Acting through TensorFlow, not LiteRT") == 1
+    mean = agent(episodes.observations[:-1].reshape(-1, 4)).numpy().reshape(2, 2, 1)
+    drawn = [
+        seeding.EpisodeSeeds(0, "training", 0)
+        .action(e)
+        .standard_normal((2, 1), "float32")
+        for e in range(2)
+    ]
+    np.testing.assert_allclose(episodes.actions - mean, np.stack(drawn, 1), atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["plain", "workers"])
+def test_what_only_the_first_collection_shows_changes_the_engine(mode, caplog):
+    """Observations of 100, where only bounds of 5 are declared, are seen when played."""
+    make = lambda: Real(100.0, -5.0, 5.0)  # noqa: E731
+    agent = gaussian_agent(Share())
+    options = {} if mode == "plain" else dict(workers=2)
+    with caplog.at_level(logging.WARNING, "tf_reinforce"):
+        if mode == "workers":
+            with pytest.raises(ValueError, match="Use workers=1"):
+                agent.collect(make, 2, **options)
+        else:
+            one = agent.collect(make, 3, num_envs=1)
+            several = agent.collect(make, 3, num_envs=3)
+            np.testing.assert_array_equal(one.actions, several.actions)
+            assert one.actions.mean() > 2.0  # four times 1, and not zero
+    assert caplog.text.count("LiteRT gives another") == 1
+    assert agent._player.programs[False].engine == "compiled"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_outputs_that_only_litert_makes_infinite_are_not_refused(workers):
+    """A zero that no space declares, later than the first collection."""
+    agent = gaussian_agent(keras.layers.UnitNormalization())
+    budget = dict(num_envs=2, workers=workers)
+    agent.collect(lambda: Real(2.0, 1.0, 3.0), 2, **budget)
+    made = agent._player.programs[False]
+    assert made.engine == "litert"
+    zeros = lambda: Real(0.0, 1.0, 3.0)  # noqa: E731
+    if workers > 1:
+        with pytest.raises(ValueError, match="Use workers=1"):
+            agent.collect(zeros, 2, **budget)
+    else:
+        played = agent.collect(zeros, 2, **budget)
+        assert np.isfinite(played.actions).all() and not played.observations.any()
+    assert made.engine == "compiled"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_outputs_that_overflow_are_refused_though_litert_saturates(workers):
+    """The layers of LiteRT end at the largest number, those of Keras at infinity."""
+    agent = gaussian_agent(keras.layers.Rescaling(1e37))
+    budget = dict(num_envs=2, workers=workers)
+    agent.collect(lambda: Real(1.0, -5.0, 5.0), 2, **budget)
+    with pytest.raises(FloatingPointError, match="it overflows"):
+        agent.collect(lambda: Real(100.0, -5.0, 5.0), 2, **budget)
+    assert agent._player.programs[False].engine == "litert"
+
+
+def test_a_policy_that_rules_out_actions_by_the_smallest_number_acts(caplog):
+    """Such outputs are finite, which LiteRT cannot tell from an overflow."""
+    smallest = np.finfo("float32").min
+
+    class Ruling(keras.layers.Layer):
+        def call(self, inputs):
+            return keras.ops.where([True, False], inputs, smallest)
+
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2), Ruling()])
+    agent = tfr.Reinforce(policy)
+    agent.compile("sgd")
+    with caplog.at_level(logging.WARNING, "tf_reinforce"):
+        assert not agent.collect(toys.Clock, 3).actions.any()
+    assert caplog.text.count("LiteRT gives another `finite`") == 1
 
 
 # What does not convert

@@ -10,7 +10,8 @@ from tf_reinforce import evaluation, export, seeding, spaces
 from tf_reinforce.collect import acting, compiled, crews, host, worlds
 from tf_reinforce.envs import checks
 
-_EXAMPLES = 8  # rows on which LiteRT and Keras are compared
+_EXAMPLES = 8  # drawn rows on which LiteRT and Keras are compared
+_COMPARED = 64  # rows of the first collection on which they are compared again
 _PROGRAMS = 8  # rollouts that are kept
 
 
@@ -34,12 +35,12 @@ class Player:
         self, fleet, purpose, update, seed, *, episodes, steps, greedy=False, siblings=1
     ):
         """Whole episodes of a fleet, or of a world; see `host.collect`."""
-        decision = self.decision
         if isinstance(fleet, worlds.World):
             rollout = self.rollout(fleet, episodes, greedy, siblings)
             address = dict(seed=seed, purpose=purpose, update=update)
             return compiled.collect(rollout, **address)[1]
-        if greedy not in self.programs:
+        first = greedy not in self.programs
+        if first:
             self.programs[greedy] = self._program(fleet.observation_space, greedy)
         program = self.programs[greedy]
         wanted = dict(
@@ -51,6 +52,19 @@ class Player:
             deterministic=greedy,
             siblings=siblings,
         )
+        try:
+            played = self._collected(fleet, program, wanted)
+            # LiteRT and Keras are compared once more, on what was really seen.
+            changed = first and program.compare(self._rows_of(played.episodes, greedy))
+        except host.OutputsNotFinite as error:
+            changed = program.compare(error.inputs)
+            if not changed:
+                raise
+        # An episode is a function of its number: all are played again, by one engine.
+        return self._collected(fleet, program, wanted) if changed else played
+
+    def _collected(self, fleet, program, wanted):
+        decision = self.decision
         if isinstance(fleet, crews.Crew):
             return fleet.collect(decision, program, **wanted)
         fleet.prepare(decision.dtype, decision.mask_reader())
@@ -160,20 +174,46 @@ class Player:
 
     def _program(self, observation_space, greedy):
         decision, rng = self.decision, seeding.generator(0, "parity")
-        observed = spaces.examples(observation_space, decision.dtype, _EXAMPLES, rng)
-        inputs = keras.tree.flatten(observed)
+        observed = [
+            spaces.examples(observation_space, decision.dtype, _EXAMPLES, rng),
+            spaces.edges(observation_space, decision.dtype),
+        ]
+        observed = [
+            np.concatenate(parts)
+            for parts in zip(*map(keras.tree.flatten, observed), strict=True)
+        ]
+        states, noise = self._states_and_noise(len(observed[0]), rng)
+        masks = []
         if decision.mask_source is not None:
-            inputs.append(np.tile(decision.head.read_mask(None), (_EXAMPLES, 1)))
+            masks.append(np.tile(decision.head.read_mask(None), (len(observed[0]), 1)))
+        return acting.Acting(decision, [*observed, *masks, *states], noise, greedy)
+
+    def _states_and_noise(self, count, rng):
+        """Two lists of arrays `[count, …]`, for engines to be compared on."""
+        decision = self.decision
         # States that all differ: zeros would hide that two of them were exchanged.
-        inputs += [
+        states = [
             rng.uniform(-1, 1, state.shape).astype(state.dtype.as_numpy_dtype)
-            for state in decision.initial_state(_EXAMPLES)
+            for state in decision.initial_state(count)
         ]
         noise = [
-            rng.random((_EXAMPLES, *part.shape)).astype(decision.dtype)
+            rng.random((count, *part.shape)).astype(decision.dtype)
             for part in decision.noise
         ]
-        return acting.Acting(decision, inputs, noise, greedy)
+        return states, noise
+
+    def _rows_of(self, episodes, greedy):
+        """Inputs of an acting program from some steps of a record, evenly spread."""
+        happened = np.arange(len(episodes.rewards))[:, None] < episodes.lengths
+        steps = np.argwhere(happened)
+        steps = steps[np.linspace(0, len(steps) - 1, _COMPARED).astype(int)]
+        columns = keras.tree.flatten(episodes.observations)
+        if self.decision.mask_source is not None:
+            columns.append(episodes.masks)
+        rng = seeding.generator(0, "parity", 1)
+        states, noise = self._states_and_noise(_COMPARED, rng)
+        rows = [np.asarray(column)[tuple(steps.T)] for column in columns]
+        return [*rows, *states, *([] if greedy else noise)]
 
 
 def _nested(name, structure, given):

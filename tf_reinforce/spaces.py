@@ -393,6 +393,49 @@ def examples(space, float_dtype, count, rng):
     return keras.tree.map_structure(draw, nest(space))
 
 
+# The numbers at which an observation is tried, besides its bounds.
+_EDGES = 0.0, 1.0, -1.0, 1e3, -1e3, -np.inf, np.inf
+
+
+def edges(space, float_dtype):
+    """Observations at 0, ±1, ±1000 and the bounds of their space, stacked.
+
+    Every number lies between its bounds; where these are infinite or more than 1e7 apart,
+    ±1000 stands for them. Choices take their first and their last value.
+
+    Args:
+        space: An observation space.
+        float_dtype: See `structure`.
+
+    Returns:
+        The structure of the space, with an array `[7, …]` for each leaf.
+
+    Example:
+
+    >>> edges(gym.spaces.Box(-2, 5, (1,)), "float32").ravel().tolist()
+    [0.0, 1.0, -1.0, 5.0, -2.0, -2.0, 5.0]
+    """
+
+    def at(part):
+        if isinstance(part, gym.spaces.Box):
+            low, high = (bound.astype("float64") for bound in (part.low, part.high))
+            wide = ~(high - low < WIDE)
+            low = np.where(wide, np.maximum(low, -1e3), low)
+            high = np.where(wide, np.maximum(low, np.minimum(high, 1e3)), high)
+            real = np.issubdtype(part.dtype, np.floating)
+            dtype = float_dtype if real else part.dtype
+        elif isinstance(part, gym.spaces.MultiBinary):
+            low, high, dtype = np.zeros(part.shape), np.ones(part.shape), part.dtype
+        else:
+            sizes = part.n if isinstance(part, gym.spaces.Discrete) else part.nvec
+            last = np.minimum(sizes - 1, WIDE)  # exact in float64
+            low, high, dtype = part.start, part.start + last, part.dtype
+        rows = [np.clip(np.full(part.shape, edge), low, high) for edge in _EDGES]
+        return np.stack(rows).astype(dtype)
+
+    return keras.tree.map_structure(at, nest(space))
+
+
 def _in_box(box, shape, float_dtype, rng):
     if np.issubdtype(box.dtype, np.floating):
         values = np.clip(rng.standard_normal(shape), box.low, box.high)

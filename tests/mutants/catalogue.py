@@ -2031,8 +2031,8 @@ MUTANTS = [
         "critic_of_the_first_trace",
         "own: an update goes on with the critic's optimizer of its first trace",
         "learning.py",
-        'getattr(self.rule.baseline, "optimizer", None), needs)',
-        "needs)",
+        'needs = getattr(self.rule.baseline, "optimizer", None), *needs',
+        "needs = needs",
         "test_update_options.py::test_a_critic_that_is_changed_learns_as_it_is_then"
         "[optimizer]",
     ),

@@ -8,6 +8,7 @@ What LiteRT cannot run, or runs differently, is left to a compiled TensorFlow fu
 import contextlib
 import functools
 import logging
+import math
 
 import keras
 import numpy as np
@@ -47,14 +48,16 @@ class _Program:
         ]
         self._split = np.cumsum([len(observed), len(mask)]).tolist()
 
-    def __call__(self, inputs, noise):
+    def __call__(self, inputs, noise, saturates=False):
+        """The results. `saturates`: the largest number may stand for infinity."""
         decision, (first, last) = self._decision, self._split
         observations = keras.tree.pack_sequence_as(decision.structure, inputs[:first])
         mask = inputs[first] if decision.mask_source else None
         outputs, masked, states = decision.outputs(observations, mask, inputs[last:])
         raw = decision.choose(masked, None if self._greedy else noise)
-        # NaN fails the comparison too, and LiteRT knows no is_finite.
-        finite = tf.reduce_all(tf.abs(outputs) <= outputs.dtype.max)
+        # NaN fails the comparison too, and LiteRT has no is_finite.
+        size, largest = tf.abs(outputs), outputs.dtype.max
+        finite = tf.reduce_all(size < largest if saturates else size <= largest)
         sent = keras.tree.flatten(decision.head.to_environment(raw))
         return self._laid_out(keras.tree.flatten(raw), finite, outputs, sent, states)
 
@@ -104,12 +107,12 @@ class Acting:
             if decision.dtype == "float64":
                 raise ValueError("the policy computes in float64, and LiteRT does not")
             self._model = self._convert()
-            self._compare([*examples, *(() if greedy else noise)], weights)
+            inputs = [*examples, *(() if greedy else noise)]
+            if difference := self._difference(inputs, weights):
+                raise ValueError(difference)
         # Converter and interpreter fail in many ways; the compiled engine has none.
         except Exception as error:
-            self.engine, self._rows = "compiled", {}
-            reason = str(error).strip().splitlines()[:1]
-            log.warning("Acting through TensorFlow, not LiteRT: %s", *reason)
+            self._leave_litert(*str(error).strip().splitlines()[:1])
         else:
             log.info("Acting through LiteRT.")
 
@@ -153,7 +156,7 @@ class Acting:
         def stateless(inputs, noise, weights):
             pairs = list(zip(self._variables, weights, strict=True))
             with keras.StatelessScope(state_mapping=pairs):
-                return program(inputs, noise)
+                return program(inputs, noise, saturates=True)
 
         weights = [
             tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
@@ -167,18 +170,59 @@ class Acting:
         with _quiet("absl"):  # it would have us convert by way of a SavedModel
             return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
-    def _compare(self, examples, weights):
-        """Both engines must say the same on the examples."""
-        rows = _LiteRows(self._model, self._program, len(examples[0]))
+    def compare(self, inputs):
+        """Leaves LiteRT for good if it departs from Keras on some rows.
+
+        Args:
+            inputs: A list of arrays `[N, …]`: observations, mask, states and noise.
+
+        Returns:
+            Bool: whether the engine is another one now.
+        """
+        if self.engine != "litert":
+            return False
+        difference = self._difference(inputs, finite_weights(self._variables))
+        if difference:
+            self._leave_litert(difference)
+        return bool(difference)
+
+    def _leave_litert(self, reason=""):
+        self.engine, self._rows = "compiled", {}
+        log.warning("Acting through TensorFlow, not LiteRT: %s", reason)
+
+    def _difference(self, inputs, weights):
+        """What LiteRT gives otherwise than Keras on these rows, or an empty text.
+
+        A result may be off by 1e-4 of itself and by 1e-5 of the largest number in its
+        row of inputs: terms of that size cancel. Rows where the outputs of Keras
+        are not finite do not count: no engine acts on them.
+        """
+        rows = _LiteRows(self._model, self._program, len(inputs[0]))
         rows.refresh(weights)
-        rows(examples)
-        theirs = self._compiled(*map(tf.constant, examples))
+        rows(inputs)
         ours = rows.results()
+        theirs = [x.numpy() for x in self._compiled(*map(tf.constant, inputs))]
         if len(ours) != len(theirs):
-            raise ValueError("LiteRT merged outputs of the program")
+            return "LiteRT merged outputs of the program"
+        reals = [_in_rows(x) for x in inputs if x.dtype.kind == "f"]
+        sizes = np.max([np.ones(len(inputs[0])), *(abs(x).max(1) for x in reals)], axis=0)
+        outputs = _in_rows(theirs[self._program.names.index("outputs")])
+        finite = np.isfinite(outputs).all(1)
         for name, a, b in zip(self._program.names, ours, theirs):
-            if not np.allclose(a, b, rtol=1e-4, atol=1e-5):
-                raise ValueError(f"LiteRT gives another `{name}` than Keras")
+            if name == "finite":
+                differ = finite.all() and not a
+            else:
+                a, b = (_in_rows(x).astype("float64")[finite] for x in (a, b))
+                near = abs(a - b) <= 1e-5 * sizes[finite, None] + 1e-4 * abs(b)
+                differ = not near.all()
+            if differ:
+                return f"LiteRT gives another `{name}` than Keras"
+        return ""
+
+
+def _in_rows(array):
+    """`[N, …]` as `[N, n]`."""
+    return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def finite_weights(variables):

@@ -6,6 +6,7 @@ no difference.
 """
 
 import contextlib
+import functools
 import multiprocessing
 import time
 import warnings
@@ -60,6 +61,11 @@ class Crew:
             program: `acting.Acting` of the decision.
             decision, episodes, steps, **address: As for `host.collect`.
         """
+        if program.engine != "litert":
+            raise ValueError(
+                "With `workers` a policy acts through LiteRT, and this one does not; the "
+                "log says why. Use workers=1."
+            )
         if self._owing or self._program is not program:
             self._hire(decision, program)
         began = time.perf_counter()
@@ -116,11 +122,6 @@ class Crew:
     def _hire(self, decision, program):
         """Forks the processes."""
         self.close()
-        if program.engine != "litert":
-            raise ValueError(
-                "With `workers` a policy acts through LiteRT, and this one does not; the "
-                "log says why. Use workers=1."
-            )
         context = multiprocessing.get_context("fork")
         self._counter = context.Value("q")
         pipes = [context.Pipe() for _ in self._sizes]
@@ -169,7 +170,7 @@ class Crew:
                     answer, arrays = workers.receive(channel)
                 self._owing.remove(channel)
                 if "error" in answer:
-                    _raise(number, **answer)
+                    _raise(number, arrays, **answer)
                 shares.append(workers.columns_of(answer, arrays))
                 seconds.append(answer["seconds"])
         return shares, float(np.mean(seconds))
@@ -190,9 +191,11 @@ class Crew:
             ) from lost
 
 
-def _raise(number, error, message, trace):
+def _raise(number, arrays, error, message, trace):
     kind = _ERRORS.get(error, RuntimeError)
-    named = message if error in _ERRORS else f"{error}: {message}"
+    if error == host.OutputsNotFinite.__name__:
+        kind = functools.partial(host.OutputsNotFinite, inputs=arrays)
+    named = f"{error}: {message}" if kind is RuntimeError else message
     raise kind(f"Worker {number}: {named}") from RuntimeError(
         f"in worker {number}\n{trace}"
     )

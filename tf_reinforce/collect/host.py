@@ -30,6 +30,18 @@ class EnvironmentFault(RuntimeError):
     """
 
 
+class OutputsNotFinite(FloatingPointError):
+    """The outputs of the policy are not finite, although its observations are.
+
+    Attributes:
+        inputs: List of arrays `[N, …]`, what the acting program received.
+    """
+
+    def __init__(self, message, inputs):
+        super().__init__(message)
+        self.inputs = inputs
+
+
 class Collected(NamedTuple):
     """What a collection brings home."""
 
@@ -265,7 +277,7 @@ def collect(
 
     Raises:
         EnvironmentFault: at the first wrong answer; nothing is returned.
-        FloatingPointError: when the policy's outputs are not finite.
+        OutputsNotFinite: when the policy's outputs are not finite.
     """
     began = time.perf_counter()
     columns, stepping = _play(
@@ -418,7 +430,7 @@ class _Collection:
             array[idle] = 0
         *answer, finite = act(inputs)
         if not finite:
-            _refuse_outputs(self.live, self.row, self.tape)
+            _refuse_outputs(self.live, self.row, self.tape, inputs)
         return answer
 
     def _end_episode(self, ending, observations):
@@ -435,15 +447,16 @@ class _Collection:
         return f"Environment {slot}, episode {run.number}, step {self.row - run.begin}"
 
 
-def _refuse_outputs(live, row, tape):
+def _refuse_outputs(live, row, tape, inputs):
     """The policy put out something that is not finite: whose fault is it?"""
     for run in live.values():
         for array in tape.observations:
             _check_observations(array[run.begin : row + 1, run.slot], run)
-    raise FloatingPointError(
+    raise OutputsNotFinite(
         "The policy's outputs are not finite, although its observations and weights "
         "are: it overflows. No action was taken. Train with a smaller learning rate or "
-        "`global_clipnorm`, or set normalize_observations=True."
+        "`global_clipnorm`, or set normalize_observations=True.",
+        [np.array(array) for array in inputs],
     )
 
 

@@ -57,7 +57,7 @@ class Worker:
             except _Leave:
                 raise
             except BaseException as error:  # an environment may want to exit
-                answer, arrays = _told(error), []
+                answer, arrays = _told(error), getattr(error, "inputs", [])
             send(channel, answer, arrays)
 
     def _play(self, arrays, states, end, most, address):
