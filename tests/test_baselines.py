@@ -338,6 +338,25 @@ def test_further_epochs_are_further_steps_towards_the_same_targets(traced):
     assert int(baseline.optimizer.iterations) == 7
 
 
+def test_every_epoch_goes_through_all_minibatches():
+    """Three epochs of three parts of a given order, as a loop in NumPy."""
+    order = np.array([2, 0, 5, 4, 3, 1], "int32")
+    baseline = value(rate=0.5, epochs=3, minibatch_size=2)
+    observations, returns = steps()
+    kernel, bias = baseline.model.get_weights()
+    for part in [order[:2], order[2:4], order[4:]] * 3:
+        seen, errors = observations[part], (observations @ kernel + bias)[:, 0] - returns
+        errors = errors[part]
+        episodes = 4 / 3  # a third of the steps of four episodes
+        kernel = kernel - 0.5 * (seen * errors[:, None]).sum(0)[:, None] / episodes
+        bias = bias - 0.5 * errors.sum() / episodes
+    given = lesson()._replace(order=tf.constant(order))
+    baseline.learn(baseline.gradients(given)[1], given)
+    for found, truth in zip(baseline.model.get_weights(), (kernel, bias), strict=True):
+        np.testing.assert_allclose(found, truth, rtol=1e-4, atol=1e-6)
+    assert int(baseline.optimizer.iterations) == 9
+
+
 def test_a_further_step_that_is_not_finite_is_not_taken():
     """The first step is what the update has checked; targets overflow after it."""
     baseline, (_, returns) = value(epochs=4), steps()

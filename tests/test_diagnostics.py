@@ -315,6 +315,39 @@ def test_what_an_update_knows_of_each_step():
     assert seen.spreads.shape[1] == seen.at_bounds.shape[1] == 0
 
 
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_the_entropy_of_a_uniform_choice_is_among_the_legal_actions(recurrent):
+    """ln 2, ln 3 and so on for each part of a nested action, under each step's mask."""
+    head = heads.Composite({"gear": heads.Categorical(4), "lamps": heads.Bernoulli(2)})
+    rng, (rows, count) = np.random.default_rng(0), (4, 3)
+    legal = rng.integers(0, 2, (rows, count, 4))
+    legal[..., 0] = 1
+    free = rng.integers(0, 2, (rows, count, 2))  # 2 is free, 1 must be on
+    record = tfr.Episodes(
+        rng.normal(size=(rows + 1, count, 2)).astype("float32"),
+        {
+            "gear": np.zeros((rows, count), "int32"),
+            "lamps": np.ones((rows, count, 2), "int32"),
+        },
+        rng.normal(size=(rows, count)),
+        np.array([4, 2, 3], "int32"),
+        np.array([True, True, False]),
+        np.concatenate([legal, 1 + free], axis=-1).astype("int8"),
+    )
+    layers = [keras.layers.Dense(head.outputs_size)]
+    shape = (2,)
+    if recurrent:
+        layers.insert(0, keras.layers.GRU(3, return_sequences=True))
+        shape = (None, 2)
+    policy = keras.Sequential([keras.Input(shape), *layers])
+    agent = tfr.Reinforce(policy, head, action_mask="info/action_mask")
+    seen = agent.inspect(record)
+    expected = np.log(legal.sum(-1)) + np.log(2) * free.sum(-1)
+    at = seen.times, seen.episodes
+    np.testing.assert_allclose(seen.most_entropies, expected[at], rtol=1e-5, atol=1e-6)
+    assert np.all(seen.entropies <= seen.most_entropies + 1e-5)
+
+
 def test_what_a_value_expects_is_told_beside_the_returns():
     ours = rule(baselines.Value(), policy=given.shared_network())
     seen = inspection.inspect(ours, given.record())

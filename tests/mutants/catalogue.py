@@ -1998,6 +1998,98 @@ TENSORS = [
     ),
 ]
 
+SURVIVORS = [
+    Mutant(
+        "parts_of_an_action_in_one_stream",
+        "own: parts of a composite action that is collected draw the same numbers",
+        "seeding.py",
+        "return np.random.Generator(bits.jumped(part) if part else bits)",
+        "return np.random.Generator(bits)",
+        "test_streams.py::test_no_two_streams_draw_the_same_numbers",
+    ),
+    Mutant(
+        "parts_of_an_act_in_one_stream",
+        "own: parts of a composite action of `act` draw the same numbers",
+        "decision.py",
+        "tf.stack([count, *noise.shape]), self.dtype, leaf",
+        "tf.stack([count, *noise.shape]), self.dtype, 0",
+        "test_streams.py::test_parts_of_a_composite_action_are_independent_when_it_is_drawn",
+    ),
+    Mutant(
+        "validation_plays_training",
+        "own: validation plays the episodes of training",
+        "agent.py",
+        'at = "validation", self.updates, seed',
+        'at = "training", self.updates, seed',
+        "test_streams.py::test_a_run_asks_for_the_streams_of_its_purpose_and_for_none_twice",
+    ),
+    Mutant(
+        "one_epoch_of_minibatches",
+        "own: a critic with minibatches goes through a batch once",
+        "baselines.py",
+        "self.epochs * parts.count",
+        "parts.count",
+        "test_baselines.py::test_every_epoch_goes_through_all_minibatches",
+    ),
+    Mutant(
+        "one_permutation_for_all_passes",
+        "own: every pass of the compiled engine takes the same permutation",
+        "learning.py",
+        'seeding.noise_at(key, one, steps, number, "float64")',
+        'seeding.noise_at(key, one, steps, 0, "float64")',
+        "test_streams.py::test_every_pass_of_the_compiled_engine_has_a_permutation_of_its_own",
+    ),
+    Mutant(
+        "episodes_numbered_anew",
+        "own: episodes are numbered from the same number in each update of a call",
+        "agent.py",
+        "began_with = first + number * episodes",
+        "began_with = first",
+        "test_streams.py::test_episodes_are_numbered_over_the_updates_of_one_call_and_over_calls[3]",
+    ),
+    Mutant(
+        "uniform_choice_without_masks",
+        "own: the entropy of a uniform choice counts illegal actions",
+        "inspection.py",
+        "even = rule.masked(tf.zeros_like(outputs), batch.steps, batch.episodes.masks)",
+        "even = tf.zeros_like(outputs)",
+        "test_diagnostics.py::test_the_entropy_of_a_uniform_choice_is_among_the_legal_actions[False]",
+    ),
+    Mutant(
+        "overflow_that_saturates",
+        "own: an output that overflows acts as the largest number",
+        "collect/acting.py",
+        "size < largest if saturates else size <= largest",
+        "size <= largest",
+        "test_acting.py::test_outputs_that_overflow_are_refused_though_litert_saturates[1]",
+    ),
+    Mutant(
+        "first_collection_not_compared",
+        "own: LiteRT is not compared on observations that were played",
+        "playing.py",
+        "changed = first and program.compare(",
+        "changed = False and program.compare(",
+        "test_acting.py::test_what_only_the_first_collection_shows_changes_the_engine[plain]",
+    ),
+    Mutant(
+        "silence_is_failure",
+        "own: an episode of a VectorEnv that reports no success has failed",
+        "collect/fleets.py",
+        "(reported is not None and not reported[slot])",
+        "False",
+        "test_collecting.py::test_success_is_known_only_of_episodes_that_report_it[AutoresetMode.NEXT_STEP]",
+    ),
+    Mutant(
+        "first_state_of_the_first_agent",
+        "own: all seeds begin with the learned state of the first",
+        "collect/compiled.py",
+        "self._of_each_agent(lambda: self.decision.initial_state(self.count), ())",
+        "self.decision.initial_state(self.episodes)",
+        "test_population.py::"
+        "test_each_seed_begins_its_episodes_from_the_state_that_it_has_learned",
+    ),
+]
+
 MUTANTS = [
     *GRADIENT,
     *RETURNS_AND_BASELINES,
@@ -2011,6 +2103,7 @@ MUTANTS = [
     *STEPS_OF_AN_UPDATE,
     *DIAGNOSTICS,
     *TENSORS,
+    *SURVIVORS,
     Mutant(
         "advantages_of_padding",
         "own: what a baseline says where no step happened reaches the scale",
