@@ -7,6 +7,7 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "tf_reinforce"
 FLOORS = [
+    ("shapes",),
     (
         "arguments",
         "checkpoints",

@@ -9,6 +9,8 @@ divided by its number of *episodes*.
 import keras
 import tensorflow as tf
 
+from tf_reinforce import shapes
+
 
 def policy_gradient(log_probs, advantages, episodes):
     """The surrogate whose gradient is REINFORCE.
@@ -39,7 +41,7 @@ def policy_gradient(log_probs, advantages, episodes):
         Williams (1992), Simple statistical gradient-following algorithms for
         connectionist reinforcement learning, section 4. doi:10.1007/BF00992696
     """
-    tf.debugging.assert_shapes([(log_probs, "N"), (advantages, "N"), (episodes, ())])
+    shapes.expect([(log_probs, "N"), (advantages, "N"), (episodes, ())])
     advantages = tf.stop_gradient(tf.cast(advantages, log_probs.dtype))
     return -tf.reduce_sum(log_probs * advantages) / tf.cast(episodes, log_probs.dtype)
 
@@ -65,7 +67,7 @@ def entropy(entropies, episodes):
         Williams & Peng (1991), Function optimization using connectionist
         reinforcement learning algorithms. doi:10.1080/09540099108946587
     """
-    tf.debugging.assert_shapes([(entropies, "N"), (episodes, ())])
+    shapes.expect([(entropies, "N"), (episodes, ())])
     return -tf.reduce_sum(entropies) / tf.cast(episodes, entropies.dtype)
 
 
@@ -90,7 +92,7 @@ def value(values, returns, episodes):
     >>> value(tf.constant([1.0, 2.0]), tf.constant([3.0, 2.0]), 2.0).numpy()
     np.float32(1.0)
     """
-    tf.debugging.assert_shapes([(values, "N"), (returns, "N"), (episodes, ())])
+    shapes.expect([(values, "N"), (returns, "N"), (episodes, ())])
     errors = values - tf.stop_gradient(tf.cast(returns, values.dtype))
     return tf.reduce_sum(tf.square(errors)) / (2.0 * tf.cast(episodes, values.dtype))
 

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tf_reinforce import shapes
+
 
 def lambda_returns(rewards, discounts, next_values, lambdas):
     """Mixes Monte Carlo and bootstrapped returns along a trajectory.
@@ -42,9 +44,7 @@ def lambda_returns(rewards, discounts, next_values, lambdas):
         12.1. http://incompleteideas.net/book/the-book-2nd.html
         Hillis & Steele (1986), Data parallel algorithms. doi:10.1145/7902.7903
     """
-    tf.debugging.assert_shapes(
-        [(x, "TB") for x in (rewards, discounts, next_values, lambdas)]
-    )
+    shapes.expect([(x, "TB") for x in (rewards, discounts, next_values, lambdas)])
 
     # Gₜ = constantₜ + slopeₜ Gₜ₊₁, and affine maps compose associatively: composing
     # each step with the one 1, 2, 4, … rows later takes log T sweeps. Dividing by
@@ -139,5 +139,5 @@ def episode_returns(rewards, valid):
     >>> episode_returns(rewards, [[True, True], [True, False]]).numpy().tolist()
     [6.0, 2.0]
     """
-    tf.debugging.assert_shapes([(rewards, "TB"), (valid, "TB")])
+    shapes.expect([(rewards, "TB"), (valid, "TB")])
     return tf.reduce_sum(tf.where(valid, rewards, tf.zeros_like(rewards)), axis=0)
