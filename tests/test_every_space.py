@@ -79,7 +79,8 @@ HEADS = {
 class Anything(gym.Env):
     """Random observations and masks; refuses what its action space does not contain.
 
-    Episodes take 2 to `longest` steps.
+    Episodes take 2 to `longest` steps. Masks, and the observations that they come with,
+    are among 200 that the first reset draws: to draw them takes longer than a step.
     """
 
     def __init__(self, observation_space, action_space, masked=False, longest=8):
@@ -87,11 +88,18 @@ class Anything(gym.Env):
         self.masked = masked
         self.longest = longest
         self.steps = 0
+        self.drawn = []
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.observation_space.seed(seed)
         self.left = int(self.np_random.integers(2, self.longest + 1))
+        if self.masked and not self.drawn:
+            observed, acted = self.observation_space, self.action_space
+            self.drawn = [
+                (observed.sample(), random_mask(acted, self.np_random))
+                for _ in range(200)
+            ]
         return self._answer()
 
     def step(self, action):
@@ -106,10 +114,9 @@ class Anything(gym.Env):
         return observation, reward, self.left == 0, False, info
 
     def _answer(self):
-        observation = self.observation_space.sample()
         if not self.masked:
-            return observation, {}
-        self.mask = random_mask(self.action_space, self.np_random)
+            return self.observation_space.sample(), {}
+        observation, self.mask = self.drawn[self.np_random.integers(200)]
         return observation, {"action_mask": self.mask}
 
 
