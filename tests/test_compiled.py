@@ -22,6 +22,23 @@ def agent_for(env, steps_per_execution=1, learning_rate=1e-2, **kwargs):
     return agent
 
 
+def rewinding(agent, env):
+    """A function that puts an agent back to where it stands now, and sets U.
+
+    Its programs stay: what is compared may differ, but need not be compiled twice.
+    """
+    agent.meet(env)
+    parts = [agent, agent.optimizer, getattr(agent.baseline, "optimizer", None)]
+    start = [(v, v.numpy()) for part in parts if part is not None for v in part.variables]
+
+    def rewind(steps_per_execution):
+        for variable, value in start:
+            variable.assign(value)
+        agent.steps_per_execution = steps_per_execution
+
+    return rewind
+
+
 def weights(agent):
     return np.concatenate([np.ravel(x).astype("float64") for x in agent.get_weights()])
 
@@ -77,7 +94,7 @@ def test_an_episode_is_what_its_definition_says(kind, siblings):
     env = make()
     agent = build(env)
     limit = min(env.max_episode_steps or 30, 30)
-    agent.collect(env, 1, max_episode_steps=limit)  # builds it
+    agent.meet(env)
     world, decision = worlds.World(env, limit), agent._player.decision
     rollout = compiled.Rollout(world, decision, 4, siblings=siblings)
     keys = seeding.tensor_keys(5, "training", 7)[:3]
@@ -85,6 +102,8 @@ def test_an_episode_is_what_its_definition_says(kind, siblings):
     for b in range(4):
         begin, memory = tf.constant([b // siblings]), decision.initial_state(1)
         noise = seeding.noise_at(keys[0], [env.initial_noise], begin, 0, env.dtype)[0]
+        chances = noises(keys[1], env.transition_noise, begin[0], limit, env.dtype)
+        draws = noises(keys[2], decision.noise, b, limit, decision.dtype)
         state, step, over = env.initial(noise), 0, False
         while step < limit and not over:
             seen = env.observation(state)
@@ -93,19 +112,23 @@ def test_an_episode_is_what_its_definition_says(kind, siblings):
                 lambda leaf, x: tf.cast(x, leaf.dtype), decision.structure, seen
             )
             outputs, _, memory = decision.outputs(seen, None, memory)
-            draw = decision.noise, tf.constant([b]), step, decision.dtype
-            raw = decision.choose(outputs, seeding.noise_at(keys[2], *draw))
+            raw = decision.choose(outputs, [draw[step, None] for draw in draws])
             same(raw, episodes.actions, step, b)
-            chance = None
-            if env.transition_noise is not None:
-                draw = [env.transition_noise], begin, step, env.dtype
-                chance = seeding.noise_at(keys[1], *draw)[0]
+            chance = chances[0][step, None] if chances else None
             action = checks.typed(env, decision.head.to_environment(raw))
             following = env.transition(state, action, chance)
             same(env.reward(state, action, following), episodes.rewards, step, b)
             over, state, step = bool(env.terminal(following)[0]), following, step + 1
         same(env.observation(state), episodes.observations, step, b)
         assert (episodes.lengths[b], episodes.terminated[b]) == (step, over)
+
+
+def noises(key, parts, episode, steps, dtype):
+    """The noise of all steps of one episode, each at its own address."""
+    if parts is None:
+        return []
+    episodes, steps = tf.fill([steps], episode), tf.range(steps)
+    return seeding.noise_at(key, keras.tree.flatten(parts), episodes, steps, dtype)
 
 
 def same(one, columns, step, b):
@@ -183,8 +206,10 @@ OPTIONS = {
 def test_how_many_updates_a_call_makes_changes_no_bit(options):
     """Nor does a callback that hears of the episodes, and gets each update by itself."""
     env, found, histories = envs.CartPole(), [], []
+    agent = agent_for(env, **options)
+    rewind = rewinding(agent, env)
     for updates, listeners in ((1, []), (3, []), (1, [Listener()])):
-        agent = agent_for(env, updates, **options)
+        rewind(updates)
         history = agent.fit(
             env, epochs=4, episodes_per_epoch=6, callbacks=listeners, verbose=0
         ).history
@@ -231,10 +256,11 @@ def test_callbacks_hear_of_every_episode_and_every_update():
 def test_linear_rates_are_set_before_every_update():
     """They are a callback of ours: no bit depends on how many updates a call may make."""
     env, found = envs.CartPole(), []
+    rates = {"first": 0.1, "last": 0.0}
+    agent = agent_for(env, baseline={"kind": "value", "learning_rate": rates})
+    rewind = rewinding(agent, env)
     for updates in (1, 3):
-        rates = {"first": 0.1, "last": 0.0}
-        critic = {"kind": "value", "learning_rate": rates}
-        agent = agent_for(env, updates, baseline=critic)
+        rewind(updates)
         agent.fit(env, epochs=4, episodes_per_epoch=4, verbose=0)
         found.append(weights(agent))
     np.testing.assert_array_equal(*found)
@@ -242,8 +268,10 @@ def test_linear_rates_are_set_before_every_update():
 
 def test_a_budget_of_steps_ends_at_the_same_update_whatever_a_call_makes():
     env, ends = envs.CartPole(), []
+    agent = agent_for(env)
+    rewind = rewinding(agent, env)
     for updates in (1, 4):
-        agent = agent_for(env, updates)
+        rewind(updates)
         agent.fit(env, steps=500, episodes_per_epoch=4, verbose=0)
         ends.append((agent.updates, agent.env_steps, weights(agent).tolist()))
     assert ends[0] == ends[1] and ends[0][1] >= 500
@@ -251,15 +279,15 @@ def test_a_budget_of_steps_ends_at_the_same_update_whatever_a_call_makes():
 
 def test_a_call_ends_where_a_validation_is_due():
     env, histories = envs.CartPole(), []
+    agent = agent_for(env)
+    rewind = rewinding(agent, env)
     for updates in (1, 4):
-        histories.append(
-            agent_for(env, updates)
-            .fit(
-                env, epochs=7, episodes_per_epoch=4, validation_env="CartPole-v1",
-                validation_freq=3, validation_episodes=2, verbose=0,
-            )
-            .history["val_episode_return"]
-        )  # fmt: skip
+        rewind(updates)
+        history = agent.fit(
+            env, epochs=7, episodes_per_epoch=4, validation_env="CartPole-v1",
+            validation_freq=3, validation_episodes=2, verbose=0,
+        ).history  # fmt: skip
+        histories.append(history["val_episode_return"])
     assert histories[0] == histories[1] and len(histories[0]) == 2
 
 
@@ -320,23 +348,32 @@ def test_learning_stops_at_a_target_between_calls():
     assert made < 400 and made % 4 == 0 and reached >= made - 4
 
 
+class Last(envs.Corridor):
+    """A corridor whose last observation is `last`, which is none."""
+
+    def __init__(self, last):
+        super().__init__(3)
+        self.last = last
+        if last != 5:
+            self.observation_space = gym.spaces.Box(0, 9, ())
+
+    def observation(self, state):
+        wrong = tf.constant(self.last, tf.float32 if self.last != 5 else tf.int64)
+        return tf.where(self.terminal(state), wrong, tf.cast(state, wrong.dtype))
+
+
+@functools.cache
+def seeing_last(last):
+    """An environment and its agent, which learns nothing."""
+    env = Last(last)
+    return env, agent_for(env)
+
+
 @pytest.mark.parametrize("listening", [[], [Listener()]], ids=["alone", "heard"])
 @pytest.mark.parametrize("last", [np.nan, 5])
 def test_what_is_seen_last_is_looked_at_too(last, listening):
     """It never goes through the policy; a choice that is none would be all zeros."""
-
-    class Last(envs.Corridor):
-        def __init__(self):
-            super().__init__(3)
-            if last != 5:
-                self.observation_space = gym.spaces.Box(0, 9, ())
-
-        def observation(self, state):
-            wrong = tf.constant(last, tf.float32 if last != 5 else tf.int64)
-            return tf.where(self.terminal(state), wrong, tf.cast(state, wrong.dtype))
-
-    env = Last()
-    agent = agent_for(env)
+    env, agent = seeing_last(last)
     before = weights(agent)
     said = "not finite: nan" if last != 5 else r"none of Discrete\(3\): 5"
     with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {said}"):
@@ -408,35 +445,43 @@ def test_programs_are_kept_but_not_for_ever(monkeypatch):
 
 
 class Faulty(envs.CartPole):
-    """A CartPole in which something is not finite from some step on."""
+    """A CartPole in which something is not finite from step 3 on."""
 
-    def __init__(self, where, value=np.nan, step=3):
+    def __init__(self):
         super().__init__()
-        self.where, self.value, self.step = where, value, step
+        self.lost = {part: tf.Variable(False) for part in ("observation", "reward")}
 
     def initial(self, noise):
         return {"pole": super().initial(noise), "clock": tf.zeros_like(noise[:, 0])}
 
     def observation(self, state):
-        wrong = (state["clock"] > self.step) & (self.where == "observation")
-        return tf.where(wrong[:, None], self.value, state["pole"])
+        wrong = (state["clock"] > 3) & self.lost["observation"]
+        return tf.where(wrong[:, None], np.nan, state["pole"])
 
     def transition(self, state, action, noise):
         pole = super().transition(state["pole"], action, noise)
         return {"pole": pole, "clock": state["clock"] + 1}
 
     def reward(self, state, action, next_state):
-        wrong = (state["clock"] >= self.step) & (self.where == "reward")
-        return tf.where(wrong, self.value, 1.0)
+        wrong = (state["clock"] >= 3) & self.lost["reward"]
+        return tf.where(wrong, np.nan, 1.0)
 
     def terminal(self, state):
         return super().terminal(state["pole"])
 
 
+@pytest.fixture(scope="module")
+def faulty():
+    """One agent for both: it learns nothing."""
+    env = Faulty()
+    return env, agent_for(env)
+
+
 @pytest.mark.parametrize("where", ["observation", "reward"])
-def test_a_world_that_is_not_finite_is_named_and_nothing_is_learned(where):
-    env = Faulty(where)
-    agent = agent_for(env)
+def test_a_world_that_is_not_finite_is_named_and_nothing_is_learned(where, faulty):
+    env, agent = faulty
+    for part, lost in env.lost.items():
+        lost.assign(part == where)
     before = weights(agent)
     for act in (agent.fit, agent.evaluate, agent.collect):
         budget = dict(epochs=1, verbose=0) if act == agent.fit else {}
@@ -563,10 +608,11 @@ def test_masks_are_for_the_host():
 @pytest.mark.parametrize("what", ["rate", "best"])
 def test_callbacks_that_work_on_the_agent_meet_every_update(what):
     """Many updates per call or one: each is made with what Keras set, and is kept."""
-    found = []
+    env, found = envs.Corridor(4), []
+    agent = agent_for(env)
+    rewind = rewinding(agent, env)
     for updates in (1, 4):
-        env = envs.Corridor(4)
-        agent = agent_for(env, updates)
+        rewind(updates)
         rate = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 * (epoch % 2))
         best = keras.callbacks.EarlyStopping(
             "entropy", mode="max", patience=9, restore_best_weights=True
