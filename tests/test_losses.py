@@ -33,6 +33,16 @@ def test_only_log_probabilities_are_trained():
     assert by_advantages is None
 
 
+def test_the_gradient_of_an_embedding_is_an_array():
+    """TensorFlow makes slices of it; rows that were not looked up are zero."""
+    layer = keras.layers.Embedding(3, 2)
+    layer.build()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(tf.constant([1, 1])))
+    (found,) = losses.gradients(tape, loss, layer.trainable_variables)
+    np.testing.assert_array_equal(np.asarray(found), [[0, 0], [2, 2], [0, 0]])
+
+
 def test_the_loss_is_in_the_type_of_the_log_probabilities():
     advantages = numbers()[1]
     found = losses.policy_gradient(tf.zeros(12), advantages, tf.constant(3))

@@ -110,7 +110,10 @@ def gradients(tape, loss, variables):
     """
     # TensorFlow makes no zeros for a Keras variable, only for its own inside.
     inside = [variable.value for variable in variables]
-    return tape.gradient(loss, inside, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    none = tf.UnconnectedGradients.ZERO
+    found = tape.gradient(loss, inside, unconnected_gradients=none)
+    # That of an embedding is slices, which are no array.
+    return [tf.convert_to_tensor(gradient) for gradient in found]
 
 
 def global_norm(gradients):
