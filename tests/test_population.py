@@ -186,6 +186,24 @@ def test_agents_must_be_alike(one, other, name):
         tfr.train_seeds(lambda seed: made(**(one, other)[seed]), world, [0, 1], epochs=1)
 
 
+def test_parts_in_a_list_may_have_other_names():
+    """Keras numbers them: the heads of a Tuple, the cells of a stack."""
+
+    def made():
+        layers, heads = keras.layers, tfr.heads
+        cells = layers.StackedRNNCells([layers.GRUCell(2), layers.LSTMCell(2)])
+        sequence = layers.RNN(cells, return_sequences=True)
+        policy = keras.Sequential([keras.Input((None, 1)), sequence, layers.Dense(3)])
+        head = heads.Composite((heads.Categorical(2), heads.Gaussian(1)))
+        agent = tfr.Reinforce(policy, head)
+        agent.compile("adam")
+        agent.build((None, 1))
+        return agent
+
+    one, other = (training_of_many._likeness(made()) for _ in range(2))
+    training_of_many._expect_alike(one, other)
+
+
 def test_pictures_are_refused_by_what_is_in_their_way():
     world = envs.Catch()
     with pytest.raises(ValueError, match="cannot be stacked.*'Conv2D'"):

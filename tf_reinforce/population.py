@@ -291,6 +291,8 @@ def _plain(config):
             and not key.endswith("initializer")
             and not (key == "learning_rate" and isinstance(value, float))
         }
+    if isinstance(config, (list, tuple)):
+        return [_plain(value) for value in config]
     return config
 
 
