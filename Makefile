@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ENV := CartPole-v1
 SEED := 0
 
-.PHONY: train test check format slow mutants bench bench-setup clean
+.PHONY: train test check format slow mutants mutate bench bench-setup clean
 
 train: $(VENV)/installed
 	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --export
@@ -31,6 +31,9 @@ slow: $(VENV)/installed-dev
 
 mutants: $(VENV)/installed-dev
 	$(BIN)/python tests/mutants/run.py
+
+mutate: $(VENV)/installed-dev
+	$(BIN)/python tests/mutation/run.py --jobs 2
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco,plot]"

@@ -1,0 +1,182 @@
+"""Records which tests run which lines of the package.
+
+As a pytest plugin (`-p coverage_map`), it measures every test in a context of its own:
+the node id of the test, or the name of a fixture that more than one test shares. As a
+module, it runs the suite with the plugin and keeps the result in one JSON file.
+"""
+
+import collections
+import contextlib
+import json
+import multiprocessing.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import coverage
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+FOLDER = ROOT / ".mutation"
+MAP = FOLDER / "map.json"
+IMPORT = "import"  # the context of lines that run while the package is imported
+
+
+def shared_fixtures(item):
+    """Contexts of the fixtures that the test shares with others."""
+    definitions = getattr(item, "_fixtureinfo", None)
+    indices = getattr(getattr(item, "callspec", None), "indices", {})
+    names = definitions.name2fixturedefs if definitions else {}
+    return [
+        fixture_context(known[-1], indices.get(name, 0))
+        for name, known in names.items()
+        if known[-1].scope != "function"
+    ]
+
+
+def fixture_context(fixture, index):
+    return f"fixture {fixture.baseid}::{fixture.argname}[{index}]"
+
+
+class Contexts:
+    """Switches the context of `coverage` for each test and each shared fixture."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        self.coverage = coverage.Coverage(
+            data_file=str(folder / f"coverage.{self.worker}"),
+            data_suffix=True,
+            source=[str(ROOT / "tf_reinforce")],
+            config_file=False,
+            messages=False,
+        )
+        self.coverage.set_option("run:core", "ctrace")
+        self.coverage.start()
+        self.coverage.switch_context(IMPORT)
+        self.seconds = collections.Counter()
+        self.fixtures = {}
+        multiprocessing.util.register_after_fork(self, Contexts.after_fork)
+
+    def after_fork(self):
+        """Lets a forked worker save what it ran; it leaves through `os._exit`."""
+        multiprocessing.util.Finalize(None, self.save, exitpriority=100)
+
+    def save(self):
+        self.coverage.stop()
+        self.coverage.save()
+
+    @contextlib.contextmanager
+    def measured(self, context, after):
+        began = time.process_time()
+        self.coverage.switch_context(context)
+        yield
+        self.coverage.switch_context(after)
+        self.seconds[context] += time.process_time() - began
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        self.fixtures[item.nodeid] = shared_fixtures(item)
+        self.item = item.nodeid
+        with self.measured(item.nodeid, IMPORT):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef, request):
+        if fixturedef.scope == "function":
+            return (yield)
+        context = fixture_context(fixturedef, getattr(request, "param_index", 0))
+        with self.measured(context, self.item):
+            return (yield)
+
+    def pytest_sessionfinish(self):
+        self.save()
+        tests = {"seconds": self.seconds, "fixtures": self.fixtures}
+        path = self.folder / f"tests.{self.worker}.json"
+        path.write_text(json.dumps(tests))
+
+
+def pytest_configure(config):
+    folder = os.environ.get("COVERAGE_MAP")
+    controls = config.getoption("numprocesses", None) and not hasattr(
+        config, "workerinput"
+    )
+    if folder and not controls:
+        config.pluginmanager.register(Contexts(pathlib.Path(folder)), "contexts")
+
+
+def measure(jobs):
+    """Runs the suite once and returns the map; see `gathered`."""
+    folder = FOLDER / "coverage"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    environment = {
+        **os.environ,
+        "COVERAGE_MAP": str(folder),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(pathlib.Path(__file__).parent)]),
+    }
+    workers = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else ["-n", "0"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "coverage_map", *workers]
+    subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    result = gathered(folder)
+    MAP.write_text(json.dumps(result))
+    return result
+
+
+def gathered(folder):
+    """Dict of the tests and, for each file, the tests that run each of its lines.
+
+    `tests` maps a node id to its seconds and its number of lines, `lines` maps a path
+    to a dict from line to a list of node ids; `IMPORT` stands for all tests.
+    """
+    seconds, fixtures = collections.Counter(), {}
+    for path in folder.glob("tests.*.json"):
+        tests = json.loads(path.read_text())
+        seconds.update(tests["seconds"])
+        fixtures |= tests["fixtures"]
+    users = collections.defaultdict(set)
+    for node, contexts in fixtures.items():
+        for context in (node, *contexts):
+            users[context].add(node)
+    users[IMPORT] = {IMPORT}
+    lines, sizes = {}, collections.Counter()
+    for name, contexts in measured_contexts(folder).items():
+        module = lines.setdefault(name, {})
+        for line, known in contexts.items():
+            nodes = set().union(*(users[context] for context in known))
+            module[line] = sorted(nodes)
+            sizes.update(nodes)
+    tests = {
+        node: {
+            "seconds": round(seconds[node], 3),
+            "shared": round(sum(seconds[name] for name in contexts), 3),
+            "lines": sizes[node],
+        }
+        for node, contexts in fixtures.items()
+    }
+    return {"tests": tests, "lines": lines}
+
+
+def measured_contexts(folder):
+    """`{path: {line: set of contexts}}` from all data files of one run."""
+    result = collections.defaultdict(lambda: collections.defaultdict(set))
+    for path in folder.glob("coverage.*"):
+        data = coverage.CoverageData(str(path))
+        data.read()
+        for file in data.measured_files():
+            name = str(pathlib.Path(file).relative_to(ROOT))
+            for line, contexts in data.contexts_by_lineno(file).items():
+                result[name][line] |= {context for context in contexts if context}
+    return result
+
+
+def load(jobs=2):
+    """The map of an earlier run, or of one that is made now."""
+    return json.loads(MAP.read_text()) if MAP.exists() else measure(jobs)
+
+
+if __name__ == "__main__":
+    measure(int(sys.argv[1]) if len(sys.argv) > 1 else 2)

@@ -1,0 +1,257 @@
+"""Runs tests on one changed module in a forked process, and reports to its parent.
+
+Two processes fork. One has imported the package and collected the tests: there the
+changed functions get other code. The other has imported TensorFlow only: there the
+package is imported with the changed text, which a change outside of functions needs.
+Neither has run an operation, since TensorFlow's threads do not outlive a fork.
+"""
+
+import ast
+import gc
+import importlib.abc
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+import types
+
+from mutation import mutations
+import pytest
+from tensorflow.python.eager import context
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PACKAGE = ROOT / "tf_reinforce"
+
+
+def initialized():
+    """Whether TensorFlow has run an operation in this process."""
+    return context.context()._initialized
+
+
+# One changed module in place of the original.
+
+
+class Served(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """A plugin that lets one module of the package be imported from another text."""
+
+    def __init__(self, path, source):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        self.name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        self.path, self.source = path, source
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname != self.name:
+            return None
+        folder = [str(self.path.parent)] if self.path.stem == "__init__" else None
+        return importlib.util.spec_from_file_location(
+            fullname, self.path, loader=self, submodule_search_locations=folder
+        )
+
+    def pytest_collection(self):
+        """Comes before pytest's own importer, which rewrites the files of a plan."""
+        sys.meta_path.insert(0, self)
+
+    def exec_module(self, module):
+        exec(compile(self.source, str(self.path), "exec"), module.__dict__)
+
+
+def living_functions():
+    """`{file: [function]}`, all functions of the package in this process."""
+    gc.unfreeze()
+    found = {}
+    for function in gc.get_objects():
+        if isinstance(function, types.FunctionType):
+            file = function.__code__.co_filename
+            if file.startswith(str(PACKAGE)):
+                found.setdefault(file, []).append(function)
+    gc.freeze()
+    return found
+
+
+def replace_code(functions, path, before, after):
+    """Gives the living functions of a module the code of another text.
+
+    Raises:
+        ValueError: if the texts define different functions, or none of them lives.
+    """
+    pairs = {}
+    _pair(*(compile(text, str(path), "exec") for text in (before, after)), pairs)
+    known = [f for f in functions if f.__code__ in pairs]
+    for function in known:
+        function.__code__ = pairs[function.__code__]
+    if not known:
+        raise ValueError("no living function has the code that changes")
+
+
+def _pair(old, new, pairs):
+    """Maps the code objects of one text to those of the other, where they differ."""
+    inner, other = (
+        [c for c in code.co_consts if isinstance(c, types.CodeType)]
+        for code in (old, new)
+    )
+    names = [[(c.co_qualname, c.co_firstlineno) for c in x] for x in (inner, other)]
+    if names[0] != names[1]:
+        raise ValueError("the change adds or removes a function")
+    for left, right in zip(inner, other):
+        if left != right:
+            pairs[left] = right
+        _pair(left, right, pairs)
+
+
+def replace_defaults(functions, path, unit, after):
+    """Gives the living functions that begin at line `unit` the defaults of a text."""
+    node = next(
+        node
+        for node in ast.walk(ast.parse(after))
+        if isinstance(node, ast.FunctionDef)
+        and min([node.lineno, *(d.lineno for d in node.decorator_list)]) == unit
+    )
+    place = (unit, node.name)
+    known = [f for f in functions if (f.__code__.co_firstlineno, f.__name__) == place]
+    for function in known:
+
+        def evaluated(expression, names=function.__globals__):
+            return eval(compile(ast.Expression(expression), str(path), "eval"), names)
+
+        if node.args.defaults:
+            function.__defaults__ = tuple(map(evaluated, node.args.defaults))
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults):
+            if default is not None:
+                function.__kwdefaults__[argument.arg] = evaluated(default)
+    if not known:
+        raise ValueError("no living function has these defaults")
+
+
+def change(functions, mutant):
+    """Applies a change to the package as it is imported here."""
+    path = PACKAGE / mutant.module
+    before = path.read_text()
+    after = mutations.apply(mutant, before)
+    living = functions.get(str(path), [])
+    if mutant.place == "body":
+        replace_code(living, path, before, after)
+    elif mutant.place == "default":
+        replace_defaults(living, path, mutant.unit, after)
+    else:
+        raise ValueError("the change is outside of functions")
+
+
+# In the forked process.
+
+
+class Reports:
+    """Writes how each test begins, fails and ends to a pipe, as lines of JSON."""
+
+    def __init__(self, pipe, budget):
+        self.pipe, self.budget = pipe, budget
+        self.began = time.process_time()
+        self.failed = False
+
+    def send(self, **message):
+        os.write(self.pipe, (json.dumps(message) + "\n").encode())
+
+    def pytest_runtest_logstart(self, nodeid):
+        self.send(begin=nodeid)
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed and not self.failed:
+            self.failed = True
+            crash = getattr(report.longrepr, "reprcrash", None)
+            message = " ".join(str(getattr(crash, "message", report.longrepr)).split())
+            self.send(failed=report.nodeid, why=message[:200])
+
+    def enough(self):
+        return self.failed or time.process_time() - self.began > self.budget
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item):
+        """Leaves out what exceeds the budget."""
+        return True if self.enough() else None
+
+
+def play_collected(session, items, functions, task, pipe):
+    """Runs tests of a session in this process, which ends; see `Reports`.
+
+    Args:
+        session: `pytest.Session` after collection.
+        items: Dict from node id to item.
+        functions: See `living_functions`.
+        task: Dict with `mutant` (`None`: no change), `plan` (node ids), `budget`.
+        pipe: File descriptor.
+    """
+    os.setsid()
+    gc.disable()
+    reports = Reports(pipe, task["budget"])
+    session.config.pluginmanager.register(reports)
+    try:
+        if task["mutant"] is not None:
+            change(functions, task["mutant"])
+    except ValueError as error:
+        reports.send(unfit=str(error))
+        os._exit(0)
+    tests = _items(session, items, task["plan"])
+    for item, following in zip(tests, [*tests[1:], None]):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if reports.enough():
+            break
+    reports.send(done=True)
+    os._exit(0)
+
+
+def _items(session, items, plan):
+    """The tests of a plan; files that run operations are collected only here."""
+    missing = sorted({node.split("::")[0] for node in plan if node not in items})
+    if missing:
+        session.perform_collect([str(ROOT / path) for path in missing])
+        items = items | {item.nodeid: item for item in session.items}
+    return [items[node] for node in plan if node in items]
+
+
+def play_imported(task, pipe):
+    """Imports the changed package and runs tests in this process, which ends."""
+    os.setsid()
+    gc.disable()
+    reports = Reports(pipe, task["budget"])
+    reports.send(pid=os.getpid())
+    path = PACKAGE / task["mutant"].module
+    source = mutations.apply(task["mutant"], path.read_text())
+    plugins = [reports, Served(path, source)]
+    code = pytest.main(["-x", "-q", *task["plan"]], plugins=plugins)
+    if code not in (0, 1, 5) and not reports.failed:
+        reports.send(failed="import", why=f"pytest exits with {int(code)}")
+    reports.send(done=True)
+    os._exit(0)
+
+
+class Bare:
+    """A process with TensorFlow and without the package; it forks for each task."""
+
+    def __init__(self):
+        kind = socket.SOCK_SEQPACKET
+        self.here, there = socket.socketpair(socket.AF_UNIX, kind)
+        if os.fork() == 0:
+            self.here.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            self._serve(there)
+        there.close()
+
+    def _serve(self, there):
+        while True:
+            message, pipes, _, _ = socket.recv_fds(there, 1 << 20, 1)
+            if not message:
+                os._exit(0)
+            if os.fork() == 0:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                there.close()
+                task = json.loads(message)
+                task["mutant"] = mutations.Mutant(*task["mutant"])
+                play_imported(task, pipes[0])
+            os.close(pipes[0])
+
+    def start(self, task, pipe):
+        """Runs a task in a process of its own, which writes to the pipe."""
+        socket.send_fds(self.here, [json.dumps(task).encode()], [pipe])

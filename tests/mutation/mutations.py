@@ -1,0 +1,504 @@
+"""Lists the small changes of a module that a test should notice, one at a time.
+
+A change replaces one piece of the text, so that everything else keeps its line. Its id
+is a hash of the module, the function, the operator and the two texts, never of a line
+number. Docstrings, annotations, error messages, `__repr__` and warnings are left alone.
+"""
+
+import ast
+import hashlib
+import re
+from typing import NamedTuple
+
+ARITHMETIC = {
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "/"),
+    ast.Div: ("/", "*"),
+    ast.FloorDiv: ("//", "%"),
+    ast.Mod: ("%", "//"),
+    ast.Pow: ("**", "*"),
+    ast.BitAnd: ("&", "|"),
+    ast.BitOr: ("|", "&"),
+    ast.BitXor: ("^", "&"),
+    ast.LShift: ("<<", ">>"),
+    ast.RShift: (">>", "<<"),
+}
+COMPARISONS = {
+    ast.Lt: ("<", ["<=", ">"]),
+    ast.LtE: ("<=", ["<", ">="]),
+    ast.Gt: (">", [">=", "<"]),
+    ast.GtE: (">=", [">", "<="]),
+    ast.Eq: ("==", ["!="]),
+    ast.NotEq: ("!=", ["=="]),
+    ast.In: ("in", ["not in"]),
+    ast.NotIn: (r"not\s+in", ["in"]),
+    ast.Is: ("is", ["is not"]),
+    ast.IsNot: (r"is\s+not", ["is"]),
+}
+TWINS = (
+    "reduce_sum reduce_mean",
+    "reduce_min reduce_max",
+    "reduce_any reduce_all",
+    "minimum maximum",
+    "zeros_like ones_like",
+    "zeros ones",
+    "argmin argmax",
+    "any all",
+    "min max",
+    "floor ceil",
+    "append extend",
+    "divide_no_nan divide",
+    "left_shift right_shift",
+    "log log1p",
+    "exp expm1",
+    "mean sum",
+)
+SWAPS = {
+    name: other for pair in map(str.split, TWINS) for name, other in (pair, pair[::-1])
+}
+# A call of one of these may be replaced by its first argument.
+TRANSPARENT = set(
+    "stop_gradient sqrt square abs clip_by_value sorted reversed softplus softmax exp "
+    "log round floor sign reverse cumsum nan_to_num logical_not tanh sigmoid".split()
+)
+CHOICES = {"where", "cond"}  # their second and third argument are alternatives
+TEXTS = {"warn", "print", "info", "warning", "debug", "error"}  # calls that only say
+KEYWORDS = {"name", "message", "strict", "stacklevel", "summarize"}
+UNTOUCHED = {"__repr__", "__str__"}
+
+
+class Mutant(NamedTuple):
+    """One change. `start` and `end` are bytes of the module's text."""
+
+    id: str
+    module: str  # path inside the package
+    function: str  # qualified name; "" outside of functions and classes
+    operator: str
+    before: str
+    after: str
+    fingerprint: str  # of the outermost function, or of the statement outside of one
+    place: str  # "body", "default" or "module"
+    unit: int  # first line of the outermost function, decorators included
+    lines: tuple  # first and last line of the change
+    header: tuple  # first and last line of its statement
+    start: int
+    end: int
+    text: str
+
+
+def apply(mutant, source):
+    """The module's text with the change."""
+    data = source.encode()
+    return (data[: mutant.start] + mutant.text.encode() + data[mutant.end :]).decode()
+
+
+def mutants(module, source):
+    """All changes of one module, each with an id of its own."""
+    found, counts = [], {}
+    for change in _Finder(module, source).changes:
+        key = (module, *change[:4])
+        counts[key] = counts.get(key, 0) + 1
+        text = "\0".join([*key, str(counts[key])])
+        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+        found.append(Mutant(digest, module, *change))
+    return found
+
+
+def sample(found, share):
+    """A reproducible part of the changes, with at least one for each function.
+
+    A change is chosen by its id alone, so that an edit elsewhere leaves it chosen.
+    """
+    least = {}
+    for mutant in found:
+        key = (mutant.module, mutant.function)
+        least[key] = min(least.get(key, mutant.id), mutant.id)
+    limit = f"{int(share * 16**10):010x}" if share < 1 else "g"
+    return [m for m in found if m.id < limit or m.id == least[m.module, m.function]]
+
+
+def compiles(mutant, source):
+    """Whether the changed text is a program."""
+    try:
+        compile(apply(mutant, source), "<mutant>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _fingerprint(node):
+    """Hash of a function without its docstrings and comments."""
+    text = ast.dump(node)
+    for inner in ast.walk(node):
+        document = _docstring(inner)
+        if document is not None:
+            text = text.replace(ast.dump(document), "", 1)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _docstring(node):
+    kinds = (ast.FunctionDef, ast.ClassDef, ast.Module)
+    if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
+        return node.body[0]
+    return None
+
+
+def _name(function):
+    """The last name of what is called: `reduce_sum` of `tf.reduce_sum`."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _is_text(node):
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def _is_minus_one(node):
+    return (
+        isinstance(node, ast.UnaryOp)
+        and isinstance(node.op, ast.USub)
+        and isinstance(node.operand, ast.Constant)
+        and node.operand.value == 1
+        and isinstance(node.operand.value, int)
+    )
+
+
+def _number(node):
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+class _Finder(ast.NodeVisitor):
+    """Walks through a module and collects `changes`, tuples of `Mutant`'s fields."""
+
+    def __init__(self, module, source):
+        self.data = source.encode()
+        self.starts = [0]
+        for line in self.data.splitlines(keepends=True):
+            self.starts.append(self.starts[-1] + len(line))
+        self.changes = []
+        self.names = []
+        self.units = []  # the outermost function, and statement, around a node
+        self.statement = None
+        self.fingerprints = {}
+        self.place = "module"
+        tree = ast.parse(source)
+        self.documents = {
+            id(document)
+            for node in ast.walk(tree)
+            if (document := _docstring(node)) is not None
+        }
+        self._statements(tree.body)
+
+    # Where a node stands in the text.
+
+    def begin(self, node):
+        return self.starts[node.lineno - 1] + node.col_offset
+
+    def finish(self, node):
+        return self.starts[node.end_lineno - 1] + node.end_col_offset
+
+    def segment(self, node):
+        return self.data[self.begin(node) : self.finish(node)].decode()
+
+    def add(self, operator, node, text, start=None, end=None):
+        """A change inside of a node: `text` replaces what lies from start to end."""
+        start = self.begin(node) if start is None else start
+        end = self.finish(node) if end is None else end
+        old = self.data[start:end].decode()
+        text += "\n" * (old.count("\n") - text.count("\n")) if "\n" in old else ""
+        before = self.segment(node)
+        offset = len(self.data[self.begin(node) : start].decode())
+        after = before[:offset] + text.rstrip("\n") + before[offset + len(old) :]
+        before, after = (" ".join(x.split()) for x in (before, after))
+        if before == after:
+            return
+        unit = self.units[-1] if self.units else self.statement
+        if unit not in self.fingerprints:
+            self.fingerprints[unit] = _fingerprint(unit)
+        first = min(
+            [unit.lineno, *(d.lineno for d in getattr(unit, "decorator_list", []))]
+        )
+        header = self._header(self.statement)
+        self.changes.append(
+            (
+                ".".join(self.names),
+                operator,
+                before,
+                after,
+                self.fingerprints[unit],
+                self.place,
+                first,
+                (node.lineno, node.end_lineno),
+                header,
+                start,
+                end,
+                text,
+            )
+        )
+
+    def _header(self, statement):
+        body = getattr(statement, "body", None)
+        if isinstance(body, list) and body:
+            return statement.lineno, max(statement.lineno, body[0].lineno - 1)
+        return statement.lineno, statement.end_lineno
+
+    def between(self, left, right, symbol):
+        """Where an operator stands between two operands."""
+        start, end = self.finish(left), self.begin(right)
+        text = self.data[start:end]
+        text = re.sub(rb"#[^\n]*", lambda m: b" " * len(m.group()), text)
+        found = re.search(symbol.encode(), text)
+        return start + found.start(), start + found.end()
+
+    # Statements.
+
+    def _statements(self, body):
+        for statement in body:
+            if id(statement) in self.documents:
+                continue
+            outer, self.statement = self.statement, statement
+            self.visit(statement)
+            self.statement = outer
+
+    def visit_ClassDef(self, node):
+        self.names.append(node.name)
+        outer, self.place = self.place, self.place if self.units else "module"
+        self._statements(node.body)
+        self.place = outer
+        self.names.pop()
+
+    def visit_FunctionDef(self, node):
+        if node.name in UNTOUCHED:
+            return
+        self.names.append(node.name)
+        outermost = not self.units
+        if outermost:
+            self.units.append(node)
+        outer = self.place
+        self.place = "default" if outermost else outer
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                self.visit(default)
+        self.place = "body"
+        self._statements(node.body)
+        self.place = outer
+        if outermost:
+            self.units.pop()
+        self.names.pop()
+
+    def visit_Expr(self, node):
+        if isinstance(node.value, ast.Call):
+            if _name(node.value.func) in TEXTS:
+                return
+            self.add("remove statement", node, "pass")
+        self.visit(node.value)
+
+    def visit_Assign(self, node):
+        names = {
+            target.id
+            for top in node.targets
+            for target in ast.walk(top)
+            if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
+        }
+        used = {x.id for x in ast.walk(node.value) if isinstance(x, ast.Name)}
+        if names & used and self.units:
+            self.add("remove statement", node, "pass")
+        for target in node.targets:
+            self.visit(target)
+        self.visit(node.value)
+
+    def visit_AnnAssign(self, node):
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_AugAssign(self, node):
+        self.add("remove statement", node, "pass")
+        old, new = ARITHMETIC.get(type(node.op), (None, None))
+        if old is not None:
+            place = self.between(node.target, node.value, re.escape(old) + "=")
+            self.add("assignment", node, "=", *place)
+            self.add("arithmetic", node, new + "=", *place)
+        self.visit(node.value)
+
+    def visit_Raise(self, node):
+        self.add("remove statement", node, "pass")
+
+    def visit_Assert(self, node):
+        self.add("remove statement", node, "pass")
+
+    def visit_Delete(self, node):
+        self.add("remove statement", node, "pass")
+
+    def visit_Continue(self, node):
+        self.add("loop", node, "break")
+
+    def visit_Break(self, node):
+        self.add("loop", node, "continue")
+
+    def visit_Return(self, node):
+        value = node.value
+        if value is None:
+            return
+        self.visit(value)
+
+    def visit_If(self, node):
+        self._condition(node.test)
+        self._statements(node.body)
+        self._statements(node.orelse)
+
+    def visit_While(self, node):
+        self.visit(node.test)
+        self._statements(node.body)
+
+    def visit_For(self, node):
+        self.visit(node.iter)
+        self._statements(node.body)
+        self._statements(node.orelse)
+
+    def visit_With(self, node):
+        for item in node.items:
+            self.visit(item.context_expr)
+        self._statements(node.body)
+
+    def visit_Try(self, node):
+        self._statements(node.body)
+        for handler in node.handlers:
+            self._statements(handler.body)
+        self._statements(node.orelse)
+        self._statements(node.finalbody)
+
+    # Expressions.
+
+    def _condition(self, test):
+        self.add("condition", test, "True")
+        self.add("condition", test, "False")
+        self.visit(test)
+
+    def visit_IfExp(self, node):
+        self._condition(node.test)
+        self.visit(node.body)
+        self.visit(node.orelse)
+
+    def visit_comprehension(self, node):
+        self.visit(node.iter)
+        for test in node.ifs:
+            self.add("condition", test, "True")
+            self.visit(test)
+
+    def visit_JoinedStr(self, node):
+        """Text: often a message."""
+
+    def visit_BinOp(self, node):
+        if _is_text(node.left) or _is_text(node.right):
+            return
+        old, new = ARITHMETIC.get(type(node.op), (None, None))
+        if old is not None:
+            place = self.between(node.left, node.right, re.escape(old))
+            self.add("arithmetic", node, new, *place)
+        self.visit(node.left)
+        self.visit(node.right)
+
+    def visit_UnaryOp(self, node):
+        if _is_minus_one(node):
+            self.add("constant", node, "0")
+            self.add("constant", node, "-2")
+            return
+        if not isinstance(node.op, ast.UAdd):
+            self.add("negation", node, self.segment(node.operand))
+        self.visit(node.operand)
+
+    def visit_BoolOp(self, node):
+        old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        for left, right in zip(node.values, node.values[1:]):
+            place = self.between(left, right, rf"\b{old}\b")
+            self.add("boolean", node, new, *place)
+        for value in node.values:
+            self.visit(value)
+
+    def visit_Compare(self, node):
+        operands = [node.left, *node.comparators]
+        for operator, left, right in zip(node.ops, operands, operands[1:]):
+            symbol, others = COMPARISONS[type(operator)]
+            place = self.between(left, right, symbol)
+            for other in others:
+                self.add("comparison", node, other, *place)
+        for operand in operands:
+            if isinstance(operand, ast.Constant) and isinstance(operand.value, str):
+                self.add("constant", operand, repr(operand.value + "!"))
+            self.visit(operand)
+
+    def visit_Constant(self, node):
+        value = node.value
+        if isinstance(value, bool):
+            self.add("constant", node, str(not value))
+        elif isinstance(value, int):
+            self.add("constant", node, str(0 if value == 1 else value + 1))
+        elif isinstance(value, float):
+            self.add("constant", node, repr(2 * value if value else 1.0))
+
+    def visit_Subscript(self, node):
+        self.visit(node.value)
+        index = node.slice
+        if _number(index) == 0 and not isinstance(_number(index), bool):
+            self.add("slice", index, "-1")
+        elif _is_minus_one(index):
+            self.add("slice", index, "0")
+        else:
+            self.visit(index)
+
+    def visit_Slice(self, node):
+        lower, upper, step = node.lower, node.upper, node.step
+        if step is not None and _is_minus_one(step) and not (lower or upper):
+            self.add("slice", node, ":")
+        elif step is None and lower is not None and upper is None:
+            text = ":-1" if _number(lower) == 1 else ":" + self.segment(lower)
+            self.add("slice", node, text)
+        elif step is None and upper is not None and lower is None:
+            text = "1:" if _is_minus_one(upper) else self.segment(upper) + ":"
+            self.add("slice", node, text)
+        for part in (lower, upper, step):
+            if part is not None and not _is_minus_one(part):
+                self.visit(part)
+
+    def visit_Call(self, node):
+        name = _name(node.func)
+        if name in TEXTS:
+            return
+        if name in SWAPS:
+            end = self.finish(node.func)
+            self.add("function", node, SWAPS[name], end - len(name.encode()), end)
+        plain = [a for a in node.args if not isinstance(a, ast.Starred)]
+        if name in TRANSPARENT and plain:
+            self.add("function", node, self.segment(plain[0]))
+        self._swapped(node, node.args, name)
+        values = [k.value for k in node.keywords if k.arg and k.arg not in KEYWORDS]
+        for left, right in zip(values, values[1:]):
+            kinds = {type(left), type(right)}
+            if len(kinds) == 1 and kinds <= {ast.Name, ast.Attribute, ast.Call}:
+                self._swap(node, left, right)
+        self.visit(node.func)
+        for argument in node.args:
+            self.visit(argument)
+        for keyword in node.keywords:
+            if keyword.arg not in KEYWORDS:
+                self.visit(keyword.value)
+
+    def _swapped(self, node, arguments, name):
+        """Swaps neighbours among the positional arguments of a call."""
+        first = 1 if name in CHOICES and len(arguments) == 3 else 0
+        pairs = zip(arguments[first:], arguments[first + 1 :])
+        for left, right in list(pairs)[:2]:
+            texts = any(map(_is_text, (left, right)))
+            starred = any(isinstance(x, ast.Starred) for x in (left, right))
+            if not texts and not starred and name not in ("isinstance", "getattr"):
+                self._swap(node, left, right)
+
+    def _swap(self, node, left, right):
+        start, end = self.begin(left), self.finish(right)
+        middle = self.data[self.finish(left) : self.begin(right)].decode()
+        text = self.segment(right) + middle + self.segment(left)
+        self.add("arguments", node, text, start, end)

@@ -1,0 +1,161 @@
+"""Keeps what became of each change, and why a change that survives changes nothing."""
+
+import collections
+import pathlib
+from typing import NamedTuple
+
+from mutation import mutations
+
+HERE = pathlib.Path(__file__).resolve().parent
+PACKAGE = HERE.parent.parent / "tf_reinforce"
+RESULTS = HERE / "results.tsv"
+EXPLAINED = HERE / "explained.tsv"
+SHARE = 0.3  # of all changes; see `mutations.sample`
+MODULES = """
+returns losses eligibility episodes minibatches masks estimator heads/* seeding
+normalization decision inspection export baselines updating learning collect/* population
+""".split()
+CLASSES = {
+    "equivalent": "no caller can see a difference",
+    "message": "only the text of an error or of a log line differs",
+    "speed": "only time or memory differs",
+}
+CAUGHT = ("caught", "timeout", "memory", "crash")
+
+
+class Result(NamedTuple):
+    """What became of one change."""
+
+    id: str
+    module: str
+    function: str
+    operator: str
+    before: str
+    after: str
+    fingerprint: str
+    verdict: str  # one of `CAUGHT`, "survived", or "unreached": no test runs the line
+    test: str  # the test that failed, or how many passed
+    seconds: str
+
+
+class Explanation(NamedTuple):
+    """Why a change that survives is none that a test could notice."""
+
+    id: str
+    module: str
+    function: str
+    before: str
+    after: str
+    kind: str  # one of `CLASSES`
+    reason: str
+
+
+def paths(only=None):
+    """The modules in the order of the campaign, as paths inside the package."""
+    names = [
+        str(path.relative_to(PACKAGE))
+        for pattern in MODULES
+        for path in sorted(PACKAGE.glob(pattern + ".py"))
+    ]
+    return [n for n in names if only is None or any(_matches(n, x) for x in only)]
+
+
+def _matches(name, wanted):
+    wanted = wanted.removesuffix(".py")
+    return name.removesuffix(".py") == wanted or name.startswith(
+        wanted.rstrip("/*") + "/"
+    )
+
+
+def mutants(only=None, share=SHARE):
+    """The sampled changes of these modules."""
+    found = []
+    for name in paths(only):
+        source = (PACKAGE / name).read_text()
+        chosen = mutations.sample(mutations.mutants(name, source), share)
+        found += [m for m in chosen if mutations.compiles(m, source)]
+    return found
+
+
+def results():
+    """`{id: Result}`; the last line for an id holds."""
+    return {row.id: row for row in _rows(RESULTS, Result)}
+
+
+def explanations():
+    """`{id: Explanation}`."""
+    return {row.id: row for row in _rows(EXPLAINED, Explanation)}
+
+
+def _rows(path, kind):
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines()[1:]
+    return [kind(*line.split("\t")) for line in lines]
+
+
+def append(result):
+    """Adds one line; lines of several processes do not mix."""
+    if not RESULTS.exists():
+        RESULTS.write_text("\t".join(Result._fields) + "\n")
+    with RESULTS.open("a") as file:
+        file.write("\t".join(result) + "\n")
+
+
+def explain(mutant, kind, reason):
+    """Adds or replaces an explanation."""
+    known = explanations()
+    known[mutant.id] = Explanation(
+        mutant.id,
+        mutant.module,
+        mutant.function,
+        mutant.before,
+        mutant.after,
+        kind,
+        reason,
+    )
+    _write(EXPLAINED, Explanation, known.values())
+
+
+def _write(path, kind, rows):
+    order = {name: number for number, name in enumerate(paths())}
+    rows = sorted(rows, key=lambda r: (order.get(r.module, -1), *r[1:3], r.id))
+    lines = ["\t".join(line) for line in (kind._fields, *rows)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def tidy(known):
+    """Sorts the tables and drops changes that no longer exist; `known` are all ids."""
+    _write(RESULTS, Result, [r for r in results().values() if r.id in known])
+
+
+def summary(found):
+    """The table per module, and the changes that are neither caught nor explained."""
+    rows, reasons = results(), explanations()
+    counts = collections.defaultdict(collections.Counter)
+    unexplained = []
+    for mutant in found:
+        row = rows.get(mutant.id)
+        fresh = row is not None and row.fingerprint == mutant.fingerprint
+        if fresh and row.verdict in CAUGHT:
+            state = "caught"
+        elif mutant.id in reasons:
+            state = reasons[mutant.id].kind
+        elif fresh:
+            state = "unexplained"
+            unexplained.append(row)
+        else:
+            state = "not run"
+        counts[mutant.module][state] += 1
+        counts[mutant.module]["mutants"] += 1
+    return counts, unexplained
+
+
+def shown(counts):
+    """The summary as lines of text."""
+    columns = ["mutants", "caught", *CLASSES, "unexplained", "not run"]
+    total = sum(counts.values(), collections.Counter())
+    lines = [" ".join([f"{'module':26}", *(f"{c:>11}" for c in columns)])]
+    for name, count in [*counts.items(), ("all", total)]:
+        lines.append(" ".join([f"{name:26}", *(f"{count[c]:11}" for c in columns)]))
+    return lines
