@@ -19,8 +19,8 @@ import sys
 import time
 import types
 
-from mutation import mutations
 import pytest
+from mutation import mutations
 from tensorflow.python.eager import context
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent

@@ -59,8 +59,28 @@ SWAPS = {
 }
 # A call of one of these may be replaced by its first argument.
 TRANSPARENT = set(
-    "stop_gradient sqrt square abs clip_by_value sorted reversed softplus softmax exp "
-    "log round floor sign reverse cumsum nan_to_num logical_not tanh sigmoid".split()
+    [
+        "stop_gradient",
+        "sqrt",
+        "square",
+        "abs",
+        "clip_by_value",
+        "sorted",
+        "reversed",
+        "softplus",
+        "softmax",
+        "exp",
+        "log",
+        "round",
+        "floor",
+        "sign",
+        "reverse",
+        "cumsum",
+        "nan_to_num",
+        "logical_not",
+        "tanh",
+        "sigmoid",
+    ]
 )
 CHOICES = {"where", "cond"}  # their second and third argument are alternatives
 TEXTS = {"warn", "print", "info", "warning", "debug", "error"}  # calls that only say

@@ -36,7 +36,7 @@ MEMORY = 5 << 30  # bytes of one process
 # Importing these files runs operations: they are collected after the fork.
 LATE = {
     f"tests/test_{name}.py"
-    for name in "baselines diagnostics eligibility recurrence".split()
+    for name in ["baselines", "diagnostics", "eligibility", "recurrence"]
 }
 TIMEOUT = 60.0  # seconds, at least, before one test counts as endless
 
@@ -77,7 +77,7 @@ class Plans:
         return (nodes & self.tests.keys()) - self.unsound, imported
 
     def ordered(self, mutant, nodes):
-        """The tests that caught a neighbour of the change, then the cheap and specific."""
+        """First the tests that caught a neighbour, then the cheap and specific ones."""
         score = {node: self._score(mutant, node) for node in nodes}
         alike = collections.Counter()
         for node in sorted(nodes, key=lambda n: (score[n], n)):
@@ -320,11 +320,11 @@ def start(todo, options):
     sys.path.insert(0, str(ROOT))
     say(f"{len(todo)} changes, tests of {len(needed)} files")
     import ai_edge_litert.interpreter  # noqa: F401
-    from mutation import fork
     import gymnasium  # noqa: F401
     import keras  # noqa: F401
     import pytest
     import tensorflow_probability as tfp
+    from mutation import fork
 
     tfp.distributions  # noqa: B018  (imported when it is first asked for)
     nothing = os.open(os.devnull, os.O_WRONLY)

@@ -11,10 +11,26 @@ PACKAGE = HERE.parent.parent / "tf_reinforce"
 RESULTS = HERE / "results.tsv"
 EXPLAINED = HERE / "explained.tsv"
 SHARE = 0.3  # of all changes; see `mutations.sample`
-MODULES = """
-returns losses eligibility episodes minibatches masks estimator heads/* seeding
-normalization decision inspection export baselines updating learning collect/* population
-""".split()
+MODULES = [
+    "returns",
+    "losses",
+    "eligibility",
+    "episodes",
+    "minibatches",
+    "masks",
+    "estimator",
+    "heads/*",
+    "seeding",
+    "normalization",
+    "decision",
+    "inspection",
+    "export",
+    "baselines",
+    "updating",
+    "learning",
+    "collect/*",
+    "population",
+]
 CLASSES = {
     "equivalent": "no caller can see a difference",
     "message": "only the text of an error or of a log line differs",
