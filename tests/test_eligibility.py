@@ -304,6 +304,7 @@ REFUSED = {
     "trials": (eligibility.multinomial_logits, (Z[:2], [0, 0], 0), "positive int"),
     "shape": (eligibility.multinomial_logits, (Z, [5], 5), "nothing is broadcast"),
     "coin": (eligibility.bernoulli_probs, (1.2, 1), r"lie in \[0, 1\]"),
+    "negative_coin": (eligibility.bernoulli_probs, (-0.2, 1), r"lie in \[0, 1\]"),
     "side": (eligibility.bernoulli_logits, (0.0, 2), "0 or 1"),
     "never": (eligibility.bernoulli_probs, (0.0, 1), "probability of zero"),
     "std": (eligibility.gaussian, (0.0, 0.0, 1.0), "`std` must be above zero"),
@@ -325,6 +326,7 @@ REFUSED = {
     "border": (eligibility.beta, (2.0, 2.0, 0.0), r"\(0, 1\)"),
     "alpha": (eligibility.beta, (0.0, 2.0, 0.5), "`concentration1` must be above"),
     "beta": (eligibility.beta, (2.0, -1.0, 0.5), "`concentration0` must be above"),
+    "no_beta": (eligibility.beta, (2.0, 0.0, 0.5), "`concentration0` must be above"),
 }
 
 
@@ -333,6 +335,37 @@ def test_bad_input_is_refused(case):
     function, arguments, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):
         function(*arguments)
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_every_argument_must_have_the_shape_of_the_others(name):
+    function, count = getattr(eligibility, name), 5 if name == "clipped_gaussian" else 3
+    right = [np.full(2, x) for x in (0.5, 0.5, -1.0, 1.0, 0.5)[:count]]
+    right[-1] = np.full(2, 0.5)
+    function(*right)
+    for place in range(count):
+        wrong = [*right]
+        wrong[place] = wrong[place][:1]
+        with pytest.raises(ValueError, match="nothing is broadcast"):
+            function(*wrong)
+
+
+def test_the_sum_of_probabilities_is_one_in_each_row_up_to_the_type_s_rounding():
+    rows = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
+    np.testing.assert_allclose(
+        eligibility.categorical_simplex(rows, [0, 2]), [[2, 0, 0], [0, 0, 1.25]]
+    )
+    near = np.array([0.5, 0.5 + 1e-6])
+    assert eligibility.categorical_simplex(near.astype("float32"), 0)[1] == 0
+    with pytest.raises(ValueError, match="add up to one"):
+        eligibility.categorical_simplex(near, 0)
+    with pytest.raises(ValueError, match="add up to one"):
+        eligibility.categorical_simplex(np.float32([0.5, 0.5001]), 0)
+
+
+def test_plain_numbers_are_squashed_in_float64():
+    ours = eligibility.tanh_gaussian(0.0, 1.0, 0.3)
+    assert float(ours.mean) == pytest.approx(math.atanh(0.3), rel=1e-15)
 
 
 def test_a_refusal_of_a_large_batch_is_short():

@@ -227,6 +227,13 @@ def test_a_head_with_several_arrays_is_refused():
         losses.Reinforce(head)
 
 
+def test_real_actions_need_not_be_whole_nor_finite():
+    """Whether a number is finite is checked where all of them are, after the gradient."""
+    loss = losses.Reinforce(heads.Gaussian(1))
+    assert np.isfinite(loss(tf.constant([[0.3]]), tf.constant([[0.1]])))
+    assert np.isnan(loss(tf.constant([[np.nan]]), tf.constant([[0.1]])))
+
+
 @pytest.mark.parametrize("name", ["logits", "categorical"])
 def test_actions_that_do_not_exist_are_refused(name):
     with pytest.raises(tf.errors.InvalidArgumentError, match="label value of 2"):

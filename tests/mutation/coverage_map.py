@@ -3,10 +3,15 @@
 As a pytest plugin (`-p coverage_map`), it measures every test in a context of its own:
 the node id of the test, or the name of a fixture that more than one test shares. As a
 module, it runs the suite with the plugin and keeps the result in one JSON file.
+
+    python tests/mutation/coverage_map.py tests/test_new.py -k behaviour
+
+adds the tests of these arguments of pytest to the map.
 """
 
 import collections
 import contextlib
+import fcntl
 import json
 import multiprocessing.util
 import os
@@ -108,9 +113,9 @@ def pytest_configure(config):
         config.pluginmanager.register(Contexts(pathlib.Path(folder)), "contexts")
 
 
-def measure(jobs):
-    """Runs the suite once and returns the map; see `gathered`."""
-    folder = FOLDER / "coverage"
+def measure(arguments):
+    """Runs pytest with these arguments and returns the map; see `gathered`."""
+    folder = FOLDER / f"measured.{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     environment = {
@@ -118,12 +123,9 @@ def measure(jobs):
         "COVERAGE_MAP": str(folder),
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(pathlib.Path(__file__).parent)]),
     }
-    workers = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else ["-n", "0"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "coverage_map", *workers]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "coverage_map", *arguments]
     subprocess.run(command, cwd=ROOT, env=environment, check=False)
-    result = gathered(folder)
-    MAP.write_text(json.dumps(result))
-    return result
+    return gathered(folder)
 
 
 def gathered(folder):
@@ -173,10 +175,37 @@ def measured_contexts(folder):
     return result
 
 
+def merged(old, new):
+    """The map with the tests of another in place of its own tests of these names."""
+    replaced = new["tests"].keys()
+    lines = {}
+    for path in sorted(old["lines"].keys() | new["lines"].keys()):
+        known = old["lines"].get(path, {})
+        lines[path] = {
+            line: [node for node in nodes if node not in replaced]
+            for line, nodes in known.items()
+        }
+        for line, nodes in new["lines"].get(path, {}).items():
+            lines[path][line] = sorted({*lines[path].get(line, ()), *nodes})
+    return {"tests": old["tests"] | new["tests"], "lines": lines}
+
+
 def load(jobs=2):
     """The map of an earlier run, or of one that is made now."""
-    return json.loads(MAP.read_text()) if MAP.exists() else measure(jobs)
+    if not MAP.exists():
+        whole = measure(["-n", str(jobs), "--dist", "worksteal"])
+        MAP.write_text(json.dumps(whole))
+    return json.loads(MAP.read_text())
+
+
+def add(arguments):
+    """Measures the tests that pytest finds with these arguments, and keeps the rest."""
+    new = json.loads(json.dumps(measure(arguments)))
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        old = json.loads(MAP.read_text()) if MAP.exists() else {"tests": {}, "lines": {}}
+        MAP.write_text(json.dumps(merged(old, new)))
 
 
 if __name__ == "__main__":
-    measure(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
+    add(sys.argv[1:])
