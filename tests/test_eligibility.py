@@ -324,6 +324,7 @@ REFUSED = {
         "`low` must be below",
     ),
     "border": (eligibility.beta, (2.0, 2.0, 0.0), r"\(0, 1\)"),
+    "other_border": (eligibility.beta, (2.0, 2.0, 1.0), r"\(0, 1\)"),
     "alpha": (eligibility.beta, (0.0, 2.0, 0.5), "`concentration1` must be above"),
     "beta": (eligibility.beta, (2.0, -1.0, 0.5), "`concentration0` must be above"),
     "no_beta": (eligibility.beta, (2.0, 0.0, 0.5), "`concentration0` must be above"),
@@ -361,6 +362,12 @@ def test_the_sum_of_probabilities_is_one_in_each_row_up_to_the_type_s_rounding()
         eligibility.categorical_simplex(near, 0)
     with pytest.raises(ValueError, match="add up to one"):
         eligibility.categorical_simplex(np.float32([0.5, 0.5001]), 0)
+
+
+def test_whole_numbers_as_parameters_count_as_float64():
+    ours = eligibility.gaussian(tf.constant([0]), np.array([2]), [1.0])
+    assert ours.mean.dtype == tf.float64
+    np.testing.assert_array_equal(ours, [[0.25], [-0.375], [-0.75]])
 
 
 def test_plain_numbers_are_squashed_in_float64():
@@ -402,6 +409,16 @@ def test_shapes_are_also_checked_where_only_the_graph_knows_them(function, ranks
     traced = tf.function(function, input_signature=unknown(*ranks))
     with pytest.raises(tf.errors.InvalidArgumentError, match="shapes must be the same"):
         traced(*(np.ones(shape) for shape in shapes))
+
+
+def test_a_shape_that_is_known_is_compared_with_one_that_the_graph_knows():
+    known, unclear = (tf.TensorSpec([size], tf.float64) for size in (3, None))
+    for place in range(3):
+        signature = [unclear if k == place else known for k in range(3)]
+        traced = tf.function(eligibility.gaussian, input_signature=signature)
+        numbers = [np.ones(1 if k == place else 3) for k in range(3)]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be the same"):
+            traced(*numbers)
 
 
 def test_the_number_of_categories_may_be_unknown():

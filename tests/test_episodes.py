@@ -75,6 +75,51 @@ def test_pick_and_spread_are_one_another_s_gradient():
         np.testing.assert_allclose(theory[0], numeric[0], atol=1e-9)
 
 
+def same(found, truth):
+    """Whether two records hold the same numbers, field by field."""
+    keras.tree.assert_same_structure(found._asdict(), truth._asdict())
+    keras.tree.map_structure(np.testing.assert_array_equal, found, truth)
+
+
+def masked(rows=5):
+    """The record with masks of two choices, of which every entry is told apart."""
+    masks = np.arange(rows * len(LENGTHS) * 2).reshape(rows, len(LENGTHS), 2)
+    return record(rows, masks=masks.astype("int8"))
+
+
+@pytest.mark.parametrize("begin, end", [(0, 1), (1, 3), (0, 3)])
+def test_columns_are_whole_episodes_of_a_record(begin, end):
+    whole = masked()
+    part = slice(begin, end)
+    truth = records.Episodes(
+        {name: x[:, part] for name, x in whole.observations.items()},
+        whole.actions[:, part],
+        whole.rewards[:, part],
+        whole.lengths[part],
+        whole.terminated[part],
+        whole.masks[:, part],
+    )
+    same(records.columns(whole, begin, end), truth)
+    bare = records.columns(record(), begin, end)
+    assert bare.masks is None
+    same(bare._replace(masks=truth.masks), truth)
+
+
+def test_parts_beside_one_another_are_the_record_again():
+    whole = masked()
+    parts = [records.columns(whole, *ends) for ends in ((0, 1), (1, 3))]
+    same(records.beside(parts), whole)
+
+
+def test_trim_cuts_masks_too_and_at_any_row():
+    for rows in (1, 4):
+        cut = records.trim(masked(rows=9), rows)
+        np.testing.assert_array_equal(cut.masks, masked(rows=9).masks[:rows])
+        np.testing.assert_array_equal(cut.rewards, masked(rows=9).rewards[:rows])
+        assert cut.observations["speed"].shape == (rows + 1, 3, 3)
+    assert records.trim(masked(rows=9)).masks.shape == (4, 3, 2)
+
+
 def test_trim_cuts_the_rows_that_are_padding_in_every_column():
     whole = record(rows=9)
     cut = records.trim(whole)

@@ -83,6 +83,7 @@ TRANSPARENT = set(
     ]
 )
 CHOICES = {"where", "cond"}  # their second and third argument are alternatives
+SYMMETRIC = {"maximum", "minimum", "max", "min", "equal", "logical_and", "logical_or"}
 TEXTS = {"warn", "print", "info", "warning", "debug", "error"}  # calls that only say
 KEYWORDS = {"name", "message", "strict", "stacklevel", "summarize"}
 UNTOUCHED = {"__repr__", "__str__"}
@@ -509,6 +510,8 @@ class _Finder(ast.NodeVisitor):
 
     def _swapped(self, node, arguments, name):
         """Swaps neighbours among the positional arguments of a call."""
+        if name in SYMMETRIC:
+            return
         first = 1 if name in CHOICES and len(arguments) == 3 else 0
         pairs = zip(arguments[first:], arguments[first + 1 :])
         for left, right in list(pairs)[:2]:

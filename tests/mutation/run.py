@@ -346,8 +346,10 @@ def report(options):
     found = table.mutants(options.only, options.share)
     counts, unexplained = table.summary(found)
     print("\n".join(table.shown(counts)))
+    lines = {mutant.id: mutant.lines[0] for mutant in found}
     for row in unexplained:
-        print(f"{row.id} {row.module} {row.function} [{row.operator}; {row.test}]")
+        place = f"{row.module}:{lines[row.id]} {row.function}"
+        print(f"{row.id} {place} [{row.operator}; {row.verdict}, {row.test}]")
         print(f"    {row.before}\n    {row.after}")
     return 1 if unexplained else 0
 
