@@ -305,6 +305,7 @@ REFUSED = {
     "shape": (eligibility.multinomial_logits, (Z, [5], 5), "nothing is broadcast"),
     "coin": (eligibility.bernoulli_probs, (1.2, 1), r"lie in \[0, 1\]"),
     "negative_coin": (eligibility.bernoulli_probs, (-0.2, 1), r"lie in \[0, 1\]"),
+    "third_side": (eligibility.bernoulli_probs, (0.5, 2), "0 or 1"),
     "side": (eligibility.bernoulli_logits, (0.0, 2), "0 or 1"),
     "never": (eligibility.bernoulli_probs, (0.0, 1), "probability of zero"),
     "std": (eligibility.gaussian, (0.0, 0.0, 1.0), "`std` must be above zero"),

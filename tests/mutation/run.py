@@ -55,12 +55,13 @@ class Outcome:
 class Plans:
     """Chooses the tests for a change: those that reach it, likely ones first."""
 
-    def __init__(self, measured):
+    def __init__(self, measured, first=()):
         self.tests = measured["tests"]
         self.lines = {
             path: {int(line): nodes for line, nodes in lines.items()}
             for path, lines in measured["lines"].items()
         }
+        self.first = first
         self.killers = collections.defaultdict(list)
         self.unsound = set()  # tests that fail without a change
 
@@ -83,7 +84,8 @@ class Plans:
         for node in sorted(nodes, key=lambda n: (score[n], n)):
             alike[node.split("[")[0]] += 1
             score[node] *= alike[node.split("[")[0]]
-        near = [*self.killers[mutant.module, mutant.function][:6]]
+        first = [node for node in sorted(nodes) if any(x in node for x in self.first)]
+        near = [*first, *self.killers[mutant.module, mutant.function][:6]]
         near += [n for n in self.killers[mutant.module][:6] if n not in near]
         near = [node for node in near if node in nodes]
         rest = sorted(nodes - set(near), key=lambda n: (score[n], n))
@@ -307,7 +309,7 @@ def start(todo, options):
     def say(text):
         print(text, file=voice)
 
-    plans = Plans(coverage_map.load(2))
+    plans = Plans(coverage_map.load(2), options.first)
     for row in table.results().values():
         if row.verdict == "caught" and row.test in plans.tests:
             plans.remember(row, row.test)
@@ -362,6 +364,7 @@ def arguments():
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds per change")
     parser.add_argument("--rerun", nargs="+", default=[], help="verdicts to try again")
+    parser.add_argument("--first", nargs="+", default=[], help="parts of tests' names")
     parser.add_argument("--report", action="store_true", help="only the table")
     parser.add_argument("--explain", nargs=3, metavar=("ID", "CLASS", "REASON"))
     options = parser.parse_args()
