@@ -163,6 +163,30 @@ def test_nan_in_rewards_is_left_to_the_check_of_the_gradients():
     np.testing.assert_array_equal(check(record(rewards=rewards)).rewards, rewards)
 
 
+def test_masks_of_a_record_come_back_as_int8():
+    kept = masked()
+    for masks in (kept.masks, kept.masks.astype("int64"), kept.masks > 3):
+        checked = records.check(kept._replace(masks=masks), STRUCTURE, RAW, mask_size=2)
+        assert checked.masks.dtype == "int8"
+        np.testing.assert_array_equal(checked.masks, masks)
+    empty = record(masks=np.zeros((5, 3, 0), "int8"))
+    assert check(empty).masks.shape == (5, 3, 0)
+
+
+@pytest.mark.parametrize(
+    "masks, size, message",
+    [
+        (None, 2, "the record has none"),
+        (np.ones((5, 3, 2), "int8"), 0, "the agent uses none"),
+        (np.ones((5, 3, 1), "int8"), 2, "`masks` must have the shape"),
+        (np.ones((5, 3, 2)), 2, "`masks` must be of type int8"),
+    ],
+)
+def test_masks_that_do_not_belong_to_the_agent_are_refused(masks, size, message):
+    with pytest.raises(ValueError, match=message):
+        records.check(record(masks=masks), STRUCTURE, RAW, mask_size=size)
+
+
 WRONG = {
     "no_time_axis": (dict(rewards=np.ones(3)), r"`rewards` must be \[T, B\]"),
     "no_steps": (dict(rewards=np.ones((0, 3))), "at least one step"),

@@ -449,3 +449,81 @@ def test_the_expected_update_is_the_gradient_under_masks(name):
 def test_masks_of_states_that_make_no_sense_are_refused(states, message):
     with pytest.raises(ValueError, match=message):
         testing.check_gradient(masks=states)
+
+
+@pytest.mark.parametrize(
+    "where", [None, 3, "", "info", "info/", "observation//x", "reward/mask", "info/a/"]
+)
+def test_a_place_that_does_not_exist_is_refused(where):
+    with pytest.raises(ValueError, match="`action_mask` must be None or"):
+        masks.Source(where)
+
+
+def test_a_part_is_found_by_its_key_or_its_number():
+    observation = {"b": ({"1": "named"}, ["first", "second"]), "_x": 4}
+    for where, part in (
+        ("observation/b/0/1", "named"),
+        ("observation/b/1", ["first", "second"]),
+        ("observation/_x", 4),
+    ):
+        assert masks.Source(where).find(observation, {"b": "not this"}) == part
+        assert masks.Source(where.replace("observation", "info")).find({}, observation)
+    for where in ("b/2", "b/x", "c", "b/1/0/x", "_x/y"):
+        for kind in ("observation", "info"):
+            with pytest.raises(KeyError, match=f"{kind}/{where}"):
+                masks.Source(f"{kind}/{where}").find(observation, observation)
+
+
+def test_an_observed_mask_must_be_part_of_the_observation():
+    structure = {"board": tf.TensorSpec((3,)), "legal": tf.TensorSpec((2,), tf.int8)}
+    masks.Source("observation/legal").expect_in(structure)
+    masks.Source("info/legal").expect_in(tf.TensorSpec((3,)))
+    for wrong in (structure["board"], {"board": structure["board"]}):
+        with pytest.raises(ValueError, match="must name a part of the observation"):
+            masks.Source("observation/legal").expect_in(wrong)
+
+
+def together(infos):
+    """What a `VectorEnv` of Gymnasium makes of the infos of its environments."""
+    vector, result = gym.vector.VectorEnv(), {}
+    vector.num_envs = len(infos)
+    for slot, info in enumerate(infos):
+        result = vector._add_info(result, info, slot)
+    return result
+
+
+def test_the_mask_of_one_environment_is_read_from_infos_of_many():
+    """Keys may begin with an underscore, stand deep, and be missing in some slots."""
+    infos = [
+        {"legal": np.array([1, 0]), "more": {"_deep": np.array([1, 1]), "x": 2}},
+        {"other": 3},
+        {"legal": np.array([0, 1]), "more": {"x": 5}},
+    ]
+    reader = masks.Reader(masks.Source("info/legal"), heads.Categorical(2).read_mask)
+    for slot in (0, 2):
+        found = reader.of_slot(slot, None, together(infos))
+        np.testing.assert_array_equal(found, infos[slot]["legal"])
+        np.testing.assert_array_equal(found, reader.one(None, infos[slot]))
+    deep = masks.Source("info/more/_deep")
+    np.testing.assert_array_equal(deep.find_slot(0, None, together(infos)), [1, 1])
+    assert masks.Source("info/more/x").find_slot(2, None, together(infos)) == 5
+    for slot, where in ((1, "legal"), (1, "more/x"), (2, "more/_deep"), (0, "other")):
+        with pytest.raises(KeyError):
+            masks.Source(f"info/{where}").find_slot(slot, None, together(infos))
+
+
+def test_the_mask_of_one_environment_is_its_row_of_the_observations():
+    observations = {"legal": (np.eye(3, dtype="int8"), np.arange(3)), "board": None}
+    reader = masks.Reader(masks.Source("observation/legal"), lambda mask: mask)
+    found = reader.of_slot(1, observations, {"legal": "not this"})
+    np.testing.assert_array_equal(found[0], [0, 1, 0])
+    assert found[1] == 1
+    assert reader.one({"legal": "this"}, {"legal": "not this"}) == "this"
+
+
+def test_masks_of_a_batch_are_flat_and_no_mark_becomes_legal_by_its_type():
+    """256 is zero and -1 is 255 in int8: neither may count as a mark from 0 to 2."""
+    parts = (np.array([[[0, 1], [2, 1]]]), np.array([[256, -1, 3, 7]]))
+    found = masks.Source("observation/legal").of({"legal": parts})
+    assert found.dtype == tf.int8
+    np.testing.assert_array_equal(found, [[0, 1, 2, 1, 3, 1, 3, 3]])

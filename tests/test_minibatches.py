@@ -149,6 +149,19 @@ def test_parts_are_all_steps_in_sizes_that_differ_by_one_at_most(size, steps):
     assert abs(len(found) - wanted) <= 0.5
 
 
+def test_no_step_at_all_is_one_empty_part():
+    for size in (None, 4):
+        parts = minibatches.Minibatches.of(tf.zeros([0], tf.int32), size)
+        assert int(parts.count) == 1 and parts.at(0).shape == (0,)
+
+
+def test_a_body_is_repeated_with_the_numbers_from_zero_on():
+    numbers = []
+    minibatches.repeat(3, lambda number: numbers.append(int(number)))
+    minibatches.repeat(0, lambda number: numbers.append("never"))
+    assert numbers == [0, 1, 2]
+
+
 SIZES = [(None, 3), (6, 3), (1, 1), (7, 2), (13, 2), (20, 1), (50, 2)]
 
 
