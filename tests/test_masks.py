@@ -496,8 +496,8 @@ def test_the_mask_of_one_environment_is_read_from_infos_of_many():
     """Keys may begin with an underscore, stand deep, and be missing in some slots."""
     infos = [
         {"legal": np.array([1, 0]), "more": {"_deep": np.array([1, 1]), "x": 2}},
-        {"other": 3},
-        {"legal": np.array([0, 1]), "more": {"x": 5}},
+        {"other": 3, "a": {"ab": 6, "b": 7}},
+        {"legal": np.array([0, 1]), "more": {"x": 5}, "a": {"b": 8}},
     ]
     reader = masks.Reader(masks.Source("info/legal"), heads.Categorical(2).read_mask)
     for slot in (0, 2):
@@ -507,6 +507,8 @@ def test_the_mask_of_one_environment_is_read_from_infos_of_many():
     deep = masks.Source("info/more/_deep")
     np.testing.assert_array_equal(deep.find_slot(0, None, together(infos)), [1, 1])
     assert masks.Source("info/more/x").find_slot(2, None, together(infos)) == 5
+    assert masks.Source("info/a").find_slot(1, None, together(infos)) == infos[1]["a"]
+    assert masks.Source("info/a").find_slot(2, None, together(infos)) == infos[2]["a"]
     for slot, where in ((1, "legal"), (1, "more/x"), (2, "more/_deep"), (0, "other")):
         with pytest.raises(KeyError):
             masks.Source(f"info/{where}").find_slot(slot, None, together(infos))

@@ -46,6 +46,18 @@ def fixture_context(fixture, index):
     return f"fixture {fixture.baseid}::{fixture.argname}[{index}]"
 
 
+def keep_from_autograph():
+    """Lets AutoGraph call the package as it is.
+
+    AutoGraph reads the text of a function from its file and runs a copy: neither a change
+    nor the lines that ran would be seen. The package needs no conversion.
+    """
+    from tensorflow.python.autograph.core import config as autograph
+
+    rule = autograph.DoNotConvert("tf_reinforce")
+    autograph.CONVERSION_RULES = (rule, *autograph.CONVERSION_RULES)
+
+
 class Contexts:
     """Switches the context of `coverage` for each test and each shared fixture."""
 
@@ -106,10 +118,9 @@ class Contexts:
 
 def pytest_configure(config):
     folder = os.environ.get("COVERAGE_MAP")
-    controls = config.getoption("numprocesses", None) and not hasattr(
-        config, "workerinput"
-    )
-    if folder and not controls:
+    shares = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if folder and not shares:
+        keep_from_autograph()
         config.pluginmanager.register(Contexts(pathlib.Path(folder)), "contexts")
 
 

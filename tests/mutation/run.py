@@ -87,7 +87,7 @@ class Plans:
         first = [node for node in sorted(nodes) if any(x in node for x in self.first)]
         near = [*first, *self.killers[mutant.module, mutant.function][:6]]
         near += [n for n in self.killers[mutant.module][:6] if n not in near]
-        near = [node for node in near if node in nodes]
+        near = [node for node in dict.fromkeys(near) if node in nodes]
         rest = sorted(nodes - set(near), key=lambda n: (score[n], n))
         return near + rest
 
@@ -335,6 +335,7 @@ def start(todo, options):
     if fork.initialized():
         say("Importing the libraries ran an operation.")
         return 2
+    coverage_map.keep_from_autograph()
     campaign = Campaign(todo, plans, fork.Bare(), options, say)
     files = [path for path in sorted(needed - LATE) if (ROOT / path).exists()]
     code = pytest.main(["-q", "-p", "no:cacheprovider", *files], plugins=[campaign])
