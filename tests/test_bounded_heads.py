@@ -11,6 +11,7 @@ from toy_heads import built, revived
 from tf_reinforce import decision as deciding
 from tf_reinforce import heads
 from tf_reinforce.collect import acting
+from tf_reinforce.heads import base
 from tf_reinforce.heads import beta as beta_module
 
 WIDEST = math.log(100.0)
@@ -630,3 +631,25 @@ def test_whole_numbers_have_a_unit_each_the_ends_as_well():
     tanh = built(heads.TanhGaussian(1, 0, 3, whole=True))
     sent = tanh.to_environment(np.arctanh(2 * shares - 1)).numpy().astype(int).ravel()
     assert np.bincount(sent).tolist() == [1000] * 4
+
+
+def test_the_support_says_where_raw_actions_lie_and_whether_ends_have_a_probability():
+    """The conformance kit adds the probabilities of the ends to the area between them."""
+    assert heads.Beta(1, -3.0, 5.0).support == base.Support(0.0, 1.0, atoms=False)
+    clipped = heads.ClippedGaussian(2, [-3.0, -math.inf], 5.0).support
+    assert clipped == base.Support([-3.0, -math.inf], 5.0, atoms=True)
+    assert heads.Gaussian(1, low=-3.0, high=5.0).support is None
+    assert heads.TanhGaussian(1, -3.0, 5.0).support is None
+
+
+def test_the_spread_of_a_beta_is_its_deviation_in_half_widths():
+    head = heads.Beta(2, -3.0, 5.0)
+    outputs = tf.constant([[0.3, -1.0, 2.0, 0.5]], tf.float64)
+    deviation = head.distribution(outputs).distribution.stddev()
+    np.testing.assert_allclose(head.spread(outputs), deviation / 0.5, rtol=1e-12)
+
+
+def test_a_box_without_room_is_refused_with_the_remedy():
+    space = gym.spaces.Box(np.float32([0, 1]), np.float32([1, 1]))
+    with pytest.raises(ValueError, match="no room between its bounds. Remove the fixed"):
+        heads.for_space(space)

@@ -335,3 +335,19 @@ def test_an_agent_learns_the_secret_is_saved_and_exported(name, tmp_path):
     assert loaded.act(nothing, deterministic=True).tolist() == [secret]
     served = tf.saved_model.load(tmp_path / "policy")
     assert served.act(nothing)["action"].numpy().tolist() == [secret]
+
+
+def test_a_head_without_masks_leaves_a_choice_and_knows_no_units():
+    head = heads.Gaussian(1)
+    assert head.leaves_choice(np.zeros((2, 3, 0), "int8")).tolist() == [[True] * 3] * 2
+    offsets, scales = heads.Categorical(3).units()
+    assert offsets.tolist() == [0.0] * 3 and scales.tolist() == [1.0] * 3
+
+
+def test_a_switch_is_on_where_noise_lies_below_its_probability():
+    logits, noise = tf.zeros([1, 3]), tf.constant([[0.5 - 2.0**-24, 0.5, 0.75]])
+    assert heads.Bernoulli(3).sample(logits, noise).numpy().tolist() == [[1, 0, 0]]
+
+
+def test_without_a_mask_every_switch_is_free():
+    assert heads.Bernoulli(3).read_mask(None).tolist() == [2, 2, 2]
