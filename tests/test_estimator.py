@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, estimator, heads
+from tf_reinforce import baselines, estimator, heads, normalization
 
 # Rows, episodes, numbers in an observation and in an action: no broadcast hides.
 T, B, OBSERVED, A = 7, 5, 3, 2
@@ -526,3 +526,231 @@ def test_one_episode_alone_has_no_others_to_leave_it_out_of():
     expected, _ = gradients(policy, head, None, alone)
     assert found[0].any()
     same_bits(found, expected)
+
+
+# What one update learns from, as loops
+
+
+def ruled(baseline=None, policy=None, normalizer=None, **settings):
+    """An estimator for two choices, with other settings than the defaults."""
+    parts = {k: settings.pop(k) for k in ("scales", "updates") if k in settings}
+    return estimator.Estimator(
+        policy or network(),
+        heads.Categorical(A),
+        baselines.get(baseline),
+        normalizer,
+        {**DEFAULTS, **settings},
+        **parts,
+    )
+
+
+def running_scale(*samples):
+    scale = normalization.RunningScale()
+    scale.build(())
+    for sample in samples:
+        scale.update(sample)
+    return scale
+
+
+def by_row(given):
+    """Lists of steps, one for each episode, in the order of a batch: rows first."""
+    return [x[t] for t in range(T) for x in given if t < len(x)]
+
+
+@pytest.mark.parametrize("returns", ["to_go", "whole"])
+@pytest.mark.parametrize("scale", [None, "batch"])
+@pytest.mark.parametrize("discounted", [False, True])
+def test_a_batch_is_its_definition(returns, scale, discounted):
+    settings = {**DEFAULTS, "returns": returns, "scale_advantages": scale}
+    settings["discount_states"] = discounted
+    episodes = record()
+    batch = ruled("mean", **settings).batch(padded(episodes, 3))
+    expected = loop_advantages(episodes, "mean", settings)
+    np.testing.assert_allclose(batch.advantages, by_row(expected), rtol=1e-11)
+    plain = loop_advantages(episodes, "mean", {**settings, "scale_advantages": None})
+    share = np.divide(by_row(expected), by_row(plain))
+    credited = loop_advantages(episodes, None, {**settings, "scale_advantages": None})
+    np.testing.assert_allclose(batch.credited, share * by_row(credited), rtol=1e-11)
+    columns = [episodes.rewards[:n, e] for e, n in enumerate(LENGTHS)]
+    targets = [loop_returns(rewards, settings["gamma"]) for rewards in columns]
+    np.testing.assert_allclose(batch.targets, by_row(targets), rtol=1e-11)
+    assert batch.episodes.rewards.shape == (T, B) and batch.samples == {}
+    assert int(batch.count) == B and float(batch.divisor) == B
+
+
+@pytest.mark.parametrize("rewards", [1.0, -1e5])
+def test_equal_returns_are_divided_by_more_than_their_rounding(rewards):
+    """The divisor is 1e-8 and a 1e-12th of the largest return, where nothing differs."""
+    rule = ruled("mean", gamma=0.0, scale_advantages="batch")
+    alike = record()._replace(rewards=np.full((T, B), rewards))
+    _, advantages, credited, _ = rule.targets(alike)
+    np.testing.assert_array_equal(advantages, 0.0)
+    size = 1e-8 + 1e-12 * abs(rewards)
+    inside = np.arange(T)[:, None] < LENGTHS
+    np.testing.assert_allclose(credited.numpy()[inside], rewards / size, rtol=1e-12)
+
+
+def test_a_truncated_episode_is_bootstrapped_ended_or_dropped():
+    episodes, value = record(), 5.0
+    for truncation in ("bootstrap", "terminal", "drop"):
+        rule = ruled(baselines.Value(constant_critic(value)), truncation=truncation)
+        batch = rule.batch(episodes)
+        expected = []
+        for e, length in enumerate(LENGTHS):
+            kept = TERMINATED[e] or truncation != "drop"
+            rewards = list(episodes.rewards[:length, e]) if kept else []
+            if kept and truncation == "bootstrap" and not TERMINATED[e]:
+                rewards[-1] += DEFAULTS["gamma"] * value
+            expected.append(loop_returns(rewards, DEFAULTS["gamma"]))
+        np.testing.assert_allclose(batch.targets, by_row(expected), rtol=1e-11)
+        shifted = np.subtract(by_row(expected), value)
+        np.testing.assert_allclose(batch.advantages, shifted, rtol=1e-11)
+        count = sum(map(bool, expected))
+        assert int(batch.count) == float(batch.divisor) == count
+    nobody = ruled(truncation="drop", mean_over="steps").batch(
+        episodes._replace(terminated=np.zeros(B, bool))
+    )
+    assert int(nobody.count) == float(nobody.divisor) == 1.0
+    assert nobody.targets.shape == (0,)
+
+
+@pytest.mark.parametrize("seen", [(), (np.array([3.0, -4.0, 5.0]),)], ids=["new", "old"])
+def test_running_scales_divide_rewards_and_advantages_and_learn_last(seen):
+    """By the size of earlier samples; the first batch is divided by its own size."""
+    episodes = record()
+    columns = [episodes.rewards[:n, e] for e, n in enumerate(LENGTHS)]
+    returns = [loop_returns(rewards, DEFAULTS["gamma"]) for rewards in columns]
+
+    def size(own):
+        return np.sqrt(np.mean(np.square(seen[0] if seen else own)))
+
+    scaled = episodes._replace(rewards=episodes.rewards / size(by_row(returns)))
+    advantages = by_row(loop_advantages(scaled, "mean", DEFAULTS))
+    credited = by_row(loop_advantages(scaled, None, DEFAULTS))
+    scales = {name: running_scale(*seen) for name in ("rewards", "advantages")}
+    rule = ruled("mean", scales=scales)
+    batch = rule.batch(episodes)
+    np.testing.assert_allclose(batch.samples["rewards"], by_row(returns), rtol=1e-11)
+    np.testing.assert_allclose(batch.samples["advantages"], advantages, rtol=1e-11)
+    divisor = size(advantages)
+    np.testing.assert_allclose(batch.advantages, advantages / divisor, rtol=1e-11)
+    np.testing.assert_allclose(batch.credited, np.divide(credited, divisor), rtol=1e-11)
+    rule.learn([], rule.lesson(batch), batch)
+    for name, samples in (("rewards", by_row(returns)), ("advantages", advantages)):
+        together = np.concatenate([*seen, samples])
+        assert int(scales[name].count) == len(together)
+        found = scales[name](tf.constant(1.0, tf.float64), None)
+        np.testing.assert_allclose(1 / found, np.sqrt(np.mean(together**2)), rtol=1e-11)
+
+
+def test_squares_are_those_of_what_the_statistics_take_in():
+    """Whole numbers of an observation are not normalised and are left out."""
+    episodes = record()
+    inside = np.arange(T)[:, None] < LENGTHS
+    nested = {"a": episodes.observations, "b": np.full((T + 1, B, 2), 7)}
+    layer = normalization.RunningNormalization()
+    seen = episodes._replace(observations=nested)
+    rule = ruled(scales={"rewards": running_scale()}, normalizer=layer)
+    batch = rule.batch(episodes)
+    truth = [
+        np.sum(np.square(batch.samples["rewards"])),
+        np.sum(np.square(episodes.observations[:T][inside])),
+    ]
+    np.testing.assert_allclose(rule.squares(seen, batch), truth, rtol=1e-12)
+    plain = ruled(scales={"rewards": running_scale()})
+    np.testing.assert_allclose(plain.squares(seen, batch), truth[:1], rtol=1e-12)
+
+
+def test_a_scaled_loss_has_the_same_gradients_and_is_logged_as_it_is():
+    rule = ruled("mean")
+    batch = rule.batch(record())
+    plain, logs = rule.policy_gradients(batch)
+    scaled, same = rule.policy_gradients(batch, scale_loss=lambda loss: 64.0 * loss)
+    for ours, theirs in zip(scaled, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    for name in ("loss", "policy_loss", "entropy", "gradient_norm"):
+        np.testing.assert_allclose(same[name], logs[name], rtol=1e-12)
+
+
+def test_the_logs_are_the_mean_entropy_and_the_effective_sample_size():
+    """(Σρ)² / (n Σρ²) of the ratios of probabilities, before their bound."""
+    rule = ruled("mean", ratio_bound=1.5)
+    batch = rule.batch(record())
+    actions = rule.distribution(batch)
+    now, changes = actions.log_prob(batch.actions).numpy(), np.linspace(-3, 2, 20)
+    _, logs = rule.policy_gradients(batch, acted=tf.constant(now - changes))
+    np.testing.assert_allclose(logs["entropy"], np.mean(actions.entropy()), rtol=1e-12)
+    ratios = np.exp(changes)
+    size = ratios.sum() ** 2 / (20 * np.sum(ratios**2))
+    np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-12)
+    assert rule.policy_gradients(batch)[1]["effective_sample_size"] == 1.0
+
+
+def test_the_coefficient_of_the_entropy_may_depend_on_the_updates():
+    fixed, scheduled, started = (
+        ruled("mean", **options).gradients(record())[0]
+        for options in (
+            dict(entropy_coef=0.375),
+            dict(entropy_coef=lambda updates: 0.125 * updates, updates=lambda: 3),
+            dict(entropy_coef=lambda updates: 0.375 + updates),
+        )
+    )
+    for first, second, third in zip(fixed, scheduled, started, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-12)
+        np.testing.assert_allclose(first, third, rtol=1e-12)
+
+
+def test_the_loss_of_a_critic_is_logged_and_that_of_a_shared_trunk_is_in_the_loss():
+    episodes = record()
+    apart = ruled(baselines.Value(critic("float64")))
+    _, own, lesson, logs = apart.gradients(episodes)
+    loss, slopes = apart.baseline.gradients(lesson)
+    np.testing.assert_allclose(logs["value_loss"], loss, rtol=1e-12)
+    assert logs["loss"] == logs["policy_loss"]
+    for ours, theirs in zip(own, slopes, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    shared = baselines.Value(loss_weight=0.25)
+    _, none, _, logs = ruled(shared, policy=shared_network()).gradients(episodes)
+    assert none == []
+    total = logs["policy_loss"] + 0.25 * logs["value_loss"]
+    np.testing.assert_allclose(logs["loss"], total, rtol=1e-12)
+
+
+class Careless(baselines.Baseline):
+    """Returns what it is made with."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def estimate(self, returns, valid, values):
+        return self.answer
+
+
+def test_a_baseline_must_return_one_number_for_each_return():
+    right = tf.zeros((T, B), tf.float64)
+    ruled(Careless(right)).targets(record())
+    for wrong in (right[..., None], right[0], tf.cast(right, tf.float32)):
+        with pytest.raises(ValueError, match="a baseline for each return"):
+            ruled(Careless(wrong)).targets(record())
+    for wrong in (right[:-1], right[:, :1], tf.transpose(right)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="baseline for each"):
+            ruled(Careless(wrong)).targets(record())
+
+
+def test_layers_are_in_inference_mode_and_what_they_add_is_in_the_loss():
+    x = keras.Input((OBSERVED,), dtype="float64")
+    y = keras.layers.Dropout(0.5, dtype="float64")(x)
+    penalty = keras.regularizers.L2(0.125)
+    y = keras.layers.Dense(A, dtype="float64", kernel_regularizer=penalty)(y)
+    rule = ruled("mean", policy=keras.Model(x, y))
+    batch = rule.batch(record())
+    weights = rule.policy.get_weights()
+    rows = batch.steps.pick(batch.episodes.observations).numpy()
+    np.testing.assert_allclose(
+        rule.outputs(batch)[0], rows @ weights[0] + weights[1], rtol=1e-12
+    )
+    _, logs = rule.policy_gradients(batch)
+    np.testing.assert_allclose(
+        logs["loss"] - logs["policy_loss"], 0.125 * np.sum(weights[0] ** 2), rtol=1e-12
+    )
