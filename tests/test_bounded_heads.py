@@ -653,3 +653,27 @@ def test_a_box_without_room_is_refused_with_the_remedy():
     space = gym.spaces.Box(np.float32([0, 1]), np.float32([1, 1]))
     with pytest.raises(ValueError, match="no room between its bounds. Remove the fixed"):
         heads.for_space(space)
+
+
+def test_a_small_number_of_the_generator_is_not_taken_for_a_larger_one():
+    """With α = β = 1 the logistic proposal is uniform, and a Beta number is u itself."""
+    for u in (2.0**-24, 2.0**-23, 2.0**-10, 0.25, 0.75):
+        noise = tf.constant([[u, 2.0**-24]], tf.float32)
+        found = beta_module.drawn(tf.constant(1e-6), tf.constant(1e-6), noise)
+        np.testing.assert_allclose(found, u, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["clipped", "tanh"])
+def test_a_distribution_can_be_copied_with_its_parameters(kind):
+    """TensorFlow Probability makes one anew from its parameters, to slice or to copy."""
+    head = built(KINDS[kind](2, -1.0, 3.0))
+    one = head.distribution(tf.constant([[0.5, -2.0]])).distribution
+    actions = tf.constant([[-1.0, 0.25]])
+    np.testing.assert_array_equal(one.copy().log_prob(actions), one.log_prob(actions))
+    assert one.event_shape_tensor().shape == (0,) and one.batch_shape == (1, 2)
+
+
+def test_what_is_scored_under_tanh_is_the_squashed_number():
+    raw = tf.constant([[-1.5, 0.0, 2.0]])
+    np.testing.assert_array_equal(heads.TanhGaussian(3, -1, 1).scored(raw), tf.tanh(raw))
+    assert heads.Gaussian(3).scored(raw) is raw

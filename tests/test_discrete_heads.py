@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import toy_heads
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
@@ -351,3 +352,80 @@ def test_a_switch_is_on_where_noise_lies_below_its_probability():
 
 def test_without_a_mask_every_switch_is_free():
     assert heads.Bernoulli(3).read_mask(None).tolist() == [2, 2, 2]
+
+
+PAIR = heads.Composite((heads.Categorical(2), heads.Categorical(3)))
+NAMED = heads.Composite({"a": heads.Categorical(2), "b": heads.Bernoulli(3)})
+TWO, THREE = gym.spaces.Discrete(2), gym.spaces.Discrete(3)
+BITS, TREE = gym.spaces.MultiBinary(3), gym.spaces.Dict
+FITTING = {
+    "categorical": (heads.Categorical(3, start=2), gym.spaces.Discrete(3, start=2)),
+    "choices": (heads.MultiCategorical([2, 3]), gym.spaces.MultiDiscrete([2, 3])),
+    "switches": (heads.Bernoulli(3), BITS),
+    "counts": (heads.Multinomial(2, 5), gym.spaces.Box(0, 5, (2,), np.int32)),
+    "box": (heads.Gaussian(2, low=[0.0, -1.0], high=1.0), gym.spaces.Box(-1, 1, (2,))),
+    "pair": (PAIR, gym.spaces.Tuple((TWO, THREE))),
+    "named": (NAMED, TREE({"a": TWO, "b": BITS})),
+}
+STRANGE = {
+    "categorical": [gym.spaces.Discrete(3), gym.spaces.Discrete(2, start=2), BITS],
+    "choices": [
+        gym.spaces.MultiDiscrete([3, 2]),
+        gym.spaces.MultiDiscrete([2, 3], start=[0, 1]),
+        gym.spaces.MultiDiscrete([[2, 3]]),
+        gym.spaces.Box(0, 1, (2,)),
+    ],
+    "switches": [gym.spaces.MultiBinary(2), gym.spaces.MultiBinary([3, 1]), THREE],
+    "counts": [
+        gym.spaces.Box(0, 5, (3,), np.int32),
+        gym.spaces.Box(np.int32([0, 0]), np.int32([5, 4])),
+        gym.spaces.Box(np.int32([1, 0]), np.int32([5, 5])),
+        gym.spaces.Box(0, 5, (2,)),
+        gym.spaces.MultiDiscrete([6, 5]),
+        THREE,
+    ],
+    "box": [
+        gym.spaces.Box(np.float32([0, -0.5]), np.float32([1, 1])),
+        gym.spaces.Box(np.float32([-1, -1]), np.float32([1, 0.5])),
+        gym.spaces.Box(-1, 1, (2, 1)),
+        gym.spaces.Box(-1, 1, (2,), np.int32),
+    ],
+    "pair": [
+        gym.spaces.Tuple((THREE, THREE)),
+        gym.spaces.Tuple((TWO, TWO)),
+        gym.spaces.Tuple((TWO,)),
+        gym.spaces.Tuple((TWO, THREE, TWO)),
+        gym.spaces.MultiDiscrete([2, 3]),
+        TREE({"a": TWO, "b": THREE}),
+        TWO,
+    ],
+    "named": [
+        TREE({"a": TWO, "b": THREE}),
+        TREE({"a": THREE, "b": BITS}),
+        TREE({"a": TWO}),
+        TREE({"a": TWO, "b": BITS, "c": TWO}),
+        gym.spaces.Tuple((TWO, BITS)),
+        BITS,
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_a_head_fits_its_space_and_none_that_differs_in_one_thing(name):
+    head, space = FITTING[name]
+    assert head.fits(space) and head.check_space(space) is None
+    for other in STRANGE[name]:
+        assert not head.fits(other), other
+        with pytest.raises(ValueError, match="does not make actions of the space"):
+            head.check_space(other)
+
+
+def test_a_head_of_one_s_own_fits_any_space_unless_it_says_so():
+    head = toy_heads.Switches(2)
+    for space in (TWO, BITS, gym.spaces.Box(0, 1, (2,))):
+        assert head.check_space(space) is None
+
+
+def test_the_mask_of_a_single_choice_may_be_a_number():
+    head = heads.MultiCategorical([2, 1, 2])
+    assert head.read_mask(([1, 0], 1, (0, 1))).tolist() == [1, 0, 1, 0, 1]

@@ -213,3 +213,15 @@ def test_counts_that_do_not_add_up_are_refused():
                 np.array([True]),
             )
         )
+
+
+def test_counts_below_zero_are_impossible_whatever_they_add_up_to():
+    head, logits = heads.Multinomial(3, 3), tf.zeros([1, 3], tf.float64)
+    assert head.distribution(logits).log_prob([[4, -1, 0]]).numpy() == [-math.inf]
+
+
+def test_the_parameters_are_logits_and_their_softmax():
+    logits = tf.math.log([[0.6, 0.3, 0.1]])
+    named = heads.Multinomial(3, 5).parameters(logits + 2.0)
+    np.testing.assert_allclose(named["probs"], [[0.6, 0.3, 0.1]], rtol=1e-6)
+    np.testing.assert_allclose(named["logits"], logits + 2.0)

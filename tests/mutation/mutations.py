@@ -83,7 +83,9 @@ TRANSPARENT = set(
     ]
 )
 CHOICES = {"where", "cond"}  # their second and third argument are alternatives
-SYMMETRIC = {"maximum", "minimum", "max", "min", "equal", "logical_and", "logical_or"}
+SYMMETRIC = set(
+    "maximum minimum max min equal array_equal assert_equal logical_and logical_or".split()
+)
 TEXTS = {"warn", "print", "info", "warning", "debug", "error"}  # calls that only say
 KEYWORDS = {"name", "message", "strict", "stacklevel", "summarize"}
 UNTOUCHED = {"__repr__", "__str__"}
