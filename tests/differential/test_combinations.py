@@ -1,0 +1,88 @@
+"""A few dozen random agents, compared in every way; thousands are in `make slow`."""
+
+import dataclasses
+
+import combinations
+import pairs
+import parts
+import pytest
+import run
+
+import tf_reinforce as tfr
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_gradient_and_an_update_are_their_definition(seed):
+    pairs.gradient(quick(combinations.draw(seed, pair=None)))
+
+
+@pytest.mark.parametrize("pair", ["resumed", "environments", "acting"])
+def test_two_programs_agree_on_a_random_agent(pair):
+    pairs.BESIDE[pair](quick(combinations.draw(0, pair=pair)))
+
+
+def quick(c):
+    """Without graphs, which take seconds to trace."""
+    return dataclasses.replace(c, traced=False)
+
+
+def test_a_combination_is_a_function_of_its_number_and_can_be_pasted():
+    c = combinations.draw(5)
+    assert c == combinations.draw(5) != combinations.draw(6)
+    assert eval(repr(c), {"Combination": combinations.Combination}) == c
+
+
+def test_every_choice_is_drawn():
+    drawn = [combinations.draw(seed) for seed in range(400)]
+    assert {c.policy for c in drawn} == {*combinations.PLAIN, *combinations.RECURRENT}
+    assert {c.head for c in drawn} == {*combinations.HEADS}
+    assert {c.baseline for c in drawn} == {*combinations.BASELINES}
+    assert {c.dtype for c in drawn} == {*combinations.DTYPES}
+    assert {c.pair for c in drawn} == {*combinations.PAIRS, None}
+
+
+def test_a_disagreement_is_found_and_its_combination_is_named(monkeypatch):
+    """A discount that the definition does not know of."""
+    made = parts.agent_of
+
+    def other(c):
+        agent = made(c)
+        agent._estimator.settings["gamma"] *= 0.9
+        return agent
+
+    c = dataclasses.replace(
+        quick(combinations.draw(4, pair=None)), gamma=0.9, reward_kind="normal", rows=5
+    )
+    pairs.gradient(c)
+    monkeypatch.setattr(parts, "agent_of", other)
+    with pytest.raises(pairs.Disagreement, match="gradient"):
+        pairs.gradient(c)
+    monkeypatch.setattr(combinations, "draw", lambda seed: c)
+    ((seed, names, problem, _),) = run.several([4])
+    assert (seed, names) == (4, ["gradient"]) and repr(c) in problem
+
+
+REFUSED = {
+    "a discount above one": dict(gamma=1.5),
+    "λ without a value": dict(gae_lambda=0.5, baseline=None),
+    "λ with whole returns": dict(gae_lambda=0.5, returns="whole", baseline="shared"),
+    "values that nobody has": dict(baseline="shared", policy="sequential"),
+    "no such choice": dict(scale_advantages="sometimes"),
+    "a negative bonus": dict(entropy_coef=-1.0, entropy_schedule=False),
+}
+
+
+@pytest.mark.parametrize("changes", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_drawn_is_refused_as_a_value_error(changes):
+    c = dataclasses.replace(combinations.draw(1, pair=None), **changes)
+    with pytest.raises(ValueError):
+        parts.agent_of(c)
+
+
+@pytest.mark.slow
+def test_thousands_of_combinations_agree():
+    """The same as `python tests/differential/run.py --count 2000 --seed 100000`."""
+    results = list(run.compare_all(100_000, 2000, 1))
+    print(f"{len(results)} combinations from seed 100000\n{run.table(results)}")
+    assert [result[2] for result in results if result[2]] == []
+    assert tfr.__version__
