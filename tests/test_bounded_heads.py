@@ -677,3 +677,11 @@ def test_what_is_scored_under_tanh_is_the_squashed_number():
     raw = tf.constant([[-1.5, 0.0, 2.0]])
     np.testing.assert_array_equal(heads.TanhGaussian(3, -1, 1).scored(raw), tf.tanh(raw))
     assert heads.Gaussian(3).scored(raw) is raw
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "clipped"])
+def test_a_thousandth_of_the_width_from_a_bound_counts_as_being_there(kind):
+    head = built(KINDS[kind](1, 0.0, 1000.0))
+    actions = [[-5.0], [0.0], [1.0], [1.01], [500.0], [998.99], [999.0], [1000.0], [2e3]]
+    found = head.at_bounds(tf.constant(actions, tf.float64))[:, 0].numpy()
+    assert found.tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 1]

@@ -684,6 +684,19 @@ def test_the_logs_are_the_mean_entropy_and_the_effective_sample_size():
     size = ratios.sum() ** 2 / (20 * np.sum(ratios**2))
     np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-12)
     assert rule.policy_gradients(batch)[1]["effective_sample_size"] == 1.0
+    far = tf.constant(now - np.repeat([1000.0, 0.0], [5, 15]))
+    _, logs = rule.policy_gradients(batch, acted=far)
+    np.testing.assert_allclose(logs["effective_sample_size"], 5 / 20, rtol=1e-12)
+
+
+def test_no_gradient_flows_from_returns_and_advantages_to_a_critic():
+    model = critic("float64")
+    rule = ruled(baselines.Value(model), gae_lambda=0.5)
+    with tf.GradientTape(persistent=True) as tape:
+        returns, advantages, *_ = rule.targets(record())
+    trained = model.trainable_variables
+    for numbers in (returns, advantages):
+        assert tape.gradient(numbers, trained) == [None] * len(trained)
 
 
 def test_the_coefficient_of_the_entropy_may_depend_on_the_updates():

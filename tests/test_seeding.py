@@ -262,3 +262,52 @@ def test_random_numbers_come_through_one_door():
     assert users == ["seeding.py"]
     source = (package / "seeding.py").read_text()
     assert source.count("tf.random.") == 2 and source.count('alg="philox"') == 1
+<<<<<<< HEAD
+=======
+
+
+class Words(np.random.bit_generator.ISeedSequence):
+    """Four words of 64 bits, from which a bit generator begins."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def generate_state(self, n_words, dtype=np.uint32):
+        assert (n_words, dtype) == (4, np.uint64)
+        return self.words
+
+
+def test_an_action_generator_begins_with_the_words_of_its_episode():
+    """Sixteen episodes share one sequence, and each has four words of it."""
+    seeds = seeding.EpisodeSeeds(7, "training", update=2)
+    for episode in (0, 5, 15, 16, 37):
+        block = seeding.sequence(7, "training/action", 2, episode // 16)
+        words = block.generate_state(64, np.uint64)[4 * (episode % 16) :][:4]
+        begun = np.random.PCG64(Words(words))
+        assert seeds.action(episode).bit_generator.state == begun.state
+        assert seeds.action(episode, 3).bit_generator.state == begun.jumped(3).state
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_of_tensors_is_made_of_the_words_at_its_counters(dtype):
+    """Step s has the counters s n to s n + n - 1, with n blocks for all parts."""
+    key, episodes, step = seeding.tensor_keys(1, "training", 4)[2], [3, 2**31], 9
+    kinds = ("uniform", 3), ("normal", 2), ("uniform", 4)
+    parts = [seeding.Noise(kind, (size,)) for kind, size in kinds]
+    found = seeding.noise_at(key, parts, tf.constant(episodes, tf.int64), step, dtype)
+    blocks = 5 if dtype == "float32" else 9
+    counters = step * blocks + np.arange(blocks, dtype="uint32")
+    first = np.array(episodes, "uint32")[:, None]
+    high, low = (x.numpy() for x in seeding._threefry(key, first, counters[None]))
+    if dtype == "float32":
+        words = np.concatenate([high, low], axis=-1)[:, :9]
+        uniform, middle = (words >> 8) * 2.0**-24, ((words >> 9) + 0.5) * 2.0**-22
+    else:
+        high, low = high.astype("uint64"), low.astype("uint64")
+        uniform = ((high >> 5) * 2**26 + (low >> 6)) * 2.0**-53
+        middle = ((high >> 6) * 2**26 + (low >> 6) + 0.5) * 2.0**-51
+    normal = np.sqrt(2) * tf.math.erfinv(tf.constant(middle - 1.0, dtype)).numpy()
+    np.testing.assert_array_equal(found[0], uniform[:, :3])
+    np.testing.assert_allclose(found[1], normal[:, 3:5], rtol=1e-6)
+    np.testing.assert_array_equal(found[2], uniform[:, 5:])
+>>>>>>> 1d61340 (Say when an action counts as being at a bound, and what sends no gradient)

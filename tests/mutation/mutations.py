@@ -84,7 +84,20 @@ TRANSPARENT = set(
 )
 CHOICES = {"where", "cond"}  # their second and third argument are alternatives
 SYMMETRIC = set(
-    "maximum minimum max min equal array_equal assert_equal logical_and logical_or".split()
+    [
+        "maximum",
+        "minimum",
+        "max",
+        "min",
+        "equal",
+        "array_equal",
+        "assert_equal",
+        "logical_and",
+        "logical_or",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_and",
+    ]
 )
 TEXTS = {"warn", "print", "info", "warning", "debug", "error"}  # calls that only say
 KEYWORDS = {"name", "message", "strict", "stacklevel", "summarize"}
