@@ -529,3 +529,14 @@ def test_masks_of_a_batch_are_flat_and_no_mark_becomes_legal_by_its_type():
     found = masks.Source("observation/legal").of({"legal": parts})
     assert found.dtype == tf.int8
     np.testing.assert_array_equal(found, [[0, 1, 2, 1, 3, 1, 3, 3]])
+
+
+def test_a_decision_reads_masks_for_its_head_where_it_has_a_source():
+    head = heads.Categorical(2)
+    parts = (None, head, tf.TensorSpec((3,)), "float32", [])
+    masked = decision.Decision(*parts, mask_source=masks.Source("info/legal"))
+    assert masked.mask_size == 2
+    found = masked.mask_reader().one(None, {"legal": [True, False]})
+    assert found.dtype == "int8" and found.tolist() == [1, 0]
+    free = decision.Decision(*parts)
+    assert free.mask_size == 0 and free.mask_reader() is None

@@ -216,3 +216,8 @@ def test_epsilon_bounds_the_factor_of_constant_data():
 def test_numbers_that_are_not_positive_are_refused(name, number):
     with pytest.raises(ValueError, match="`epsilon` and `clip` must be positive"):
         normalization.RunningNormalization(**{name: number})
+
+
+def test_bounds_below_one_deviation_are_fine():
+    layer = normalization.RunningNormalization(epsilon=0.5, clip=0.25)
+    assert (layer.epsilon, layer.clip) == (0.5, 0.25)

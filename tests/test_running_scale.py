@@ -103,3 +103,17 @@ def test_it_survives_its_config():
     again = keras.saving.deserialize_keras_object(config)
     assert again.get_config() == layer.get_config()
     assert (again.centered, again.epsilon) == (True, 1e-3)
+
+
+def test_without_options_the_size_is_the_root_mean_square():
+    layer = normalization.RunningScale()
+    layer.build(())
+    layer.update(np.array([3.0, 3.0, 4.0, 4.0]))
+    assert float(layer(tf.constant(1.0, tf.float64), None)) == pytest.approx(12.5**-0.5)
+
+
+@pytest.mark.parametrize("epsilon", [0, 1e-301, 1e301, float("nan")])
+def test_a_share_that_is_not_positive_or_not_a_normal_number_is_refused(epsilon):
+    assert normalization.RunningScale(epsilon=1e-300).epsilon == 1e-300
+    with pytest.raises(ValueError, match="`epsilon`"):
+        normalization.RunningScale(epsilon=epsilon)

@@ -262,8 +262,6 @@ def test_random_numbers_come_through_one_door():
     assert users == ["seeding.py"]
     source = (package / "seeding.py").read_text()
     assert source.count("tf.random.") == 2 and source.count('alg="philox"') == 1
-<<<<<<< HEAD
-=======
 
 
 class Words(np.random.bit_generator.ISeedSequence):
@@ -310,4 +308,3 @@ def test_noise_of_tensors_is_made_of_the_words_at_its_counters(dtype):
     np.testing.assert_array_equal(found[0], uniform[:, :3])
     np.testing.assert_allclose(found[1], normal[:, 3:5], rtol=1e-6)
     np.testing.assert_array_equal(found[2], uniform[:, 5:])
->>>>>>> 1d61340 (Say when an action counts as being at a bound, and what sends no gradient)
