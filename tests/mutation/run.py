@@ -6,10 +6,10 @@ the tests that reach the change until one fails.
     python tests/mutation/run.py --report [--only MODULE …]
     python tests/mutation/run.py --explain ID CLASS REASON
 
-`results.tsv` is kept: a further run does only what is new or stale. `mutmut` 3 runs the
-tests first and forks then, which TensorFlow's threads do not outlive, and cosmic-ray
-begins a process for each change (TensorFlow's import costs more than most tests) and
-does not choose tests by what they run; so this is a program of our own.
+`results.tsv` is kept: a further run does only what is new or stale. `mutmut` 3 changes
+functions only and runs the tests before it tries changes; TensorFlow's threads do not
+outlive a fork after that. `cosmic-ray` runs one test command in a new process for each
+change, and importing TensorFlow costs more than most tests. Hence a program of our own.
 
 Exits with 1 if a change is neither caught nor explained.
 """
