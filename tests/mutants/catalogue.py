@@ -249,8 +249,8 @@ RETURNS_AND_BASELINES = [
         "weights_without_gradient",
         "own no gradient instead of zeros for a weight the loss does not depend on",
         "losses.py",
-        "loss, inside, unconnected_gradients=tf.UnconnectedGradients.ZERO",
-        "loss, inside",
+        "none = tf.UnconnectedGradients.ZERO",
+        "none = tf.UnconnectedGradients.NONE",
         "test_agent.py::test_weights_that_decide_nothing_stay_as_they_are",
     ),
     Mutant(
