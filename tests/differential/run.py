@@ -52,7 +52,9 @@ def several(seeds):
             print(f"disagreement {seed}: {problem}", flush=True)
         found.append((seed, pairs.names(c), problem, time.process_time() - began))
         keras.backend.clear_session(free_memory=False)
-        gc.collect() if len(found) % 50 == 0 else None
+        if len(found) % 50 == 0:
+            gc.collect()
+            print(f"{len(found)} from seed {seeds[0]}", file=sys.stderr, flush=True)
     return found
 
 
