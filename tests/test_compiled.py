@@ -31,7 +31,7 @@ def rewinding(agent, env):
     parts = [agent, agent.optimizer, getattr(agent.baseline, "optimizer", None)]
     start = [(v, v.numpy()) for part in parts if part is not None for v in part.variables]
 
-    def rewind(steps_per_execution):
+    def rewind(steps_per_execution=1):
         for variable, value in start:
             variable.assign(value)
         agent.steps_per_execution = steps_per_execution

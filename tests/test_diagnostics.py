@@ -1,5 +1,6 @@
 """Figures against loops and closed forms; and what is said when something is wrong."""
 
+import functools
 import io
 import itertools
 import pathlib
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 import test_estimator as given
 import toys
+from test_compiled import rewinding
 
 import tf_reinforce as tfr
 from tf_reinforce import baselines, estimator, heads, inspection
@@ -597,6 +599,20 @@ def agent_for(env, **options):
     return tfr.Reinforce.for_env(env, **options)
 
 
+@functools.cache
+def cartpole():
+    """An agent for CartPole, and what makes it new again; it is traced once."""
+    agent = agent_for("CartPole-v1")
+    return agent, rewinding(agent, gym.make("CartPole-v1"))
+
+
+def new_agent(learning_rate=1e-2):
+    agent, rewind = cartpole()
+    rewind()
+    agent.optimizer.learning_rate = learning_rate
+    return agent
+
+
 def critic(rate):
     layers = [keras.Input((4,)), keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)]
     return tfr.baselines.Value(keras.Sequential(layers), keras.optimizers.Adam(rate))
@@ -626,7 +642,7 @@ def test_a_healthy_training_has_nothing_to_change():
 
 
 def test_a_learning_rate_a_hundred_times_too_high():
-    causes, seen = train(agent_for("CartPole-v1", learning_rate=1.0), "CartPole-v1", 2)
+    causes, seen = train(new_agent(learning_rate=1.0), "CartPole-v1", 2)
     assert causes == ["learning_rate"] * 2
     assert "(now 1)" in seen.findings[0].advice
 
@@ -653,7 +669,7 @@ def test_rewards_in_millions_that_are_scaled_are_no_trouble():
 
 
 def test_a_collapsed_choice():
-    agent = agent_for("CartPole-v1")
+    agent = new_agent()
     agent.policy.layers[-1].bias.assign([9.0, 0.0])
     assert train(agent, "CartPole-v1", 2)[0] == ["collapsed"] * 2
 
@@ -710,7 +726,7 @@ def test_an_environment_that_takes_all_the_time(monkeypatch, count):
         def on_episodes_collected(self, episodes, logs=None):
             told.append(logs["stepping_seconds"] / episodes.lengths.sum())
 
-    agent, diagnostics = agent_for("CartPole-v1"), tfr.callbacks.Diagnostics(verbose=0)
+    agent, diagnostics = new_agent(), tfr.callbacks.Diagnostics(verbose=0)
     agent.fit(
         lambda: Slow(gym.make("CartPole-v1")),
         epochs=2,
@@ -729,7 +745,7 @@ def test_an_environment_that_takes_all_the_time(monkeypatch, count):
 def test_the_time_is_divided_among_three(monkeypatch):
     """A step takes 1, everything else a thousandth for each look at the clock."""
     monkeypatch.setattr("time.perf_counter", look)
-    _, seen = train(agent_for("CartPole-v1"), lambda: Slow(gym.make("CartPole-v1")), 1)
+    _, seen = train(new_agent(), lambda: Slow(gym.make("CartPole-v1")), 1)
     (report,) = seen.history
     shares = [report[f"{name}_share"] for name in ("stepping", "acting", "learning")]
     np.testing.assert_allclose(sum(shares), 1.0)
@@ -738,16 +754,17 @@ def test_the_time_is_divided_among_three(monkeypatch):
 
 def test_a_vector_env_is_told_apart():
     env = gym.make_vec("CartPole-v1", 2, "sync")
-    _, seen = train(agent_for("CartPole-v1"), env, 1, episodes_per_epoch=4)
+    _, seen = train(new_agent(), env, 1, episodes_per_epoch=4)
     env.close()
     assert seen.history[0]["vector_env"] == 1.0
 
 
 def test_a_training_is_the_same_with_and_without():
     weights = []
+    agent = agent_for("CartPole-v1", baseline=critic(1e-3), passes=2)
+    rewind = rewinding(agent, gym.make("CartPole-v1"))
     for callbacks in ([], [tfr.callbacks.Diagnostics(verbose=0)]):
-        keras.utils.set_random_seed(0)
-        agent = agent_for("CartPole-v1", baseline=critic(1e-3), passes=2)
+        rewind()
         agent.fit("CartPole-v1", epochs=2, callbacks=callbacks, verbose=0)
         weights.append([variable.numpy() for variable in agent.variables])
     for one, other in zip(*weights, strict=True):
@@ -761,7 +778,7 @@ def test_episodes_are_told_before_the_update_and_only_to_who_listens():
         def on_episodes_collected(self, episodes, logs=None):
             heard.append((self.model.updates, logs["update"], episodes.count))
 
-    agent = agent_for("CartPole-v1")
+    agent = new_agent()
     deaf = keras.callbacks.LambdaCallback()
     options = dict(epochs=2, episodes_per_epoch=3, verbose=0)
     agent.fit("CartPole-v1", callbacks=[deaf, Listener()], **options)
@@ -777,7 +794,7 @@ class Terminal(io.StringIO):
 def test_lines_are_written_for_reports_that_find_something(stream):
     out = stream()
     diagnostics = tfr.callbacks.Diagnostics(2, verbose=2, stream=out)
-    agent = agent_for("CartPole-v1", learning_rate=1.0)
+    agent = new_agent(learning_rate=1.0)
     agent.fit("CartPole-v1", epochs=3, callbacks=[diagnostics], verbose=0)
     live = stream is Terminal
     lines = out.getvalue().removesuffix("\n").split("\n")
@@ -791,7 +808,7 @@ def test_lines_are_written_for_reports_that_find_something(stream):
 
 
 def test_reports_are_plain_floats():
-    _, seen = train(agent_for("CartPole-v1"), "CartPole-v1", 1)
+    _, seen = train(new_agent(), "CartPole-v1", 1)
     assert set(seen.history[0]) == set(WELL)
     kinds = {name: type(x) for name, x in seen.history[0].items()}
     assert kinds == {**dict.fromkeys(WELL, float), "update": int}
@@ -806,7 +823,7 @@ def test_a_batch_that_teaches_nothing_has_no_report():
 
 def test_one_episode_has_no_noise_to_be_measured():
     diagnostics = tfr.callbacks.Diagnostics(stream=io.StringIO())
-    agent = agent_for("CartPole-v1", learning_rate=1e-4)
+    agent = new_agent(learning_rate=1e-4)
     options = dict(epochs=1, episodes_per_epoch=1, verbose=0)
     agent.fit("CartPole-v1", callbacks=[diagnostics], **options)
     (report,) = diagnostics.history
