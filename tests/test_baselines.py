@@ -190,13 +190,33 @@ def test_groups_need_batches_that_can_be_grouped():
     side_by_side.close()
 
 
+NAMES = [None, "leave_one_out", "mean", "moving_average", "time_step"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_subtracted_in_the_padding(name):
+    baseline = baselines.get(name)
+    baseline.build((None, 3))
+    if hasattr(baseline, "sums"):
+        baseline.learn([], lesson())
+    returns, valid = ragged()
+    found = estimate(baseline, returns, valid)
+    np.testing.assert_array_equal(found[~valid], 0.0)
+    assert found.any() == (name is not None)
+
+
+def test_only_groups_ask_for_episodes_that_begin_alike():
+    assert {baselines.get(name).siblings for name in NAMES} == {1}
+    assert baselines.LeaveOneOut(groups=3).siblings == 3
+
+
 # Averages of earlier batches
 
 
 def batches():
-    """Three lessons; the second is short."""
+    """Four lessons; the second and the last are short."""
     rng = np.random.default_rng(2)
-    for count in (6, 2, 5):
+    for count in (6, 2, 5, 1):
         times = np.arange(count) % 4
         yield lesson(rng.normal(size=count).astype("float32"), times)
 
@@ -366,6 +386,35 @@ def test_a_further_step_that_is_not_finite_is_not_taken():
     after = baseline.model.get_weights()
     np.testing.assert_allclose(after[0], kernel - 0.5 * first[0].numpy(), atol=1e-7)
     np.testing.assert_allclose(after[1], bias - 0.5 * first[1].numpy(), atol=1e-7)
+
+
+def test_a_further_step_is_not_taken_if_only_one_gradient_is_not_finite():
+    """The error is finite, and so is the bias's gradient: error times x overflows."""
+    baseline, (observations, _) = value(epochs=2), steps()
+    kernel, bias = baseline.model.get_weights()
+    _, first = baseline.gradients(lesson())
+    huge = lesson()._replace(observations=np.full_like(observations, 1e38))
+    _, further = baseline.gradients(huge)
+    assert np.isinf(further[0]).any() and np.isfinite(further[1]).all()
+    baseline.learn(first, huge)
+    after = baseline.model.get_weights()
+    np.testing.assert_allclose(after[0], kernel - 0.5 * first[0].numpy(), atol=1e-7)
+    np.testing.assert_allclose(after[1], bias - 0.5 * first[1].numpy(), atol=1e-7)
+
+
+def test_a_critic_is_in_inference_mode():
+    layers = [keras.Input((3,)), keras.layers.Dropout(0.9), keras.layers.Dense(1)]
+    baseline, (observations, _) = value(keras.Sequential(layers)), steps()
+    kernel, bias = baseline.model.get_weights()
+    truth = (observations @ kernel + bias)[:, 0]
+    np.testing.assert_allclose(baseline.values(observations), truth, atol=1e-6)
+
+
+def test_a_critic_that_is_not_built_is_built_with_its_optimizer():
+    """Nothing may be left to make when the first update is traced."""
+    baseline = value(keras.Sequential([keras.layers.Dense(1)]))
+    assert [tuple(w.shape) for w in baseline.model.weights] == [(3, 1), (1,)]
+    assert baseline.optimizer.built
 
 
 def test_a_scale_is_the_unit_of_the_model():

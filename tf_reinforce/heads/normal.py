@@ -133,6 +133,3 @@ class FromNormal(tfp.distributions.Distribution):
 
     def _event_shape(self):
         return tf.TensorShape([])
-
-    def _event_shape_tensor(self):
-        return tf.constant([], tf.int32)
