@@ -144,7 +144,7 @@ def _draw(rng, seed, pair):
         names, shares = [*PAIRS, None], [*PAIRS.values()]
         pair = names[rng.choice(len(names), p=[*shares, 1 - sum(shares)])]
     # Recurrent policies take five times as long, in eager mode.
-    policy = of(*RECURRENT) if chance(0.2) else of(*PLAIN)
+    policy = of(*RECURRENT) if chance(0.15) else of(*PLAIN)
     head, baseline = of(*HEADS), of(*BASELINES)
     dtype = of("float64", "float64", "float32", "float32", *DTYPES)
     valued = baseline in ("value", "shared")
@@ -152,8 +152,8 @@ def _draw(rng, seed, pair):
     groups = baseline == "groups"
     rows = int(rng.integers(1, 6))
     episodes = of(2, 2, 4) if groups else int(rng.integers(1, 6))
-    # Each gradient step takes its time: two to four in a pass.
-    size = max(1, -(-episodes * rows // of(2, 3, 4)))
+    # Each gradient step takes its time: two or three in a pass, and few passes.
+    size = max(1, -(-episodes * rows // of(2, 3)))
     kind = of("normal", "normal", "whole", "large", "constant", "none")
     return Combination(
         seed=seed,
@@ -172,15 +172,15 @@ def _draw(rng, seed, pair):
         scale_rewards=chance(0.3),
         mean_over=of("episodes", "episodes", "steps"),
         truncation=of("bootstrap", "bootstrap", "terminal", "drop"),
-        minibatch_size=of(None, None, None, None, size, size, 50),
-        passes=of(1, 1, 1, 1, 2, 3),
+        minibatch_size=of(None, None, None, None, None, size, size, 50),
+        passes=of(1, 1, 1, 1, 1, 1, 1, 1, 2, 3),
         ratio_bound=of(1.0, 1.25, 2.0, 8.0),
         entropy_coef=of(0.0, 1 / 64, 5 / 16),
         entropy_schedule=chance(0.3),
         normalize_observations=chance(0.4),
         decay=of(0.0, 0.5, 0.9, 1.0),
         horizon=of(1, 2, 3, 1000),
-        value_epochs=of(1, 1, 2, 3),
+        value_epochs=of(1, 1, 1, 1, 2, 3),
         value_minibatch=of(None, None, size, 50),
         value_scale=of(1.0, 1.0, 0.25, 30.0),
         loss_weight=of(0.5, 0.0, 2.0),
@@ -190,7 +190,7 @@ def _draw(rng, seed, pair):
         rows=rows,
         padding=of(0, 0, 1, 3),
         reward_kind=kind,
-        updates=of(1, 1, 1, 1, 1, 2, 2, 3),
+        updates=of(1, 1, 1, 1, 1, 1, 1, 1, 2, 3),
         traced=chance(0.02),
         spaces=chance(0.5),
     )

@@ -325,7 +325,7 @@ class Definition:
                 at = step.time if self.c.recurrent else ...
                 score = self.one_score(record, step, outputs[at])
                 log_ratios.append(0.0 if acted is None else score.log_prob - acted[place])
-                ratio = min(math.exp(log_ratios[-1]), self.c.ratio_bound)
+                ratio = min(math.exp(min(log_ratios[-1], 700.0)), self.c.ratio_bound)
                 weight = ratio * step.advantage / divisor
                 slopes[at] = -weight * score.slopes - coef * score.bends
                 own = -weight * score.own_slopes - coef * score.own_bends

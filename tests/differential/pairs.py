@@ -6,7 +6,7 @@ import numpy as np
 import parts
 import playing
 import tensorflow as tf
-from comparing import Disagreement, close
+from comparing import Disagreement, close, same_bits
 from definition import Definition
 
 from tf_reinforce import updating
@@ -37,8 +37,9 @@ def gradient(c):
         last = number + 1 == updates
         if last:
             same_gradients(c, agent, definition, record)
-        if not last or (several(c) and c.optimizer not in combinations.OTHER_OPTIMIZERS):
-            same_update(c, agent, definition, record, number)
+        wanted = several(c) and c.optimizer not in combinations.OTHER_OPTIMIZERS
+        if (not last or wanted) and not same_update(c, agent, definition, record, number):
+            return  # it was refused: nothing has changed, and the definition is lost
 
 
 def several(c):
@@ -89,7 +90,17 @@ def same_logs(c, logs, expected, some):
 
 
 def same_update(c, agent, definition, record, number):
-    orders = moved(c, agent, record)
+    """Whether the update was made: one that leads to no finite number is refused."""
+    before = playing.everything(agent)
+    try:
+        orders = moved(c, agent, record)
+    except FloatingPointError:
+        orders = None
+    if orders is None:
+        same_bits("after a refusal", playing.everything(agent), before)
+        orders = agent._orders(agent._checked(record), seed=c.seed).numpy()
+        refused(c, definition, record, orders)
+        return False
     steps, critic_steps = definition.update(record, orders)
     for which, made in (("policy", steps), ("critic", critic_steps)):
         model = getattr(definition, which)
@@ -111,6 +122,28 @@ def same_update(c, agent, definition, record, number):
     close(f"head after update {number}", [own], [definition.own],
           allowed(c, far, size + np.abs(own).max(initial=0.0)))  # fmt: skip
     definition.take(*weights_of(agent))
+    return True
+
+
+# Beyond these e to the power of a weight, or a product of weights, may overflow.
+FAR = {"float64": 300.0, "float32": 40.0}
+
+
+def refused(c, definition, record, orders):
+    """Raises unless the definition, too, leads where no number is finite."""
+    try:
+        with np.errstate(all="ignore"):
+            definition.update(record, orders)
+    except (OverflowError, ZeroDivisionError, ValueError):
+        return  # of Python's own floats
+    models = definition.policy, definition.critic
+    found = [w for model in models if model is not None for w in model.get_weights()]
+    found = [w.astype("float64") for w in found] + [definition.own]
+    most = max(np.abs(w).max(initial=0.0) for w in found)
+    if most <= FAR.get(c.dtype, 10.0):
+        raise Disagreement(
+            f"an update was refused, and its definition ends at weights up to {most:.3g}"
+        )
 
 
 def moved(c, agent, record):
