@@ -202,6 +202,10 @@ def excluded(c):
         (
             # Only these policies have a place for a mask in their observation.
             c.action_mask == "observation" and c.policy not in ("functional", "gru"),
+            # An environment gives nested masks; these policies have one place for them.
+            c.action_mask == "observation"
+            and c.head in ("composite", "nested")
+            and c.pair in ("environments", "workers"),
             # The whole numbers of these observations are known from their space.
             not c.spaces and c.policy in ("dict", "pixels", "choices", "dict_gru"),
             not c.spaces and c.action_mask == "observation",

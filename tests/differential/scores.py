@@ -359,6 +359,11 @@ class Composite:
         ends = np.cumsum([getattr(leaf, name) for leaf in self.leaves])[:-1]
         return np.split(array, ends)
 
+    def nested_mask(self, mask):
+        """A mask in the structure of the action; `None` where a part takes none."""
+        cuts = np.split(mask, np.cumsum([leaf.mask_size for leaf in self.leaves])[:-1])
+        return packed(self.nested, iter([part if part.size else None for part in cuts]))
+
     def draw(self, rng, dtype):
         actions, masks = zip(*(leaf.draw(rng, dtype) for leaf in self.leaves))
         return packed(self.nested, iter(actions)), np.concatenate(masks)

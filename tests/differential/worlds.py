@@ -45,7 +45,10 @@ class Wander(gym.Env):
         _, self.mask = self.head.draw(self.np_random, "float32")
         if self.c.action_mask == "observation":
             observation["legal"] = self.mask
-        return observation, {"legal": self.mask} if self.c.action_mask == "info" else {}
+        if self.c.action_mask != "info":
+            return observation, {}
+        nested = getattr(self.head, "nested_mask", lambda mask: mask)
+        return observation, {"legal": nested(self.mask)}
 
     def _leaf(self, spec, path):
         shape, dtype = spec

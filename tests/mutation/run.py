@@ -36,7 +36,7 @@ MEMORY = 5 << 30  # bytes of one process
 # Importing these files runs operations: they are collected after the fork.
 LATE = {
     f"tests/test_{name}.py"
-    for name in ["baselines", "diagnostics", "eligibility", "recurrence"]
+    for name in ["baselines", "changed_parts", "diagnostics", "eligibility", "recurrence"]
 }
 TIMEOUT = 60.0  # seconds, at least, before one test counts as endless
 

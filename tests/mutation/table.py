@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 PACKAGE = HERE.parent.parent / "tf_reinforce"
 RESULTS = HERE / "results.tsv"
 EXPLAINED = HERE / "explained.tsv"
-SHARE = 0.3  # of all changes; see `mutations.sample`
+SHARE = 0.26  # of all changes; see `mutations.sample`
 MODULES = [
     "returns",
     "losses",
