@@ -25,7 +25,7 @@ from test_minibatches import (
 )
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, heads, updating
+from tf_reinforce import baselines, heads, inspection, updating
 
 
 def same(first, second):
@@ -196,6 +196,20 @@ def test_a_number_that_is_none_is_blamed_where_it_is_though_it_is_left_out():
             FloatingPointError, match=f"{column}, step 0, the observation"
         ):
             agent.update(episodes)
+
+
+def test_of_several_numbers_that_are_none_the_first_is_named():
+    """One number and one variable: what comes after them follows from them."""
+    agent = made()
+    episodes = agent._checked(record())
+    episodes.observations[0, 0] = np.nan
+    episodes.observations[1, 1] = np.inf
+    episodes.rewards[0, 1] = np.nan
+    said = inspection.blame(agent._estimator, episodes)
+    assert said.startswith("In episode 0, step 0, the observation is [nan")
+    assert said.count("In episode") == said.count("The gradient of") == 1
+    (first, *_) = agent.policy_variables
+    assert said.endswith(f"The gradient of {first.path} is not finite.")
 
 
 class Padded(baselines.Baseline):

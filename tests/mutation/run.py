@@ -38,6 +38,18 @@ LATE = {
     f"tests/test_{name}.py"
     for name in ["baselines", "changed_parts", "diagnostics", "eligibility", "recurrence"]
 }
+# Tests of a module that do not have its name.
+OWN = {
+    "updating": ["minibatches", "update_options", "agent_input", "truth_updates"],
+    "learning": ["update_options", "minibatches", "streams", "compiled"],
+    "inspection": ["diagnostics", "update_options", "agent_input"],
+    "decision": ["acting", "export", "masks"],
+    "host": ["collecting", "environments_that_fail"],
+    "fleets": ["collecting", "environments_that_fail", "masked_environments"],
+    "opening": ["collecting", "environments_that_fail", "agent_input"],
+    "crews": ["workers"],
+    "worlds": ["compiled", "envs"],
+}
 TIMEOUT = 60.0  # seconds, at least, before one test counts as endless
 
 
@@ -94,7 +106,8 @@ class Plans:
     def _score(self, mutant, node):
         test = self.tests[node]
         stem = pathlib.Path(mutant.module).stem
-        own = node.startswith((f"tests/test_{stem}", f"tf_reinforce/{mutant.module}"))
+        files = tuple(f"tests/test_{name}" for name in [stem, *OWN.get(stem, ())])
+        own = node.startswith((*files, f"tf_reinforce/{mutant.module}"))
         cost = 0.05 + test["seconds"] + test["shared"]
         return cost * math.sqrt(20 + test["lines"]) * (0.2 if own else 1.0)
 
