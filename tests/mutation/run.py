@@ -109,7 +109,7 @@ class Plans:
         files = tuple(f"tests/test_{name}" for name in [stem, *OWN.get(stem, ())])
         own = node.startswith((*files, f"tf_reinforce/{mutant.module}"))
         cost = 0.05 + test["seconds"] + test["shared"]
-        return cost * math.sqrt(20 + test["lines"]) * (0.2 if own else 1.0)
+        return cost * math.sqrt(20 + test["lines"]) * (0.05 if own else 1.0)
 
     def within(self, nodes, budget):
         """The first tests whose measured seconds fit a multiple of the budget."""
