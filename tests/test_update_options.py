@@ -203,7 +203,7 @@ def test_of_several_numbers_that_are_none_the_first_is_named():
     agent = made()
     episodes = agent._checked(record())
     episodes.observations[0, 0] = np.nan
-    episodes.observations[1, 1] = np.inf
+    episodes.observations[0, 1] = np.inf
     episodes.rewards[0, 1] = np.nan
     said = inspection.blame(agent._estimator, episodes)
     assert said.startswith("In episode 0, step 0, the observation is [nan")
