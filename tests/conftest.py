@@ -20,6 +20,7 @@ SEEDED = random.Random(0).getstate()  # what TensorFlow draws the seeds of opera
 def pytest_collection_finish():
     """What was imported stays; to look through it for garbage is a 20th of the time."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # most of what a trace makes lives on: look rarely
     tf.random.set_seed(0)
 
 

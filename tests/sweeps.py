@@ -1,0 +1,25 @@
+"""Sweeps over many cases, of which the default suite runs only a few."""
+
+import pytest
+
+
+def some(cases, always):
+    """The cases for `parametrize`; those that are not in `always` are marked slow.
+
+    `make test` runs the cases in `always`, and `make slow` runs the others. A case that
+    is a tuple holds a value for each argument. A dict stands for its names.
+    """
+    cases, always = list(cases), list(always)
+    unknown = [case for case in always if case not in cases]
+    if unknown:
+        raise ValueError(f"`always` must name some of {cases}. Received: {unknown}")
+    marks = [() if case in always else pytest.mark.slow for case in cases]
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=mark)
+        for case, mark in zip(cases, marks, strict=True)
+    ]
+
+
+def rare(*values):
+    """One case of a sweep that only `make slow` runs."""
+    return pytest.param(*values, marks=pytest.mark.slow)
