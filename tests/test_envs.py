@@ -5,13 +5,14 @@ import math
 import gymnasium as gym
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import envs, seeding
 from tf_reinforce.envs import checks
 
-STARTS, STEPS = 100, 500
+STEPS = 500
 
 
 def wrapped(angle):
@@ -40,20 +41,21 @@ def test_a_twin_says_what_gymnasium_says(id):
     assert twin.action_space == original.action_space
 
 
+@pytest.mark.parametrize("starts", sweeps.some([15, 100], always=[15]))
 @pytest.mark.parametrize("id", envs.TWINS)
-def test_a_twin_walks_beside_its_original(id):
-    """100 starts, 500 steps each, from the original's own state at every step.
+def test_a_twin_walks_beside_its_original(id, starts):
+    """Many starts, 500 steps each, from the original's own state at every step.
 
     Chaotic systems part in float32; one step is within 1e-5 of the original's, its
     reward, its termination and its time limit included.
     """
-    originals = [gym.make(id) for _ in range(STARTS)]
-    worlds = envs.make(id).as_gymnasium(STARTS)
+    originals = [gym.make(id) for _ in range(starts)]
+    worlds = envs.make(id).as_gymnasium(starts)
     worlds.reset(seed=0)
     for seed, original in enumerate(originals):
         original.reset(seed=seed)
         original.action_space.seed(seed)
-    over = np.zeros(STARTS, bool)
+    over = np.zeros(starts, bool)
     ends = np.zeros(2, int)
     for _ in range(STEPS):
         set_state(worlds, originals, id)
@@ -74,7 +76,7 @@ def test_a_twin_walks_beside_its_original(id):
         np.testing.assert_array_equal(mine[2:], ended)
         over = (answers[2] | answers[3]) & ~begun
         ends += [answers[2].sum(), answers[3].sum()]
-    assert ends.sum() >= (STARTS if id != "MountainCarContinuous-v0" else 0)
+    assert ends.sum() >= (starts if id != "MountainCarContinuous-v0" else 0)
 
 
 EDGES = {

@@ -11,6 +11,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
@@ -241,7 +242,12 @@ def row(name, agent, engines):
     return f"| `{observed}` | {seen} | `{acted}` | `{head}` | {masks} | {engine} |"
 
 
-@pytest.mark.parametrize("name", PAIRS)
+# Of all kinds of spaces, the ones that ask for the most.
+OFTEN = ["half", "wide", "bytes", "channels_first", "choices_2d", "unsigned", "deep"]
+OFTEN += ["tanh", "counts"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(PAIRS, always=OFTEN))
 def test_every_space_learns_plays_and_is_saved(name, tmp_path):
     assert live(name, tmp_path) in DOCUMENT.read_text().splitlines()
 
@@ -253,7 +259,10 @@ MASKED = [
 ]
 
 
-@pytest.mark.parametrize("name", MASKED)
+OFTEN_MASKED = ["half_infinite", "whole", "gray", "deep"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(MASKED, always=OFTEN_MASKED))
 def test_masked_actions_never_occur_in_ten_thousand_steps(name):
     acted = PAIRS[name][1]
     made = []

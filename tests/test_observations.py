@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 
@@ -256,7 +257,10 @@ def by_name(space, observations):
     return {name: tf.constant(x) for name, x in zip(names, arrays, strict=True)}
 
 
-@pytest.mark.parametrize("case", POLICIES)
+OFTEN = ["image", "dict, turned", "tuple"]
+
+
+@pytest.mark.parametrize("case", sweeps.some(POLICIES, always=OFTEN))
 def test_a_policy_of_ones_own_lives_a_whole_life(case, tmp_path):
     """Fit, evaluate, act, save, load and export give one policy, to the bit."""
     space, make = POLICIES[case]
@@ -329,7 +333,7 @@ def test_the_normaliser_touches_reals_alone():
     assert [mean.shape for mean in agent.normalizer.means] == [(2,)]
 
 
-@pytest.mark.parametrize("name", ["FrozenLake-v1", "Blackjack-v1"])
+@pytest.mark.parametrize("name", [sweeps.rare("FrozenLake-v1"), "Blackjack-v1"])
 def test_environments_of_whole_numbers_train(name, tmp_path):
     agent = tfr.Reinforce.for_env(name, hidden=(8,))
     agent.fit(name, epochs=1, episodes_per_epoch=4, verbose=0)

@@ -152,7 +152,7 @@ def test_averaged_weights_and_agents_that_have_learned_before_are_as_alone():
         rate = 0.05 / (1 + seed)  # rates may differ: they are weights
         agent.compile(keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.9))
         if seed:
-            agent.fit(world, epochs=seed, episodes_per_epoch=2, seed=9, verbose=0)
+            agent.fit(world, epochs=seed, episodes_per_epoch=4, seed=9, verbose=0)
         return agent
 
     population = tfr.train_seeds(make, world, [0, 2], epochs=3, episodes_per_epoch=4)
@@ -166,7 +166,7 @@ def test_a_world_at_fault_is_told():
     world = envs.Corridor(4)
     world.reward = lambda state, *_: tf.zeros_like(state, tf.float32) + np.nan
     with pytest.raises(tfr.collect.EnvironmentFault, match="reward is not finite"):
-        tfr.train_seeds(maker(world), world, [1, 2], epochs=2)
+        tfr.train_seeds(maker(world), world, [1, 2], epochs=1, episodes_per_epoch=2)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 
 from tf_reinforce import agent as agents
 from tf_reinforce import baselines, cli, heads, presets, runs
@@ -85,14 +86,24 @@ def rates_by_hand(rows, steps):
 
 def with_mujoco_slow(name):
     """A preset; those that need MuJoCo, an extra, only for `make slow`."""
-    marks = [pytest.mark.slow] if presets.read(name)["env"].endswith("-v5") else []
-    return pytest.param(name, marks=marks)
+    mujoco = presets.read(name)["env"].endswith("-v5")
+    return sweeps.rare(name) if mujoco else name
 
 
 @pytest.mark.parametrize("name", [with_mujoco_slow(name) for name in presets.names()])
-def test_every_preset_makes_an_agent_that_learns(name):
+def test_every_preset_makes_an_agent(name):
     settings = presets.read(name)
     assert name.startswith(settings["env"])
+    assert made(settings["env"], settings).built
+
+
+OFTEN = ["CartPole-v1", "FrozenLake-v1-dry", "LunarLanderContinuous-v3", "Taxi-v4"]
+OFTEN += ["MountainCarContinuous-v0-tanh"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(presets.names(), always=OFTEN))
+def test_every_preset_makes_an_agent_that_learns(name):
+    settings = presets.read(name)
     agent = made(settings["env"], settings)
     budget = {"steps", "epochs", "episodes_per_epoch", "steps_per_epoch"}
     fit = {key: x for key, x in settings["fit"].items() if key not in budget}

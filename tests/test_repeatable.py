@@ -7,9 +7,12 @@ import pathlib
 import subprocess
 import sys
 
+import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
+from test_compiled import rewinding
 
 import tf_reinforce as tfr
 
@@ -29,6 +32,19 @@ def make(name, seed=0):
         gae_lambda=0.95,
         normalize_observations=True,
     )
+
+
+@functools.cache
+def traced(name):
+    agent = make(name)
+    return agent, rewinding(agent, gym.make(name))
+
+
+def renewed(name):
+    """One agent for many tests, as new: its programs are traced once."""
+    agent, rewind = traced(name)
+    rewind()
+    return agent
 
 
 def weights(agent):
@@ -51,20 +67,20 @@ def digest(agent, history):
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-def train(name, seed=0, num_envs=4, epochs=4):
-    agent = make(name, seed)
-    history = agent.fit(name, epochs=epochs, seed=seed, num_envs=num_envs, **BATCH)
+def train(name, num_envs=4, epochs=4, make=make):
+    agent = make(name)
+    history = agent.fit(name, epochs=epochs, seed=0, num_envs=num_envs, **BATCH)
     return agent, history
 
 
 @functools.cache
 def reference(name):
     """What four epochs from seed 0 give: weights and logs."""
-    agent, history = train(name)
+    agent, history = train(name, make=renewed)
     return weights(agent), logs(history), digest(agent, history)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sweeps.some(NAMES, always=["Pendulum-v1"]))
 def test_two_runs_with_one_seed_are_one_run(name):
     keras.utils.set_random_seed(99)
     np.random.seed(99)
@@ -91,7 +107,7 @@ def test_two_processes_with_one_seed_are_one_run():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_envs", [1, 16])
 def test_the_number_of_environments_does_not_change_one_bit(name, num_envs):
-    agent, history = train(name, num_envs=num_envs)
+    agent, history = train(name, num_envs=num_envs, make=renewed)
     expected = reference(name)
     assert logs(history) == expected[1]
     assert weights(agent) == expected[0]
@@ -100,16 +116,16 @@ def test_the_number_of_environments_does_not_change_one_bit(name, num_envs):
 @pytest.mark.parametrize("name", NAMES)
 def test_another_seed_is_another_run(name):
     """Also where only the environment's and the action's seeds differ."""
-    agent = make(name)
+    agent = renewed(name)
     history = agent.fit(name, epochs=4, seed=1, num_envs=4, **BATCH)
     assert logs(history)["loss"] != reference(name)[1]["loss"]
     first = history.history["episode_return"][0]
     assert first.hex() != reference(name)[1]["episode_return"][0]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sweeps.some(NAMES, always=["Pendulum-v1"]))
 def test_training_goes_on_where_it_stopped_also_from_a_file(name, tmp_path):
-    agent, first = train(name, epochs=2)
+    agent, first = train(name, epochs=2, make=renewed)
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")
     assert weights(loaded) == weights(agent)
@@ -122,7 +138,7 @@ def test_training_goes_on_where_it_stopped_also_from_a_file(name, tmp_path):
 
 
 def test_evaluation_changes_nothing_and_training_does_not_notice():
-    agent, _ = train("CartPole-v1", epochs=2)
+    agent, _ = train("CartPole-v1", epochs=2, make=renewed)
     before = weights(agent)
     options = {"episodes": 7, "max_episode_steps": 60}
     figures = {}
@@ -142,7 +158,7 @@ def test_evaluation_changes_nothing_and_training_does_not_notice():
 
 
 def test_evaluation_does_not_depend_on_the_number_of_environments():
-    agent, _ = train("CartPole-v1", epochs=1)
+    agent, _ = train("CartPole-v1", epochs=1, make=renewed)
     for deterministic in (True, False):
         one, *others = (
             agent.evaluate("CartPole-v1", 9, deterministic, num_envs=n)
@@ -153,7 +169,7 @@ def test_evaluation_does_not_depend_on_the_number_of_environments():
 
 def test_evaluation_plays_other_episodes_than_training():
     """Under the same seed; so does validation."""
-    agent = make("CartPole-v1")
+    agent = renewed("CartPole-v1")
     options = {"episodes": 5, "max_episode_steps": 60, "deterministic": False}
     evaluated = agent.evaluate("CartPole-v1", **options)
     trained = reference("CartPole-v1")[1]
@@ -163,7 +179,7 @@ def test_evaluation_plays_other_episodes_than_training():
 
 
 def test_validation_and_callbacks_do_not_change_training():
-    agent = make("CartPole-v1")
+    agent = renewed("CartPole-v1")
     seen = []
     history = agent.fit(
         "CartPole-v1",

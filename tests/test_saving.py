@@ -11,6 +11,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 
@@ -117,7 +118,11 @@ def path(agent, tmp_path):
     return str(tmp_path / "agent.keras")
 
 
-@pytest.mark.parametrize("name", AGENTS)
+OFTEN = ["without baseline weights", "with a critic", "with a shared trunk"]
+OFTEN += ["with a schedule"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(AGENTS, always=OFTEN))
 def test_a_loaded_agent_learns_on_to_the_same_bits(name, tmp_path):
     """Warnings are errors here, Keras' one about skipped optimizer state with them."""
     env, make, optimizer = AGENTS[name]

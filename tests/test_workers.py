@@ -13,6 +13,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import test_acting
 import test_masked_environments
 import test_memory
@@ -66,7 +67,10 @@ AGENTS = {
 }
 
 
-@pytest.mark.parametrize("name", AGENTS)
+OFTEN = ["memory", "Gaussian", "siblings", "info/action_mask"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(AGENTS, always=OFTEN))
 def test_the_number_of_processes_changes_no_bit_of_a_record(name):
     make, env = AGENTS[name]
     agent = make()
@@ -75,13 +79,15 @@ def test_the_number_of_processes_changes_no_bit_of_a_record(name):
         same_bits(one, agent.collect(env, 10, num_envs=num_envs, workers=workers))
 
 
-@pytest.mark.parametrize("episodes", [1, 2, 5, 40])
+@pytest.mark.parametrize("episodes", sweeps.some([1, 2, 5, 40], always=[1, 40]))
 def test_few_episodes_or_many_are_the_same(agent, episodes):
     one = agent.collect(toys.Lengths, episodes)
     same_bits(one, agent.collect(toys.Lengths, episodes, num_envs=6, workers=4))
 
 
-@pytest.mark.parametrize("steps", [1, 12, 13, 100, 1000])
+@pytest.mark.parametrize(
+    "steps", sweeps.some([1, 12, 13, 100, 1000], always=[1, 13, 100])
+)
 def test_a_number_of_steps_takes_the_same_episodes(agent, steps):
     """From the first update on, and when the lengths of the last one are known."""
     with tfr.collect.open_fleet(toys.Lengths, 4, workers=2) as crew:
@@ -92,7 +98,7 @@ def test_a_number_of_steps_takes_the_same_episodes(agent, steps):
 
 @pytest.mark.parametrize("name", test_repeatable.NAMES)
 def test_the_number_of_processes_changes_no_bit_of_a_training(name):
-    agent = test_repeatable.make(name)
+    agent = test_repeatable.renewed(name)
     budget = dict(epochs=4, num_envs=4, workers=2, **test_repeatable.BATCH)
     history = agent.fit(name, **budget)
     assert test_repeatable.weights(agent) == test_repeatable.reference(name)[0]
@@ -167,10 +173,17 @@ def fit(agent, fail, **options):
     agent.fit(lambda: Failing(fail), **options)
 
 
-@pytest.fixture
-def clock():
+@pytest.fixture(scope="module")
+def learned():
     agent = tfr.Reinforce.for_env(toys.Clock, hidden=(4,))
     agent.fit(toys.Clock, epochs=1, episodes_per_epoch=2, verbose=0)
+    return agent
+
+
+@pytest.fixture
+def clock(learned):
+    """An agent that none of the tests may change."""
+    agent = learned
     before = [variable.numpy() for variable in agent.variables]
     yield agent
     for variable, value in zip(agent.variables, before, strict=True):
@@ -245,14 +258,13 @@ def test_crews_end_in_any_order(clock, closing):
     assert counted() == (6, 6)
 
 
-def test_processes_do_not_draw_alike_where_a_seed_is_ignored():
+def test_processes_do_not_draw_alike_where_a_seed_is_ignored(clock):
     class Global(toys.Clock):
         def reset(self, **given):
             super().reset(**given)
             return np.array([np.random.uniform()], np.float32), {}
 
-    agent = tfr.Reinforce.for_env(toys.Clock, hidden=(4,))
-    episodes = agent.collect(Global, 8, num_envs=4, workers=4)
+    episodes = clock.collect(Global, 8, num_envs=4, workers=4)
     assert len(np.unique(episodes.observations[0])) == 8
 
 
@@ -431,7 +443,8 @@ def test_the_command_line_hands_them_on(tmp_path, capsys):
     assert "compiled twin" not in capsys.readouterr().out
     config = (tmp_path / "two" / "config.json").read_text()
     assert '"workers": 2' in config and '"engine": "host"' in config
-    assert cli.main(["evaluate", str(tmp_path / "two"), "--workers", "2"]) == 0
+    evaluate = ["evaluate", str(tmp_path / "two"), "--episodes", "20"]
+    assert cli.main([*evaluate, "--workers", "2"]) == 0
     told = capsys.readouterr().out
-    assert cli.main(["evaluate", str(tmp_path / "two")]) == 0
+    assert cli.main(evaluate) == 0
     assert capsys.readouterr().out == told
