@@ -1,11 +1,13 @@
 """Acting: LiteRT does what Keras does, and whatever cannot go there is still right."""
 
+import itertools
 import logging
 
 import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 from ai_edge_litert import interpreter as litert
@@ -112,8 +114,20 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize("greedy", [False, True], ids=["sampled", "greedy"])
-@pytest.mark.parametrize("pair", PAIRS)
+# Every kind of head once sampled; of the most likely actions those that differ most.
+SAMPLED = ["single", "gaussian", "scaled", "clipped", "tanh", "beta-whole", "counts"]
+SAMPLED += ["named", "switches", "conv"]
+GREEDY = ["relu", "beta", "choices", "deep"]
+
+
+@pytest.mark.parametrize(
+    "pair, greedy",
+    sweeps.some(
+        itertools.product(PAIRS, [False, True]),
+        always=[*((pair, False) for pair in SAMPLED), *((pair, True) for pair in GREEDY)],
+    ),
+    ids=lambda value: {False: "sampled", True: "greedy"}.get(value, value),
+)
 def test_litert_decides_as_keras_does_for_any_number_of_rows(pair, greedy):
     """Rows do not depend on the batch, so the number of environments is no matter."""
     model, head = PAIRS[pair]()
@@ -468,15 +482,18 @@ def without_numbers(agent, weight):
     return lambda: variable.assign(before)
 
 
-@pytest.mark.parametrize("weight", range(4))
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_weights_that_are_not_finite_never_act(activation, warm, weight):
+LOST = list(itertools.product(["tanh", "relu"], ["cold", "warm"], range(4)))
+
+
+@pytest.mark.parametrize(
+    "activation, start, weight", sweeps.some(LOST, always=LOST[1::5])
+)
+def test_weights_that_are_not_finite_never_act(activation, start, weight):
     """A compiled ReLU turns NaN into zero: finite outputs prove nothing."""
     agent = tfr.Reinforce(dense(1, 2, activation))
     agent.compile()
     agent._meet(Untouched.observation_space, Untouched.action_space)
-    if warm:
+    if start == "warm":
         agent.fit(toys.Clock, epochs=1, episodes_per_epoch=2, verbose=0)
         agent.evaluate(toys.Clock, episodes=2)
     without_numbers(agent, weight)

@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import toys
 
 import tf_reinforce as tfr
@@ -477,7 +478,12 @@ PAIR = gym.spaces.Dict(place=BOX, speed=gym.spaces.Box(-1.0, 1.0, (2,), np.float
 
 @pytest.mark.parametrize(
     "space",
-    [BOX, PICTURE, PAIR, gym.spaces.Tuple([BOX, gym.spaces.Dict(inner=PICTURE)])],
+    [
+        sweeps.rare(BOX),
+        sweeps.rare(PICTURE),
+        PAIR,
+        gym.spaces.Tuple([BOX, gym.spaces.Dict(inner=PICTURE)]),
+    ],
     ids=["Box", "image", "Dict", "Tuple"],
 )
 def test_the_default_policy_takes_every_observation_space(space):

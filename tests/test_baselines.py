@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
@@ -164,7 +165,7 @@ def test_a_group_has_at_least_two(groups):
         baselines.LeaveOneOut(groups=groups)
 
 
-@pytest.mark.parametrize("num_envs", [1, 4])
+@pytest.mark.parametrize("num_envs", [1, sweeps.rare(4)])
 def test_siblings_begin_alike_and_act_apart(num_envs):
     baseline = baselines.LeaveOneOut(groups=3)
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), baseline=baseline)
@@ -247,7 +248,7 @@ def test_an_average_is_the_weighted_mean_of_earlier_batches(told_apart, decay):
                 means.append(taught.targets[mine].mean())
 
 
-@pytest.mark.parametrize("name", ["moving_average", "time_step"])
+@pytest.mark.parametrize("name", [sweeps.rare("moving_average"), "time_step"])
 def test_an_average_is_taken_after_the_update_and_kept_in_the_file(name, tmp_path):
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), baseline=name)
     agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=3, verbose=0)

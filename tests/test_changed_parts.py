@@ -88,27 +88,29 @@ def test_an_optimizer_that_is_changed_updates_as_it_is_then(engine):
     np.testing.assert_equal([v.numpy() for v in agent.policy_variables], before)
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-def test_a_tensor_environment_that_is_changed_is_played_as_it_is_then(in_place):
+def test_a_tensor_environment_that_is_changed_is_played_as_it_is_then():
     """In `evaluate`, in `collect`, in the update of `fit` and step by step."""
     agent, world = learner(), envs.Bandit([1.0, 1.0, 1.0])
     stepped = world.as_gymnasium(1)
-    played = [agent.evaluate(world, 2)["episode_return"], rewards_of(stepped)]
-    history = [agent.fit(world, epochs=1, verbose=0).history["episode_return"]]
-    for value in (2.0, float("nan")):
+
+    def played():
+        history = agent.fit(world, epochs=1, episodes_per_epoch=2, verbose=0).history
+        evaluated = agent.evaluate(world, 2)["episode_return"]
+        return [*history["episode_return"], evaluated, rewards_of(stepped)]
+
+    assert played() == [1.0] * 3
+    world.values[:] = [2.0] * 3  # in place
+    assert played() == [2.0] * 3
+    world.values = [3.0] * 3  # by another list
+    assert played() == [3.0] * 3
+    for in_place in (True, False):
         if in_place:
-            world.values[:] = [value] * 3
+            world.values[:] = [float("nan")] * 3
         else:
-            world.values = [value] * 3
-        if value == 2.0:
-            played += [agent.evaluate(world, 2)["episode_return"], rewards_of(stepped)]
-            history.append(
-                agent.fit(world, epochs=1, verbose=0).history["episode_return"]
-            )
-    assert played == [1.0, 1.0, 2.0, 2.0]
-    assert history == [[1.0], [2.0]]
-    with pytest.raises(host.EnvironmentFault, match="reward is not finite"):
-        agent.collect(world, 2)
+            world.values = [float("nan")] * 3
+        with pytest.raises(host.EnvironmentFault, match="reward is not finite"):
+            agent.collect(world, 2)
+        world.values = [1.0] * 3
 
 
 def rewards_of(stepped):

@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 from test_envs import Walk
 
@@ -62,6 +63,22 @@ def recurrent(env):
     return agent
 
 
+@pytest.fixture
+def cartpole():
+    """An agent as new and its environment, and what makes it new again."""
+    agent, env, rewind = traced()
+    rewind()
+    return agent, env, rewind
+
+
+@functools.cache
+def traced():
+    """One for many tests: its programs are compiled once."""
+    env = envs.CartPole()
+    agent = agent_for(env)
+    return agent, env, rewinding(agent, env)
+
+
 WORLDS = {
     "a choice": (lambda: envs.CartPole(), agent_for),
     "a real action, a limit": (lambda: envs.Pendulum(), agent_for),
@@ -81,7 +98,12 @@ SIBLINGS = "a choice", "chance in the world, nested spaces"
 
 
 @pytest.mark.parametrize(
-    "kind, siblings", [*((kind, 1) for kind in WORLDS), *((kind, 2) for kind in SIBLINGS)]
+    "kind, siblings",
+    sweeps.some(
+        [*((kind, 1) for kind in WORLDS), *((kind, 2) for kind in SIBLINGS)],
+        always=[("a choice", 1), ("a real action, a limit", 1), ("memory", 1)]
+        + [("chance in the world, nested spaces", 2)],
+    ),
 )
 def test_an_episode_is_what_its_definition_says(kind, siblings):
     """Each by itself, in eager mode, from the noise at its own address.
@@ -140,9 +162,8 @@ def same(one, columns, step, b):
     keras.tree.map_structure(close, one, columns)
 
 
-def test_an_episode_does_not_know_how_many_run_beside_it():
-    env = envs.CartPole()
-    agent = agent_for(env)
+def test_an_episode_does_not_know_how_many_run_beside_it(cartpole):
+    agent, env, _ = cartpole
     few, many = (agent.collect(env, count, seed=3) for count in (3, 40))
     rows = len(few.rewards)
     np.testing.assert_array_equal(few.lengths, many.lengths[:3])
@@ -151,10 +172,11 @@ def test_an_episode_does_not_know_how_many_run_beside_it():
     np.testing.assert_allclose(few.observations, seen, atol=1e-5)
 
 
-def test_parts_of_a_batch_are_the_batch(monkeypatch):
+@pytest.mark.parametrize("several", [[4], sweeps.rare([2, 4])], ids=["four", "each"])
+def test_parts_of_a_batch_are_the_batch(several, monkeypatch):
     """Dealt to one, two or four threads; one's episodes stand after the other's."""
     env, found = envs.CartPole(), []
-    for threads in (1, 2, 4):
+    for threads in (1, *several):
         threading = tf.config.threading
         told = dict(get_inter_op_parallelism_threads=lambda threads=threads: threads)
         for name, answer in told.items():
@@ -202,11 +224,11 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_how_many_updates_a_call_makes_changes_no_bit(options):
+@pytest.mark.parametrize("kind", sweeps.some(OPTIONS, always=["everything"]))
+def test_how_many_updates_a_call_makes_changes_no_bit(kind):
     """Nor does a callback that hears of the episodes, and gets each update by itself."""
     env, found, histories = envs.CartPole(), [], []
-    agent = agent_for(env, **options)
+    agent = agent_for(env, **OPTIONS[kind])
     rewind = rewinding(agent, env)
     for updates, listeners in ((1, []), (3, []), (1, [Listener()])):
         rewind(updates)
@@ -238,9 +260,8 @@ def test_the_engines_make_the_same_update_from_the_same_episodes():
         host.set_weights(compiled_.get_weights())
 
 
-def test_callbacks_hear_of_every_episode_and_every_update():
-    env, ears = envs.CartPole(), Listener()
-    agent = agent_for(env)
+def test_callbacks_hear_of_every_episode_and_every_update(cartpole):
+    (agent, env, _), ears = cartpole, Listener()
     history = agent.fit(env, epochs=3, episodes_per_epoch=4, callbacks=[ears], verbose=0)
     assert [number for number, _ in ears.ended] == list(range(12))
     returns = [logs["episode_return"] for _, logs in ears.ended]
@@ -266,10 +287,8 @@ def test_linear_rates_are_set_before_every_update():
     np.testing.assert_array_equal(*found)
 
 
-def test_a_budget_of_steps_ends_at_the_same_update_whatever_a_call_makes():
-    env, ends = envs.CartPole(), []
-    agent = agent_for(env)
-    rewind = rewinding(agent, env)
+def test_a_budget_of_steps_ends_at_the_same_update_whatever_a_call_makes(cartpole):
+    (agent, env, rewind), ends = cartpole, []
     for updates in (1, 4):
         rewind(updates)
         agent.fit(env, steps=500, episodes_per_epoch=4, verbose=0)
@@ -277,10 +296,8 @@ def test_a_budget_of_steps_ends_at_the_same_update_whatever_a_call_makes():
     assert ends[0] == ends[1] and ends[0][1] >= 500
 
 
-def test_a_call_ends_where_a_validation_is_due():
-    env, histories = envs.CartPole(), []
-    agent = agent_for(env)
-    rewind = rewinding(agent, env)
+def test_a_call_ends_where_a_validation_is_due(cartpole):
+    (agent, env, rewind), histories = cartpole, []
     for updates in (1, 4):
         rewind(updates)
         history = agent.fit(
@@ -517,24 +534,22 @@ def test_an_update_that_is_not_finite_ends_the_call_and_is_told_at_the_next():
     np.testing.assert_array_equal(weights(agent), weights(healthy))
 
 
-def test_a_policy_that_overflows_is_told():
+def test_a_policy_that_overflows_is_told(cartpole):
     """Finite weights whose outputs are not: nothing is learned, nothing returned."""
-    env = envs.CartPole()
-    agent = agent_for(env)
+    agent, env, _ = cartpole
     huge = [np.full_like(weight, 3e38) for weight in agent.policy.get_weights()]
     agent.policy.set_weights(huge)
     for act in (agent.evaluate, agent.collect):
         with pytest.raises(FloatingPointError, match="outputs are not finite"):
-            act(env)
+            act(env, 3)
     with pytest.raises(FloatingPointError, match="outputs are not finite"):
-        agent.fit(env, epochs=1, verbose=0)
+        agent.fit(env, epochs=1, episodes_per_epoch=4, verbose=0)
     for ours, given in zip(agent.policy.get_weights(), huge, strict=True):
         np.testing.assert_array_equal(ours, given)
 
 
-def test_a_policy_that_is_lost_is_told():
-    env = envs.CartPole()
-    agent = agent_for(env)
+def test_a_policy_that_is_lost_is_told(cartpole):
+    agent, env, _ = cartpole
     lost = [np.full_like(weight, np.nan) for weight in agent.policy.get_weights()]
     agent.policy.set_weights(lost)
     for act in (agent.evaluate, agent.collect):

@@ -10,6 +10,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import test_estimator as given
 import toys
@@ -90,7 +91,9 @@ def test_it_is_of_the_policy_loss_alone():
     np.testing.assert_allclose(found.mean(axis=0), alone, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("added", ["bonus", "penalty", "values"])
+@pytest.mark.parametrize(
+    "added", sweeps.some(["bonus", "penalty", "values"], always=["values"])
+)
 def test_a_reward_of_pure_noise_has_no_signal_whatever_is_added_to_the_loss(added):
     """Without a baseline the mean of the signal is zero, within four deviations."""
     rng, record = np.random.default_rng(0), given.record()
@@ -892,7 +895,7 @@ def test_the_divergence_is_of_the_gradient_steps_alone():
     assert float(agent.normalizer.bound) == 10.0  # what it has learned is there again
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", [sweeps.rare(1), 3])
 def test_gradient_steps_are_counted_as_they_are_made(passes):
     """Half a part more makes one more: 50 steps in parts of 20 are three."""
     agent = agent_for(lambda: toys.Clock(5), minibatch_size=20, passes=passes)

@@ -7,6 +7,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toy_heads
 
@@ -318,7 +319,7 @@ LOCKS = {
 }
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", sweeps.some(LOCKS, always=["choices"]))
 def test_an_agent_learns_the_secret_is_saved_and_exported(name, tmp_path):
     space, secret = LOCKS[name]
 

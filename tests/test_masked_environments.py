@@ -1,11 +1,13 @@
 """Masks: read from every kind of environment, obeyed, recorded, exported."""
 
 import functools
+import itertools
 
 import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 
@@ -92,8 +94,10 @@ def environment(place, mode, count=3):
     return gym.vector.SyncVectorEnv(makers, autoreset_mode=mode)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("mode", MODES)
+BOTH = list(itertools.product(MODES, PLACES))
+
+
+@pytest.mark.parametrize("mode, place", sweeps.some(BOTH, always=BOTH[::3]))
 def test_no_illegal_action_is_ever_sent_and_every_mask_is_recorded(mode, place):
     agent = learner(place)
     with_masks = agent.collect(environment(place, mode), 40, num_envs=3)
@@ -107,7 +111,7 @@ def test_no_illegal_action_is_ever_sent_and_every_mask_is_recorded(mode, place):
 EACH = [(place, None) for place in PLACES] + [(PLACES[0], mode) for mode in MODES[1:]]
 
 
-@pytest.mark.parametrize("place, mode", EACH)
+@pytest.mark.parametrize("place, mode", sweeps.some(EACH, always=EACH[::3]))
 def test_an_agent_learns_and_is_evaluated_under_masks(place, mode):
     agent = learner(place)
     agent.fit(environment(place, mode), epochs=2, num_envs=3, verbose=0)
@@ -344,7 +348,9 @@ def test_act_wants_the_masks_that_the_agent_was_made_for():
 # Files
 
 
-@pytest.mark.parametrize("place", ["info/action_mask", "observation/action_mask"])
+@pytest.mark.parametrize(
+    "place", [sweeps.rare("info/action_mask"), "observation/action_mask"]
+)
 def test_masks_survive_the_file_and_the_export(tmp_path, place):
     agent = learner(place)
     agent.fit(lambda: Riddle(place), epochs=2, verbose=0)

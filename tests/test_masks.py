@@ -7,6 +7,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 
 from tf_reinforce import decision, heads, masks, testing
@@ -430,7 +431,9 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize(
+    "name", sweeps.some(GRADIENTS, always=["one_choice", "switches", "short"])
+)
 def test_the_expected_update_is_the_gradient_under_masks(name):
     """Each state of the task has a mask of its own."""
     make, states, count = GRADIENTS[name]

@@ -7,6 +7,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
@@ -183,7 +184,7 @@ class Levels(Split):
     action_space = gym.spaces.MultiDiscrete([5, 5, 5])
 
 
-@pytest.mark.parametrize("env", [Split, Levels])
+@pytest.mark.parametrize("env", [sweeps.rare(Split), Levels])
 def test_an_agent_learns_how_to_share_out(env, tmp_path):
     policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(K)])
     agent = tfr.Reinforce(policy, head(), entropy_coef=1e-3)

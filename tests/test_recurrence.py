@@ -5,6 +5,7 @@ import threading
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 from ai_edge_litert import interpreter as litert
 
@@ -227,7 +228,10 @@ def test_single_steps_are_the_whole_sequence(kind):
     assert_close(step_by_step(memory, observations, 7), whole, 1e-12)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "stacked", "masked", "nested"])
+@pytest.mark.parametrize(
+    "kind",
+    sweeps.some(["lstm", "stacked", "masked", "nested"], always=["lstm", "masked"]),
+)
 def test_the_state_lasts_for_fifty_steps(kind):
     policy, memory, structure = made(kind, "float64")
     memory.check()
@@ -373,7 +377,11 @@ def test_steps_of_two_threads_do_not_mix():
 # Graphs
 
 
-@pytest.mark.parametrize("kind", KINDS)
+TRACED = ["gru", "several", "learned_start", "masked_stack", "conv_lstm", "named"]
+TRACED += ["nested", "with_state"]
+
+
+@pytest.mark.parametrize("kind", sweeps.some(KINDS, always=TRACED))
 def test_a_step_is_traced_once_and_has_no_loop(kind):
     """And is that of the whole sequence in single precision too."""
     policy, memory, structure = made(kind)
@@ -442,7 +450,12 @@ def lite(policy, memory, structure):
 CONVERTED = [kind for kind in CELLS if kind not in ("several", "learned_start")]
 
 
-@pytest.mark.parametrize("kind", [*CONVERTED, "masked", "conv_lstm", "nested"])
+OFTEN = ["lstm", "gru_v1", "cell", "masked", "conv_lstm"]
+
+
+@pytest.mark.parametrize(
+    "kind", sweeps.some([*CONVERTED, "masked", "conv_lstm", "nested"], always=OFTEN)
+)
 def test_a_litert_step_with_weights_as_inputs_is_that_of_keras(kind):
     policy, memory, structure = made(kind)
     step = lite(policy, memory, structure)

@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 
@@ -229,7 +230,7 @@ class Numbers(callbacks.EpisodeCallback):
         self.seen.append((episode, logs["update"]))
 
 
-@pytest.mark.parametrize("updates", [1, 3])
+@pytest.mark.parametrize("updates", [sweeps.rare(1), 3])
 def test_episodes_are_numbered_over_the_updates_of_one_call_and_over_calls(updates):
     agent, world = tfr.Reinforce.for_env(envs.Bandit(), hidden=(2,)), envs.Bandit()
     agent.compile("sgd", steps_per_execution=updates)

@@ -1,11 +1,13 @@
 """Floating point types: every part follows the policy's, on both engines."""
 
 import functools
+import itertools
 
 import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
@@ -84,12 +86,14 @@ def agent_of(dtype):
     return agent
 
 
-# Other tests train each head in float32 by itself.
-SINGLE = pytest.param("float32", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("engine", ["host", "compiled"])
-@pytest.mark.parametrize("dtype", [SINGLE, "float64"])
+# Other tests train each head in float32 by itself, and play it step by step.
+@pytest.mark.parametrize(
+    "dtype, engine",
+    sweeps.some(
+        itertools.product(["float32", "float64"], ["host", "compiled"]),
+        always=[("float64", "compiled")],
+    ),
+)
 def test_every_head_trains_in_the_type_of_the_policy(dtype, engine):
     agent, env = agent_of(dtype), EveryAction()
     env = env.as_gymnasium(2) if engine == "host" else env
@@ -147,9 +151,16 @@ def agent_record(dtype, rows=3, episodes=2):
     )
 
 
-@pytest.mark.parametrize("engine", ["host", "compiled"])
 @pytest.mark.parametrize(
-    "types", [("bfloat16", "float32"), ("float64", "float32"), ("float32", "float64")]
+    "types, engine",
+    [
+        (("bfloat16", "float32"), "host"),
+        sweeps.rare(("bfloat16", "float32"), "compiled"),
+        sweeps.rare(("float64", "float32"), "host"),
+        (("float64", "float32"), "compiled"),
+        (("float32", "float64"), "host"),
+        sweeps.rare(("float32", "float64"), "compiled"),
+    ],
 )
 def test_a_policy_with_weights_of_two_types_trains(types, engine):
     agent = tfr.Reinforce(network(3, 1, *types), heads.Gaussian(1, low=-2, high=2))
