@@ -119,9 +119,7 @@ def test_there_is_a_twin_of_what_gymnasium_registers_itself(monkeypatch):
         assert envs.twin_of("CartPole-v1") is None
 
 
-@pytest.mark.parametrize(
-    "baseline", sweeps.some(cli.BASELINES, always=["time_step", "none"])
-)
+@pytest.mark.parametrize("baseline", sweeps.some(cli.BASELINES, always=["time_step"]))
 def test_each_baseline_has_its_name(baseline, tmp_path):
     assert train(tmp_path / "run", "--baseline", baseline, "--epochs", "1") == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -243,15 +243,15 @@ def test_how_many_updates_a_call_makes_changes_no_bit(kind):
         np.testing.assert_equal(history, histories[0])  # NaN is NaN
 
 
-def test_the_engines_make_the_same_update_from_the_same_episodes():
-    env = envs.CartPole()
-    compiled_, host = agent_for(env), agent_for(env)
+def test_the_engines_make_the_same_update_from_the_same_episodes(cartpole):
+    compiled_, env, _ = cartpole
+    host = agent_for(env)
     for _ in range(3):
-        record = compiled_.collect(env, 8, seed=2)
+        record = compiled_.collect(env, 4, seed=2)
         logs = host.update(record)
         epochs = compiled_.updates + 1
         history = compiled_.fit(
-            env, epochs=epochs, initial_epoch=epochs - 1, episodes_per_epoch=8, seed=2,
+            env, epochs=epochs, initial_epoch=epochs - 1, episodes_per_epoch=4, seed=2,
             verbose=0,
         ).history  # fmt: skip
         np.testing.assert_allclose(weights(compiled_), weights(host), atol=1e-6)
@@ -308,9 +308,9 @@ def test_a_call_ends_where_a_validation_is_due(cartpole):
     assert histories[0] == histories[1] and len(histories[0]) == 2
 
 
-def test_a_run_is_compiled_once():
-    env = envs.CartPole()
-    agent = agent_for(env, steps_per_execution=3)
+def test_a_run_is_compiled_once(cartpole):
+    agent, env, rewind = cartpole
+    rewind(3)
     for epochs in (1, 7, 9):
         agent.fit(
             env, epochs=epochs, initial_epoch=agent.updates, episodes_per_epoch=4,

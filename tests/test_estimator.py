@@ -291,10 +291,10 @@ def long_record(kind, dtype):
 @pytest.mark.parametrize(
     "kind, dtype",
     [
-        sweeps.rare(heads.Categorical, "float32"),
-        (heads.Categorical, "float64"),
-        (heads.Gaussian, "float32"),
-        sweeps.rare(heads.Gaussian, "float64"),
+        (heads.Categorical, "float32"),
+        sweeps.rare(heads.Categorical, "float64"),
+        sweeps.rare(heads.Gaussian, "float32"),
+        (heads.Gaussian, "float64"),
     ],
 )
 def test_padding_changes_no_bit_of_loss_and_gradient(kind, dtype):

@@ -243,8 +243,7 @@ def row(name, agent, engines):
 
 
 # Of all kinds of spaces, the ones that ask for the most.
-OFTEN = ["half", "wide", "bytes", "channels_first", "choices_2d", "unsigned", "deep"]
-OFTEN += ["tanh", "counts"]
+OFTEN = ["wide", "bytes", "channels_first", "choices_2d", "deep", "tanh", "counts"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(PAIRS, always=OFTEN))
@@ -259,7 +258,7 @@ MASKED = [
 ]
 
 
-OFTEN_MASKED = ["half_infinite", "whole", "gray", "deep"]
+OFTEN_MASKED = ["half_infinite", "wide", "gray", "deep"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(MASKED, always=OFTEN_MASKED))

@@ -257,7 +257,7 @@ def by_name(space, observations):
     return {name: tf.constant(x) for name, x in zip(names, arrays, strict=True)}
 
 
-OFTEN = ["image", "dict, turned", "tuple"]
+OFTEN = ["image", "dict, turned"]
 
 
 @pytest.mark.parametrize("case", sweeps.some(POLICIES, always=OFTEN))

@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 from test_compiled import Spelling
@@ -48,10 +49,11 @@ def close(ours, theirs):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("make_world, options", OPTIONS.values(), ids=OPTIONS)
-def test_each_seed_is_a_run_of_its_own(make_world, options, monkeypatch):
+@pytest.mark.parametrize("kind", sweeps.some(OPTIONS, always=["everything"]))
+def test_each_seed_is_a_run_of_its_own(kind, monkeypatch):
     """And its gradient is summed up in blocks, where that of one run is not."""
     monkeypatch.setattr(learning, "_SMALL_BLOCK", 50)
+    make_world, options = OPTIONS[kind]
     world, seeds = make_world(), [3, 8]
     make = maker(world, 2, **options)
     limit = dict(episodes_per_epoch=4, max_episode_steps=60)
@@ -110,13 +112,16 @@ def test_each_seed_begins_its_episodes_from_the_state_that_it_has_learned():
     close(population.agent(2), alone)
 
 
-def test_how_many_updates_a_call_makes_changes_no_bit():
+@functools.cache
+def trained(updates):
+    """Two agents in a corridor, for several tests."""
     world = envs.Corridor(4)
-    found = [
-        tfr.train_seeds(maker(world, updates), world, [1, 2], epochs=5).history
-        for updates in (1, 3)
-    ]
-    np.testing.assert_equal(*found)
+    budget = dict(epochs=7, episodes_per_epoch=4)
+    return tfr.train_seeds(maker(world, updates), world, [1, 2], **budget)
+
+
+def test_how_many_updates_a_call_makes_changes_no_bit():
+    np.testing.assert_equal(trained(1).history, trained(3).history)
 
 
 def test_a_seed_that_fails_leaves_the_others_alone():
@@ -235,7 +240,7 @@ def test_what_cannot_be_trained_together_is_refused():
 
     with pytest.raises(ValueError, match="new models.*share the variable.*kernel"):
         train(sharing, world, [1, 2])
-    population = train(make, world, [1, 2])
+    population = trained(1)
     with pytest.raises(ValueError, match=r"one of \[1, 2\].*3"):
         population.agent(3)
 
@@ -254,10 +259,7 @@ def test_a_layer_that_cannot_be_stacked_is_named():
 
 
 def test_the_program_is_traced_once():
-    world = envs.Corridor(3)
-    make = maker(world, 2)
-    population = tfr.train_seeds(make, world, [4, 5], epochs=7, episodes_per_epoch=2)
-    (group,) = population._groups
+    (group,) = trained(3)._groups
     assert group._rollout.graph.experimental_get_tracing_count() == 1
 
 

@@ -220,7 +220,12 @@ def made(kind, dtype="float32"):
     return policy, recurrence.Recurrence(policy, structure), structure
 
 
-@pytest.mark.parametrize("kind", KINDS)
+TRACED = ["gru", "several", "learned_start", "masked_stack", "conv_lstm", "named"]
+TRACED += ["nested", "with_state"]
+WHOLE = [*TRACED, "shared", "frames_within_a_step", "masked_to_zero", "embedded"]
+
+
+@pytest.mark.parametrize("kind", sweeps.some(KINDS, always=WHOLE))
 def test_single_steps_are_the_whole_sequence(kind):
     policy, memory, structure = made(kind, "float64")
     observations = episode(structure, 7)
@@ -375,10 +380,6 @@ def test_steps_of_two_threads_do_not_mix():
 
 
 # Graphs
-
-
-TRACED = ["gru", "several", "learned_start", "masked_stack", "conv_lstm", "named"]
-TRACED += ["nested", "with_state"]
 
 
 @pytest.mark.parametrize("kind", sweeps.some(KINDS, always=TRACED))
