@@ -308,9 +308,9 @@ def test_a_call_ends_where_a_validation_is_due(cartpole):
     assert histories[0] == histories[1] and len(histories[0]) == 2
 
 
-def test_a_run_is_compiled_once(cartpole):
-    agent, env, rewind = cartpole
-    rewind(3)
+def test_a_run_is_compiled_once():
+    env = envs.CartPole()
+    agent = agent_for(env, steps_per_execution=3)
     for epochs in (1, 7, 9):
         agent.fit(
             env, epochs=epochs, initial_epoch=agent.updates, episodes_per_epoch=4,
