@@ -222,7 +222,7 @@ def made(kind, dtype="float32"):
 
 TRACED = ["gru", "several", "learned_start", "masked_stack", "conv_lstm", "named"]
 TRACED += ["nested", "with_state"]
-WHOLE = [*TRACED, "shared", "frames_within_a_step", "masked_to_zero", "embedded"]
+WHOLE = [*TRACED, "lstm", "masked", "masked_to_zero", "shared", "frames_within_a_step"]
 
 
 @pytest.mark.parametrize("kind", sweeps.some(KINDS, always=WHOLE))
