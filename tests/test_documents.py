@@ -6,7 +6,6 @@ import runpy
 import sys
 
 import pytest
-import sweeps
 from gymnasium.envs import registration
 
 from tf_reinforce import cli
@@ -36,19 +35,15 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     assert world["agent"].evaluate("CartPole-v1")["episode_return"] > 400
 
 
-@pytest.mark.parametrize("epochs", [12, sweeps.rare(40)])
-def test_the_tensor_environment_of_the_documents_is_learned(epochs, capsys):
-    """With fewer updates than the document makes it is learned a little."""
+def test_the_tensor_environment_of_the_documents_is_learned(tmp_path, capsys):
     text = (ROOT / "docs" / "your_tensor_env.md").read_text()
     world, sources = {}, re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     written = sources[0].split("class Boat")[1].split("\n\n\nagent")[0]
     assert len(written.splitlines()) <= 40
-    assert sum("epochs=40" in block for block in sources) == 1
     for block in sources:
-        block = block.replace("epochs=40", f"epochs={epochs}")
         exec(compile(block, "your_tensor_env.md", "exec"), world)
     returned, shape = capsys.readouterr().out.splitlines()
-    assert float(returned) > (60 if epochs == 40 else 0) and shape == "(10, 16)"
+    assert float(returned) > 60 and shape == "(10, 16)"
     assert world["observations"].shape == (8, 4)
 
 
