@@ -6,7 +6,6 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
-import sweeps
 import tensorflow as tf
 import toys
 from test_compiled import Spelling
@@ -49,7 +48,7 @@ def close(ours, theirs):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", sweeps.some(OPTIONS, always=["everything"]))
+@pytest.mark.parametrize("kind", OPTIONS)
 def test_each_seed_is_a_run_of_its_own(kind, monkeypatch):
     """And its gradient is summed up in blocks, where that of one run is not."""
     monkeypatch.setattr(learning, "_SMALL_BLOCK", 50)

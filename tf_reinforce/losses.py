@@ -210,8 +210,7 @@ class Reinforce(keras.losses.Loss):
 def _whole(actions, dtype):
     """Actions in a whole type: Keras hands them over as floats, perhaps fractions."""
     whole = tf.cast(actions, dtype)
-    same = tf.debugging.assert_equal(
+    tf.debugging.assert_equal(
         tf.cast(whole, actions.dtype), actions, message="Actions must be whole numbers."
     )
-    with tf.control_dependencies([same] if same is not None else []):
-        return tf.identity(whole)
+    return whole
