@@ -507,7 +507,7 @@ def test_weights_that_are_not_finite_never_act(activation, start, weight):
 
 
 def test_weights_that_come_back_act_through_litert_again():
-    """The engines are compared once; a lost weight must not decide for good."""
+    """A lost weight must not decide for good."""
     agent = tfr.Reinforce(dense(1, 2))
     agent.compile()
     agent._meet(toys.Clock.observation_space, toys.Clock.action_space)
@@ -524,3 +524,66 @@ def test_observations_that_are_not_finite_get_no_action_through_act():
     agent._meet(toys.Clock.observation_space, toys.Clock.action_space)
     with pytest.raises(FloatingPointError, match="Look at the observations"):
         agent.act(np.array([[np.nan]], "float32"))
+
+
+# LiteRT and Keras part company where the weights lead
+
+
+class Echo(gym.Env):
+    """One step, whose reward is the action; the first episodes may fail."""
+
+    observation_space = gym.spaces.Box(1, 1, (1,), np.float32)
+    action_space = gym.spaces.Box(-1e6, 1e6, (1,), np.float32)
+    fails = False
+
+    def reset(self, *, seed=None, options=None):
+        return np.ones(1, "float32"), {}
+
+    def step(self, action):
+        if self.fails:
+            raise OSError("no such world")
+        return np.ones(1, "float32"), float(action[0]), True, False, {}
+
+
+def softplus_agent(weight):
+    """The mean is softplus(weight); that of LiteRT ends at 88."""
+    start = keras.initializers.Constant(weight)
+    layer = keras.layers.Dense(1, "softplus", use_bias=False, kernel_initializer=start)
+    agent = tfr.Reinforce(
+        keras.Sequential([keras.Input((1,)), layer]),
+        heads.Gaussian(1, low=-1e6, high=1e6, initial_scale=1e-3),
+    )
+    agent.compile(keras.optimizers.SGD(0.1))
+    return agent
+
+
+def test_litert_is_left_when_new_weights_lead_to_where_it_departs(caplog):
+    agent, env = softplus_agent(60.0), Echo()
+    assert agent.evaluate(env, 2)["episode_return"] == pytest.approx(60.0)
+    collected = agent.collect(env, 2)
+    engines = [made.engine for made in agent._player.programs.values()]
+    assert engines == ["litert", "litert"]
+    agent.policy.set_weights([np.full((1, 1), 500.0, "float32")])
+    assert agent.evaluate(env, 2)["episode_return"] == pytest.approx(500.0)
+    assert "LiteRT gives another `outputs` than Keras" in caplog.text
+    collected = agent.collect(env, 2)
+    np.testing.assert_allclose(collected.actions, 500.0, atol=0.01)
+    assert agent.inspect(collected).log_probs.min() > -10
+
+
+def test_training_that_leads_to_where_litert_departs_learns_from_what_keras_does():
+    agent = softplus_agent(60.0)
+    agent.fit(Echo, epochs=1, episodes_per_epoch=4, verbose=0)
+    agent.policy.set_weights([np.full((1, 1), 120.0, "float32")])
+    history = agent.fit(Echo, epochs=1, episodes_per_epoch=4, verbose=0).history
+    assert history["episode_return"][0] == pytest.approx(120.0, abs=0.1)
+
+
+def test_a_first_collection_that_fails_is_no_reason_to_trust_litert_later():
+    agent, env = softplus_agent(60.0), Echo()
+    env.fails = True
+    with pytest.raises(tfr.collect.EnvironmentFault, match="no such world"):
+        agent.evaluate(env, 1)
+    env.fails = False
+    agent.policy.set_weights([np.full((1, 1), 500.0, "float32")])
+    assert agent.evaluate(env, 1)["episode_return"] == pytest.approx(500.0)

@@ -11,7 +11,7 @@ from tf_reinforce.collect import acting, compiled, crews, host, worlds
 from tf_reinforce.envs import checks
 
 _EXAMPLES = 8  # drawn rows on which LiteRT and Keras are compared
-_COMPARED = 64  # rows of the first collection on which they are compared again
+_COMPARED = 64  # rows of every collection on which they are compared again
 _PROGRAMS = 8  # rollouts that are kept
 
 
@@ -39,8 +39,7 @@ class Player:
             rollout = self.rollout(fleet, episodes, greedy, siblings)
             address = dict(seed=seed, purpose=purpose, update=update)
             return compiled.collect(rollout, **address)[1]
-        first = greedy not in self.programs
-        if first:
+        if greedy not in self.programs:
             self.programs[greedy] = self._program(fleet.observation_space, greedy)
         program = self.programs[greedy]
         wanted = dict(
@@ -54,8 +53,8 @@ class Player:
         )
         try:
             played = self._collected(fleet, program, wanted)
-            # LiteRT and Keras are compared once more, on what was really seen.
-            changed = first and program.compare(self._rows_of(played.episodes, greedy))
+            # With the weights moves the place where LiteRT departs from Keras.
+            changed = program.compare(self._rows_of(played.episodes, greedy))
         except host.OutputsNotFinite as error:
             changed = program.compare(error.inputs)
             if not changed:

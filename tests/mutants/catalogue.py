@@ -2067,9 +2067,17 @@ SURVIVORS = [
         "first_collection_not_compared",
         "own: LiteRT is not compared on observations that were played",
         "playing.py",
-        "changed = first and program.compare(",
+        "changed = program.compare(",
         "changed = False and program.compare(",
         "test_acting.py::test_what_only_the_first_collection_shows_changes_the_engine[plain]",
+    ),
+    Mutant(
+        "compared_but_once",
+        "own: LiteRT is compared with Keras at the first weights, and never again",
+        "playing.py",
+        "changed = program.compare(",
+        "changed = len(program._comparing) < 2 and program.compare(",
+        "test_acting.py::test_litert_is_left_when_new_weights_lead_to_where_it_departs",
     ),
     Mutant(
         "silence_is_failure",
