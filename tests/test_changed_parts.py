@@ -1,9 +1,11 @@
 """Parts that are changed after their programs were traced: followed or refused."""
 
+import gymnasium as gym
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import baselines, envs, heads, normalization
@@ -137,3 +139,83 @@ def test_a_tensor_environment_that_stays_as_it_is_keeps_its_program():
     world.table, world.parts = world.table.copy(), dict(world.parts)
     assert agent.evaluate(world, 2)["episode_return"] == 3.0
     assert len(agent._player._rollouts) == 1
+
+
+# Layers whose state is not in variables, and variables that come later
+
+
+class Real(toys.Clock):
+    """Its reward is the action, a real number."""
+
+    action_space = gym.spaces.Box(-100, 100, (1,), np.float32)
+
+    def step(self, action):
+        seen, _, *rest = super().step(0)
+        return seen, float(action[0]), *rest
+
+
+def standardising(mean):
+    """An agent whose action is its observation, as a layer standardises it."""
+    layer = keras.layers.Normalization()
+    layer.adapt(np.random.default_rng(0).normal(mean, 10, (1000, 1)).astype("float32"))
+    dense = keras.layers.Dense(1, kernel_initializer="ones")
+    agent = tfr.Reinforce(keras.Sequential([keras.Input((1,)), layer, dense]))
+    agent.compile(keras.optimizers.SGD(0.0))
+    return agent
+
+
+def test_statistics_of_adapt_are_followed_everywhere(tmp_path):
+    """`load_weights` puts other constants into the layer than those that were traced."""
+    first, other = standardising(0.0), standardising(50.0)
+    seen = np.array([[3.0]], "float32")
+    for agent in (first, other):
+        agent.fit(Real, epochs=1, verbose=0)
+        agent.evaluate(Real, 2)
+        agent.act(seen, deterministic=True)
+    first.save_weights(tmp_path / "first.weights.h5")
+    other.load_weights(tmp_path / "first.weights.h5")
+    np.testing.assert_array_equal(other(seen), first(seen))
+    expected = first.act(seen, deterministic=True)
+    np.testing.assert_array_equal(other.act(seen, deterministic=True), expected)
+    assert other.evaluate(Real, 2) == first.evaluate(Real, 2)
+    record = other.collect(Real, 6, seed=3)
+    again = first.collect(Real, 6, seed=3)
+    np.testing.assert_array_equal(record.actions, again.actions)
+    loss = float(other.gradients(record)[2]["policy_loss"])
+    assert other.update(record)["policy_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_variables_that_a_layer_gets_later_are_learned_and_acted_with():
+    layers = [keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)]
+    policy = keras.Sequential([keras.Input((1,)), *layers])
+    agent = tfr.Reinforce(policy, baseline=None)
+    agent.compile(keras.optimizers.SGD(0.1))
+    agent.fit(toys.Clock, epochs=1, verbose=0)
+    layers[0].enable_lora(2)
+    agent.compile(keras.optimizers.SGD(0.1))
+    agent.fit(toys.Clock, epochs=1, verbose=0)
+    assert np.abs(layers[0].lora_kernel_b).max() > 0
+    layers[0].lora_kernel_b.assign(np.full((2, 4), 5.0))
+    seen = np.linspace(-2, 2, 9, dtype="float32")[:, None]
+    greedy = np.argmax(agent(seen), axis=-1)
+    np.testing.assert_array_equal(agent.act(seen, deterministic=True), greedy)
+    record = agent.collect(toys.Clock, 400, seed=1)
+    for step in range(3):
+        chance = float(tf.nn.softmax(agent(record.observations[step, :1]))[0, 1])
+        error = np.sqrt(chance * (1 - chance) / 400)
+        assert abs(record.actions[step].mean() - chance) < 6 * error
+
+
+def test_seeds_whose_layers_adapted_to_other_data_are_not_trained_together():
+    world = envs.Bandit([0.0, 1.0])
+
+    def make(seed):
+        layer = keras.layers.Normalization()
+        layer.adapt(np.random.default_rng(seed).normal(size=(9, 1)).astype("float32"))
+        policy = keras.Sequential([keras.Input((1,)), layer, keras.layers.Dense(2)])
+        agent = tfr.Reinforce(policy)
+        agent.compile("adam")
+        return agent
+
+    with pytest.raises(ValueError, match="alike.*differ in statistics of `adapt`"):
+        tfr.train_seeds(make, world, [0, 1], epochs=1)

@@ -10,6 +10,7 @@ FLOORS = [
     ("shapes",),
     (
         "arguments",
+        "averages",
         "checkpoints",
         "eligibility",
         "episodes",

@@ -275,6 +275,49 @@ def test_averaged_weights_are_those_that_fit_ends_with():
         np.testing.assert_allclose((a + b) / 2, found, atol=1e-6)
 
 
+AVERAGED = dict(use_ema=True, ema_momentum=0.5)
+
+
+class Cut(toys.Bandit):
+    """The clock ends every episode."""
+
+    def step(self, action):
+        seen, reward, over, _, info = super().step(action)
+        return seen, reward, False, over, info
+
+
+def test_without_a_step_there_is_no_average():
+    """All episodes are dropped, or there is no epoch left; averages begin at zero."""
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
+    agent = tfr.Reinforce(policy, truncation="drop")
+    agent.compile(keras.optimizers.SGD(0.1, **AVERAGED))
+    agent.meet(Cut())
+    before = policy.get_weights()
+    agent.fit(Cut, epochs=2, verbose=0)
+    assert agent.updates == 2 and same_bits(policy.get_weights(), before)
+    agent.fit(toys.Bandit, epochs=3, initial_epoch=2, verbose=0)
+    learned = policy.get_weights()
+    assert not np.array_equal(learned[0], before[0])
+    policy.set_weights(before)
+    agent.fit(toys.Bandit, epochs=2, initial_epoch=2, verbose=0)
+    assert same_bits(policy.get_weights(), before)
+
+
+def test_a_layer_that_was_frozen_keeps_its_weights():
+    """And the next one, of the same shape, does not get them."""
+    layers = [keras.layers.Dense(2, "tanh") for _ in range(2)]
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2), *layers])
+    agent = tfr.Reinforce(policy)
+    agent.compile(keras.optimizers.SGD(0.01, **AVERAGED))
+    agent.fit(toys.Bandit, epochs=1, verbose=0)
+    layers[0].trainable = False
+    layers[0].kernel.assign(np.eye(2))
+    before = layers[1].kernel.numpy()
+    agent.fit(toys.Bandit, epochs=1, verbose=0)
+    np.testing.assert_array_equal(layers[0].kernel, np.eye(2))
+    assert 0 < np.abs(layers[1].kernel - before).max() < 0.1
+
+
 def test_keras_progress_bar_runs_beside_ours(agent, capsys):
     fit(agent, keras.callbacks.ProgbarLogger(), epochs=2, verbose=1)
     printed = capsys.readouterr().out

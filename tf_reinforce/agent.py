@@ -4,6 +4,7 @@ The algorithm itself is `estimator.Estimator.gradients`; this is its life in Ker
 built, compiled, fitted on environments, saved, loaded and exported.
 """
 
+import functools
 import os
 import time
 
@@ -832,8 +833,31 @@ class Reinforce(keras.Model):
             self._build_optimizer()
         self.rates = rates
 
+    @property
+    def _player(self):
+        self._follow()
+        return self._acts
+
+    @property
+    def _learner(self):
+        self._follow()
+        return self._learns
+
+    def _follow(self):
+        """Traced programs hold parts of the models as constants: are these the same?"""
+        if policies.constants(*self._models) != self._constants:
+            self._assemble_again()
+
+    @property
+    def _models(self):
+        """The Keras models inside, of which anybody may change a layer."""
+        critic = getattr(self.baseline, "model", None)
+        return [self.policy] if critic is None else [self.policy, critic]
+
     def _assemble(self, structure, memory):
         """The estimator and the player: plain objects around the parts."""
+        self._assemble_again = functools.partial(self._assemble, structure, memory)
+        self._constants = policies.constants(*self._models)
         scales = {"rewards": self.reward_scale, "advantages": self.advantage_scale}
         self._estimator = estimator.Estimator(
             self.policy,
@@ -857,8 +881,8 @@ class Reinforce(keras.Model):
             self._mask_source,
             memory,
         )
-        self._player = playing.Player(decided)
-        self._learner = learning.Learner(
+        self._acts = playing.Player(decided)
+        self._learns = learning.Learner(
             self._estimator,
             decided,
             self.counters,

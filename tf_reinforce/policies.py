@@ -63,6 +63,30 @@ def float_type(policy):
     return "float64" if double else "float32"
 
 
+def constants(*models):
+    """What traced programs hold of Keras models as constants, as a tuple to compare.
+
+    The variables there are, of which `enable_lora` adds some, and what `adapted` names.
+    """
+    variables = [id(v) for model in models for v in model.variables]
+    numbers = [(name, x.tobytes()) for model in models for name, x in adapted(model)]
+    return tuple(variables), tuple(numbers)
+
+
+def adapted(model):
+    """The statistics of layers that `adapt`: `(name, array)` each.
+
+    Keras computes them from weights, and keeps them as plain tensors beside these.
+    """
+    return [
+        (name, np.asarray(value))
+        for layer in model._flatten_layers()
+        if hasattr(layer, "finalize_state")
+        for name, value in vars(layer).items()
+        if isinstance(value, tf.Tensor)
+    ]
+
+
 def default(space, hidden, outputs_size, seed, units=None):
     """A branch for each array of an observation, and tanh layers on all of them.
 

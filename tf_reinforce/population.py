@@ -10,10 +10,12 @@ import tensorflow as tf
 from tf_reinforce import agent as agents
 from tf_reinforce import (
     arguments,
+    averages,
     envs,
     evaluation,
     keywords,
     learning,
+    policies,
     seeding,
     updating,
 )
@@ -52,7 +54,7 @@ class Population:
         agent = _built(self._make, seed, group.world)
         group.write_to(agent, group.seeds.index(seed))
         if seed not in self.failures:
-            agent.optimizer.finalize_variable_values(agent.policy_variables)
+            averages.leave(agent.optimizer)
         return agent
 
 
@@ -277,6 +279,8 @@ def _likeness(agent):
     settings = {name: getattr(agent, name) for name in keywords.AGENT}
     settings["entropy_coef"] = keras.saving.serialize_keras_object(agent.entropy_coef)
     settings["steps_per_execution"] = agent.steps_per_execution
+    adapted = policies.adapted(agent.policy)
+    settings["statistics of `adapt`"] = [(name, x.tolist()) for name, x in adapted]
     settings["weights"] = [(tuple(v.shape), v.dtype) for v in _state(agent)]
     return {**settings, **layers, **optimizers}
 

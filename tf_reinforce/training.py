@@ -2,7 +2,7 @@
 
 import keras
 
-from tf_reinforce import arguments
+from tf_reinforce import arguments, averages
 from tf_reinforce.callbacks import episodes as episode_callbacks
 
 # A monitoring callback left at `mode="auto"` cannot know which way is up.
@@ -131,6 +131,7 @@ def run(
     prompt = any(isinstance(callback, _PROMPT) for callback in callbacks.callbacks)
     agent.stop_training = False
     before = agent.env_steps
+    made = agent.optimizer, averages.steps_made(agent.optimizer)
     callbacks.on_train_begin()
     collected, ended = map(callbacks.hearing, ("on_episodes_collected", "on_episode_end"))
     # BackupAndRestore says here where to go on.
@@ -160,8 +161,8 @@ def run(
                 logs = {**logs, **_validated(callbacks, validate)}
             callbacks.on_epoch_end(current, logs)
             current += 1
-    # An optimizer that averages weights leaves the averages behind, as in Keras.
-    agent.optimizer.finalize_variable_values(agent.policy_variables)
+    if (agent.optimizer, averages.steps_made(agent.optimizer)) != made:
+        averages.leave(agent.optimizer)
     callbacks.on_train_end(logs)
     return agent.history
 

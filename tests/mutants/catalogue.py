@@ -1991,7 +1991,7 @@ TENSORS = [
         "averages_left_out",
         "own: an agent out of many keeps its last weights, not their average",
         "population.py",
-        "agent.optimizer.finalize_variable_values(agent.policy_variables)",
+        "averages.leave(agent.optimizer)",
         "pass",
         "test_population.py::"
         "test_averaged_weights_and_agents_that_have_learned_before_are_as_alone",
@@ -2078,6 +2078,22 @@ SURVIVORS = [
         "changed = program.compare(self._rows_of(",
         "changed = len(program._comparing) < 2 and program.compare(self._rows_of(",
         "test_acting.py::test_litert_is_left_when_new_weights_lead_to_where_it_departs",
+    ),
+    Mutant(
+        "averages_of_no_step",
+        "own: averages that no step has been taken into replace the weights",
+        "averages.py",
+        "inner.use_ema and inner.iterations > 0",
+        "inner.use_ema",
+        "test_keras_callbacks.py::test_without_a_step_there_is_no_average",
+    ),
+    Mutant(
+        "averages_of_other_layers",
+        "own: averages are paired with the variables that are trainable by now",
+        "averages.py",
+        "zip(inner._trainable_variables, averages, strict=True)",
+        "zip([v for v in inner._trainable_variables if v.trainable], averages)",
+        "test_keras_callbacks.py::test_a_layer_that_was_frozen_keeps_its_weights",
     ),
     Mutant(
         "silence_is_failure",
