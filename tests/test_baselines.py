@@ -443,10 +443,13 @@ def test_a_scale_that_is_no_size_is_refused(scale):
         baselines.Value(critic(), scale=scale)
 
 
-def test_an_optimizer_that_scales_a_loss_is_refused():
+@pytest.mark.parametrize("kind", ["around", "inside"])
+def test_an_optimizer_that_scales_a_loss_is_refused(kind):
     """It would divide gradients that nobody has multiplied."""
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
-    with pytest.raises(ValueError, match="Pass the optimizer inside it. Received"):
+    if kind == "inside":
+        optimizer = keras.optimizers.SGD(loss_scale_factor=128.0)
+    with pytest.raises(ValueError, match="not scaled, and .*without `loss_scale_factor`"):
         baselines.Value(critic(), optimizer)
 
 

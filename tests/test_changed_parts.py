@@ -1,5 +1,7 @@
 """Parts that are changed after their programs were traced: followed or refused."""
 
+import dataclasses
+
 import gymnasium as gym
 import keras
 import numpy as np
@@ -88,6 +90,66 @@ def test_an_optimizer_that_is_changed_updates_as_it_is_then(engine):
     before = [variable.numpy() for variable in agent.policy_variables]
     agent.fit(env, epochs=1, verbose=0)
     np.testing.assert_equal([v.numpy() for v in agent.policy_variables], before)
+
+
+def decaying(rate):
+    return keras.optimizers.schedules.ExponentialDecay(rate, 1, 1.0)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_schedule_that_is_changed_says_the_next_rate(in_place):
+    """Another one may get the number that the last had, where this was its only key."""
+    agent = learner()
+    agent.compile(keras.optimizers.SGD(decaying(0.5)))
+    env = envs.Bandit().as_gymnasium(2)
+    for rate in (0.5, 0.25, 0.125):
+        if in_place:
+            agent.optimizer._learning_rate.initial_learning_rate = rate
+        else:
+            agent.optimizer.learning_rate = decaying(0.75)
+            agent.optimizer.learning_rate = decaying(rate)
+        history = agent.fit(env, epochs=1, verbose=0).history
+        assert history["learning_rate"] == [pytest.approx(rate)]
+
+
+def test_an_entropy_schedule_that_is_changed_says_the_next_coefficient():
+    coefficient = decaying(0.0)
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(3)])
+    agent = tfr.Reinforce(policy, entropy_coef=coefficient)
+    agent.compile(keras.optimizers.SGD(0.0))
+    record = agent.collect(envs.Bandit(), 4)
+    plain = agent.update(record)["loss"]
+    coefficient.initial_learning_rate = 100.0
+    expected = float(agent.gradients(record)[2]["loss"])
+    assert agent.update(record)["loss"] == pytest.approx(expected, rel=1e-5)
+    assert expected < plain - 50
+
+
+@dataclasses.dataclass
+class Gain:
+    factor: float
+    parts: set
+
+
+def test_objects_in_a_tensor_environment_are_looked_into():
+    class Gained(envs.Bandit):
+        def __init__(self):
+            super().__init__([1.0, 1.0, 1.0])
+            self.gain = Gain(1.0, {1.0})
+            self.gain.owner = self  # a circle
+
+        def reward(self, state, action, next_state):
+            factor = self.gain.factor * max(self.gain.parts)
+            return factor * super().reward(state, action, next_state)
+
+    agent, world = learner(), Gained()
+    assert agent.evaluate(world, 2)["episode_return"] == 1.0
+    world.gain.factor = 5.0
+    assert agent.evaluate(world, 2)["episode_return"] == 5.0
+    world.gain.parts.add(2.0)
+    assert agent.evaluate(world, 2)["episode_return"] == 10.0
+    assert agent.evaluate(world, 2)["episode_return"] == 10.0
+    assert len(agent._player._rollouts) == 3
 
 
 def test_a_tensor_environment_that_is_changed_is_played_as_it_is_then():

@@ -938,6 +938,10 @@ class Reinforce(keras.Model):
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and not optimizer.built:
             optimizer.build(self.policy_variables)
+        model = getattr(self.baseline, "model", None)
+        # Its optimizer may be another by now.
+        if model is not None and not self.baseline.optimizer.built:
+            self.baseline.optimizer.build(model.trainable_variables)
 
     def _require_optimizer(self):
         if getattr(self, "optimizer", None) is None:

@@ -366,12 +366,7 @@ class Value(Baseline):
             )
         self.model = model
         self.optimizer = keras.optimizers.get(optimizer or "adam") if model else None
-        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-            raise ValueError(
-                "The loss of a `Value` baseline is not scaled, and a LossScaleOptimizer "
-                "would divide its gradients. Pass the optimizer inside it. Received: "
-                f"optimizer={optimizer!r}"
-            )
+        _expect_no_loss_scale(self.optimizer)
         self.loss_weight = loss_weight
 
     def build(self, observations_shape):
@@ -480,3 +475,14 @@ def get(identifier):
             f"Received: baseline={identifier!r}"
         )
     return named[identifier]()
+
+
+def _expect_no_loss_scale(optimizer):
+    """An optimizer that expects a scaled loss divides the gradients of any other."""
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if scales or getattr(optimizer, "loss_scale_factor", None) is not None:
+        raise ValueError(
+            "The loss of a `Value` baseline is not scaled, and this optimizer would "
+            "divide its gradients. Expected: an optimizer without `loss_scale_factor`, "
+            f"and no LossScaleOptimizer around it. Received: optimizer={optimizer!r}"
+        )

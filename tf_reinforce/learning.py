@@ -183,7 +183,9 @@ class Learner:
         name = getattr(function, "__name__", type(function).__name__)
         learning = [*self.rule.variables, *self.rule.baseline.trainable_variables]
         needs = getattr(self.rule.baseline, "optimizer", None), *needs
+        coefficient = self.rule.settings["entropy_coef"]
         key = (*map(id, learning), *needs, *map(_constants, needs))
+        key += _schedule(coefficient)
         if self._graphs.get(name, (None,))[0] != key:
             # A partial of its own, lest TensorFlow take each agent for a retracing.
             step = functools.partial(function)
@@ -201,7 +203,14 @@ def _constants(optimizer):
     found = [(name, value) for name, value in found if not name.startswith("_")]
     # A rate that is no schedule is a variable, which the update reads.
     inner = getattr(optimizer, "inner_optimizer", None)
-    return *found, id(optimizer._learning_rate), _constants(inner)
+    return *found, *_schedule(optimizer._learning_rate), _constants(inner)
+
+
+def _schedule(rate):
+    """A schedule and what its values are computed from, as far as they can be seen."""
+    if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return (id(rate),)
+    return rate, repr(vars(rate))
 
 
 def _tensors(episodes):

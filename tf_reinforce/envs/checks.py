@@ -1,5 +1,7 @@
 """Whether a tensor environment keeps its promises of shapes and types."""
 
+import types
+
 import gymnasium as gym
 import keras
 import numpy as np
@@ -76,27 +78,49 @@ def typed(env, actions):
     return keras.tree.map_structure(cast, spaces.nest(env.action_space), actions)
 
 
+# Objects that have a state of their own, or none at all.
+_WHOLE = (
+    gym.Space,
+    tf.Module,
+    tf.Variable,
+    keras.Variable,
+    keras.Layer,
+    type,
+    types.FunctionType,
+    types.ModuleType,
+)
+
+
 def constants(env):
     """What a traced program holds of an environment as constants.
 
     Returns:
         A tuple that can be hashed, and differs once an attribute or a number in one of
-        its lists, dicts and arrays has changed. `tf.Variable`s are no constants.
+        its lists, dicts, sets, arrays and objects has changed. Variables are no
+        constants, and spaces, models and functions are not looked into.
     """
-    return tuple((name, _constant(value)) for name, value in vars(env).items())
+    return tuple((name, _constant(value, {id(env)})) for name, value in vars(env).items())
 
 
-def _constant(value):
+def _constant(value, above):
+    """`above` are the ids of what the value is a part of: it may be one of its parts."""
+    if id(value) in above:
+        return type(value).__name__, id(value)
+    above = above | {id(value)}
     if isinstance(value, dict):
-        return "dict", *((key, _constant(part)) for key, part in value.items())
+        return "dict", *((key, _constant(part, above)) for key, part in value.items())
     if isinstance(value, (list, tuple)):
-        return type(value).__name__, *map(_constant, value)
+        return type(value).__name__, *(_constant(part, above) for part in value)
+    if isinstance(value, (set, frozenset)):
+        return "set", *sorted(repr(_constant(part, above)) for part in value)
     if isinstance(value, (np.ndarray, np.generic, tf.Tensor)):
         array = np.asarray(value)
         return array.dtype.str, array.shape, array.tobytes()
     if isinstance(value, (int, float, str, type(None))):
         return type(value).__name__, repr(value)  # NaN is the same as itself
-    return type(value).__name__, id(value)
+    if isinstance(value, _WHOLE) or not hasattr(value, "__dict__"):
+        return type(value).__name__, id(value)
+    return type(value).__name__, id(value), _constant(vars(value), above)
 
 
 def sound(env, observation):
