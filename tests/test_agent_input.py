@@ -449,3 +449,20 @@ def test_a_shared_trunk_must_put_out_one_value(values):
     agent = tfr.Reinforce(policy, baseline=tfr.baselines.Value())
     with pytest.raises(ValueError, match="belong together"):
         agent._meet(toys.Clock.observation_space, toys.Clock.action_space)
+
+
+@pytest.mark.parametrize(
+    "wrong, error, said",
+    [
+        ("NoSuchEnv-v0", Exception, "NoSuchEnv"),
+        (toys.Lengths, ValueError, "[Ss]pace"),
+    ],
+)
+def test_a_wrong_validation_environment_is_refused_before_training(wrong, error, said):
+    agent = tfr.Reinforce(policy())
+    agent.compile(keras.optimizers.SGD(0.1))
+    with pytest.raises(error, match=said):
+        agent.fit(
+            toys.Clock, epochs=3, validation_env=wrong, validation_freq=3, verbose=0
+        )
+    assert agent.updates == 0

@@ -275,6 +275,14 @@ def test_averaged_weights_are_those_that_fit_ends_with():
         np.testing.assert_allclose((a + b) / 2, found, atol=1e-6)
 
 
+def test_averages_that_need_the_last_epoch_take_epochs():
+    agent = new_bandit(use_ema=True)
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    with pytest.raises(ValueError, match="`epochs` in place of `steps`.*steps=9"):
+        agent.fit(toys.Bandit, steps=9, callbacks=[swap], verbose=0)
+    assert agent.updates == 0
+
+
 AVERAGED = dict(use_ema=True, ema_momentum=0.5)
 
 

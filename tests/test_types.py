@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import sweeps
 import tensorflow as tf
+import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import baselines, envs, heads
@@ -199,3 +200,16 @@ def test_moving_averages_are_summed_in_float64(kind):
     valid = tf.ones([1, 1], tf.bool)
     found = baseline.estimate(tf.zeros([1, 1], tf.float64), valid, None)
     assert float(found[0, 0]) == returns.mean()
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "adadelta"])
+def test_averages_that_would_stay_at_zero_are_refused(optimizer):
+    """Adam's 0.999 is 1 in bfloat16; RMSprop's 0.9 and Adadelta's 0.95 are not."""
+    layer = keras.layers.Dense(2, dtype="bfloat16")
+    agent = tfr.Reinforce(keras.Sequential([keras.Input((1,)), layer]))
+    agent.compile(optimizer)
+    if optimizer == "adam":
+        with pytest.raises(ValueError, match="beta_2=0.999, which is 1 in bfloat16"):
+            agent.fit(toys.Clock, epochs=1, verbose=0)
+    else:
+        agent.fit(toys.Clock, epochs=1, verbose=0)

@@ -472,6 +472,10 @@ class Reinforce(keras.Model):
             listening.append(episode_callbacks.ProgressLine())
         with opening.open_fleet(env, num_envs, workers=workers, **options) as fleet:
             self.meet(fleet)
+            if validation_env is not None:  # what is wrong with it is said now
+                given = self._options(validation_env, env_kwargs, max_episode_steps)
+                with opening.open_fleet(validation_env, 1, **given) as other:
+                    self._meet(other.observation_space, other.action_space)
             return training.run(
                 self,
                 lambda *now: self._epochs(fleet, seed, episodes, batch_steps, *now),
@@ -937,6 +941,7 @@ class Reinforce(keras.Model):
     def _build_optimizer(self):
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and not optimizer.built:
+            fitting.expect_averages(optimizer, self.policy_variables)
             optimizer.build(self.policy_variables)
         model = getattr(self.baseline, "model", None)
         # Its optimizer may be another by now.

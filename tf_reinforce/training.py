@@ -120,6 +120,12 @@ def run(
     Returns:
         Keras' `History`.
     """
+    if epochs is None and any(map(_counts_epochs, callbacks)):
+        raise ValueError(
+            "SwapEMAWeights(swap_on_epoch=True) has to know which epoch is the last, and "
+            "`steps` leaves that open. Expected: `epochs` in place of `steps`. Received: "
+            f"steps={steps}"
+        )
     callbacks = CallbackList(
         _directed(callbacks),
         add_history=True,
@@ -165,6 +171,10 @@ def run(
         averages.leave(agent.optimizer)
     callbacks.on_train_end(logs)
     return agent.history
+
+
+def _counts_epochs(callback):
+    return isinstance(callback, keras.callbacks.SwapEMAWeights) and callback.swap_on_epoch
 
 
 def _validated(callbacks, validate):
