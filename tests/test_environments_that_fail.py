@@ -384,3 +384,23 @@ def test_an_action_space_that_is_not_understood_is_named(space):
         with pytest.raises(ValueError, match="not supported. Supported: Disc") as caught:
             attempt(env)
         assert repr(space) in str(caught.value)
+
+
+class Wide(toys.Clock):
+    """Observations of a wider type than their space, in the second step one too large."""
+
+    observation_space = gym.spaces.Box(0, 100, (1,), np.int8)
+
+    def _observation(self):
+        return np.array([self.now if self.now < 2 else 200])
+
+
+@pytest.mark.parametrize("vector", [False, True], ids=["plain", "vector"])
+def test_a_whole_number_that_its_type_would_cut_is_named(vector):
+    """200 would be seen as -56."""
+    agent = tfr.Reinforce.for_env(Wide, hidden=(2,))
+    env = gym.vector.SyncVectorEnv([Wide, Wide]) if vector else Wide
+    if vector:  # Gymnasium's own buffer would cut it
+        env._observations = np.zeros((2, 1), np.int64)
+    with pytest.raises(tfr.collect.EnvironmentFault, match=r"\[200\] is cut by int8"):
+        agent.collect(env, 2)

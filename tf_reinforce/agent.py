@@ -448,8 +448,9 @@ class Reinforce(keras.Model):
             max_episode_steps=max_episode_steps,
         )
         chosen = training.chosen(self.defaults, given).get
-        counts = map(chosen, training.BUDGET)
-        epochs, steps, episodes, batch_steps = training.budget(*counts)
+        epochs, steps, episodes, batch_steps = training.budget(
+            *map(chosen, training.BUDGET)
+        )
         num_envs = arguments.positive_int("num_envs", chosen("num_envs", 8))
         workers = arguments.positive_int("workers", chosen("workers", 1))
         max_episode_steps = chosen("max_episode_steps")
@@ -461,8 +462,7 @@ class Reinforce(keras.Model):
 
         def validate():
             at = "validation", self.updates, seed
-            given = self._options(validation_env, env_kwargs, max_episode_steps)
-            return self._play(validation_env, at, validation_episodes, num_envs, given)
+            return self._play(validation_env, at, validation_episodes, num_envs, tried)
 
         listening = keras.tree.flatten(callbacks) if callbacks else []
         if self.rates:
@@ -472,10 +472,7 @@ class Reinforce(keras.Model):
             listening.append(episode_callbacks.ProgressLine())
         with opening.open_fleet(env, num_envs, workers=workers, **options) as fleet:
             self.meet(fleet)
-            if validation_env is not None:  # what is wrong with it is said now
-                given = self._options(validation_env, env_kwargs, max_episode_steps)
-                with opening.open_fleet(validation_env, 1, **given) as other:
-                    self._meet(other.observation_space, other.action_space)
+            tried = self._try(validation_env, env_kwargs, max_episode_steps)
             return training.run(
                 self,
                 lambda *now: self._epochs(fleet, seed, episodes, batch_steps, *now),
@@ -676,6 +673,14 @@ class Reinforce(keras.Model):
         if max_episode_steps is not None:
             arguments.positive_int("max_episode_steps", max_episode_steps)
         return {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
+
+    def _try(self, env, env_kwargs, max_episode_steps):
+        """Options of an environment; says now, not when it is due, what is wrong."""
+        options = self._options(env, env_kwargs, max_episode_steps)
+        if env is not None:
+            with opening.open_fleet(env, 1, **options) as fleet:
+                self._meet(fleet.observation_space, fleet.action_space)
+        return options
 
     def _play(self, env, address, episodes, num_envs, options, greedy=True):
         episodes = arguments.positive_int("episodes", episodes)

@@ -120,12 +120,7 @@ def run(
     Returns:
         Keras' `History`.
     """
-    if epochs is None and any(map(_counts_epochs, callbacks)):
-        raise ValueError(
-            "SwapEMAWeights(swap_on_epoch=True) has to know which epoch is the last, and "
-            "`steps` leaves that open. Expected: `epochs` in place of `steps`. Received: "
-            f"steps={steps}"
-        )
+    _expect_last_epoch(callbacks, epochs, steps)
     callbacks = CallbackList(
         _directed(callbacks),
         add_history=True,
@@ -137,7 +132,7 @@ def run(
     prompt = any(isinstance(callback, _PROMPT) for callback in callbacks.callbacks)
     agent.stop_training = False
     before = agent.env_steps
-    made = agent.optimizer, averages.steps_made(agent.optimizer)
+    made = averages.steps_made(agent.optimizer)
     callbacks.on_train_begin()
     collected, ended = map(callbacks.hearing, ("on_episodes_collected", "on_episode_end"))
     # BackupAndRestore says here where to go on.
@@ -167,14 +162,19 @@ def run(
                 logs = {**logs, **_validated(callbacks, validate)}
             callbacks.on_epoch_end(current, logs)
             current += 1
-    if (agent.optimizer, averages.steps_made(agent.optimizer)) != made:
-        averages.leave(agent.optimizer)
+    averages.leave(agent.optimizer, made)
     callbacks.on_train_end(logs)
     return agent.history
 
 
-def _counts_epochs(callback):
-    return isinstance(callback, keras.callbacks.SwapEMAWeights) and callback.swap_on_epoch
+def _expect_last_epoch(callbacks, epochs, steps):
+    swaps = [x for x in callbacks if isinstance(x, keras.callbacks.SwapEMAWeights)]
+    if epochs is None and any(callback.swap_on_epoch for callback in swaps):
+        raise ValueError(
+            "SwapEMAWeights(swap_on_epoch=True) has to know which epoch is the last, and "
+            "`steps` leaves that open. Expected: `epochs` in place of `steps`. Received: "
+            f"steps={steps}"
+        )
 
 
 def _validated(callbacks, validate):

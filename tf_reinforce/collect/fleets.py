@@ -208,11 +208,19 @@ def _array(space):
                 slot,
                 f"the observation is of type {part.dtype}. Expected: {kind.name}",
             )
+        if part.dtype is not kind and not _fits(part, kind):
+            raise Fault(slot, f"the observation {part.tolist()} is cut by {kind.name}")
         if bounds and not ((part >= bounds[0]) & (part <= bounds[1])).all():
             raise Fault(slot, f"the observation {part.tolist()} is none of {space!r}")
         return part
 
     return read
+
+
+def _fits(part, kind):
+    """Whether no whole number is another one in this type: 200 is -56 in int8."""
+    whole = kind.kind in "iu" and not np.can_cast(part.dtype, kind)
+    return not whole or np.array_equal(part.astype(kind), part)
 
 
 def _bounds(space):
@@ -544,6 +552,15 @@ class Vector(Fleet):
                     0,
                     f"the observations are of type {part.dtype}. "
                     f"Expected: {space.dtype.name}",
+                )
+            if not _fits(part, row.dtype):
+                wrong = np.flatnonzero(
+                    (part.astype(row.dtype) != part).reshape(len(part), -1).any(1)
+                )
+                slot = int(wrong[0])
+                raise Fault(
+                    slot,
+                    f"the observation {part[slot].tolist()} is cut by {row.dtype.name}",
                 )
             row[:] = part
             if (bounds := _bounds(space)) is not None:
