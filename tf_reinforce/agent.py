@@ -448,9 +448,7 @@ class Reinforce(keras.Model):
             max_episode_steps=max_episode_steps,
         )
         chosen = training.chosen(self.defaults, given).get
-        epochs, steps, episodes, batch_steps = training.budget(
-            *map(chosen, training.BUDGET)
-        )
+        epochs, steps, *batch = training.budget(*map(chosen, training.BUDGET))
         num_envs = arguments.positive_int("num_envs", chosen("num_envs", 8))
         workers = arguments.positive_int("workers", chosen("workers", 1))
         max_episode_steps = chosen("max_episode_steps")
@@ -475,7 +473,7 @@ class Reinforce(keras.Model):
             tried = self._try(validation_env, env_kwargs, max_episode_steps)
             return training.run(
                 self,
-                lambda *now: self._epochs(fleet, seed, episodes, batch_steps, *now),
+                lambda *now: self._epochs(fleet, seed, *batch, *now),
                 validate if validation_env is not None else None,
                 listening,
                 epochs=epochs,
