@@ -308,3 +308,18 @@ def test_an_agent_learns_nested_actions_is_saved_and_exported(tmp_path):
     np.testing.assert_array_equal(
         loaded.head.trainable_variables[0], agent.head.trainable_variables[0]
     )
+
+
+def test_the_distribution_of_a_nested_action_samples_its_parts_independently():
+    head = heads.Composite({"b": heads.Gaussian(2), "a": heads.Categorical(3)})
+    head.build((None, head.outputs_size))
+    actions = head.distribution(tf.zeros((7, head.outputs_size)))
+    assert actions.batch_shape == (7,) and actions.batch_shape_tensor().numpy() == [7]
+    drawn = actions.sample(4, seed=1)
+    assert drawn["a"].shape == (4, 7) and drawn["b"].shape == (4, 7, 2)
+    assert actions.log_prob(drawn).shape == (4, 7)
+    twice = heads.Composite((heads.Categorical(2), heads.Categorical(2)))
+    twice.build((None, twice.outputs_size))
+    one, other = twice.distribution(tf.zeros((1, 4))).sample(4000, seed=1)
+    same = np.mean(one.numpy() == other.numpy())
+    assert abs(same - 0.5) < 6 * np.sqrt(0.25 / 4000)
