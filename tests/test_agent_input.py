@@ -466,3 +466,23 @@ def test_a_wrong_validation_environment_is_refused_before_training(wrong, error,
             toys.Clock, epochs=3, validation_env=wrong, validation_freq=3, verbose=0
         )
     assert agent.updates == 0
+
+
+class Noisy(keras.layers.Layer):
+    """Draws in inference mode too."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(0)
+
+    def call(self, inputs):
+        return inputs + keras.random.normal(keras.ops.shape(inputs), seed=self.seeds)
+
+
+def test_a_policy_that_draws_by_itself_is_refused():
+    model = keras.Sequential([keras.Input((1,)), Noisy(), keras.layers.Dense(2)])
+    agent = tfr.Reinforce(model)
+    agent.compile("adam")
+    with pytest.raises(ValueError, match="same for the same observations.* the head"):
+        agent.fit(toys.Clock, epochs=1, verbose=0)
+    assert agent.updates == 0

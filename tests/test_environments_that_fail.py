@@ -261,8 +261,28 @@ VECTOR_ANSWERS = [
     (lambda o, r, *rest: (o, r[:1], *rest), r"rewards are of shape \(1,\)"),
     (lambda o, r, *rest: (o, 1.0, *rest), r"rewards are of shape \(\)"),
     (lambda o, r, *rest: (o, r.astype(object), *rest), "type object"),
+    (
+        lambda o, r, t, *rest: (o, r, t[:, None], *rest),
+        r"terminations are of shape \(3, 1\).* Expected: bools of shape \(3,\)",
+    ),
+    (lambda o, r, t, *rest: (o, r, False, *rest), r"terminations are of shape \(\)"),
+    (lambda o, r, t, u, i: (o, r, t, u + np.nan, i), "truncations are .nan, nan, nan"),
+    (lambda *parts: parts[:4], "step returned 4 values. Expected: a tuple of 5"),
+    (lambda *parts: [*parts], "step returned a list. Expected: a tuple of 5"),
+    (lambda *parts: (*parts[:4], None), "infos of type NoneType. Expected: a dict"),
     (raising, "step raised ZeroDivisionError: no gravity"),
 ]
+
+
+def without_final_observations(*answer):
+    return *answer[:4], {}
+
+
+def test_a_vector_env_that_keeps_the_last_observation_to_itself_is_named(agent):
+    mode = gym.vector.AutoresetMode.SAME_STEP
+    env = gym.vector.SyncVectorEnv([toys.Clock] * 2, autoreset_mode=mode)
+    with pytest.raises(host.EnvironmentFault, match="SAME_STEP.*infos with 'final_obs'"):
+        agent.fit(Wrapped(env, 3, without_final_observations), **BATCH)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,6 +1,7 @@
 """Whether the parts of an agent fit together, before anything of them is kept."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import policies, recurrence
@@ -26,6 +27,7 @@ def check(policy, head, baseline, structure):
         memory = recurrence.Recurrence(policy, structure)
         memory.check()
     outputs = policies.try_out(policy, structure, memory)
+    _expect_same(policy, outputs, policies.try_out(policy, structure, memory))
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), outputs)
     shared = baseline.shares_policy
     two = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
@@ -43,6 +45,18 @@ def check(policy, head, baseline, structure):
     if critic is not None:
         _check_critic(critic, policy, structure)
     return memory
+
+
+def _expect_same(policy, outputs, again):
+    pairs = zip(keras.tree.flatten(outputs), keras.tree.flatten(again), strict=True)
+    near = [np.allclose(one, two, 1e-3, 1e-5, equal_nan=True) for one, two in pairs]
+    if not all(near):
+        raise ValueError(
+            "A policy must put out the same for the same observations, or actions are "
+            "scored by another policy than the one that chose them. Received: "
+            f"{policy!r}, whose outputs differ from call to call in inference mode. "
+            "Leave chance to the head."
+        )
 
 
 def _check_critic(critic, policy, structure):

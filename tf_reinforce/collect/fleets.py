@@ -208,10 +208,10 @@ def _array(space):
                 slot,
                 f"the observation is of type {part.dtype}. Expected: {kind.name}",
             )
-        if part.dtype is not kind and not _fits(part, kind):
-            raise Fault(slot, f"the observation {part.tolist()} is cut by {kind.name}")
         if bounds and not ((part >= bounds[0]) & (part <= bounds[1])).all():
             raise Fault(slot, f"the observation {part.tolist()} is none of {space!r}")
+        if part.dtype is not kind and not _fits(part, kind):
+            raise Fault(slot, f"the observation {part.tolist()} is cut by {kind.name}")
         return part
 
     return read
@@ -417,7 +417,7 @@ class Vector(Fleet):
         self._endless = limit or stated or DEFAULT_LIMIT
 
     def reset(self, seed, rows):
-        observations, infos = self._call("reset", seed=seed)
+        observations, infos = self._call("reset", 2, seed=seed)
         self._refuse_reused_arrays()
         self._maskless = {}  # slot to the `Fault` of what it said of its next actions
         self._write(observations, rows)
@@ -437,21 +437,18 @@ class Vector(Fleet):
             raise self._maskless[slot]
 
     def step(self, actions, rows, rewards, live, cut):
+        together = keras.tree.map_structure(lambda *parts: np.stack(parts), *actions)
         observations, given, terminations, truncations, infos = self._call(
-            "step", keras.tree.map_structure(lambda *parts: np.stack(parts), *actions)
+            "step", 5, together
         )
         self._refuse_reused_arrays()
         self._write(observations, rows)
         self._write_masks(observations, infos, rows, range(self.size))
-        given = np.asarray(given)
-        if given.shape != (self.size,) or given.dtype.kind not in "fiub":
-            raise Fault(
-                0, f"the rewards are of shape {given.shape} and type {given.dtype}"
-            )
-        rewards[:] = given
+        rewards[:] = self._column("rewards", given)
+        terminations = self._flags("terminations", terminations)
+        truncations = self._flags("truncations", truncations)
         phantom, self._first = self._resetting, {}
-        ended = np.asarray(terminations, bool) | np.asarray(truncations, bool)
-        ended &= ~phantom
+        ended = (terminations | truncations) & ~phantom
         self._lengths = np.where(phantom | self._ready, 0, self._lengths) + ~phantom
         endings = [
             Ending(int(slot), bool(terminations[slot]), self._success(infos, slot))
@@ -474,10 +471,17 @@ class Vector(Fleet):
             return
         slots = np.flatnonzero(ended)
         if self._mode is gym.vector.AutoresetMode.DISABLED:
-            observations, infos = self._call("reset", options={"reset_mask": ended})
+            options = {"reset_mask": ended}
+            observations, infos = self._call("reset", 2, options=options)
             self._write_masks(observations, infos, rows, slots)
             finals = {}
         else:
+            if "final_obs" not in infos:
+                raise Fault(
+                    int(slots[0]),
+                    "an episode ended under SAME_STEP without the last observation. "
+                    f"Expected: infos with 'final_obs'. Received: {sorted(infos)}",
+                )
             finals = {slot: infos["final_obs"][slot] for slot in slots}
         parts = self._read.flatten(0, observations)
         for slot in slots:
@@ -531,11 +535,37 @@ class Vector(Fleet):
             except Fault as fault:
                 self._maskless[slot] = fault
 
-    def _call(self, name, *args, **kwargs):
+    def _call(self, name, parts, *args, **kwargs):
+        """The answer, a tuple of so many parts of which the last one is a dict."""
         try:
-            return getattr(self._env, name)(*args, **kwargs)
+            answer = getattr(self._env, name)(*args, **kwargs)
         except Exception as error:
             raise Fault(0, f"{name} raised {type(error).__name__}: {error}") from error
+        if not isinstance(answer, tuple) or len(answer) != parts:
+            several = isinstance(answer, tuple)
+            kind = f"{len(answer)} values" if several else f"a {type(answer).__name__}"
+            raise Fault(0, f"{name} returned {kind}. Expected: a tuple of {parts}")
+        if not isinstance(answer[-1], dict):
+            kind = type(answer[-1]).__name__
+            raise Fault(0, f"{name} returned infos of type {kind}. Expected: a dict")
+        return answer
+
+    def _flags(self, name, given):
+        given = self._column(name, given, "bools")
+        if not ((given == 0) | (given == 1)).all():
+            raise Fault(0, f"the {name} are {given.tolist()}. Expected: bools")
+        return given.astype(bool)
+
+    def _column(self, name, given, expected="numbers"):
+        """One number for each environment, as an array."""
+        given = np.asarray(given)
+        if given.shape != (self.size,) or given.dtype.kind not in "fiub":
+            raise Fault(
+                0,
+                f"the {name} are of shape {given.shape} and type {given.dtype}. "
+                f"Expected: {expected} of shape {(self.size,)}",
+            )
+        return given
 
     def _write(self, observations, rows):
         parts = self._read.flatten(0, observations)
@@ -553,6 +583,8 @@ class Vector(Fleet):
                     f"the observations are of type {part.dtype}. "
                     f"Expected: {space.dtype.name}",
                 )
+            if (bounds := _bounds(space)) is not None:
+                self._refuse_outside(space, part, *bounds)
             if not _fits(part, row.dtype):
                 wrong = np.flatnonzero(
                     (part.astype(row.dtype) != part).reshape(len(part), -1).any(1)
@@ -563,8 +595,6 @@ class Vector(Fleet):
                     f"the observation {part[slot].tolist()} is cut by {row.dtype.name}",
                 )
             row[:] = part
-            if (bounds := _bounds(space)) is not None:
-                self._refuse_outside(space, part, *bounds)
 
     def _refuse_outside(self, space, parts, first, last):
         inside = (parts >= first) & (parts <= last)
