@@ -268,14 +268,19 @@ def test_variables_that_a_layer_gets_later_are_learned_and_acted_with():
         assert abs(record.actions[step].mean() - chance) < 6 * error
 
 
-def test_seeds_whose_layers_adapted_to_other_data_are_not_trained_together():
+@pytest.mark.parametrize("part", ["policy", "critic"])
+def test_seeds_whose_layers_adapted_to_other_data_are_not_trained_together(part):
     world = envs.Bandit([0.0, 1.0])
 
     def make(seed):
         layer = keras.layers.Normalization()
         layer.adapt(np.random.default_rng(seed).normal(size=(9, 1)).astype("float32"))
-        policy = keras.Sequential([keras.Input((1,)), layer, keras.layers.Dense(2)])
-        agent = tfr.Reinforce(policy)
+        inner = {"policy": [], "critic": [], part: [layer]}
+        policy, critic = (
+            keras.Sequential([keras.Input((1,)), *inner[name], keras.layers.Dense(size)])
+            for name, size in {"policy": 2, "critic": 1}.items()
+        )
+        agent = tfr.Reinforce(policy, baseline=baselines.Value(critic))
         agent.compile("adam")
         return agent
 

@@ -422,5 +422,7 @@ def test_a_whole_number_that_its_type_would_cut_is_named(vector):
     env = gym.vector.SyncVectorEnv([Wide, Wide]) if vector else Wide
     if vector:  # Gymnasium's own buffer would cut it
         env._observations = np.zeros((2, 1), np.int64)
-    with pytest.raises(tfr.collect.EnvironmentFault, match=r"\[200\] is cut by int8"):
+    with pytest.raises(
+        tfr.collect.EnvironmentFault, match=r"\[200\] does not fit into int8"
+    ):
         agent.collect(env, 2)

@@ -10,7 +10,6 @@ FLOORS = [
     ("shapes",),
     (
         "arguments",
-        "averages",
         "checkpoints",
         "eligibility",
         "episodes",
@@ -18,6 +17,7 @@ FLOORS = [
         "losses",
         "masks",
         "minibatches",
+        "optimizers",
         "returns",
         "seeding",
         "spaces",

@@ -213,3 +213,11 @@ def test_averages_that_would_stay_at_zero_are_refused(optimizer):
             agent.fit(toys.Clock, epochs=1, verbose=0)
     else:
         agent.fit(toys.Clock, epochs=1, verbose=0)
+
+
+def test_a_critic_s_averages_that_would_stay_at_zero_are_refused_too():
+    critic = keras.Sequential(
+        [keras.Input((1,)), keras.layers.Dense(1, dtype="bfloat16")]
+    )
+    with pytest.raises(ValueError, match="beta_2=0.999, which is 1 in bfloat16"):
+        baselines.Value(critic, "adam").build((None, 1))

@@ -27,6 +27,7 @@ from tf_reinforce import (
     learning,
     masks,
     normalization,
+    optimizers,
     playing,
     policies,
     presets,
@@ -460,7 +461,7 @@ class Reinforce(keras.Model):
 
         def validate():
             at = "validation", self.updates, seed
-            return self._play(validation_env, at, validation_episodes, num_envs, tried)
+            return self._play(validation_env, at, validation_episodes, num_envs, other)
 
         listening = keras.tree.flatten(callbacks) if callbacks else []
         if self.rates:
@@ -470,7 +471,7 @@ class Reinforce(keras.Model):
             listening.append(episode_callbacks.ProgressLine())
         with opening.open_fleet(env, num_envs, workers=workers, **options) as fleet:
             self.meet(fleet)
-            tried = self._try(validation_env, env_kwargs, max_episode_steps)
+            other = self._opened_once(validation_env, env_kwargs, max_episode_steps)
             return training.run(
                 self,
                 lambda *now: self._epochs(fleet, seed, *batch, *now),
@@ -672,8 +673,8 @@ class Reinforce(keras.Model):
             arguments.positive_int("max_episode_steps", max_episode_steps)
         return {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
 
-    def _try(self, env, env_kwargs, max_episode_steps):
-        """Options of an environment; says now, not when it is due, what is wrong."""
+    def _opened_once(self, env, env_kwargs, max_episode_steps):
+        """Options of an environment, which is opened now so that an error comes early."""
         options = self._options(env, env_kwargs, max_episode_steps)
         if env is not None:
             with opening.open_fleet(env, 1, **options) as fleet:
@@ -842,16 +843,16 @@ class Reinforce(keras.Model):
 
     @property
     def _player(self):
-        self._follow()
-        return self._acts
+        self._keep_up()
+        return self._latest_player
 
     @property
     def _learner(self):
-        self._follow()
-        return self._learns
+        self._keep_up()
+        return self._latest_learner
 
-    def _follow(self):
-        """Traced programs hold parts of the models as constants: are these the same?"""
+    def _keep_up(self):
+        """Makes player and learner anew once a constant of their programs has changed."""
         if policies.constants(*self._models) != self._constants:
             self._assemble_again()
 
@@ -888,8 +889,8 @@ class Reinforce(keras.Model):
             self._mask_source,
             memory,
         )
-        self._acts = playing.Player(decided)
-        self._learns = learning.Learner(
+        self._latest_player = playing.Player(decided)
+        self._latest_learner = learning.Learner(
             self._estimator,
             decided,
             self.counters,
@@ -943,13 +944,11 @@ class Reinforce(keras.Model):
 
     def _build_optimizer(self):
         optimizer = getattr(self, "optimizer", None)
-        if optimizer is not None and not optimizer.built:
-            fitting.expect_averages(optimizer, self.policy_variables)
-            optimizer.build(self.policy_variables)
-        model = getattr(self.baseline, "model", None)
-        # Its optimizer may be another by now.
-        if model is not None and not self.baseline.optimizer.built:
-            self.baseline.optimizer.build(model.trainable_variables)
+        if optimizer is not None:
+            optimizers.build(optimizer, self.policy_variables)
+        critic = getattr(self.baseline, "model", None)
+        if critic is not None:  # its optimizer may be another by now
+            optimizers.build(self.baseline.optimizer, critic.trainable_variables)
 
     def _require_optimizer(self):
         if getattr(self, "optimizer", None) is None:

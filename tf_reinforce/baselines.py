@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import arguments, losses, minibatches
+from tf_reinforce import arguments, losses, minibatches, optimizers
 
 
 class Lesson(NamedTuple):
@@ -374,7 +374,7 @@ class Value(Baseline):
             return
         if not self.model.built:
             self.model.build(observations_shape)
-        self.optimizer.build(self.model.trainable_variables)
+        optimizers.build(self.optimizer, self.model.trainable_variables)
 
     def values(self, observations):
         """`[N]` float, the values of `[N, …]` observations. Gradients flow."""

@@ -76,23 +76,3 @@ def _check_critic(critic, policy, structure):
             "through one policy with the outputs {'outputs': …, 'values': …} and "
             "tfr.baselines.Value()."
         )
-
-
-def expect_averages(optimizer, variables):
-    """Refuses an optimizer whose averages of gradients stay at zero.
-
-    They are kept in the types of the weights: Adam's 0.999 is 1 in bfloat16, which
-    leaves nothing to a new gradient.
-    """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    for name in ("beta_1", "beta_2", "rho"):
-        decay = getattr(inner, name, None)
-        for variable in variables if isinstance(decay, float) and decay < 1 else ():
-            if float(tf.cast(decay, variable.dtype)) == 1.0:
-                raise ValueError(
-                    f"`{name}` of the optimizer must be less than 1 in the type of every "
-                    "weight, or its averages stay at zero and nothing is learned. "
-                    f"Received: {name}={decay}, which is 1 in {variable.dtype}, the type "
-                    f"of {variable.path}. Keep the weights in float32, as the policy "
-                    '"mixed_bfloat16" does, or take a smaller one.'
-                )

@@ -183,9 +183,8 @@ class Learner:
         name = getattr(function, "__name__", type(function).__name__)
         learning = [*self.rule.variables, *self.rule.baseline.trainable_variables]
         needs = getattr(self.rule.baseline, "optimizer", None), *needs
-        coefficient = self.rule.settings["entropy_coef"]
         key = (*map(id, learning), *needs, *map(_constants, needs))
-        key += _schedule(coefficient)
+        key += _schedule(self.rule.settings["entropy_coef"])
         if self._graphs.get(name, (None,))[0] != key:
             # A partial of its own, lest TensorFlow take each agent for a retracing.
             step = functools.partial(function)
@@ -201,13 +200,15 @@ def _constants(optimizer):
     plain = numbers.Number, str, type(None)
     found = [(k, v) for k, v in vars(optimizer).items() if isinstance(v, plain)]
     found = [(name, value) for name, value in found if not name.startswith("_")]
-    # A rate that is no schedule is a variable, which the update reads.
     inner = getattr(optimizer, "inner_optimizer", None)
     return *found, *_schedule(optimizer._learning_rate), _constants(inner)
 
 
 def _schedule(rate):
-    """A schedule and what its values are computed from, as far as they can be seen."""
+    """What a traced update holds of a learning rate or an entropy coefficient.
+
+    A rate that is no schedule is a variable, which the update reads.
+    """
     if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return (id(rate),)
     return rate, repr(vars(rate))

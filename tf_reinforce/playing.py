@@ -53,7 +53,7 @@ class Player:
         )
         try:
             played = self._collected(fleet, program, wanted)
-            # With the weights moves the place where LiteRT departs from Keras.
+            # New weights may lead to where LiteRT departs from Keras.
             changed = program.compare(self._rows_of(played.episodes, greedy))
         except host.OutputsNotFinite as error:
             changed = program.compare(error.inputs)

@@ -69,17 +69,18 @@ def constants(*models):
     The variables there are, of which `enable_lora` adds some, and what `adapted` names.
     """
     variables = [id(v) for model in models for v in model.variables]
-    numbers = [(name, x.tobytes()) for model in models for name, x in adapted(model)]
+    numbers = [(name, array.tobytes()) for name, array in adapted(*models)]
     return tuple(variables), tuple(numbers)
 
 
-def adapted(model):
+def adapted(*models):
     """The statistics of layers that `adapt`: `(name, array)` each.
 
     Keras computes them from weights, and keeps them as plain tensors beside these.
     """
     return [
         (name, np.asarray(value))
+        for model in models
         for layer in model._flatten_layers()
         if hasattr(layer, "finalize_state")
         for name, value in vars(layer).items()

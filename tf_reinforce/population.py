@@ -10,11 +10,11 @@ import tensorflow as tf
 from tf_reinforce import agent as agents
 from tf_reinforce import (
     arguments,
-    averages,
     envs,
     evaluation,
     keywords,
     learning,
+    optimizers,
     policies,
     seeding,
     updating,
@@ -54,7 +54,7 @@ class Population:
         agent = _built(self._make, seed, group.world)
         group.write_to(agent, group.seeds.index(seed))
         if seed not in self.failures:
-            averages.leave(agent.optimizer)
+            optimizers.finalize(agent.optimizer)
         return agent
 
 
@@ -279,7 +279,7 @@ def _likeness(agent):
     settings = {name: getattr(agent, name) for name in keywords.AGENT}
     settings["entropy_coef"] = keras.saving.serialize_keras_object(agent.entropy_coef)
     settings["steps_per_execution"] = agent.steps_per_execution
-    adapted = policies.adapted(agent.policy)
+    adapted = policies.adapted(*agent._models)
     settings["statistics of `adapt`"] = [(name, x.tolist()) for name, x in adapted]
     settings["weights"] = [(tuple(v.shape), v.dtype) for v in _state(agent)]
     return {**settings, **layers, **optimizers}

@@ -2,7 +2,7 @@
 
 import keras
 
-from tf_reinforce import arguments, averages
+from tf_reinforce import arguments, optimizers
 from tf_reinforce.callbacks import episodes as episode_callbacks
 
 # A monitoring callback left at `mode="auto"` cannot know which way is up.
@@ -132,7 +132,7 @@ def run(
     prompt = any(isinstance(callback, _PROMPT) for callback in callbacks.callbacks)
     agent.stop_training = False
     before = agent.env_steps
-    made = averages.steps_made(agent.optimizer)
+    since = optimizers.progress(agent.optimizer)
     callbacks.on_train_begin()
     collected, ended = map(callbacks.hearing, ("on_episodes_collected", "on_episode_end"))
     # BackupAndRestore says here where to go on.
@@ -162,7 +162,7 @@ def run(
                 logs = {**logs, **_validated(callbacks, validate)}
             callbacks.on_epoch_end(current, logs)
             current += 1
-    averages.leave(agent.optimizer, made)
+    optimizers.finalize(agent.optimizer, since)
     callbacks.on_train_end(logs)
     return agent.history
 

@@ -1991,7 +1991,7 @@ TENSORS = [
         "averages_left_out",
         "own: an agent out of many keeps its last weights, not their average",
         "population.py",
-        "averages.leave(agent.optimizer)",
+        "optimizers.finalize(agent.optimizer)",
         "pass",
         "test_population.py::"
         "test_averaged_weights_and_agents_that_have_learned_before_are_as_alone",
@@ -2082,15 +2082,15 @@ SURVIVORS = [
     Mutant(
         "averages_of_no_step",
         "own: averages that no step has been taken into replace the weights",
-        "averages.py",
-        "inner.use_ema and int(inner.iterations) not in (0, before)",
-        "inner.use_ema",
+        "optimizers.py",
+        "inner.use_ema and steps > 0 and now != since",
+        "inner.use_ema and now != since",
         "test_keras_callbacks.py::test_without_a_step_there_is_no_average",
     ),
     Mutant(
         "averages_of_other_layers",
         "own: averages are paired with the variables that are trainable by now",
-        "averages.py",
+        "optimizers.py",
         "zip(inner._trainable_variables, averages, strict=True)",
         "zip([v for v in inner._trainable_variables if v.trainable], averages)",
         "test_keras_callbacks.py::test_a_layer_that_was_frozen_keeps_its_weights",

@@ -175,8 +175,9 @@ class Acting:
     def compare(self, inputs):
         """Leaves LiteRT for good if it departs from Keras on some rows.
 
-        It is asked after every collection, and must not cry wolf: only outputs and
-        states count, as a choice may be a tie, and they may be off ten times as far.
+        This is asked after every collection, where rounding alone must change no engine:
+        only outputs and states count, as a choice may be a tie, and they may be off ten
+        times as far as before the first action.
 
         Args:
             inputs: A list of arrays `[N, …]`: observations, mask, states and noise.

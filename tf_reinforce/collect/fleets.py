@@ -211,7 +211,8 @@ def _array(space):
         if bounds and not ((part >= bounds[0]) & (part <= bounds[1])).all():
             raise Fault(slot, f"the observation {part.tolist()} is none of {space!r}")
         if part.dtype is not kind and not _fits(part, kind):
-            raise Fault(slot, f"the observation {part.tolist()} is cut by {kind.name}")
+            said = f"does not fit into {kind.name}, the type of its space"
+            raise Fault(slot, f"the observation {part.tolist()} {said}")
         return part
 
     return read
@@ -584,22 +585,15 @@ class Vector(Fleet):
                     f"Expected: {space.dtype.name}",
                 )
             if (bounds := _bounds(space)) is not None:
-                self._refuse_outside(space, part, *bounds)
+                inside = (part >= bounds[0]) & (part <= bounds[1])
+                self._expect(inside, part, f"is none of {space!r}")
             if not _fits(part, row.dtype):
-                wrong = np.flatnonzero(
-                    (part.astype(row.dtype) != part).reshape(len(part), -1).any(1)
-                )
-                slot = int(wrong[0])
-                raise Fault(
-                    slot,
-                    f"the observation {part[slot].tolist()} is cut by {row.dtype.name}",
-                )
+                said = f"does not fit into {row.dtype.name}, the type of its space"
+                self._expect(part.astype(row.dtype) == part, part, said)
             row[:] = part
 
-    def _refuse_outside(self, space, parts, first, last):
-        inside = (parts >= first) & (parts <= last)
-        if not inside.all():
-            slot = int(np.argwhere(~inside)[0][0])
-            raise Fault(
-                slot, f"the observation {parts[slot].tolist()} is none of {space!r}"
-            )
+    def _expect(self, right, parts, said):
+        """Names the first environment of which a number is not right, and its numbers."""
+        if not right.all():
+            slot = int(np.argwhere(~right)[0][0])
+            raise Fault(slot, f"the observation {parts[slot].tolist()} {said}")

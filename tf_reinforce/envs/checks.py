@@ -78,7 +78,7 @@ def typed(env, actions):
     return keras.tree.map_structure(cast, spaces.nest(env.action_space), actions)
 
 
-# Objects that have a state of their own, or none at all.
+# Objects that are not looked into: they have a state of their own, or none at all.
 _WHOLE = (
     gym.Space,
     tf.Module,
