@@ -277,3 +277,19 @@ def test_seeds_are_dealt_to_threads_and_change_no_bit(monkeypatch):
     for seed in (1, 4):  # one of each thread
         close(dealt.agent(seed), alone.agent(seed))
     assert dealt.env_steps == alone.env_steps
+
+
+def test_seeds_that_made_no_step_keep_their_weights():
+    """All episodes are cut and dropped: the averages of weights are zero still."""
+    world = envs.CartPole()
+
+    def make(seed):
+        agent = tfr.Reinforce.for_env(world, hidden=(2,), seed=seed, truncation="drop")
+        agent.compile(keras.optimizers.SGD(0.1, use_ema=True))
+        return agent
+
+    budget = dict(epochs=1, episodes_per_epoch=2, max_episode_steps=2)
+    population = tfr.train_seeds(make, world, [1, 2], **budget)
+    agent, fresh = population.agent(2), make(2)
+    for ours, theirs in zip(agent.policy_variables, fresh.policy_variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -2084,8 +2084,16 @@ SURVIVORS = [
         "own: averages that no step has been taken into replace the weights",
         "optimizers.py",
         "inner.use_ema and steps > 0 and now != since",
-        "inner.use_ema and now != since",
+        "inner.use_ema",
         "test_keras_callbacks.py::test_without_a_step_there_is_no_average",
+    ),
+    Mutant(
+        "averages_of_many_without_a_step",
+        "own: an agent out of many that made no step gets averages that are zero",
+        "optimizers.py",
+        "steps > 0 and now != since",
+        "now != since",
+        "test_population.py::test_seeds_that_made_no_step_keep_their_weights",
     ),
     Mutant(
         "averages_of_other_layers",
