@@ -261,3 +261,17 @@ def test_a_compiled_model_is_saved_with_the_loss(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert isinstance(loaded.loss, losses.Reinforce)
     assert isinstance(loaded.loss.head, heads.Categorical)
+
+
+def test_outputs_of_another_width_than_the_head_needs_are_refused():
+    """Of three numbers for one action each would count."""
+    loss = losses.Reinforce(heads.ClippedGaussian(1, -1.0, 1.0))
+    with pytest.raises(ValueError, match=r"needs 1 outputs .* of shape \(4, 3\)"):
+        loss(tf.zeros((4, 1)), tf.zeros((4, 3)))
+
+
+def test_real_actions_may_have_more_digits_than_the_outputs():
+    loss = losses.Reinforce(heads.Gaussian(1))
+    actions = tf.constant([[0.1]], tf.float64)
+    found = loss.call(actions, tf.zeros((1, 1)))
+    np.testing.assert_allclose(found, 0.005 + np.log(2 * np.pi) / 2, rtol=1e-6)

@@ -191,6 +191,11 @@ class Reinforce(keras.losses.Loss):
         if self.head is None:
             actions = _whole(y_true, tf.int32)
             return tf.nn.sparse_softmax_cross_entropy_with_logits(actions, y_pred)
+        if y_pred.shape[-1] not in (None, self.head.outputs_size):
+            raise ValueError(
+                f"{self.head!r} needs {self.head.outputs_size} outputs for each action. "
+                f"Received: outputs of shape {y_pred.shape}. Change the last layer."
+            )
         if not self.head.built:
             self.head.build(y_pred.shape)
         dtype = tf.as_dtype(self.head.action_dtype or y_pred.dtype)
