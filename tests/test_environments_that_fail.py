@@ -1,5 +1,6 @@
 """Environments that fail: named, with what was wrong, and nothing is learned."""
 
+import functools
 import itertools
 
 import gymnasium as gym
@@ -135,6 +136,19 @@ def test_an_info_that_is_none_is_named_when_it_is_read(agent, limit):
     env = toys.Misbehaving(5, answer(info=None), length=5 if limit is None else 60)
     with pytest.raises(host.EnvironmentFault, match="episode 0, step 4: .*info"):
         agent.fit(env, **BATCH, max_episode_steps=limit)
+
+
+def successful(mode):
+    env = functools.partial(toys.Misbehaving, 5, answer(info={"is_success": "yes"}), 5)
+    if mode is None:
+        return env
+    return gym.vector.SyncVectorEnv([env] * 2, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize("mode", [None, *gym.vector.AutoresetMode])
+def test_a_success_that_is_no_flag_is_named(agent, mode):
+    with pytest.raises(host.EnvironmentFault, match="`is_success` is .*'yes'.* a bool"):
+        agent.evaluate(successful(mode), episodes=2)
 
 
 def test_the_cause_is_chained(agent):
@@ -322,6 +336,39 @@ def test_an_endless_vector_env_is_refused_with_the_remedy(agent, mode):
     assert played["episode_length"] == 20
 
 
+class Drawn(toys.Clock):
+    def _observation(self):
+        return self.np_random.normal(size=1).astype(np.float32)
+
+
+class OneArray(gym.vector.VectorEnv):
+    """A vector of its own kind: the last observations stand in the same array always."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
+
+    def __init__(self):
+        mode = self.metadata["autoreset_mode"]
+        self.inner = gym.vector.SyncVectorEnv([lambda: Drawn(1)], autoreset_mode=mode)
+        self.num_envs = 1
+        self.single_observation_space = self.inner.single_observation_space
+        self.single_action_space = self.inner.single_action_space
+        self.last = np.zeros((1, 1), np.float32)
+
+    def reset(self, **given):
+        return self.inner.reset(**given)
+
+    def step(self, actions):
+        *answer, infos = self.inner.step(actions)
+        self.last[0] = infos["final_obs"][0]
+        return *answer, {**infos, "final_obs": self.last}
+
+
+def test_a_vector_env_may_keep_last_observations_where_no_reset_writes(agent):
+    ours = agent.collect(OneArray(), 5)
+    theirs = agent.collect(OneArray().inner, 5)
+    np.testing.assert_array_equal(ours.observations, theirs.observations)
+
+
 def test_a_vector_env_that_does_not_say_how_it_resets_is_refused(agent):
     env = gym.vector.SyncVectorEnv([toys.Clock])
     env.metadata = {}
@@ -422,7 +469,6 @@ def test_a_whole_number_that_its_type_would_cut_is_named(vector):
     env = gym.vector.SyncVectorEnv([Wide, Wide]) if vector else Wide
     if vector:  # Gymnasium's own buffer would cut it
         env._observations = np.zeros((2, 1), np.int64)
-    with pytest.raises(
-        tfr.collect.EnvironmentFault, match=r"\[200\] does not fit into int8"
-    ):
+    said = r"Environment 0, .*\[200\] does not fit into int8"  # the first of two
+    with pytest.raises(tfr.collect.EnvironmentFault, match=said):
         agent.collect(env, 2)

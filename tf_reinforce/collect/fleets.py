@@ -260,6 +260,13 @@ def _ended(slot, terminated, truncated):
     return bool(terminated or truncated)
 
 
+def _success(slot, said):
+    """What an environment says of success, or a Fault where that is no flag."""
+    if not isinstance(said, (numbers.Real, np.bool_, type(None))):
+        raise Fault(slot, f"`is_success` is {said!r}. Expected: a bool")
+    return said
+
+
 class Plain(Fleet):
     """A list of plain environments, each reset with a seed of its own."""
 
@@ -346,9 +353,7 @@ class Plain(Fleet):
         info = self._infos[slot]
         if not isinstance(info, dict):
             raise Fault(slot, f"the info is a {type(info).__name__}. Expected: a dict")
-        success = info.get("is_success")
-        if not isinstance(success, (numbers.Real, np.bool_, type(None))):
-            raise Fault(slot, f"`is_success` is {success!r}. Expected: a bool")
+        success = _success(slot, info.get("is_success"))
         return Ending(slot, bool(terminated), success)
 
     def close(self):
@@ -524,7 +529,7 @@ class Vector(Fleet):
         reported = infos.get("_is_success")
         if "is_success" not in infos or (reported is not None and not reported[slot]):
             return None
-        return infos["is_success"][slot]
+        return _success(int(slot), infos["is_success"][slot])
 
     def _write_masks(self, observations, infos, rows, slots):
         """The masks of these slots; after an ending there may be none."""
