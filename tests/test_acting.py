@@ -382,7 +382,8 @@ def test_outputs_that_overflow_are_refused_though_litert_saturates(workers):
     agent = gaussian_agent(keras.layers.Rescaling(1e37))
     budget = dict(num_envs=2, workers=workers)
     agent.collect(lambda: Real(1.0, -5.0, 5.0), 2, **budget)
-    with pytest.raises(FloatingPointError, match="it overflows"):
+    said = r"^(Worker \d: )?The policy's outputs are not finite.*it overflows"
+    with pytest.raises(FloatingPointError, match=said):
         agent.collect(lambda: Real(100.0, -5.0, 5.0), 2, **budget)
     assert agent._player.programs[False].engine == "litert"
 
@@ -464,6 +465,43 @@ def test_an_engine_that_says_something_else_is_not_used(monkeypatch, caplog):
     raw, _, _ = act(made, observations, noise)
     expected = decide(model, head, tf.constant(observations), tf.constant(noise))
     np.testing.assert_allclose(raw, expected[0], rtol=1e-6)
+
+
+def test_how_far_litert_may_be_off(monkeypatch):
+    """1e-4 of a result and 1e-5 of the largest input in its row, which is at least 1."""
+    made, _ = program(dense(2, 2), heads.Gaussian(2))
+    place = made._program.names.index("outputs")
+    inputs = [np.array([[0.5, -0.25], [-40, 3], [1, 1]], "f"), np.zeros((3, 2), "f")]
+    theirs = acting._called(made._compiled, made._program, inputs)
+    theirs[place] = np.array([[3, -3], [-3, 3], [np.nan, 3]], "f")
+    allowed = np.array([[1e-5], [40e-5], [0]]) + 3e-4  # the last row does not count
+
+    def difference(share, row, slack):
+        ours = [x.copy() for x in theirs]
+        ours[place][row, 1] += share * slack * allowed[row, 0]
+        ours[place][2] = 7.0
+        monkeypatch.setattr(acting, "_called", lambda *given: theirs)
+        monkeypatch.setattr(acting._LiteRows, "results", lambda rows: ours)
+        return made._difference(inputs, acting.finite_weights([]), slack=slack)
+
+    made._rows, made._comparing = {}, {}
+    monkeypatch.setattr(acting._LiteRows, "refresh", lambda rows, weights: None)
+    for row in (0, 1):
+        for slack in (1.0, 10.0):
+            assert difference(0.99, row, slack) == ""
+            assert "another `outputs`" in difference(1.01, row, slack)
+
+
+def test_the_converter_says_nothing_of_its_own():
+    """It would have us convert another way; nobody who trains can do so."""
+    heard, ear = [], logging.Handler()
+    ear.emit = heard.append
+    logging.getLogger("absl").addHandler(ear)
+    try:
+        assert program(dense(2, 2), heads.Categorical(2))[0].conversions == 1
+    finally:
+        logging.getLogger("absl").removeHandler(ear)
+    assert [record.getMessage() for record in heard] == []
 
 
 # Weights that are no numbers

@@ -242,7 +242,9 @@ def test_the_eligibility_is_the_derivative_of_the_log_probability(kind):
         return tf.reduce_sum(head.distribution(x).log_prob(raw))
 
     _, [truth] = slope(score, outputs)
-    np.testing.assert_allclose(head.eligibility(outputs, raw), truth, atol=1e-11)
+    np.testing.assert_allclose(
+        head.eligibility(outputs, raw), truth, rtol=1e-11, atol=1e-11
+    )
 
 
 # for_space
@@ -610,7 +612,7 @@ def test_equal_outputs_far_below_zero_are_a_uniform_choice():
     head = heads.Beta(1, -1.0, 1.0)
     law = head.distribution(tf.constant([[-50.0, -50.0]], tf.float64))
     np.testing.assert_allclose(law.log_prob([[0.01]]), 0.0, atol=1e-4)
-    np.testing.assert_allclose(law.entropy(), 0.0, atol=1e-11)
+    np.testing.assert_allclose(law.entropy(), 0.0, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("outputs", [(1e4, 1e4), (1e6, 30.0), (-30.0, 5.0)])
@@ -709,3 +711,24 @@ def test_a_thousandth_of_the_width_from_a_bound_counts_as_being_there(kind):
     actions = [[-5.0], [0.0], [1.0], [1.01], [500.0], [998.99], [999.0], [1000.0], [2e3]]
     found = head.at_bounds(tf.constant(actions, tf.float64))[:, 0].numpy()
     assert found.tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 1]
+
+
+def test_a_concentration_is_one_more_than_softplus_however_large():
+    outputs = np.array([-60.0, 0.0, 20.0, 39.0, 40.0, 41.0, 60.0, 79.0, 81.0, 1e5])
+    head = built(heads.Beta(5, 0.0, 1.0, dtype="float64"))
+    found = head.parameters(tf.constant(outputs[None]))
+    expected = 1 + np.logaddexp(0, outputs) + 1e-6
+    pair = np.concatenate([part.numpy()[0] for part in found.values()])
+    np.testing.assert_allclose(pair, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("mean", [-0.4, -0.25, 0.0, 0.25, 0.4, 1.5])
+def test_the_entropy_between_bounds_that_are_not_as_far_is_an_integral(mean):
+    head = built(heads.ClippedGaussian(1, -2.0, 2.5, dtype="float64"))
+    below, above = (math.erfc(x / math.sqrt(2)) / 2 for x in (2.0 + mean, 2.5 - mean))
+    x = np.linspace(-2.0, 2.5, 200_001)
+    density = np.exp(-((x - mean) ** 2) / 2) / math.sqrt(2 * math.pi)
+    expected = -np.trapezoid(density * np.log(density), x)
+    expected -= below * math.log(below) + above * math.log(above)
+    law = head.distribution(tf.constant([[mean]], tf.float64))
+    np.testing.assert_allclose(law.entropy(), [expected], rtol=1e-9)

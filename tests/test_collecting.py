@@ -1,5 +1,6 @@
 """Collecting: whole episodes, in order of starting, from every kind of environment."""
 
+import copy
 import warnings
 
 import gymnasium as gym
@@ -362,7 +363,64 @@ def test_an_overwritten_last_observation_is_refused_and_never_recorded(mode):
         assert_clock(play(env, episodes=4).episodes)
 
 
+def test_an_observation_of_which_one_part_is_overwritten_is_refused_too():
+    class Half(Nested):
+        def __init__(self):
+            super().__init__(3)
+            self.wide = np.zeros(2)
+
+        def _observation(self):
+            self.wide[:] = self.now
+            return {**super()._observation(), "wide": self.wide}
+
+    env = vector([Half] * 2, gym.vector.AutoresetMode.SAME_STEP)
+    with pytest.raises(host.EnvironmentFault, match="overwrote the last observation"):
+        play(env, episodes=4)
+
+
+def test_the_first_step_that_is_not_finite_is_named():
+    """Of two; nothing acts on what is not finite before."""
+
+    class Broken(toys.Clock):
+        observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+        def _observation(self):
+            return np.array([np.nan if self.now in (3, 4) else 0.0, 1.0], np.float32)
+
+    with pytest.raises(host.EnvironmentFault, match="step 2: the observation is not"):
+        play(lambda: Broken(6), episodes=1)
+
+
 # The clock
+
+
+def test_seconds_are_those_of_the_environments_and_of_all_the_rest(monkeypatch):
+    """On a clock that only resets, steps and actions move: by 64, 1 and 1024."""
+    now = [0.0]
+
+    class Slow(toys.Lengths):
+        def reset(self, **given):
+            now[0] += 64
+            return super().reset(**given)
+
+        def step(self, action):
+            now[0] += 1
+            return super().step(action)
+
+    def slowly(inputs):
+        now[0] += 1024
+        calls.append(inputs)
+        return [np.zeros(1, "int32")], [np.full(1, 5)], [], np.True_
+
+    calls, head = [], heads.Categorical(2)
+    monkeypatch.setattr(host.time, "perf_counter", lambda: now[0])
+    with tfr.collect.open_fleet(Slow, 1) as fleet:
+        decision = deciding.Decision(None, head, fleet.prepare("float32"), "float32", [])
+        address = dict(seed=0, purpose="training", update=0, episodes=9, steps=None)
+        played = host.collect(fleet, decision, slowly, **address)
+    steps = played.episodes.lengths.sum()
+    assert len(calls) == steps
+    assert played.seconds == {"stepping": 64 * 9 + steps, "acting": 1024 * steps}
 
 
 @pytest.mark.parametrize(
@@ -482,6 +540,22 @@ def test_an_environment_passed_as_object_runs_alone_and_stays_open():
     env = Registered()
     assert play(env, 8, episodes=3).episodes.count == 3
     assert (env.closed, len(env.log), env.steps) == (0, 1, 9)
+
+
+def test_the_first_of_several_environments_says_how_long_an_episode_lasts():
+    limits = iter([4, 9])
+
+    def make():
+        return gym.wrappers.TimeLimit(gym.make("CartPole-v1").unwrapped, next(limits))
+
+    def spec_of(env):
+        spec = copy.deepcopy(gym.spec("CartPole-v1"))
+        spec.max_episode_steps = env._max_episode_steps
+        env.unwrapped.spec = spec
+        return env
+
+    with tfr.collect.open_fleet(lambda: spec_of(make()), 2) as fleet:
+        assert fleet.limit == 4
 
 
 def test_environments_made_here_are_closed_once():

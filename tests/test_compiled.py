@@ -534,6 +534,76 @@ def test_an_update_that_is_not_finite_ends_the_call_and_is_told_at_the_next():
     np.testing.assert_array_equal(weights(agent), weights(healthy))
 
 
+class Beyond(envs.Bandit):
+    """One to four steps; one sees the root of how many are left."""
+
+    max_episode_steps = 6
+
+    def initial(self, noise):
+        return tf.floor(4 * noise) + 1
+
+    def observation(self, state):
+        return tf.sqrt(state)[:, None]
+
+    def transition(self, state, action, noise):
+        return state - 1
+
+    def terminal(self, state):
+        return state <= 0
+
+
+def test_what_comes_after_the_end_of_an_episode_does_no_harm():
+    agent = tfr.Reinforce.for_env(Beyond(), hidden=())
+    episodes = agent.collect(Beyond(), 12)
+    assert sorted(set(episodes.lengths.tolist())) == [1, 2, 3, 4]
+    for column, length in enumerate(episodes.lengths):
+        seen = episodes.observations[: length + 1, column, 0]
+        np.testing.assert_allclose(seen**2, np.arange(length, -1, -1), atol=1e-6)
+
+
+class Lucky(envs.Bandit):
+    """A bandit in float64 that pays more than float32 holds, one time in fifteen."""
+
+    def initial(self, noise):
+        return noise
+
+    def observation(self, state):
+        return tf.ones_like(state)[:, None]
+
+    def transition(self, state, action, noise):
+        return state - 2.0
+
+    def reward(self, state, action, next_state):
+        return tf.where(
+            state < 1 / 15,
+            tf.constant(1e100, self.dtype),
+            super().reward(state, action, next_state),
+        )
+
+    def terminal(self, state):
+        return state < 0
+
+
+def test_no_update_follows_in_a_call_where_one_was_not_finite():
+    """Later episodes would do no harm: each update has its own."""
+    ends, said = [], []
+    for several in (1, 12):
+        agent = tfr.Reinforce.for_env(Lucky(dtype="float64"), hidden=(), seed=1)
+        agent.compile(keras.optimizers.SGD(0.5), steps_per_execution=several)
+        with pytest.raises(FloatingPointError, match="would not be finite") as caught:
+            agent.fit(
+                Lucky(dtype="float64"), epochs=12, episodes_per_epoch=4, seed=7, verbose=0
+            )
+        said.append(str(caught.value))
+        ends.append((agent.counters.numpy().tolist(), weights(agent)))
+    assert said[0] == said[1] and ends[0][0] == [4, 16, 16]
+    assert ends[0][0] == ends[1][0]
+    np.testing.assert_array_equal(ends[0][1], ends[1][1])
+    fresh = tfr.Reinforce.for_env(Lucky(dtype="float64"), hidden=(), seed=1)
+    fresh.counters.assign([5, 0, 0])
+    assert fresh.collect(Lucky(dtype="float64"), 4, seed=7).rewards.max() < 2
+
+
 def test_a_policy_that_overflows_is_told(cartpole):
     """Finite weights whose outputs are not: nothing is learned, nothing returned."""
     agent, env, _ = cartpole
@@ -638,3 +708,25 @@ def test_callbacks_that_work_on_the_agent_meet_every_update(what):
         found.append(agent.policy.get_weights())
     for one, four in zip(*found, strict=True):
         np.testing.assert_array_equal(one, four)
+
+
+def test_a_number_of_steps_is_reached_by_the_fewest_updates():
+    """Also if a single step is left for the last one."""
+    agent = tfr.Reinforce.for_env(envs.Bandit(), hidden=())
+    agent.compile(keras.optimizers.SGD(0.1), steps_per_execution=2)
+    agent.fit(envs.Bandit(), steps=9, episodes_per_epoch=4, verbose=0)
+    assert agent.counters.numpy().tolist() == [3, 12, 12]
+
+
+def test_a_call_makes_all_its_updates_however_long_they_are():
+    """A callback hears of them afterwards, and can only end the training."""
+
+    class Enough(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = True
+
+    agent = tfr.Reinforce.for_env(envs.CartPole(), hidden=())
+    agent.compile(keras.optimizers.SGD(0.0), steps_per_execution=3)
+    options = dict(episodes_per_epoch=16, callbacks=[Enough()], verbose=0)
+    agent.fit(envs.CartPole(), epochs=9, **options)
+    assert agent.updates == 3 and agent.counters.numpy()[2] > 500

@@ -284,7 +284,7 @@ def test_explained_variance_is_a_square_of_a_correlation():
     slope = np.cov(x, y)[0, 1] / np.var(x, ddof=1)
     r = np.corrcoef(x, y)[0, 1]
     np.testing.assert_allclose(figures.explained(y, slope * x + 7.0), r**2)
-    np.testing.assert_allclose(figures.explained(y, 0 * x), 0.0, atol=1e-12)
+    np.testing.assert_allclose(figures.explained(y, 0 * x), 0.0, rtol=1e-12, atol=1e-12)
     assert figures.explained(y, -y) == -3.0
     assert np.isnan(figures.explained(np.ones(3), np.arange(3.0)))
 

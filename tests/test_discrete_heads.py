@@ -430,3 +430,18 @@ def test_a_head_of_one_s_own_fits_any_space_unless_it_says_so():
 def test_the_mask_of_a_single_choice_may_be_a_number():
     head = heads.MultiCategorical([2, 1, 2])
     assert head.read_mask(([1, 0], 1, (0, 1))).tolist() == [1, 0, 1, 0, 1]
+
+
+def test_flat_actions_are_sent_as_they_are():
+    actions = np.array([[1, 2], [0, 1]])
+    head = heads.MultiCategorical([2, 3])
+    assert head.to_environment(actions) is actions
+
+
+def test_choices_have_no_bounds_to_stand_at():
+    for head, actions in (
+        (heads.Categorical(2), np.zeros(5, int)),
+        (heads.MultiCategorical([2, 3]), np.zeros((5, 2), int)),
+        (heads.Bernoulli(3), np.zeros((5, 3), int)),
+    ):
+        assert head.at_bounds(tf.constant(actions)).shape == (5, 0)

@@ -145,7 +145,7 @@ def test_an_expected_eligibility_is_zero_or_leaves_the_simplex(name):
     assert chances.sum() == pytest.approx(1, abs=1e-14)
     expected = sum(p * closed(parameters, a) for p, a in zip(chances, actions))
     truth = {"categorical_simplex": 1.0, "multinomial_simplex": 3.0}.get(name, 0.0)
-    np.testing.assert_allclose(expected, truth + 0 * expected, atol=1e-13)
+    np.testing.assert_allclose(expected, truth + 0 * expected, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)

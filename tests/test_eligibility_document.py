@@ -76,7 +76,7 @@ def test_a_probability_of_zero_has_no_gradient_and_a_low_logit_has_one():
     found = gradient("probs", [0.5, 0.5, 0.0])
     assert np.isnan(found).tolist() == [False, False, True]
     found = gradient("logits", [0.0, 0.0, -1000.0])
-    np.testing.assert_allclose(found, [0.5, -0.5, 0.0], atol=1e-12)
+    np.testing.assert_allclose(found, [0.5, -0.5, 0.0], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

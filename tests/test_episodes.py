@@ -72,7 +72,7 @@ def test_pick_and_spread_are_one_another_s_gradient():
     whole, picked = tf.ones([5, 3], tf.float64), tf.ones([sum(LENGTHS)], tf.float64)
     for function, x in ((steps.pick, whole), (steps.spread, picked)):
         theory, numeric = tf.test.compute_gradient(function, [x])
-        np.testing.assert_allclose(theory[0], numeric[0], atol=1e-9)
+        np.testing.assert_allclose(theory[0], numeric[0], rtol=1e-9, atol=1e-9)
 
 
 def same(found, truth):

@@ -379,7 +379,7 @@ def test_a_cut_does_not_show_where_the_value_is_exact(limit):
     baseline = baselines.Value(constant_critic(value))
     returns, advantages = targets(baseline, episodes)
     np.testing.assert_allclose(returns, value, rtol=1e-12)
-    np.testing.assert_allclose(advantages, 0, atol=1e-12)
+    np.testing.assert_allclose(advantages, 0, rtol=1e-12, atol=1e-12)
     ended = episodes._replace(terminated=np.ones(B, bool))
     returns, _ = targets(baseline, ended)
     np.testing.assert_allclose(returns[0], value * (1 - 0.9**limit), rtol=1e-12)
@@ -398,9 +398,13 @@ def test_targets_are_generalised_advantages_plus_values(gae_lambda):
         rewards = episodes.rewards[:length, e]
         deltas = [rewards[t] + gamma * values[t + 1] - values[t] for t in range(length)]
         expected = loop_returns(deltas, gamma * gae_lambda)
-        np.testing.assert_allclose(advantages[:length, e], expected, atol=1e-12)
+        np.testing.assert_allclose(
+            advantages[:length, e], expected, rtol=1e-12, atol=1e-12
+        )
         lambda_returns = np.add(expected, states)
-        np.testing.assert_allclose(returns[:length, e], lambda_returns, atol=1e-12)
+        np.testing.assert_allclose(
+            returns[:length, e], lambda_returns, rtol=1e-12, atol=1e-12
+        )
 
 
 def test_the_policy_loss_sends_no_gradient_to_a_critic():

@@ -90,6 +90,7 @@ def same_bits(first, second):
 def test_four_signatures_are_there_by_name_and_as_attributes(exported):
     _, policy = exported
     assert set(SIGNATURES) <= set(policy.signatures)
+    assert not hasattr(policy, "initial_state")  # it remembers nothing
     assert all(callable(getattr(policy, name)) for name in SIGNATURES)
 
 

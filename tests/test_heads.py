@@ -82,7 +82,7 @@ def test_the_expected_score_of_a_categorical_is_zero():
         with tf.GradientTape() as tape:
             log_prob = head.distribution(outputs).log_prob([action] * 3)
         score += softmax(LOGITS)[:, [action]] * tape.gradient(log_prob, outputs)
-    np.testing.assert_allclose(score, 0.0, atol=1e-16)
+    np.testing.assert_allclose(score, 0.0, rtol=1e-13, atol=1e-16)
 
 
 @pytest.mark.parametrize("gap", [0.0, 1.0, 30.0, 100.0, 1e4])
@@ -238,7 +238,9 @@ def test_the_expected_score_of_a_gaussian_is_zero():
         score = tape.gradient(log_prob, [mean, head.log_scale.value])
         score = np.array([float(tf.squeeze(x)) for x in score])
         moments += weight * np.stack([score, score**2])
-    np.testing.assert_allclose(moments, [[0, 0], [1 / scale**2, 2]], atol=1e-12)
+    np.testing.assert_allclose(
+        moments, [[0, 0], [1 / scale**2, 2]], rtol=1e-12, atol=1e-12
+    )
 
 
 def test_gaussian_gradients_are_those_of_finite_differences():
@@ -249,7 +251,7 @@ def test_gaussian_gradients_are_those_of_finite_differences():
         return head.distribution(means).log_prob(actions)
 
     theory, numeric = tf.test.compute_gradient(log_prob, [np.ones((3, 2))])
-    np.testing.assert_allclose(theory[0], numeric[0], atol=1e-7)
+    np.testing.assert_allclose(theory[0], numeric[0], rtol=1e-7, atol=1e-7)
 
 
 BOUNDS = [(-0.1, 0.1), (-1 / 3, 0.7), (1e-3, math.inf), (-math.inf, 1 / 3)]
@@ -388,7 +390,7 @@ def test_the_sampler_does_not_see_a_common_offset():
 def test_the_eligibility_of_a_categorical_is_one_hot_minus_probabilities(start):
     ours = heads.Categorical(3, start=start).eligibility(tf.constant(LOGITS), [2, 0, 1])
     truth = np.eye(3)[[2, 0, 1]] - softmax(LOGITS)
-    np.testing.assert_allclose(ours, truth, atol=1e-15)
+    np.testing.assert_allclose(ours, truth, rtol=1e-13, atol=1e-15)
 
 
 def test_the_eligibility_of_a_gaussian_is_the_distance_in_variances():
@@ -408,5 +410,6 @@ def test_a_head_without_a_closed_form_is_differentiated():
     np.testing.assert_allclose(
         Unstated(3).eligibility(outputs, actions),
         heads.Categorical(3).eligibility(outputs, actions),
+        rtol=1e-13,
         atol=1e-15,
     )

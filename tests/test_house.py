@@ -123,3 +123,14 @@ def test_nothing_is_pickled_or_evaluated():
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = [alias.name for alias in node.names]
                 assert not {"pickle", "cloudpickle", "dill"} & set(names), path
+
+
+def test_a_fine_tolerance_is_one():
+    """`assert_allclose` allows 1e-7 of the number beside every `atol` without `rtol`."""
+    for path in pathlib.Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and "assert_allclose" in ast.unparse(node.func):
+                given = {one.arg: ast.unparse(one.value) for one in node.keywords}
+                fine = given.get("atol", "").startswith("1e-")
+                if fine and float(given["atol"]) < 1e-6:
+                    assert "rtol" in given, f"{path.name}:{node.lineno}"

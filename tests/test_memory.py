@@ -297,6 +297,37 @@ def test_act_hands_the_state_on(tmp_path):
     assert set(answer) == {"action", "raw_action", "state_0", "state_1"}
 
 
+class Ruled(toys.Lengths):
+    """A `Lengths` in which two of the three actions are legal, by the step."""
+
+    def reset(self, **given):
+        observation, _ = super().reset(**given)
+        return observation, {"action_mask": self.legal()}
+
+    def step(self, action):
+        *answer, _ = super().step(action)
+        return *answer, {"action_mask": self.legal()}
+
+    def legal(self):
+        return (np.arange(3) != self.now % 3).astype("int8")
+
+
+def test_the_export_takes_the_mask_and_then_the_state(tmp_path):
+    agent = ready(env=Ruled, action_mask="info/action_mask")
+    agent.export(tmp_path / "policy")
+    exported = tf.saved_model.load(tmp_path / "policy")
+    column = np.random.default_rng(0).normal(size=(5, 4, 2)).astype("float32")
+    state, theirs = None, exported.initial_state(tf.constant(4))
+    for t, row in enumerate(column):
+        mask = np.tile((np.arange(3) != t % 3).astype("int8"), (4, 1))
+        actions, state = agent.act(row, seed=t, action_mask=mask, state=state)
+        seed = tf.constant(t, tf.int64)
+        answer = exported.sample(tf.constant(row), seed, tf.constant(mask), theirs)
+        theirs = {name: answer[name] for name in theirs}
+        np.testing.assert_array_equal(answer["action"], actions)
+        assert not np.any(actions - 5 == t % 3)
+
+
 def test_a_state_is_refused_where_there_is_none():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     agent = ready(model)

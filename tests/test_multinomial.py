@@ -55,7 +55,7 @@ def test_the_gradient_of_the_entropy_is_that_of_the_definition():
         log_probs = head().distribution(rows).log_prob(COUNTS)
         truth = -tf.reduce_sum(tf.exp(log_probs) * log_probs)
     np.testing.assert_allclose(
-        tape.gradient(entropy, x), definition.gradient(truth, x), atol=1e-12
+        tape.gradient(entropy, x), definition.gradient(truth, x), rtol=1e-12, atol=1e-12
     )
 
 
@@ -226,3 +226,13 @@ def test_the_parameters_are_logits_and_their_softmax():
     named = heads.Multinomial(3, 5).parameters(logits + 2.0)
     np.testing.assert_allclose(named["probs"], [[0.6, 0.3, 0.1]], rtol=1e-6)
     np.testing.assert_allclose(named["logits"], logits + 2.0)
+
+
+def test_counts_that_cannot_be_have_no_slope():
+    """Of which one is below zero, although they add up."""
+    logits = tf.constant([[0.5, -0.5]])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        score = heads.Multinomial(2, trials=3).distribution(logits).log_prob([[4, -1]])
+    assert score.numpy().tolist() == [-np.inf]
+    assert tape.gradient(score, logits).numpy().tolist() == [[0.0, 0.0]]

@@ -71,7 +71,9 @@ def test_constant_data_has_no_deviation(chunk):
 def test_the_result_is_the_formula():
     layer = fed(DATA, 50)
     truth = (DATA - DATA.mean(axis=0)) / np.sqrt(DATA.var(axis=0) + 1e-8)
-    np.testing.assert_allclose(layer(DATA), np.clip(truth, -10, 10), atol=1e-12)
+    np.testing.assert_allclose(
+        layer(DATA), np.clip(truth, -10, 10), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -140,7 +142,7 @@ def test_every_real_array_of_a_nested_observation_has_its_own_statistics():
     found = layer(data)
     keras.tree.assert_same_structure(found, data)
     for real in (found["z"], found["a"][0], found["a"][1]["b"]):
-        np.testing.assert_allclose(np.mean(real, axis=0), 0.0, atol=1e-12)
+        np.testing.assert_allclose(np.mean(real, axis=0), 0.0, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(np.std(real, axis=0), 1.0, atol=1e-5)
 
 

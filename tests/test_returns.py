@@ -47,13 +47,15 @@ def test_lambda_one_is_monte_carlo_with_the_last_value_behind_it():
         for t in range(6)
     ]
     found = returns.lambda_returns(rewards, discounts, values, np.ones((6, 2)))
-    np.testing.assert_allclose(found, truth, atol=1e-12)
+    np.testing.assert_allclose(found, truth, rtol=1e-12, atol=1e-12)
 
 
 def test_lambda_zero_is_the_one_step_target():
     rewards, discounts, values, _ = problem(6, 2)
     found = returns.lambda_returns(rewards, discounts, values, np.zeros((6, 2)))
-    np.testing.assert_allclose(found, rewards + discounts * values, atol=1e-15)
+    np.testing.assert_allclose(
+        found, rewards + discounts * values, rtol=1e-13, atol=1e-15
+    )
 
 
 def test_lambda_is_generalized_advantage_estimation():
@@ -66,7 +68,7 @@ def test_lambda_is_generalized_advantage_estimation():
     ]
     ones = np.ones((8, 1))
     found = returns.lambda_returns(rewards, gamma * ones, values[1:], lam * ones)
-    np.testing.assert_allclose(found - values[:-1], truth, atol=1e-12)
+    np.testing.assert_allclose(found - values[:-1], truth, rtol=1e-12, atol=1e-12)
 
 
 def test_a_million_steps_lose_no_digit():
@@ -131,7 +133,9 @@ def test_one_trace_serves_any_number_of_steps_and_episodes():
     traced = tf.function(returns.lambda_returns, input_signature=[spec] * 4)
     for rows, count in [(1, 1), (5, 2), (33, 3)]:
         numbers = problem(rows, count)
-        np.testing.assert_allclose(traced(*numbers), loop(*numbers), atol=1e-12)
+        np.testing.assert_allclose(
+            traced(*numbers), loop(*numbers), rtol=1e-12, atol=1e-12
+        )
     assert traced.experimental_get_tracing_count() == 1
 
 
@@ -143,7 +147,7 @@ def test_gradients_flow_to_every_argument(index):
         return returns.lambda_returns(*numbers[:index], x, *numbers[index + 1 :])
 
     theory, numeric = tf.test.compute_gradient(function, [numbers[index]])
-    np.testing.assert_allclose(theory[0], numeric[0], atol=1e-8)
+    np.testing.assert_allclose(theory[0], numeric[0], rtol=1e-8, atol=1e-8)
     assert np.abs(theory[0]).max() > 0.1
 
 

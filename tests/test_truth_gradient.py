@@ -173,7 +173,7 @@ def test_the_exact_gradient_is_the_slope_of_the_expected_return(gamma):
     steps = 1e-5 * np.eye(6)
     slopes = [(objective(weights + s) - objective(weights - s)) / 2e-5 for s in steps]
     exact = enumeration(gamma=gamma, discount_states=True).exact()
-    np.testing.assert_allclose(exact, slopes, atol=1e-9)
+    np.testing.assert_allclose(exact, slopes, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("horizon, count", [(1, 2), (2, 5), (3, 11)])
@@ -203,7 +203,9 @@ def test_the_batches_are_all_there_are(batch_size, ordered):
 def test_the_batch_mean_shrinks_one_step_episodes_by_its_own_share(batch_size):
     report = enumeration("mean", horizon=1).check(batch_size, None)
     share = (batch_size - 1) / batch_size
-    np.testing.assert_allclose(report.expected, share * report.exact, atol=1e-14)
+    np.testing.assert_allclose(
+        report.expected, share * report.exact, rtol=1e-13, atol=1e-14
+    )
 
 
 def test_scaling_leaves_of_one_reward_alone_its_sign():
@@ -212,7 +214,7 @@ def test_scaling_leaves_of_one_reward_alone_its_sign():
     expected, _ = task.expected(1)
     sizes = np.abs(task.returns)
     task.returns = task.returns / (sizes + 1e-8 + 1e-12 * sizes)
-    np.testing.assert_allclose(expected, task.exact(), atol=1e-14)
+    np.testing.assert_allclose(expected, task.exact(), rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ def test_without_the_state_weighting_each_step_counts_as_the_first(baseline, gam
             objective = tf.reduce_sum(likelihoods * later)
         total += task.flat(tape.gradient(objective, task.compared))
     report = task.check(2, None)
-    np.testing.assert_allclose(report.expected, total, atol=1e-13)
+    np.testing.assert_allclose(report.expected, total, rtol=1e-13, atol=1e-13)
     assert report.error > 1e-2
 
 
@@ -254,7 +256,9 @@ def test_the_entropy_bonus_adds_the_slopes_of_the_visited_entropies(coef, batch_
         bonus = tf.reduce_sum(visits * entropies)
     slopes = task.flat(tape.gradient(bonus, task.compared))
     report = task.check(batch_size, None)
-    np.testing.assert_allclose(report.expected, report.exact + coef * slopes, atol=1e-13)
+    np.testing.assert_allclose(
+        report.expected, report.exact + coef * slopes, rtol=1e-13, atol=1e-13
+    )
 
 
 def batches_of_steps(task, least):
@@ -287,7 +291,7 @@ def test_the_updates_of_a_number_of_steps_are_unbiased_before_they_are_averaged(
     batches = batches_of_steps(task, least)
     total, count, change = over_batches(task, batches, times=len)
     assert total == pytest.approx(1, abs=1e-14)
-    np.testing.assert_allclose(change, count * task.exact(), atol=1e-13)
+    np.testing.assert_allclose(change, count * task.exact(), rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("weight", sweeps.some([0.0, 0.5, 2.0], always=[0.0, 2.0]))
@@ -307,7 +311,7 @@ def test_a_shared_trunk_follows_the_value_loss_besides(weight):
     slopes = task.flat(losses.gradients(tape, loss, task.compared))
     report = task.check(2, None)
     np.testing.assert_allclose(
-        report.expected, report.exact - weight * slopes, atol=1e-13
+        report.expected, report.exact - weight * slopes, rtol=1e-13, atol=1e-13
     )
     assert (report.error > 1e-2) == (weight > 0)
 

@@ -169,7 +169,7 @@ def test_a_baseline_sees_only_the_episodes_that_are_left(baseline):
     loop = definitions.loop_advantages(kept, baseline, DEFAULTS)
     # Rows first, as the steps stand in a batch.
     expected = [x[t] for t in range(7) for x in loop if t < len(x)]
-    np.testing.assert_allclose(batch.advantages, expected, atol=1e-12)
+    np.testing.assert_allclose(batch.advantages, expected, rtol=1e-12, atol=1e-12)
     assert (float(batch.divisor), int(batch.count)) == (3, 3)
 
 
@@ -315,6 +315,29 @@ def test_nan_seen_in_an_episode_that_is_dropped_does_not_reach_the_normaliser():
     assert same(before, numbers(everything(agent)))
 
 
+class Steep(keras.layers.Layer):
+    """Puts out what it is given, with a slope that is infinite."""
+
+    def call(self, inputs):
+        @tf.custom_gradient
+        def steep(x):
+            return tf.identity(x), lambda slope: tf.fill(tf.shape(slope), np.inf)
+
+        return steep(inputs)
+
+
+def test_an_infinite_gradient_is_refused_where_the_optimizer_would_cut_it_to_a_number():
+    episodes = record("softmax", "float32")
+    policy = keras.Sequential([keras.Input((OBSERVED,)), keras.layers.Dense(A), Steep()])
+    agent = tfr.Reinforce(policy, heads.Categorical(A))
+    agent.compile(keras.optimizers.SGD(0.1, clipvalue=1.0))
+    agent.build((None, OBSERVED))
+    before = numbers(everything(agent))
+    with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
+        agent.update(episodes)
+    assert same(before, numbers(everything(agent)))
+
+
 def test_padding_changes_no_bit_with_minibatches():
     agent = complete(keras.optimizers.Adam(0.1), minibatch_size=4, passes=2)
     episodes, variables = record("gaussian", "float32"), everything(agent)
@@ -418,7 +441,7 @@ def test_blocks_are_for_every_type_and_for_frozen_policies(dtype):
     agent.build((None, OBSERVED))
     episodes = agent._checked(definitions.record(dtype="float32"))
     batch = agent._estimator.batch(episodes)
-    update = updating.Update(agent._estimator, None, None, block=6)
+    update = updating.Update(agent._estimator, None, None, passes=1, block=6)
     update.optimizer = agent.optimizer
     found, logs = update._whole(batch)
     whole, said = agent._estimator.policy_gradients(batch)
@@ -448,7 +471,7 @@ def test_a_gradient_summed_up_in_blocks_is_that_of_the_batch(block):
     rule, episodes = agent._estimator, agent._checked(definitions.record())
     batch = rule.batch(episodes)
     whole, logs = rule.policy_gradients(batch)
-    update = updating.Update(rule, agent.optimizer, agent.counters, block=block)
+    update = updating.Update(rule, agent.optimizer, agent.counters, passes=1, block=block)
     found, said = update._whole(batch)
     close(found, whole)
     for name, figure in logs.items():
@@ -494,3 +517,32 @@ def test_a_critic_that_shares_the_trunk_has_no_minibatches_of_its_own():
         baselines.Value(minibatch_size=4)
     with pytest.raises(ValueError, match="`minibatch_size` must be a whole number"):
         baselines.Value(dense(1), minibatch_size=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"minibatch_size": 4}], ids=["none", "one"])
+def test_an_order_is_drawn_where_somebody_asks_for_it(options, monkeypatch):
+    agent = made("softmax", "float32", baseline="moving_average", **options)
+    told, learn = [], agent.baseline.learn
+
+    def listening(gradients, lesson):
+        told.append(lesson.order)
+        return learn(gradients, lesson)
+
+    monkeypatch.setattr(agent.baseline, "learn", listening)
+    agent.update(record("softmax", "float32"))
+    assert [order is None for order in told] == [not options]
+
+
+def test_a_batch_with_blocks_is_gone_through_in_blocks(monkeypatch):
+    agent = made("softmax", "float32")
+    batch = agent._estimator.batch(agent._checked(record("softmax", "float32")))
+    update = updating.Update(agent._estimator, agent.optimizer, None, passes=1, block=6)
+    gradients, parts = update._gradients, []
+
+    def listening(batch, *part):
+        parts.append(len(part))
+        return gradients(batch, *part)
+
+    monkeypatch.setattr(update, "_gradients", listening)
+    update._whole(batch)
+    assert set(parts) == {1}

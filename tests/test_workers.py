@@ -1,6 +1,7 @@
 """Several processes play the same episodes as one, and leave nothing behind."""
 
 import functools
+import gc
 import itertools
 import multiprocessing
 import os
@@ -119,6 +120,32 @@ def test_workers_begin_episodes_from_the_learned_state_of_this_update():
     same_bits(train(), train(workers=2))
 
 
+def test_there_are_no_more_processes_than_environments(agent):
+    one = agent.collect(toys.Lengths, 5)
+    same_bits(one, agent.collect(toys.Lengths, 5, num_envs=2, workers=4))
+
+
+def test_seconds_in_environments_are_those_of_a_process(agent, monkeypatch):
+    """On clocks that only steps move; in the mean of two processes, over all rounds."""
+    now, steps = [0.0], multiprocessing.get_context("fork").Value("q")
+
+    class Slow(toys.Lengths):
+        def step(self, action):
+            now[0] += 1
+            with steps.get_lock():
+                steps.value += 1
+            return super().step(action)
+
+    plays = []
+    play = crews.Crew._play
+    monkeypatch.setattr(crews.Crew, "_play", lambda *x: plays.append(1) or play(*x))
+    monkeypatch.setattr(crews.time, "perf_counter", lambda: now[0])
+    with tfr.collect.open_fleet(Slow, 2, workers=2) as crew:
+        played = agent._player.collect(crew, "training", 0, 0, episodes=None, steps=100)
+    assert len(plays) > 1
+    assert played.seconds == {"stepping": steps.value / 2, "acting": -steps.value / 2}
+
+
 def test_an_evaluation_has_the_same_figures(agent):
     one = agent.evaluate(toys.Lengths, 20)
     assert agent.evaluate(toys.Lengths, 20, workers=2) == one
@@ -235,7 +262,10 @@ def closing(tmp_path):
 def test_all_environments_are_closed(clock, closing):
     """Five, and the one that was looked at; a lambda cannot be pickled."""
     env, counted = closing
-    clock.collect(lambda: env(int), 8, num_envs=5, workers=2)
+    with tfr.collect.open_fleet(lambda: env(int), 5, workers=2) as crew:
+        for _ in range(2):  # they are made once
+            clock.collect(crew, 8)
+        assert counted() == (6, 1)
     assert counted() == (6, 6)
 
 
@@ -307,6 +337,39 @@ def test_ctrl_c_ends_the_processes(clock, heard):
 
     with pytest.raises(KeyboardInterrupt):
         fit(clock, interrupt, episodes_per_epoch=1)
+
+
+def test_a_process_does_not_hear_ctrl_c(clock, heard):
+    """A terminal sends it to all; whoever asked for the episodes decides."""
+    interrupted = functools.partial(Failing, lambda: os.kill(os.getpid(), signal.SIGINT))
+    same_bits(
+        clock.collect(interrupted, 4, num_envs=2, workers=2), clock.collect(toys.Clock, 4)
+    )
+
+
+def test_a_process_takes_nothing_down_that_it_inherited(clock, tmp_path):
+    """What the parent no longer needs may hold files: they are not the worker's."""
+
+    class Left:
+        def __init__(self):
+            self.cycle = self
+
+        def __del__(self):
+            (tmp_path / str(os.getpid())).touch()
+
+    class Tidy(toys.Clock):
+        def step(self, action):
+            gc.collect()
+            return super().step(action)
+
+    gc.disable()
+    try:
+        Left()
+        clock.collect(Tidy, 2, num_envs=2, workers=2)
+    finally:
+        gc.enable()
+    gc.collect()
+    assert {path.name for path in tmp_path.iterdir()} <= {str(os.getpid())}
 
 
 def test_an_environment_that_cannot_be_made_twice_is_an_error(clock):

@@ -242,7 +242,7 @@ class MovingAverage(Baseline):
     def _average(self, means, seen):
         """Takes in new means; where nothing was `seen`, all stays as it was."""
         means, seen = (tf.cast(x, self.sums.dtype) for x in (means, seen))
-        kept = tf.where(seen > 0, tf.cast(self.decay, seen.dtype), 1.0)
+        kept = tf.where(seen > 0, tf.constant(self.decay, seen.dtype), 1.0)
         self.sums.assign(kept * self.sums + means)
         self.shares.assign(kept * self.shares + seen)
 

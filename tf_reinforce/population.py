@@ -97,6 +97,8 @@ def train_seeds(
     (20, 3)
     >>> population.agent(2).updates
     20
+    >>> population.env_steps  # 16 episodes of one step for each update
+    960
     """
     seeds = [seeding.check_seed(seed) for seed in seeds]
     if not seeds or len(set(seeds)) < len(seeds):

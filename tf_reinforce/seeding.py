@@ -167,13 +167,13 @@ class EpisodeSeeds:
 
 
 class _Words(np.random.bit_generator.ISeedSequence):
-    """Words made beforehand, as the seed sequence of a bit generator."""
+    """Four words made beforehand, for a PCG64, which asks for four."""
 
     def __init__(self, words):
         self._words = words
 
     def generate_state(self, n_words, dtype=np.uint32):
-        return self._words[:n_words]
+        return self._words
 
 
 def noise(seed, kind, shape, dtype, part=0):

@@ -34,7 +34,7 @@ class Update:
     """
 
     def __init__(
-        self, rule, optimizer, counters, *, passes=1, minibatch_size=None, block=None
+        self, rule, optimizer, counters, *, passes, minibatch_size=None, block=None
     ):
         self.rule = rule
         self.optimizer = optimizer

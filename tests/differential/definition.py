@@ -336,6 +336,8 @@ class Definition:
                     logs["value_loss"] += error**2 / 2 / divisor
                     value_slopes[at] = self.c.loss_weight * error / divisor
                 more = step.size / abs(step.advantage) if step.advantage else 1.0
+                if acted is not None:  # a ratio is known as well as both logarithms
+                    more *= max(1.0, abs(score.log_prob))
                 size = max(size, min(more, 1e12))
                 sums.add([*(np.zeros(w.shape) for w in weights), own], more)
             carried = self.network.back(observation, slopes, value_slopes)

@@ -6,7 +6,7 @@ import numpy as np
 import parts
 import playing
 import tensorflow as tf
-from comparing import Disagreement, close, same_bits
+from comparing import Disagreement, close, plain, same_bits
 from definition import Definition
 
 from tf_reinforce import updating
@@ -67,6 +67,10 @@ def same_gradients(c, agent, definition, record):
     sums, critic_sums, expected = definition.gradients(record)
     count = len(definition.policy.trainable_variables)
     own = np.concatenate([np.zeros(0), *(np.asarray(x) for x in found[count:])])
+    if not np.isfinite(sums.largest()).all():  # weights have led out of all numbers
+        if all(np.isfinite(plain(x)).all() for x in (*found[:count], own)):
+            raise Disagreement("a finite gradient where that of the definition is not")
+        return
     close("gradient", [*found[:count], own], sums.total, allowed(c, *sums.largest()))
     if critic_sums is not None:
         most = allowed(c, *critic_sums.largest())

@@ -220,7 +220,7 @@ def workers(c):
         agent = parts.agent_of(c)
         options = dict(episodes_per_epoch=6, num_envs=3, workers=count, seed=c.seed)
         agent.fit(make, epochs=2, verbose=0, **options)
-        record = agent.collect(make, 5, num_envs=4, workers=count, seed=c.seed)
+        record = agent.collect(make, 6, num_envs=4, workers=count, seed=c.seed)
         ends.append((everything(agent), record))
     same_bits("weights of two processes", ends[1][0], ends[0][0])
     same_records("two processes", ends[1][1], ends[0][1])

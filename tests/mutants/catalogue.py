@@ -428,10 +428,19 @@ RETURNS_AND_BASELINES = [
         "average_forgets_what_it_did_not_see",
         "own: a step that a batch did not reach counts less for it",
         "baselines.py",
-        "tf.where(seen > 0, tf.cast(self.decay, seen.dtype), 1.0)",
-        "tf.cast(self.decay, seen.dtype)",
+        "tf.where(seen > 0, tf.constant(self.decay, seen.dtype), 1.0)",
+        "tf.constant(self.decay, seen.dtype)",
         "test_baselines.py::"
         "test_an_average_is_the_weighted_mean_of_earlier_batches[9-0.0]",
+    ),
+    Mutant(
+        "decay_of_float32",
+        "own: the decay of an average rounded to float32 under float64",
+        "baselines.py",
+        "tf.constant(self.decay, seen.dtype)",
+        "tf.cast(self.decay, seen.dtype)",
+        "test_baselines.py::"
+        "test_an_average_is_the_weighted_mean_of_earlier_batches[None-0.7]",
     ),
     Mutant(
         "normaliser_learns_first",
