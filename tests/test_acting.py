@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import re
 
 import gymnasium as gym
 import keras
@@ -584,7 +585,7 @@ class Echo(gym.Env):
 
 
 def softplus_agent(weight):
-    """The mean is softplus(weight); that of LiteRT ends at 88."""
+    """The mean is softplus(weight); LiteRT's ends at 88, or is infinite from there."""
     start = keras.initializers.Constant(weight)
     layer = keras.layers.Dense(1, "softplus", use_bias=False, kernel_initializer=start)
     agent = tfr.Reinforce(
@@ -603,7 +604,8 @@ def test_litert_is_left_when_new_weights_lead_to_where_it_departs(caplog):
     assert engines == ["litert", "litert"]
     agent.policy.set_weights([np.full((1, 1), 500.0, "float32")])
     assert agent.evaluate(env, 2)["episode_return"] == pytest.approx(500.0)
-    assert "LiteRT gives another `outputs` than Keras" in caplog.text
+    # Whether a number or an infinity is wrong there depends on the processor.
+    assert re.search("LiteRT gives another `(outputs|finite)` than Keras", caplog.text)
     collected = agent.collect(env, 2)
     np.testing.assert_allclose(collected.actions, 500.0, atol=0.01)
     assert agent.inspect(collected).log_probs.min() > -10
