@@ -269,18 +269,23 @@ def log_below(x):
     """ln Φ(x); far out by its asymptotic series."""
     if x > -20:
         return math.log(below(x))
+    return -x * x / 2 - math.log(-x) - HALF_LOG_TAU + math.log(far_out(x))
+
+
+def far_out(x):
+    """-x Φ(x) / φ(x) for x far below zero, by its asymptotic series."""
     series, term = 1.0, 1.0
     for k in range(1, 9):
         term *= -(2 * k - 1) / (x * x)
         series += term
-    return -x * x / 2 - math.log(-x) - HALF_LOG_TAU + math.log(series)
+    return series
 
 
 def tail(x, scale):
     """ln Φ(x) for x = (low - μ) / σ, and its slopes by μ and log σ."""
-    log_share = log_below(x)
-    slope = math.exp(-x * x / 2 - HALF_LOG_TAU - log_share)
-    return log_share, -slope / scale, -slope * x
+    # φ / Φ as a difference of logarithms would be off by ten thousandths at -1e6.
+    slope = phi(x) / below(x) if x > -20 else -x / far_out(x)
+    return log_below(x), -slope / scale, -slope * x
 
 
 class Beta:
