@@ -611,6 +611,21 @@ def test_litert_is_left_when_new_weights_lead_to_where_it_departs(caplog):
     assert agent.inspect(collected).log_probs.min() > -10
 
 
+def test_litert_is_compared_again_in_every_collection(monkeypatch):
+    honest, off = acting._LiteRows.results, 0.0
+
+    def results(rows):
+        raw, finite, outputs, sent = honest(rows)
+        return raw, finite, outputs + np.float32(off), sent
+
+    monkeypatch.setattr(acting._LiteRows, "results", results)
+    agent, engines = softplus_agent(60.0), []
+    for off in (0.0, 1.0):  # noqa: B007 (`results` reads it)
+        agent.collect(Echo(), 2)
+        engines.append(agent._player.programs[False].engine)
+    assert engines == ["litert", "compiled"]
+
+
 def test_training_that_leads_to_where_litert_departs_learns_from_what_keras_does():
     agent = softplus_agent(60.0)
     agent.fit(Echo, epochs=1, episodes_per_epoch=4, verbose=0)

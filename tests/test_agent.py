@@ -579,3 +579,13 @@ def test_the_same_seed_draws_the_same_actions(cartpole):
     assert (cartpole.act(observations) != cartpole.act(observations)).any()
     greedy = cartpole.act(observations, deterministic=True)
     assert (greedy == np.argmax(cartpole(observations), axis=1)).all()
+
+
+def test_actions_get_the_type_of_the_space_that_is_met_later():
+    policy = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    agent = tfr.Reinforce(policy, heads.Gaussian(1, low=0, high=3, whole=True))
+    agent.build((None, 3))
+    seen = np.zeros((2, 3), "float32")
+    assert agent.act(seen, deterministic=True).dtype == np.float32
+    agent._meet(gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(0, 3, (1,), np.int16))
+    assert agent.act(seen, deterministic=True).dtype == np.int16

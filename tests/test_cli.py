@@ -364,3 +364,31 @@ def test_seeds_have_a_core_each_unless_somebody_chose(
     monkeypatch.setattr(threading, setting, asked.append)
     cli.main(["train", "CartPole-v1", "--seeds", "0"])
     assert asked == said
+
+
+def test_the_best_agent_is_chosen_by_other_episodes_than_those_of_the_evaluation(
+    tmp_path,
+):
+    seeds = []
+
+    class Model:
+        updates, stop_training = 0, False
+
+        def evaluate(self, env, seed, **options):
+            seeds.append(int(seed))
+            return {"episode_return": 0.0}
+
+        def save(self, path):
+            pass
+
+    judge = runs.Judge("CartPole-v1", {}, 3, tmp_path / "a.keras", every=1, target=None)
+    judge.set_model(Model())
+    for update in range(3):
+        judge.model.updates = update
+        judge.judge({})
+    assert len({3, *seeds}) == 4
+
+
+def test_a_preset_may_evaluate_with_drawn_actions():
+    settings = dict(evaluation={"deterministic": False}, fit={}, env_kwargs={})
+    assert runs.evaluation_options(settings)["deterministic"] is False

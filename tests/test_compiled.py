@@ -730,3 +730,67 @@ def test_a_call_makes_all_its_updates_however_long_they_are():
     options = dict(episodes_per_epoch=16, callbacks=[Enough()], verbose=0)
     agent.fit(envs.CartPole(), epochs=9, **options)
     assert agent.updates == 3 and agent.counters.numpy()[2] > 500
+
+
+def test_an_evaluation_takes_the_most_likely_actions_unless_told_otherwise():
+    agent = tfr.Reinforce.for_env(envs.Bandit([0.0, 1.0]), hidden=())
+    agent.policy.set_weights([np.zeros((1, 2)), np.array([0.0, 0.1])])
+    world = envs.Bandit([0.0, 1.0])
+    assert agent.evaluate(world, 64)["episode_return"] == 1.0
+    assert agent.evaluate(world, 64, deterministic=False)["episode_return"] < 1.0
+
+
+def test_each_evaluation_has_the_time_limit_of_its_call():
+    world = envs.CartPole()
+    agent = tfr.Reinforce.for_env(world, hidden=(2,))
+    for limit in (3, 5, 3):
+        length = agent.evaluate(world, 4, max_episode_steps=limit)["episode_length"]
+        assert length == limit
+
+
+def test_a_call_ends_where_one_of_several_validations_is_due():
+    found = []
+    for updates in (1, 4):
+        world, seen = envs.Bandit(), []
+        agent = tfr.Reinforce.for_env(world, hidden=())
+        agent.compile(keras.optimizers.SGD(0.5), steps_per_execution=updates)
+
+        class Hears(keras.callbacks.Callback):
+            def on_test_begin(self, logs=None, seen=seen):
+                seen.append(self.model.updates)
+
+        options = dict(episodes_per_epoch=2, validation_freq=[2, 3], verbose=0)
+        options |= dict(validation_env=world, validation_episodes=2, epochs=6)
+        agent.fit(world, callbacks=[Hears()], **options)
+        found.append(seen)
+    assert found == [[2, 3], [2, 3]]
+
+
+WORKING_ON_THE_AGENT = {
+    "BackupAndRestore": lambda folder: dict(backup_dir=folder),
+    "EarlyStopping": lambda _: dict(monitor="episode_return", patience=9),
+    "LearningRateScheduler": lambda _: dict(schedule=lambda epoch: 0.1),
+    "ModelCheckpoint": lambda folder: dict(filepath=folder / "agent.keras"),
+    "ReduceLROnPlateau": lambda _: dict(monitor="episode_return", patience=9),
+    "SwapEMAWeights": lambda _: dict(swap_on_epoch=True),
+}
+
+
+@pytest.mark.parametrize("name", WORKING_ON_THE_AGENT)
+def test_every_callback_of_keras_that_works_on_the_agent_meets_every_update(
+    name, tmp_path
+):
+    callback = getattr(keras.callbacks, name)(**WORKING_ON_THE_AGENT[name](tmp_path))
+    seen = []
+
+    class Hears(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(self.model.updates)
+
+    world = envs.Bandit()
+    agent = tfr.Reinforce.for_env(world, hidden=())
+    rate = keras.optimizers.SGD(0.5, use_ema=True)
+    agent.compile(rate, steps_per_execution=3)
+    both = [callback, Hears()]
+    agent.fit(world, epochs=3, episodes_per_epoch=2, callbacks=both, verbose=0)
+    assert seen == [1, 2, 3]

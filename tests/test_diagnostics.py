@@ -903,3 +903,50 @@ def test_gradient_steps_are_counted_as_they_are_made(passes):
     assert agent.env_steps == 50
     assert seen.history[0]["gradient_steps"] == int(agent.optimizer.iterations)
     assert seen.history[0]["gradient_steps"] == 3 * passes
+
+
+# A second `fit`, and later reports
+
+
+def test_reports_count_updates_from_the_beginning_of_a_fit():
+    """And take the entropy coefficient of the update by the agent's own number."""
+    schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 4, 0.0)
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,), entropy_coef=schedule)
+    options = dict(episodes_per_epoch=2, verbose=0)
+    agent.fit("CartPole-v1", epochs=1, **options)
+    diagnostics = tfr.callbacks.Diagnostics(every=2, verbose=0)
+    agent.fit("CartPole-v1", epochs=3, callbacks=[diagnostics], **options)
+    assert [report["update"] for report in diagnostics.history] == [1, 3]
+    assert [report["entropy_coef"] for report in diagnostics.history] == [0.75, 0.25]
+
+
+def test_shares_of_time_are_those_since_the_last_report(monkeypatch):
+    monkeypatch.setattr("time.perf_counter", lambda: 0.0)
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+    record = agent.collect(toys.Bandit, 2)
+    diagnostics = tfr.callbacks.Diagnostics(every=1, verbose=0)
+    diagnostics.set_model(agent)
+    diagnostics.on_train_begin()
+    for update, seconds in enumerate((9.0, 1.0)):
+        times = dict(stepping_seconds=seconds, acting_seconds=1.0)
+        logs = dict(update=update, vector_env=False, **times)
+        diagnostics.on_episodes_collected(record, logs)
+        diagnostics.on_train_batch_end(0, {"learning_rate": 0.1})
+    shares = [report["stepping_share"] for report in diagnostics.history]
+    assert shares == [0.9, 0.5]
+
+
+def test_episodes_of_a_group_are_not_independent():
+    baseline = baselines.LeaveOneOut(groups=2)
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,), baseline=baseline)
+    diagnostics = tfr.callbacks.Diagnostics(every=1, verbose=0)
+    options = dict(epochs=1, episodes_per_epoch=8, callbacks=[diagnostics], verbose=0)
+    agent.fit("CartPole-v1", **options)
+    assert diagnostics.history[0]["independent"] == 4.0
+
+
+def test_a_critic_is_judged_by_its_last_reports():
+    useless, useful = {**WELL, **ILL["critic"][0]}, {**WELL, "update": 30}
+    assert findings.find([useless] * 20 + [useful] * 3) == []
+    found = findings.find([useful] * 20 + [useless] * 3)
+    assert [finding.cause for finding in found] == ["critic"]

@@ -400,3 +400,16 @@ def test_noise_is_of_a_known_kind_and_shape(noise):
     world.transition_noise = noise
     with pytest.raises(ValueError, match="noise of `Walk` must be one `Noise`.*Received"):
         checks.check(world)
+
+
+def test_a_reset_in_the_middle_of_an_episode_starts_its_clock_anew():
+    class Short(envs.CartPole):
+        max_episode_steps = 5
+
+    worlds = Short().as_gymnasium(1)
+    worlds.reset(seed=0)
+    for _ in range(3):
+        worlds.step(np.array([0]))
+    worlds.reset(seed=0)
+    ended = [bool(worlds.step(np.array([t % 2]))[3][0]) for t in range(5)]
+    assert ended == [False] * 4 + [True]

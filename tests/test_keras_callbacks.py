@@ -1,6 +1,7 @@
 """Keras' own callbacks work unchanged, with `mode` left at `"auto"`."""
 
 import csv
+import functools
 import glob
 
 import keras
@@ -349,3 +350,32 @@ def test_an_episode_callback_hears_each_episode_in_order_before_the_batch_ends(a
     ]  # fmt: skip
     for batch in (heard[:4], heard[4:]):
         assert np.mean([x[2] for x in batch[:3]]) == pytest.approx(batch[3])
+
+
+class EndsBadly(keras.callbacks.Callback):
+    """A Ctrl-C when training has ended."""
+
+    def on_train_end(self, logs=None):
+        raise KeyboardInterrupt
+
+
+def test_a_fit_after_a_restored_one_begins_with_its_first_epoch(tmp_path):
+    backup = functools.partial(keras.callbacks.BackupAndRestore, tmp_path / "backup")
+    with pytest.raises(KeyboardInterrupt):
+        fit(new_bandit(), backup(), Interrupts(3), epochs=5)
+    again = new_bandit()
+    fit(again, backup(), epochs=5)
+    assert again.updates == 5
+    fit(again, epochs=2)
+    assert again.updates == 7
+
+
+def test_a_restored_run_makes_no_update_beyond_its_steps(tmp_path):
+    """Interrupted before Keras removed the backup of the last update."""
+    backup = functools.partial(keras.callbacks.BackupAndRestore, tmp_path / "backup")
+    budget = dict(epochs=None, steps=8)
+    with pytest.raises(KeyboardInterrupt):
+        fit(new_bandit(), EndsBadly(), backup(), **budget)
+    again = new_bandit()
+    fit(again, backup(), **budget)
+    assert again.env_steps == 8

@@ -377,3 +377,13 @@ def test_a_critic_with_a_memory_is_refused():
     agent.compile()
     with pytest.raises(ValueError, match="sees one observation at a time.*shares"):
         agent.fit(toys.Clock, epochs=1, verbose=0)
+
+
+def test_an_action_begins_from_the_state_that_is_learned_by_then():
+    agent = tfr.Reinforce(toys.with_learned_start(3, 1))
+    agent.compile(keras.optimizers.SGD(0.1))
+    agent.meet(gym.make("Pendulum-v1"))
+    start, seen = agent.policy.layers[0].cell.start, np.ones((2, 3), "float32")
+    before, _ = agent.act(seen, deterministic=True)
+    start.assign(-start)
+    assert not np.array_equal(before, agent.act(seen, deterministic=True)[0])

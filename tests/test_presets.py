@@ -12,7 +12,9 @@ import keras
 import numpy as np
 import pytest
 import sweeps
+import toys
 
+import tf_reinforce as tfr
 from tf_reinforce import agent as agents
 from tf_reinforce import baselines, cli, heads, presets, runs
 
@@ -473,3 +475,38 @@ def test_a_head_by_name_begins_with_the_scale_of_the_bounds(kind):
     settings = {**presets.read("Pendulum-v1"), "agent": {"head": kind}}
     agent = made("MountainCarContinuous-v0", settings)
     assert agent.head.initial_scale == 0.5
+
+
+LINE = {"first": 1.0, "last": 0.0}
+
+
+def test_a_learning_rate_goes_linearly_over_the_life_of_an_agent():
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=(), learning_rate=LINE)
+    options, rates = dict(epochs=2, episodes_per_epoch=2, verbose=0), []
+    for _ in range(2):
+        rates += agent.fit(toys.Bandit, **options).history["learning_rate"]
+    assert rates == [1.0, 0.5, 0.5, 0.25]  # 0 and 1 of 2 updates, 2 and 3 of 4
+
+
+def test_a_callback_of_ones_own_has_the_last_word_on_the_learning_rate():
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=(), learning_rate=LINE)
+    mine = keras.callbacks.LearningRateScheduler(lambda epoch: 0.125)
+    options = dict(epochs=3, episodes_per_epoch=2, callbacks=[mine], verbose=0)
+    rates = agent.fit(toys.Bandit, **options).history["learning_rate"]
+    assert rates == [0.125] * 3
+
+
+def test_an_environment_of_ones_own_is_validated_on_as_it_is():
+    """The environment's keywords of a preset are for environments made from an id."""
+    agent = tfr.Reinforce.for_env("FrozenLake-v1", hidden=(), preset="FrozenLake-v1-dry")
+    way = {0: 1, 4: 1, 8: 2, 9: 1, 13: 2, 14: 2}  # to the goal, if nothing slips
+    kernel = np.zeros((16, 4))
+    for cell, action in way.items():
+        kernel[cell, action] = 50.0
+    agent.policy.set_weights([kernel, np.zeros(4)])
+    agent.compile(keras.optimizers.SGD(0.0))
+    dry = gym.make("FrozenLake-v1", is_slippery=False)
+    options = dict(epochs=1, episodes_per_epoch=2, validation_episodes=20, verbose=0)
+    for env, validation_env in ((dry, "FrozenLake-v1"), ("FrozenLake-v1", dry)):
+        history = agent.fit(env, validation_env=validation_env, **options).history
+        assert history["val_episode_return"] == [1.0]

@@ -152,15 +152,27 @@ def test_an_evaluation_has_the_same_figures(agent):
 
 
 def test_every_worker_gets_its_part():
-    """Four episodes of six environments in two processes: two for each."""
+    """Four episodes of six environments in two processes: two for each.
 
-    both = multiprocessing.get_context("fork").Barrier(2)
+    One process begins all that it may before the other begins its first, and none goes
+    on before both have begun theirs.
+    """
+    fork = multiprocessing.get_context("fork")
+    both, first, begun = fork.Barrier(2), fork.Value("l", 0), fork.Event()
 
     class Signed(toys.Clock):
         waited = False
 
+        def reset(self, **given):
+            with first.get_lock():
+                first.value = first.value or os.getpid()
+            if first.value != os.getpid():
+                begun.wait()
+            return super().reset(**given)
+
         def step(self, action):
             if not Signed.waited:
+                begun.set()
                 both.wait()
                 Signed.waited = True
             return super().step(action)

@@ -2082,11 +2082,11 @@ SURVIVORS = [
     ),
     Mutant(
         "compared_but_once",
-        "own: LiteRT is compared with Keras at the first weights, and never again",
+        "own: LiteRT is compared with Keras before the first action, and never again",
         "playing.py",
         "changed = program.compare(self._rows_of(",
-        "changed = len(program._comparing) < 2 and program.compare(self._rows_of(",
-        "test_acting.py::test_litert_is_left_when_new_weights_lead_to_where_it_departs",
+        "changed = not program.conversions and program.compare(self._rows_of(",
+        "test_acting.py::test_litert_is_compared_again_in_every_collection",
     ),
     Mutant(
         "averages_of_no_step",
@@ -2131,6 +2131,169 @@ SURVIVORS = [
     ),
 ]
 
+# Bugs that an adversary found no test for
+FURTHER_SURVIVORS = [
+    Mutant(
+        "draws_while_evaluating",
+        "own: an evaluation on a tensor environment draws its actions",
+        "playing.py",
+        "self.rollout(fleet, episodes, greedy, recorded=False)",
+        "self.rollout(fleet, episodes, recorded=False)",
+        "test_compiled.py::"
+        "test_an_evaluation_takes_the_most_likely_actions_unless_told_otherwise",
+    ),
+    Mutant(
+        "clock_of_another_call",
+        "own: a compiled program keeps the time limit of the first call",
+        "playing.py",
+        "checks.constants(world.env), world.limit, count",
+        "checks.constants(world.env), count",
+        "test_compiled.py::test_each_evaluation_has_the_time_limit_of_its_call",
+    ),
+    Mutant(
+        "stale_first_state",
+        "own: `act` begins from the initial state of the first call",
+        "playing.py",
+        "            fresh = export.named(decision.initial_state(count))",
+        '            known = self.__dict__.setdefault("fresh", {})\n'
+        "            fresh = known.setdefault("
+        "count, export.named(decision.initial_state(count)))",
+        "test_memory.py::test_an_action_begins_from_the_state_that_is_learned_by_then",
+    ),
+    Mutant(
+        "type_of_an_unknown_space",
+        "own: actions keep the type they had before the space was known",
+        "playing.py",
+        "key = name, action_space is not None",
+        "key = name",
+        "test_agent.py::test_actions_get_the_type_of_the_space_that_is_met_later",
+    ),
+    Mutant(
+        "rate_of_one_fit",
+        "own: the second `fit` learns with the last rate of the first",
+        "presets/__init__.py",
+        "taken + self.epochs - epoch",
+        "self.epochs",
+        "test_presets.py::test_a_learning_rate_goes_linearly_over_the_life_of_an_agent",
+    ),
+    Mutant(
+        "rate_set_last",
+        "own: a linear rate overrules the callback of a user",
+        "agent.py",
+        "listening.insert(0, presets.LinearRates(self.rates, end, epochs))",
+        "listening.append(presets.LinearRates(self.rates, end, epochs))",
+        "test_presets.py::"
+        "test_a_callback_of_ones_own_has_the_last_word_on_the_learning_rate",
+    ),
+    Mutant(
+        "validated_as_trained",
+        "own: validation takes the keywords of the training's environment",
+        "agent.py",
+        "self._play(validation_env, at, validation_episodes, num_envs, other)",
+        "self._play(validation_env, at, validation_episodes, num_envs, options)",
+        "test_presets.py::test_an_environment_of_ones_own_is_validated_on_as_it_is",
+    ),
+    Mutant(
+        "listed_validations_late",
+        "own: a call goes on where a validation of a list is due",
+        "training.py",
+        "    if freq:",
+        "    if isinstance(freq, int):",
+        "test_compiled.py::test_a_call_ends_where_one_of_several_validations_is_due",
+    ),
+    Mutant(
+        "checkpoint_of_a_later_update",
+        "own: files of several updates hold the weights of the last",
+        "training.py",
+        "    keras.callbacks.ModelCheckpoint,\n",
+        "",
+        "test_compiled.py::"
+        "test_every_callback_of_keras_that_works_on_the_agent_meets_every_update[ModelCheckpoint]",
+    ),
+    Mutant(
+        "restored_twice",
+        "own: the `fit` after a restored one begins where that did",
+        "training.py",
+        "current, agent._initial_epoch = agent._initial_epoch or initial_epoch, None",
+        "current = agent._initial_epoch or initial_epoch",
+        "test_keras_callbacks.py::"
+        "test_a_fit_after_a_restored_one_begins_with_its_first_epoch",
+    ),
+    Mutant(
+        "budget_of_steps_anew",
+        "own: a restored run makes an update beyond its steps",
+        "training.py",
+        "steps and steps - (agent.env_steps - before)",
+        "steps",
+        "test_keras_callbacks.py::test_a_restored_run_makes_no_update_beyond_its_steps",
+    ),
+    Mutant(
+        "clock_goes_on",
+        "own: a reset in the middle of an episode keeps its clock",
+        "envs/vector.py",
+        'self._lengths = np.zeros(self.num_envs, "int32")',
+        'if first:\n            self._lengths = np.zeros(self.num_envs, "int32")',
+        "test_envs.py::test_a_reset_in_the_middle_of_an_episode_starts_its_clock_anew",
+    ),
+    Mutant(
+        "coefficient_of_this_fit",
+        "own: the coefficient of an update of this `fit`, not of the agent's",
+        "callbacks/diagnostics.py",
+        'coefficient(logs["update"])',
+        "coefficient(self._updates)",
+        "test_diagnostics.py::test_reports_count_updates_from_the_beginning_of_a_fit",
+    ),
+    Mutant(
+        "reports_by_the_agents_count",
+        "own: reports are due by the number of the agent's updates",
+        "callbacks/diagnostics.py",
+        "if self._updates % self.every == 0:",
+        'if logs["update"] % self.every == 0:',
+        "test_diagnostics.py::test_reports_count_updates_from_the_beginning_of_a_fit",
+    ),
+    Mutant(
+        "shares_since_the_start",
+        "own: shares of time since the training began",
+        "callbacks/diagnostics.py",
+        "        self._seconds = dict.fromkeys(_PARTS, 0.0)\n        self.history.append",
+        "        self.history.append",
+        "test_diagnostics.py::test_shares_of_time_are_those_since_the_last_report",
+    ),
+    Mutant(
+        "groups_count_as_episodes",
+        "own: episodes of a group count as independent",
+        "callbacks/diagnostics.py",
+        "group, value = agent.baseline.siblings,",
+        "group, value = 1,",
+        "test_diagnostics.py::test_episodes_of_a_group_are_not_independent",
+    ),
+    Mutant(
+        "critic_of_the_past",
+        "own: a critic is judged by all its reports",
+        "callbacks/findings.py",
+        "late = _late(reports)[-CRITICS:]",
+        "late = _late(reports)",
+        "test_diagnostics.py::test_a_critic_is_judged_by_its_last_reports",
+    ),
+    Mutant(
+        "chosen_where_it_is_judged",
+        "own: the best agent is chosen by the episodes of the evaluation",
+        "runs.py",
+        "evaluate(self.env, seed=rng.integers(2**31), **self.options)",
+        "evaluate(self.env, seed=self.seed, **self.options)",
+        "test_cli.py::"
+        "test_the_best_agent_is_chosen_by_other_episodes_than_those_of_the_evaluation",
+    ),
+    Mutant(
+        "always_greedy",
+        "own: a preset cannot evaluate with drawn actions",
+        "runs.py",
+        'chosen.get("deterministic", True)',
+        "True",
+        "test_cli.py::test_a_preset_may_evaluate_with_drawn_actions",
+    ),
+]
+
 MUTANTS = [
     *GRADIENT,
     *RETURNS_AND_BASELINES,
@@ -2145,6 +2308,7 @@ MUTANTS = [
     *DIAGNOSTICS,
     *TENSORS,
     *SURVIVORS,
+    *FURTHER_SURVIVORS,
     Mutant(
         "advantages_of_padding",
         "own: what a baseline says where no step happened reaches the scale",
