@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-collect_ignore = ["mutants", "mutation", "properties"]  # programs and their lists, not tests
+# Programs and their lists, not tests.
+collect_ignore = ["mutants", "mutation", "properties"]
 
 SEEDED = random.Random(0).getstate()  # what TensorFlow draws the seeds of operations from
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import gymnasium as gym
 import keras
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from test_minibatches import (
 )
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, heads, inspection, updating
+from tf_reinforce import baselines, heads, inspection, minibatches, updating
 
 
 def same(first, second):
@@ -268,11 +269,70 @@ def test_two_models_that_share_weights_are_refused():
 
 
 class Charged(keras.layers.Layer):
-    """A penalty that is the mean over a batch: NaN where there is none."""
+    """A penalty that is the mean over a batch, of which there may be none."""
 
     def call(self, x):
         self.add_loss(keras.ops.mean(x))
         return x
+
+
+class Endless(toys.Observing):
+    """Five steps of images, after which only the clock ends an episode."""
+
+    def __init__(self):
+        super().__init__(gym.spaces.Box(0, 255, (8, 8, 1), np.uint8))
+
+    def step(self, action):
+        observation, reward, ended, _, info = super().step(action)
+        return observation, reward, False, ended, info
+
+
+@pytest.mark.parametrize("options", [{}, {"minibatch_size": 4}, {"baseline": "value"}])
+def test_convolutions_may_have_no_step_to_learn_from(options):
+    """TensorFlow's own give a batch of none the shape of their input."""
+    options = dict(truncation="drop", **options)
+    agent = tfr.Reinforce.for_env(Endless, hidden=(4,), **options)
+    before = numbers(agent.policy_variables)
+    history = agent.fit(Endless, epochs=1, episodes_per_epoch=2, verbose=0).history
+    assert history["loss"] == history["gradient_norm"] == [0.0]
+    for old, new in zip(before, numbers(agent.policy_variables), strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+class Occupied(keras.layers.Layer):
+    """Refuses a batch of no rows."""
+
+    def call(self, x):
+        with tf.control_dependencies([tf.debugging.assert_positive(tf.shape(x)[0])]):
+            return tf.identity(x)
+
+
+@pytest.mark.parametrize("options", [{}, {"minibatch_size": 4, "passes": 2}], ids=str)
+def test_no_model_is_called_on_no_rows(options):
+    models = [
+        keras.Sequential([keras.Input((1,)), Occupied(), keras.layers.Dense(size)])
+        for size in (2, 1)
+    ]
+    baseline = baselines.Value(models[1], keras.optimizers.SGD(0.1))
+    agent = tfr.Reinforce(models[0], baseline=baseline, truncation="drop", **options)
+    agent.compile(keras.optimizers.SGD(0.1))
+    limit = dict(epochs=1, episodes_per_epoch=2, max_episode_steps=2, verbose=0)
+    assert agent.fit(toys.Clock, **limit).history["loss"] == [0.0]
+
+
+def test_a_function_of_rows_is_called_with_one_at_least():
+    seen = []
+
+    def doubled(rows):
+        seen.append(len(rows["x"]))
+        return 2 * rows["x"], None
+
+    for count in (0, 1, 3):
+        rows = {"x": tf.range(2.0 * count)}
+        found, nothing = minibatches.on_rows(doubled, rows)
+        assert nothing is None
+        np.testing.assert_array_equal(found, 2 * np.arange(2 * count))
+    assert seen == [1, 2, 6]
 
 
 @pytest.mark.parametrize("options", [{}, {"minibatch_size": 4, "passes": 2}], ids=str)

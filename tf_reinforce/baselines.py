@@ -378,7 +378,11 @@ class Value(Baseline):
 
     def values(self, observations):
         """`[N]` float, the values of `[N, …]` observations. Gradients flow."""
-        values = self.model(observations, training=False)
+
+        def called(observations):
+            return self.model(observations, training=False)
+
+        values = minibatches.on_rows(called, observations)
         if values.shape.rank != 2 or values.shape[-1] != 1:
             raise ValueError(
                 "The model of a `Value` baseline must put out one number per "

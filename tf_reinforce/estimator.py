@@ -10,7 +10,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_reinforce import baselines, losses, policies
+from tf_reinforce import baselines, losses, minibatches, policies
 from tf_reinforce import episodes as records
 from tf_reinforce import returns as return_functions
 
@@ -324,7 +324,7 @@ class Estimator:
         `happened` are all the steps there are; `steps` may be some of them.
         """
         if self.memory is None:
-            return self.forward(steps.pick(columns))
+            return minibatches.on_rows(self.forward, steps.pick(columns))
         # A memory reads whole episodes, `[B, T, …]`: nothing comes back from padding.
         both = self.forward(_swapped(happened.clean(columns)))
         return tuple(x if x is None else steps.pick(_swapped(x)) for x in both)

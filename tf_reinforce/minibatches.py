@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 
 
@@ -43,3 +44,27 @@ def repeat(times, body):
 
     zero = tf.constant(0, tf.int64)
     tf.while_loop(lambda number: number < tf.cast(times, tf.int64), again, [zero])
+
+
+def on_rows(function, inputs):
+    """Calls a function from `[N, …]` to `[N, …]`, also where N is zero.
+
+    On no rows TensorFlow's convolutions can return the shape of their input. So the
+    function is called on one row of zeros in that case, and its result is dropped.
+
+    Args:
+        function: Function from a structure of `[N, …]` tensors to one of `[N, …]`
+            tensors. A `None` in what it returns stays.
+        inputs: Structure of `[N, …]` tensors. They are not copied unless N is zero.
+
+    Returns:
+        What the function returns for the N rows.
+    """
+    count = tf.shape(keras.tree.flatten(inputs)[0])[0]
+    added = tf.cast(tf.equal(count, 0), tf.int32)
+
+    def filled(array):
+        return tf.pad(array, [[0, added], *[[0, 0]] * (len(array.shape) - 1)])
+
+    results = function(keras.tree.map_structure(filled, inputs))
+    return keras.tree.map_structure(lambda x: x if x is None else x[:count], results)

@@ -2131,8 +2131,24 @@ SURVIVORS = [
     ),
 ]
 
-# Bugs that an adversary found no test for
+# Bugs that an adversary found no test for, and faults of other processors
 FURTHER_SURVIVORS = [
+    Mutant(
+        "policy_of_no_rows",
+        "own: the policy is called on no rows where all episodes are dropped",
+        "estimator.py",
+        "minibatches.on_rows(self.forward, steps.pick(columns))",
+        "self.forward(steps.pick(columns))",
+        "test_update_options.py::test_no_model_is_called_on_no_rows[{}]",
+    ),
+    Mutant(
+        "critic_of_no_rows",
+        "own: a critic is called on no rows where all episodes are dropped",
+        "baselines.py",
+        "values = minibatches.on_rows(called, observations)",
+        "values = called(observations)",
+        "test_update_options.py::test_no_model_is_called_on_no_rows[{}]",
+    ),
     Mutant(
         "draws_while_evaluating",
         "own: an evaluation on a tensor environment draws its actions",
