@@ -27,7 +27,8 @@ import gymnasium as gym
 import learning
 
 import tf_reinforce as tfr
-from tf_reinforce import presets, runs
+from tf_reinforce import presets
+from tf_reinforce.experiments import runs
 
 
 class Task(NamedTuple):
@@ -51,7 +52,7 @@ CHOICES = {
         "time_step",
         "leave_one_out",
         {"kind": "leave_one_out", "groups": GROUPS},
-        {"kind": "value", "epochs": 10, "scale": 50},
+        {"kind": "value", "passes": 10, "scale": 50},
     ),
     "gae_lambda": (1, 0.97, 0.95, 0.9, 0),
     "scale_advantages": (None, "running", "batch"),
@@ -130,7 +131,7 @@ def implied(option, value, own, settings):
 
 
 def agent_of(settings, seed):
-    """As `learning.agent_of`; a leave-one-out baseline may have groups."""
+    """As `learner.agent_of`; a leave-one-out baseline may have groups."""
     agent = dict(settings["agent"])
     if "groups" in said(agent.get("baseline")):
         agent["baseline"] = tfr.baselines.LeaveOneOut(agent["baseline"]["groups"])

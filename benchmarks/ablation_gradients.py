@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 
-from tf_reinforce import presets
+from tf_reinforce.callbacks import learning_rate
 
 BATCHES = 32
 SHARE = 3  # the weights are those after a third of the budget
@@ -15,7 +15,7 @@ def train(agents, settings, steps):
     """Trains the preset's agent for a third of the budget; all others go along.
 
     They take the weights that act and make the same updates from the same batches with
-    a step of zero: their baselines, normalisers and running scales learn from what the
+    a step of zero: their baselines, normalizers and running scales learn from what the
     preset collected, and their policies are the preset's.
 
     Args:
@@ -25,11 +25,11 @@ def train(agents, settings, steps):
     """
     leader, rates = agents["preset"], {}
     for name, agent in agents.items():
-        goals = agent.rates
+        goals = agent._rates
         if agent is not leader:
             agent.compile(keras.optimizers.SGD(0.0))
             goals = [goal for goal in goals if goal[0] != "optimizer"]
-        rates[name] = presets.LinearRates(goals, steps, None)
+        rates[name] = learning_rate.LinearLearningRate(goals, steps, None)
         rates[name].set_model(agent)
     while leader.env_steps < steps // SHARE:
         episodes = collected(leader, settings["preset"], seed=0)
@@ -72,7 +72,7 @@ def measured(agents, settings):
     batches = [collected(agents["preset"], settings["preset"], seed) for seed in seeds]
     for name, agent in agents.items():
         mine = batches
-        if agent.baseline.siblings > 1:
+        if agent.baseline.reset_group_size > 1:
             mine = [collected(agent, settings[name], seed) for seed in seeds]
         found[name] = relative_variance([flat(agent.gradients(e)[0]) for e in mine])
         print(f"{settings[name]['env']}, {name}: {found[name]}", flush=True)

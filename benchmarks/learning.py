@@ -37,7 +37,9 @@ import learning_report
 import tensorflow as tf
 
 import tf_reinforce as tfr
-from tf_reinforce import presets, runs, seeding
+from tf_reinforce import presets
+from tf_reinforce.data import seeding
+from tf_reinforce.experiments import runs
 
 HERE = pathlib.Path(__file__).resolve().parent
 SAMPLED = {"episodes": 10, "deterministic": False}

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from tf_reinforce import checkpoints
+from tf_reinforce import files
 
 HERE = pathlib.Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
@@ -54,7 +54,7 @@ def read(results, published=None):
 def publish(path, groups):
     """Writes finished runs as JSON, a line each, all of them or none."""
     records = [record for records in groups.values() for record in records]
-    with checkpoints.replacing(path) as aside:
+    with files.atomic_write(path) as aside:
         lines = "".join(f"{json.dumps(record)}\n" for record in records)
         pathlib.Path(aside).write_text(lines)
 

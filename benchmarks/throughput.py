@@ -34,19 +34,20 @@ import numpy as np
 import tensorflow as tf
 
 import tf_reinforce as tfr
-from tf_reinforce import presets, seeding
-from tf_reinforce.collect import host
+from tf_reinforce import presets
+from tf_reinforce.collect import host_loop
+from tf_reinforce.data import seeding
 
 
 class Setting:
     """One number of environments: an agent, its first state, and what it will do."""
 
-    def __init__(self, env, preset, steps, fleet, episodes):
-        self.env, self.fleet, self.episodes = env, fleet, episodes
-        self.num_envs = fleet.size
+    def __init__(self, env, preset, steps, envs, episodes):
+        self.env, self.envs, self.episodes = env, envs, episodes
+        self.num_envs = envs.size
         self.budget = steps
         self.agent = tfr.Reinforce.for_env(env, seed=0, preset=preset)
-        self.agent.rates = []  # the training by hand below has none that change
+        self.agent._rates = []  # the training by hand below has none that change
         self.agent.collect(env, 1)
         self._record()
 
@@ -66,7 +67,7 @@ class Setting:
         agent._build_optimizer()
         self.first = [v.numpy() for v in self._state()]
         while agent.env_steps < self.budget:
-            rows = agent._player.programs[False].rows(self.num_envs)
+            rows = agent._collector.programs[False].rows(self.num_envs)
             answers = []
 
             def act(inputs, rows=rows, answers=answers):
@@ -79,10 +80,10 @@ class Setting:
         self.steps = agent.env_steps
 
     def _collect(self, act, update):
-        self.fleet.prepare("float32")
-        return host.collect(
-            self.fleet,
-            self.agent._player.decision,
+        self.envs.prepare("float32")
+        return host_loop.collect(
+            self.envs,
+            self.agent._collector.decision,
             act,
             seed=0,
             purpose="training",
@@ -140,7 +141,7 @@ class Setting:
         self.reset()
         began = time.perf_counter()
         self.agent.fit(
-            self.fleet,
+            self.envs,
             steps=self.budget,
             episodes_per_epoch=self.episodes,
             verbose=0,
@@ -152,8 +153,8 @@ class Setting:
 
 def measure(env, preset, steps, num_envs, episodes, repeats):
     """One line of the table."""
-    with tfr.collect.open_fleet(env, num_envs) as fleet:
-        setting = Setting(env, preset, steps, fleet, episodes)
+    with tfr.collect.open_envs(env, num_envs) as envs:
+        setting = Setting(env, preset, steps, envs, episodes)
         setting.training()  # traced now
         gc.freeze()  # what was written down is large, and no garbage
         measured = [

@@ -30,7 +30,7 @@ agent = tfr.Reinforce(
     network(2, "policy"),  # two numbers for the one action: its Beta distribution
     head=tfr.heads.Beta(1, low=-2.0, high=2.0),
     baseline=tfr.baselines.Value(
-        network(1, "critic"), keras.optimizers.Adam(1e-2), epochs=20, scale=50.0
+        network(1, "critic"), keras.optimizers.Adam(1e-2), passes=20, scale=50.0
     ),
     gamma=0.95,
     gae_lambda=0.95,

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from tf_reinforce import eligibility
+from tf_reinforce.functional import eligibility
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]])
 VALUES = np.array([0.0, 1.0, 0.5])  # what the categories earn in the third panel

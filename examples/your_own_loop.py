@@ -12,9 +12,9 @@ import tf_reinforce as tfr
 updates = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 agent = tfr.Reinforce.for_env("CartPole-v1", seed=0)
 
-with tfr.collect.open_fleet("CartPole-v1", num_envs=8) as fleet:
+with tfr.collect.open_envs("CartPole-v1", num_envs=8) as envs:
     for update in range(updates):
-        episodes = agent.collect(fleet, episodes=16, seed=0)
+        episodes = agent.collect(envs, episodes=16, seed=0)
         logs = agent.update(episodes)
         print(
             f"update {update}: "

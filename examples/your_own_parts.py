@@ -19,7 +19,7 @@ import tf_reinforce as tfr
 
 class Binomial(tfr.heads.Head):
     outputs_size, action_shape, action_dtype = 1, (), "int64"
-    noise = tfr.heads.Noise("uniform", (5,))
+    noise = tfr.heads.NoiseSpec("uniform", (5,))
 
     def distribution(self, outputs):
         return tfp.distributions.FiniteDiscrete(np.arange(6), logits=self.scores(outputs))
@@ -43,7 +43,7 @@ class Binomial(tfr.heads.Head):
     def to_environment(self, actions):
         return actions
 
-    def possible(self, actions):
+    def is_valid(self, actions):
         return (actions >= 0) & (actions <= 5)
 
 
@@ -54,12 +54,12 @@ class MovingAverage(tfr.baselines.Baseline):
     def estimate(self, returns, valid, values):
         return tf.where(valid, tf.cast(self.average, returns.dtype), 0.0)
 
-    def gradients(self, lesson):
-        mean = tf.reduce_mean(lesson.targets)
+    def gradients(self, baseline_batch):
+        mean = tf.reduce_mean(baseline_batch.targets)
         gap = tf.cast(self.average, mean.dtype) - mean
         return gap**2 / 2, [gap]
 
-    def learn(self, gradients, lesson):
+    def apply_gradients(self, gradients, baseline_batch):
         self.average.assign_sub(0.2 * tf.cast(gradients[0], self.average.dtype))
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from tf_reinforce import presets
+from tf_reinforce.presets import toml_files
 
 ROOT = pathlib.Path(__file__).parent.parent
 # As a preset for long episodes has it, on an environment that is always there.
 LONG = {
-    **presets.NOTHING,
+    **toml_files.EMPTY,
     "env": "Pendulum-v1",
     "agent": {
         "head": "ClippedGaussian",
@@ -22,7 +23,7 @@ LONG = {
         "scale_advantages": "batch",
         "mean_over": "steps",
         "minibatch_size": 256,
-        "baseline": {"kind": "value", "epochs": 2, "minibatch_size": 256},
+        "baseline": {"kind": "value", "passes": 2, "minibatch_size": 256},
     },
     "fit": {"steps_per_epoch": 900, "num_envs": 4},
 }
@@ -99,9 +100,9 @@ def test_every_variant_builds_an_agent(ablation):
             agent = ablation.agent_of(chosen, seed=0)
             assert agent.built, name
             fit = chosen["fit"]
-            if agent.baseline.siblings > 1:
+            if agent.baseline.reset_group_size > 1:
                 assert "steps_per_epoch" not in fit
-                assert fit["episodes_per_epoch"] % agent.baseline.siblings == 0
+                assert fit["episodes_per_epoch"] % agent.baseline.reset_group_size == 0
 
 
 def test_what_is_left_out_is_refused(ablation):
@@ -176,7 +177,7 @@ def test_those_that_go_along_have_the_weights_that_act(ablation, gradients):
     """And learn all else themselves: the critic as the preset's, averages, scales."""
     agent = {"hidden": [4], "baseline": "value", "scale_advantages": "batch"}
     fit = {"episodes_per_epoch": 4}
-    settings = {**presets.NOTHING, "env": "CartPole-v1", "agent": agent, "fit": fit}
+    settings = {**toml_files.EMPTY, "env": "CartPole-v1", "agent": agent, "fit": fit}
     names = ("preset", "scale_advantages=running", "baseline=moving_average")
     chosen = {name: ablation.compared(settings)[name] for name in names}
     agents = {name: ablation.agent_of(found, 0) for name, found in chosen.items()}

@@ -14,9 +14,10 @@ import toys
 from ai_edge_litert import interpreter as litert
 
 import tf_reinforce as tfr
-from tf_reinforce import decision as deciding
-from tf_reinforce import heads, seeding
-from tf_reinforce.collect import acting
+from tf_reinforce import heads
+from tf_reinforce.collect import acting_program
+from tf_reinforce.data import seeding
+from tf_reinforce.policies import actor as deciding
 
 
 def dense(inputs, outputs, activation="tanh"):
@@ -64,8 +65,8 @@ def program(model, head, *, greedy=False, dtype="float32"):
         return model(observations, training=False), states
 
     variables = [*model.variables, *head.variables]
-    made = acting.Acting(
-        deciding.Decision(step, head, structure, dtype, variables),
+    made = acting_program.ActingProgram(
+        deciding.ActorPolicy(step, head, structure, dtype, variables),
         [observations_of(structure, 8)],
         [noise_of(head, 8, dtype)],
         greedy,
@@ -182,8 +183,8 @@ def test_new_weights_act_at_once_without_a_new_conversion(pair):
 def test_the_normalizer_acts_with_the_statistics_of_this_moment():
     agent = tfr.Reinforce(dense(2, 3), normalize_observations=True)
     agent.compile()
-    agent._meet(toys.Lengths.observation_space, toys.Lengths.action_space)
-    made = agent._player._program(agent.observation_space, greedy=True)
+    agent._build_for_spaces(toys.Lengths.observation_space, toys.Lengths.action_space)
+    made = agent._collector._program(agent.observation_space, greedy=True)
     observations = 5 + 3 * observations_of(tf.TensorSpec((2,)), 8)
     for _ in range(2):
         agent.normalizer.update(tf.constant(observations))
@@ -209,8 +210,8 @@ def test_nested_observations_enter_in_their_own_order():
     parts = [inputs["b"], whole(inputs["a"][0]) * 10, inputs["a"][1] * 100]
     outputs = keras.layers.Dense(2)(keras.layers.Concatenate()(parts))
     agent = tfr.Reinforce(keras.Model(inputs, outputs))
-    agent._meet(space, gym.spaces.Discrete(2))
-    made = agent._player._program(space, greedy=False)
+    agent._build_for_spaces(space, gym.spaces.Discrete(2))
+    made = agent._collector._program(space, greedy=False)
     assert made.engine == "litert"
     two = {"b": np.ones((2, 2), "f"), "a": (np.array([3, 4], "i"), np.ones((2, 1), "f"))}
     made.rows(2)([*keras.tree.flatten(two), np.full((2, 2), 0.5, "f")])
@@ -356,7 +357,7 @@ def test_what_only_the_first_collection_shows_changes_the_engine(mode, caplog):
             np.testing.assert_array_equal(one.actions, several.actions)
             assert one.actions.mean() > 2.0  # four times 1, and not zero
     assert caplog.text.count("LiteRT gives another") == 1
-    assert agent._player.programs[False].engine == "compiled"
+    assert agent._collector.programs[False].engine == "compiled"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -365,7 +366,7 @@ def test_outputs_that_only_litert_makes_infinite_are_not_refused(workers):
     agent = gaussian_agent(keras.layers.UnitNormalization())
     budget = dict(num_envs=2, workers=workers)
     agent.collect(lambda: Real(2.0, 1.0, 3.0), 2, **budget)
-    made = agent._player.programs[False]
+    made = agent._collector.programs[False]
     assert made.engine == "litert"
     zeros = lambda: Real(0.0, 1.0, 3.0)  # noqa: E731
     if workers > 1:
@@ -386,7 +387,7 @@ def test_outputs_that_overflow_are_refused_though_litert_saturates(workers):
     said = r"^(Worker \d: )?The policy's outputs are not finite.*it overflows"
     with pytest.raises(FloatingPointError, match=said):
         agent.collect(lambda: Real(100.0, -5.0, 5.0), 2, **budget)
-    assert agent._player.programs[False].engine == "litert"
+    assert agent._collector.programs[False].engine == "litert"
 
 
 def test_a_policy_that_rules_out_actions_by_the_smallest_number_acts(caplog):
@@ -434,7 +435,7 @@ def test_what_does_not_convert_acts_and_learns_through_tensorflow(layer, caplog)
     with caplog.at_level(logging.WARNING, "tf_reinforce"):
         agent.fit(toys.Bandit, epochs=1, num_envs=2, verbose=0)
     assert "through TensorFlow, not LiteRT" in caplog.text
-    made = agent._player.programs[False]
+    made = agent._collector.programs[False]
     assert made.engine == "compiled"
     before = policy.layers[-1].kernel.numpy()
     agent.fit(toys.Bandit, epochs=1, num_envs=2, verbose=0)
@@ -450,13 +451,13 @@ def test_what_does_not_convert_acts_and_learns_through_tensorflow(layer, caplog)
 
 
 def test_an_engine_that_says_something_else_is_not_used(monkeypatch, caplog):
-    honest = acting._LiteRows.results
+    honest = acting_program._LiteRTRunner.results
 
     def lie(rows):
         raw, finite, outputs, sent = honest(rows)
         return raw, finite, outputs + 1, sent
 
-    monkeypatch.setattr(acting._LiteRows, "results", lie)
+    monkeypatch.setattr(acting_program._LiteRTRunner, "results", lie)
     model, head = PAIRS["gaussian"]()
     with caplog.at_level(logging.WARNING, "tf_reinforce"):
         made, structure = program(model, head)
@@ -473,7 +474,7 @@ def test_how_far_litert_may_be_off(monkeypatch):
     made, _ = program(dense(2, 2), heads.Gaussian(2))
     place = made._program.names.index("outputs")
     inputs = [np.array([[0.5, -0.25], [-40, 3], [1, 1]], "f"), np.zeros((3, 2), "f")]
-    theirs = acting._called(made._compiled, made._program, inputs)
+    theirs = acting_program._called(made._compiled, made._program, inputs)
     theirs[place] = np.array([[3, -3], [-3, 3], [np.nan, 3]], "f")
     allowed = np.array([[1e-5], [40e-5], [0]]) + 3e-4  # the last row does not count
 
@@ -481,12 +482,14 @@ def test_how_far_litert_may_be_off(monkeypatch):
         ours = [x.copy() for x in theirs]
         ours[place][row, 1] += share * slack * allowed[row, 0]
         ours[place][2] = 7.0
-        monkeypatch.setattr(acting, "_called", lambda *given: theirs)
-        monkeypatch.setattr(acting._LiteRows, "results", lambda rows: ours)
-        return made._difference(inputs, acting.finite_weights([]), slack=slack)
+        monkeypatch.setattr(acting_program, "_called", lambda *given: theirs)
+        monkeypatch.setattr(acting_program._LiteRTRunner, "results", lambda rows: ours)
+        return made._difference(inputs, acting_program.finite_weights([]), slack=slack)
 
     made._rows, made._comparing = {}, {}
-    monkeypatch.setattr(acting._LiteRows, "refresh", lambda rows, weights: None)
+    monkeypatch.setattr(
+        acting_program._LiteRTRunner, "refresh", lambda rows, weights: None
+    )
     for row in (0, 1):
         for slack in (1.0, 10.0):
             assert difference(0.99, row, slack) == ""
@@ -531,7 +534,7 @@ def test_weights_that_are_not_finite_never_act(activation, start, weight):
     """A compiled ReLU turns NaN into zero: finite outputs prove nothing."""
     agent = tfr.Reinforce(dense(1, 2, activation))
     agent.compile()
-    agent._meet(Untouched.observation_space, Untouched.action_space)
+    agent._build_for_spaces(Untouched.observation_space, Untouched.action_space)
     if start == "warm":
         agent.fit(toys.Clock, epochs=1, episodes_per_epoch=2, verbose=0)
         agent.evaluate(toys.Clock, episodes=2)
@@ -549,18 +552,18 @@ def test_weights_that_come_back_act_through_litert_again():
     """A lost weight must not decide for good."""
     agent = tfr.Reinforce(dense(1, 2))
     agent.compile()
-    agent._meet(toys.Clock.observation_space, toys.Clock.action_space)
+    agent._build_for_spaces(toys.Clock.observation_space, toys.Clock.action_space)
     restore = without_numbers(agent, 0)
     with pytest.raises(FloatingPointError, match="not finite"):
         agent.evaluate(toys.Clock, episodes=2)
     restore()
     assert agent.evaluate(toys.Clock, episodes=2)["episode_return"] == 6.0
-    assert agent._player.programs[True].engine == "litert"
+    assert agent._collector.programs[True].engine == "litert"
 
 
 def test_observations_that_are_not_finite_get_no_action_through_act():
     agent = tfr.Reinforce(dense(1, 2))
-    agent._meet(toys.Clock.observation_space, toys.Clock.action_space)
+    agent._build_for_spaces(toys.Clock.observation_space, toys.Clock.action_space)
     with pytest.raises(FloatingPointError, match="Look at the observations"):
         agent.act(np.array([[np.nan]], "float32"))
 
@@ -600,7 +603,7 @@ def test_litert_is_left_when_new_weights_lead_to_where_it_departs(caplog):
     agent, env = softplus_agent(60.0), Echo()
     assert agent.evaluate(env, 2)["episode_return"] == pytest.approx(60.0)
     collected = agent.collect(env, 2)
-    engines = [made.engine for made in agent._player.programs.values()]
+    engines = [made.engine for made in agent._collector.programs.values()]
     assert engines == ["litert", "litert"]
     agent.policy.set_weights([np.full((1, 1), 500.0, "float32")])
     assert agent.evaluate(env, 2)["episode_return"] == pytest.approx(500.0)
@@ -608,21 +611,21 @@ def test_litert_is_left_when_new_weights_lead_to_where_it_departs(caplog):
     assert re.search("LiteRT gives another `(outputs|finite)` than Keras", caplog.text)
     collected = agent.collect(env, 2)
     np.testing.assert_allclose(collected.actions, 500.0, atol=0.01)
-    assert agent.inspect(collected).log_probs.min() > -10
+    assert agent.step_statistics(collected).log_probs.min() > -10
 
 
 def test_litert_is_compared_again_in_every_collection(monkeypatch):
-    honest, off = acting._LiteRows.results, 0.0
+    honest, off = acting_program._LiteRTRunner.results, 0.0
 
     def results(rows):
         raw, finite, outputs, sent = honest(rows)
         return raw, finite, outputs + np.float32(off), sent
 
-    monkeypatch.setattr(acting._LiteRows, "results", results)
+    monkeypatch.setattr(acting_program._LiteRTRunner, "results", results)
     agent, engines = softplus_agent(60.0), []
     for off in (0.0, 1.0):  # noqa: B007 (`results` reads it)
         agent.collect(Echo(), 2)
-        engines.append(agent._player.programs[False].engine)
+        engines.append(agent._collector.programs[False].engine)
     assert engines == ["litert", "compiled"]
 
 

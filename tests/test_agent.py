@@ -105,7 +105,7 @@ def test_gradients_change_nothing_and_update_follows_them():
 
 
 def test_every_part_of_an_update_sees_the_others_as_they_acted():
-    """The second update is made under the normaliser and the values of the first."""
+    """The second update is made under the normalizer and the values of the first."""
     critic = tfr.baselines.Value(dense(outputs=1), keras.optimizers.SGD(1.0))
     agent = clock_agent(baseline=critic, normalize_observations=True)
     agent.update(record())
@@ -245,7 +245,7 @@ def test_a_float64_policy_acts_and_learns_in_float64():
     fit(agent)
     assert {v.dtype for v in agent.policy_variables} == {"float64"}
     assert agent(np.ones([2, 1])).dtype == "float64"
-    assert agent._player.programs[False]._compiled.outputs[-1].dtype == "float64"
+    assert agent._collector.programs[False]._compiled.outputs[-1].dtype == "float64"
 
 
 def test_layers_with_a_training_mode_are_announced_once_and_run_without_it():
@@ -299,8 +299,8 @@ def test_two_calls_of_fit_share_one_trace_and_one_conversion(cartpole, monkeypat
     fit(cartpole, "CartPole-v1", epochs=3)
     cartpole.update(fitting_record(cartpole))
     assert not traced
-    assert cartpole._player.programs[False].conversions == 1
-    assert cartpole._player.programs[False].engine == "litert"
+    assert cartpole._collector.programs[False].conversions == 1
+    assert cartpole._collector.programs[False].engine == "litert"
 
 
 def fitting_record(agent):
@@ -587,5 +587,7 @@ def test_actions_get_the_type_of_the_space_that_is_met_later():
     agent.build((None, 3))
     seen = np.zeros((2, 3), "float32")
     assert agent.act(seen, deterministic=True).dtype == np.float32
-    agent._meet(gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(0, 3, (1,), np.int16))
+    agent._build_for_spaces(
+        gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(0, 3, (1,), np.int16)
+    )
     assert agent.act(seen, deterministic=True).dtype == np.int16

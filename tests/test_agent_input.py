@@ -333,7 +333,7 @@ def spoiled(name, value, at=(2, 0)):
     ids=["nan", "inf", "large", "observation"],
 )
 def test_an_update_that_is_not_finite_is_not_made(complete, episodes, where):
-    """Weights, optimizers, normaliser and counters stay as they were, to the bit."""
+    """Weights, optimizers, normalizer and counters stay as they were, to the bit."""
     before = everything(complete)
     with pytest.raises(FloatingPointError, match="Update 1 would not be finite") as error:
         complete.update(episodes)
@@ -436,7 +436,7 @@ def test_a_policy_that_does_not_fit_does_not_bind_the_agent():
 def test_a_head_for_other_actions_is_refused(head):
     agent = tfr.Reinforce(keras.Sequential([keras.layers.Dense(2)]), head)
     with pytest.raises(ValueError, match="does not make actions of the space Discrete"):
-        agent._meet(toys.Clock.observation_space, toys.Clock.action_space)
+        agent._build_for_spaces(toys.Clock.observation_space, toys.Clock.action_space)
 
 
 @pytest.mark.parametrize("values", [3, None], ids=["too wide", "no axis"])
@@ -448,7 +448,7 @@ def test_a_shared_trunk_must_put_out_one_value(values):
     policy = keras.Model(inputs, outputs)
     agent = tfr.Reinforce(policy, baseline=tfr.baselines.Value())
     with pytest.raises(ValueError, match="belong together"):
-        agent._meet(toys.Clock.observation_space, toys.Clock.action_space)
+        agent._build_for_spaces(toys.Clock.observation_space, toys.Clock.action_space)
 
 
 @pytest.mark.parametrize(

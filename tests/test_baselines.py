@@ -81,7 +81,7 @@ def test_mean_is_the_mean_over_all_valid_steps():
 
 
 def test_nothing_is_zero():
-    assert not estimate(baselines.Nothing(), *ragged()).any()
+    assert not estimate(baselines.Zero(), *ragged()).any()
 
 
 def expected_gradient(baseline, probabilities, rewards, count):
@@ -117,9 +117,9 @@ def test_the_expected_gradient_on_a_bandit_is_the_analytic_one(name, factor, cou
 @pytest.mark.parametrize("name", [None, "leave_one_out", "mean"])
 def test_a_baseline_without_weights_has_nothing_to_learn(name):
     baseline = baselines.get(name)
-    loss, gradients = baseline.gradients(lesson())
+    loss, gradients = baseline.gradients(baseline_batch())
     assert np.isnan(loss) and gradients == []
-    baseline.learn(gradients, lesson())
+    baseline.apply_gradients(gradients, baseline_batch())
     assert not baseline.values_states and not baseline.weights
 
 
@@ -137,7 +137,7 @@ def test_in_groups_the_others_are_the_siblings_still_running(size):
         group = range(i // size * size, i // size * size + size)
         others = [returns[t, j] for j in group if j != i and valid[t, j]]
         truth[t, i] = np.mean(others) if others else 0.0
-    found = estimate(baselines.LeaveOneOut(groups=size), returns, valid)
+    found = estimate(baselines.LeaveOneOut(group_size=size), returns, valid)
     np.testing.assert_allclose(found, truth, rtol=1e-13, atol=1e-15)
 
 
@@ -145,7 +145,7 @@ def test_chance_that_siblings_share_biases_nothing():
     """What a seed adds to every reward of a group; all seeds, all actions."""
     probabilities, rewards = np.array([0.2, 0.5, 0.3]), np.array([1.0, -2.0, 4.0])
     truth = probabilities * (rewards - probabilities @ rewards)
-    baseline, total = baselines.LeaveOneOut(groups=2), 0.0
+    baseline, total = baselines.LeaveOneOut(group_size=2), 0.0
     for chance, change in ((0.25, [0.0, 9.0, 0.0]), (0.75, [-5.0, 1.0, 2.0])):
         shared = rewards + np.array(change)
         total += chance * expected_gradient(baseline, probabilities, shared, 2)
@@ -156,18 +156,18 @@ def test_chance_that_siblings_share_biases_nothing():
 
 def test_a_batch_that_is_no_groups_is_refused():
     with pytest.raises(tf.errors.InvalidArgumentError, match="in groups of 2"):
-        estimate(baselines.LeaveOneOut(groups=2), *ragged())
+        estimate(baselines.LeaveOneOut(group_size=2), *ragged())
 
 
-@pytest.mark.parametrize("groups", [0, 1, -2, 1.5, True])
-def test_a_group_has_at_least_two(groups):
-    with pytest.raises(ValueError, match="`groups` must be"):
-        baselines.LeaveOneOut(groups=groups)
+@pytest.mark.parametrize("group_size", [0, 1, -2, 1.5, True])
+def test_a_group_has_at_least_two(group_size):
+    with pytest.raises(ValueError, match="`group_size` must be"):
+        baselines.LeaveOneOut(group_size=group_size)
 
 
 @pytest.mark.parametrize("num_envs", [1, sweeps.rare(4)])
 def test_siblings_begin_alike_and_act_apart(num_envs):
-    baseline = baselines.LeaveOneOut(groups=3)
+    baseline = baselines.LeaveOneOut(group_size=3)
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), baseline=baseline)
     episodes = agent.collect("CartPole-v1", 6, num_envs=num_envs)
     first, actions = episodes.observations[0].reshape(2, 3, 4), episodes.actions[:8]
@@ -178,7 +178,7 @@ def test_siblings_begin_alike_and_act_apart(num_envs):
 
 
 def test_groups_need_batches_that_can_be_grouped():
-    baseline = baselines.LeaveOneOut(groups=4)
+    baseline = baselines.LeaveOneOut(group_size=4)
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), baseline=baseline)
     side_by_side = gym.make_vec("CartPole-v1", num_envs=2)
     for env, size in (
@@ -186,7 +186,7 @@ def test_groups_need_batches_that_can_be_grouped():
         ("CartPole-v1", {"steps_per_epoch": 100}),
         (side_by_side, {"episodes_per_epoch": 8}),
     ):
-        with pytest.raises(ValueError, match="groups of 4 episodes that begin alike"):
+        with pytest.raises(ValueError, match="groups of 4 episodes with the same"):
             agent.fit(env, epochs=1, verbose=0, **size)
     side_by_side.close()
 
@@ -199,7 +199,7 @@ def test_nothing_is_subtracted_in_the_padding(name):
     baseline = baselines.get(name)
     baseline.build((None, 3))
     if hasattr(baseline, "sums"):
-        baseline.learn([], lesson())
+        baseline.apply_gradients([], baseline_batch())
     returns, valid = ragged()
     found = estimate(baseline, returns, valid)
     np.testing.assert_array_equal(found[~valid], 0.0)
@@ -207,8 +207,8 @@ def test_nothing_is_subtracted_in_the_padding(name):
 
 
 def test_only_groups_ask_for_episodes_that_begin_alike():
-    assert {baselines.get(name).siblings for name in NAMES} == {1}
-    assert baselines.LeaveOneOut(groups=3).siblings == 3
+    assert {baselines.get(name).reset_group_size for name in NAMES} == {1}
+    assert baselines.LeaveOneOut(group_size=3).reset_group_size == 3
 
 
 # Averages of earlier batches
@@ -219,7 +219,7 @@ def batches():
     rng = np.random.default_rng(2)
     for count in (6, 2, 5, 1):
         times = np.arange(count) % 4
-        yield lesson(rng.normal(size=count), times)
+        yield baseline_batch(rng.normal(size=count), times)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])
@@ -243,7 +243,7 @@ def test_an_average_is_the_weighted_mean_of_earlier_batches(told_apart, decay):
         np.testing.assert_allclose(
             found, np.transpose([expected] * 2), rtol=1e-13, atol=1e-14
         )
-        baseline.learn([], taught)
+        baseline.apply_gradients([], taught)
         for place, means in enumerate(seen):
             mine = np.minimum(taught.times, len(seen) - 1) == place
             if mine.any():
@@ -288,13 +288,15 @@ def steps(seed=0, count=6):
     )
 
 
-def lesson(targets=None, times=None):
+def baseline_batch(targets=None, times=None):
     """What `steps` teach, four episodes together."""
     observations, returns = steps()
     targets = returns if targets is None else targets
     times = np.arange(len(targets)) % 3 if times is None else times
     order = np.arange(len(targets), dtype="int32")
-    return baselines.Lesson(observations, targets, np.int32(times), np.int32(4), order)
+    return baselines.BaselineBatch(
+        observations, targets, np.int32(times), np.int32(4), order
+    )
 
 
 def test_values_are_the_model_s_one_number_per_observation():
@@ -314,7 +316,7 @@ def test_the_gradient_of_a_value_baseline_is_the_error_per_episode():
         error = x @ kernel + bias - target
         loss += error[0] ** 2 / 2 / 4
         by_kernel, by_bias = by_kernel + np.outer(x, error) / 4, by_bias + error / 4
-    found, gradients = baseline.gradients(lesson())
+    found, gradients = baseline.gradients(baseline_batch())
     np.testing.assert_allclose(found, loss, rtol=1e-6)
     np.testing.assert_allclose(gradients[0], by_kernel, atol=1e-6)
     np.testing.assert_allclose(gradients[1], by_bias, atol=1e-6)
@@ -323,7 +325,9 @@ def test_the_gradient_of_a_value_baseline_is_the_error_per_episode():
 def test_a_regularizer_of_the_critic_is_followed_and_not_reported():
     plain, held = value(), value(critic(kernel_regularizer=keras.regularizers.L2(0.1)))
     held.model.set_weights(plain.model.get_weights())
-    (loss, gradients), (same, more) = (x.gradients(lesson()) for x in (plain, held))
+    (loss, gradients), (same, more) = (
+        x.gradients(baseline_batch()) for x in (plain, held)
+    )
     assert float(loss) == float(same)
     truth = gradients[0] + 0.2 * plain.model.get_weights()[0]
     np.testing.assert_allclose(more[0], truth, atol=1e-6)
@@ -331,9 +335,9 @@ def test_a_regularizer_of_the_critic_is_followed_and_not_reported():
 
 def test_learning_is_one_step_of_its_own_optimizer():
     baseline = value(rate=0.5)
-    _, gradients = baseline.gradients(lesson())
+    _, gradients = baseline.gradients(baseline_batch())
     before = baseline.model.get_weights()
-    baseline.learn(gradients, lesson())
+    baseline.apply_gradients(gradients, baseline_batch())
     for old, new, gradient in zip(
         before, baseline.model.get_weights(), gradients, strict=True
     ):
@@ -346,17 +350,17 @@ def test_learning_is_one_step_of_its_own_optimizer():
 @pytest.mark.parametrize("traced", [False, True])
 def test_further_epochs_are_further_steps_towards_the_same_targets(traced):
     """Seven steps of descent, as a loop in NumPy."""
-    baseline, (observations, returns) = value(rate=0.5, epochs=7), steps()
+    baseline, (observations, returns) = value(rate=0.5, passes=7), steps()
     kernel, bias = baseline.model.get_weights()
     for _ in range(7):
         errors = (observations @ kernel + bias)[:, 0] - returns
         kernel = kernel - 0.5 * (observations * errors[:, None]).sum(0)[:, None] / 4
         bias = bias - 0.5 * errors.sum() / 4
 
-    def taught(lesson):
-        baseline.learn(baseline.gradients(lesson)[1], lesson)
+    def taught(baseline_batch):
+        baseline.apply_gradients(baseline.gradients(baseline_batch)[1], baseline_batch)
 
-    given = keras.tree.map_structure(tf.constant, lesson())
+    given = keras.tree.map_structure(tf.constant, baseline_batch())
     (tf.function(taught) if traced else taught)(given)
     for found, truth in zip(baseline.model.get_weights(), (kernel, bias), strict=True):
         np.testing.assert_allclose(found, truth, rtol=1e-4, atol=1e-6)
@@ -366,7 +370,7 @@ def test_further_epochs_are_further_steps_towards_the_same_targets(traced):
 def test_every_epoch_goes_through_all_minibatches():
     """Three epochs of three parts of a given order, as a loop in NumPy."""
     order = np.array([2, 0, 5, 4, 3, 1], "int32")
-    baseline = value(rate=0.5, epochs=3, minibatch_size=2)
+    baseline = value(rate=0.5, passes=3, minibatch_size=2)
     observations, returns = steps()
     kernel, bias = baseline.model.get_weights()
     for part in [order[:2], order[2:4], order[4:]] * 3:
@@ -375,8 +379,8 @@ def test_every_epoch_goes_through_all_minibatches():
         episodes = 4 / 3  # a third of the steps of four episodes
         kernel = kernel - 0.5 * (seen * errors[:, None]).sum(0)[:, None] / episodes
         bias = bias - 0.5 * errors.sum() / episodes
-    given = lesson()._replace(order=tf.constant(order))
-    baseline.learn(baseline.gradients(given)[1], given)
+    given = baseline_batch()._replace(order=tf.constant(order))
+    baseline.apply_gradients(baseline.gradients(given)[1], given)
     for found, truth in zip(baseline.model.get_weights(), (kernel, bias), strict=True):
         np.testing.assert_allclose(found, truth, rtol=1e-4, atol=1e-6)
     assert int(baseline.optimizer.iterations) == 9
@@ -384,10 +388,10 @@ def test_every_epoch_goes_through_all_minibatches():
 
 def test_a_further_step_that_is_not_finite_is_not_taken():
     """The first step is what the update has checked; targets overflow after it."""
-    baseline, (_, returns) = value(epochs=4), steps()
+    baseline, (_, returns) = value(passes=4), steps()
     kernel, bias = baseline.model.get_weights()
-    _, first = baseline.gradients(lesson())
-    baseline.learn(first, lesson(np.inf * returns))
+    _, first = baseline.gradients(baseline_batch())
+    baseline.apply_gradients(first, baseline_batch(np.inf * returns))
     after = baseline.model.get_weights()
     np.testing.assert_allclose(
         after[0], kernel - 0.5 * first[0].numpy(), rtol=1e-7, atol=1e-7
@@ -399,13 +403,13 @@ def test_a_further_step_that_is_not_finite_is_not_taken():
 
 def test_a_further_step_is_not_taken_if_only_one_gradient_is_not_finite():
     """The error is finite, and so is the bias's gradient: error times x overflows."""
-    baseline, (observations, _) = value(epochs=2), steps()
+    baseline, (observations, _) = value(passes=2), steps()
     kernel, bias = baseline.model.get_weights()
-    _, first = baseline.gradients(lesson())
-    huge = lesson()._replace(observations=np.full_like(observations, 1e38))
+    _, first = baseline.gradients(baseline_batch())
+    huge = baseline_batch()._replace(observations=np.full_like(observations, 1e38))
     _, further = baseline.gradients(huge)
     assert np.isinf(further[0]).any() and np.isfinite(further[1]).all()
-    baseline.learn(first, huge)
+    baseline.apply_gradients(first, huge)
     after = baseline.model.get_weights()
     np.testing.assert_allclose(
         after[0], kernel - 0.5 * first[0].numpy(), rtol=1e-7, atol=1e-7
@@ -435,8 +439,8 @@ def test_a_scale_is_the_unit_of_the_model():
     plain, scaled = value(), value(scale=50.0)
     scaled.model.set_weights(plain.model.get_weights())
     observations, returns = steps()
-    loss, expected = plain.gradients(lesson())
-    told, gradients = scaled.gradients(lesson(50 * returns))
+    loss, expected = plain.gradients(baseline_batch())
+    told, gradients = scaled.gradients(baseline_batch(50 * returns))
     np.testing.assert_allclose(told, 2500 * loss, rtol=1e-5)
     for ours, theirs in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
@@ -445,8 +449,8 @@ def test_a_scale_is_the_unit_of_the_model():
 
 
 def test_epochs_and_scale_are_kept_in_the_config():
-    again = baselines.Value.from_config(value(epochs=3, scale=2.0).get_config())
-    assert (again.epochs, again.scale) == (3, 2.0)
+    again = baselines.Value.from_config(value(passes=3, scale=2.0).get_config())
+    assert (again.passes, again.scale) == (3, 2.0)
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, float("inf"), float("nan")])
@@ -465,14 +469,14 @@ def test_an_optimizer_that_scales_a_loss_is_refused(kind):
         baselines.Value(critic(), optimizer)
 
 
-@pytest.mark.parametrize("epochs", [0, -1, 1.5, True, None])
-def test_epochs_that_are_not_a_number_of_steps_are_refused(epochs):
-    with pytest.raises(ValueError, match="`epochs` must be a whole number"):
-        baselines.Value(critic(), epochs=epochs)
+@pytest.mark.parametrize("passes", [0, -1, 1.5, True, None])
+def test_epochs_that_are_not_a_number_of_steps_are_refused(passes):
+    with pytest.raises(ValueError, match="`passes` must be a whole number"):
+        baselines.Value(critic(), passes=passes)
 
 
 def test_a_shared_trunk_has_no_epochs_of_its_own():
-    for further in ({"epochs": 2}, {"scale": 3.0}):
+    for further in ({"passes": 2}, {"scale": 3.0}):
         with pytest.raises(ValueError, match="in one step with the policy.*Received"):
             baselines.Value(**further)
 
@@ -503,8 +507,8 @@ def test_a_critic_of_the_wrong_width_is_refused(model):
 def test_without_a_model_the_policy_s_trunk_is_shared():
     baseline = baselines.Value(loss_weight=0.25)
     baseline.build((None, 3))
-    loss, gradients = baseline.gradients(lesson())
-    baseline.learn(gradients, lesson())
+    loss, gradients = baseline.gradients(baseline_batch())
+    baseline.apply_gradients(gradients, baseline_batch())
     assert np.isnan(loss) and gradients == []
     assert baseline.loss_weight == 0.25 and baseline.optimizer is None
 
@@ -547,7 +551,7 @@ def test_a_config_is_not_used_up_by_reading_it():
     assert first.model is not second.model
 
 
-@pytest.mark.parametrize("kind", ["LeaveOneOut", "Mean", "Nothing", "Value"])
+@pytest.mark.parametrize("kind", ["LeaveOneOut", "Mean", "Zero", "Value"])
 def test_every_baseline_survives_its_config(kind):
     baseline = getattr(baselines, kind)(name="mine")
     again = revive(baseline)
@@ -559,7 +563,7 @@ def test_names_mean_baselines():
     assert kinds == {
         "leave_one_out": baselines.LeaveOneOut,
         "mean": baselines.Mean,
-        None: baselines.Nothing,
+        None: baselines.Zero,
     }
     baseline = baselines.Value(critic())
     assert baselines.get(baseline) is baseline

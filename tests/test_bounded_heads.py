@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import sweeps
 import tensorflow as tf
-from toy_heads import built, revived
+from toy_heads import built
+from toy_heads import revived
 
-from tf_reinforce import decision as deciding
 from tf_reinforce import heads
-from tf_reinforce.collect import acting
+from tf_reinforce.collect import acting_program
 from tf_reinforce.heads import base
 from tf_reinforce.heads import beta as beta_module
+from tf_reinforce.policies import actor as deciding
 
 WIDEST = math.log(100.0)
 
@@ -167,7 +168,7 @@ def test_whole_numbers_are_sent_whole_and_inside(kind, space, dtype):
             )
         )
         assert space.contains(action.astype(space.dtype))
-    assert head.fits(space)
+    assert head.matches_space(space)
 
 
 def test_whole_numbers_are_the_nearest_ones():
@@ -182,15 +183,19 @@ def test_whole_numbers_are_the_nearest_ones():
 def test_a_head_of_reals_does_not_fit_whole_numbers_nor_wider_bounds_a_space(kind):
     make = KINDS[kind]
     whole, real = gym.spaces.Box(0, 9, (2,), np.int32), gym.spaces.Box(0.0, 9.0, (2,))
-    assert make(2, 0, 9, whole=True).fits(whole)
-    assert not make(2, 0, 9).fits(whole)
-    assert make(2, 0, 9).fits(real) and make(2, 0, 9, whole=True).fits(real)
-    assert not make(2, 0, 9.5).fits(real) and not make(2, -1, 9, whole=True).fits(whole)
-    assert not make(2, 0, 9, shape=(2, 1)).fits(real)
-    assert not make(2, 0, 9, whole=True).fits(gym.spaces.Discrete(9))
+    assert make(2, 0, 9, whole=True).matches_space(whole)
+    assert not make(2, 0, 9).matches_space(whole)
+    assert make(2, 0, 9).matches_space(real) and make(2, 0, 9, whole=True).matches_space(
+        real
+    )
+    assert not make(2, 0, 9.5).matches_space(real) and not make(
+        2, -1, 9, whole=True
+    ).matches_space(whole)
+    assert not make(2, 0, 9, shape=(2, 1)).matches_space(real)
+    assert not make(2, 0, 9, whole=True).matches_space(gym.spaces.Discrete(9))
     greatest = gym.spaces.Box(0, 2**63 - 2, (2,), np.int64)
-    assert make(2, 0, 2**63 - 2, whole=True).fits(greatest)
-    assert not make(2, 0, 2**63 - 1, whole=True).fits(greatest)
+    assert make(2, 0, 2**63 - 2, whole=True).matches_space(greatest)
+    assert not make(2, 0, 2**63 - 1, whole=True).matches_space(greatest)
 
 
 @pytest.mark.parametrize("kind", ["tanh", "beta"])
@@ -259,7 +264,7 @@ def test_any_mix_of_bounds_of_any_float_type_has_a_head(low, high, dtype):
         np.array([low, -2], dtype), np.array([high, 5], dtype), dtype=dtype
     )
     head = built(heads.for_space(space, dtype="float64"))
-    assert head.fits(space) and not head.whole
+    assert head.matches_space(space) and not head.whole
     scale = (high - low) / 4 if np.isfinite(high - low) else 1.0
     np.testing.assert_allclose(np.exp(head.log_scale), [scale, 7 / 4], rtol=1e-14)
     for action in head.to_environment(tf.constant([[-1e3, 1e3], [0.0, 0.0]])).numpy():
@@ -269,11 +274,13 @@ def test_any_mix_of_bounds_of_any_float_type_has_a_head(low, high, dtype):
 @pytest.mark.parametrize("space", WHOLE, ids=lambda space: space.dtype.name)
 def test_a_box_of_whole_numbers_has_a_head_that_rounds(space):
     head = built(heads.for_space(space, dtype="float64"))
-    assert head.whole and head.fits(space) and head.size == 2
+    assert head.whole and head.matches_space(space) and head.size == 2
     assert np.asarray(head.low + np.zeros(2, object)).tolist() == space.low.tolist()
     assert np.asarray(head.high + np.zeros(2, object)).tolist() == space.high.tolist()
     again = revived(heads.for_space(space))
-    assert again.low == head.low and again.high == head.high and again.fits(space)
+    assert (
+        again.low == head.low and again.high == head.high and again.matches_space(space)
+    )
 
 
 def test_the_first_scale_of_whole_numbers_reaches_the_next_one():
@@ -354,7 +361,7 @@ def test_a_bound_that_the_type_cannot_hold_is_the_bound_all_the_same():
     for method in (head.eligibility, lambda o, a: head.distribution(o).log_prob(a)):
         np.testing.assert_allclose(method(means, recorded), method(means, drawn), 1e-6)
     beyond = np.nextafter(recorded, np.float32(np.inf) * recorded)
-    assert not head.possible(beyond).any()
+    assert not head.is_valid(beyond).any()
 
 
 def test_without_bounds_it_is_a_gaussian():
@@ -641,8 +648,8 @@ def test_litert_acts_on_huge_outputs_as_keras_does(kind, greedy):
         return tf.matmul(observations, kernel), states
 
     one = tf.TensorSpec((1,), tf.float32)
-    decision = deciding.Decision(step, head, one, "float32", head.variables)
-    made = acting.Acting(decision, [scales], [noise], greedy)
+    decision = deciding.ActorPolicy(step, head, one, "float32", head.variables)
+    made = acting_program.ActingProgram(decision, [scales], [noise], greedy)
     assert made.engine == "litert"
     (raw,), (sent,), _, finite = made.rows(8)([scales, noise])
     assert np.isfinite(raw).all() and (sent >= -1).all() and (sent <= 2).all() and finite
@@ -672,7 +679,7 @@ def test_the_spread_of_a_beta_is_its_deviation_in_half_widths():
     head = heads.Beta(2, -3.0, 5.0)
     outputs = tf.constant([[0.3, -1.0, 2.0, 0.5]], tf.float64)
     deviation = head.distribution(outputs).distribution.stddev()
-    np.testing.assert_allclose(head.spread(outputs), deviation / 0.5, rtol=1e-12)
+    np.testing.assert_allclose(head.relative_scale(outputs), deviation / 0.5, rtol=1e-12)
 
 
 def test_a_box_without_room_is_refused_with_the_remedy():
@@ -701,8 +708,10 @@ def test_a_distribution_can_be_copied_with_its_parameters(kind):
 
 def test_what_is_scored_under_tanh_is_the_squashed_number():
     raw = tf.constant([[-1.5, 0.0, 2.0]])
-    np.testing.assert_array_equal(heads.TanhGaussian(3, -1, 1).scored(raw), tf.tanh(raw))
-    assert heads.Gaussian(3).scored(raw) is raw
+    np.testing.assert_array_equal(
+        heads.TanhGaussian(3, -1, 1).density_variable(raw), tf.tanh(raw)
+    )
+    assert heads.Gaussian(3).density_variable(raw) is raw
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "clipped"])

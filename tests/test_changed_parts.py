@@ -10,8 +10,11 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, envs, heads, normalization
-from tf_reinforce.collect import host
+from tf_reinforce import baselines
+from tf_reinforce import envs
+from tf_reinforce import heads
+from tf_reinforce.collect import results
+from tf_reinforce.policies import normalization
 
 HEADS = [
     heads.Categorical(3),
@@ -25,7 +28,7 @@ HEADS = [
     heads.Composite((heads.Categorical(2), heads.Bernoulli(1))),
 ]
 OTHERS = [
-    baselines.LeaveOneOut(groups=2),
+    baselines.LeaveOneOut(group_size=2),
     baselines.MovingAverage(),
     baselines.TimeStep(horizon=3),
     baselines.Value(keras.Sequential([keras.layers.Dense(1)])),
@@ -149,7 +152,7 @@ def test_objects_in_a_tensor_environment_are_looked_into():
     world.gain.parts.add(2.0)
     assert agent.evaluate(world, 2)["episode_return"] == 10.0
     assert agent.evaluate(world, 2)["episode_return"] == 10.0
-    assert len(agent._player._rollouts) == 3
+    assert len(agent._collector._rollouts) == 3
 
 
 def test_a_tensor_environment_that_is_changed_is_played_as_it_is_then():
@@ -172,7 +175,7 @@ def test_a_tensor_environment_that_is_changed_is_played_as_it_is_then():
             world.values[:] = [float("nan")] * 3
         else:
             world.values = [float("nan")] * 3
-        with pytest.raises(host.EnvironmentFault, match="reward is not finite"):
+        with pytest.raises(results.EnvironmentFault, match="reward is not finite"):
             agent.collect(world, 2)
         world.values = [1.0] * 3
 
@@ -200,7 +203,7 @@ def test_a_tensor_environment_that_stays_as_it_is_keeps_its_program():
     world.scale.assign(3.0)
     world.table, world.parts = world.table.copy(), dict(world.parts)
     assert agent.evaluate(world, 2)["episode_return"] == 3.0
-    assert len(agent._player._rollouts) == 1
+    assert len(agent._collector._rollouts) == 1
 
 
 # Layers whose state is not in variables, and variables that come later

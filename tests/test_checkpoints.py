@@ -6,7 +6,7 @@ import zipfile
 import keras
 import pytest
 
-from tf_reinforce import checkpoints
+from tf_reinforce import files
 
 NAMES = ("a", "b", "gone", "deep")  # what a folder of these tests may hold
 
@@ -41,7 +41,7 @@ class Interrupted(BaseException):
 
 
 def test_a_file_appears_whole_and_alone(tmp_path):
-    with checkpoints.replacing(tmp_path / "new" / "a.txt") as aside:
+    with files.atomic_write(tmp_path / "new" / "a.txt") as aside:
         assert os.path.basename(aside) == "a.txt"
         write(aside, "one")
         assert not (tmp_path / "new" / "a.txt").exists()
@@ -51,7 +51,7 @@ def test_a_file_appears_whole_and_alone(tmp_path):
 
 def test_a_file_takes_the_place_of_the_one_before(tmp_path):
     write(tmp_path / "a.txt", "old")
-    with checkpoints.replacing(str(tmp_path / "a.txt")) as aside:
+    with files.atomic_write(str(tmp_path / "a.txt")) as aside:
         write(aside, "new")
         assert open_text(tmp_path, "a.txt") == "old"
     assert listing(tmp_path) == {"a.txt": "new"}
@@ -72,7 +72,7 @@ def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", flushing)
     monkeypatch.setattr(os, "replace", replacing)
-    with checkpoints.replacing(tmp_path / "a.txt") as aside:
+    with files.atomic_write(tmp_path / "a.txt") as aside:
         write(aside, "one")
     file, folder = (os.stat(path).st_ino for path in (tmp_path / "a.txt", tmp_path))
     assert happened == [file, "renamed", folder]
@@ -80,7 +80,7 @@ def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
 
 def test_a_relative_path_is_below_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with checkpoints.replacing("a.txt") as aside:
+    with files.atomic_write("a.txt") as aside:
         write(aside, "one")
     assert listing(tmp_path) == {"a.txt": "one"}
 
@@ -90,7 +90,7 @@ def test_a_relative_path_is_below_the_working_folder(tmp_path, monkeypatch):
 def test_a_failure_leaves_the_old_file_and_nothing_beside_it(tmp_path, error, existed):
     if existed:
         write(tmp_path / "a.txt", "old")
-    with pytest.raises(error), checkpoints.replacing(tmp_path / "a.txt") as aside:
+    with pytest.raises(error), files.atomic_write(tmp_path / "a.txt") as aside:
         write(aside, "half")
         raise error
     assert os.listdir(tmp_path) == (["a.txt"] if existed else [])
@@ -99,7 +99,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_beside_it(tmp_path, error, ex
 
 def test_a_writer_that_wrote_nothing_leaves_the_old_file(tmp_path):
     write(tmp_path / "a.txt", "old")
-    with pytest.raises(FileNotFoundError), checkpoints.replacing(tmp_path / "a.txt"):
+    with pytest.raises(FileNotFoundError), files.atomic_write(tmp_path / "a.txt"):
         pass
     assert listing(tmp_path) == {"a.txt": "old"}
     assert os.listdir(tmp_path) == ["a.txt"]
@@ -109,17 +109,17 @@ def test_an_existing_file_is_kept_unless_it_may_be_replaced(tmp_path):
     write(tmp_path / "a.txt", "old")
     with (
         pytest.raises(FileExistsError, match="a.txt exists. Pass overwrite=True"),
-        checkpoints.replacing(tmp_path / "a.txt", overwrite=False),
+        files.atomic_write(tmp_path / "a.txt", overwrite=False),
     ):
         raise AssertionError("the body must not run")
-    with checkpoints.replacing(tmp_path / "b.txt", overwrite=False) as aside:
+    with files.atomic_write(tmp_path / "b.txt", overwrite=False) as aside:
         write(aside, "new")
     assert listing(tmp_path) == {"a.txt": "old", "b.txt": "new"}
 
 
 def test_a_folder_takes_the_place_of_the_one_before(tmp_path):
     fill(tmp_path / "model", a="old", gone="old")
-    with checkpoints.replacing_folder(tmp_path / "model", NAMES) as aside:
+    with files.atomic_replace_folder(tmp_path / "model", NAMES) as aside:
         fill(aside, a="new", b="new")
         fill(os.path.join(aside, "deep"), c="new")
         assert open_text(tmp_path, "model", "a") == "old"
@@ -129,14 +129,14 @@ def test_a_folder_takes_the_place_of_the_one_before(tmp_path):
 
 def test_a_folder_that_holds_anything_else_stays(tmp_path):
     fill(tmp_path / "model", a="old", thesis="mine")
-    folder = checkpoints.replacing_folder(tmp_path / "model", NAMES)
+    folder = files.atomic_replace_folder(tmp_path / "model", NAMES)
     with pytest.raises(ValueError, match="holds other things .thesis."), folder:
         raise AssertionError("the body must not run")
     assert listing(tmp_path) == {"model/a": "old", "model/thesis": "mine"}
 
 
 def test_a_folder_appears_where_none_was(tmp_path):
-    with checkpoints.replacing_folder(tmp_path / "new" / "model", NAMES) as aside:
+    with files.atomic_replace_folder(tmp_path / "new" / "model", NAMES) as aside:
         fill(aside, a="one")
     assert listing(tmp_path) == {"new/model/a": "one"}
     assert os.listdir(tmp_path / "new") == ["model"]
@@ -147,7 +147,7 @@ def test_a_failure_leaves_the_old_folder_and_nothing_beside_it(tmp_path, error):
     fill(tmp_path / "model", a="old")
     with (
         pytest.raises(error),
-        checkpoints.replacing_folder(tmp_path / "model", NAMES) as aside,
+        files.atomic_replace_folder(tmp_path / "model", NAMES) as aside,
     ):
         fill(aside, a="half")
         raise error
@@ -159,7 +159,7 @@ def test_a_writer_that_made_no_folder_leaves_the_old_one(tmp_path):
     """Between its two renames nothing may be lost, whatever goes wrong."""
     fill(tmp_path / "model", a="old")
     model = tmp_path / "model"
-    with pytest.raises(FileNotFoundError), checkpoints.replacing_folder(model, NAMES):
+    with pytest.raises(FileNotFoundError), files.atomic_replace_folder(model, NAMES):
         pass
     assert listing(tmp_path) == {"model/a": "old"}
     assert os.listdir(tmp_path) == ["model"]
@@ -169,7 +169,7 @@ def test_a_file_is_not_replaced_by_a_folder(tmp_path):
     write(tmp_path / "model", "a file")
     with (
         pytest.raises(ValueError, match="A folder was expected.*the file .*model"),
-        checkpoints.replacing_folder(tmp_path / "model", NAMES),
+        files.atomic_replace_folder(tmp_path / "model", NAMES),
     ):
         raise AssertionError("the body must not run")
     assert listing(tmp_path) == {"model": "a file"}
@@ -198,18 +198,18 @@ def tiny(tmp_path_factory):
 
 def test_a_whole_archive_passes(tmp_path, archive):
     (tmp_path / "a.keras").write_bytes(archive)
-    checkpoints.check_archive(tmp_path / "a.keras")
-    checkpoints.check_archive(str(tmp_path / "a.keras"))
+    files.check_archive(tmp_path / "a.keras")
+    files.check_archive(str(tmp_path / "a.keras"))
 
 
 def test_a_missing_file_is_missed(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"There is no file .*a\.keras"):
-        checkpoints.check_archive(tmp_path / "a.keras")
+        files.check_archive(tmp_path / "a.keras")
 
 
 def test_a_folder_is_no_archive(tmp_path):
     with pytest.raises(ValueError, match="Received: the folder"):
-        checkpoints.check_archive(tmp_path)
+        files.check_archive(tmp_path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
@@ -217,7 +217,7 @@ def test_a_truncated_archive_is_refused(tmp_path, archive, share):
     path = tmp_path / "a.keras"
     path.write_bytes(archive[: int(share * len(archive))])
     with pytest.raises(ValueError, match="not a whole agent file.*cut short"):
-        checkpoints.check_archive(path)
+        files.check_archive(path)
 
 
 def test_an_archive_of_another_kind_is_refused(tmp_path):
@@ -225,7 +225,7 @@ def test_an_archive_of_another_kind_is_refused(tmp_path):
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("word/document.xml", "<text/>")
     with pytest.raises(ValueError, match="damaged or no Keras archive"):
-        checkpoints.check_archive(path)
+        files.check_archive(path)
 
 
 @pytest.mark.parametrize("part", ["config.json", "model.weights.h5"])
@@ -240,7 +240,7 @@ def test_a_flipped_bit_names_the_damaged_part(tmp_path, archive, part):
     damaged[middle] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(ValueError, match=f"damaged.*first bad part: {part}"):
-        checkpoints.check_archive(path)
+        files.check_archive(path)
 
 
 def contents(path):
@@ -258,7 +258,7 @@ def test_no_flipped_bit_gives_other_contents_or_another_error(tmp_path, tiny):
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
         try:
-            checkpoints.check_archive(path)
+            files.check_archive(path)
             errors.update({} if contents(path) == whole else {bit: "other contents"})
         except Exception as error:
             if not isinstance(error, ValueError) or str(path) not in str(error):
@@ -271,4 +271,4 @@ def test_no_truncation_passes(tmp_path, tiny):
     for size in range(len(tiny)):
         path.write_bytes(tiny[:size])
         with pytest.raises(ValueError, match="not a whole agent file"):
-            checkpoints.check_archive(path)
+            files.check_archive(path)

@@ -16,7 +16,10 @@ import sweeps
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import cli, envs, runs
+from tf_reinforce import cli
+from tf_reinforce import envs
+from tf_reinforce.callbacks import evaluation
+from tf_reinforce.experiments import runs
 
 ROOT = pathlib.Path(__file__).parent.parent
 FILES = {
@@ -297,7 +300,7 @@ def test_without_a_budget_training_ends_at_the_target(tmp_path):
     evaluation = json.loads((path / "evaluation.json").read_text())
     updates = tfr.load(path / "agent.keras").updates
     assert evaluation["episode_return"] > 50
-    assert updates < runs.MOST_UPDATES
+    assert updates < runs.MAX_UPDATES
 
 
 def test_the_installed_program_is_the_module():
@@ -381,7 +384,10 @@ def test_the_best_agent_is_chosen_by_other_episodes_than_those_of_the_evaluation
         def save(self, path):
             pass
 
-    judge = runs.Judge("CartPole-v1", {}, 3, tmp_path / "a.keras", every=1, target=None)
+    path = tmp_path / "agent.keras"
+    judge = evaluation.EvaluationCallback(
+        "CartPole-v1", {}, 3, path, every=1, target=None
+    )
     judge.set_model(Model())
     for update in range(3):
         judge.model.updates = update

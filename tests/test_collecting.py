@@ -10,9 +10,12 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import decision as deciding
-from tf_reinforce import heads, seeding
-from tf_reinforce.collect import fleets, host
+from tf_reinforce import heads
+from tf_reinforce.collect import batched_envs
+from tf_reinforce.collect import host_loop
+from tf_reinforce.collect import results
+from tf_reinforce.data import seeding
+from tf_reinforce.policies import actor as deciding
 
 MODES = list(gym.vector.AutoresetMode)
 COUNTS = (1, 3, 16, 64)
@@ -30,11 +33,11 @@ def play(
         sent = head.to_environment(tf.constant(raw)).numpy()
         return [raw], [sent], [], np.True_
 
-    with tfr.collect.open_fleet(env, num_envs, **options) as fleet:
-        decision = deciding.Decision(None, head, fleet.prepare(dtype), dtype, [])
+    with tfr.collect.open_envs(env, num_envs, **options) as envs:
+        decision = deciding.ActorPolicy(None, head, envs.prepare(dtype), dtype, [])
         counts = {"episodes": episodes, "steps": steps}
         address = {"seed": 0, "purpose": "training", "update": 0}
-        return host.collect(fleet, decision, act, **address, **counts)
+        return host_loop.collect(envs, decision, act, **address, **counts)
 
 
 def vector(makers, mode, **kwargs):
@@ -195,9 +198,9 @@ def test_a_second_collection_from_one_vector_env_begins_afresh(mode, length):
     Both slots have just ended: with NEXT_STEP the next row would be their reset.
     """
     env = vector([lambda: toys.Clock(length)] * 2, mode)
-    with tfr.collect.open_fleet(env, 1) as fleet:
+    with tfr.collect.open_envs(env, 1) as envs:
         for _ in range(2):
-            episodes = play(fleet, episodes=2).episodes
+            episodes = play(envs, episodes=2).episodes
             assert episodes.lengths.tolist() == [length] * 2
             assert_clock(episodes)
 
@@ -357,7 +360,7 @@ def test_an_overwritten_last_observation_is_refused_and_never_recorded(mode):
 
     env = vector([Reusing] * 2, mode)
     if mode is gym.vector.AutoresetMode.SAME_STEP:
-        with pytest.raises(host.EnvironmentFault, match=r"observation\.copy\(\)"):
+        with pytest.raises(results.EnvironmentFault, match=r"observation\.copy\(\)"):
             play(env, episodes=4)
     else:
         assert_clock(play(env, episodes=4).episodes)
@@ -374,7 +377,7 @@ def test_an_observation_of_which_one_part_is_overwritten_is_refused_too():
             return {**super()._observation(), "wide": self.wide}
 
     env = vector([Half] * 2, gym.vector.AutoresetMode.SAME_STEP)
-    with pytest.raises(host.EnvironmentFault, match="overwrote the last observation"):
+    with pytest.raises(results.EnvironmentFault, match="overwrote the last observation"):
         play(env, episodes=4)
 
 
@@ -387,7 +390,7 @@ def test_the_first_step_that_is_not_finite_is_named():
         def _observation(self):
             return np.array([np.nan if self.now in (3, 4) else 0.0, 1.0], np.float32)
 
-    with pytest.raises(host.EnvironmentFault, match="step 2: the observation is not"):
+    with pytest.raises(results.EnvironmentFault, match="step 2: the observation is not"):
         play(lambda: Broken(6), episodes=1)
 
 
@@ -413,11 +416,13 @@ def test_seconds_are_those_of_the_environments_and_of_all_the_rest(monkeypatch):
         return [np.zeros(1, "int32")], [np.full(1, 5)], [], np.True_
 
     calls, head = [], heads.Categorical(2)
-    monkeypatch.setattr(host.time, "perf_counter", lambda: now[0])
-    with tfr.collect.open_fleet(Slow, 1) as fleet:
-        decision = deciding.Decision(None, head, fleet.prepare("float32"), "float32", [])
+    monkeypatch.setattr(host_loop.time, "perf_counter", lambda: now[0])
+    with tfr.collect.open_envs(Slow, 1) as envs:
+        decision = deciding.ActorPolicy(
+            None, head, envs.prepare("float32"), "float32", []
+        )
         address = dict(seed=0, purpose="training", update=0, episodes=9, steps=None)
-        played = host.collect(fleet, decision, slowly, **address)
+        played = host_loop.collect(envs, decision, slowly, **address)
     steps = played.episodes.lengths.sum()
     assert len(calls) == steps
     assert played.seconds == {"stepping": 64 * 9 + steps, "acting": 1024 * steps}
@@ -472,8 +477,8 @@ def test_episodes_that_are_cut_keep_their_place_among_the_others():
 
 
 def test_an_environment_without_a_limit_is_cut_with_one_warning(monkeypatch):
-    assert fleets.DEFAULT_LIMIT == 10_000
-    monkeypatch.setattr(fleets, "DEFAULT_LIMIT", 20)
+    assert batched_envs.DEFAULT_MAX_EPISODE_STEPS == 10_000
+    monkeypatch.setattr(batched_envs, "DEFAULT_MAX_EPISODE_STEPS", 20)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         episodes = play(lambda: toys.Clock(1000), 2, episodes=5).episodes
@@ -484,7 +489,7 @@ def test_an_environment_without_a_limit_is_cut_with_one_warning(monkeypatch):
 
 def test_an_episode_that_ends_at_the_limit_by_itself_is_not_called_cut(monkeypatch):
     """Warnings are errors here: the default limit must not speak of this episode."""
-    monkeypatch.setattr(fleets, "DEFAULT_LIMIT", 5)
+    monkeypatch.setattr(batched_envs, "DEFAULT_MAX_EPISODE_STEPS", 5)
     assert play(lambda: toys.Clock(5), episodes=2).episodes.terminated.all()
 
 
@@ -506,7 +511,7 @@ def test_a_limit_that_nobody_holds_is_held_here(kind):
 
 
 def test_a_vector_env_may_state_a_limit_above_the_default(monkeypatch):
-    monkeypatch.setattr(fleets, "DEFAULT_LIMIT", 5)
+    monkeypatch.setattr(batched_envs, "DEFAULT_MAX_EPISODE_STEPS", 5)
     spec = gym.envs.registration.EnvSpec("Clock-v0", toys.Clock, max_episode_steps=8)
     env = gym.make_vec(spec, 2, vectorization_mode="sync", length=100)
     assert env.spec.max_episode_steps == 8
@@ -554,8 +559,8 @@ def test_the_first_of_several_environments_says_how_long_an_episode_lasts():
         env.unwrapped.spec = spec
         return env
 
-    with tfr.collect.open_fleet(lambda: spec_of(make()), 2) as fleet:
-        assert fleet.limit == 4
+    with tfr.collect.open_envs(lambda: spec_of(make()), 2) as envs:
+        assert envs.limit == 4
 
 
 def test_environments_made_here_are_closed_once():
@@ -578,7 +583,7 @@ def test_environments_made_here_are_closed_when_an_episode_fails():
         def step(self, action):
             raise RuntimeError("lost")
 
-    with pytest.raises(host.EnvironmentFault, match="lost"):
+    with pytest.raises(results.EnvironmentFault, match="lost"):
         play(lambda: Broken(3, log), 3, episodes=2)
     assert [env.closed for env in log] == [1] * 3
 

@@ -11,9 +11,12 @@ import tensorflow as tf
 from test_envs import Walk
 
 import tf_reinforce as tfr
-from tf_reinforce import envs, playing, seeding
-from tf_reinforce.collect import compiled, worlds
+from tf_reinforce import envs
+from tf_reinforce.collect import compiled_rollout
+from tf_reinforce.collect import tensor_envs
+from tf_reinforce.data import seeding
 from tf_reinforce.envs import checks
+from tf_reinforce.training import collector
 
 
 def agent_for(env, steps_per_execution=1, learning_rate=1e-2, **kwargs):
@@ -28,7 +31,7 @@ def rewinding(agent, env):
 
     Its programs stay: what is compared may differ, but need not be compiled twice.
     """
-    agent.meet(env)
+    agent.build_for_env(env)
     parts = [agent, agent.optimizer, getattr(agent.baseline, "optimizer", None)]
     start = [(v, v.numpy()) for part in parts if part is not None for v in part.variables]
 
@@ -98,14 +101,14 @@ SIBLINGS = "a choice", "chance in the world, nested spaces"
 
 
 @pytest.mark.parametrize(
-    "kind, siblings",
+    "kind, group_size",
     sweeps.some(
         [*((kind, 1) for kind in WORLDS), *((kind, 2) for kind in SIBLINGS)],
         always=[("a choice", 1), ("a real action, a limit", 1), ("memory", 1)]
         + [("chance in the world, nested spaces", 2)],
     ),
 )
-def test_an_episode_is_what_its_definition_says(kind, siblings):
+def test_an_episode_is_what_its_definition_says(kind, group_size):
     """Each by itself, in eager mode, from the noise at its own address.
 
         sₜ₊₁ = transition(sₜ, aₜ, noise),   aₜ = sample(π(observation(sₜ)), noise)
@@ -116,14 +119,16 @@ def test_an_episode_is_what_its_definition_says(kind, siblings):
     env = make()
     agent = build(env)
     limit = min(env.max_episode_steps or 30, 30)
-    agent.meet(env)
-    world, decision = worlds.World(env, limit), agent._player.decision
-    rollout = compiled.Rollout(world, decision, 4, siblings=siblings)
-    keys = seeding.tensor_keys(5, "training", 7)[:3]
-    episodes = compiled.check(rollout, rollout(keys))
+    agent.build_for_env(env)
+    world, decision = tensor_envs.TensorEnvs(env, limit), agent._collector.decision
+    rollout = compiled_rollout.Rollout(world, decision, 4, group_size=group_size)
+    keys = seeding.rollout_keys(5, "training", 7)[:3]
+    episodes = compiled_rollout.validate_result(rollout, rollout(keys))
     for b in range(4):
-        begin, memory = tf.constant([b // siblings]), decision.initial_state(1)
-        noise = seeding.noise_at(keys[0], [env.initial_noise], begin, 0, env.dtype)[0]
+        begin, memory = tf.constant([b // group_size]), decision.initial_state(1)
+        noise = seeding.counter_noise(keys[0], [env.initial_noise], begin, 0, env.dtype)[
+            0
+        ]
         chances = noises(keys[1], env.transition_noise, begin[0], limit, env.dtype)
         draws = noises(keys[2], decision.noise, b, limit, decision.dtype)
         state, step, over = env.initial(noise), 0, False
@@ -131,13 +136,13 @@ def test_an_episode_is_what_its_definition_says(kind, siblings):
             seen = env.observation(state)
             same(seen, episodes.observations, step, b)
             seen = keras.tree.map_structure(
-                lambda leaf, x: tf.cast(x, leaf.dtype), decision.structure, seen
+                lambda leaf, x: tf.cast(x, leaf.dtype), decision.observation_spec, seen
             )
             outputs, _, memory = decision.outputs(seen, None, memory)
-            raw = decision.choose(outputs, [draw[step, None] for draw in draws])
+            raw = decision.select_actions(outputs, [draw[step, None] for draw in draws])
             same(raw, episodes.actions, step, b)
             chance = chances[0][step, None] if chances else None
-            action = checks.typed(env, decision.head.to_environment(raw))
+            action = checks.cast_actions(env, decision.head.to_environment(raw))
             following = env.transition(state, action, chance)
             same(env.reward(state, action, following), episodes.rewards, step, b)
             over, state, step = bool(env.terminal(following)[0]), following, step + 1
@@ -150,7 +155,7 @@ def noises(key, parts, episode, steps, dtype):
     if parts is None:
         return []
     episodes, steps = tf.fill([steps], episode), tf.range(steps)
-    return seeding.noise_at(key, keras.tree.flatten(parts), episodes, steps, dtype)
+    return seeding.counter_noise(key, keras.tree.flatten(parts), episodes, steps, dtype)
 
 
 def same(one, columns, step, b):
@@ -181,9 +186,9 @@ def test_parts_of_a_batch_are_the_batch(several, monkeypatch):
         told = dict(get_inter_op_parallelism_threads=lambda threads=threads: threads)
         for name, answer in told.items():
             monkeypatch.setattr(threading, name, answer)
-        agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(groups=2))
+        agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
         found.append((agent, agent.collect(env, 64), agent.evaluate(env, episodes=64)))
-        (rollout, _) = agent._player._rollouts.values()
+        (rollout, _) = agent._collector._rollouts.values()
         assert rollout.parts == threads
         agent.fit(env, epochs=2, episodes_per_epoch=64, verbose=0)
     (one, record, figures), *others = found
@@ -200,7 +205,7 @@ def test_parts_of_a_batch_are_the_batch(several, monkeypatch):
 
 def test_groups_of_siblings_begin_alike():
     env = envs.CartPole()
-    agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(groups=2))
+    agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
     first = agent.collect(env, 6).observations[0]
     np.testing.assert_array_equal(first[::2], first[1::2])
     assert len(np.unique(first)) == 3 * 4
@@ -216,7 +221,7 @@ OPTIONS = {
         gae_lambda=0.9,
         normalize_observations=True,
         scale_rewards=True,
-        truncation="drop",
+        on_truncation="drop",
         minibatch_size=50,
         passes=2,
         entropy_coef=keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5),
@@ -318,9 +323,9 @@ def test_a_run_is_compiled_once():
         )  # fmt: skip
     agent.fit(env, steps=100, episodes_per_epoch=4, verbose=0)
     agent.fit(env, epochs=agent.updates + 2, episodes_per_epoch=64, verbose=0)
-    for rollout in agent._player._rollouts.values():
+    for rollout in agent._collector._rollouts.values():
         assert rollout.graph.experimental_get_tracing_count() == 1
-    assert [rollout.parts for rollout in agent._player._rollouts.values()][0] == 1
+    assert [rollout.parts for rollout in agent._collector._rollouts.values()][0] == 1
     assert list(agent._learner._graphs) == ["train"]
 
 
@@ -328,7 +333,7 @@ def test_no_generator_of_tensorflow_draws_inside_the_program():
     env = Walk()
     agent = agent_for(env)
     agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
-    (rollout,) = agent._player._rollouts.values()
+    (rollout,) = agent._collector._rollouts.values()
     graph = rollout.graph.get_concrete_function().graph.as_graph_def()
     nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
     names = {node.op for node in nodes}
@@ -447,16 +452,16 @@ def test_a_world_may_hold_tensors_and_what_changes_in_a_variable():
 
 
 def test_programs_are_kept_but_not_for_ever(monkeypatch):
-    monkeypatch.setattr(playing, "_PROGRAMS", 2)
+    monkeypatch.setattr(collector, "_PROGRAMS", 2)
     env = envs.Corridor(3)
     agent = agent_for(env)
     agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
     agent.collect(env, 2)
-    (kept,) = agent._player._rollouts.values()
+    (kept,) = agent._collector._rollouts.values()
     for count in (3, 4, 5):
         agent.evaluate(env, episodes=count)
-    assert len(agent._player._rollouts) == 2
-    assert kept not in agent._player._rollouts.values()
+    assert len(agent._collector._rollouts) == 2
+    assert kept not in agent._collector._rollouts.values()
     # A function that makes one is as good.
     agent.fit(lambda: envs.Corridor(3), epochs=2, initial_epoch=1, verbose=0)
 
@@ -659,9 +664,9 @@ def test_what_the_compiled_engine_cannot_do_is_said():
     with pytest.raises(ValueError, match="states no time limit.*max_episode_steps"):
         other.fit(Endless(), epochs=1, verbose=0)
     assert len(other.collect(Endless(), 2, max_episode_steps=7).rewards) == 7
-    siblings = agent_for(env, baseline=tfr.baselines.LeaveOneOut(groups=2))
+    group_size = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
     with pytest.raises(ValueError, match="groups of 2 episodes"):
-        siblings.fit(env, epochs=1, steps_per_epoch=100, verbose=0)
+        group_size.fit(env, epochs=1, steps_per_epoch=100, verbose=0)
     with pytest.raises(ValueError, match="steps_per_execution.*at least 1"):
         agent.compile("adam", steps_per_execution=0)
     with pytest.raises(ValueError, match="space"):

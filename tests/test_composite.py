@@ -119,8 +119,8 @@ def test_two_leaves_of_a_kind_are_drawn_independently():
 def test_the_environment_receives_its_own_nesting(name):
     space = TREE[name]
     head = built(space)
-    assert head.fits(space)
-    assert [head.fits(other) for other in TREE.values()].count(True) == 1
+    assert head.matches_space(space)
+    assert [head.matches_space(other) for other in TREE.values()].count(True) == 1
     _, _, raw = drawn(head, dtype="float32")
     sent = head.to_environment(raw)
     assert all(space.contains(row_of(space, sent, row)) for row in range(5))
@@ -173,7 +173,7 @@ def test_an_impossible_action_is_named_with_its_leaf():
     head.check_actions(actions, np.array([1]))
     with pytest.raises(ValueError, match="part 'b_0': .*raw actions of Bern.*step 1"):
         head.check_actions(actions, np.array([2]))
-    possible = head.possible(actions)
+    possible = head.is_valid(actions)
     assert possible["a"].all() and possible["b"][0].tolist() == [[[True]], [[False]]]
 
 
@@ -185,7 +185,7 @@ def test_an_illegal_action_is_named_with_its_leaf():
     length = np.array([1])
     for marks, part in {"a": [1, 1, 0, 1, 1], "z": [1, 1, 1, 1, 0]}.items():
         masks = np.int8([[part]])
-        assert head.legal(actions, masks).tolist() == [[False]]
+        assert head.is_legal(actions, masks).tolist() == [[False]]
         with pytest.raises(ValueError, match=f"part '{marks}': .*legal actions of Cat"):
             head.check_actions(actions, length, masks)
     for masks in (None, np.zeros((1, 1, 0), "int8"), np.ones((1, 1, 5), "int8")):
@@ -219,7 +219,7 @@ def test_a_composite_survives_its_config(name):
     again = keras.saving.deserialize_keras_object(config)
     assert repr(again) == repr(head)
     keras.tree.assert_same_structure(again.heads, head.heads)
-    assert again.fits(TREE[name]) and again.noise == head.noise
+    assert again.matches_space(TREE[name]) and again.noise == head.noise
     assert again.get_config() == head.get_config()
 
 
@@ -300,7 +300,7 @@ class Levers(gym.Env):
 def test_an_agent_learns_nested_actions_is_saved_and_exported(tmp_path):
     agent = tfr.Reinforce.for_env(Levers, hidden=(), learning_rate=0.1)
     agent.fit(Levers, epochs=60, episodes_per_epoch=8, verbose=0)
-    assert agent._player.programs[False].engine == "litert"
+    assert agent._collector.programs[False].engine == "litert"
     assert agent.evaluate(Levers, 4)["episode_return"] > 3.5
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")

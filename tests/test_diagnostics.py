@@ -17,14 +17,18 @@ import toys
 from test_compiled import rewinding
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, estimator, heads, inspection
-from tf_reinforce.callbacks import figures, findings
+from tf_reinforce import baselines
+from tf_reinforce import heads
+from tf_reinforce.algorithm import estimator
+from tf_reinforce.algorithm import inspection
+from tf_reinforce.callbacks import advice
+from tf_reinforce.callbacks import training_statistics
 
 ROOT = pathlib.Path(__file__).parent.parent
 
 
 def rule(baseline=None, head=None, policy=None, **settings):
-    return estimator.Estimator(
+    return estimator.PolicyGradientEstimator(
         policy or given.network(),
         head or heads.Categorical(given.A),
         baselines.get(baseline),
@@ -63,7 +67,7 @@ def columns(episodes, chosen):
         {"baseline": "leave_one_out", "scale_advantages": "batch"},
         {"baseline": "mean", "discount_states": True},
         {"returns": "whole", "mean_over": "steps"},
-        {"baseline": "leave_one_out", "truncation": "drop"},
+        {"baseline": "leave_one_out", "on_truncation": "drop"},
         {"head": given.gaussian()},
     ],
     ids=str,
@@ -72,8 +76,8 @@ def test_the_mean_over_the_episodes_is_the_gradient(settings):
     settings = dict(settings)
     record = given.record(type(settings.get("head", heads.Categorical(2))))
     ours = rule(settings.pop("baseline", None), settings.pop("head", None), **settings)
-    found = rows(inspection.episode_gradients(ours, record))
-    dropped = settings.get("truncation") == "drop"
+    found = rows(inspection.per_episode_gradients(ours, record))
+    dropped = settings.get("on_truncation") == "drop"
     assert len(found) == (sum(given.TERMINATED) if dropped else given.B)
     whole = flat(ours.gradients(record)[0])
     np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-12, atol=1e-12)
@@ -87,7 +91,7 @@ def test_it_is_of_the_policy_loss_alone():
     policy.layers[1].kernel.regularizer = keras.regularizers.L2(0.1)
     ours = rule(baselines.Value(), entropy_coef=0.1, **settings)
     assert np.abs(flat(ours.gradients(record)[0]) - alone).max() > 1e-2
-    found = rows(inspection.episode_gradients(ours, record))
+    found = rows(inspection.per_episode_gradients(ours, record))
     np.testing.assert_allclose(found.mean(axis=0), alone, rtol=1e-12, atol=1e-12)
 
 
@@ -105,7 +109,7 @@ def test_a_reward_of_pure_noise_has_no_signal_whatever_is_added_to_the_loss(adde
     ours = rule(value, policy=policy, entropy_coef=coefficient)
     seen = record.observations[:-1].reshape(-1, given.OBSERVED)
     probs = tf.nn.softmax(ours.forward(seen)[0])[:, 1].numpy().reshape(given.T, given.B)
-    of_episodes = tf.function(functools.partial(inspection.episode_gradients, ours))
+    of_episodes = tf.function(functools.partial(inspection.per_episode_gradients, ours))
     found = []
     for _ in range(40):
         drawn = record._replace(
@@ -113,7 +117,9 @@ def test_a_reward_of_pure_noise_has_no_signal_whatever_is_added_to_the_loss(adde
             actions=(rng.random(probs.shape) < probs).astype("int32"),
         )
         gradients = of_episodes(drawn)
-        found.append(figures.signal_and_noise([g.numpy() for g in gradients])[0])
+        found.append(
+            training_statistics.signal_and_noise([g.numpy() for g in gradients])[0]
+        )
     assert abs(np.mean(found)) < 4 * np.std(found) / np.sqrt(len(found))
 
 
@@ -128,13 +134,13 @@ def test_it_is_of_a_policy_that_remembers():
     agent = tfr.Reinforce(policy, heads.Categorical(given.A), gamma=0.9)
     record = given.record(dtype="float32")
     whole = flat(agent.gradients(record)[0])
-    found = rows(agent.episode_gradients(record))
+    found = rows(agent.per_episode_gradients(record))
     np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_baseline_each_is_the_gradient_of_its_episode_alone():
     ours = rule()
-    found = rows(inspection.episode_gradients(ours, given.record()))
+    found = rows(inspection.per_episode_gradients(ours, given.record()))
     for e in range(given.B):
         alone = flat(ours.gradients(columns(given.record(), [e]))[0])
         np.testing.assert_allclose(found[e], alone, rtol=1e-12, atol=1e-12)
@@ -143,10 +149,10 @@ def test_without_a_baseline_each_is_the_gradient_of_its_episode_alone():
 @pytest.mark.parametrize("baseline", ["leave_one_out", "mean"])
 @pytest.mark.parametrize("settings", [{}, {"discount_states": True}], ids=str)
 def test_the_baseline_can_be_left_out_and_nothing_else(baseline, settings):
-    found = inspection.episode_gradients(
+    found = inspection.per_episode_gradients(
         rule(baseline, **settings), given.record(), baseline=False
     )
-    plain = inspection.episode_gradients(rule(None, **settings), given.record())
+    plain = inspection.per_episode_gradients(rule(None, **settings), given.record())
     np.testing.assert_allclose(rows(found), rows(plain), rtol=1e-12, atol=1e-12)
 
 
@@ -156,8 +162,8 @@ def test_scales_are_the_same_with_and_without_the_baseline():
     scaled = rule("leave_one_out", scale_advantages="batch")
     plain = rule("leave_one_out")
     size = flat(scaled.gradients(record)[0])[0] / flat(plain.gradients(record)[0])[0]
-    found = rows(inspection.episode_gradients(scaled, record, baseline=False))
-    wanted = rows(inspection.episode_gradients(plain, record, baseline=False)) * size
+    found = rows(inspection.per_episode_gradients(scaled, record, baseline=False))
+    wanted = rows(inspection.per_episode_gradients(plain, record, baseline=False)) * size
     np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
 
 
@@ -169,11 +175,11 @@ def test_the_agent_traces_both_once_and_changes_nothing():
     graphs = []
     for chosen in ([0, 1, 2], [3, 4], [0, 1, 2, 3, 4]):
         record = columns(given.record(dtype="float32"), chosen)
-        agent.episode_gradients(record)
-        agent.episode_gradients(record, baseline=False)
-        agent.inspect(record)
+        agent.per_episode_gradients(record)
+        agent.per_episode_gradients(record, baseline=False)
+        agent.step_statistics(record)
         graphs.append(dict(agent._learner._graphs))
-    assert set(graphs[0]) == {"episode_gradients", "inspect"}
+    assert set(graphs[0]) == {"per_episode_gradients", "step_statistics"}
     assert graphs[0] == graphs[1] == graphs[2]
     for variable, value in zip(agent.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
@@ -188,7 +194,7 @@ def test_signal_and_noise_are_their_definition():
     g = rows(gradients)
     mean = sum(g) / 6
     trace = sum(sum((row - mean) ** 2) for row in g) / 5
-    signal, noise = figures.signal_and_noise(gradients)
+    signal, noise = training_statistics.signal_and_noise(gradients)
     np.testing.assert_allclose(noise, trace / 6)
     np.testing.assert_allclose(signal, sum(mean**2) - trace / 6)
     pairs = [g[i] @ g[j] for i in range(6) for j in range(6) if i != j]
@@ -199,7 +205,9 @@ def test_a_ratio_of_means_and_its_error_are_those_of_many():
     """E[a] / E[b] = 0.5 / 2; its error is the deviation that many such ratios have."""
     rng = np.random.default_rng(0)
     above, below = rng.normal(0.5, 2.0, (4000, 30)), rng.gamma(4.0, 0.5, (4000, 30))
-    found = np.array([figures.ratio_of_means(a, b) for a, b in zip(above, below)])
+    found = np.array(
+        [training_statistics.ratio_of_means(a, b) for a, b in zip(above, below)]
+    )
     ratio, error = found.mean(axis=0)
     assert abs(ratio - 0.25) < 0.01
     np.testing.assert_allclose(error, found[:, 0].std(), rtol=0.05)
@@ -208,26 +216,31 @@ def test_a_ratio_of_means_and_its_error_are_those_of_many():
 def test_two_episodes_without_a_signal_have_none_on_average():
     """g = 3 once in four times, else -1: the mean of what two have in common was 0.4."""
     pairs = list(itertools.product([3.0, -1.0, -1.0, -1.0], repeat=2))
-    found = [figures.signal_and_noise([np.array([[a], [b]])]) for a, b in pairs]
+    found = [
+        training_statistics.signal_and_noise([np.array([[a], [b]])]) for a, b in pairs
+    ]
     signal, noise = np.transpose(found)
     common = signal / (signal + 2 * noise)
     np.testing.assert_allclose(common.mean(), 0.4)
-    assert figures.ratio_of_means(signal, noise)[0] == 0.0
+    assert training_statistics.ratio_of_means(signal, noise)[0] == 0.0
 
 
 def test_siblings_count_as_one():
     """Four pairs of the same gradients are four gradients, not eight."""
     four = np.random.default_rng(0).normal(size=(4, 3))
     eight = np.repeat(four, 2, axis=0)
-    assert figures.signal_and_noise([eight], 2) == figures.signal_and_noise([four])
-    assert np.isnan(figures.signal_and_noise([eight], 8)).all()
+    assert training_statistics.signal_and_noise(
+        [eight], 2
+    ) == training_statistics.signal_and_noise([four])
+    assert np.isnan(training_statistics.signal_and_noise([eight], 8)).all()
 
 
 def test_a_planted_signal_comes_out():
     """|μ|² = 0.5 and tr Σ / E = (1 + 4 + 9) / 7 = 2: on average, within 4 deviations."""
     rng, mean, scale = np.random.default_rng(0), [0.5, 0.5, 0.0], [1.0, 2.0, 3.0]
     drawn = [
-        figures.signal_and_noise([rng.normal(mean, scale, (7, 3))]) for _ in range(20_000)
+        training_statistics.signal_and_noise([rng.normal(mean, scale, (7, 3))])
+        for _ in range(20_000)
     ]
     error = np.std(drawn, axis=0) / np.sqrt(len(drawn))
     assert (np.abs(np.mean(drawn, axis=0) - [0.5, 2.0]) < 4 * error).all()
@@ -263,9 +276,9 @@ def test_where_the_others_are_in_the_baseline_signal_passes_for_less_noise(
             np.ones(count, "int32"),
             np.ones(count, bool),
         )
-        gradients = [g.numpy() for g in inspection.episode_gradients(ours, record)]
+        gradients = [g.numpy() for g in inspection.per_episode_gradients(ours, record)]
         mean, chance = rows(gradients).mean(axis=0), np.prod(p[list(arms)])
-        expected += chance * np.array(figures.signal_and_noise(gradients))
+        expected += chance * np.array(training_statistics.signal_and_noise(gradients))
         moments += chance * np.array([mean @ mean, *mean])
     signal, more = truth * shrunk**2, more / (count - 1) ** 2
     variance = moments[0] - moments[1:] @ moments[1:]  # of the mean, that is, its noise
@@ -283,30 +296,32 @@ def test_explained_variance_is_a_square_of_a_correlation():
     y = 2 * x + rng.normal(size=1000)
     slope = np.cov(x, y)[0, 1] / np.var(x, ddof=1)
     r = np.corrcoef(x, y)[0, 1]
-    np.testing.assert_allclose(figures.explained(y, slope * x + 7.0), r**2)
-    np.testing.assert_allclose(figures.explained(y, 0 * x), 0.0, rtol=1e-12, atol=1e-12)
-    assert figures.explained(y, -y) == -3.0
-    assert np.isnan(figures.explained(np.ones(3), np.arange(3.0)))
+    np.testing.assert_allclose(training_statistics.explained(y, slope * x + 7.0), r**2)
+    np.testing.assert_allclose(
+        training_statistics.explained(y, 0 * x), 0.0, rtol=1e-12, atol=1e-12
+    )
+    assert training_statistics.explained(y, -y) == -3.0
+    assert np.isnan(training_statistics.explained(np.ones(3), np.arange(3.0)))
 
 
 def test_the_divergence_is_that_of_two_normal_distributions():
     """KL(N(0, 1) ‖ N(m, 1)) = m²/2 and ESS → exp(-m²), within 4 deviations."""
     x, m = np.random.default_rng(0).normal(size=400_000), 0.5
     log_probs = -(x**2) / 2, -((x - m) ** 2) / 2
-    kl, share = figures.divergence(*log_probs)
+    kl, share = training_statistics.divergence(*log_probs)
     assert abs(kl - m**2 / 2) < 4e-3
     assert abs(share - np.exp(-(m**2))) < 1e-2
-    assert figures.divergence(log_probs[0], log_probs[0]) == (0.0, 1.0)
+    assert training_statistics.divergence(log_probs[0], log_probs[0]) == (0.0, 1.0)
 
 
 def test_ratios_beyond_all_numbers_are_still_a_large_divergence():
-    kl, share = figures.divergence(np.zeros(2), np.array([-5000.0, 5000.0]))
+    kl, share = training_statistics.divergence(np.zeros(2), np.array([-5000.0, 5000.0]))
     assert np.isfinite(kl) and kl > 1e3 and share == 0.5
 
 
 def test_what_an_update_knows_of_each_step():
     record = given.record()
-    seen = inspection.inspect(rule("leave_one_out"), record)
+    seen = inspection.step_statistics(rule("leave_one_out"), record)
     wanted = [
         given.loop_advantages(record, baseline, {**given.DEFAULTS})
         for baseline in ("leave_one_out", None)
@@ -316,9 +331,9 @@ def test_what_an_update_knows_of_each_step():
         np.testing.assert_allclose(seen.credited[n], wanted[1][e][t])
     assert len(seen.returns) == sum(given.LENGTHS)
     np.testing.assert_allclose(seen.returns, seen.credited)
-    np.testing.assert_allclose(seen.most_entropies, np.log(2))
+    np.testing.assert_allclose(seen.max_entropies, np.log(2))
     assert np.isnan(seen.values).all()
-    assert seen.spreads.shape[1] == seen.at_bounds.shape[1] == 0
+    assert seen.relative_scales.shape[1] == seen.at_bounds.shape[1] == 0
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
@@ -347,16 +362,16 @@ def test_the_entropy_of_a_uniform_choice_is_among_the_legal_actions(recurrent):
         shape = (None, 2)
     policy = keras.Sequential([keras.Input(shape), *layers])
     agent = tfr.Reinforce(policy, head, action_mask="info/action_mask")
-    seen = agent.inspect(record)
+    seen = agent.step_statistics(record)
     expected = np.log(legal.sum(-1)) + np.log(2) * free.sum(-1)
     at = seen.times, seen.episodes
-    np.testing.assert_allclose(seen.most_entropies, expected[at], rtol=1e-5, atol=1e-6)
-    assert np.all(seen.entropies <= seen.most_entropies + 1e-5)
+    np.testing.assert_allclose(seen.max_entropies, expected[at], rtol=1e-5, atol=1e-6)
+    assert np.all(seen.entropies <= seen.max_entropies + 1e-5)
 
 
 def test_what_a_value_expects_is_told_beside_the_returns():
     ours = rule(baselines.Value(), policy=given.shared_network())
-    seen = inspection.inspect(ours, given.record())
+    seen = inspection.step_statistics(ours, given.record())
     np.testing.assert_allclose(seen.credited - seen.advantages, seen.values)
     assert np.isfinite(seen.values).all()
 
@@ -366,7 +381,7 @@ def test_the_spread_is_in_half_widths_of_the_bounds():
 
     def spread(head, width=2):
         head.build((None, width))
-        found = head.spread(tf.zeros([1, width])).numpy()[0]
+        found = head.relative_scale(tf.zeros([1, width])).numpy()[0]
         return found.astype("float64").round(6).tolist()
 
     bounds = dict(low=[-2.0, 0.0], high=[2.0, 20.0])
@@ -376,11 +391,11 @@ def test_the_spread_is_in_half_widths_of_the_bounds():
     endless = heads.Gaussian(2, initial_scale=[5.0, 0.1])
     assert spread(endless) == [1.0, 1.0]
     endless.log_scale.assign(np.log([0.5, 0.1]))
-    np.testing.assert_allclose(endless.spread(outputs), [[0.1, 1.0]], rtol=1e-6)
+    np.testing.assert_allclose(endless.relative_scale(outputs), [[0.1, 1.0]], rtol=1e-6)
     beta = heads.Beta(1, 0.0, 10.0)
     a, b = (x.numpy()[0, 0] for x in beta.parameters(outputs).values())
     deviation = np.sqrt(a * b / (a + b + 1)) / (a + b)
-    np.testing.assert_allclose(beta.spread(outputs), [[2 * deviation]], rtol=1e-6)
+    np.testing.assert_allclose(beta.relative_scale(outputs), [[2 * deviation]], rtol=1e-6)
     both = heads.Composite((heads.Categorical(3), heads.Gaussian(1, low=-1.0, high=1.0)))
     assert spread(both, 4) == [1.0]
     assert spread(heads.Categorical(2)) == []
@@ -454,10 +469,10 @@ def said(change, count=20):
     changed = {**WELL, **change}
     steady = 1e-3 * (-1.0) ** np.arange(count)
     reports = [{**changed, "signal": changed["signal"] + x} for x in steady]
-    return findings.find(reports)
+    return advice.diagnose(reports)
 
 
-@pytest.mark.parametrize("cause", list(findings.CAUSES))
+@pytest.mark.parametrize("cause", list(advice.CAUSES))
 def test_each_cause_speaks_for_itself_and_no_other_does(cause):
     for change in ILL[cause]:
         assert [finding.cause for finding in said(change)] == [cause], change
@@ -485,7 +500,7 @@ def test_what_is_not_sure_is_not_said():
     assert said({"signal": 0.0}, count=9) == []
     rng = np.random.default_rng(0)
     reports = [{**WELL, "signal": x} for x in rng.normal(0.0, 1.0, 20)]
-    assert findings.find(reports) == []
+    assert advice.diagnose(reports) == []
     early = {"gradient_variance_removed": 0.0, "explained_variance": 0.0, "update": 19}
     assert said(early) == []
 
@@ -494,10 +509,10 @@ def test_the_numbers_of_the_advice():
     """KL goes with the square of the rate: 5 nats are 100 times 0.05."""
     assert "at most 0.001 (now 0.01)" in said({"kl": 5.0})[0].advice
     assert "at most 3 steps" in said({"kl": 5.0, "gradient_steps": 30.0})[0].advice
-    advice = said({"signal": 0.0})[0].advice  # 2 errors: 2 · 1e-3 / √20 · √(20/19)
+    text = said({"signal": 0.0})[0].advice  # 2 errors: 2 · 1e-3 / √20 · √(20/19)
     most = 2e-3 / np.sqrt(19)
-    assert f"at least {findings._short(16 / most)} episodes" in advice
-    assert "or a baseline" not in advice
+    assert f"at least {advice._short(16 / most)} episodes" in text
+    assert "or a baseline" not in text
     none = said({"signal": 0.0, "gradient_variance_removed": 0.0})[0].advice
     assert "or a baseline" in none
 
@@ -506,7 +521,7 @@ def test_noise_is_that_of_the_last_reports():
     """Fifty at most: a signal of long ago is none now."""
     long_ago, now = [{**WELL, "signal": 3.0}] * 100, {**WELL, "signal": 0.0}
     late = [{**now, "signal": x} for x in 1e-3 * (-1.0) ** np.arange(50)]
-    (finding,) = findings.find(long_ago + late)
+    (finding,) = advice.diagnose(long_ago + late)
     assert finding.advice.startswith("In the last 50 reports gradient noise is")
 
 
@@ -516,7 +531,7 @@ def test_noise_is_compared_at_the_size_of_the_batch_there_is(late, asked):
     sizes = [100.0] * 49 + [late]
     reports = [{**WELL, "episodes": e, "independent": e, "signal": 1.0} for e in sizes]
     reports = [{**r, "noise": 1000 / r["episodes"]} for r in reports]
-    found = findings.find(reports)
+    found = advice.diagnose(reports)
     assert bool(found) is asked
     if asked:
         assert "at least 1000 episodes per update (now 4)" in found[0].advice
@@ -530,18 +545,18 @@ def test_the_advised_rate_leaves_a_good_update(steps):
         kl = 100.0 * (rate * steps) ** 2
         return {**WELL, "learning_rate": rate, "kl": kl, "gradient_steps": float(steps)}
 
-    (finding,) = findings.find([report(1.0)])
+    (finding,) = advice.diagnose([report(1.0)])
     assert finding.cause == "learning_rate"
     rate = float(re.search(r"at most (\S+) \(", finding.advice)[1])
-    np.testing.assert_allclose(report(rate)["kl"], findings.GOOD_KL, rtol=0.1)
-    assert findings.find([report(rate)]) == []
+    np.testing.assert_allclose(report(rate)["kl"], advice.GOOD_KL, rtol=0.1)
+    assert advice.diagnose([report(rate)]) == []
 
 
 def test_a_shared_value_is_told_what_it_can_do():
     """Without a model it has no scale and no epochs, and its policy puts out values."""
     useless = {**ILL["critic"][0], "value_shared": 1.0}
-    advice = said(useless)[0].advice
-    assert "loss_weight" in advice and "a policy that puts out no values" in advice
+    text = said(useless)[0].advice
+    assert "loss_weight" in text and "a policy that puts out no values" in text
     assert "loss_weight" not in said({**useless, "value_shared": 0.0})[0].advice
     large = said({**ILL["rewards"][0], "value_shared": 1.0})[0].advice
     assert large.endswith(": set scale_rewards=True.")
@@ -556,18 +571,18 @@ def test_what_is_done_is_not_advised():
 
 def test_equal_gradients_are_all_signal():
     """Two equal episodes without a baseline: nothing differs, and all of it is ḡ."""
-    seen = inspection.Inspection(*np.ones([11, 4]))
+    seen = inspection.StepStatistics(*np.ones([11, 4]))
     for size in (3.0, 0.0):
         gradients = [np.full((2, 3), size)]
-        found = figures.of_batch(seen, gradients, gradients, 1)
+        found = training_statistics.of_batch(seen, gradients, gradients, 1)
         assert (found["signal"], found["noise"]) == (3 * size**2, 0.0)
 
 
 @pytest.mark.parametrize("shared", [0.0, 1.0])
 def test_leave_one_out_is_advised_with_the_lambda_that_it_takes(shared):
     """Below one it is refused."""
-    advice = said({**ILL["critic"][0], "value_shared": shared})[0].advice
-    assert advice.endswith(' baseline="leave_one_out", gae_lambda=1.')
+    text = said({**ILL["critic"][0], "value_shared": shared})[0].advice
+    assert text.endswith(' baseline="leave_one_out", gae_lambda=1.')
     with pytest.raises(ValueError, match="gae_lambda"):
         agent_for("CartPole-v1", baseline="leave_one_out", gae_lambda=0.9)
     agent_for("CartPole-v1", baseline="leave_one_out", gae_lambda=1)
@@ -578,7 +593,7 @@ def test_what_could_not_be_judged_is_named():
     plain, valued = {**WELL, "value_scale": nothing}, {**WELL, "update": 20}
 
     def named(reports):
-        return [words.split()[0] for words in findings.unjudged(reports)]
+        return [words.split()[0] for words in advice.unjudged(reports)]
 
     assert named([plain] * 9) == named([{**plain, "noise": nothing}] * 20) == ["noise"]
     assert named([plain] * 10) == named([valued] * 10) == []
@@ -588,7 +603,7 @@ def test_what_could_not_be_judged_is_named():
 
 def test_the_limits_and_their_reasons_are_documented():
     document = (ROOT / "docs" / "diagnostics.md").read_text()
-    for name, limit in findings.LIMITS.items():
+    for name, limit in advice.THRESHOLDS.items():
         value = f"{limit.value:g}".replace("1e-05", "1e-5")
         assert re.search(rf"^\| `{name}` \| [<>] {value} \|", document, re.M), name
     for name in WELL:
@@ -819,7 +834,7 @@ def test_reports_are_plain_floats():
 
 
 def test_a_batch_that_teaches_nothing_has_no_report():
-    agent = agent_for(lambda: toys.Clock(60), truncation="drop")
+    agent = agent_for(lambda: toys.Clock(60), on_truncation="drop")
     env, options = lambda: toys.Clock(60), dict(max_episode_steps=3)
     _, seen = train(agent, env, 1, episodes_per_epoch=2, **options)
     assert seen.history == [] and seen.findings == []
@@ -847,15 +862,17 @@ def test_groups_of_which_some_episodes_are_left_out_are_not_judged():
     agent = tfr.Reinforce(
         given.network("float32"),
         heads.Categorical(given.A),
-        baselines.LeaveOneOut(groups=2),
-        truncation="drop",
+        baselines.LeaveOneOut(group_size=2),
+        on_truncation="drop",
     )
     record = columns(given.record(dtype="float32"), [0, 1, 2, 3, 4, 0])
     for kept in ([0, 1, 4, 5], [0, 1, 3, 4, 5], [0, 3]):
         told = record._replace(terminated=np.isin(np.arange(6), kept))
-        gradients = [g.numpy() for g in agent.episode_gradients(told)]
-        plain = [g.numpy() for g in agent.episode_gradients(told, baseline=False)]
-        report = figures.of_batch(agent.inspect(told), gradients, plain, group=2)
+        gradients = [g.numpy() for g in agent.per_episode_gradients(told)]
+        plain = [g.numpy() for g in agent.per_episode_gradients(told, baseline=False)]
+        report = training_statistics.of_batch(
+            agent.step_statistics(told), gradients, plain, group=2
+        )
         whole = len(kept) == 4
         assert report["independent"] == (2.0 if len(kept) != 5 else 3.0)
         assert report["episodes"] == len(kept)
@@ -883,7 +900,7 @@ class Pushed(gym.Env):
 
 
 def test_the_divergence_is_of_the_gradient_steps_alone():
-    """The normaliser has learned meanwhile; a step of nearly zero moves no policy."""
+    """The normalizer has learned meanwhile; a step of nearly zero moves no policy."""
     policy = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     agent = tfr.Reinforce(
         policy, heads.Gaussian(1, low=-1.0, high=1.0), normalize_observations=True
@@ -937,7 +954,7 @@ def test_shares_of_time_are_those_since_the_last_report(monkeypatch):
 
 
 def test_episodes_of_a_group_are_not_independent():
-    baseline = baselines.LeaveOneOut(groups=2)
+    baseline = baselines.LeaveOneOut(group_size=2)
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,), baseline=baseline)
     diagnostics = tfr.callbacks.Diagnostics(every=1, verbose=0)
     options = dict(epochs=1, episodes_per_epoch=8, callbacks=[diagnostics], verbose=0)
@@ -947,6 +964,6 @@ def test_episodes_of_a_group_are_not_independent():
 
 def test_a_critic_is_judged_by_its_last_reports():
     useless, useful = {**WELL, **ILL["critic"][0]}, {**WELL, "update": 30}
-    assert findings.find([useless] * 20 + [useful] * 3) == []
-    found = findings.find([useful] * 20 + [useless] * 3)
+    assert advice.diagnose([useless] * 20 + [useful] * 3) == []
+    found = advice.diagnose([useful] * 20 + [useless] * 3)
     assert [finding.cause for finding in found] == ["critic"]

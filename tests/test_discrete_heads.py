@@ -146,13 +146,13 @@ MULTI = {
 def test_the_environment_hears_its_own_names_of_all_choices(name):
     space = MULTI[name]
     head = heads.for_space(space)
-    assert isinstance(head, heads.MultiCategorical) and head.fits(space)
+    assert isinstance(head, heads.MultiCategorical) and head.matches_space(space)
     raw = np.array(list(itertools.product(*map(range, head.sizes))))
     sent = head.to_environment(tf.constant(raw)).numpy()
     truth = raw.reshape(-1, *space.shape) + space.start
     np.testing.assert_array_equal(sent, truth)
     assert all(space.contains(action) for action in sent.astype(space.dtype))
-    assert [head.fits(other) for other in MULTI.values()].count(True) == (
+    assert [head.matches_space(other) for other in MULTI.values()].count(True) == (
         2 if name in ("plain", "bytes") else 1
     )
 
@@ -242,8 +242,8 @@ def test_the_mode_of_switches_and_their_parameters():
 def test_the_head_of_a_multi_binary_speaks_its_language(n):
     space = gym.spaces.MultiBinary(n)
     head = heads.for_space(space)
-    assert isinstance(head, heads.Bernoulli) and head.fits(space)
-    assert not head.fits(gym.spaces.MultiBinary([3, 2]))
+    assert isinstance(head, heads.Bernoulli) and head.matches_space(space)
+    assert not head.matches_space(gym.spaces.MultiBinary([3, 2]))
     logits = tf.constant(logits_of(head.n), "float32")
     for action in head.to_environment(head.mode(logits)).numpy():
         assert space.contains(action.astype(space.dtype))
@@ -328,7 +328,7 @@ def test_an_agent_learns_the_secret_is_saved_and_exported(name, tmp_path):
 
     agent = tfr.Reinforce.for_env(env, hidden=(), learning_rate=0.1)
     agent.fit(env, epochs=60, episodes_per_epoch=8, verbose=0)
-    assert agent._player.programs[False].engine == "litert"
+    assert agent._collector.programs[False].engine == "litert"
     assert agent.evaluate(env, 4)["episode_return"] == 4
     agent.save(tmp_path / "agent.keras")
     agent.export(tmp_path / "policy")
@@ -341,8 +341,8 @@ def test_an_agent_learns_the_secret_is_saved_and_exported(name, tmp_path):
 
 def test_a_head_without_masks_leaves_a_choice_and_knows_no_units():
     head = heads.Gaussian(1)
-    assert head.leaves_choice(np.zeros((2, 3, 0), "int8")).tolist() == [[True] * 3] * 2
-    offsets, scales = heads.Categorical(3).units()
+    assert head.has_legal_action(np.zeros((2, 3, 0), "int8")).tolist() == [[True] * 3] * 2
+    offsets, scales = heads.Categorical(3).output_scaling()
     assert offsets.tolist() == [0.0] * 3 and scales.tolist() == [1.0] * 3
 
 
@@ -352,7 +352,7 @@ def test_a_switch_is_on_where_noise_lies_below_its_probability():
 
 
 def test_without_a_mask_every_switch_is_free():
-    assert heads.Bernoulli(3).read_mask(None).tolist() == [2, 2, 2]
+    assert heads.Bernoulli(3).flatten_mask(None).tolist() == [2, 2, 2]
 
 
 PAIR = heads.Composite((heads.Categorical(2), heads.Categorical(3)))
@@ -414,9 +414,9 @@ STRANGE = {
 @pytest.mark.parametrize("name", FITTING)
 def test_a_head_fits_its_space_and_none_that_differs_in_one_thing(name):
     head, space = FITTING[name]
-    assert head.fits(space) and head.check_space(space) is None
+    assert head.matches_space(space) and head.check_space(space) is None
     for other in STRANGE[name]:
-        assert not head.fits(other), other
+        assert not head.matches_space(other), other
         with pytest.raises(ValueError, match="does not make actions of the space"):
             head.check_space(other)
 
@@ -429,7 +429,7 @@ def test_a_head_of_one_s_own_fits_any_space_unless_it_says_so():
 
 def test_the_mask_of_a_single_choice_may_be_a_number():
     head = heads.MultiCategorical([2, 1, 2])
-    assert head.read_mask(([1, 0], 1, (0, 1))).tolist() == [1, 0, 1, 0, 1]
+    assert head.flatten_mask(([1, 0], 1, (0, 1))).tolist() == [1, 0, 1, 0, 1]
 
 
 def test_flat_actions_are_sent_as_they_are():

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import eligibility
+from tf_reinforce.functional import eligibility
 
 tfd = tfp.distributions
 P = np.array([0.69, 0.1, 0.2, 0.01])

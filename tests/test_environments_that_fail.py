@@ -10,14 +10,15 @@ import pytest
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce.collect import fleets, host
+from tf_reinforce.collect import env_outputs
+from tf_reinforce.collect import results
 
 MODES = list(gym.vector.AutoresetMode)
 BATCH = {"epochs": 1, "episodes_per_epoch": 3, "num_envs": 3, "verbose": 0}
 
 
 def state(agent):
-    """Every bit of the agent: weights, counters, normaliser and both optimizers."""
+    """Every bit of the agent: weights, counters, normalizer and both optimizers."""
     variables = [*agent.variables, *agent.optimizer.variables]
     return [variable.numpy().tobytes() for variable in variables]
 
@@ -115,7 +116,7 @@ def test_a_wrong_answer_is_named_with_its_place(agent, wrong, said, at):
     """Steps count from 0, as rows of the record do."""
     env = second_of_three(lambda: toys.Misbehaving(at, wrong))
     place = f"Environment 1, episode 1, step {at - 1}: "
-    with pytest.raises(host.EnvironmentFault, match=place + f".*{said}"):
+    with pytest.raises(results.EnvironmentFault, match=place + f".*{said}"):
         agent.fit(env, **BATCH)
 
 
@@ -126,7 +127,7 @@ def test_an_observation_that_is_not_finite_is_named(agent, number, at):
     wrong = answer(observation=np.full(1, number, "f"))
     env = second_of_three(lambda: toys.Misbehaving(at, wrong))
     said = f"Environment 1, episode 1, step {at - 1}: the observation is not finite"
-    with pytest.raises(host.EnvironmentFault, match=said):
+    with pytest.raises(results.EnvironmentFault, match=said):
         agent.fit(env, **BATCH)
 
 
@@ -134,7 +135,7 @@ def test_an_observation_that_is_not_finite_is_named(agent, number, at):
 def test_an_info_that_is_none_is_named_when_it_is_read(agent, limit):
     """It is read at the end of an episode, whoever ends it."""
     env = toys.Misbehaving(5, answer(info=None), length=5 if limit is None else 60)
-    with pytest.raises(host.EnvironmentFault, match="episode 0, step 4: .*info"):
+    with pytest.raises(results.EnvironmentFault, match="episode 0, step 4: .*info"):
         agent.fit(env, **BATCH, max_episode_steps=limit)
 
 
@@ -147,12 +148,14 @@ def successful(mode):
 
 @pytest.mark.parametrize("mode", [None, *gym.vector.AutoresetMode])
 def test_a_success_that_is_no_flag_is_named(agent, mode):
-    with pytest.raises(host.EnvironmentFault, match="`is_success` is .*'yes'.* a bool"):
+    with pytest.raises(
+        results.EnvironmentFault, match="`is_success` is .*'yes'.* a bool"
+    ):
         agent.evaluate(successful(mode), episodes=2)
 
 
 def test_the_cause_is_chained(agent):
-    with pytest.raises(host.EnvironmentFault) as caught:
+    with pytest.raises(results.EnvironmentFault) as caught:
         agent.fit(lambda: toys.Misbehaving(2, raising), **BATCH)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -187,12 +190,12 @@ def test_a_wrong_reset_is_named_with_its_episode(agent, wrong, said, at):
     """Two environments take turns: the second reset of number 1 is episode 3."""
     env = second_of_three(lambda: Resetting(wrong, at))
     place = f"Environment 1, episode {2 * at - 1}, step 0: "
-    with pytest.raises(host.EnvironmentFault, match=place + f".*{said}"):
+    with pytest.raises(results.EnvironmentFault, match=place + f".*{said}"):
         agent.fit(env, **{**BATCH, "num_envs": 2, "episodes_per_epoch": 6})
 
 
 def test_a_reset_that_raises_is_the_cause(agent):
-    with pytest.raises(host.EnvironmentFault) as caught:
+    with pytest.raises(results.EnvironmentFault) as caught:
         agent.fit(lambda: Resetting(raising), **BATCH)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -202,13 +205,15 @@ def test_an_old_reset_that_takes_no_seed_is_named(agent):
         def reset(self):
             return super().reset()
 
-    with pytest.raises(host.EnvironmentFault, match="reset raised TypeError.*seed"):
+    with pytest.raises(results.EnvironmentFault, match="reset raised TypeError.*seed"):
         agent.fit(Old, **BATCH)
 
 
 def test_evaluation_names_faults_too(agent):
     env = second_of_three(lambda: toys.Misbehaving(2, answer(reward=None)))
-    with pytest.raises(host.EnvironmentFault, match="Environment 1, episode 1, step 1"):
+    with pytest.raises(
+        results.EnvironmentFault, match="Environment 1, episode 1, step 1"
+    ):
         agent.evaluate(env, episodes=3)
 
 
@@ -217,9 +222,9 @@ def test_an_observation_that_does_not_nest_as_its_space_is_named():
     space = gym.spaces.Dict(a=box, b=gym.spaces.Tuple([box, box]))
     one = np.ones(1, "f")
     for wrong in ({"a": one}, {"a": one, "b": (one,)}, one, {"a": one, "c": (one, one)}):
-        read = fleets._Reader(space, "float32")
+        read = env_outputs.ObservationReader(space, "float32")
         rows = [np.zeros((1, 1), "f") for _ in range(3)]
-        with pytest.raises(fleets.Fault, match="does not nest as its space"):
+        with pytest.raises(env_outputs.EnvFault, match="does not nest as its space"):
             read(0, wrong, rows)
 
 
@@ -295,7 +300,9 @@ def without_final_observations(*answer):
 def test_a_vector_env_that_keeps_the_last_observation_to_itself_is_named(agent):
     mode = gym.vector.AutoresetMode.SAME_STEP
     env = gym.vector.SyncVectorEnv([toys.Clock] * 2, autoreset_mode=mode)
-    with pytest.raises(host.EnvironmentFault, match="SAME_STEP.*infos with 'final_obs'"):
+    with pytest.raises(
+        results.EnvironmentFault, match="SAME_STEP.*infos with 'final_obs'"
+    ):
         agent.fit(Wrapped(env, 3, without_final_observations), **BATCH)
 
 
@@ -304,13 +311,13 @@ def test_a_vector_env_that_keeps_the_last_observation_to_itself_is_named(agent):
 def test_a_wrong_answer_of_a_vector_env_is_named(agent, wrong, said, mode):
     env = gym.vector.SyncVectorEnv([lambda: toys.Clock(60)] * 3, autoreset_mode=mode)
     for at in (1, 50):
-        with pytest.raises(host.EnvironmentFault, match=said):
+        with pytest.raises(results.EnvironmentFault, match=said):
             agent.fit(Wrapped(env, at, wrong), **BATCH)
 
 
 def test_a_vector_env_whose_step_raises_is_the_cause(agent):
     env = gym.vector.SyncVectorEnv([toys.Clock])
-    with pytest.raises(host.EnvironmentFault) as caught:
+    with pytest.raises(results.EnvironmentFault) as caught:
         agent.fit(Wrapped(env, 2, raising), **BATCH)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -318,7 +325,7 @@ def test_a_vector_env_whose_step_raises_is_the_cause(agent):
 def test_what_nobody_asked_a_vector_env_for_does_no_harm():
     """Only two episodes are wanted: slot 2 is idle, and its NaN is nobody's fault."""
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
-    agent = tfr.Reinforce(policy)  # a normaliser would clip the NaN away
+    agent = tfr.Reinforce(policy)  # a normalizer would clip the NaN away
     for mode in MODES:
         env = gym.vector.SyncVectorEnv([toys.Clock] * 3, autoreset_mode=mode)
         env = Wrapped(env, 1, with_number(np.nan, slot=2))
@@ -328,7 +335,7 @@ def test_what_nobody_asked_a_vector_env_for_does_no_harm():
 @pytest.mark.parametrize("mode", MODES)
 def test_an_endless_vector_env_is_refused_with_the_remedy(agent, mode):
     env = gym.vector.SyncVectorEnv([lambda: toys.Clock(99)] * 2, autoreset_mode=mode)
-    with pytest.raises(host.EnvironmentFault, match="within 20 steps.*TimeLimit"):
+    with pytest.raises(results.EnvironmentFault, match="within 20 steps.*TimeLimit"):
         agent.fit(env, **BATCH, max_episode_steps=20)
     limited = [lambda: gym.wrappers.TimeLimit(toys.Clock(99), 20)] * 2
     env = gym.vector.SyncVectorEnv(limited, autoreset_mode=mode)

@@ -9,7 +9,8 @@ import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
-from tf_reinforce import envs, seeding
+from tf_reinforce import envs
+from tf_reinforce.data import seeding
 from tf_reinforce.envs import checks
 
 STEPS = 500
@@ -127,9 +128,9 @@ def test_cartpole_runs_free_for_500_steps():
 def test_first_states_are_drawn_as_gymnasiums_are(id):
     """Uniform between the same bounds: least, largest and mean."""
     twin, original, count = envs.make(id), gym.make(id), 2000
-    key = seeding.tensor_keys(0, "training", 0)[0]
+    key = seeding.rollout_keys(0, "training", 0)[0]
     episodes = tf.range(count)
-    noise = seeding.noise_at(key, [twin.initial_noise], episodes, 0, twin.dtype)[0]
+    noise = seeding.counter_noise(key, [twin.initial_noise], episodes, 0, twin.dtype)[0]
     ours, theirs = twin.initial(noise).numpy(), []
     for seed in range(count):
         original.reset(seed=seed)
@@ -176,7 +177,7 @@ class Walk(envs.TensorEnv):
     )
     action_space = gym.spaces.Tuple([gym.spaces.Discrete(2), gym.spaces.Box(-1, 1, (2,))])
     max_episode_steps = 9
-    transition_noise = envs.Noise("normal", (2,))
+    transition_noise = envs.NoiseSpec("normal", (2,))
 
     def initial(self, noise):
         return noise
@@ -206,8 +207,8 @@ def walked(num_envs, seed, steps=40):
 class Loud(Walk):
     """Its first place takes more noise than its steps do."""
 
-    initial_noise = envs.Noise("normal", (10,))
-    transition_noise = envs.Noise("normal", (1,))
+    initial_noise = envs.NoiseSpec("normal", (10,))
+    transition_noise = envs.NoiseSpec("normal", (1,))
 
     def initial(self, noise):
         return noise[:, 3]
@@ -388,17 +389,19 @@ def test_a_world_that_changes_what_it_is_given_is_refused(what):
 @pytest.mark.parametrize(
     "noise",
     [
-        envs.Noise("Normal", ()),
-        envs.Noise("normal", 2),
-        envs.Noise("uniform", (None,)),
-        (envs.Noise("uniform", ()),),
+        envs.NoiseSpec("Normal", ()),
+        envs.NoiseSpec("normal", 2),
+        envs.NoiseSpec("uniform", (None,)),
+        (envs.NoiseSpec("uniform", ()),),
     ],
     ids=str,
 )
 def test_noise_is_of_a_known_kind_and_shape(noise):
     world = Walk()
     world.transition_noise = noise
-    with pytest.raises(ValueError, match="noise of `Walk` must be one `Noise`.*Received"):
+    with pytest.raises(
+        ValueError, match="noise of `Walk` must be one `NoiseSpec`.*Received"
+    ):
         checks.check(world)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_reinforce import episodes as records
+from tf_reinforce.data import episodes as records
 
 LENGTHS = [2, 4, 1]
 RAW = tf.TensorSpec((), tf.int64)
@@ -36,7 +36,7 @@ def record(rows=5, **changed):
 
 
 def check(episodes, structure=STRUCTURE):
-    return records.check(episodes, structure, RAW)
+    return records.validate(episodes, structure, RAW)
 
 
 def addresses():
@@ -51,8 +51,8 @@ def test_valid_is_true_where_a_step_happened():
 
 def test_pick_takes_the_valid_steps_row_by_row():
     episodes = record()
-    steps = records.steps(episodes.lengths, 5)
-    picked = steps.pick({"rewards": episodes.rewards, **episodes.observations})
+    steps = records.valid_steps(episodes.lengths, 5)
+    picked = steps.gather({"rewards": episodes.rewards, **episodes.observations})
     for t, (row, column) in enumerate(addresses()):
         assert picked["rewards"][t] == episodes.rewards[row, column]
         for name, array in episodes.observations.items():
@@ -61,16 +61,16 @@ def test_pick_takes_the_valid_steps_row_by_row():
 
 
 def test_spread_puts_picked_values_back_and_zeros_elsewhere():
-    steps = records.steps(LENGTHS, 5)
+    steps = records.valid_steps(LENGTHS, 5)
     whole = np.arange(1.0, 16.0).reshape(5, 3)
     truth = np.where(records.valid(LENGTHS, 5), whole, 0.0)
-    np.testing.assert_array_equal(steps.spread(steps.pick(whole)), truth)
+    np.testing.assert_array_equal(steps.scatter(steps.gather(whole)), truth)
 
 
 def test_pick_and_spread_are_one_another_s_gradient():
-    steps = records.steps(LENGTHS, 5)
+    steps = records.valid_steps(LENGTHS, 5)
     whole, picked = tf.ones([5, 3], tf.float64), tf.ones([sum(LENGTHS)], tf.float64)
-    for function, x in ((steps.pick, whole), (steps.spread, picked)):
+    for function, x in ((steps.gather, whole), (steps.scatter, picked)):
         theory, numeric = tf.test.compute_gradient(function, [x])
         np.testing.assert_allclose(theory[0], numeric[0], rtol=1e-9, atol=1e-9)
 
@@ -99,16 +99,16 @@ def test_columns_are_whole_episodes_of_a_record(begin, end):
         whole.terminated[part],
         whole.masks[:, part],
     )
-    same(records.columns(whole, begin, end), truth)
-    bare = records.columns(record(), begin, end)
+    same(records.select_episodes(whole, begin, end), truth)
+    bare = records.select_episodes(record(), begin, end)
     assert bare.masks is None
     same(bare._replace(masks=truth.masks), truth)
 
 
 def test_parts_beside_one_another_are_the_record_again():
     whole = masked()
-    parts = [records.columns(whole, *ends) for ends in ((0, 1), (1, 3))]
-    same(records.beside(parts), whole)
+    parts = [records.select_episodes(whole, *ends) for ends in ((0, 1), (1, 3))]
+    same(records.concatenate(parts), whole)
 
 
 def test_trim_cuts_masks_too_and_at_any_row():
@@ -149,7 +149,7 @@ def test_a_right_record_comes_back_in_the_expected_types():
 
 
 def test_the_signature_fits_every_checked_record():
-    signature = records.signature(STRUCTURE, RAW, 0)
+    signature = records.specs(STRUCTURE, RAW, 0)
     checked = keras.tree.map_structure(tf.constant, check(record()))
     for spec, tensor in zip(
         keras.tree.flatten(signature), keras.tree.flatten(checked), strict=True
@@ -166,7 +166,9 @@ def test_nan_in_rewards_is_left_to_the_check_of_the_gradients():
 def test_masks_of_a_record_come_back_as_int8():
     kept = masked()
     for masks in (kept.masks, kept.masks.astype("int64"), kept.masks > 3):
-        checked = records.check(kept._replace(masks=masks), STRUCTURE, RAW, mask_size=2)
+        checked = records.validate(
+            kept._replace(masks=masks), STRUCTURE, RAW, mask_size=2
+        )
         assert checked.masks.dtype == "int8"
         np.testing.assert_array_equal(checked.masks, masks)
     empty = record(masks=np.zeros((5, 3, 0), "int8"))
@@ -184,7 +186,7 @@ def test_masks_of_a_record_come_back_as_int8():
 )
 def test_masks_that_do_not_belong_to_the_agent_are_refused(masks, size, message):
     with pytest.raises(ValueError, match=message):
-        records.check(record(masks=masks), STRUCTURE, RAW, mask_size=size)
+        records.validate(record(masks=masks), STRUCTURE, RAW, mask_size=size)
 
 
 WRONG = {

@@ -9,7 +9,10 @@ import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, estimator, heads, normalization
+from tf_reinforce import baselines
+from tf_reinforce import heads
+from tf_reinforce.algorithm import estimator
+from tf_reinforce.policies import normalization
 
 # Rows, episodes, numbers in an observation and in an action: no broadcast hides.
 T, B, OBSERVED, A = 7, 5, 3, 2
@@ -22,8 +25,8 @@ DEFAULTS = dict(
     discount_states=False,
     scale_advantages=None,
     mean_over="episodes",
-    truncation="bootstrap",
-    ratio_bound=2.0,
+    on_truncation="bootstrap",
+    ratio_clip=2.0,
     entropy_coef=0.0,
 )
 
@@ -66,7 +69,9 @@ def record(kind=heads.Categorical, dtype="float64"):
 
 def gradients(policy, head, baseline, episodes, **settings):
     given = {**DEFAULTS, **settings}
-    rule = estimator.Estimator(policy, head, baselines.get(baseline), None, given)
+    rule = estimator.PolicyGradientEstimator(
+        policy, head, baselines.get(baseline), None, given
+    )
     found, _, _, logs = rule.gradients(episodes)
     return [np.asarray(gradient) for gradient in found], logs
 
@@ -237,7 +242,7 @@ def test_a_mean_over_steps_divides_by_their_number():
     episodes, settings = record(), {**DEFAULTS, "entropy_coef": 0.1}
     policy = network()
     answers = {
-        over: estimator.Estimator(
+        over: estimator.PolicyGradientEstimator(
             policy,
             heads.Categorical(A),
             baselines.LeaveOneOut(),
@@ -324,7 +329,7 @@ def everything(agent):
 
 @pytest.mark.parametrize("valued, normalize", [(False, False), (True, True)])
 def test_padding_changes_no_bit_of_the_weights_after_an_update(valued, normalize):
-    """Two updates, so that the second is made under a normaliser that has learned."""
+    """Two updates, so that the second is made under a normalizer that has learned."""
     agent = tfr.Reinforce(
         network("float32"),
         heads.Categorical(A),
@@ -361,7 +366,9 @@ def constant_critic(value):
 def targets(baseline, episodes, policy=None, **settings):
     given = {**DEFAULTS, **settings}
     policy = policy or network()
-    rule = estimator.Estimator(policy, heads.Categorical(A), baseline, None, given)
+    rule = estimator.PolicyGradientEstimator(
+        policy, heads.Categorical(A), baseline, None, given
+    )
     return [x.numpy() for x in rule.targets(episodes)[:2]]
 
 
@@ -410,7 +417,7 @@ def test_targets_are_generalised_advantages_plus_values(gae_lambda):
 def test_the_policy_loss_sends_no_gradient_to_a_critic():
     model = critic("float64")
     settings = {**DEFAULTS, "gae_lambda": 0.5, "scale_advantages": "batch"}
-    rule = estimator.Estimator(
+    rule = estimator.PolicyGradientEstimator(
         network(), heads.Categorical(A), baselines.Value(model), None, settings
     )
     with tf.GradientTape() as tape:
@@ -435,7 +442,9 @@ def test_a_critic_descends_half_its_squared_error_per_episode():
     """∂/∂w of 1/E Σ (v - G)²/2 by central differences, with G held constant."""
     model, episodes = critic("float64"), record()
     baseline = baselines.Value(model)
-    rule = estimator.Estimator(network(), heads.Categorical(A), baseline, None, DEFAULTS)
+    rule = estimator.PolicyGradientEstimator(
+        network(), heads.Categorical(A), baseline, None, DEFAULTS
+    )
     returns, *_ = rule.targets(episodes)
 
     def loss():
@@ -553,7 +562,7 @@ def test_one_episode_alone_has_no_others_to_leave_it_out_of():
 def ruled(baseline=None, policy=None, normalizer=None, **settings):
     """An estimator for two choices, with other settings than the defaults."""
     parts = {k: settings.pop(k) for k in ("scales", "updates") if k in settings}
-    return estimator.Estimator(
+    return estimator.PolicyGradientEstimator(
         policy or network(),
         heads.Categorical(A),
         baselines.get(baseline),
@@ -612,7 +621,7 @@ def test_equal_returns_are_divided_by_more_than_their_rounding(rewards):
 def test_a_truncated_episode_is_bootstrapped_ended_or_dropped():
     episodes, value = record(), 5.0
     for truncation in ("bootstrap", "terminal", "drop"):
-        rule = ruled(baselines.Value(constant_critic(value)), truncation=truncation)
+        rule = ruled(baselines.Value(constant_critic(value)), on_truncation=truncation)
         batch = rule.batch(episodes)
         expected = []
         for e, length in enumerate(LENGTHS):
@@ -626,7 +635,7 @@ def test_a_truncated_episode_is_bootstrapped_ended_or_dropped():
         np.testing.assert_allclose(batch.advantages, shifted, rtol=1e-11)
         count = sum(map(bool, expected))
         assert int(batch.count) == float(batch.divisor) == count
-    nobody = ruled(truncation="drop", mean_over="steps").batch(
+    nobody = ruled(on_truncation="drop", mean_over="steps").batch(
         episodes._replace(terminated=np.zeros(B, bool))
     )
     assert int(nobody.count) == float(nobody.divisor) == 1.0
@@ -654,7 +663,7 @@ def test_running_scales_divide_rewards_and_advantages_and_learn_last(seen):
     divisor = size(advantages)
     np.testing.assert_allclose(batch.advantages, advantages / divisor, rtol=1e-11)
     np.testing.assert_allclose(batch.credited, np.divide(credited, divisor), rtol=1e-11)
-    rule.learn([], rule.lesson(batch), batch)
+    rule.learn([], rule.baseline_batch(batch), batch)
     for name, samples in (("rewards", by_row(returns)), ("advantages", advantages)):
         together = np.concatenate([*seen, samples])
         assert int(scales[name].count) == len(together)
@@ -675,9 +684,11 @@ def test_squares_are_those_of_what_the_statistics_take_in():
         np.sum(np.square(batch.samples["rewards"])),
         np.sum(np.square(episodes.observations[:T][inside])),
     ]
-    np.testing.assert_allclose(rule.squares(seen, batch), truth, rtol=1e-12)
+    np.testing.assert_allclose(rule.statistics_squares(seen, batch), truth, rtol=1e-12)
     plain = ruled(scales={"rewards": running_scale()})
-    np.testing.assert_allclose(plain.squares(seen, batch), truth[:1], rtol=1e-12)
+    np.testing.assert_allclose(
+        plain.statistics_squares(seen, batch), truth[:1], rtol=1e-12
+    )
 
 
 def test_a_scaled_loss_has_the_same_gradients_and_is_logged_as_it_is():
@@ -693,7 +704,7 @@ def test_a_scaled_loss_has_the_same_gradients_and_is_logged_as_it_is():
 
 def test_the_logs_are_the_mean_entropy_and_the_effective_sample_size():
     """(Σρ)² / (n Σρ²) of the ratios of probabilities, before their bound."""
-    rule = ruled("mean", ratio_bound=1.5)
+    rule = ruled("mean", ratio_clip=1.5)
     batch = rule.batch(record())
     actions = rule.distribution(batch)
     now, changes = actions.log_prob(batch.actions).numpy(), np.linspace(-3, 2, 20)
@@ -735,8 +746,8 @@ def test_the_coefficient_of_the_entropy_may_depend_on_the_updates():
 def test_the_loss_of_a_critic_is_logged_and_that_of_a_shared_trunk_is_in_the_loss():
     episodes = record()
     apart = ruled(baselines.Value(critic("float64")))
-    _, own, lesson, logs = apart.gradients(episodes)
-    loss, slopes = apart.baseline.gradients(lesson)
+    _, own, baseline_batch, logs = apart.gradients(episodes)
+    loss, slopes = apart.baseline.gradients(baseline_batch)
     np.testing.assert_allclose(logs["value_loss"], loss, rtol=1e-12)
     assert logs["loss"] == logs["policy_loss"]
     for ours, theirs in zip(own, slopes, strict=True):
@@ -778,7 +789,7 @@ def test_layers_are_in_inference_mode_and_what_they_add_is_in_the_loss():
     rule = ruled("mean", policy=keras.Model(x, y))
     batch = rule.batch(record())
     weights = rule.policy.get_weights()
-    rows = batch.steps.pick(batch.episodes.observations).numpy()
+    rows = batch.steps.gather(batch.episodes.observations).numpy()
     np.testing.assert_allclose(
         rule.outputs(batch)[0], rows @ weights[0] + weights[1], rtol=1e-12
     )

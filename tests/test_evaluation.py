@@ -5,8 +5,8 @@ import warnings
 import numpy as np
 import pytest
 
-from tf_reinforce import episodes as records
-from tf_reinforce import evaluation
+from tf_reinforce.data import episode_statistics
+from tf_reinforce.data import episodes as records
 
 LENGTHS = np.array([2, 4, 1])
 
@@ -38,14 +38,14 @@ def test_figures_are_those_of_numpy():
         "episodes": 3,
         "env_steps": 7,
     }
-    found = evaluation.figures(record())
+    found = episode_statistics.batch_metrics(record())
     assert list(found) == list(truth)
     assert all(type(value) is float for value in found.values())
     np.testing.assert_allclose(list(found.values()), list(truth.values()), rtol=1e-14)
 
 
 def test_the_return_of_an_episode_is_the_plain_sum_of_its_rewards():
-    found = evaluation.per_episode(record())
+    found = episode_statistics.episode_returns(record())
     assert found.dtype == "float64"
     np.testing.assert_allclose(found, sums(), rtol=1e-14)
 
@@ -54,14 +54,16 @@ def test_rewards_count_as_the_environment_gave_them():
     """Neither clipped nor scaled; whole numbers and quarters, so that sums are exact."""
     rewards = np.array([[-7.0, 1e6, 0.25], [100.0, 0.5, np.nan]])
     given = record()._replace(rewards=rewards, lengths=np.array([2, 2, 1]))
-    assert evaluation.per_episode(given).tolist() == [93.0, 1e6 + 0.5, 0.25]
+    assert episode_statistics.episode_returns(given).tolist() == [93.0, 1e6 + 0.5, 0.25]
 
 
 def test_padding_changes_no_digit():
     """NumPy sums in pairs: a longer column could round in another way."""
     short = record()
     long = short._replace(rewards=np.pad(short.rewards, [(0, 300), (0, 0)]))
-    assert evaluation.figures(long) == evaluation.figures(short)
+    assert episode_statistics.batch_metrics(long) == episode_statistics.batch_metrics(
+        short
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,27 +75,29 @@ def test_padding_changes_no_digit():
     ],
 )
 def test_success_is_the_share_of_the_episodes_that_said_it(success, share):
-    found = evaluation.figures(record(), np.array(success))
+    found = episode_statistics.batch_metrics(record(), np.array(success))
     assert found["success"] == pytest.approx(share, abs=1e-15)
-    assert evaluation.successes(np.array(success)) == {"success": found["success"]}
+    assert episode_statistics.success_metrics(np.array(success)) == {
+        "success": found["success"]
+    }
 
 
 def test_success_is_absent_where_no_episode_said_it():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = evaluation.figures(record(), np.full(3, np.nan))
-    assert found == evaluation.figures(record())
+        found = episode_statistics.batch_metrics(record(), np.full(3, np.nan))
+    assert found == episode_statistics.batch_metrics(record())
     assert "success" not in found
 
 
 def test_rows_are_one_per_episode_counted_over_the_agent_s_life():
-    returns, given = evaluation.per_episode(record()), record()
+    returns, given = episode_statistics.episode_returns(record()), record()
     columns = returns, given.lengths, given.terminated
-    found = list(evaluation.rows(*columns, first=40, update=8))
+    found = list(episode_statistics.episode_logs(*columns, first=40, update=8))
     assert [number for number, _ in found] == [40, 41, 42]
     for column, (_, logs) in enumerate(found):
         assert logs == {
-            "episode_return": evaluation.per_episode(record())[column],
+            "episode_return": episode_statistics.episode_returns(record())[column],
             "episode_length": LENGTHS[column],
             "terminated": [True, False, True][column],
             "update": 8,

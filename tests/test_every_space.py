@@ -13,10 +13,17 @@ import numpy as np
 import pytest
 import sweeps
 import tensorflow as tf
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box
+from gymnasium.spaces import Dict
+from gymnasium.spaces import Discrete
+from gymnasium.spaces import MultiBinary
+from gymnasium.spaces import MultiDiscrete
+from gymnasium.spaces import Tuple
 
 import tf_reinforce as tfr
-from tf_reinforce import export, heads, spaces
+from tf_reinforce import heads
+from tf_reinforce.data import spaces
+from tf_reinforce.serving import policy_functions
 
 DOCUMENT = pathlib.Path(__file__).parent.parent / "docs" / "spaces.md"
 INF = float("inf")
@@ -211,7 +218,7 @@ def live(name, folder):
     agent.save(folder / "agent.keras")
     loaded = tfr.load(folder / "agent.keras")
     assert loaded.action_space == acted and loaded.observation_space == observed
-    batch = spaces.examples(observed, "float32", 5, np.random.default_rng(0))
+    batch = spaces.sample_observations(observed, "float32", 5, np.random.default_rng(0))
     agent.export(folder / "policy")
     exported = tf.saved_model.load(folder / "policy")
     tensors = keras.tree.map_structure(tf.constant, batch)
@@ -219,10 +226,10 @@ def live(name, folder):
         (exported.act(tensors), agent.act(batch, deterministic=True)),
         (exported.sample(tensors, tf.constant(7, tf.int64)), agent.act(batch, seed=7)),
     ):
-        names = flat(export.names(ours, "action"))
+        names = flat(policy_functions.signature_names(ours, "action"))
         assert_same([theirs[name] for name in names], ours)
     assert_same(loaded.act(batch, seed=7), agent.act(batch, seed=7))
-    engines = {made.engine for made in agent._player.programs.values()}
+    engines = {made.engine for made in agent._collector.programs.values()}
     return row(name, agent, engines)
 
 

@@ -76,5 +76,5 @@ def test_it_is_solved_from_pixels_through_litert(seed, catch):
     agent = catch.agent(seed)
     agent.fit(catch.Catch, epochs=250, episodes_per_epoch=32, seed=seed, verbose=0)
     result = agent.evaluate(catch.Catch, episodes=1000)
-    assert agent._player.programs[False].engine == "litert"
+    assert agent._collector.programs[False].engine == "litert"
     assert result["episode_return"] == 1.0

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tf_reinforce import cli, explanation
+from tf_reinforce import cli
+from tf_reinforce.functional import explanation
 
 
 def printed(capsys, arguments):

@@ -39,7 +39,7 @@ class Named(toys.Clock):
 AGENTS = {
     "Discrete with a start": (toys.Lengths, {}),
     "Box with bounds": (Aim, {}),
-    "normaliser": (toys.Lengths, {"normalize_observations": True}),
+    "normalizer": (toys.Lengths, {"normalize_observations": True}),
     "Dict": (Named, {}),
 }
 
@@ -129,7 +129,7 @@ def test_its_functions_are_the_agent_s_to_the_bit(exported):
     """The functions of the live agent are those that were written."""
     agent, policy = exported
     observations = batch(agent, 7)
-    live = agent._player.functions(agent.action_space)
+    live = agent._collector.functions(agent.action_space)
     for name in ("act", "distribution"):
         for key, values in live[name](observations).items():
             same_bits(getattr(policy, name)(observations)[key], values)

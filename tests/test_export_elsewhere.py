@@ -102,10 +102,10 @@ def test_what_was_seen_twenty_steps_ago_is_remembered(tensorflow_only, tmp_path)
             assert abs(found - 0.25) < 6 * spread
     assert found >= 0.99
     agent.export(tmp_path / "policy")
-    with tfr.collect.open_fleet(memory.Recall, 8) as fleet:
+    with tfr.collect.open_envs(memory.Recall, 8) as envs:
         address = "evaluation", 0, 0
-        played = agent._player.collect(
-            fleet, *address, episodes=100, steps=None, greedy=True
+        played = agent._collector.collect(
+            envs, *address, episodes=100, steps=None, greedy=True
         ).episodes
     columns = played.observations[:-1]
     answer = read(tensorflow_only, REMEMBERS, tmp_path, observations=columns)

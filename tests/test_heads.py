@@ -6,7 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_heads import built, revived
+from toy_heads import built
+from toy_heads import revived
 
 from tf_reinforce import heads
 from tf_reinforce.heads import base
@@ -112,7 +113,7 @@ def test_a_categorical_survives_its_config():
     head = revived(heads.Categorical(3, start=5, name="mine"))
     assert (head.size, head.start, head.name) == (3, 5, "mine")
     assert repr(head) == "Categorical(3, start=5)"
-    assert head.noise == heads.Noise("uniform", (3,))
+    assert head.noise == heads.NoiseSpec("uniform", (3,))
 
 
 # Every head
@@ -192,7 +193,7 @@ def test_a_gaussian_sample_is_mean_plus_scale_times_noise():
     actions = head.sample(tf.constant(means), tf.constant(noise))
     np.testing.assert_allclose(actions, means + [0.5, 2.0] * noise, rtol=1e-14)
     np.testing.assert_array_equal(head.mode(tf.constant(means)), means)
-    assert head.noise == heads.Noise("normal", (2,))
+    assert head.noise == heads.NoiseSpec("normal", (2,))
 
 
 def test_a_gaussian_names_its_parameters():

@@ -1,49 +1,47 @@
 """The law of the house: imports point down, in full, and never to the root."""
 
 import ast
+import graphlib
 import pathlib
 
 import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "tf_reinforce"
 FLOORS = [
-    ("shapes",),
-    (
-        "arguments",
-        "checkpoints",
-        "eligibility",
-        "episodes",
-        "keywords",
-        "losses",
-        "masks",
-        "minibatches",
-        "optimizers",
-        "returns",
-        "seeding",
-        "spaces",
-        "version",
-    ),
-    (
-        "heads",
-        "baselines",
-        "callbacks",
-        "decision",
-        "envs",
-        "explanation",
-        "normalization",
-        "policies",
-        "recurrence",
-    ),
-    ("collect", "estimator", "fitting"),
-    ("export", "evaluation", "inspection", "updating"),
-    ("learning", "training", "playing", "presets"),
+    ("config", "data", "files", "functional", "optimizers", "validation", "version"),
+    ("baselines", "callbacks", "envs", "heads", "policies", "serving"),
+    ("algorithm", "collect", "presets"),
+    ("training",),
     ("agent",),
-    ("population", "testing"),
-    ("runs",),
+    ("experiments", "testing"),
     ("cli",),
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+DOCUMENT = PACKAGE.parent / "docs" / "architecture.md"
+
+
+def tree():
+    """Returns the files of the package by floors, each with its first line."""
+    lines = []
+    for floor in FLOORS:
+        for name in floor:
+            for path in [PACKAGE / f"{name}.py", *sorted(PACKAGE.glob(f"{name}/*.py"))]:
+                if path.exists():
+                    shown = path.relative_to(PACKAGE)
+                    inside = len(shown.parts) > 1 and path.stem != "__init__"
+                    shown = f"    {path.name}" if inside else str(shown)
+                    shown = shown.replace("__init__.py", "")
+                    first = ast.get_docstring(ast.parse(path.read_text())).split("\n")[0]
+                    lines.append(f"{shown:28}{first}")
+    return lines
+
+
+def test_the_document_shows_the_files_of_the_package():
+    """With the first line of each, in the order of the floors."""
+    assert "\n".join(tree()) in DOCUMENT.read_text()
 
 
 def room(path):
@@ -73,7 +71,8 @@ def arrows(path):
 
 
 INSIDE = [path for path in MODULES if path.stem not in ("__init__", "__main__")] + [
-    PACKAGE / room / "__init__.py" for room in ("callbacks", "envs", "heads", "presets")
+    PACKAGE / room / "__init__.py"
+    for room in ("baselines", "callbacks", "envs", "heads", "presets")
 ]
 
 
@@ -83,6 +82,31 @@ def test_every_arrow_points_down(path):
         here = room(path)
         assert used in FLOOR, f"{path.name}:{line} imports the root or a stranger"
         assert here == used or FLOOR[used] < FLOOR[here], f"{here} -> {used}, line {line}"
+
+
+def file_of(dotted):
+    """The file that defines an imported name: a module, or the package around a name."""
+    path = PACKAGE.parent.joinpath(*dotted.split("."))
+    for found in (path.with_suffix(".py"), path / "__init__.py"):
+        if found.exists():
+            return found
+    return file_of(dotted.rpartition(".")[0])
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Also not inside a folder. An `__init__` only collects what its folder offers."""
+    graph = {}
+    for path in MODULES:
+        tree = ast.parse(path.read_text())
+        used = {
+            file_of(f"{node.module}.{alias.name}")
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module
+            if node.module.split(".")[0] == "tf_reinforce"
+            for alias in node.names
+        }
+        graph[path] = used
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
@@ -108,10 +132,18 @@ def test_a_body_fits_a_screen(path):
 
 def test_the_library_traces_nothing_by_itself():
     """`tf.function` stands at the edges only, so that all else can be stepped."""
-    edges = "acting", "checks", "compiled", "export", "learning", "population", "vector"
-    edges += ("gradients",)  # it reads weights and puts them back, and traces no update
+    edges = {
+        "collect/acting_program.py",
+        "collect/compiled_rollout.py",
+        "envs/checks.py",
+        "envs/vector.py",
+        "experiments/multi_seed.py",
+        "serving/policy_functions.py",
+        "testing/gradients.py",  # reads weights and puts them back, and traces no update
+        "training/learner.py",
+    }
     for path in MODULES:
-        if path.stem not in edges:
+        if str(path.relative_to(PACKAGE)) not in edges:
             assert "tf.function(" not in path.read_text(), path
 
 

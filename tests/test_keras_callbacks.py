@@ -298,9 +298,9 @@ class Cut(toys.Bandit):
 def test_without_a_step_there_is_no_average():
     """All episodes are dropped, or there is no epoch left; averages begin at zero."""
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
-    agent = tfr.Reinforce(policy, truncation="drop")
+    agent = tfr.Reinforce(policy, on_truncation="drop")
     agent.compile(keras.optimizers.SGD(0.1, **AVERAGED))
-    agent.meet(Cut())
+    agent.build_for_env(Cut())
     before = policy.get_weights()
     agent.fit(Cut, epochs=2, verbose=0)
     assert agent.updates == 2 and same_bits(policy.get_weights(), before)

@@ -201,7 +201,7 @@ def ended(process):
 @pytest.mark.slow
 @pytest.mark.parametrize("env, steps", [("CartPole-v1", 30_000), ("Pendulum-v1", 20_000)])
 def test_a_run_killed_twice_ends_with_the_same_bits(env, steps, tmp_path):
-    """Learning rates on a line in the one, a critic and a normaliser in the other."""
+    """Learning rates on a line in the one, a critic and a normalizer in the other."""
     options = ["--steps", str(steps), "--every", "2500"]
     ended(benchmark(tmp_path / "whole", env, *options))
     path = tmp_path / "killed" / env / f"{steps}_seed3.json"

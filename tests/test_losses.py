@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_reinforce import heads, losses
+from tf_reinforce import heads
+from tf_reinforce.functional import losses
 
 RATE = 0.1
 

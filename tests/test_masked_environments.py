@@ -12,8 +12,9 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import heads, masks
-from tf_reinforce.collect import host
+from tf_reinforce import heads
+from tf_reinforce.collect import results
+from tf_reinforce.data import action_masks
 
 PLACES = ("info/action_mask", "info/legal", "observation/action_mask", "observation/1")
 MODES = [None, *gym.vector.AutoresetMode]
@@ -83,7 +84,7 @@ def learner(place="info/action_mask", **settings):
 def ready(place="info/action_mask", **settings):
     """The same, built for its environment."""
     agent = learner(place, **settings)
-    agent._meet(Riddle(place).observation_space, Riddle.action_space)
+    agent._build_for_spaces(Riddle(place).observation_space, Riddle.action_space)
     return agent
 
 
@@ -175,7 +176,9 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_mask_that_is_none_is_an_error_that_names_the_step(name):
     mask, said = WRONG[name]
-    with pytest.raises(host.EnvironmentFault, match=f"Environment 0, episode 0.*{said}"):
+    with pytest.raises(
+        results.EnvironmentFault, match=f"Environment 0, episode 0.*{said}"
+    ):
         learner().fit(lambda: Riddle(mask=mask), epochs=1, num_envs=1, verbose=0)
 
 
@@ -259,14 +262,14 @@ def test_a_mask_that_is_missing_is_no_mask_of_zeros(name, mode):
     assert told(name, mode, but(4)).any(axis=-1).all()  # nothing to choose at the end
     for missing, step in ((0, 0), (2, 1)):
         said = f"step {step}: there is no mask in 'info/action_mask'"
-        with pytest.raises(host.EnvironmentFault, match=said):
+        with pytest.raises(results.EnvironmentFault, match=said):
             told(name, mode, but(missing))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_mask_that_does_not_fit_is_shown(mode):
     said = "must have 2 entries, 0 or 1. Received: array.*1, 2, 2"
-    with pytest.raises(host.EnvironmentFault, match=said):
+    with pytest.raises(results.EnvironmentFault, match=said):
         told("choice", mode, lambda now: BITS)
 
 
@@ -274,7 +277,7 @@ def test_an_environment_without_masks_is_refused_at_its_first_answer():
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
     agent = tfr.Reinforce(policy, action_mask="info/action_mask")
     agent.compile()
-    with pytest.raises(host.EnvironmentFault, match="no mask in 'info/action_mask'"):
+    with pytest.raises(results.EnvironmentFault, match="no mask in 'info/action_mask'"):
         agent.fit(toys.Clock, epochs=1, verbose=0)
 
 
@@ -292,22 +295,22 @@ def test_a_part_that_the_observation_lacks_is_refused_before_anything_is_played(
     agent = tfr.Reinforce(agent.policy, action_mask=f"observation/{key}")
     space = Riddle(place).observation_space
     with pytest.raises(ValueError, match="must name a part of the observation.*Received"):
-        agent._meet(space, Riddle.action_space)
+        agent._build_for_spaces(space, Riddle.action_space)
 
 
 def test_an_observed_mask_of_large_numbers_rules_out_zeros_alone():
     """In int8, 256 is a zero: the exported functions read the mask by themselves."""
     marks = tf.constant([[256, 0, -1, 1000], [0, 2, 512, 0]], tf.int64)
-    read = masks.Source("observation/m").of({"m": marks})
+    read = action_masks.MaskPath("observation/m").of({"m": marks})
     assert (read.numpy() != 0).tolist() == (marks.numpy() != 0).tolist()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bool", "int64"])
 def test_zeros_and_ones_are_a_mask_in_any_type(dtype):
     head = heads.Categorical(4)
-    assert head.read_mask(np.array([1, 0, 0, 1], dtype)).tolist() == [1, 0, 0, 1]
+    assert head.flatten_mask(np.array([1, 0, 0, 1], dtype)).tolist() == [1, 0, 0, 1]
     with pytest.raises(ValueError, match="4 entries, 0 or 1"):
-        head.read_mask([1.0, 0.5, float("nan"), 1.0])
+        head.flatten_mask([1.0, 0.5, float("nan"), 1.0])
 
 
 def test_a_record_and_an_agent_agree_about_masks():

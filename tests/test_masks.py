@@ -10,8 +10,11 @@ import pytest
 import sweeps
 import tensorflow as tf
 
-from tf_reinforce import decision, heads, masks, testing
-from tf_reinforce.collect import acting
+from tf_reinforce import heads
+from tf_reinforce import testing
+from tf_reinforce.collect import acting_program
+from tf_reinforce.data import action_masks
+from tf_reinforce.policies import actor
 from tf_reinforce.testing import enumeration
 
 CASES = {
@@ -42,12 +45,12 @@ SURE = {  # how far apart the logits are, and what the largest of them are about
 
 def legal_actions(head, mask):
     actions = enumeration.raw_actions(head)
-    return enumeration.pick(actions, enumeration.legal(head, actions, np.int8(mask)))
+    return enumeration.pick(actions, enumeration.is_legal(head, actions, np.int8(mask)))
 
 
 def masked(head, mask, outputs):
     rows = np.tile(np.int8(mask), (len(outputs), 1))
-    return head.masked(tf.constant(outputs), tf.constant(rows))
+    return head.mask_outputs(tf.constant(outputs), tf.constant(rows))
 
 
 # What may happen
@@ -62,7 +65,7 @@ def test_a_combination_of_choices_is_legal_where_each_is():
     head, marks = heads.MultiCategorical([2, 3, 1]), [[0, 1], [1, 0, 1], [1]]
     actions = np.array(list(itertools.product(range(2), range(3), range(1))))
     mask = np.tile(np.concatenate(marks), (4, 6, 1)).astype("int8")
-    legal = head.legal(np.tile(actions, (4, 1, 1)), mask)
+    legal = head.is_legal(np.tile(actions, (4, 1, 1)), mask)
     truth = [is_legal(action, marks) for action in actions]
     assert legal.tolist() == [truth] * 4
 
@@ -84,18 +87,18 @@ def test_counts_are_legal_where_no_illegal_category_has_any():
 def test_a_mask_without_a_legal_action_is_seen(mask):
     if len(mask) == 2:
         for head in (heads.Categorical(2), heads.Multinomial(2, trials=3)):
-            assert not head.leaves_choice(np.int8(mask))
+            assert not head.has_legal_action(np.int8(mask))
         return
     head = heads.MultiCategorical([2, 3])
     both = np.int8([mask, [1, 0, 0, 0, 1]])
-    assert head.leaves_choice(both).tolist() == [False, True]
+    assert head.has_legal_action(both).tolist() == [False, True]
     pair = heads.Composite((heads.Categorical(2), heads.Categorical(3)))
-    assert pair.leaves_choice(both).tolist() == [False, True]
+    assert pair.has_legal_action(both).tolist() == [False, True]
 
 
 def test_switches_always_have_a_legal_setting_but_for_unknown_marks():
     marks = np.int8([[0, 0], [1, 2], [3, 0]])
-    assert heads.Bernoulli(2).leaves_choice(marks).tolist() == [True, True, False]
+    assert heads.Bernoulli(2).has_legal_action(marks).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,7 @@ def test_switches_always_have_a_legal_setting_but_for_unknown_marks():
 )
 def test_padding_is_no_action_and_may_be_any_number(head):
     actions = np.full((1, 1, *head.action_shape), 999)
-    legal = head.legal(actions, np.ones((1, 1, head.mask_size), "int8"))
+    legal = head.is_legal(actions, np.ones((1, 1, head.mask_size), "int8"))
     assert (legal.shape, legal.dtype) == ((1, 1), bool)  # and no index out of range
 
 
@@ -126,8 +129,8 @@ def test_ten_thousand_samples_and_the_mode_are_legal(name, size, dtype):
     drawn = head.sample(outputs, keras.tree.pack_sequence_as(head.noise, noise))
     for actions in (drawn, head.mode(outputs)):
         actions = keras.tree.map_structure(np.asarray, actions)
-        assert enumeration.possible(head, actions).all()
-        assert enumeration.legal(head, actions, np.int8(mask)).all()
+        assert enumeration.is_valid(head, actions).all()
+        assert enumeration.is_legal(head, actions, np.int8(mask)).all()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -143,7 +146,7 @@ def test_illegal_actions_have_no_probability_and_the_others_share_theirs(name):
     head, mask = CASES[name]
     row = np.random.default_rng(0).normal(size=head.outputs_size)
     actions = enumeration.raw_actions(head)
-    legal = enumeration.legal(head, actions, np.int8(mask))
+    legal = enumeration.is_legal(head, actions, np.int8(mask))
     outputs = np.tile(row, (len(legal), 1))
     free = np.exp(head.distribution(tf.constant(outputs)).log_prob(actions))
     ruled = np.exp(head.distribution(masked(head, mask, outputs)).log_prob(actions))
@@ -247,11 +250,11 @@ def test_what_gymnasium_samples_under_is_what_the_head_reads(name):
     """Every sample of the space under the mask is legal for the head, and no other."""
     space, mask, truth = READ[name]
     head = heads.for_space(space)
-    read = head.read_mask(mask)
+    read = head.flatten_mask(mask)
     assert read.dtype == "int8" and read.tolist() == truth
     samples = [from_zero(space, space.sample(mask=mask)) for _ in range(200)]
     samples = keras.tree.map_structure(lambda *leaves: np.stack(leaves), *samples)
-    assert enumeration.legal(head, samples, read).all()
+    assert enumeration.is_legal(head, samples, read).all()
     if enumeration.is_whole(head):
         every = enumeration.rows(legal_actions(head, read))
         assert {*map(tuple, every)} == {*map(tuple, enumeration.rows(samples))}
@@ -260,17 +263,17 @@ def test_what_gymnasium_samples_under_is_what_the_head_reads(name):
 @pytest.mark.parametrize("kind", [list, np.array, np.bool_])
 def test_a_flat_mask_is_read_too(kind):
     head = heads.MultiCategorical([2, 2])
-    assert head.read_mask(kind([1, 0, 0, 1])).tolist() == [1, 0, 0, 1]
+    assert head.flatten_mask(kind([1, 0, 0, 1])).tolist() == [1, 0, 0, 1]
 
 
 def test_no_mask_rules_nothing_out():
-    assert heads.Categorical(3).read_mask(None).tolist() == [1, 1, 1]
-    assert heads.Bernoulli(2).read_mask(None).tolist() == [2, 2]
-    assert heads.Gaussian(2).read_mask(None).tolist() == []
+    assert heads.Categorical(3).flatten_mask(None).tolist() == [1, 1, 1]
+    assert heads.Bernoulli(2).flatten_mask(None).tolist() == [2, 2]
+    assert heads.Gaussian(2).flatten_mask(None).tolist() == []
 
 
 def test_a_mark_that_int8_would_wrap_to_zero_is_not_zero():
-    assert heads.Categorical(2).read_mask(np.array([256, 0])).tolist() == [1, 0]
+    assert heads.Categorical(2).flatten_mask(np.array([256, 0])).tolist() == [1, 0]
 
 
 PAIR = heads.Composite({"a": heads.Categorical(2), "b": (heads.Bernoulli(1),)})
@@ -303,7 +306,7 @@ UNREADABLE = {
 def test_a_mask_that_does_not_fit_is_refused(name):
     head, mask, message = UNREADABLE[name]
     with pytest.raises(ValueError, match=message):
-        head.read_mask(mask)
+        head.flatten_mask(mask)
 
 
 # What check_head finds
@@ -312,31 +315,31 @@ def test_a_mask_that_does_not_fit_is_refused(name):
 class Open(heads.Categorical):
     """Forgets that there are masks."""
 
-    def masked(self, outputs, mask):
+    def mask_outputs(self, outputs, mask):
         return outputs
 
 
 class Infinite(heads.Categorical):
-    def masked(self, outputs, mask):
+    def mask_outputs(self, outputs, mask):
         return tf.where(tf.equal(mask, 0), -math.inf, outputs)
 
 
 class Faint(heads.Categorical):
     """1e-8 of the probability is left: enough to be drawn one day."""
 
-    def masked(self, outputs, mask):
+    def mask_outputs(self, outputs, mask):
         return tf.where(tf.equal(mask, 0), outputs - 20.0, outputs)
 
 
 class Lenient(heads.Categorical):
-    def legal(self, actions, mask):
+    def is_legal(self, actions, mask):
         return np.ones(mask.shape[:-1], bool)
 
 
 class Stubborn(heads.MultiCategorical):
     """Checks one choice of two."""
 
-    def legal(self, actions, mask):
+    def is_legal(self, actions, mask):
         return mask[..., 0] == (actions[..., 0] == 0)
 
 
@@ -344,7 +347,7 @@ class Stubborn(heads.MultiCategorical):
     "head", [Open(3), Infinite(3), Faint(3), Lenient(3), Stubborn([1, 2])]
 )
 def test_a_head_that_breaks_its_mask_is_found_out(head):
-    with pytest.raises(AssertionError, match="^`legality` of .* Look at `masked`"):
+    with pytest.raises(AssertionError, match="^`legality` of .* Look at `mask_outputs`"):
         testing.check_head(head, mask=[1, 1, 0])
 
 
@@ -387,24 +390,24 @@ def test_litert_follows_the_mask(name):
     head.build((None, head.outputs_size))
     rng, count = np.random.default_rng(0), 64
     rows = rng.normal(size=(count, head.outputs_size)).astype("float32")
-    made = decision.Decision(
+    made = actor.ActorPolicy(
         lambda observations, states: (1.5 * observations, states),
         head,
         tf.TensorSpec((head.outputs_size,)),
         "float32",
         head.variables,
-        masks.Source("info/action_mask"),
+        action_masks.MaskPath("info/action_mask"),
     )
     flags = np.tile(np.int8(mask), (count, 1))
     noise = [rng.random((count, *n.shape), "float32") for n in made.noise]
-    program = acting.Acting(made, [rows, flags], noise, greedy=False)
+    program = acting_program.ActingProgram(made, [rows, flags], noise, greedy=False)
     assert program.engine == "litert"
     raw, *_ = program.rows(count)([rows, flags, *noise])
-    outputs = head.masked(tf.constant(1.5 * rows), tf.constant(flags))
-    for ours, theirs in zip(raw, keras.tree.flatten(made.choose(outputs, noise))):
+    outputs = head.mask_outputs(tf.constant(1.5 * rows), tf.constant(flags))
+    for ours, theirs in zip(raw, keras.tree.flatten(made.select_actions(outputs, noise))):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     drawn = keras.tree.pack_sequence_as(head.noise, raw)
-    assert enumeration.legal(head, drawn, np.int8(mask)).all()
+    assert enumeration.is_legal(head, drawn, np.int8(mask)).all()
 
 
 def double(kind, *args, **kwargs):
@@ -459,7 +462,7 @@ def test_masks_of_states_that_make_no_sense_are_refused(states, message):
 )
 def test_a_place_that_does_not_exist_is_refused(where):
     with pytest.raises(ValueError, match="`action_mask` must be None or"):
-        masks.Source(where)
+        action_masks.MaskPath(where)
 
 
 def test_a_part_is_found_by_its_key_or_its_number():
@@ -469,21 +472,23 @@ def test_a_part_is_found_by_its_key_or_its_number():
         ("observation/b/1", ["first", "second"]),
         ("observation/_x", 4),
     ):
-        assert masks.Source(where).find(observation, {"b": "not this"}) == part
-        assert masks.Source(where.replace("observation", "info")).find({}, observation)
+        assert action_masks.MaskPath(where).find(observation, {"b": "not this"}) == part
+        assert action_masks.MaskPath(where.replace("observation", "info")).find(
+            {}, observation
+        )
     for where in ("b/2", "b/x", "c", "b/1/0/x", "_x/y"):
         for kind in ("observation", "info"):
             with pytest.raises(KeyError, match=f"{kind}/{where}"):
-                masks.Source(f"{kind}/{where}").find(observation, observation)
+                action_masks.MaskPath(f"{kind}/{where}").find(observation, observation)
 
 
 def test_an_observed_mask_must_be_part_of_the_observation():
     structure = {"board": tf.TensorSpec((3,)), "legal": tf.TensorSpec((2,), tf.int8)}
-    masks.Source("observation/legal").expect_in(structure)
-    masks.Source("info/legal").expect_in(tf.TensorSpec((3,)))
+    action_masks.MaskPath("observation/legal").expect_in(structure)
+    action_masks.MaskPath("info/legal").expect_in(tf.TensorSpec((3,)))
     for wrong in (structure["board"], {"board": structure["board"]}):
         with pytest.raises(ValueError, match="must name a part of the observation"):
-            masks.Source("observation/legal").expect_in(wrong)
+            action_masks.MaskPath("observation/legal").expect_in(wrong)
 
 
 def together(infos):
@@ -502,24 +507,34 @@ def test_the_mask_of_one_environment_is_read_from_infos_of_many():
         {"other": 3, "a": {"ab": 6, "b": 7}},
         {"legal": np.array([0, 1]), "more": {"x": 5}, "a": {"b": 8}},
     ]
-    reader = masks.Reader(masks.Source("info/legal"), heads.Categorical(2).read_mask)
+    reader = action_masks.MaskReader(
+        action_masks.MaskPath("info/legal"), heads.Categorical(2).flatten_mask
+    )
     for slot in (0, 2):
         found = reader.of_slot(slot, None, together(infos))
         np.testing.assert_array_equal(found, infos[slot]["legal"])
         np.testing.assert_array_equal(found, reader.one(None, infos[slot]))
-    deep = masks.Source("info/more/_deep")
+    deep = action_masks.MaskPath("info/more/_deep")
     np.testing.assert_array_equal(deep.find_slot(0, None, together(infos)), [1, 1])
-    assert masks.Source("info/more/x").find_slot(2, None, together(infos)) == 5
-    assert masks.Source("info/a").find_slot(1, None, together(infos)) == infos[1]["a"]
-    assert masks.Source("info/a").find_slot(2, None, together(infos)) == infos[2]["a"]
+    assert action_masks.MaskPath("info/more/x").find_slot(2, None, together(infos)) == 5
+    assert (
+        action_masks.MaskPath("info/a").find_slot(1, None, together(infos))
+        == infos[1]["a"]
+    )
+    assert (
+        action_masks.MaskPath("info/a").find_slot(2, None, together(infos))
+        == infos[2]["a"]
+    )
     for slot, where in ((1, "legal"), (1, "more/x"), (2, "more/_deep"), (0, "other")):
         with pytest.raises(KeyError):
-            masks.Source(f"info/{where}").find_slot(slot, None, together(infos))
+            action_masks.MaskPath(f"info/{where}").find_slot(slot, None, together(infos))
 
 
 def test_the_mask_of_one_environment_is_its_row_of_the_observations():
     observations = {"legal": (np.eye(3, dtype="int8"), np.arange(3)), "board": None}
-    reader = masks.Reader(masks.Source("observation/legal"), lambda mask: mask)
+    reader = action_masks.MaskReader(
+        action_masks.MaskPath("observation/legal"), lambda mask: mask
+    )
     found = reader.of_slot(1, observations, {"legal": "not this"})
     np.testing.assert_array_equal(found[0], [0, 1, 0])
     assert found[1] == 1
@@ -529,7 +544,7 @@ def test_the_mask_of_one_environment_is_its_row_of_the_observations():
 def test_masks_of_a_batch_are_flat_and_no_mark_becomes_legal_by_its_type():
     """256 is zero and -1 is 255 in int8: neither may count as a mark from 0 to 2."""
     parts = (np.array([[[0, 1], [2, 1]]]), np.array([[256, -1, 3, 7]]))
-    found = masks.Source("observation/legal").of({"legal": parts})
+    found = action_masks.MaskPath("observation/legal").of({"legal": parts})
     assert found.dtype == tf.int8
     np.testing.assert_array_equal(found, [[0, 1, 2, 1, 3, 1, 3, 3]])
 
@@ -537,9 +552,9 @@ def test_masks_of_a_batch_are_flat_and_no_mark_becomes_legal_by_its_type():
 def test_a_decision_reads_masks_for_its_head_where_it_has_a_source():
     head = heads.Categorical(2)
     parts = (None, head, tf.TensorSpec((3,)), "float32", [])
-    masked = decision.Decision(*parts, mask_source=masks.Source("info/legal"))
+    masked = actor.ActorPolicy(*parts, mask_source=action_masks.MaskPath("info/legal"))
     assert masked.mask_size == 2
     found = masked.mask_reader().one(None, {"legal": [True, False]})
     assert found.dtype == "int8" and found.tolist() == [1, 0]
-    free = decision.Decision(*parts)
+    free = actor.ActorPolicy(*parts)
     assert free.mask_size == 0 and free.mask_reader() is None

@@ -10,8 +10,9 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import episodes as records
-from tf_reinforce import heads, recurrence
+from tf_reinforce import heads
+from tf_reinforce.data import episodes as records
+from tf_reinforce.policies import recurrent
 
 
 def policy(layer=keras.layers.GRU, inputs=2, outputs=3, dtype="float32", **kwargs):
@@ -34,7 +35,7 @@ def learner(model=None, **settings):
 def ready(model=None, env=toys.Lengths, **settings):
     """The same, built, with weights by which what is remembered decides."""
     agent = learner(model, **settings)
-    agent._meet(env().observation_space, env.action_space)
+    agent._build_for_spaces(env().observation_space, env.action_space)
     for weight in agent.policy.trainable_variables:
         weight.assign(2.0 * weight)
     return agent
@@ -50,12 +51,12 @@ def test_acting_step_by_step_is_the_whole_column(layer):
     """Every greedy action is the arg max of the policy run over its whole episode."""
     agent = ready(policy(layer), normalize_observations=True)
     agent.normalizer.update(np.random.default_rng(0).uniform(0, 12, (50, 2)))
-    with tfr.collect.open_fleet(toys.Lengths, 3) as fleet:
+    with tfr.collect.open_envs(toys.Lengths, 3) as envs:
         address = "evaluation", 0, 0
-        played = agent._player.collect(
-            fleet, *address, episodes=30, steps=None, greedy=True
+        played = agent._collector.collect(
+            envs, *address, episodes=30, steps=None, greedy=True
         )
-    assert agent._player.programs[True].engine == "litert"
+    assert agent._collector.programs[True].engine == "litert"
     episodes = played.episodes
     likely = np.argmax(agent(episodes.observations.swapaxes(0, 1)), -1)
     for b, length in enumerate(episodes.lengths):
@@ -92,7 +93,7 @@ def test_the_gradient_is_its_definition(normalize):
     episodes = agent.collect(toys.Lengths, 3)
     if normalize:
         agent.normalizer.update(np.random.default_rng(0).uniform(0, 12, (50, 2)))
-    memory = recurrence.Recurrence(agent.policy, tf.TensorSpec((2,), "float64"))
+    memory = recurrent.RecurrentPolicy(agent.policy, tf.TensorSpec((2,), "float64"))
     with tf.GradientTape() as tape:
         loss = 0.0
         for b, length in enumerate(episodes.lengths):
@@ -302,13 +303,13 @@ class Ruled(toys.Lengths):
 
     def reset(self, **given):
         observation, _ = super().reset(**given)
-        return observation, {"action_mask": self.legal()}
+        return observation, {"action_mask": self.is_legal()}
 
     def step(self, action):
         *answer, _ = super().step(action)
-        return *answer, {"action_mask": self.legal()}
+        return *answer, {"action_mask": self.is_legal()}
 
-    def legal(self):
+    def is_legal(self):
         return (np.arange(3) != self.now % 3).astype("int8")
 
 
@@ -382,7 +383,7 @@ def test_a_critic_with_a_memory_is_refused():
 def test_an_action_begins_from_the_state_that_is_learned_by_then():
     agent = tfr.Reinforce(toys.with_learned_start(3, 1))
     agent.compile(keras.optimizers.SGD(0.1))
-    agent.meet(gym.make("Pendulum-v1"))
+    agent.build_for_env(gym.make("Pendulum-v1"))
     start, seen = agent.policy.layers[0].cell.start, np.ones((2, 3), "float32")
     before, _ = agent.act(seen, deterministic=True)
     start.assign(-start)

@@ -6,10 +6,18 @@ import pytest
 import sweeps
 import tensorflow as tf
 import test_estimator as definitions
-from test_estimator import DEFAULTS, LENGTHS, OBSERVED, padded, same_bits
+from test_estimator import DEFAULTS
+from test_estimator import LENGTHS
+from test_estimator import OBSERVED
+from test_estimator import padded
+from test_estimator import same_bits
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, heads, minibatches, seeding, updating
+from tf_reinforce import baselines
+from tf_reinforce import heads
+from tf_reinforce.algorithm import train_step
+from tf_reinforce.data import minibatches
+from tf_reinforce.data import seeding
 
 N = sum(LENGTHS)  # 20 steps of 5 episodes
 A, RATE, GAMMA = 3, 1 / 16, 0.9  # a rate that float32 has, too
@@ -105,11 +113,11 @@ def parts_of(order, size):
     return [order[a:b] for a, b in zip(cuts, cuts[1:])]
 
 
-def descended(weights, steps, orders, size, bound, divisor):
+def descended(weights, steps, permutations, size, bound, divisor):
     """The weights after an update, and of each gradient step (Σρ)² / (n Σρ²)."""
     weights, sizes = [np.array(w, "float64") for w in weights], []
     acted = [score(weights, *step[:3])[0] for step in steps]
-    for part in [part for order in orders for part in parts_of(order, size)]:
+    for part in [part for order in permutations for part in parts_of(order, size)]:
         total, ratios = [np.zeros_like(w) for w in weights], []
         for i in part:
             log_prob, slopes = score(weights, *steps[i][:3])
@@ -178,7 +186,7 @@ KINDS = ["softmax", "masked", "gaussian"]
 )
 def test_an_update_is_its_definition(kind, mean_over):
     """In float64, for sizes that do not divide 20, and for larger ones."""
-    agent, episodes = made(kind, mean_over=mean_over, ratio_bound=1.25), record(kind)
+    agent, episodes = made(kind, mean_over=mean_over, ratio_clip=1.25), record(kind)
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
     steps, divisor = steps_of(episodes, advantages), {"episodes": 5, "steps": N}
     fresh = numbers(agent.policy_variables)
@@ -186,19 +194,21 @@ def test_an_update_is_its_definition(kind, mean_over):
     for size, passes in SIZES if kind == "softmax" else SIZES[:2]:
         for variable, value in zip(agent.policy_variables, fresh, strict=True):
             variable.assign(value)
-        update = updating.Update(
+        update = train_step.TrainStep(
             agent._estimator,
             agent.optimizer,
             agent.counters,
             passes=passes,
             minibatch_size=size,
         )
-        orders = drawn(passes)
-        finite, *figures = update(keras.tree.map_structure(tf.constant, checked), orders)
-        args = fresh, steps, orders, size, 1.25, divisor[mean_over]
+        permutations = drawn(passes)
+        finite, *figures = update(
+            keras.tree.map_structure(tf.constant, checked), permutations
+        )
+        args = fresh, steps, permutations, size, 1.25, divisor[mean_over]
         expected, sizes = descended(*args)
         close(numbers(agent.policy_variables), expected)
-        logs = dict(zip(updating.FIGURES, np.array(figures), strict=True))
+        logs = dict(zip(train_step.METRICS, np.array(figures), strict=True))
         assert finite and logs["effective_sample_size"] == pytest.approx(np.mean(sizes))
         if mean_over == "episodes" and passes > 1:
             assert min(sizes) < 0.999  # the ratios were not all alike
@@ -212,8 +222,8 @@ def test_an_agent_draws_its_orders_from_its_seed_and_the_number_of_its_update(ki
     expected, steps = numbers(agent.policy_variables), steps_of(episodes, advantages)
     for number in range(2):
         agent.update(episodes, seed=9)
-        orders = drawn(2, 9, number)
-        expected, _ = descended(expected, steps, orders, 6, 2.0, 5)
+        permutations = drawn(2, 9, number)
+        expected, _ = descended(expected, steps, permutations, 6, 2.0, 5)
         close(numbers(agent.policy_variables), expected)
     assert int(agent.optimizer.iterations) == 2 * 2 * 3
 
@@ -241,7 +251,7 @@ def test_the_ratio_is_held_constant_and_bounded():
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
     steps, weights = steps_of(episodes, advantages), numbers(agent.policy_variables)
     for bound in (1.0, 1.5, 1e6):
-        rule.settings["ratio_bound"] = bound
+        rule.settings["ratio_clip"] = bound
         found, logs = rule.policy_gradients(batch, None, acted)
         total, ratios = [np.zeros_like(w) for w in weights], []
         for step, before in zip(steps, acted.numpy(), strict=True):
@@ -256,7 +266,7 @@ def test_the_ratio_is_held_constant_and_bounded():
 
 def test_a_bound_does_not_make_the_sample_larger():
     """Ratios 100, 50 and 3 under the bound 2; and such as no number can hold."""
-    agent = made(ratio_bound=2.0)
+    agent = made(ratio_clip=2.0)
     rule = agent._estimator
     batch, part = rule.batch(agent._checked(record())), np.arange(3)
     now, ratios = log_probs(rule, batch).numpy(), np.array([100.0, 50.0, 3.0])
@@ -331,7 +341,7 @@ class Bomb(keras.optimizers.schedules.LearningRateSchedule):
 
 def complete(optimizer, policy=None, **settings):
     """All that an update can change, in one agent."""
-    critic = baselines.Value(dense(1, "float32"), epochs=2, minibatch_size=7)
+    critic = baselines.Value(dense(1, "float32"), passes=2, minibatch_size=7)
     return made(
         "gaussian",
         "float32",

@@ -154,7 +154,7 @@ SPACES = {
 @pytest.mark.parametrize("case", SPACES)
 def test_it_fits_spaces_that_hold_every_count(case):
     space, fits = SPACES[case]
-    assert head().fits(space) is fits
+    assert head().matches_space(space) is fits
 
 
 def test_it_comes_back_from_its_config():
@@ -190,7 +190,7 @@ def test_an_agent_learns_how_to_share_out(env, tmp_path):
     agent = tfr.Reinforce(policy, head(), entropy_coef=1e-3)
     agent.compile(keras.optimizers.Adam(0.1))
     agent.fit(env, epochs=60, episodes_per_epoch=8, verbose=0)
-    assert agent._player.programs[False].engine == "litert"
+    assert agent._collector.programs[False].engine == "litert"
     assert agent.evaluate(env, 4)["episode_return"] == N
     agent.save(tmp_path / "agent.keras")
     agent.export(tmp_path / "policy")

@@ -49,7 +49,9 @@ def test_every_bug_is_planted():
     assert planted == {"own", *(f"B{n}" for n in range(1, 51))}
 
 
-def test_the_published_tables_are_the_catalogue():
-    assert rows("Planted bugs") == catalogue.table()
+def test_the_published_bugs_are_of_the_catalogue():
+    assert len(catalogue.TELLING) == 10
+    assert rows("Planted bugs") == catalogue.table(catalogue.TELLING)
+    assert f"plants {len(catalogue.MUTANTS)} bugs" in " ".join(DOCUMENT.split())
     readme = (ROOT / "README.md").read_text()
     assert f"all {len(catalogue.MUTANTS)} planted bugs" in readme

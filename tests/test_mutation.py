@@ -6,7 +6,8 @@ import pathlib
 import re
 
 import pytest
-from mutation import mutations, table
+from mutation import mutations
+from mutation import table
 
 TOY = '''
 """Not a statement: 1 + 1."""
@@ -137,6 +138,15 @@ def test_a_sample_has_a_change_of_every_function_and_a_larger_one_contains_it():
     assert {m.function for m in few} == {"", "pick", "Part.half"} and len(few) == 3
     assert {m.id for m in few} < {m.id for m in more}
     assert mutations.sample(found, 1.0) == found
+
+
+def test_a_sample_keeps_the_changes_that_the_tables_know():
+    """Other names in a function give its changes other ids, and choose no others."""
+    found = mutations.mutants("toy.py", TOY)
+    last = [m for m in found if m.function == "pick"][-1].id
+    chosen = mutations.sample(found, 0.0, {last})
+    assert last in {m.id for m in chosen} and len(chosen) == 3
+    assert {m.function for m in chosen} == {"", "pick", "Part.half"}
 
 
 @pytest.fixture(scope="module")

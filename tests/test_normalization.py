@@ -7,7 +7,8 @@ import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
-from tf_reinforce import heads, normalization
+from tf_reinforce import heads
+from tf_reinforce.policies import normalization
 
 
 def built(shape=(None, 3), **kwargs):

@@ -11,8 +11,9 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import spaces
-from tf_reinforce.collect import fleets, host
+from tf_reinforce.collect import env_outputs
+from tf_reinforce.collect import results
+from tf_reinforce.data import spaces
 
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
 FEW = {"epochs": 2, "episodes_per_epoch": 3, "num_envs": 2, "verbose": 0}
@@ -25,8 +26,8 @@ IMAGE = Box(0, 255, (8, 8, 1), np.uint8)
 
 def read(space, observation):
     """What is recorded of one observation, as a list of arrays."""
-    reader = fleets._Reader(space, "float32")
-    leaves = keras.tree.flatten(reader.structure)
+    reader = env_outputs.ObservationReader(space, "float32")
+    leaves = keras.tree.flatten(reader.observation_spec)
     rows = [np.zeros((1, *x.shape), x.dtype.as_numpy_dtype) for x in leaves]
     reader(0, observation, rows)
     return [row[0] for row in rows]
@@ -49,13 +50,13 @@ def test_a_choice_of_two_may_be_a_bool(kind):
 
 @pytest.mark.parametrize("wrong", [1, 6, -1, np.int64(6), np.array(1), True, 2**70])
 def test_a_choice_outside_its_space_is_refused(wrong):
-    with pytest.raises(fleets.Fault, match=r"none of Discrete\(4, start=2\)"):
+    with pytest.raises(env_outputs.EnvFault, match=r"none of Discrete\(4, start=2\)"):
         read(Discrete(4, start=2), wrong)
 
 
 @pytest.mark.parametrize("wrong", [2.0, "2", None, np.float32(2), np.array([2]), [2]])
 def test_a_choice_that_is_no_whole_number_is_refused(wrong):
-    with pytest.raises(fleets.Fault, match="a whole number of Discrete"):
+    with pytest.raises(env_outputs.EnvFault, match="a whole number of Discrete"):
         read(Discrete(4), wrong)
 
 
@@ -72,7 +73,7 @@ def test_choices_and_flags_outside_their_space_are_refused(space, right, wrong):
     """256 would be a fine 0 once it is recorded in eight bits."""
     (found,) = read(space, np.array(right))
     assert found.tolist() == right and found.dtype == space.dtype
-    with pytest.raises(fleets.Fault, match="is none of Multi"):
+    with pytest.raises(env_outputs.EnvFault, match="is none of Multi"):
         read(space, np.array(wrong))
 
 
@@ -88,12 +89,16 @@ def test_nested_arrays_are_recorded_by_their_keys():
 
 
 def test_what_differs_from_the_space_is_said():
-    with pytest.raises(fleets.Fault, match=r"keys \['gear', 'speed'\].*dict .*'gear'\]"):
+    with pytest.raises(
+        env_outputs.EnvFault, match=r"keys \['gear', 'speed'\].*dict .*'gear'\]"
+    ):
         read(PAIR, {"gear": 1})
     pair = gym.spaces.Tuple([Discrete(2)] * 2)
-    with pytest.raises(fleets.Fault, match="tuple of 2 parts.*a tuple of 3 parts"):
+    with pytest.raises(
+        env_outputs.EnvFault, match="tuple of 2 parts.*a tuple of 3 parts"
+    ):
         read(pair, (0, 0, 0))
-    with pytest.raises(fleets.Fault, match="tuple of 2 parts.*a int"):
+    with pytest.raises(env_outputs.EnvFault, match="tuple of 2 parts.*a int"):
         read(pair, 3)
 
 
@@ -109,7 +114,7 @@ def test_vector_environments_give_whole_numbers_too(name, mode):
     agent = tfr.Reinforce.for_env(name, hidden=(4,))
     episodes = agent.collect(env, 12)
     env.close()
-    parts = keras.tree.flatten(spaces.nest(agent.observation_space))
+    parts = keras.tree.flatten(spaces.to_nest(agent.observation_space))
     for space, array in zip(parts, keras.tree.flatten(episodes.observations)):
         assert array.dtype == "int64"
         assert all(map(space.contains, array.ravel()))
@@ -147,7 +152,7 @@ def put(array, value):
 )
 def test_a_vector_environment_outside_its_space_is_refused(space, change, said):
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=())
-    with pytest.raises(host.EnvironmentFault, match=said):
+    with pytest.raises(results.EnvironmentFault, match=said):
         agent.collect(Changed(space, change), 6)
 
 
@@ -175,7 +180,7 @@ def test_keys_may_be_any_words(tmp_path):
     agent.fit(lambda: toys.Observing(space), **FEW)
     agent.save(tmp_path / "agent.keras")
     agent.export(tmp_path / "policy")
-    batch = spaces.examples(space, "float32", 4, np.random.default_rng(0))
+    batch = spaces.sample_observations(space, "float32", 4, np.random.default_rng(0))
     exported = tf.saved_model.load(tmp_path / "policy")
     theirs = exported.act(keras.tree.map_structure(tf.constant, batch))["action"]
     loaded = tfr.load(tmp_path / "agent.keras")
@@ -252,7 +257,7 @@ POLICIES = {
 
 def by_name(space, observations):
     """As keywords of an exported signature."""
-    names = keras.tree.flatten(spaces.names(spaces.nest(space)))
+    names = keras.tree.flatten(spaces.names(spaces.to_nest(space)))
     arrays = keras.tree.flatten(observations)
     return {name: tf.constant(x) for name, x in zip(names, arrays, strict=True)}
 
@@ -268,8 +273,10 @@ def test_a_policy_of_ones_own_lives_a_whole_life(case, tmp_path):
     agent.compile(keras.optimizers.Adam(0.1))
     agent.fit(lambda: toys.Observing(space), **FEW)
     assert agent.evaluate(lambda: toys.Observing(space), 3)["episode_return"] == 5.0
-    assert {made.engine for made in agent._player.programs.values()} == {"litert"}
-    observations = spaces.examples(space, "float32", 6, np.random.default_rng(0))
+    assert {made.engine for made in agent._collector.programs.values()} == {"litert"}
+    observations = spaces.sample_observations(
+        space, "float32", 6, np.random.default_rng(0)
+    )
     actions = agent.act(observations, seed=3)
     agent.save(tmp_path / "agent.keras")
     agent.export(tmp_path / "policy")
@@ -291,11 +298,13 @@ def test_a_dict_is_read_by_name_whatever_the_order_of_inputs(case):
     listed = POLICIES["list, turned"][1]()
     model = make()
     model.set_weights(listed.get_weights())
-    observations = spaces.examples(space, "float32", 6, np.random.default_rng(0))
+    observations = spaces.sample_observations(
+        space, "float32", 6, np.random.default_rng(0)
+    )
     outputs = []
     for policy in (model, listed):
         agent = tfr.Reinforce(policy)
-        agent._meet(space, Discrete(2))
+        agent._build_for_spaces(space, Discrete(2))
         outputs.append(agent(observations).numpy())
     np.testing.assert_array_equal(*outputs)
 
@@ -304,12 +313,12 @@ def test_two_arrays_of_one_shape_are_read_by_name_too():
     space = gym.spaces.Dict(left=Box(-1, 1, (2,)), right=Box(-1, 1, (2,)))
     left, right = (keras.Input((2,), name=name) for name in ("left", "right"))
     agent = tfr.Reinforce(keras.Model([right, left], left - 3 * right))
-    agent._meet(space, Discrete(2))
+    agent._build_for_spaces(space, Discrete(2))
     ones = np.ones((1, 2), "float32")
     assert agent({"left": 5 * ones, "right": ones}).numpy().tolist() == [[2.0, 2.0]]
 
 
-# The default policy and the normaliser
+# The default policy and the normalizer
 
 NESTED = gym.spaces.Dict(
     where=Discrete(4, start=1),
@@ -318,12 +327,12 @@ NESTED = gym.spaces.Dict(
 )
 
 
-def test_the_normaliser_touches_reals_alone():
+def test_the_normalizer_touches_reals_alone():
     agent = tfr.Reinforce.for_env(
         lambda: toys.Observing(NESTED), hidden=(3,), normalize_observations=True
     )
     agent.fit(lambda: toys.Observing(NESTED), **FEW)
-    given = spaces.examples(NESTED, "float32", 6, np.random.default_rng(0))
+    given = spaces.sample_observations(NESTED, "float32", 6, np.random.default_rng(0))
     found = agent.normalizer(given)
     assert np.abs(found["speed"] - given["speed"]).max() > 0.1
     for key in ("where", "eye"):
@@ -337,12 +346,14 @@ def test_the_normaliser_touches_reals_alone():
 def test_environments_of_whole_numbers_train(name, tmp_path):
     agent = tfr.Reinforce.for_env(name, hidden=(8,))
     agent.fit(name, epochs=1, episodes_per_epoch=4, verbose=0)
-    assert agent._player.programs[False].engine == "litert"
+    assert agent._collector.programs[False].engine == "litert"
     assert agent.evaluate(name, 2)["episodes"] == 2
     agent.save(tmp_path / "agent.keras")
     again = tfr.load(tmp_path / "agent.keras")
     space = agent.observation_space
-    observations = spaces.examples(space, "float32", 5, np.random.default_rng(0))
+    observations = spaces.sample_observations(
+        space, "float32", 5, np.random.default_rng(0)
+    )
     np.testing.assert_array_equal(again(observations), agent(observations))
     agent.export(tmp_path / "policy")
     act = tf.saved_model.load(tmp_path / "policy").signatures["act"]

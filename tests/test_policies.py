@@ -9,7 +9,10 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import heads, policies, seeding, spaces
+from tf_reinforce import heads
+from tf_reinforce.data import seeding
+from tf_reinforce.data import spaces
+from tf_reinforce.policies import default_policy
 
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
 MultiDiscrete, MultiBinary = gym.spaces.MultiDiscrete, gym.spaces.MultiBinary
@@ -17,14 +20,14 @@ MultiDiscrete, MultiBinary = gym.spaces.MultiDiscrete, gym.spaces.MultiBinary
 
 def seen(space, array):
     """What the first tanh layer sees of a batch of observations."""
-    model = policies.default(space, (3,), 2, seed=0)
+    model = default_policy.default_policy(space, (3,), 2, seed=0)
     sight = keras.Model(model.input, model.get_layer(".hidden_0").input)
     return sight(tf.constant(array)).numpy()
 
 
 def scaled(space, pixels):
     """What the first convolution sees of a batch of images."""
-    model = policies.default(space, (), 2, seed=0)
+    model = default_policy.default_policy(space, (), 2, seed=0)
     sight = keras.Model(model.input, model.get_layer("observation.conv_0").input)
     return sight(tf.constant(pixels)).numpy()
 
@@ -118,7 +121,7 @@ def test_the_channels_of_an_image_are_found(shape, axes):
 
 @pytest.mark.parametrize("shape", [(6, 84), (6, 6, 3), (5, 7, 7, 9), (128,)], ids=str)
 def test_small_and_odd_arrays_are_no_images(shape):
-    model = policies.default(image(*shape), (3,), 2, seed=0)
+    model = default_policy.default_policy(image(*shape), (3,), 2, seed=0)
     assert model.get_layer(".hidden_0").input.shape == (None, np.prod(shape))
 
 
@@ -135,7 +138,7 @@ def test_for_a_vector_of_reals_it_is_the_plain_stack_to_the_bit():
     gain = np.sqrt(2.0)
     layers = [dense(64, "tanh", gain), dense(5, "tanh", gain), dense(2, None, 0.01)]
     plain = keras.Sequential([keras.Input((4,)), *layers])
-    model = policies.default(Box(-1, 1, (4,)), (64, 5), 2, seed=7)
+    model = default_policy.default_policy(Box(-1, 1, (4,)), (64, 5), 2, seed=7)
     for one, other in zip(plain.weights, model.weights, strict=True):
         np.testing.assert_array_equal(one, other)
     observations = np.random.default_rng(0).normal(size=(9, 4)).astype("float32")
@@ -146,7 +149,7 @@ def test_its_inputs_have_the_names_and_types_of_the_observation():
     space = gym.spaces.Dict(
         place=Discrete(3), parts=gym.spaces.Tuple([image(9, 9), Box(-1, 1, ())])
     )
-    model = policies.default(space, (3,), 2, seed=0)
+    model = default_policy.default_policy(space, (3,), 2, seed=0)
     found = {x.name: (x.shape, x.dtype) for x in model.inputs}
     assert found == {
         "place": ((None,), "int64"),
@@ -158,16 +161,16 @@ def test_its_inputs_have_the_names_and_types_of_the_observation():
 def test_keys_may_be_called_as_layers_are():
     keys = ["dense", "flatten", "outputs", "hidden_0", "conv2d", "policy", "all"]
     space = gym.spaces.Dict({key: Box(-1, 1, (2,)) for key in keys})
-    assert len(policies.default(space, (3,), 2, seed=0).inputs) == len(keys)
+    assert len(default_policy.default_policy(space, (3,), 2, seed=0).inputs) == len(keys)
 
 
 def test_too_many_values_for_one_hot_are_refused():
     with pytest.raises(ValueError, match="100,000.*Received.*Embedding"):
-        policies.default(MultiDiscrete([60_000, 60_000]), (), 2, seed=0)
+        default_policy.default_policy(MultiDiscrete([60_000, 60_000]), (), 2, seed=0)
 
 
 def test_one_hot_survives_its_config():
-    layer = policies.OneHot([3, 2], [1, -1], name="mine")
+    layer = default_policy.OneHot([3, 2], [1, -1], name="mine")
     again = keras.saving.deserialize_keras_object(
         keras.saving.serialize_keras_object(layer)
     )
@@ -201,10 +204,10 @@ EVERY_SPACE = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 @EVERY_SPACE
 def test_litert_acts_as_keras_does_and_the_same_for_any_number_of_rows(space):
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=(8,))
-    made = agent._player._program(space, greedy=False)
+    made = agent._collector._program(space, greedy=False)
     assert made.engine == "litert"
     rng = np.random.default_rng(3)
-    flat = keras.tree.flatten(spaces.examples(space, "float32", 10, rng))
+    flat = keras.tree.flatten(spaces.sample_observations(space, "float32", 10, rng))
     noise = rng.random((10, 2), "float32")
     outputs = []
     for count in (1, 2, 3, 5):
@@ -217,7 +220,7 @@ def test_litert_acts_as_keras_does_and_the_same_for_any_number_of_rows(space):
     (whole,), *_ = made.rows(10)([*flat, noise])
     for found in outputs:
         np.testing.assert_array_equal(found, whole[: len(found)])
-    nested = keras.tree.pack_sequence_as(spaces.nest(space), flat)
+    nested = keras.tree.pack_sequence_as(spaces.to_nest(space), flat)
     by_keras = agent.head.sample(agent(nested), tf.constant(noise))
     np.testing.assert_array_equal(whole, by_keras)
 
@@ -255,7 +258,7 @@ def test_a_policy_that_would_read_arrays_in_each_others_places_is_refused():
     speed = keras.Input((2,), name="speed")
     agent = tfr.Reinforce(reading({"speed": speed}, speed, speed))
     with pytest.raises(ValueError, match="does not take the observations"):
-        agent._meet(space, Discrete(2))
+        agent._build_for_spaces(space, Discrete(2))
 
 
 def test_the_summary_of_an_agent_names_its_parts(capsys):
@@ -291,10 +294,12 @@ def test_the_summary_of_an_agent_names_its_parts(capsys):
 )
 def test_the_first_outputs_are_where_actions_are(space, offsets, scales):
     head = heads.for_space(space)
-    np.testing.assert_array_equal(head.units(), [offsets, scales])
+    np.testing.assert_array_equal(head.output_scaling(), [offsets, scales])
     observed = Box(-1, 1, (3,))
-    plain = policies.default(observed, (4,), len(offsets), seed=0)
-    moved = policies.default(observed, (4,), len(offsets), seed=0, units=head.units())
+    plain = default_policy.default_policy(observed, (4,), len(offsets), seed=0)
+    moved = default_policy.default_policy(
+        observed, (4,), len(offsets), seed=0, units=head.output_scaling()
+    )
     x = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
     np.testing.assert_allclose(moved(x), offsets + scales * plain(x).numpy(), rtol=1e-6)
 
@@ -303,13 +308,13 @@ def test_the_first_outputs_are_where_actions_are(space, offsets, scales):
     "make", [heads.Beta, heads.TanhGaussian], ids=lambda make: make.__name__
 )
 def test_heads_that_fill_their_bounds_need_no_units(make):
-    offsets, scales = make(2, 10.0, 20.0).units()
+    offsets, scales = make(2, 10.0, 20.0).output_scaling()
     assert not offsets.any() and (scales == 1).all()
 
 
 def test_a_scale_that_depends_on_the_state_has_no_units_of_its_own():
     head = heads.Gaussian(1, low=10.0, high=20.0, state_dependent_scale=True)
-    np.testing.assert_array_equal(head.units(), [[15, 0], [5, 1]])
+    np.testing.assert_array_equal(head.output_scaling(), [[15, 0], [5, 1]])
 
 
 @pytest.mark.parametrize(
@@ -336,4 +341,4 @@ def test_actions_far_from_zero_are_learned(space, best):
 @pytest.mark.parametrize("wrong", [64, "64", None, {64}])
 def test_hidden_sizes_are_a_list(wrong):
     with pytest.raises(ValueError, match="`hidden` must be a list of whole numbers"):
-        policies.default(Box(-1, 1, (3,)), wrong, 2, seed=0)
+        default_policy.default_policy(Box(-1, 1, (3,)), wrong, 2, seed=0)

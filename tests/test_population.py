@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toys
-from test_compiled import Lucky, Spelling
+from test_compiled import Lucky
+from test_compiled import Spelling
 
 import tf_reinforce as tfr
-from tf_reinforce import envs, learning
-from tf_reinforce import population as training_of_many
+from tf_reinforce import envs
+from tf_reinforce.experiments import multi_seed as training_of_many
+from tf_reinforce.training import learner
 
 SEEDS = [0, 3, 8]
 OPTIONS = {
@@ -28,9 +30,11 @@ OPTIONS = {
             passes=2,
         ),
     ),
-    "a deviation, siblings": (
+    "a deviation, groups": (
         envs.MountainCarContinuous,
-        dict(baseline=tfr.baselines.LeaveOneOut(groups=2), scale_advantages="running"),
+        dict(
+            baseline=tfr.baselines.LeaveOneOut(group_size=2), scale_advantages="running"
+        ),
     ),
 }
 
@@ -52,7 +56,7 @@ def close(ours, theirs):
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_each_seed_is_a_run_of_its_own(kind, monkeypatch):
     """And its gradient is summed up in blocks, where that of one run is not."""
-    monkeypatch.setattr(learning, "_SMALL_BLOCK", 50)
+    monkeypatch.setattr(learner, "_SMALL_BLOCK", 50)
     make_world, options = OPTIONS[kind]
     world, seeds = make_world(), [3, 8]
     make = maker(world, 2, **options)
@@ -100,7 +104,7 @@ def test_each_seed_begins_its_episodes_from_the_state_that_it_has_learned():
     def make(seed):
         agent = tfr.Reinforce(toys.with_learned_start(4, 2, seed))
         agent.compile(keras.optimizers.SGD(0.1))
-        agent.meet(world)
+        agent.build_for_env(world)
         start = agent.policy.layers[0].cell.start
         start.assign(start * (3.0 * seed - 4.0))
         return agent
@@ -251,7 +255,7 @@ def test_parts_in_a_list_may_have_other_names():
         agent.build((None, 1))
         return agent
 
-    one, other = (training_of_many._likeness(made()) for _ in range(2))
+    one, other = (training_of_many._signature(made()) for _ in range(2))
     training_of_many._expect_alike(one, other)
 
 
@@ -331,7 +335,7 @@ def test_seeds_that_made_no_step_keep_their_weights():
     world = envs.CartPole()
 
     def make(seed):
-        agent = tfr.Reinforce.for_env(world, hidden=(2,), seed=seed, truncation="drop")
+        agent = tfr.Reinforce.for_env(world, hidden=(2,), seed=seed, on_truncation="drop")
         agent.compile(keras.optimizers.SGD(0.1, use_ema=True))
         return agent
 

@@ -16,7 +16,12 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import agent as agents
-from tf_reinforce import baselines, cli, heads, presets, runs
+from tf_reinforce import baselines
+from tf_reinforce import cli
+from tf_reinforce import heads
+from tf_reinforce import presets
+from tf_reinforce.experiments import runs
+from tf_reinforce.presets import toml_files
 
 SMALL = """
 env = "CartPole-v1"
@@ -125,10 +130,15 @@ def keywords(function):
 
 def test_a_preset_holds_the_keywords_of_the_library():
     making = keywords(agents.Reinforce.for_env) | keywords(agents.Reinforce.__init__)
-    assert presets.TABLES["agent"] == making - {"policy", "name", "preset", "env_kwargs"}
+    assert toml_files.TABLES["agent"] == making - {
+        "policy",
+        "name",
+        "preset",
+        "env_kwargs",
+    }
     fitting = {x for x in keywords(agents.Reinforce.fit) if "validation" not in x}
     less = {"callbacks", "verbose", "initial_epoch", "env_kwargs"}
-    assert presets.TABLES["fit"] == fitting - less
+    assert toml_files.TABLES["fit"] == fitting - less
 
 
 def test_a_preset_from_python_is_the_command(plain):
@@ -149,7 +159,7 @@ def test_the_keywords_of_a_preset_hold_for_every_episode_also_after_loading(tmp_
     agent = agents.Reinforce.for_env("FrozenLake-v1", preset="FrozenLake-v1-dry")
     agent.save(tmp_path / "agent.keras")
     for learner in (agent, agents.load(tmp_path / "agent.keras")):
-        assert learner.defaults["env_kwargs"] == {"is_slippery": False}
+        assert learner._defaults["env_kwargs"] == {"is_slippery": False}
         played = learner.collect("FrozenLake-v1", 16)
         for e, length in enumerate(played.lengths):
             for t in range(length):
@@ -178,7 +188,9 @@ def test_what_is_made_already_takes_no_keywords_of_a_preset():
 
 def test_a_text_in_a_file_is_no_keyword_of_an_environment():
     """It could be the path of anything, and the file a stranger's."""
-    found = presets.harmless({"steps": 9, "env_kwargs": {"map": "x", "n": 1}, "more": 2})
+    found = toml_files.safe_defaults(
+        {"steps": 9, "env_kwargs": {"map": "x", "n": 1}, "more": 2}
+    )
     assert found == {"steps": 9, "env_kwargs": {"n": 1}}
 
 

@@ -44,8 +44,12 @@ def test_rounds_are_interleaved_in_ever_new_orders_and_the_first_only_compiles()
     found = races.rates({name: answering(name) for name in "abc"}, 4)
     assert found == dict.fromkeys("abc", [5.0, 10.0, 15.0, 20.0])
     assert [number for number, _ in heard] == sorted(list(range(-1, 4)) * 3)
-    orders = {tuple(name for n, name in heard if n == number) for number in range(-1, 4)}
-    assert len(orders) > 1 and all(set(order) == set("abc") for order in orders)
+    permutations = {
+        tuple(name for n, name in heard if n == number) for number in range(-1, 4)
+    }
+    assert len(permutations) > 1 and all(
+        set(order) == set("abc") for order in permutations
+    )
 
 
 def test_a_ratio_is_of_rounds_not_of_medians():

@@ -9,8 +9,8 @@ import sweeps
 import tensorflow as tf
 from ai_edge_litert import interpreter as litert
 
-from tf_reinforce import episodes as records
-from tf_reinforce import recurrence
+from tf_reinforce.data import episodes as records
+from tf_reinforce.policies import recurrent
 
 VECTOR = tf.TensorSpec((4,), "float32")
 layers = keras.layers
@@ -217,7 +217,7 @@ def made(kind, dtype="float32"):
         lambda leaf: leaf if leaf.dtype.is_integer else tf.TensorSpec(leaf.shape, dtype),
         structure_of(policy),
     )
-    return policy, recurrence.Recurrence(policy, structure), structure
+    return policy, recurrent.RecurrentPolicy(policy, structure), structure
 
 
 TRACED = ["gru", "several", "learned_start", "masked_stack", "conv_lstm", "named"]
@@ -249,7 +249,7 @@ def test_the_state_lasts_for_fifty_steps(kind):
 def test_half_precision_is_remembered_in_half_precision():
     keras.config.set_dtype_policy("mixed_float16")
     policy = sequential(sequences(layers.LSTM))
-    memory = recurrence.Recurrence(policy, VECTOR)
+    memory = recurrent.RecurrentPolicy(policy, VECTOR)
     assert {spec.dtype for spec in memory.state} == {tf.float16}
     observations = episode(VECTOR, 5)
     whole = by_episode(policy(by_episode(observations), training=False))
@@ -326,7 +326,7 @@ def test_a_policy_is_the_same_model_afterwards(tmp_path):
     config, summaries = policy.get_config(), []
     policy.summary(print_fn=summaries.append)
     weights = policy.get_weights()
-    recurrence.Recurrence(policy, VECTOR).check()
+    recurrent.RecurrentPolicy(policy, VECTOR).check()
     policy.summary(print_fn=summaries.append)
     assert summaries[0] == summaries[1] and policy.get_config() == config
     for before, after in zip(weights, policy.get_weights(), strict=True):
@@ -362,7 +362,7 @@ def test_steps_of_two_threads_do_not_mix():
             return inputs
 
     lstm, gru = sequences(layers.LSTM), sequences(layers.GRU, 3)
-    memory = recurrence.Recurrence(sequential(lstm, Stop(), gru), VECTOR)
+    memory = recurrent.RecurrentPolicy(sequential(lstm, Stop(), gru), VECTOR)
     x, states, found = tf.ones([2, 4]), memory.initial(2), []
     thread = threading.Thread(
         target=lambda: found.append(memory.step(x, [state + 1.0 for state in states]))
@@ -484,10 +484,10 @@ def test_padding_has_no_part_in_a_gradient(kind):
         return tf.reduce_sum(outputs**2)
 
     def together():
-        steps = records.steps(lengths, 6)
-        columns = by_episode(steps.clean(tf.constant(observations)))
+        steps = records.valid_steps(lengths, 6)
+        columns = by_episode(steps.zero_padding(tf.constant(observations)))
         outputs = tf.transpose(policy(columns, training=False), [1, 0, 2])
-        return tf.reduce_sum(steps.pick(outputs) ** 2)
+        return tf.reduce_sum(steps.gather(outputs) ** 2)
 
     weights = [variable.value for variable in policy.trainable_variables]
     with tf.GradientTape() as tape:
@@ -505,19 +505,19 @@ def test_padding_has_no_part_in_a_gradient(kind):
 @pytest.mark.parametrize("kind", ["lstm", "embedded", "conv_lstm", "named", "nested"])
 def test_a_policy_with_a_recurrent_layer_is_recurrent(kind):
     policy = KINDS[kind]()
-    assert recurrence.is_recurrent(policy, structure_of(policy))
+    assert recurrent.is_recurrent(policy, structure_of(policy))
 
 
 def test_a_policy_without_a_recurrent_layer_is_not():
     policy = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
-    assert not recurrence.is_recurrent(policy, VECTOR)
+    assert not recurrent.is_recurrent(policy, VECTOR)
 
 
 @pytest.mark.parametrize("time", [None, 8])
 def test_a_layer_along_the_frames_of_one_observation_remembers_nothing(time):
     policy = keras.Sequential([keras.Input((time, 4)), layers.LSTM(3), layers.Dense(2)])
-    assert not recurrence.is_recurrent(policy, tf.TensorSpec((8, 4)))
-    assert recurrence.is_recurrent(policy, VECTOR)
+    assert not recurrent.is_recurrent(policy, tf.TensorSpec((8, 4)))
+    assert recurrent.is_recurrent(policy, VECTOR)
 
 
 # Refusals
@@ -614,9 +614,9 @@ REFUSED = {
 @pytest.mark.parametrize("make, message", REFUSED.values(), ids=REFUSED.keys())
 def test_a_policy_that_cannot_act_step_by_step_is_refused(make, message):
     policy = make()
-    assert recurrence.is_recurrent(policy, VECTOR)
+    assert recurrent.is_recurrent(policy, VECTOR)
     with pytest.raises(ValueError, match=f"(?s){message}"):
-        recurrence.Recurrence(policy, VECTOR)
+        recurrent.RecurrentPolicy(policy, VECTOR)
 
 
 class Hidden(keras.Layer):
@@ -665,7 +665,7 @@ def test_time_steps_mixed_in_other_ways_are_refused(kind, last):
     x = keras.Input((None, 4))
     y = MIXED[kind](sequences(layers.LSTM, 4)(x))
     policy = keras.Model(x, layers.Dense(2, kernel_initializer=last)(y))
-    memory = recurrence.Recurrence(policy, VECTOR)
+    memory = recurrent.RecurrentPolicy(policy, VECTOR)
     with pytest.raises(ValueError, match="mixes time steps in other ways.*Expected: the"):
         memory.check()
 

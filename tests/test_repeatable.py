@@ -21,7 +21,7 @@ BATCH = {"episodes_per_epoch": 5, "max_episode_steps": 60, "verbose": 0}
 
 
 def make(name, seed=0):
-    """An agent with everything that has a state: normaliser, value model, Adam."""
+    """An agent with everything that has a state: normalizer, value model, Adam."""
     keras.utils.set_random_seed(0)  # of the value model; the policy has its own seed
     value = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
     return tfr.Reinforce.for_env(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_reinforce import returns
+from tf_reinforce.functional import returns
 
 NAMES = ("rewards", "discounts", "next_values", "lambdas")
 

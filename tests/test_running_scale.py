@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_reinforce import normalization
+from tf_reinforce.policies import normalization
 
 
 def fed(data, chunk, centered=False):

@@ -69,7 +69,7 @@ AGENTS = {
         lambda: tfr.Reinforce(trunk(3), baseline=Value(loss_weight=0.3)),
         adam,
     ),
-    "with a normaliser": (toys.Lengths, critical(normalize_observations=True), adam),
+    "with a normalizer": (toys.Lengths, critical(normalize_observations=True), adam),
     "with a Gaussian head": (Aim, lambda: tfr.Reinforce(dense(2)), adam),
     "with a schedule": (toys.Lengths, lambda: tfr.Reinforce(dense(3)), decaying),
 }

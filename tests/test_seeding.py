@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_reinforce import seeding
+from tf_reinforce.data import seeding
 
 SEEDS = (0, 1, 2**32, 2**63 - 1)
 PURPOSES = ("training", "validation", "evaluation")
 
 
 def words(*address):
-    return tuple(seeding.sequence(*address).generate_state(4, np.uint64).tolist())
+    return tuple(seeding.seed_sequence(*address).generate_state(4, np.uint64).tolist())
 
 
 def test_no_two_addresses_share_a_word():
@@ -44,7 +44,7 @@ def test_counters_may_be_numpy_integers():
 
 def test_an_unknown_stream_is_refused():
     with pytest.raises(ValueError, match="Unknown stream.*'training/weather'"):
-        seeding.sequence(0, "training/weather")
+        seeding.seed_sequence(0, "training/weather")
     with pytest.raises(ValueError, match="Unknown stream.*'tuning/environment'"):
         seeding.EpisodeSeeds(0, "tuning", 0).environment(0)
 
@@ -112,13 +112,13 @@ def test_the_numbers_of_an_episode_do_not_depend_on_what_was_asked_before():
 
 
 def test_environments_and_actions_have_streams_of_their_own(monkeypatch):
-    asked, sequence = [], seeding.sequence
+    asked, sequence = [], seeding.seed_sequence
 
     def listening(*address):
         asked.append(address)
         return sequence(*address)
 
-    monkeypatch.setattr(seeding, "sequence", listening)
+    monkeypatch.setattr(seeding, "seed_sequence", listening)
     seeds = seeding.EpisodeSeeds(3, "validation", update=5)
     seeds.environment(0), seeds.action(0)
     kinds = "validation/environment", "validation/action"
@@ -138,7 +138,7 @@ def test_action_noise_is_not_the_randomness_of_the_environment():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_noise_depends_on_its_seed_alone(kind, dtype):
     def draw(seed):
-        return seeding.noise(seed, kind, [4, 3], dtype)
+        return seeding.stateless_noise(seed, kind, [4, 3], dtype)
 
     first = draw(tf.constant(3)).numpy()
     tf.random.normal([5])  # something global happens in between
@@ -149,7 +149,7 @@ def test_noise_depends_on_its_seed_alone(kind, dtype):
 
 def test_noise_is_the_same_in_a_traced_function():
     def draw(seed):
-        return seeding.noise(seed, "uniform", [16], "float32")
+        return seeding.stateless_noise(seed, "uniform", [16], "float32")
 
     seed = tf.constant(5)
     np.testing.assert_array_equal(draw(seed), tf.function(draw)(seed))
@@ -158,8 +158,10 @@ def test_noise_is_the_same_in_a_traced_function():
 def test_noise_has_the_moments_of_its_kind():
     """Six standard errors of the mean and of the mean square, 100 000 draws."""
     count = 100_000
-    uniform = seeding.noise(tf.constant(0), "uniform", [count], "float64").numpy()
-    normal = seeding.noise(tf.constant(0), "normal", [count], "float64").numpy()
+    uniform = seeding.stateless_noise(
+        tf.constant(0), "uniform", [count], "float64"
+    ).numpy()
+    normal = seeding.stateless_noise(tf.constant(0), "normal", [count], "float64").numpy()
     assert uniform.min() >= 0 and uniform.max() < 1
     assert abs(uniform.mean() - 1 / 2) < 6 * np.sqrt(1 / 12 / count)
     assert abs((uniform**2).mean() - 1 / 3) < 6 * np.sqrt(4 / 45 / count)
@@ -183,25 +185,25 @@ def test_threefry_gives_the_known_answers(key, counter, words):
 
 
 PARTS = [
-    seeding.Noise("uniform", (3,)),
-    seeding.Noise("normal", (2, 2)),
-    seeding.Noise("uniform", ()),
+    seeding.NoiseSpec("uniform", (3,)),
+    seeding.NoiseSpec("normal", (2, 2)),
+    seeding.NoiseSpec("uniform", ()),
 ]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_noise_of_tensors_depends_on_its_address_alone(dtype):
-    key = seeding.tensor_keys(3, "training", 5)[1]
+    key = seeding.rollout_keys(3, "training", 5)[1]
 
     def draw(episodes, step):
-        return seeding.noise_at(key, PARTS, episodes, step, dtype)
+        return seeding.counter_noise(key, PARTS, episodes, step, dtype)
 
     together, alone = draw(tf.range(6), 4), draw(tf.constant([5, 2]), 4)
     ways = [
         tf.function(draw, jit_compile=True)(tf.range(6), tf.constant(4)),
         tf.function(draw)(tf.range(6), tf.constant(4)),
         draw(tf.range(6), tf.fill([6], 4)),
-        seeding.noise_at(np.tile(key, (6, 1)), PARTS, tf.range(6), 4, dtype),
+        seeding.counter_noise(np.tile(key, (6, 1)), PARTS, tf.range(6), 4, dtype),
     ]
     for place, part in enumerate(together):
         assert part.shape[1:] == PARTS[place].shape and part.dtype == dtype
@@ -212,10 +214,10 @@ def test_noise_of_tensors_depends_on_its_address_alone(dtype):
 
 
 def test_no_two_addresses_of_tensors_share_their_noise():
-    keys = [seeding.tensor_keys(0, "training", update) for update in (0, 1)]
-    one = [seeding.Noise("uniform", (5,))]
+    keys = [seeding.rollout_keys(0, "training", update) for update in (0, 1)]
+    one = [seeding.NoiseSpec("uniform", (5,))]
     drawn = [
-        seeding.noise_at(key, one, tf.range(4), step, "float64")[0].numpy().ravel()
+        seeding.counter_noise(key, one, tf.range(4), step, "float64")[0].numpy().ravel()
         for pair in keys
         for key in pair
         for step in range(3)
@@ -226,11 +228,11 @@ def test_no_two_addresses_of_tensors_share_their_noise():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_noise_of_tensors_is_uniform_and_normal(dtype):
     """Moments of a million within six standard errors; no number is infinite or 1."""
-    key, count = seeding.tensor_keys(1, "evaluation", 0)[0], 1_000_000
-    parts = [seeding.Noise(kind, (1000,)) for kind in ("uniform", "normal")]
+    key, count = seeding.rollout_keys(1, "evaluation", 0)[0], 1_000_000
+    parts = [seeding.NoiseSpec(kind, (1000,)) for kind in ("uniform", "normal")]
     uniform, normal = (
         x.numpy().ravel().astype("float64")
-        for x in seeding.noise_at(key, parts, tf.range(1000), 0, dtype)
+        for x in seeding.counter_noise(key, parts, tf.range(1000), 0, dtype)
     )
     assert uniform.min() >= 0 and uniform.max() < 1 and np.isfinite(normal).all()
     six = 6 / np.sqrt(count)
@@ -279,7 +281,7 @@ def test_an_action_generator_begins_with_the_words_of_its_episode():
     """Sixteen episodes share one sequence, and each has four words of it."""
     seeds = seeding.EpisodeSeeds(7, "training", update=2)
     for episode in (0, 5, 15, 16, 37):
-        block = seeding.sequence(7, "training/action", 2, episode // 16)
+        block = seeding.seed_sequence(7, "training/action", 2, episode // 16)
         words = block.generate_state(64, np.uint64)[4 * (episode % 16) :][:4]
         begun = np.random.PCG64(Words(words))
         assert seeds.action(episode).bit_generator.state == begun.state
@@ -289,10 +291,12 @@ def test_an_action_generator_begins_with_the_words_of_its_episode():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_noise_of_tensors_is_made_of_the_words_at_its_counters(dtype):
     """Step s has the counters s n to s n + n - 1, with n blocks for all parts."""
-    key, episodes, step = seeding.tensor_keys(1, "training", 4)[2], [3, 2**31], 9
+    key, episodes, step = seeding.rollout_keys(1, "training", 4)[2], [3, 2**31], 9
     kinds = ("uniform", 3), ("normal", 2), ("uniform", 4)
-    parts = [seeding.Noise(kind, (size,)) for kind, size in kinds]
-    found = seeding.noise_at(key, parts, tf.constant(episodes, tf.int64), step, dtype)
+    parts = [seeding.NoiseSpec(kind, (size,)) for kind, size in kinds]
+    found = seeding.counter_noise(
+        key, parts, tf.constant(episodes, tf.int64), step, dtype
+    )
     blocks = 5 if dtype == "float32" else 9
     counters = step * blocks + np.arange(blocks, dtype="uint32")
     first = np.array(episodes, "uint32")[:, None]

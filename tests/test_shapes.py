@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_reinforce import shapes
+from tf_reinforce.functional import shapes
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (1, 3), (4,), (1,), ()])

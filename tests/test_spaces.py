@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_reinforce import spaces
+from tf_reinforce.data import spaces
 
 INF = np.inf
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
@@ -188,17 +188,17 @@ def test_the_parts_of_an_action_have_names(name):
 
 def test_the_structure_keeps_whole_numbers_and_takes_the_policys_float_type():
     spec = tf.TensorSpec
-    assert spaces.structure(SPACES["nested"], "float32") == {
+    assert spaces.observation_spec(SPACES["nested"], "float32") == {
         "a": (spec((8, 8, 3), tf.uint8), {"b": spec((2,), tf.float32)}),
         "z": spec((2,), tf.float32),
     }
-    assert spaces.structure(SPACES["scalar"], "float64") == spec((), tf.float64)
-    assert spaces.structure(SPACES["of_choices"], "float32") == (
+    assert spaces.observation_spec(SPACES["scalar"], "float64") == spec((), tf.float64)
+    assert spaces.observation_spec(SPACES["of_choices"], "float32") == (
         spec((), tf.int64),
         {"a": spec((4,), tf.int8), "z": spec((2, 2), tf.int64)},
     )
-    assert spaces.structure(SPACES["small_choice"], "float32") == spec((), tf.int8)
-    assert spaces.structure(SPACES["bools"], "float32") == spec((3, 2), tf.bool)
+    assert spaces.observation_spec(SPACES["small_choice"], "float32") == spec((), tf.int8)
+    assert spaces.observation_spec(SPACES["bools"], "float32") == spec((3, 2), tf.bool)
 
 
 def test_shapes_alone_give_the_same_structure():
@@ -232,7 +232,7 @@ def test_another_environment_is_refused_with_both_spaces(index, name):
 )
 def test_examples_are_finite_and_inside_the_space(space):
     rng = np.random.default_rng(0)
-    made = spaces.examples(space, "float64", 16, rng)
+    made = spaces.sample_observations(space, "float64", 16, rng)
 
     def check(part, values):
         if isinstance(part, gym.spaces.Dict):
@@ -250,7 +250,9 @@ def test_examples_are_finite_and_inside_the_space(space):
 
 def test_examples_differ_and_repeat_with_their_generator():
     draws = [
-        spaces.examples(SPACES["image"], "float32", 2, np.random.default_rng(3))
+        spaces.sample_observations(
+            SPACES["image"], "float32", 2, np.random.default_rng(3)
+        )
         for _ in range(2)
     ]
     np.testing.assert_array_equal(*draws)
@@ -260,7 +262,7 @@ def test_examples_differ_and_repeat_with_their_generator():
 @pytest.mark.parametrize("name", ["start", "choices", "flags", "bools"])
 def test_examples_take_every_value_of_a_choice(name):
     space, rng = SPACES[name], np.random.default_rng(0)
-    made = spaces.examples(space, "float32", 400, rng)
+    made = spaces.sample_observations(space, "float32", 400, rng)
     first, sizes = {
         "start": lambda: (space.start, space.n),
         "choices": lambda: (space.start, space.nvec),

@@ -11,8 +11,12 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import callbacks, envs, heads, learning, seeding
-from tf_reinforce import decision as deciding
+from tf_reinforce import callbacks
+from tf_reinforce import envs
+from tf_reinforce import heads
+from tf_reinforce.data import seeding
+from tf_reinforce.policies import actor as deciding
+from tf_reinforce.training import learner
 
 SEEDS = (0, 1, 7, 2**40, 2**63 - 1)
 PURPOSES = ("training", "validation", "evaluation")
@@ -25,13 +29,13 @@ WORDS = 4
 def host_addresses():
     """First words of each stream of NumPy's generators, by seed, purpose and counters."""
     for seed, purpose, update in itertools.product(SEEDS, PURPOSES, UPDATES):
-        for siblings in (1, 2):
-            seeds = seeding.EpisodeSeeds(seed, purpose, update, siblings)
+        for group_size in (1, 2):
+            seeds = seeding.EpisodeSeeds(seed, purpose, update, group_size)
             for episode, part in itertools.product(EPISODES, PARTS):
                 address = seed, purpose, update, "action", episode, part
                 yield address, seeds.action(episode, part).bit_generator.random_raw(WORDS)
             for episode in EPISODES:
-                first = episode // siblings
+                first = episode // group_size
                 address = seed, purpose, update, "environment", first
                 yield address, seeds._words("environment", first)
     for seed, update in itertools.product(SEEDS, UPDATES):
@@ -47,13 +51,13 @@ def tensor_addresses():
         for seed, purpose, update in itertools.product(
             SEEDS, (*PURPOSES, "vector"), UPDATES
         )
-        for key in seeding.tensor_keys(seed, purpose, update)
+        for key in seeding.rollout_keys(seed, purpose, update)
     ]
     keys, steps, episodes = zip(*itertools.product(uses, range(3), EPISODES))
-    parts = [seeding.Noise("uniform", (2,)), seeding.Noise("uniform", (3,))]
+    parts = [seeding.NoiseSpec("uniform", (2,)), seeding.NoiseSpec("uniform", (3,))]
     # In float64 each number has a block of its own, and shows 53 bits of it.
     at = np.stack(keys), parts, tf.constant(episodes), tf.constant(steps), "float64"
-    return np.concatenate(seeding.noise_at(*at), axis=1)
+    return np.concatenate(seeding.counter_noise(*at), axis=1)
 
 
 def test_no_two_streams_draw_the_same_numbers():
@@ -61,7 +65,7 @@ def test_no_two_streams_draw_the_same_numbers():
     found = {}
     for address, words in host_addresses():
         words = tuple(words.tolist())
-        assert found.setdefault(address, words) == words  # siblings change no stream
+        assert found.setdefault(address, words) == words  # groups change no stream
     drawn = [word for words in found.values() for word in words]
     assert len(set(drawn)) == len(drawn) == WORDS * len(found)
     tensors = tensor_addresses()
@@ -83,11 +87,11 @@ def test_counters_of_tensor_noise_never_meet(monkeypatch):
         return first + tf.zeros_like(second), second + tf.zeros_like(first)
 
     monkeypatch.setattr(seeding, "_threefry", listening)
-    parts = [seeding.Noise("uniform", (3,)), seeding.Noise("normal", ())]
+    parts = [seeding.NoiseSpec("uniform", (3,)), seeding.NoiseSpec("normal", ())]
     for dtype in ("float32", "float64"):
         asked.clear()
         for step in range(50):
-            seeding.noise_at(np.zeros(2, "uint32"), parts, tf.range(9), step, dtype)
+            seeding.counter_noise(np.zeros(2, "uint32"), parts, tf.range(9), step, dtype)
         pairs = [pair for block in asked for pair in itertools.product(*block)]
         assert len(set(pairs)) == len(pairs) == 50 * 9 * (2 if dtype == "float32" else 4)
 
@@ -96,7 +100,9 @@ def test_counters_of_tensor_noise_never_meet(monkeypatch):
 def test_parts_and_seeds_of_acting_draw_apart(kind):
     """In `agent.act` and in the exported `sample`, for composite actions."""
     drawn = [
-        seeding.noise(tf.constant(seed), kind, tf.constant([16]), "float64", part).numpy()
+        seeding.stateless_noise(
+            tf.constant(seed), kind, tf.constant([16]), "float64", part
+        ).numpy()
         for seed in (0, 1, 2**31, 2**62)
         for part in range(5)
     ]
@@ -121,8 +127,8 @@ def test_parts_of_a_composite_action_are_independent_when_it_is_drawn(tmp_path):
     exported = tf.saved_model.load(str(tmp_path / "policy"))
     answer = exported.sample(tf.constant(observations), tf.constant(3, tf.int64))
     acted = agent.act(observations, seed=3)
-    decision = deciding.Decision(None, head, tf.TensorSpec((1,)), "float32", [])
-    noise = decision.draw(tf.constant(3, tf.int64), 50)
+    decision = deciding.ActorPolicy(None, head, tf.TensorSpec((1,)), "float32", [])
+    noise = decision.sample_noise(tf.constant(3, tf.int64), 50)
     for first, second in (acted, noise, [answer["action_0"], answer["action_1"]]):
         assert len(np.unique([first, second])) == 200
 
@@ -147,15 +153,15 @@ def test_parts_of_a_composite_action_are_independent_when_it_is_collected(engine
 
 def asked_in(monkeypatch, run):
     """The addresses of NumPy's streams that a run asks for, in their order."""
-    asked, sequence = [], seeding.sequence
+    asked, sequence = [], seeding.seed_sequence
 
     def listening(seed, stream, *counters):
         asked.append((seed, stream, *counters))
         return sequence(seed, stream, *counters)
 
-    monkeypatch.setattr(seeding, "sequence", listening)
+    monkeypatch.setattr(seeding, "seed_sequence", listening)
     run()
-    monkeypatch.setattr(seeding, "sequence", sequence)
+    monkeypatch.setattr(seeding, "seed_sequence", sequence)
     return [address for address in asked if address[1] != "parity"]
 
 
@@ -198,22 +204,24 @@ def test_the_compiled_engine_asks_for_the_keys_of_its_purpose(monkeypatch):
 
 
 class Update:
-    """What `learning` asks of an update: two passes over all steps."""
+    """What `learner` asks of an update: two passes over all steps."""
 
-    orders = 2
+    permutations = 2
 
-    class rule:
-        settings = {"truncation": "bootstrap"}
+    class estimator:
+        settings = {"on_truncation": "bootstrap"}
 
 
 def test_every_pass_of_the_compiled_engine_has_a_permutation_of_its_own():
-    """Over passes, updates and seeds: 24 steps have 6e23 orders, and no two are equal."""
+    """Over passes, updates and seeds: no two of 24 steps' 6e23 are equal."""
     episodes = tfr.Episodes(None, None, None, tf.constant([9, 15]), tf.ones(2, tf.bool))
-    orders = [
-        learning._orders(seeding.tensor_keys(seed, "training", u)[3], Update, episodes)
+    permutations = [
+        learner._permutations(
+            seeding.rollout_keys(seed, "training", u)[3], Update, episodes
+        )
         for seed, u in itertools.product(range(3), range(4))
     ]
-    rows = np.concatenate(orders)
+    rows = np.concatenate(permutations)
     assert rows.shape == (3 * 4 * 2, 24)
     np.testing.assert_array_equal(np.sort(rows, axis=1), [range(24)] * len(rows))
     assert len({tuple(row) for row in rows.tolist()}) == len(rows)

@@ -13,7 +13,10 @@ import sweeps
 import tensorflow as tf
 import toy_heads
 
-from tf_reinforce import baselines, heads, losses, testing
+from tf_reinforce import baselines
+from tf_reinforce import heads
+from tf_reinforce import testing
+from tf_reinforce.functional import losses
 from tf_reinforce.testing import gradients
 
 DOCUMENT = pathlib.Path(__file__).parent.parent / "docs" / "correctness.md"
@@ -440,15 +443,15 @@ def taught(baseline):
     """A baseline that has learned something before."""
     baseline.build((None, 2))
     times = np.arange(6) % 3
-    baseline.learn([], baselines.Lesson(None, 3.0 + times**2, times, 2))
+    baseline.apply_gradients([], baselines.BaselineBatch(None, 3.0 + times**2, times, 2))
     return baseline
 
 
 EARLIER = {
     "moving_average": (lambda: taught(baselines.MovingAverage()), 2),
     "time_step": (lambda: taught(baselines.TimeStep(horizon=2)), 2),
-    "pairs": (lambda: baselines.LeaveOneOut(groups=2), 2),
-    "threes": (lambda: baselines.LeaveOneOut(groups=3), 3),
+    "pairs": (lambda: baselines.LeaveOneOut(group_size=2), 2),
+    "threes": (lambda: baselines.LeaveOneOut(group_size=3), 3),
 }
 FIRST, LAST = UNBIASED[0], UNBIASED[-1]
 
@@ -524,7 +527,7 @@ class Scaled:
 
 
 class Stopped(heads.Categorical):
-    """The probabilities are right; the gradient of their normaliser is missing."""
+    """The probabilities are right; the gradient of their normalizer is missing."""
 
     def distribution(self, outputs):
         total = tf.stop_gradient(tf.reduce_logsumexp(outputs, axis=-1, keepdims=True))
@@ -563,7 +566,7 @@ def test_an_action_left_out_is_missed():
         (None, {"gamma": 2.0}, "Received: gamma=2.0"),
         (None, {"action_mask": "info/legal"}, "options of Reinforce.*'action_mask'"),
         (None, {"baseline": "median"}, "Received: baseline='median'"),
-        (None, {"actions": [0, 2]}, "Received: 2, which `head.possible` refuses"),
+        (None, {"actions": [0, 2]}, "Received: 2, which `head.is_valid` refuses"),
         (heads.Gaussian(1, dtype="float64"), {}, "Use `check_head`"),
         (toy_heads.Tempered(2), {}, "Received: t of type float32|type float32"),
         (toy_heads.Switches(3, dtype="float64"), {"batch_size": 3}, "smaller head"),

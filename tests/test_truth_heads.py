@@ -10,7 +10,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import toy_heads
 
-from tf_reinforce import heads, testing
+from tf_reinforce import heads
+from tf_reinforce import testing
 from tf_reinforce.testing import enumeration
 
 HEADS = {
@@ -148,7 +149,7 @@ class OnceDivided(heads.Gaussian):
 
 
 class Stopped(heads.Categorical):
-    """The normaliser is held constant, in log_prob and in the closed form."""
+    """The normalizer is held constant, in log_prob and in the closed form."""
 
     def distribution(self, outputs):
         total = tf.reduce_logsumexp(outputs, axis=-1)
@@ -421,7 +422,7 @@ def test_the_raw_actions_of_a_head_are_counted(head, count):
 
 
 class Endless(heads.Categorical):
-    def possible(self, actions):
+    def is_valid(self, actions):
         return actions >= 0
 
 
@@ -430,13 +431,13 @@ class Cauchy(heads.Gaussian):
 
     def __init__(self, size):
         super().__init__(size)
-        self.noise = heads.Noise("cauchy", (size,))
+        self.noise = heads.NoiseSpec("cauchy", (size,))
 
 
 class Nowhere(toy_heads.Switches):
     """Never zero: counting from zero finds nothing."""
 
-    def possible(self, actions):
+    def is_valid(self, actions):
         return actions > 0
 
 

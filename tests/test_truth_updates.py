@@ -8,10 +8,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_truth_gradient import DOCUMENT, critic, settings_of
+from test_truth_gradient import DOCUMENT
+from test_truth_gradient import critic
+from test_truth_gradient import settings_of
 
 import tf_reinforce as tfr
-from tf_reinforce import heads, testing, updating
+from tf_reinforce import heads
+from tf_reinforce import testing
+from tf_reinforce.algorithm import train_step
 from tf_reinforce.testing import gradients
 
 
@@ -111,7 +115,7 @@ def moved(task, seed=3, size=0.5):
 def expected_at(task, weights, batch_size, bound):
     """E[g] over the batches of the policy as it is, of the gradient at other weights."""
     rule, total = task.agent._estimator, 0.0
-    rule.settings["ratio_bound"] = bound
+    rule.settings["ratio_clip"] = bound
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     before = [w.numpy() for w in task.compared]
     for times, columns in task._batches(batch_size):
@@ -181,13 +185,15 @@ def two_passes():
     """The task, and the traced updates with one and with two steps; the bound varies."""
     task = enumeration()
     agent, bound = task.agent, tf.Variable(2.0, dtype=tf.float64)
-    agent._estimator.settings["ratio_bound"] = bound
+    agent._estimator.settings["ratio_clip"] = bound
     agent.compile(optimizer=keras.optimizers.SGD(1.0))
     agent.optimizer.build(agent.policy_variables)
 
     def traced(passes):
         rule = agent._estimator
-        update = updating.Update(rule, agent.optimizer, agent.counters, passes=passes)
+        update = train_step.TrainStep(
+            rule, agent.optimizer, agent.counters, passes=passes
+        )
         options = dict(reduce_retracing=True, autograph=False)
         return tf.function(lambda *given: update(*given), **options)
 
@@ -200,10 +206,10 @@ def two_passes():
     return task, bound, traced(1), traced(2), exact
 
 
-def second_step(learning_rate, ratio_bound):
+def second_step(learning_rate, ratio_clip):
     """E of the second step's gradient, and of ∇J at the weights where it begins."""
     task, bound, one, two, exact = two_passes()
-    bound.assign(ratio_bound)
+    bound.assign(ratio_clip)
     task.agent.optimizer.learning_rate.assign(learning_rate)
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     before, found, truth = [w.numpy() for w in task.compared], 0.0, 0.0
@@ -281,13 +287,13 @@ def test_the_clock_cuts_trajectories_that_are_likely_and_changes_no_return():
 def test_a_cut_that_counts_as_an_ending_is_the_gradient_up_to_the_clock(
     truncation, baseline
 ):
-    report = clocked(truncation=truncation, baseline=baseline).check(2, None)
+    report = clocked(on_truncation=truncation, baseline=baseline).check(2, None)
     assert report.error <= 1e-12
 
 
 def test_dropping_counts_a_cut_episode_as_worth_nothing():
     """E[Δw] = ∇ E[G₀ where the task ended it], for one episode with whole returns."""
-    task = clocked(truncation="drop", returns="whole", baseline=None)
+    task = clocked(on_truncation="drop", returns="whole", baseline=None)
     expected, _ = task.expected(1)
     task.returns = np.where(task.cut, 0.0, task.returns)
     np.testing.assert_allclose(expected, task.exact(), rtol=1e-13, atol=1e-13)

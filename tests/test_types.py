@@ -12,7 +12,9 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, envs, heads
+from tf_reinforce import baselines
+from tf_reinforce import envs
+from tf_reinforce import heads
 
 UNIT = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 HEADS = {
@@ -33,7 +35,7 @@ class EveryAction(envs.TensorEnv):
     observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
     action_space = gym.spaces.Dict({name: space for name, (space, _) in HEADS.items()})
     max_episode_steps = 2
-    initial_noise = tfr.heads.Noise("uniform", (2,))
+    initial_noise = tfr.heads.NoiseSpec("uniform", (2,))
 
     def initial(self, noise):
         return noise
@@ -98,7 +100,7 @@ def agent_of(dtype):
 def test_every_head_trains_in_the_type_of_the_policy(dtype, engine):
     agent, env = agent_of(dtype), EveryAction()
     env = env.as_gymnasium(2) if engine == "host" else env
-    agent.meet(env if engine == "compiled" else EveryAction())
+    agent.build_for_env(env if engine == "compiled" else EveryAction())
     before = [variable.numpy() for variable in agent.policy_variables]
     agent.fit(env, epochs=2, episodes_per_epoch=4, verbose=0)
     assert len(agent.head.variables) == 3  # the scales that no observation decides
@@ -110,7 +112,7 @@ def test_every_head_trains_in_the_type_of_the_policy(dtype, engine):
 def test_the_gradient_of_every_head_is_the_same_in_both_types():
     ours, exact = agent_of("float32"), agent_of("float64")
     episodes = ours.collect(EveryAction(), 4)
-    exact.meet(EveryAction())
+    exact.build_for_env(EveryAction())
     exact.set_weights(ours.get_weights())
     double = episodes._replace(
         observations=episodes.observations.astype("float64"),
@@ -193,10 +195,10 @@ def test_moving_averages_are_summed_in_float64(kind):
     baseline.build((None, 2))
     returns = np.array([1e8, 1e8 + 1.0, 1e8 + 2.0])
     for one in returns:
-        lesson = baselines.Lesson(
+        baseline_batch = baselines.BaselineBatch(
             None, tf.constant([one], tf.float64), tf.constant([0]), 1
         )
-        baseline.learn([], lesson)
+        baseline.apply_gradients([], baseline_batch)
     valid = tf.ones([1, 1], tf.bool)
     found = baseline.estimate(tf.zeros([1, 1], tf.float64), valid, None)
     assert float(found[0, 0]) == returns.mean()

@@ -9,24 +9,29 @@ import pytest
 import tensorflow as tf
 import test_estimator as definitions
 import toys
-from test_estimator import DEFAULTS, OBSERVED, columns, padded
-from test_minibatches import (
-    GAMMA,
-    A,
-    N,
-    close,
-    complete,
-    dense,
-    drawn,
-    everything,
-    made,
-    numbers,
-    parts_of,
-    record,
-)
+from test_estimator import DEFAULTS
+from test_estimator import OBSERVED
+from test_estimator import columns
+from test_estimator import padded
+from test_minibatches import GAMMA
+from test_minibatches import A
+from test_minibatches import N
+from test_minibatches import close
+from test_minibatches import complete
+from test_minibatches import dense
+from test_minibatches import drawn
+from test_minibatches import everything
+from test_minibatches import made
+from test_minibatches import numbers
+from test_minibatches import parts_of
+from test_minibatches import record
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, heads, inspection, minibatches, updating
+from tf_reinforce import baselines
+from tf_reinforce import heads
+from tf_reinforce.algorithm import inspection
+from tf_reinforce.algorithm import train_step
+from tf_reinforce.data import minibatches
 
 
 def same(first, second):
@@ -103,10 +108,10 @@ def test_the_options_survive_their_config():
     options = dict(
         scale_advantages="running",
         scale_rewards=True,
-        truncation="drop",
+        on_truncation="drop",
         minibatch_size=7,
         passes=3,
-        ratio_bound=1.5,
+        ratio_clip=1.5,
     )
     agent = made(entropy_coef=schedule(), **options)
     again = tfr.Reinforce.from_config(agent.get_config())
@@ -137,7 +142,7 @@ def test_dropping_is_a_record_without_the_episodes_that_were_cut(minibatch_size)
     """Weights, critic and scales; what was cut may hold NaN, and NaN is its padding."""
     critic = baselines.Value(dense(1), keras.optimizers.SGD(0.1), minibatch_size=4)
     options = dict(minibatch_size=minibatch_size, scale_advantages="running")
-    agent = made(baseline=critic, truncation="drop", scale_rewards=True, **options)
+    agent = made(baseline=critic, on_truncation="drop", scale_rewards=True, **options)
     variables, episodes = everything(agent), record()
     fresh = numbers(variables)
     agent.update(cut_out(episodes))
@@ -164,7 +169,7 @@ def test_dropping_is_a_record_without_the_episodes_that_were_cut(minibatch_size)
 
 @pytest.mark.parametrize("baseline", ["leave_one_out", "mean", None])
 def test_a_baseline_sees_only_the_episodes_that_are_left(baseline):
-    agent = made(baseline=baselines.get(baseline), truncation="drop")
+    agent = made(baseline=baselines.get(baseline), on_truncation="drop")
     batch = agent._estimator.batch(agent._checked(record()))
     kept = cut_out(record())
     loop = definitions.loop_advantages(kept, baseline, DEFAULTS)
@@ -181,15 +186,15 @@ def test_a_cut_counts_as_an_ending_or_is_bootstrapped_as_asked():
         ended = episodes._replace(terminated=np.ones_like(episodes.terminated))
         expected = agent.gradients(ended)[0]
         bootstrapped = agent.gradients(episodes)[0]
-        other = made(policy=agent.policy, baseline=baseline, truncation="terminal")
+        other = made(policy=agent.policy, baseline=baseline, on_truncation="terminal")
         close(other.gradients(episodes)[0], expected, 1e-15)
         assert np.array_equal(bootstrapped[0], expected[0]) == (baseline is None)
 
 
 def test_a_number_that_is_none_is_blamed_where_it_is_though_it_is_left_out():
-    """The normaliser would take it in; of what is left out nothing is learned."""
+    """The normalizer would take it in; of what is left out nothing is learned."""
     for cut in (record().terminated, np.zeros_like(record().terminated)):
-        agent = made(truncation="drop", normalize_observations=True)
+        agent = made(on_truncation="drop", normalize_observations=True)
         episodes = record()._replace(terminated=cut)
         column = int(np.flatnonzero(~cut)[0])
         episodes.observations[0, column, 0] = np.nan
@@ -206,7 +211,7 @@ def test_of_several_numbers_that_are_none_the_first_is_named():
     episodes.observations[0, 0] = np.nan
     episodes.observations[0, 1] = np.inf
     episodes.rewards[0, 1] = np.nan
-    said = inspection.blame(agent._estimator, episodes)
+    said = inspection.explain_non_finite(agent._estimator, episodes)
     assert said.startswith("In episode 0, step 0, the observation is [nan")
     assert said.count("In episode") == said.count("The gradient of") == 1
     (first, *_) = agent.policy_variables
@@ -245,8 +250,10 @@ def test_a_critic_in_half_precision_has_a_loss_that_is_not():
     baseline = baselines.Value(critic)
     baseline.build((None, 2))
     targets = np.full(2000, 100.0)
-    lesson = baselines.Lesson(np.ones((2000, 2), "float32"), targets, targets, 10)
-    loss, gradients = baseline.gradients(lesson)
+    baseline_batch = baselines.BaselineBatch(
+        np.ones((2000, 2), "float32"), targets, targets, 10
+    )
+    loss, gradients = baseline.gradients(baseline_batch)
     assert loss.dtype == tf.float32 and 9e5 < float(loss) < 1.1e6
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
@@ -290,7 +297,7 @@ class Endless(toys.Observing):
 @pytest.mark.parametrize("options", [{}, {"minibatch_size": 4}, {"baseline": "value"}])
 def test_convolutions_may_have_no_step_to_learn_from(options):
     """TensorFlow's own give a batch of none the shape of their input."""
-    options = dict(truncation="drop", **options)
+    options = dict(on_truncation="drop", **options)
     agent = tfr.Reinforce.for_env(Endless, hidden=(4,), **options)
     before = numbers(agent.policy_variables)
     history = agent.fit(Endless, epochs=1, episodes_per_epoch=2, verbose=0).history
@@ -314,7 +321,7 @@ def test_no_model_is_called_on_no_rows(options):
         for size in (2, 1)
     ]
     baseline = baselines.Value(models[1], keras.optimizers.SGD(0.1))
-    agent = tfr.Reinforce(models[0], baseline=baseline, truncation="drop", **options)
+    agent = tfr.Reinforce(models[0], baseline=baseline, on_truncation="drop", **options)
     agent.compile(keras.optimizers.SGD(0.1))
     limit = dict(epochs=1, episodes_per_epoch=2, max_episode_steps=2, verbose=0)
     assert agent.fit(toys.Clock, **limit).history["loss"] == [0.0]
@@ -336,11 +343,11 @@ def test_a_function_of_rows_is_called_with_one_at_least():
 
 
 @pytest.mark.parametrize("options", [{}, {"minibatch_size": 4, "passes": 2}], ids=str)
-def test_where_all_were_cut_nothing_moves_but_counters_and_normaliser(options):
+def test_where_all_were_cut_nothing_moves_but_counters_and_normalizer(options):
     optimizer = keras.optimizers.Adam(0.1, weight_decay=0.1)
     inside = keras.layers.Dense(A)
     policy = keras.Sequential([keras.Input((OBSERVED,)), Charged(), inside])
-    agent = complete(optimizer, policy, truncation="drop", **options)
+    agent = complete(optimizer, policy, on_truncation="drop", **options)
     episodes = record("gaussian", "float32")
     agent.update(episodes)
     variables = everything(agent)
@@ -363,8 +370,8 @@ def test_where_all_were_cut_nothing_moves_but_counters_and_normaliser(options):
     assert all(np.isfinite(x).all() for x in numbers(variables))
 
 
-def test_nan_seen_in_an_episode_that_is_dropped_does_not_reach_the_normaliser():
-    agent = complete(keras.optimizers.SGD(0.1), truncation="drop")
+def test_nan_seen_in_an_episode_that_is_dropped_does_not_reach_the_normalizer():
+    agent = complete(keras.optimizers.SGD(0.1), on_truncation="drop")
     episodes = record("gaussian", "float32")
     observations = episodes.observations.copy()
     observations[0, 1] = np.nan
@@ -418,7 +425,7 @@ def test_padding_changes_no_bit_with_minibatches():
 def test_a_critic_descends_in_minibatches_of_the_order_it_is_given(size, epochs):
     """A loop in NumPy: the same order in each epoch, sums times N / n, per episode."""
     critic = baselines.Value(
-        dense(1), keras.optimizers.SGD(1 / 16), epochs=epochs, minibatch_size=size
+        dense(1), keras.optimizers.SGD(1 / 16), passes=epochs, minibatch_size=size
     )
     critic.build((None, OBSERVED))
     rng, order = np.random.default_rng(0), drawn(1)[0]
@@ -431,16 +438,18 @@ def test_a_critic_descends_in_minibatches_of_the_order_it_is_given(size, epochs)
         kernel = kernel - factor * x.T @ errors[:, None]
         bias = bias - factor * errors.sum()
     times = np.arange(N, dtype="int32")
-    lesson = baselines.Lesson(observations, tf.constant(targets), times, 5, order)
-    _, gradients = critic.gradients(lesson)
-    critic.learn(gradients, lesson)
+    baseline_batch = baselines.BaselineBatch(
+        observations, tf.constant(targets), times, 5, order
+    )
+    _, gradients = critic.gradients(baseline_batch)
+    critic.apply_gradients(gradients, baseline_batch)
     close(critic.model.get_weights(), [kernel, bias])
 
 
 def test_critic_and_policy_learn_nothing_from_each_other_s_loss():
     """Each moves as beside a partner that does not move at all."""
     own = keras.optimizers.SGD(0.1)
-    critic = baselines.Value(dense(1, seed=4), own, epochs=2, minibatch_size=6)
+    critic = baselines.Value(dense(1, seed=4), own, passes=2, minibatch_size=6)
     agent = made(baseline=critic, minibatch_size=6, passes=2)
     parts = [agent.policy_variables, critic.trainable_variables]
     fresh, ends = [numbers(part) for part in parts], []
@@ -474,14 +483,14 @@ def test_parts_of_a_shared_trunk_have_its_gradient_as_their_mean():
     agent.build((None, OBSERVED))
     rule, episodes = agent._estimator, agent._checked(definitions.record())
     batch = rule.batch(episodes)
-    whole, orders = rule.policy_gradients(batch)[0], drawn(2)
+    whole, permutations = rule.policy_gradients(batch)[0], drawn(2)
     acted, total = rule.distribution(batch).log_prob(batch.actions), [0.0] * len(whole)
     fresh = numbers(agent.policy_variables)
-    for part in parts_of(orders[0], 6):
+    for part in parts_of(permutations[0], 6):
         found, _ = rule.policy_gradients(batch, part, acted)
         total = [s + len(part) / N * x for s, x in zip(total, found, strict=True)]
     close(total, whole)
-    for part in [p for o in orders for p in parts_of(o, 6)]:
+    for part in [p for o in permutations for p in parts_of(o, 6)]:
         found, _ = rule.policy_gradients(batch, part, acted)
         moved = [v - x / 16 for v, x in zip(agent.policy_variables, found, strict=True)]
         put(agent.policy_variables, moved)
@@ -501,7 +510,7 @@ def test_blocks_are_for_every_type_and_for_frozen_policies(dtype):
     agent.build((None, OBSERVED))
     episodes = agent._checked(definitions.record(dtype="float32"))
     batch = agent._estimator.batch(episodes)
-    update = updating.Update(agent._estimator, None, None, passes=1, block=6)
+    update = train_step.TrainStep(agent._estimator, None, None, passes=1, block=6)
     update.optimizer = agent.optimizer
     found, logs = update._whole(batch)
     whole, said = agent._estimator.policy_gradients(batch)
@@ -531,7 +540,9 @@ def test_a_gradient_summed_up_in_blocks_is_that_of_the_batch(block):
     rule, episodes = agent._estimator, agent._checked(definitions.record())
     batch = rule.batch(episodes)
     whole, logs = rule.policy_gradients(batch)
-    update = updating.Update(rule, agent.optimizer, agent.counters, passes=1, block=block)
+    update = train_step.TrainStep(
+        rule, agent.optimizer, agent.counters, passes=1, block=block
+    )
     found, said = update._whole(batch)
     close(found, whole)
     for name, figure in logs.items():
@@ -550,11 +561,11 @@ def test_a_gradient_summed_up_in_blocks_is_that_of_the_batch(block):
         ("minibatch_size", True, "whole number of at least 1"),
         ("passes", 0, "whole number of at least 1"),
         ("passes", None, "whole number of at least 1"),
-        ("ratio_bound", 0.99, r"finite number in \[1, inf\]"),
-        ("ratio_bound", np.inf, r"finite number in \[1, inf\]"),
-        ("ratio_bound", np.nan, r"finite number in \[1, inf\]"),
-        ("truncation", "cut", "one of .'bootstrap', 'terminal', 'drop'."),
-        ("truncation", None, "one of .'bootstrap', 'terminal', 'drop'."),
+        ("ratio_clip", 0.99, r"finite number in \[1, inf\]"),
+        ("ratio_clip", np.inf, r"finite number in \[1, inf\]"),
+        ("ratio_clip", np.nan, r"finite number in \[1, inf\]"),
+        ("on_truncation", "cut", "one of .'bootstrap', 'terminal', 'drop'."),
+        ("on_truncation", None, "one of .'bootstrap', 'terminal', 'drop'."),
         ("scale_advantages", "std", "one of .None, 'batch', 'running'."),
         ("entropy_coef", "linear", r"finite number in \[0, inf\]"),
     ],
@@ -582,13 +593,13 @@ def test_a_critic_that_shares_the_trunk_has_no_minibatches_of_its_own():
 @pytest.mark.parametrize("options", [{}, {"minibatch_size": 4}], ids=["none", "one"])
 def test_an_order_is_drawn_where_somebody_asks_for_it(options, monkeypatch):
     agent = made("softmax", "float32", baseline="moving_average", **options)
-    told, learn = [], agent.baseline.learn
+    told, learn = [], agent.baseline.apply_gradients
 
-    def listening(gradients, lesson):
-        told.append(lesson.order)
-        return learn(gradients, lesson)
+    def listening(gradients, baseline_batch):
+        told.append(baseline_batch.order)
+        return learn(gradients, baseline_batch)
 
-    monkeypatch.setattr(agent.baseline, "learn", listening)
+    monkeypatch.setattr(agent.baseline, "apply_gradients", listening)
     agent.update(record("softmax", "float32"))
     assert [order is None for order in told] == [not options]
 
@@ -596,7 +607,9 @@ def test_an_order_is_drawn_where_somebody_asks_for_it(options, monkeypatch):
 def test_a_batch_with_blocks_is_gone_through_in_blocks(monkeypatch):
     agent = made("softmax", "float32")
     batch = agent._estimator.batch(agent._checked(record("softmax", "float32")))
-    update = updating.Update(agent._estimator, agent.optimizer, None, passes=1, block=6)
+    update = train_step.TrainStep(
+        agent._estimator, agent.optimizer, None, passes=1, block=6
+    )
     gradients, parts = update._gradients, []
 
     def listening(batch, *part):

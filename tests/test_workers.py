@@ -23,7 +23,7 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
-from tf_reinforce.collect import crews
+from tf_reinforce.collect import worker_pool
 
 
 def same_bits(one, other):
@@ -63,12 +63,12 @@ def made(env, **options):
 AGENTS = {
     "memory": (test_memory.ready, toys.Lengths),
     "Gaussian": made("Pendulum-v1"),
-    "siblings": made(toys.Lengths, baseline=tfr.baselines.LeaveOneOut(groups=2)),
+    "group_size": made(toys.Lengths, baseline=tfr.baselines.LeaveOneOut(group_size=2)),
     **{place: masked(place) for place in test_masked_environments.PLACES},
 }
 
 
-OFTEN = ["memory", "Gaussian", "siblings", "info/action_mask"]
+OFTEN = ["memory", "Gaussian", "group_size", "info/action_mask"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(AGENTS, always=OFTEN))
@@ -91,7 +91,7 @@ def test_few_episodes_or_many_are_the_same(agent, episodes):
 )
 def test_a_number_of_steps_takes_the_same_episodes(agent, steps):
     """From the first update on, and when the lengths of the last one are known."""
-    with tfr.collect.open_fleet(toys.Lengths, 4, workers=2) as crew:
+    with tfr.collect.open_envs(toys.Lengths, 4, workers=2) as crew:
         for seed in range(3):
             one = agent.collect(toys.Lengths, steps=steps, seed=seed)
             same_bits(one, agent.collect(crew, steps=steps, seed=seed))
@@ -137,11 +137,15 @@ def test_seconds_in_environments_are_those_of_a_process(agent, monkeypatch):
             return super().step(action)
 
     plays = []
-    play = crews.Crew._play
-    monkeypatch.setattr(crews.Crew, "_play", lambda *x: plays.append(1) or play(*x))
-    monkeypatch.setattr(crews.time, "perf_counter", lambda: now[0])
-    with tfr.collect.open_fleet(Slow, 2, workers=2) as crew:
-        played = agent._player.collect(crew, "training", 0, 0, episodes=None, steps=100)
+    play = worker_pool.WorkerPool._play
+    monkeypatch.setattr(
+        worker_pool.WorkerPool, "_play", lambda *x: plays.append(1) or play(*x)
+    )
+    monkeypatch.setattr(worker_pool.time, "perf_counter", lambda: now[0])
+    with tfr.collect.open_envs(Slow, 2, workers=2) as crew:
+        played = agent._collector.collect(
+            crew, "training", 0, 0, episodes=None, steps=100
+        )
     assert len(plays) > 1
     assert played.seconds == {"stepping": steps.value / 2, "acting": -steps.value / 2}
 
@@ -274,7 +278,7 @@ def closing(tmp_path):
 def test_all_environments_are_closed(clock, closing):
     """Five, and the one that was looked at; a lambda cannot be pickled."""
     env, counted = closing
-    with tfr.collect.open_fleet(lambda: env(int), 5, workers=2) as crew:
+    with tfr.collect.open_envs(lambda: env(int), 5, workers=2) as crew:
         for _ in range(2):  # they are made once
             clock.collect(crew, 8)
         assert counted() == (6, 1)
@@ -292,7 +296,7 @@ def test_all_environments_are_closed_after_a_failure_too(clock, closing):
 def test_crews_end_in_any_order(clock, closing):
     """A process forked later holds what was open then: nobody waits for that."""
     env, counted = closing
-    opened = [tfr.collect.open_fleet(lambda: env(int), 2, workers=2) for _ in range(2)]
+    opened = [tfr.collect.open_envs(lambda: env(int), 2, workers=2) for _ in range(2)]
     for crew in [one.__enter__() for one in opened]:
         clock.collect(crew, 4)
     for one in opened:  # the first one first
@@ -317,7 +321,7 @@ def test_a_process_that_does_not_end_is_killed_and_told(agent, monkeypatch):
                 signal.pause()
 
     parent = os.getpid()
-    monkeypatch.setattr(crews, "_PATIENCE", 0)
+    monkeypatch.setattr(worker_pool, "_PATIENCE", 0)
     with pytest.warns(UserWarning, match=r"workers \[0, 1\] did not close their"):
         agent.collect(Stuck, 2, num_envs=2, workers=2)
 
@@ -392,7 +396,7 @@ def test_an_environment_that_cannot_be_made_twice_is_an_error(clock):
 
 def test_weights_that_are_lost_choose_no_action(agent):
     before = agent.policy.get_weights()
-    with tfr.collect.open_fleet(toys.Lengths, 2, workers=2) as crew:
+    with tfr.collect.open_envs(toys.Lengths, 2, workers=2) as crew:
         agent.collect(crew, 4)
         agent.policy.set_weights([np.full_like(weight, np.nan) for weight in before])
         with pytest.raises(FloatingPointError, match="have been lost"):
@@ -414,7 +418,7 @@ def test_after_a_failure_a_crew_begins_afresh(agent):
                     raising()
             return super().step(action)
 
-    with tfr.collect.open_fleet(Once, 4, workers=2) as crew:
+    with tfr.collect.open_envs(Once, 4, workers=2) as crew:
         with pytest.raises(tfr.collect.EnvironmentFault, match="no more ink"):
             agent.collect(crew, 8)
         same_bits(agent.collect(crew, 8, seed=3), agent.collect(toys.Lengths, 8, seed=3))
@@ -430,7 +434,7 @@ def test_outputs_that_overflow_choose_no_action(agent):
 
 def test_two_agents_may_take_turns(agent):
     other = tfr.Reinforce.for_env(toys.Lengths, hidden=(4,), seed=1)
-    with tfr.collect.open_fleet(toys.Lengths, 4, workers=2) as crew:
+    with tfr.collect.open_envs(toys.Lengths, 4, workers=2) as crew:
         for one in (agent, other, agent):
             same_bits(one.collect(crew, 6), one.collect(toys.Lengths, 6))
 
@@ -474,7 +478,9 @@ def test_a_policy_that_litert_cannot_run_is_refused():
 
 
 def test_a_system_that_cannot_fork_is_told(agent, monkeypatch):
-    monkeypatch.setattr(crews.multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    monkeypatch.setattr(
+        worker_pool.multiprocessing, "get_all_start_methods", lambda: ["spawn"]
+    )
     with pytest.raises(ValueError, match="which this system does not offer"):
         agent.collect(toys.Lengths, 2, workers=2)
 

@@ -40,7 +40,7 @@ class Switches(Own):
         super().__init__(**kwargs)
         self.outputs_size = size
         self.action_shape = (size,)
-        self.noise = heads.Noise("uniform", (size,))
+        self.noise = heads.NoiseSpec("uniform", (size,))
 
     def distribution(self, outputs):
         return tfd.Independent(tfd.Bernoulli(logits=outputs), 1)
@@ -54,7 +54,7 @@ class Switches(Own):
     def mode(self, outputs):
         return tf.cast(outputs > 0, tf.int32)
 
-    def possible(self, actions):
+    def is_valid(self, actions):
         return (actions >= 0) & (actions < 2)
 
 
@@ -85,7 +85,7 @@ class Logistic(Own):
     action_dtype = None
     action_shape = (1,)
     outputs_size = 2
-    noise = heads.Noise("uniform", (1,))
+    noise = heads.NoiseSpec("uniform", (1,))
 
     def distribution(self, outputs):
         location, log_scale = outputs[..., :1], outputs[..., 1:]

@@ -12,23 +12,23 @@ from tf_reinforce.version import VERSION as __version__
 _OBJECTS = {
     "Reinforce": "agent",
     "load": "agent",
-    "Episodes": "episodes",
-    "Population": "population",
-    "train_seeds": "population",
+    "Episodes": "data.episodes",
+    "SeedResults": "experiments.multi_seed",
+    "train_seeds": "experiments.multi_seed",
 }
-_MODULES = (
-    "baselines",
-    "callbacks",
-    "collect",
-    "eligibility",
-    "envs",
-    "heads",
-    "losses",
-    "normalization",
-    "presets",
-    "returns",
-    "testing",
-)
+_MODULES = {
+    "baselines": "baselines",
+    "callbacks": "callbacks",
+    "collect": "collect",
+    "eligibility": "functional.eligibility",
+    "envs": "envs",
+    "heads": "heads",
+    "losses": "functional.losses",
+    "normalization": "policies.normalization",
+    "presets": "presets",
+    "returns": "functional.returns",
+    "testing": "testing",
+}
 
 __all__ = ["__version__", *_OBJECTS, *_MODULES]
 
@@ -38,7 +38,7 @@ def __getattr__(name):
         module = importlib.import_module(f"tf_reinforce.{_OBJECTS[name]}")
         return getattr(module, name)
     if name in _MODULES:
-        return importlib.import_module(f"tf_reinforce.{name}")
+        return importlib.import_module(f"tf_reinforce.{_MODULES[name]}")
     raise AttributeError(f"module 'tf_reinforce' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""The command line as a process: `tf-reinforce`, also `python -m tf_reinforce`."""
+"""Runs the command line as a process: `tf-reinforce`, also `python -m tf_reinforce`."""
 
 import atexit
 import gc

@@ -1,7 +1,7 @@
-"""The agent: REINFORCE as a Keras model.
+"""Defines `Reinforce`, a Keras model that learns from whole episodes.
 
-The algorithm itself is `estimator.Estimator.gradients`; this is its life in Keras:
-built, compiled, fitted on environments, saved, loaded and exported.
+The algorithm is `algorithm.estimator.PolicyGradientEstimator.gradients`. This module
+holds the duties of a Keras model: it builds, compiles, fits, saves, loads and exports.
 """
 
 import functools
@@ -13,32 +13,37 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import (
-    arguments,
-    baselines,
-    checkpoints,
-    decision,
-    estimator,
-    evaluation,
-    export,
-    fitting,
-    heads,
-    keywords,
-    learning,
-    masks,
-    normalization,
-    optimizers,
-    playing,
-    policies,
-    presets,
-    recurrence,
-    seeding,
-    spaces,
-    training,
-)
+from tf_reinforce import baselines
 from tf_reinforce import callbacks as episode_callbacks
-from tf_reinforce import episodes as records
-from tf_reinforce.collect import compiled, fleets, opening, worlds
+from tf_reinforce import config
+from tf_reinforce import files
+from tf_reinforce import heads
+from tf_reinforce import optimizers
+from tf_reinforce import presets
+from tf_reinforce import validation
+from tf_reinforce.algorithm import estimator
+from tf_reinforce.callbacks import learning_rate
+from tf_reinforce.collect import compiled_rollout
+from tf_reinforce.collect import make_envs
+from tf_reinforce.collect import tensor_envs
+from tf_reinforce.collect import vector_envs
+from tf_reinforce.data import action_masks
+from tf_reinforce.data import episode_statistics
+from tf_reinforce.data import episodes as records
+from tf_reinforce.data import seeding
+from tf_reinforce.data import spaces
+from tf_reinforce.policies import actor
+from tf_reinforce.policies import compatibility
+from tf_reinforce.policies import default_policy
+from tf_reinforce.policies import models
+from tf_reinforce.policies import normalization
+from tf_reinforce.policies import recurrent
+from tf_reinforce.presets import factory
+from tf_reinforce.presets import toml_files
+from tf_reinforce.serving import saved_model
+from tf_reinforce.training import collector
+from tf_reinforce.training import learner
+from tf_reinforce.training import loop
 
 _WAYS_OUT = (
     "Its head depends on the action space, which is not known yet. Three ways out: "
@@ -52,7 +57,7 @@ _IDS = (str, gym.envs.registration.EnvSpec)
 
 # What is built in once the agent is built.
 _STATISTICS = ("normalizer", "reward_scale", "advantage_scale")
-_FIXED = frozenset({"policy", "head", "baseline", *_STATISTICS, *keywords.AGENT})
+_FIXED = frozenset({"policy", "head", "baseline", *_STATISTICS, *config.AGENT})
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -72,50 +77,53 @@ class Reinforce(keras.Model):
     everywhere: the policy that acts and the one that learns must be the same.
 
     Args:
-        policy: Keras model from observations to `[N, P]` outputs, or to a dict with
-            `"outputs"` and `"values"` where a `Value` baseline shares its trunk.
-        head: `tfr.heads.Head`. Defaults to the one for the environment's actions.
+        policy: Keras model from observations to outputs `[N, P]`. If a `Value` baseline
+            shares its layers, the model returns a dict with `"outputs"` and `"values"`.
+        head: `tfr.heads.Head`. Defaults to the standard head of the action space.
         baseline: `"leave_one_out"`, `"mean"`, `"moving_average"`, `"time_step"`, `None`,
             or a `tfr.baselines.Baseline`.
-        gamma: Float in [0, 1], the discount. Zero: only the next reward counts.
-        gae_lambda: Float in [0, 1]. Below 1 the return leans on a value baseline:
-            less variance, biased unless the value is exact.
-        returns: `"to_go"`: an action answers for what follows it. `"whole"`: for
-            the whole episode's return G₀; noisier.
+        gamma: Float in [0, 1], the discount γ. With zero only the next reward counts.
+        gae_lambda: Float in [0, 1], λ. Below 1, returns are mixed with the values of a
+            value baseline: less variance, and biased unless the values are exact.
+        returns: `"to_go"` weights each action by the return from its step on, `"whole"`
+            by the return G₀ of the whole episode, which has more variance.
         discount_states: Bool. True weights step t of `"to_go"` by γᵗ.
-        scale_advantages: `None`; `"batch"`: divides by the batch's root mean square
-            (with `baseline="mean"` this is z-scoring), biased; `"running"`: by that of
-            all earlier batches, which changes the size of steps and no direction.
-        scale_rewards: Bool. True divides rewards by the running deviation of discounted
-            returns, so that values and gradients are of about one size in any task.
-        mean_over: `"episodes"`: losses are sums over an episode, and their mean over
-            the batch is the gradient. `"steps"` divides by the number of steps instead,
-            which the actions decide: steps of about one size whatever the length of
-            the episodes, and biased.
-        truncation: What an episode is worth that the clock cut. `"bootstrap"`: what a
-            value baseline expects after the cut, else nothing more; `"terminal"`:
-            nothing more; `"drop"`: it is not learned from, which is biased.
+        scale_advantages: `None`; `"batch"` divides by the root mean square of the batch
+            (with `baseline="mean"` this is z-scoring), which is biased; `"running"`
+            divides by that of all earlier batches, which changes the length of a
+            gradient step and not its direction.
+        scale_rewards: Bool. True divides rewards by the running standard deviation of
+            discounted returns, so that values and gradients are of size one in any task.
+        mean_over: `"episodes"` divides a sum over all steps by the number of episodes,
+            which is the policy gradient. `"steps"` divides by the number of steps, which
+            depends on the actions: gradient steps of about one length for any episode
+            length, and biased.
+        on_truncation: How to value the rest of a truncated episode. `"bootstrap"`: by
+            the value baseline at the last observation, or by zero without one;
+            `"terminal"`: by zero; `"drop"`: the episode is left out, which is biased.
         minibatch_size: Int, about how many steps make a gradient step, drawn at random;
-            `None`: all of them.
-        passes: Int, how often each batch is gone through.
-        ratio_bound: Float ≥ 1. From the second gradient step on, the policy is not the
-            one that acted: each step counts as often as its action has become more
-            likely since, π(aₜ|sₜ) / μ(aₜ|sₜ), but at most this often. It corrects the
-            action, not the way there; only the first step of an update is unbiased.
-        entropy_coef: Float ≥ 0, or a Keras learning rate schedule, of the number of
-            updates. Adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) at the visited
-            observations; that it also changes which are visited is not followed.
+            `None` takes all.
+        passes: Int, the number of passes over each batch.
+        ratio_clip: Float ≥ 1. After the first gradient step of an update, the policy π
+            differs from the policy μ that acted. Each step is then weighted by the
+            likelihood ratio π(aₜ|sₜ) / μ(aₜ|sₜ), at most `ratio_clip`. The ratio corrects
+            the probability of the action and not that of the observation, so only the
+            first gradient step of an update is unbiased.
+        entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
+            updates. Adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) at the visited observations.
+            Its effect on which observations are visited is left out.
         normalize_observations: Bool. True puts a `RunningNormalization` in front of
             the policy and of a `Value` baseline.
-        action_mask: Where the environment says which actions are legal: `None` for
-            nowhere, `"info/<key>"` or `"observation/<key>"`. Zero is illegal; the form
-            is that of `Space.sample(mask=…)`. Illegal actions have no probability.
+        action_mask: Where the environment gives the mask of legal actions: `None` for
+            no mask, `"info/<key>"` or `"observation/<key>"`. Zero marks an illegal
+            action; the form is that of `Space.sample(mask=…)`. Illegal actions have
+            probability zero.
 
     Attributes:
-        counters: Int64 weight, there once built: how many updates were made, of how
+        counters: Int64 weight, created in `build`: how many updates were made, of how
             many episodes and environment steps.
-        updates, episodes_seen, env_steps: The three, as ints. Update u draws from the
-            random streams of update u, also after loading.
+        updates, episodes_seen, env_steps: The three numbers as ints. Update u draws from
+            the random streams of update u, also after loading.
 
     Example:
 
@@ -144,10 +152,10 @@ class Reinforce(keras.Model):
         scale_advantages=None,
         scale_rewards=False,
         mean_over="episodes",
-        truncation="bootstrap",
+        on_truncation="bootstrap",
         minibatch_size=None,
         passes=1,
-        ratio_bound=2.0,
+        ratio_clip=2.0,
         entropy_coef=0.0,
         normalize_observations=False,
         action_mask=None,
@@ -156,35 +164,39 @@ class Reinforce(keras.Model):
     ):
         # The policy casts for itself; casting here would blunt a float64 policy.
         super().__init__(name=name, **{"autocast": False, **kwargs})
-        self.policy = arguments.instance("policy", policy, keras.Model)
-        self.head = head if head is None else arguments.instance("head", head, heads.Head)
+        self.policy = validation.instance("policy", policy, keras.Model)
+        self.head = (
+            head if head is None else validation.instance("head", head, heads.Head)
+        )
         self.baseline = baselines.get(baseline)
-        self.gamma = arguments.within("gamma", gamma, 0, 1)
-        self.gae_lambda = arguments.within("gae_lambda", gae_lambda, 0, 1)
-        self.returns = arguments.one_of("returns", returns, ("to_go", "whole"))
-        self.discount_states = arguments.boolean("discount_states", discount_states)
-        self.scale_advantages = arguments.one_of(
+        self.gamma = validation.within("gamma", gamma, 0, 1)
+        self.gae_lambda = validation.within("gae_lambda", gae_lambda, 0, 1)
+        self.returns = validation.one_of("returns", returns, ("to_go", "whole"))
+        self.discount_states = validation.boolean("discount_states", discount_states)
+        self.scale_advantages = validation.one_of(
             "scale_advantages", scale_advantages, (None, "batch", "running")
         )
-        self.scale_rewards = arguments.boolean("scale_rewards", scale_rewards)
-        self.mean_over = arguments.one_of("mean_over", mean_over, ("episodes", "steps"))
-        self.truncation = arguments.one_of(
-            "truncation", truncation, ("bootstrap", "terminal", "drop")
+        self.scale_rewards = validation.boolean("scale_rewards", scale_rewards)
+        self.mean_over = validation.one_of("mean_over", mean_over, ("episodes", "steps"))
+        self.on_truncation = validation.one_of(
+            "on_truncation", on_truncation, ("bootstrap", "terminal", "drop")
         )
-        self.minibatch_size = arguments.positive_int_or_none(
+        self.minibatch_size = validation.positive_int_or_none(
             "minibatch_size", minibatch_size
         )
-        self.passes = arguments.positive_int("passes", passes)
-        self.ratio_bound = arguments.within("ratio_bound", ratio_bound, 1, np.inf)
+        self.passes = validation.positive_int("passes", passes)
+        self.ratio_clip = validation.within("ratio_clip", ratio_clip, 1, np.inf)
         self.entropy_coef = _coefficient(entropy_coef)
-        self.normalize_observations = arguments.boolean(
+        self.normalize_observations = validation.boolean(
             "normalize_observations", normalize_observations
         )
         self._make_statistics()
         self.action_mask = action_mask
-        self._mask_source = None if action_mask is None else masks.Source(action_mask)
+        self._mask_source = (
+            None if action_mask is None else action_masks.MaskPath(action_mask)
+        )
         self.observation_space = self.action_space = None
-        self.rates, self.defaults = [], {}  # what `for_env` leaves for `fit`
+        self._rates, self._defaults = [], {}  # what `for_env` leaves for `fit`
         self._check_lambda()
 
     def __setattr__(self, name, value):
@@ -240,7 +252,7 @@ class Reinforce(keras.Model):
         Args:
             env: Whatever `fit` takes.
             hidden: Sizes of the hidden tanh layers, behind one branch for each array of
-                an observation (`tf_reinforce.policies.default` says which). Defaults to
+                an observation (`default_policy.default_policy` says which). Defaults to
                 (64, 64).
             seed: Int; the initial weights are a function of it.
             learning_rate: Float, of Adam, or a dict with the floats `first` and `last`:
@@ -266,38 +278,42 @@ class Reinforce(keras.Model):
         ('Beta', 0.95)
         """
         seed = seeding.check_seed(seed)
-        settings = presets.NOTHING if preset is None else presets.read(preset)
+        settings = toml_files.EMPTY if preset is None else presets.read(preset)
         given = {"hidden": hidden, "learning_rate": learning_rate}
         given = {name: value for name, value in given.items() if value is not None}
         usual = {"hidden": (64, 64), "learning_rate": 1e-2}
         chosen = {**usual, **settings["agent"], **given, **kwargs}
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = settings["env_kwargs"]
-        with opening.open_fleet(env, 1, env_kwargs=env_kwargs) as fleet:
-            met = fleet.observation_space, fleet.action_space
+        with make_envs.open_envs(env, 1, env_kwargs=env_kwargs) as envs:
+            met = envs.observation_space, envs.action_space
         spaces.check_action_space(met[1])
-        chosen, rates = presets.parts(chosen, *met, seed)
+        chosen, rates = factory.build_parts(chosen, *met, seed)
         head, hidden = chosen.pop("head"), chosen.pop("hidden")
         learning_rate = chosen.pop("learning_rate")
-        size, units = head.outputs_size, head.units()
-        agent = cls(policies.default(met[0], hidden, size, seed, units), head, **chosen)
-        agent.defaults = {**settings["fit"], "env_kwargs": env_kwargs or {}}
-        agent._meet(*met)
+        size, units = head.outputs_size, head.output_scaling()
+        agent = cls(
+            default_policy.default_policy(met[0], hidden, size, seed, units),
+            head,
+            **chosen,
+        )
+        agent._defaults = {**settings["fit"], "env_kwargs": env_kwargs or {}}
+        agent._build_for_spaces(*met)
         agent.compile(optimizer=keras.optimizers.Adam(learning_rate))
-        agent.rates = rates
+        agent._rates = rates
         return agent
 
     def compile(self, optimizer="rmsprop", **kwargs):
         """As in Keras; a linear learning rate of `for_env` goes with its optimizer."""
         updates = kwargs.get("steps_per_execution", 1)
-        arguments.positive_int("steps_per_execution", updates)
-        self.rates = [rate for rate in self.rates if rate[0] != "optimizer"]
+        validation.positive_int("steps_per_execution", updates)
+        self._rates = [rate for rate in self._rates if rate[0] != "optimizer"]
         super().compile(optimizer=optimizer, **kwargs)
 
     # Learning
 
     def gradients(self, episodes):
-        """The policy gradient of one batch of episodes. Nothing is changed.
+        """Returns the policy gradient of one batch of episodes; changes nothing.
 
         Gradients stop at returns, baseline and values.
 
@@ -315,12 +331,13 @@ class Reinforce(keras.Model):
         gradients, baseline_gradients, _, logs = self._estimator.gradients(checked)
         return gradients, baseline_gradients, logs
 
-    def episode_gradients(self, episodes, baseline=True):
-        """The gradient of `policy_loss` from each episode by itself. Nothing is changed.
+    def per_episode_gradients(self, episodes, baseline=True):
+        """Returns the gradient of `policy_loss` of each episode; changes nothing.
 
-        Their mean is that from the batch, their scatter is its noise: returns, baseline
-        and scales are those of the whole batch. Entropy bonus, regularisers and the value
-        loss of a shared trunk, which `gradients` has on top, are left out.
+        Returns, baseline and scales are those of the whole batch. So the mean of these
+        gradients is the gradient of the batch, and their variance is its noise. Entropy
+        bonus, regularizers and the value loss of shared layers, which `gradients`
+        includes, are left out.
 
         Args:
             episodes: `Episodes`.
@@ -331,25 +348,27 @@ class Reinforce(keras.Model):
             each episode that is learned from.
         """
         self._build_for(episodes)
-        return self._learner.episode_gradients(self._checked(episodes), baseline)
+        return self._learner.per_episode_gradients(self._checked(episodes), baseline)
 
-    def inspect(self, episodes):
-        """What an update from these episodes would know of each step.
+    def step_statistics(self, episodes):
+        """Returns what an update from these episodes computes for each step.
 
         Args:
             episodes: `Episodes`.
 
         Returns:
-            `inspection.Inspection` of NumPy arrays, one row for each step learned from.
+            `inspection.StepStatistics` of NumPy arrays, one row for each step that is
+            learned from.
         """
         self._build_for(episodes)
-        return self._learner.inspect(self._checked(episodes))
+        return self._learner.step_statistics(self._checked(episodes))
 
     def update(self, episodes, seed=0):
         """Makes one update from a record, collected here or by you.
 
-        Gradients, finite check, step, `baseline.learn`, normaliser, in this order:
-        every part of one update sees the other parts as they acted.
+        The order is: gradients, finite check, optimizer step,
+        `baseline.apply_gradients`, normalizer. So every part of one update sees the
+        other parts as they were when the episodes were collected.
 
         Args:
             episodes: `Episodes`.
@@ -368,12 +387,12 @@ class Reinforce(keras.Model):
         self._build_for(episodes)
         self._build_optimizer()
         episodes = self._checked(episodes)
-        orders = self._orders(episodes, seed)
-        logs = self._learner.update(self.optimizer, episodes, orders)
-        return {**evaluation.figures(episodes), **logs}
+        permutations = self._permutations(episodes, seed)
+        logs = self._learner.update(self.optimizer, episodes, permutations)
+        return {**episode_statistics.batch_metrics(episodes), **logs}
 
-    def _orders(self, episodes, seed):
-        return self._learner.orders(episodes, seed)
+    def _permutations(self, episodes, seed):
+        return self._learner.permutations(episodes, seed)
 
     def fit(
         self,
@@ -397,38 +416,38 @@ class Reinforce(keras.Model):
     ):
         """Trains on an environment: one epoch is one update from whole episodes.
 
-        An agent made with a preset trains as that says, where nothing else is given.
+        An agent made with a preset takes the arguments that are not given from it.
 
         Args:
             env: Environment id (also `module:Id-v0`), `EnvSpec`, callable,
-                `gymnasium.Env` (runs alone, its owner closes it), `VectorEnv`, or
-                `tfr.envs.TensorEnv`: all episodes of an update run at once then, in one
-                XLA program, and `compile(steps_per_execution=U)` makes U updates in one
-                call, of which the callbacks hear when it is over.
+                `gymnasium.Env` (which the caller closes), `VectorEnv`, or
+                `tfr.envs.TensorEnv`. With a `TensorEnv` all episodes of an update run in
+                one XLA program, and `compile(steps_per_execution=U)` makes U updates in
+                one call; callbacks are called for each of them afterwards.
             epochs: Int, the number of the last epoch.
-            steps: Int instead: train until so many environment steps were learned.
+            steps: Int, instead of `epochs`: trains for this many environment steps.
             episodes_per_epoch: Int, episodes per update. Defaults to 16.
-            steps_per_epoch: Int instead: the fewest episodes with so many steps.
-                Their number then depends on their lengths, and the mean over them is
-                biased by a term of order 1 / episodes.
+            steps_per_epoch: Int, instead of `episodes_per_epoch`: the fewest episodes
+                that have this many steps. The number of episodes then depends on their
+                lengths, which biases a mean over them by a term of order 1 / episodes.
             num_envs: Int, environments side by side. Does not change the result.
-                Defaults to 8; not for a `TensorEnv`.
-            workers: Int, processes that share these environments and play for
-                themselves; one for each core is the most that helps. Does not change
-                the result. Defaults to 1, this process; for an id, spec or callable.
-                Needs a system that forks; environments that run TensorFlow or Keras
-                themselves hang in such a process.
+                Defaults to 8. A `TensorEnv` does not use it.
+            workers: Int, processes that share the environments; more than the number of
+                cores do not help. Does not change the result. Defaults to 1, this
+                process. Needs an id, spec or callable, and a system that forks.
+                Environments that run TensorFlow or Keras hang in such a process.
             seed: Int. Same seed, machine and versions: same weights, to the bit.
-            callbacks: List of Keras callbacks, or one. Those that monitor a log key of
-                ours with `mode="auto"` get the right mode.
+            callbacks: List of Keras callbacks, or one. With `mode="auto"`, returns and
+                `success` are maximized, `value_loss` and `gradient_norm` minimized.
             validation_env: As `env`, with the same `env_kwargs` and limit; the greedy
                 policy is evaluated on it, in this process.
             validation_freq: Int, or list of epochs (counted from 1).
             validation_episodes: Int.
             initial_epoch: Int; only numbers the epochs for the callbacks.
             env_kwargs: Dict for the environment's constructor.
-            max_episode_steps: Int, a time limit. Defaults to the environment's own. A
-                `VectorEnv` cannot be cut: an episode that long is an error.
+            max_episode_steps: Int, a time limit. Defaults to the environment's own. In a
+                `VectorEnv`, which cannot be truncated from outside, an episode of this
+                length is an error.
             verbose: 0 silent; 1, 2 or `"auto"` a progress line.
 
         Returns:
@@ -436,7 +455,7 @@ class Reinforce(keras.Model):
 
         Raises:
             ValueError, TypeError: when an argument is not acceptable.
-            EnvironmentFault: when the environment fails or answers with nonsense.
+            EnvironmentFault: when the environment fails or returns an invalid value.
             FloatingPointError: when an update would not be finite.
         """
         given = dict(
@@ -448,14 +467,14 @@ class Reinforce(keras.Model):
             workers=workers,
             max_episode_steps=max_episode_steps,
         )
-        chosen = training.chosen(self.defaults, given).get
-        epochs, steps, *batch = training.budget(*map(chosen, training.BUDGET))
-        num_envs = arguments.positive_int("num_envs", chosen("num_envs", 8))
-        workers = arguments.positive_int("workers", chosen("workers", 1))
+        chosen = loop.merge_options(self._defaults, given).get
+        epochs, steps, *batch = loop.check_budget(*map(chosen, loop.BUDGET))
+        num_envs = validation.positive_int("num_envs", chosen("num_envs", 8))
+        workers = validation.positive_int("workers", chosen("workers", 1))
         max_episode_steps = chosen("max_episode_steps")
         seed = seeding.check_seed(seed)
-        training.check_validation(validation_episodes, validation_freq)
-        verbose = arguments.one_of("verbose", verbose, ("auto", 0, 1, 2))
+        loop.check_validation(validation_episodes, validation_freq)
+        verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer()
         options = self._options(env, env_kwargs, max_episode_steps)
 
@@ -464,17 +483,18 @@ class Reinforce(keras.Model):
             return self._play(validation_env, at, validation_episodes, num_envs, other)
 
         listening = keras.tree.flatten(callbacks) if callbacks else []
-        if self.rates:
+        if self._rates:
             end = steps and self.env_steps + steps
-            listening.insert(0, presets.LinearRates(self.rates, end, epochs))
+            rate = learning_rate.LinearLearningRate(self._rates, end, epochs)
+            listening.insert(0, rate)
         if verbose:
             listening.append(episode_callbacks.ProgressLine())
-        with opening.open_fleet(env, num_envs, workers=workers, **options) as fleet:
-            self.meet(fleet)
+        with make_envs.open_envs(env, num_envs, workers=workers, **options) as envs:
+            self.build_for_env(envs)
             other = self._opened_once(validation_env, env_kwargs, max_episode_steps)
-            return training.run(
+            return loop.run_loop(
                 self,
-                lambda *now: self._epochs(fleet, seed, *batch, *now),
+                lambda *now: self._epochs(envs, seed, *batch, *now),
                 validate if validation_env is not None else None,
                 listening,
                 epochs=epochs,
@@ -484,43 +504,47 @@ class Reinforce(keras.Model):
                 verbose=verbose,
             )
 
-    def _epoch(self, fleet, seed, episodes, steps, tell):
+    def _epoch(self, envs, seed, episodes, steps, tell):
         """Collects, tells what, and learns: logs of the update, and its episodes'."""
         began = time.perf_counter()
         update, first, _ = self._counted()
-        played = self._collect(fleet, update, seed, episodes, steps)
+        played = self._collect(envs, update, seed, episodes, steps)
         seconds = time.perf_counter() - began
         record = played.episodes
         if tell is not None:
-            tell(record, {"update": update, **_told(fleet, played)})
+            tell(record, {"update": update, **_told(envs, played)})
         began = time.perf_counter()
         logs = self.update(record, seed)
-        logs.update(evaluation.successes(played.success))
+        logs.update(episode_statistics.success_metrics(played.success))
         seconds += time.perf_counter() - began
         logs["steps_per_second"] = int(record.lengths.sum()) / seconds
-        told = evaluation.per_episode(record), record.lengths, record.terminated
-        return logs, evaluation.rows(*told, first, update)
+        told = (
+            episode_statistics.episode_returns(record),
+            record.lengths,
+            record.terminated,
+        )
+        return logs, episode_statistics.episode_logs(*told, first, update)
 
-    def _epochs(self, fleet, seed, episodes, batch_steps, tell, most, steps):
+    def _epochs(self, envs, seed, episodes, batch_steps, tell, most, steps):
         """One update on the host; of a tensor environment up to so many in one call."""
-        if isinstance(fleet, worlds.World):
-            self._siblings(fleet, episodes, batch_steps)
-            most = 1 if tell or self.rates else min(most, self.steps_per_execution)
-            return self._compiled_epochs(fleet, seed, episodes, tell, most, steps)
-        return [self._epoch(fleet, seed, episodes, batch_steps, tell)]
+        if isinstance(envs, tensor_envs.TensorEnvs):
+            self._group_size(envs, episodes, batch_steps)
+            most = 1 if tell or self._rates else min(most, self.steps_per_execution)
+            return self._compiled_epochs(envs, seed, episodes, tell, most, steps)
+        return [self._epoch(envs, seed, episodes, batch_steps, tell)]
 
     def _compiled_epochs(self, world, seed, episodes, tell, most, steps):
         """The same as `_epoch` in one program, for up to `most` updates."""
         began, seconds = time.perf_counter(), 0.0
         update, first, _ = self._counted()
-        siblings = self.baseline.siblings
-        rollout = self._player.rollout(world, episodes, siblings=siblings)
+        group_size = self.baseline.reset_group_size
+        rollout = self._collector.rollout(world, episodes, group_size=group_size)
         if tell is None:
             options = dict(most=most, steps=steps)
             made = self._learner.train(self.optimizer, rollout, seed, **options)
         else:
             address = dict(seed=seed, purpose="training", update=update)
-            played, collected = compiled.collect(rollout, **address)
+            played, collected = compiled_rollout.collect(rollout, **address)
             seconds = time.perf_counter() - began
             tell(collected.episodes, {"update": update, **_told(world, collected)})
             began = time.perf_counter()
@@ -528,9 +552,16 @@ class Reinforce(keras.Model):
         seconds += time.perf_counter() - began
         rate = sum(int(one.lengths.sum()) for one in made) / seconds
         for number, (logs, *columns) in enumerate(made):
-            logs = {**evaluation.summary(*columns[:2]), **logs, "steps_per_second": rate}
+            logs = {
+                **episode_statistics.metrics(*columns[:2]),
+                **logs,
+                "steps_per_second": rate,
+            }
             began_with = first + number * episodes
-            yield logs, evaluation.rows(*columns, began_with, update + number)
+            yield (
+                logs,
+                episode_statistics.episode_logs(*columns, began_with, update + number),
+            )
 
     # Playing
 
@@ -546,11 +577,11 @@ class Reinforce(keras.Model):
         env_kwargs=None,
         max_episode_steps=None,
     ):
-        """Plays whole episodes and changes nothing that an agent has learned.
+        """Evaluates the policy on whole episodes; changes no weight.
 
         Exactly `episodes` episodes are started, finished and counted, so that short
-        ones are not preferred. They are other episodes than those of training and
-        validation under the same seed.
+        episodes are not preferred. They differ from those of training and validation
+        with the same seed.
 
         Args:
             env: As for `fit`.
@@ -581,11 +612,11 @@ class Reinforce(keras.Model):
         env_kwargs=None,
         max_episode_steps=None,
     ):
-        """Plays the episodes that `fit` would learn from next, and learns nothing.
+        """Collects the episodes of the next update; changes no weight.
 
         Args:
-            env: As for `fit`; in a loop of your own an open fleet saves making the
-                environments anew (`tfr.collect.open_fleet`).
+            env: As for `fit`, or what `tfr.collect.open_envs` yields: in a loop of your
+                own, the environments are then made only once.
             episodes: Int. Defaults to 16.
             steps: Int instead: the fewest episodes with so many steps.
             num_envs, workers, seed, env_kwargs, max_episode_steps: As for `fit`.
@@ -593,13 +624,13 @@ class Reinforce(keras.Model):
         Returns:
             `Episodes`, for `update`.
         """
-        _, _, episodes, steps = training.budget(1, None, episodes, steps)
+        _, _, episodes, steps = loop.check_budget(1, None, episodes, steps)
         seed = seeding.check_seed(seed)
-        num_envs = arguments.positive_int("num_envs", num_envs)
+        num_envs = validation.positive_int("num_envs", num_envs)
         options = self._options(env, env_kwargs, max_episode_steps)
-        with opening.open_fleet(env, num_envs, workers=workers, **options) as fleet:
-            self._meet(fleet.observation_space, fleet.action_space)
-            return self._collect(fleet, self.updates, seed, episodes, steps).episodes
+        with make_envs.open_envs(env, num_envs, workers=workers, **options) as envs:
+            self._build_for_spaces(envs.observation_space, envs.action_space)
+            return self._collect(envs, self.updates, seed, episodes, steps).episodes
 
     def act(
         self,
@@ -630,63 +661,64 @@ class Reinforce(keras.Model):
             FloatingPointError: when the policy's outputs are not finite.
         """
         self._require_built()
-        observations = self._player.batch(observations)
+        observations = self._collector.batch(observations)
         count = len(keras.tree.flatten(observations)[0])
-        more = self._player.more(count, action_mask, state)
+        more = self._collector.more(count, action_mask, state)
         if not deterministic:
             if seed is None:
                 seed = np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1
             more.insert(0, tf.constant(seeding.check_seed(seed), tf.int64))
         name = "act" if deterministic else "sample"
-        act = self._player.checked(name, self.action_space)
+        act = self._collector.checked(name, self.action_space)
         results, finite = act(observations, *more)
         if not finite:
             raise FloatingPointError(
                 "The policy's outputs are not finite, or its weights: there is no action "
                 "to take. Look at the observations, or load an earlier file."
             )
-        return self._player.answer(results)
+        return self._collector.answer(results)
 
-    def _collect(self, fleet, update, seed, episodes, steps):
+    def _collect(self, envs, update, seed, episodes, steps):
         """The episodes of one update."""
-        siblings = self._siblings(fleet, episodes, steps)
-        counts = dict(episodes=episodes, steps=steps, siblings=siblings)
-        return self._player.collect(fleet, "training", update, seed, **counts)
+        group_size = self._group_size(envs, episodes, steps)
+        counts = dict(episodes=episodes, steps=steps, group_size=group_size)
+        return self._collector.collect(envs, "training", update, seed, **counts)
 
-    def _siblings(self, fleet, episodes, steps):
+    def _group_size(self, envs, episodes, steps):
         """How many episodes in a row begin alike, if that can be."""
-        siblings = self.baseline.siblings
-        if siblings > 1 and (steps or episodes % siblings or not fleet.seeds_episodes):
+        group_size = self.baseline.reset_group_size
+        if group_size > 1 and (steps or episodes % group_size or not envs.seeds_episodes):
             raise ValueError(
-                f"The baseline needs groups of {siblings} episodes that begin alike. "
-                f"Expected: `episodes_per_epoch` as a multiple of {siblings}, and plain "
-                "environments: a VectorEnv resets its own. Received: episodes="
-                f"{episodes}, steps={steps}, {type(fleet).__name__} environments"
+                f"The baseline needs groups of {group_size} episodes with the same reset "
+                "seed. Expected: `episodes_per_epoch` as a multiple of "
+                f"{group_size}, and plain environments, because a VectorEnv chooses its "
+                "own reset seeds. Received: episodes="
+                f"{episodes}, steps={steps}, {type(envs).__name__} environments"
             )
-        return siblings
+        return group_size
 
     def _options(self, env, env_kwargs, max_episode_steps):
-        """Keywords for `opening.open_fleet`; what is made already needs no defaults."""
+        """Keywords for `make_envs.open_envs`; what is made already needs no defaults."""
         if env_kwargs is None and isinstance(env, _IDS):
-            env_kwargs = self.defaults.get("env_kwargs")
+            env_kwargs = self._defaults.get("env_kwargs")
         if max_episode_steps is not None:
-            arguments.positive_int("max_episode_steps", max_episode_steps)
+            validation.positive_int("max_episode_steps", max_episode_steps)
         return {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
 
     def _opened_once(self, env, env_kwargs, max_episode_steps):
         """Options of an environment, which is opened now so that an error comes early."""
         options = self._options(env, env_kwargs, max_episode_steps)
         if env is not None:
-            with opening.open_fleet(env, 1, **options) as fleet:
-                self._meet(fleet.observation_space, fleet.action_space)
+            with make_envs.open_envs(env, 1, **options) as envs:
+                self._build_for_spaces(envs.observation_space, envs.action_space)
         return options
 
     def _play(self, env, address, episodes, num_envs, options, greedy=True):
-        episodes = arguments.positive_int("episodes", episodes)
-        num_envs = min(arguments.positive_int("num_envs", num_envs), episodes)
-        with opening.open_fleet(env, num_envs, **options) as fleet:
-            self._meet(fleet.observation_space, fleet.action_space)
-            return self._player.play(fleet, *address, episodes=episodes, greedy=greedy)
+        episodes = validation.positive_int("episodes", episodes)
+        num_envs = min(validation.positive_int("num_envs", num_envs), episodes)
+        with make_envs.open_envs(env, num_envs, **options) as envs:
+            self._build_for_spaces(envs.observation_space, envs.action_space)
+            return self._collector.play(envs, *address, episodes=episodes, greedy=greedy)
 
     # Being a Keras model
 
@@ -695,13 +727,13 @@ class Reinforce(keras.Model):
             raise ValueError(f"The agent cannot be built. {_WAYS_OUT}")
         if not self.policy.built:
             self.policy.build(observations_shape)
-        self._float = policies.float_type(self.policy)
+        self._float = models.float_type(self.policy)
         structure = (
-            recurrence.one_observation(
+            recurrent.one_observation(
                 spaces.of_shapes(observations_shape, self._float), self.policy
             )
             if self.observation_space is None
-            else spaces.structure(self.observation_space, self._float)
+            else spaces.observation_spec(self.observation_space, self._float)
         )
         shapes = keras.tree.map_structure(lambda leaf: (None, *leaf.shape), structure)
         # What may refuse comes first: who mends it can build again.
@@ -710,8 +742,10 @@ class Reinforce(keras.Model):
             head = heads.for_space(self.action_space)
         if self._mask_source is not None:
             self._mask_source.expect_in(structure)
-        memory = fitting.check(self.policy, head, self.baseline, structure)
-        policies.announce_inference(self.policy)
+        memory = compatibility.check_model_shapes(
+            self.policy, head, self.baseline, structure
+        )
+        models.warn_inference_layers(self.policy)
         self.head = head
         if not head.built:
             head.set_float_type(self._float)
@@ -767,14 +801,14 @@ class Reinforce(keras.Model):
                 f"An agent is saved to a file that ends in .keras. Received: {path!r}"
             )
         self._require_built()
-        with checkpoints.replacing(path, overwrite) as aside:
+        with files.atomic_write(path, overwrite) as aside:
             self._build_optimizer()
             super().save(aside, **kwargs)
 
     def save_weights(self, filepath, overwrite=True):
         """As in Keras, into one file, which appears whole or not at all."""
         self._require_built()
-        with checkpoints.replacing(filepath, overwrite) as aside:
+        with files.atomic_write(filepath, overwrite) as aside:
             self._build_optimizer()
             super().save_weights(aside)
 
@@ -790,7 +824,7 @@ class Reinforce(keras.Model):
         Signatures: `act(observation) -> action`, `sample(observation, seed) ->
         action, raw_action`, `distribution(observation) -> its parameters`,
         `log_prob(observation, raw_action) -> log_prob`. Any batch size; actions in
-        the environment's units; normaliser, head and bounds inside. A nested
+        the environment's units; normalizer, head and bounds inside. A nested
         observation enters by name.
 
         Args:
@@ -798,12 +832,12 @@ class Reinforce(keras.Model):
                 that holds anything else is refused.
             format: `"tf_saved_model"`.
         """
-        arguments.one_of("format", format, ("tf_saved_model",))
+        validation.one_of("format", format, ("tf_saved_model",))
         self._require_built()
         deciding = [self.policy, self.head, self.normalizer]
         layers = [layer for layer in deciding if layer is not None and layer.variables]
-        functions = self._player.functions(self.action_space)
-        export.saved_model(filepath, functions, layers)
+        functions = self._collector.functions(self.action_space)
+        saved_model.write(filepath, functions, layers)
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object
@@ -812,10 +846,10 @@ class Reinforce(keras.Model):
             "policy": serialize(self.policy),
             "head": serialize(self.head),
             "baseline": serialize(self.baseline),
-            **{name: getattr(self, name) for name in keywords.AGENT},
+            **{name: getattr(self, name) for name in config.AGENT},
             "entropy_coef": serialize(self.entropy_coef),
-            "rates": [list(rate) for rate in self.rates],
-            "defaults": presets.harmless(self.defaults),
+            "rates": [list(rate) for rate in self._rates],
+            "defaults": toml_files.safe_defaults(self._defaults),
             "observation_space": spaces.to_config(self.observation_space),
             "action_space": spaces.to_config(self.action_space),
         }
@@ -828,21 +862,21 @@ class Reinforce(keras.Model):
         known = [config.pop(f"{name}_space", None) for name in ("observation", "action")]
         rates, defaults = config.pop("rates"), config.pop("defaults")
         agent = cls(**config)
-        agent.rates, agent.defaults = rates, presets.harmless(defaults)
+        agent._rates, agent._defaults = rates, toml_files.safe_defaults(defaults)
         agent.observation_space, agent.action_space = map(spaces.from_config, known)
         return agent
 
     def compile_from_config(self, config):
         # Keras would build the optimizer on the baseline's weights too, and then
         # drop the state it saved.
-        rates = self.rates
+        rates = self._rates
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self._build_optimizer()
-        self.rates = rates
+        self._rates = rates
 
     @property
-    def _player(self):
+    def _collector(self):
         self._keep_up()
         return self._latest_player
 
@@ -853,7 +887,7 @@ class Reinforce(keras.Model):
 
     def _keep_up(self):
         """Makes player and learner anew once a constant of their programs has changed."""
-        if policies.constants(*self._models) != self._constants:
+        if models.constants(*self._models) != self._constants:
             self._assemble_again()
 
     @property
@@ -865,14 +899,14 @@ class Reinforce(keras.Model):
     def _assemble(self, structure, memory):
         """The estimator and the player: plain objects around the parts."""
         self._assemble_again = functools.partial(self._assemble, structure, memory)
-        self._constants = policies.constants(*self._models)
+        self._constants = models.constants(*self._models)
         scales = {"rewards": self.reward_scale, "advantages": self.advantage_scale}
-        self._estimator = estimator.Estimator(
+        self._estimator = estimator.PolicyGradientEstimator(
             self.policy,
             self.head,
             self.baseline,
             self.normalizer,
-            {name: getattr(self, name) for name in keywords.ESTIMATOR},
+            {name: getattr(self, name) for name in config.ESTIMATOR},
             memory,
             scales={k: scale for k, scale in scales.items() if scale is not None},
             updates=lambda: self.counters[0],
@@ -880,7 +914,7 @@ class Reinforce(keras.Model):
         deciding = [*self.policy.variables, *self.head.variables]
         if self.normalizer is not None:
             deciding += self.normalizer.acting_variables
-        decided = decision.Decision(
+        decided = actor.ActorPolicy(
             self._estimator.step,
             self.head,
             structure,
@@ -889,8 +923,8 @@ class Reinforce(keras.Model):
             self._mask_source,
             memory,
         )
-        self._latest_player = playing.Player(decided)
-        self._latest_learner = learning.Learner(
+        self._latest_player = collector.Collector(decided)
+        self._latest_learner = learner.Learner(
             self._estimator,
             decided,
             self.counters,
@@ -898,7 +932,7 @@ class Reinforce(keras.Model):
             minibatch_size=self.minibatch_size,
         )
 
-    def meet(self, world):
+    def build_for_env(self, world):
         """Makes a compiled agent ready for an environment: built, its optimizer too.
 
         Args:
@@ -908,10 +942,10 @@ class Reinforce(keras.Model):
             ValueError: when it is not compiled, or knows other spaces.
         """
         self._require_optimizer()
-        self._meet(world.observation_space, world.action_space)
+        self._build_for_spaces(world.observation_space, world.action_space)
         self._build_optimizer()
 
-    def _meet(self, observation_space, action_space):
+    def _build_for_spaces(self, observation_space, action_space):
         """Takes the spaces of an environment, or refuses other ones than before."""
         known = self.observation_space, self.action_space
         met = observation_space, action_space
@@ -920,9 +954,9 @@ class Reinforce(keras.Model):
             spaces.check_action_space(action_space)
         else:
             self.head.check_space(action_space)
-        structure = spaces.structure(observation_space, "float32")
+        structure = spaces.observation_spec(observation_space, "float32")
         if self.built:
-            spaces.expect_shapes(self._player.decision.structure, structure)
+            spaces.expect_shapes(self._collector.decision.observation_spec, structure)
             self.observation_space, self.action_space = met
             return
         self.observation_space, self.action_space = met
@@ -934,7 +968,7 @@ class Reinforce(keras.Model):
             raise
 
     def _build_for(self, episodes):
-        arguments.instance("episodes", episodes, records.Episodes)
+        validation.instance("episodes", episodes, records.Episodes)
         if not self.built:
             self.build(
                 keras.tree.map_structure(
@@ -962,9 +996,9 @@ class Reinforce(keras.Model):
             raise ValueError(f"The agent is not built. {_WAYS_OUT}")
 
     def _checked(self, episodes):
-        deciding = self._player.decision
-        episodes = records.check(
-            episodes, deciding.structure, deciding.raw, deciding.mask_size
+        deciding = self._collector.decision
+        episodes = records.validate(
+            episodes, deciding.observation_spec, deciding.action_spec, deciding.mask_size
         )
         self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
         return episodes
@@ -984,7 +1018,7 @@ def load(path, custom_objects=None):
         FileNotFoundError: when there is no such file.
         ValueError: when it is not whole, or holds something else.
     """
-    checkpoints.check_archive(path)
+    files.check_archive(path)
     try:
         agent = keras.saving.load_model(path, custom_objects=custom_objects)
     except (TypeError, ValueError) as error:
@@ -1005,10 +1039,10 @@ def load(path, custom_objects=None):
 def _coefficient(entropy_coef):
     if isinstance(entropy_coef, keras.optimizers.schedules.LearningRateSchedule):
         return entropy_coef
-    return arguments.within("entropy_coef", entropy_coef, 0, np.inf)
+    return validation.within("entropy_coef", entropy_coef, 0, np.inf)
 
 
-def _told(fleet, played):
+def _told(envs, played):
     """What callbacks hear of a collection beside its episodes."""
     seconds = {f"{name}_seconds": x for name, x in played.seconds.items()}
-    return {**seconds, "vector_env": isinstance(fleet, fleets.Vector)}
+    return {**seconds, "vector_env": isinstance(envs, vector_envs.VectorEnvAdapter)}

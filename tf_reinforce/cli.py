@@ -1,4 +1,4 @@
-"""The command line: `tf-reinforce`, also `python -m tf_reinforce`.
+"""Defines the command line: `tf-reinforce`, also `python -m tf_reinforce`.
 
 Everything heavy is imported inside the verbs, so that `--help` answers at once.
 """
@@ -10,7 +10,8 @@ import os
 import statistics
 import sys
 
-from tf_reinforce import keywords, version
+from tf_reinforce import config
+from tf_reinforce import version
 
 INTERRUPTED = 130
 
@@ -28,7 +29,7 @@ BASELINES = ("leave_one_out", "mean", "moving_average", "time_step", "value", "n
 
 # Options of the command line, and the settings they override.
 AGENT = {name: name for name in (*DEFAULTS, "head")}
-FIT = {name: name for name in keywords.FIT}
+FIT = {name: name for name in config.FIT}
 EVALUATION = {"target_return": "target", "max_episode_steps": "max_episode_steps"}
 
 
@@ -67,16 +68,18 @@ def _exit_code(error):
     """The exit code for an error that explains itself; `None` for a bug of ours."""
     import gymnasium
 
-    from tf_reinforce.collect import host
+    from tf_reinforce.collect import results
 
     wrong = (ValueError, OSError, ImportError, gymnasium.error.Error)
-    failed = (host.EnvironmentFault, FloatingPointError)
+    failed = (results.EnvironmentFault, FloatingPointError)
     return 1 if isinstance(error, failed) else 2 if isinstance(error, wrong) else None
 
 
 def train(options):
     from tf_reinforce import agent as agents
-    from tf_reinforce import presets, runs, seeding
+    from tf_reinforce import presets
+    from tf_reinforce.data import seeding
+    from tf_reinforce.experiments import runs
 
     env, seed = options.env, seeding.check_seed(options.seed)
     if options.seeds is not None:
@@ -85,7 +88,7 @@ def train(options):
         options, presets.read(options.preset) if options.preset else None
     )
     twin = _twin(options, settings)
-    threshold = runs.target_of(env, settings["env_kwargs"])
+    threshold = runs.reward_threshold(env, settings["env_kwargs"])
     target = settings["evaluation"].get("target", threshold)
     if options.seeds is not None:
         return _train_seeds(options, settings, twin, seed, target)
@@ -104,7 +107,7 @@ def train(options):
             twin=twin,
         )
     except Exception:
-        runs.remove_unbegun(directory)
+        runs.remove_if_unstarted(directory)
         raise
     _summary(options, directory, target, result)
     _export(options, directory)
@@ -127,9 +130,10 @@ def _give_programs_a_core_each():
 
 def _train_seeds(options, settings, twin, first, target):
     from tf_reinforce import agent as agents
-    from tf_reinforce import arguments, runs
+    from tf_reinforce import validation
+    from tf_reinforce.experiments import runs
 
-    count, fit = arguments.positive_int("seeds", options.seeds), settings["fit"]
+    count, fit = validation.positive_int("seeds", options.seeds), settings["fit"]
     if twin is None or fit.get("epochs") is None:
         raise ValueError(
             "Several seeds at once need an environment with a twin and a number of "
@@ -145,7 +149,7 @@ def _train_seeds(options, settings, twin, first, target):
     try:
         result = runs.train_seeds(make, options.env, directory, settings, twin, seeds)
     except Exception:
-        runs.remove_unbegun(directory)
+        runs.remove_if_unstarted(directory)
         raise
     returns = sorted(result["returns"].values())
     reached = "" if target is None else f", {_reached(returns, target)} at {target:g}"
@@ -163,7 +167,7 @@ def _train_seeds(options, settings, twin, first, target):
 def _export(options, directory):
     """Writes the policy of a run where that was asked for."""
     from tf_reinforce import agent as agents
-    from tf_reinforce import runs
+    from tf_reinforce.experiments import runs
 
     if options.export is not None:
         folder = options.export or directory / "policy"
@@ -211,7 +215,7 @@ def _twin(options, settings):
 
 def _settings(options, preset):
     """What to train: the defaults, over them the preset, over it the options given."""
-    from tf_reinforce import training
+    from tf_reinforce.training import loop
 
     if preset is not None and preset["env"] != options.env:
         raise ValueError(
@@ -226,7 +230,7 @@ def _settings(options, preset):
         "preset": options.preset,
         "env_kwargs": settings["env_kwargs"],
         "agent": {**DEFAULTS, **settings["agent"], **agent},
-        "fit": {"num_envs": 8, **training.chosen(settings["fit"], fit)},
+        "fit": {"num_envs": 8, **loop.merge_options(settings["fit"], fit)},
         "evaluation": {**settings["evaluation"], **evaluation},
     }
 
@@ -274,7 +278,7 @@ def _summary(options, directory, target, result):
 
 def evaluate(options):
     from tf_reinforce import agent as agents
-    from tf_reinforce import runs
+    from tf_reinforce.experiments import runs
 
     agent = agents.load(runs.agent_file(options.run))
     env, where = runs.environment_of(options.run)
@@ -300,7 +304,7 @@ def evaluate(options):
 
 def export(options):
     from tf_reinforce import agent as agents
-    from tf_reinforce import runs
+    from tf_reinforce.experiments import runs
 
     agents.load(runs.agent_file(options.run)).export(options.out)
     print(f"exported to {options.out}: act, sample, distribution, log_prob")
@@ -308,7 +312,7 @@ def export(options):
 
 
 def explain(options):
-    from tf_reinforce import explanation
+    from tf_reinforce.functional import explanation
 
     chosen = {
         name: getattr(options, name)

@@ -1,4 +1,4 @@
-"""Keras optimizers: built with care, and finalized only after a step."""
+"""Builds and finalizes Keras optimizers."""
 
 import tensorflow as tf
 

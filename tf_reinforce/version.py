@@ -1,3 +1,3 @@
-"""The version of the package, for it, its command line and its build."""
+"""The version of the package."""
 
 VERSION = "0.1.0"

@@ -20,7 +20,7 @@ def agent_for(envs, updates, seed=0):
         world = tfr.envs.CartPole()
         agent = tfr.Reinforce.for_env(world, hidden=HIDDEN, gamma=GAMMA)
         agent.compile(keras.optimizers.Adam(RATE), steps_per_execution=updates)
-        agent.meet(world)
+        agent.build_for_env(world)
         variables = [*agent.variables, *agent.optimizer.variables]
         _made[envs, updates] = world, agent, variables, [v.numpy() for v in variables]
     world, agent, variables, fresh = _made[envs, updates]

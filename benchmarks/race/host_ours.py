@@ -46,36 +46,36 @@ def state_of(agent):
 @functools.cache
 def kept(env, envs, rate=RATE):
     """An agent that has learned once, its environments, and how it began."""
-    opened = tfr.collect.open_fleet(env, envs, workers=WORKERS)
-    agent, fleet = made(env, rate), opened.__enter__()
-    agent.meet(fleet)
+    opened = tfr.collect.open_envs(env, envs, workers=WORKERS)
+    agent, envs = made(env, rate), opened.__enter__()
+    agent.build_for_env(envs)
     first = [variable.numpy() for variable in state_of(agent)]
-    return agent, fleet, first
+    return agent, envs, first
 
 
 def fresh(env, envs, seed=0, rate=RATE):
     """The same graphs, with the first weights of another seed."""
-    agent, fleet, first = kept(env, envs, rate)
+    agent, envs, first = kept(env, envs, rate)
     for variable, value in zip(state_of(agent), first, strict=True):
         variable.assign(value)
     agent.policy.set_weights(made(env, seed=seed).policy.get_weights())
-    return agent, fleet
+    return agent, envs
 
 
 def train(env, envs, steps, seed):
     """Learns from about so many steps, from scratch."""
-    agent, fleet = fresh(env, envs, seed)
+    agent, envs = fresh(env, envs, seed)
     options = dict(episodes_per_epoch=EPISODES[env], seed=seed, verbose=0)
     began = time.perf_counter()
-    agent.fit(fleet, steps=steps, **options)
+    agent.fit(envs, steps=steps, **options)
     return {"seconds": time.perf_counter() - began, "steps": agent.env_steps}
 
 
 def solve(envs, seed, limit):
-    agent, fleet = fresh(ENV, envs, seed, SOLVING["rate"])
+    agent, envs = fresh(ENV, envs, seed, SOLVING["rate"])
 
     def update():
-        episodes = agent.collect(fleet, SOLVING["episodes"], seed=seed)
+        episodes = agent.collect(envs, SOLVING["episodes"], seed=seed)
         agent.update(episodes)
         return episodes.lengths.sum()
 
@@ -87,9 +87,9 @@ def solve(envs, seed, limit):
 
 def act(batch):
     """As the loop of the host engine asks its policy; the noise is drawn too."""
-    agent, fleet = fresh(ENV, 8)
-    agent.collect(fleet, 1)
-    rows = agent._player.programs[False].rows(batch)
+    agent, envs = fresh(ENV, 8)
+    agent.collect(envs, 1)
+    rows = agent._collector.programs[False].rows(batch)
     rng = np.random.default_rng(0)
     observations = rng.normal(size=(batch, 4)).astype("float32")
 

@@ -17,7 +17,9 @@ from tf_agents.environments.tf_py_environment import TFPyEnvironment
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
 from tf_agents.replay_buffers.tf_uniform_replay_buffer import TFUniformReplayBuffer
 from tf_agents.specs import BoundedTensorSpec
-from tf_agents.trajectories import StepType, restart, time_step_spec
+from tf_agents.trajectories import StepType
+from tf_agents.trajectories import restart
+from tf_agents.trajectories import time_step_spec
 from tf_agents.trajectories.trajectory import from_episode
 from tf_agents.utils import common
 

@@ -12,13 +12,20 @@ import torch
 from tianshou.algorithm import Reinforce
 from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
-from tianshou.data import Batch, Collector, ReplayBuffer, VectorReplayBuffer, to_numpy
+from tianshou.data import Batch
+from tianshou.data import Collector
+from tianshou.data import ReplayBuffer
+from tianshou.data import VectorReplayBuffer
+from tianshou.data import to_numpy
 from tianshou.env import DummyVectorEnv
 from tianshou.utils.net.common import Net
 from tianshou.utils.net.continuous import ContinuousActorProbabilistic
-from tianshou.utils.net.discrete import DiscreteActor, dist_fn_categorical_from_logits
+from tianshou.utils.net.discrete import DiscreteActor
+from tianshou.utils.net.discrete import dist_fn_categorical_from_logits
 from tianshou.utils.torch_utils import policy_within_training_step
-from torch.distributions import Distribution, Independent, Normal
+from torch.distributions import Distribution
+from torch.distributions import Independent
+from torch.distributions import Normal
 
 EPISODES = {"CartPole-v1": 16, "HalfCheetah-v5": 4}
 RATES = {"CartPole-v1": 1e-2, "HalfCheetah-v5": 1e-3}

@@ -10,12 +10,20 @@ import numpy as np
 import protocol
 import torch
 from tensordict import TensorDict
-from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
-from torch.distributions import Categorical, Distribution
+from tensordict.nn import AddStateIndependentNormalScale
+from tensordict.nn import TensorDictModule
+from torch.distributions import Categorical
+from torch.distributions import Distribution
 from torchrl.collectors import Collector
-from torchrl.envs import DoubleToFloat, GymWrapper, TransformedEnv
-from torchrl.envs.utils import ExplorationType, set_exploration_type
-from torchrl.modules import MLP, IndependentNormal, ProbabilisticActor, ValueOperator
+from torchrl.envs import DoubleToFloat
+from torchrl.envs import GymWrapper
+from torchrl.envs import TransformedEnv
+from torchrl.envs.utils import ExplorationType
+from torchrl.envs.utils import set_exploration_type
+from torchrl.modules import MLP
+from torchrl.modules import IndependentNormal
+from torchrl.modules import ProbabilisticActor
+from torchrl.modules import ValueOperator
 from torchrl.objectives import ReinforceLoss
 from torchrl.objectives.value import GAE
 from torchrl.objectives.value.functional import reward2go

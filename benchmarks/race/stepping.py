@@ -51,7 +51,7 @@ def played(envs):
 @functools.cache
 def _learner():
     world = tfr.envs.CartPole()
-    opened = tfr.collect.open_fleet(world, 1).__enter__()  # checked once
+    opened = tfr.collect.open_envs(world, 1).__enter__()  # checked once
     return opened, tfr.Reinforce.for_env(world)
 
 

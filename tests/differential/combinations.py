@@ -92,10 +92,10 @@ class Combination:
     scale_advantages: str | None
     scale_rewards: bool
     mean_over: str
-    truncation: str
+    on_truncation: str
     minibatch_size: int | None
     passes: int
-    ratio_bound: float
+    ratio_clip: float
     entropy_coef: float
     entropy_schedule: bool
     normalize_observations: bool
@@ -171,10 +171,10 @@ def _draw(rng, seed, pair):
         scale_advantages=of(None, None, "batch", "running"),
         scale_rewards=chance(0.3),
         mean_over=of("episodes", "episodes", "steps"),
-        truncation=of("bootstrap", "bootstrap", "terminal", "drop"),
+        on_truncation=of("bootstrap", "bootstrap", "terminal", "drop"),
         minibatch_size=of(None, None, None, None, None, size, size, 50),
         passes=of(1, 1, 1, 1, 1, 1, 1, 1, 2, 3),
-        ratio_bound=of(1.0, 1.25, 2.0, 8.0),
+        ratio_clip=of(1.0, 1.25, 2.0, 8.0),
         entropy_coef=of(0.0, 1 / 64, 5 / 16),
         entropy_schedule=chance(0.3),
         normalize_observations=chance(0.4),

@@ -146,7 +146,7 @@ class Definition:
 
     def episodes(self, record):
         """Lengths of the episodes that are learned from; zero for the others."""
-        dropped = self.c.truncation == "drop"
+        dropped = self.c.on_truncation == "drop"
         return [
             0 if dropped and not ended else int(n)
             for n, ended in zip(record.lengths, record.terminated)
@@ -205,7 +205,7 @@ class Definition:
             if t < len(rewards) - 1:
                 mixed = (1 - c.gae_lambda) * values[t + 1]
                 following = mixed + c.gae_lambda * found[0]
-            elif not terminated and c.truncation == "bootstrap":
+            elif not terminated and c.on_truncation == "bootstrap":
                 following = values[t + 1]
             found.insert(0, rewards[t] + c.gamma * following)
         return found
@@ -283,7 +283,7 @@ class Definition:
 
     # Gradients
 
-    def scored(self, record, steps):
+    def density_variable(self, record, steps):
         """`Score` of each step under the policy as it is."""
         rows = self.rows(record, steps)
         return [self.one_score(record, step, row) for step, row in zip(steps, rows)]
@@ -325,7 +325,7 @@ class Definition:
                 at = step.time if self.c.recurrent else ...
                 score = self.one_score(record, step, outputs[at])
                 log_ratios.append(0.0 if acted is None else score.log_prob - acted[place])
-                ratio = min(math.exp(min(log_ratios[-1], 700.0)), self.c.ratio_bound)
+                ratio = min(math.exp(min(log_ratios[-1], 700.0)), self.c.ratio_clip)
                 weight = ratio * step.advantage / divisor
                 slopes[at] = -weight * score.slopes - coef * score.bends
                 own = -weight * score.own_slopes - coef * score.own_bends
@@ -410,11 +410,11 @@ class Definition:
 
     # Updates
 
-    def update(self, record, orders):
+    def update(self, record, permutations):
         """One update, made with this definition's own policy and critic.
 
         Args:
-            orders: `[orders, N]` int, the random orders of the steps.
+            permutations: `[permutations, N]` int, the random orders of the steps.
 
         Returns:
             How far weights moved and how large the numbers were on the way, `(moved,
@@ -425,9 +425,13 @@ class Definition:
         moved, critic_moved = [], []
         if steps:
             several = self.c.passes > 1 or self.c.minibatch_size is not None
-            acted = [s.log_prob for s in self.scored(record, steps)] if several else None
-            batches = orders[: self.c.passes] if several else [range(len(steps))]
-            lessons = self.lessons(steps, orders)
+            acted = (
+                [s.log_prob for s in self.density_variable(record, steps)]
+                if several
+                else None
+            )
+            batches = permutations[: self.c.passes] if several else [range(len(steps))]
+            lessons = self.lessons(steps, permutations)
             # The critic's first step was taken from the values that were subtracted.
             for order in batches:
                 for part in cut(order, self.c.minibatch_size):
@@ -451,11 +455,11 @@ class Definition:
         self.updates += 1
         return moved, critic_moved
 
-    def lessons(self, steps, orders):
+    def lessons(self, steps, permutations):
         if self.critic is None:
             return []
         size = self.c.value_minibatch
-        order = range(len(steps)) if size is None else orders[0]
+        order = range(len(steps)) if size is None else permutations[0]
         return cut(order, size) * self.c.value_epochs
 
     def learn(self, steps, samples):

@@ -6,10 +6,13 @@ import numpy as np
 import parts
 import playing
 import tensorflow as tf
-from comparing import Disagreement, close, plain, same_bits
+from comparing import Disagreement
+from comparing import close
+from comparing import plain
+from comparing import same_bits
 from definition import Definition
 
-from tf_reinforce import updating
+from tf_reinforce.algorithm import train_step
 
 # Relative to the largest number of the sum, and to the largest that went into it: a
 # sum that cancels is known no better than its terms.
@@ -97,15 +100,15 @@ def same_update(c, agent, definition, record, number):
     """Whether the update was made: one that leads to no finite number is refused."""
     before = playing.everything(agent)
     try:
-        orders = moved(c, agent, record)
+        permutations = moved(c, agent, record)
     except FloatingPointError:
-        orders = None
-    if orders is None:
+        permutations = None
+    if permutations is None:
         same_bits("after a refusal", playing.everything(agent), before)
-        orders = agent._orders(agent._checked(record), seed=c.seed).numpy()
-        refused(c, definition, record, orders)
+        permutations = agent._permutations(agent._checked(record), seed=c.seed).numpy()
+        refused(c, definition, record, permutations)
         return False
-    steps, critic_steps = definition.update(record, orders)
+    steps, critic_steps = definition.update(record, permutations)
     for which, made in (("policy", steps), ("critic", critic_steps)):
         model = getattr(definition, which)
         if model is None:
@@ -133,11 +136,11 @@ def same_update(c, agent, definition, record, number):
 FAR = {"float64": 300.0, "float32": 40.0}
 
 
-def refused(c, definition, record, orders):
+def refused(c, definition, record, permutations):
     """Raises unless the definition, too, leads where no number is finite."""
     try:
         with np.errstate(all="ignore"):
-            definition.update(record, orders)
+            definition.update(record, permutations)
     except (OverflowError, ZeroDivisionError, ValueError):
         return  # of Python's own floats
     models = definition.policy, definition.critic
@@ -153,16 +156,18 @@ def refused(c, definition, record, orders):
 def moved(c, agent, record):
     """Makes one update, in eager mode or as `agent.update` does; the orders it took."""
     checked = agent._checked(record)
-    orders = agent._orders(checked, seed=c.seed)
+    permutations = agent._permutations(checked, seed=c.seed)
     if c.traced:
         agent.update(record, seed=c.seed)
-        return orders.numpy()
-    update = agent._learner.update_of(agent.optimizer)
-    finite, *_ = update(keras.tree.map_structure(tf.constant, checked), orders).numpy()
+        return permutations.numpy()
+    update = agent._learner.make_train_step(agent.optimizer)
+    finite, *_ = update(
+        keras.tree.map_structure(tf.constant, checked), permutations
+    ).numpy()
     if not finite:
         raise FloatingPointError("The update would not be finite.")
-    assert len(updating.FIGURES) == len(_)
-    return orders.numpy()
+    assert len(train_step.METRICS) == len(_)
+    return permutations.numpy()
 
 
 BESIDE = {

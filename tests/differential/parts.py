@@ -10,7 +10,8 @@ import numpy as np
 import scores
 
 import tf_reinforce as tfr
-from tf_reinforce import baselines, heads
+from tf_reinforce import baselines
+from tf_reinforce import heads
 
 layers = keras.layers
 INFINITE = float("inf")
@@ -337,7 +338,7 @@ def optimizer_of(c, share=1.0):
 
 def baseline_of(c):
     if c.baseline == "groups":
-        return baselines.LeaveOneOut(groups=2)
+        return baselines.LeaveOneOut(group_size=2)
     if c.baseline == "moving_average":
         return baselines.MovingAverage(c.decay)
     if c.baseline == "time_step":
@@ -348,7 +349,7 @@ def baseline_of(c):
         return baselines.Value(
             critic_of(c),
             optimizer_of(c, 0.25),
-            epochs=c.value_epochs,
+            passes=c.value_epochs,
             minibatch_size=c.value_minibatch,
             scale=c.value_scale,
         )
@@ -380,10 +381,10 @@ OPTIONS = (
     "scale_advantages",
     "scale_rewards",
     "mean_over",
-    "truncation",
+    "on_truncation",
     "minibatch_size",
     "passes",
-    "ratio_bound",
+    "ratio_clip",
     "normalize_observations",
 )
 
@@ -415,7 +416,7 @@ def built(agent, c):
     with quiet():
         if c.spaces:
             spaces = observation_space_of(c), action_space_of(c.head)
-            agent.meet(
+            agent.build_for_env(
                 types.SimpleNamespace(observation_space=spaces[0], action_space=spaces[1])
             )
         else:

@@ -13,10 +13,13 @@ import parts
 import scores
 import tensorflow as tf
 import worlds
-from comparing import Disagreement, close, same_bits
+from comparing import Disagreement
+from comparing import close
+from comparing import same_bits
 
 import tf_reinforce as tfr
-from tf_reinforce.collect import compiled, opening
+from tf_reinforce.collect import compiled_rollout
+from tf_reinforce.collect import make_envs
 
 
 def everything(agent):
@@ -89,10 +92,10 @@ def acting(c):
 
 
 def moved_a_little(c, agent):
-    """Statistics of a normaliser that has seen something."""
+    """Statistics of a normalizer that has seen something."""
     if agent.normalizer is not None:
         record = agent._checked(parts.record_of(c, 5))
-        agent._estimator.look(keras.tree.map_structure(tf.constant, record))
+        agent._estimator.update_normalizer(keras.tree.map_structure(tf.constant, record))
 
 
 def clean(record):
@@ -153,7 +156,7 @@ def eager(c, agent, policy, row, given, drawn, seen, mask):
     else:
         outputs = agent(row)
     if mask is not None:
-        outputs = agent.head.masked(outputs, tf.constant(mask))
+        outputs = agent.head.mask_outputs(outputs, tf.constant(mask))
     half = c.dtype not in ("float32", "float64")
     relative, absolute = (2e-2, 2e-2) if half else (1e-5, 1e-5)
     expected = agent.head.parameters(outputs)
@@ -169,9 +172,9 @@ def eager(c, agent, policy, row, given, drawn, seen, mask):
 
 def raw_of(agent, drawn):
     """The raw actions of an export, nested as the head has them."""
-    from tf_reinforce import spaces
+    from tf_reinforce.data import spaces
 
-    names = spaces.names(agent.head.raw("float32"), whole="raw_action")
+    names = spaces.names(agent.head.action_spec("float32"), whole="raw_action")
     if isinstance(names, str):
         return drawn["raw_action"]
     given = {k: v for k, v in drawn.items() if k.startswith("raw_action")}
@@ -197,7 +200,7 @@ def environments(c):
     """1, 3 or 8 environments side by side, and one of a `VectorEnv` in every mode."""
     agent, make = parts.agent_of(c), functools.partial(worlds.Wander, c)
     one = agent.collect(make, 10, num_envs=1, seed=c.seed)
-    if agent._player.programs[False].engine != "litert":
+    if agent._collector.programs[False].engine != "litert":
         return  # rows may depend on their number, in the last bit
     for num_envs in (3, 8):
         other = agent.collect(make, 10, num_envs=num_envs, seed=c.seed)
@@ -249,13 +252,13 @@ def engines(c):
     env = worlds.World(c)
     compiled_, host = parts.agent_of(c), parts.agent_of(c)
     before = compiled_.get_weights()
-    with opening.open_fleet(env, 1) as world:
+    with make_envs.open_envs(env, 1) as world:
         for _ in range(2):
-            rollout = compiled_._player.rollout(
-                world, 6, siblings=compiled_.baseline.siblings
+            rollout = compiled_._collector.rollout(
+                world, 6, group_size=compiled_.baseline.reset_group_size
             )
             address = dict(seed=c.seed, purpose="training", update=compiled_.updates)
-            played, collected = compiled.collect(rollout, **address)
+            played, collected = compiled_rollout.collect(rollout, **address)
             made = compiled_._learner.learn(compiled_.optimizer, rollout, played, c.seed)
             logs = host.update(collected.episodes, seed=c.seed)
             compare_updates(c, compiled_, host, made.logs, logs, before)

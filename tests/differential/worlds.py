@@ -7,7 +7,8 @@ import parts
 import scores
 import tensorflow as tf
 
-from tf_reinforce import envs, seeding
+from tf_reinforce import envs
+from tf_reinforce.data import seeding
 
 
 class Wander(gym.Env):
@@ -66,8 +67,8 @@ class World(envs.TensorEnv):
     says so.
     """
 
-    initial_noise = seeding.Noise("uniform", (4,))
-    transition_noise = seeding.Noise("normal", (4,))
+    initial_noise = seeding.NoiseSpec("uniform", (4,))
+    transition_noise = seeding.NoiseSpec("normal", (4,))
     max_episode_steps = 4
 
     def __init__(self, c):

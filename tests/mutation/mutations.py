@@ -141,17 +141,31 @@ def mutants(module, source):
     return found
 
 
-def sample(found, share):
-    """A reproducible part of the changes, with at least one for each function.
+def sample(found, share, known=()):
+    """Returns a reproducible part of the changes, with at least one for each function.
 
-    A change is chosen by its id alone, so that an edit elsewhere leaves it chosen.
+    A function with changes in the tables keeps these, so that other names in it choose
+    no others. Of any other function the changes are chosen by their ids alone.
+
+    Args:
+        found: List of `Mutant`.
+        share: Float, about what part of the changes is chosen; 1 chooses all.
+        known: Set of the ids in the tables.
     """
+    limit = f"{int(share * 16**10):010x}" if share < 1 else "g"
+    old = {(m.module, m.function) for m in found if m.id in known}
     least = {}
     for mutant in found:
         key = (mutant.module, mutant.function)
         least[key] = min(least.get(key, mutant.id), mutant.id)
-    limit = f"{int(share * 16**10):010x}" if share < 1 else "g"
-    return [m for m in found if m.id < limit or m.id == least[m.module, m.function]]
+
+    def chosen(mutant):
+        key = (mutant.module, mutant.function)
+        if share < 1 and key in old:
+            return mutant.id in known
+        return mutant.id < limit or mutant.id == least[key]
+
+    return [m for m in found if chosen(m)]
 
 
 def compiles(mutant, source):

@@ -29,7 +29,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from mutation import coverage_map, table
+from mutation import coverage_map
+from mutation import table
 
 ROOT = table.HERE.parent.parent
 MEMORY = 5 << 30  # bytes of one process

@@ -54,10 +54,10 @@ PLAIN = dataclasses.replace(
     scale_advantages=None,
     scale_rewards=False,
     mean_over="episodes",
-    truncation="bootstrap",
+    on_truncation="bootstrap",
     minibatch_size=None,
     passes=1,
-    ratio_bound=2.0,
+    ratio_clip=2.0,
     entropy_coef=1 / 64,
     entropy_schedule=False,
     normalize_observations=False,
@@ -214,9 +214,9 @@ def validated():
     options |= dict(steps=900, steps_per_epoch=300, episodes_per_epoch=None)
     history = agent.fit("CartPole-v1", verbose=0, **options).history
     record = agent.collect("CartPole-v1", 6)
-    inspected = digest(flat(tuple(vars_of(agent.inspect(record)))))
-    each = digest(agent.episode_gradients(record))
-    own = {"inspection": inspected, "episode_gradients": each}
+    inspected = digest(flat(tuple(vars_of(agent.step_statistics(record)))))
+    each = digest(agent.per_episode_gradients(record))
+    own = {"inspection": inspected, "of_each_episode": each}
     return {"state": state_of(agent), "log": log_of(history), **own}
 
 
@@ -272,10 +272,10 @@ CONFIGURATIONS = {
     "lambda": combination(**VALUED),
     "whole": combination(returns="whole"),
     "states": combination(discount_states=True, mean_over="steps"),
-    "drop": combination(truncation="drop", scale_rewards=True),
-    "terminal": combination(truncation="terminal", scale_advantages="batch"),
+    "drop": combination(on_truncation="drop", scale_rewards=True),
+    "terminal": combination(on_truncation="terminal", scale_advantages="batch"),
     "running": combination(scale_advantages="running", normalize_observations=True),
-    "minibatches": combination(minibatch_size=7, passes=2, ratio_bound=1.25, **VALUED),
+    "minibatches": combination(minibatch_size=7, passes=2, ratio_clip=1.25, **VALUED),
     "value minibatches": combination(
         value_epochs=2, value_minibatch=5, entropy_schedule=True, **VALUED
     ),

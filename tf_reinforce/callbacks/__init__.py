@@ -1,13 +1,11 @@
-"""Callbacks that know episodes, beside Keras' own."""
+"""Keras callbacks that receive episodes."""
 
+from tf_reinforce.callbacks.advice import Finding
 from tf_reinforce.callbacks.diagnostics import Diagnostics
-from tf_reinforce.callbacks.episodes import (
-    EpisodeCallback,
-    EpisodeLogger,
-    ProgressLine,
-    StopAtReturn,
-)
-from tf_reinforce.callbacks.findings import Finding
+from tf_reinforce.callbacks.episodes import EpisodeCallback
+from tf_reinforce.callbacks.episodes import EpisodeLogger
+from tf_reinforce.callbacks.episodes import ProgressLine
+from tf_reinforce.callbacks.episodes import StopAtReturn
 
 __all__ = [
     "Diagnostics",

@@ -1,4 +1,4 @@
-"""Telemetry that says what is wrong."""
+"""Reports during training what keeps the policy from learning."""
 
 import contextlib
 import sys
@@ -6,9 +6,11 @@ import time
 
 import tensorflow as tf
 
-from tf_reinforce import arguments, minibatches
+from tf_reinforce import validation
+from tf_reinforce.callbacks import advice
 from tf_reinforce.callbacks import episodes as episode_callbacks
-from tf_reinforce.callbacks import figures, findings
+from tf_reinforce.callbacks import training_statistics
+from tf_reinforce.data import minibatches
 
 _PARTS = ("stepping", "acting", "learning")
 _SHOWN = {
@@ -41,7 +43,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     * `signal`, `noise`, squared lengths of the policy loss's gradient and of its error,
       and `signal_to_noise`, their ratio; one report alone is rough, and zero or less
       means that none can be told;
-    * `independent`, how many episodes or groups of siblings do not begin alike;
+    * `independent`, how many episodes or groups begin with a reset seed of their own;
     * `gradient_variance_removed`, `return_variance_removed`, by the baseline, as a share
       of what it would be without; zero: it is of no use; below: it does harm;
     * `explained_variance`, of the returns by a value baseline;
@@ -87,8 +89,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     def __init__(self, every=10, *, verbose=1, stream=None):
         super().__init__()
-        self.every = arguments.positive_int("every", every)
-        self.verbose = arguments.one_of("verbose", verbose, (0, 1, 2))
+        self.every = validation.positive_int("every", every)
+        self.verbose = validation.one_of("verbose", verbose, (0, 1, 2))
         self.stream = stream
         self.history = []
         self.findings = []
@@ -117,7 +119,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     def on_train_end(self, logs=None):
         if self.verbose and self.history:
             wrong = {finding.update for finding in self.findings}
-            unknown = "; ".join(findings.unjudged(self.history))
+            unknown = "; ".join(advice.unjudged(self.history))
             self._say(
                 f"Diagnostics: {len(wrong)} of {len(self.history)} reports found "
                 f"something; the first, {self.findings[0].cause}."
@@ -129,12 +131,12 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     def _look(self, episodes, logs):
         """Keeps what can be seen before the update only."""
         agent = self.model
-        seen = agent.inspect(episodes)
+        seen = agent.step_statistics(episodes)
         if not len(seen.returns):
             return  # nothing is learned from this batch
-        group, value = agent.baseline.siblings, agent.baseline.values_states
-        gradients = agent.episode_gradients(episodes)
-        plain = agent.episode_gradients(episodes, baseline=False)
+        group, value = agent.baseline.reset_group_size, agent.baseline.values_states
+        gradients = agent.per_episode_gradients(episodes)
+        plain = agent.per_episode_gradients(episodes, baseline=False)
         coefficient = agent.entropy_coef
         if callable(coefficient):
             coefficient = coefficient(logs["update"])
@@ -142,7 +144,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         parts = int(minibatches.Minibatches.of(order, agent.minibatch_size).count)
         report = {
             "update": logs["update"],
-            **figures.of_batch(seen, gradients, plain, group),
+            **training_statistics.of_batch(seen, gradients, plain, group),
             "gradient_steps": float(agent.passes * parts),
             "entropy_coef": float(coefficient),
             "value_scale": float(agent.baseline.scale) if value else float("nan"),
@@ -156,10 +158,10 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     def _report(self, logs):
         episodes, before, acted, report = self._before
-        # What the normaliser has learned is no work of the gradient steps.
+        # What the normalizer has learned is no work of the gradient steps.
         with _put(acted):
-            after = self.model.inspect(episodes).log_probs
-        report["kl"], share = figures.divergence(before, after)
+            after = self.model.step_statistics(episodes).log_probs
+        report["kl"], share = training_statistics.divergence(before, after)
         report["effective_sample_size"] = share
         report["learning_rate"] = logs["learning_rate"]
         whole = sum(self._seconds.values())
@@ -167,7 +169,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             report[f"{name}_share"] = seconds / whole if whole else float("nan")
         self._seconds = dict.fromkeys(_PARTS, 0.0)
         self.history.append(report)
-        found = findings.find(self.history)
+        found = advice.diagnose(self.history)
         self.findings += found
         if self.verbose > 1:
             known = ((word, report[name]) for name, word in _SHOWN.items())

@@ -1,4 +1,4 @@
-"""What happened, one call per episode; and what follows from it at once."""
+"""Calls back for each episode, logs it, prints progress, and stops at a return."""
 
 import csv
 import math

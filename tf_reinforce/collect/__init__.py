@@ -1,6 +1,6 @@
-"""Collecting: the only rooms that talk to environments."""
+"""Collects episodes from environments."""
 
-from tf_reinforce.collect.host import EnvironmentFault
-from tf_reinforce.collect.opening import open_fleet
+from tf_reinforce.collect.make_envs import open_envs
+from tf_reinforce.collect.results import EnvironmentFault
 
-__all__ = ["EnvironmentFault", "open_fleet"]
+__all__ = ["EnvironmentFault", "open_envs"]

@@ -1,14 +1,17 @@
-"""Environments in TensorFlow operations: Gymnasium's classics, and toys."""
+"""Environments written in TensorFlow operations: Gymnasium's classics, and toys."""
 
 import gymnasium as gym
 
+from tf_reinforce.data.seeding import NoiseSpec
 from tf_reinforce.envs.acrobot import Acrobot
 from tf_reinforce.envs.base import TensorEnv
 from tf_reinforce.envs.cartpole import CartPole
-from tf_reinforce.envs.mountain_car import MountainCar, MountainCarContinuous
+from tf_reinforce.envs.mountain_car import MountainCar
+from tf_reinforce.envs.mountain_car import MountainCarContinuous
 from tf_reinforce.envs.pendulum import Pendulum
-from tf_reinforce.envs.toys import Bandit, Catch, Corridor
-from tf_reinforce.seeding import Noise
+from tf_reinforce.envs.toys import Bandit
+from tf_reinforce.envs.toys import Catch
+from tf_reinforce.envs.toys import Corridor
 
 __all__ = [
     "Acrobot",
@@ -18,7 +21,7 @@ __all__ = [
     "Corridor",
     "MountainCar",
     "MountainCarContinuous",
-    "Noise",
+    "NoiseSpec",
     "Pendulum",
     "TWINS",
     "TensorEnv",

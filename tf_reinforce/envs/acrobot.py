@@ -1,4 +1,4 @@
-"""Two links that hang from a joint, to be swung up by a torque between them."""
+"""Acrobot: a torque between two hanging links swings them up."""
 
 import math
 
@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import seeding
+from tf_reinforce.data import seeding
 from tf_reinforce.envs import base
 
 SECONDS, GRAVITY = 0.2, 9.8
@@ -30,7 +30,7 @@ class Acrobot(base.TensorEnv):
     action_space = gym.spaces.Discrete(3)
     _high = np.array([1, 1, 1, 1, *FASTEST], "float32")
     observation_space = gym.spaces.Box(-_high, _high)
-    initial_noise = seeding.Noise("uniform", (4,))
+    initial_noise = seeding.NoiseSpec("uniform", (4,))
 
     def initial(self, noise):
         return noise * 0.2 - 0.1

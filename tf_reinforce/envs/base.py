@@ -1,10 +1,11 @@
-"""What every tensor environment promises."""
+"""Defines the interface of a tensor environment."""
 
 import abc
 
 import gymnasium as gym
 
-from tf_reinforce import arguments, seeding
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
 from tf_reinforce.envs import vector
 
 
@@ -38,19 +39,19 @@ class TensorEnv(abc.ABC):
         max_episode_steps: Int, the clock; `None` where every episode ends by itself,
             and then `fit` has to be given one.
         reward_threshold: Float, the mean return that counts as solved, or `None`.
-        initial_noise: `Noise` for the first state of one episode.
-        transition_noise: `Noise` for each step, or `None` where a step is certain.
+        initial_noise: `NoiseSpec` for the first state of one episode.
+        transition_noise: `NoiseSpec` for each step, or `None` where a step is certain.
     """
 
     observation_space: gym.Space
     action_space: gym.Space
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
-    initial_noise = seeding.Noise("uniform", ())
-    transition_noise: seeding.Noise | None = None
+    initial_noise = seeding.NoiseSpec("uniform", ())
+    transition_noise: seeding.NoiseSpec | None = None
 
     def __init__(self, dtype="float32"):
-        self.dtype = arguments.one_of("dtype", dtype, ("float32", "float64"))
+        self.dtype = validation.one_of("dtype", dtype, ("float32", "float64"))
 
     @abc.abstractmethod
     def initial(self, noise):

@@ -1,4 +1,4 @@
-"""A pole on a cart, to be held up by pushing left or right."""
+"""CartPole: a cart balances a pole."""
 
 import math
 
@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import seeding
+from tf_reinforce.data import seeding
 from tf_reinforce.envs import base
 
 GRAVITY, FORCE, SECONDS = 9.8, 10.0, 0.02
@@ -33,7 +33,7 @@ class CartPole(base.TensorEnv):
     action_space = gym.spaces.Discrete(2)
     _high = np.array([2 * FARTHEST, np.inf, 2 * STEEPEST, np.inf], "float32")
     observation_space = gym.spaces.Box(-_high, _high)
-    initial_noise = seeding.Noise("uniform", (4,))
+    initial_noise = seeding.NoiseSpec("uniform", (4,))
 
     def initial(self, noise):
         return noise * 0.1 - 0.05

@@ -1,4 +1,4 @@
-"""Whether a tensor environment keeps its promises of shapes and types."""
+"""Checks the shapes and types that a tensor environment returns."""
 
 import types
 
@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import arguments, spaces
+from tf_reinforce import validation
+from tf_reinforce.data import spaces
 
 _ROWS = 7  # episodes it is tried with, a number that no shape has by accident
 
@@ -25,7 +26,7 @@ def check(env):
     """
     spaces.check_observation_space(env.observation_space)
     spaces.check_action_space(env.action_space)
-    arguments.positive_int_or_none("max_episode_steps", env.max_episode_steps)
+    validation.positive_int_or_none("max_episode_steps", env.max_episode_steps)
     # A graph of a function, so that a world may hold tensors and variables.
     tf.function(lambda: _try_out(env), autograph=False).get_concrete_function()
 
@@ -36,8 +37,8 @@ def _try_out(env):
     form = keras.tree.map_structure(_leaf(f"{name}.initial"), state)
     seen = _answer(env, "observation", state)
     _expect_observation(f"{name}.observation", seen, env)
-    actions = keras.tree.map_structure(_some_actions, spaces.nest(env.action_space))
-    actions = typed(env, actions)
+    actions = keras.tree.map_structure(_some_actions, spaces.to_nest(env.action_space))
+    actions = cast_actions(env, actions)
     noise = _noise(env, env.transition_noise)
     following = _answer(env, "transition", state, actions, noise)
     met = keras.tree.map_structure(_leaf(f"{name}.transition"), following)
@@ -66,7 +67,7 @@ def _answer(env, function, *given):
     return answer
 
 
-def typed(env, actions):
+def cast_actions(env, actions):
     """Actions as a world receives them: whole numbers in the type of their space, real
     ones in that of the world.
     """
@@ -75,7 +76,7 @@ def typed(env, actions):
         real = np.issubdtype(space.dtype, np.floating)
         return tf.cast(action, env.dtype if real else space.dtype)
 
-    return keras.tree.map_structure(cast, spaces.nest(env.action_space), actions)
+    return keras.tree.map_structure(cast, spaces.to_nest(env.action_space), actions)
 
 
 # Objects that are not looked into: they have a state of their own, or none at all.
@@ -123,9 +124,9 @@ def _constant(value, above):
     return type(value).__name__, id(value), _constant(vars(value), above)
 
 
-def sound(env, observation):
+def is_valid_observation(env, observation):
     """`[B]` bool: whether what is seen is finite, and choices are among their choices."""
-    leaves = keras.tree.flatten(spaces.nest(env.observation_space))
+    leaves = keras.tree.flatten(spaces.to_nest(env.observation_space))
     fit = [
         tf.reduce_all(tf.reshape(fits, [tf.shape(fits)[0], -1]), axis=1)
         for fits in map(_fitting, leaves, keras.tree.flatten(observation))
@@ -136,7 +137,7 @@ def sound(env, observation):
 def _fitting(space, seen):
     if seen.dtype.is_floating:
         return tf.math.is_finite(seen)
-    bounds = limits(space)
+    bounds = category_bounds(space)
     if bounds is None:
         return tf.ones_like(seen, tf.bool)
     low, high = (tf.constant(np.array(x), tf.int64) for x in bounds)
@@ -144,7 +145,7 @@ def _fitting(space, seen):
     return (low <= seen) & (seen <= high)
 
 
-def limits(space):
+def category_bounds(space):
     """The least and the largest choice, or `None` where whole numbers are no choices."""
     if isinstance(space, gym.spaces.Discrete):
         return space.start, space.start + space.n - 1
@@ -161,9 +162,9 @@ def _noise(env, noise):
     fixed = all(isinstance(size, int) for size in sizes)
     if getattr(noise, "kind", None) not in ("uniform", "normal") or not fixed:
         raise ValueError(
-            f"A noise of `{type(env).__name__}` must be one `Noise`, uniform or normal, "
-            "of the shape of one episode's. Expected: for example Noise('uniform', "
-            f"(2,)). Received: {noise!r}"
+            f"A noise of `{type(env).__name__}` must be one `NoiseSpec`, uniform or "
+            "normal, of the shape of one episode's. Expected: for example "
+            f"NoiseSpec('uniform', (2,)). Received: {noise!r}"
         )
     return tf.zeros([_ROWS, *shape], env.dtype)
 
@@ -188,7 +189,7 @@ def _leaf(function):
 
 
 def _expect_observation(function, seen, env):
-    expected = spaces.structure(env.observation_space, env.dtype)
+    expected = spaces.observation_spec(env.observation_space, env.dtype)
     try:
         keras.tree.assert_same_structure(expected, seen)
     except ValueError:

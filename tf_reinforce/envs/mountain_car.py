@@ -1,4 +1,4 @@
-"""A car in a valley, too weak to climb out without swinging."""
+"""MountainCar: a weak car swings out of a valley."""
 
 import gymnasium as gym
 import numpy as np

@@ -1,4 +1,4 @@
-"""A pendulum, to be swung up and held there by a torque that is too weak."""
+"""Pendulum: a weak torque swings a pendulum up and holds it there."""
 
 import math
 
@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import seeding
+from tf_reinforce.data import seeding
 from tf_reinforce.envs import base
 
 SECONDS, GRAVITY, FASTEST, STRONGEST = 0.05, 10.0, 8.0, 2.0
@@ -23,7 +23,7 @@ class Pendulum(base.TensorEnv):
     action_space = gym.spaces.Box(-STRONGEST, STRONGEST, (1,))
     _high = np.array([1, 1, FASTEST], "float32")
     observation_space = gym.spaces.Box(-_high, _high)
-    initial_noise = seeding.Noise("uniform", (2,))
+    initial_noise = seeding.NoiseSpec("uniform", (2,))
 
     def initial(self, noise):
         return (2.0 * noise - 1.0) * tf.constant([math.pi, 1.0], self.dtype)

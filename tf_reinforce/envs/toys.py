@@ -1,10 +1,11 @@
-"""Small worlds whose best return is known."""
+"""Small environments whose best return is known."""
 
 import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import arguments, seeding
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
 from tf_reinforce.envs import base
 
 
@@ -72,7 +73,7 @@ class Corridor(base.TensorEnv):
 
     def __init__(self, length=6, **kwargs):
         super().__init__(**kwargs)
-        self.length = arguments.positive_int("length", length)
+        self.length = validation.positive_int("length", length)
         if self.length < 2:
             raise ValueError(f"`length` must be at least 2. Received: length={length}")
         self.observation_space = gym.spaces.Discrete(self.length)
@@ -112,7 +113,7 @@ class Catch(base.TensorEnv):
     action_space = gym.spaces.Discrete(3, start=-1)  # left, stay, right
     max_episode_steps = CELLS - 1
     optimum = 1.0
-    initial_noise = seeding.Noise("uniform", ())
+    initial_noise = seeding.NoiseSpec("uniform", ())
 
     def initial(self, noise):
         column = tf.cast(noise * self.CELLS, tf.int32)

@@ -1,4 +1,4 @@
-"""Tensor environments as a `VectorEnv` of Gymnasium."""
+"""Presents tensor environments as a Gymnasium `VectorEnv`."""
 
 import functools
 
@@ -7,7 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import arguments, seeding, spaces
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
+from tf_reinforce.data import spaces
 from tf_reinforce.envs import checks
 
 
@@ -29,7 +31,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
 
     def __init__(self, env, num_envs):
-        self.num_envs = arguments.positive_int("num_envs", num_envs)
+        self.num_envs = validation.positive_int("num_envs", num_envs)
         checks.check(env)
         self.env = env
         self.single_observation_space = env.observation_space
@@ -52,7 +54,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         for i, one in enumerate(seeds):
             if one is not None:
                 one = seeding.check_seed(one)
-                self._keys[i] = seeding.tensor_keys(one, "vector", 0)[:2]
+                self._keys[i] = seeding.rollout_keys(one, "vector", 0)[:2]
                 self._episodes[i] = 0
         self._lengths = np.zeros(self.num_envs, "int32")
         self._over = np.zeros(self.num_envs, bool)
@@ -91,7 +93,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     def _begun(self, keys, episodes):
         env = self.env
         drawn = [env.initial_noise], episodes, 0, env.dtype
-        noise = seeding.noise_at(keys[:, 0], *drawn)[0]
+        noise = seeding.counter_noise(keys[:, 0], *drawn)[0]
         state = env.initial(noise)
         return state, env.observation(state)
 
@@ -99,8 +101,8 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         env, noise = self.env, None
         if env.transition_noise is not None:
             drawn = [env.transition_noise], episodes, lengths, env.dtype
-            noise = seeding.noise_at(keys[:, 1], *drawn)[0]
-        actions = checks.typed(env, actions)
+            noise = seeding.counter_noise(keys[:, 1], *drawn)[0]
+        actions = checks.cast_actions(env, actions)
         following = env.transition(state, actions, noise)
         rewards = env.reward(state, actions, following)
         rewards = tf.where(over, tf.zeros_like(rewards), rewards)
@@ -127,7 +129,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return list(seed)
 
     def _leaves(self):
-        return spaces.nest(self.action_space)
+        return spaces.to_nest(self.action_space)
 
     def _nested(self, actions):
         if not isinstance(self._leaves(), (dict, tuple)):
@@ -141,7 +143,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return actions
 
     def _numpy(self, observations):
-        nested = spaces.nest(self.observation_space)
+        nested = spaces.to_nest(self.observation_space)
         return keras.tree.map_structure(
             lambda tensor, space: tensor.numpy().astype(space.dtype), observations, nested
         )

@@ -1,4 +1,4 @@
-"""Heads: from the outputs of a policy to a distribution over actions, and back."""
+"""Heads, which turn the outputs of a policy into a distribution over actions."""
 
 import math
 
@@ -6,8 +6,10 @@ import gymnasium as gym
 import keras
 import numpy as np
 
-from tf_reinforce import spaces
-from tf_reinforce.heads.base import Head, Support
+from tf_reinforce.data import spaces
+from tf_reinforce.data.seeding import NoiseSpec
+from tf_reinforce.heads.base import Head
+from tf_reinforce.heads.base import Support
 from tf_reinforce.heads.bernoulli import Bernoulli
 from tf_reinforce.heads.beta import Beta
 from tf_reinforce.heads.categorical import Categorical
@@ -17,7 +19,6 @@ from tf_reinforce.heads.gaussian import Gaussian
 from tf_reinforce.heads.multi_categorical import MultiCategorical
 from tf_reinforce.heads.multinomial import Multinomial
 from tf_reinforce.heads.tanh import TanhGaussian
-from tf_reinforce.seeding import Noise
 
 __all__ = [
     "Bernoulli",
@@ -29,7 +30,7 @@ __all__ = [
     "Head",
     "MultiCategorical",
     "Multinomial",
-    "Noise",
+    "NoiseSpec",
     "Support",
     "TanhGaussian",
     "for_space",
@@ -63,7 +64,7 @@ def for_space(space, **kwargs):
     spaces.check_action_space(space)
     if isinstance(space, (gym.spaces.Tuple, gym.spaces.Dict)):
         parts = keras.tree.map_structure(
-            lambda part: for_space(part, **kwargs), spaces.nest(space)
+            lambda part: for_space(part, **kwargs), spaces.to_nest(space)
         )
         return Composite(parts, **kwargs)
     if isinstance(space, gym.spaces.Discrete):
@@ -88,7 +89,10 @@ def _gaussian(space, **kwargs):
         )
     whole = space.dtype.kind != "f"
     least = 0.5 if whole else 0.0
-    scales = [max(width / 4, least) if width < spaces.WIDE else 1.0 for width in widths]
+    scales = [
+        max(width / 4, least) if width < spaces.UNBOUNDED_WIDTH else 1.0
+        for width in widths
+    ]
     return Gaussian(
         len(low),
         low=_scalar(low),

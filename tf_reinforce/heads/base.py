@@ -1,4 +1,4 @@
-"""What every head promises."""
+"""Defines the interface of a head."""
 
 import abc
 import dataclasses
@@ -7,55 +7,57 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import arguments, seeding, spaces
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
+from tf_reinforce.data import spaces
 
 
 @dataclasses.dataclass(frozen=True)
 class Support:
-    """Where the numbers of a raw action lie, each by itself."""
+    """The range of each number of a raw action."""
 
     low: float | list  # one number or one per number of the action; may be infinite
     high: float | list
-    atoms: bool  # whether finite ends have a probability of their own
+    atoms: bool  # whether finite bounds have a positive probability
 
 
 class Head(keras.layers.Layer, abc.ABC):
     """Turns the outputs of a policy model into a distribution over actions.
 
-    A sample is a function of outputs and noise, so that eager mode, acting and the
+    A sample is a function of outputs and noise. So eager mode, the acting program and the
     exported policy draw the same action from the same numbers. Log-probabilities and
-    entropy come from TensorFlow Probability. The *raw* action is what is sampled,
-    stored and scored; `to_environment` turns it into what the environment receives.
+    entropy come from TensorFlow Probability. The *raw* action is sampled, recorded and
+    scored; `to_environment` converts it to the action that the environment receives.
 
-    A head works in the type of its outputs: float64 in, float64 out.
+    A head computes in the type of the outputs: float64 outputs give float64 results.
 
     Attributes:
-        outputs_size: Int, how many numbers the policy puts out per observation.
-        noise: `Noise`, what one sample needs.
+        outputs_size: Int, the number of policy outputs per observation, P.
+        noise: `NoiseSpec` of the noise for one sample.
         action_shape: Tuple, shape of one raw action.
-        action_dtype: Type of a raw action; `None`: that of the outputs.
-        mask_size: Int, how many entries a mask of illegal choices has; zero for a head
-            whose actions are all legal, always.
-        support: `Support`, where real raw actions lie; `None`: anywhere, and a sample
-            follows the noise smoothly.
+        action_dtype: Type of a raw action; `None` is the type of the outputs.
+        mask_size: Int, the number of entries of an action mask, M; zero for a head whose
+            actions are always legal.
+        support: `Support` of real raw actions. `None`: all real numbers, and a sample is
+            a smooth function of the noise.
 
-    In a `Composite`, `noise` is a nested structure, and its leaves have the shape, the
-    type and the support: `raw` describes an action of any head.
+    In a `Composite`, `noise` is a nested structure, and shape, type and support belong to
+    its leaves. `action_spec` describes an action of any head.
     """
 
     outputs_size: int
-    noise: seeding.Noise
+    noise: seeding.NoiseSpec
     action_shape: tuple
     action_dtype: str | None
     mask_size: int = 0
     support: Support | None = None
 
     def __setattr__(self, name, value):
-        arguments.expect_changeable(self, name, value)
+        validation.expect_changeable(self, name, value)
         super().__setattr__(name, value)
 
-    def raw(self, dtype):
-        """One raw action as a `tf.TensorSpec`, or a structure of them.
+    def action_spec(self, dtype):
+        """Returns the `tf.TensorSpec` of one raw action, or a structure of them.
 
         Args:
             dtype: The type of the outputs.
@@ -63,39 +65,40 @@ class Head(keras.layers.Layer, abc.ABC):
         return tf.TensorSpec(self.action_shape, self.action_dtype or dtype)
 
     def set_float_type(self, dtype):
-        """Keeps the weights that `build` will make in the type of the outputs.
+        """Sets the type of the weights that `build` makes.
 
-        An agent calls it with the type of its policy: `"float32"` or `"float64"`.
+        The agent calls it with the type of its policy, `"float32"` or `"float64"`.
         """
         self.dtype_policy = dtype
 
     @abc.abstractmethod
     def distribution(self, outputs):
-        """The `tfd.Distribution` over raw actions for `[..., P]` float outputs.
+        """Returns the `tfd.Distribution` over raw actions for `[..., P]` float outputs.
 
-        Its `log_prob` and `entropy` give one number per row: put the axes of an action
-        inside with `tfd.Independent`. Both are needed, the entropy also for the logs.
-        Gradients flow from its log-probabilities to the outputs and to the head's
-        own weights: build it inside the tape.
+        Its `log_prob` and `entropy` must return one number per row; wrap the axes of an
+        action with `tfd.Independent`. The entropy is also logged. Gradients flow from the
+        log-probabilities to the outputs and to the weights of the head, so the
+        distribution has to be made inside the tape.
         """
 
-    def scored(self, actions):
-        """Of what real `log_prob` is the density: the raw action, or a function of it."""
+    def density_variable(self, actions):
+        """Returns the variable whose density `log_prob` is; usually the raw action."""
         return actions
 
     def eligibility(self, outputs, actions):
-        """What a change of each output does to the log-probability of an action.
+        """Returns d ln π(a|s) / d outputs.
 
-        Ours are closed forms; a head that states none is differentiated automatically.
+        The heads of this library have closed forms. A head without one is
+        differentiated automatically.
 
         Args:
             outputs: `[..., P]` float tensor.
             actions: `[..., *action_shape]` raw actions.
 
         Returns:
-            `[..., P]` float, d ln π(a|s) / d outputs. Multiplied by an advantage, this
-            is what REINFORCE sends back into the output neurons. Its expectation over
-            the head's own actions is zero. Williams (1992), section 4.
+            `[..., P]` float. Times the advantage, this is what REINFORCE back-propagates
+            into the outputs. Its expectation under the policy is zero. Williams (1992),
+            section 4.
         """
         outputs = tf.convert_to_tensor(outputs)
         with tf.GradientTape() as tape:
@@ -106,62 +109,63 @@ class Head(keras.layers.Layer, abc.ABC):
 
     @abc.abstractmethod
     def sample(self, outputs, noise):
-        """The raw actions that this noise picks: `[..., P]`, `[..., *noise.shape]`."""
+        """Returns raw actions for outputs `[..., P]` and noise `[..., *noise.shape]`."""
 
     @abc.abstractmethod
     def mode(self, outputs):
-        """The most likely raw actions for `[..., P]` outputs."""
+        """Returns the most likely raw actions for outputs `[..., P]`."""
 
     @abc.abstractmethod
     def parameters(self, outputs):
-        """The distribution's parameters by name: a dict of `[..., …]` tensors."""
+        """Returns the parameters of the distribution: a dict of `[..., …]` tensors."""
 
     @abc.abstractmethod
     def to_environment(self, actions):
-        """Raw actions `[N, …]` in the environment's own units, inside its bounds."""
+        """Converts raw actions `[N, …]` to the units and bounds of the environment."""
 
-    def spread(self, outputs):
-        """How far each real number of an action scatters, in half widths of its bounds.
+    def relative_scale(self, outputs):
+        """Returns the standard deviation of each real number of an action.
 
         Args:
             outputs: `[N, P]` float tensor.
 
         Returns:
-            `[N, R]` float, a standard deviation each; R is zero where no number is real.
-            Without bounds the unit is the deviation before training. Zero: always the
-            same action.
+            `[N, R]` float, in units of half the width between the bounds; without bounds
+            in units of the deviation before training. R is zero if no number of an action
+            is real. Zero: always the same action.
         """
         return outputs[:, :0]
 
     def at_bounds(self, actions):
-        """Which real numbers of an action the environment receives at a bound.
+        """Returns which real numbers of an action the environment receives at a bound.
 
-        Nearer to it than a thousandth of the width counts: squashed numbers come near.
+        A distance of less than a thousandth of the width counts as at the bound, because
+        squashed numbers only come near.
 
         Args:
             actions: Raw actions, `[N, …]`.
 
         Returns:
-            `[N, R]` bool; R is zero where no number has bounds to stand at.
+            `[N, R]` bool; R is zero if no number has bounds.
         """
         first = keras.tree.flatten(actions)[0]
         return tf.zeros([tf.shape(first)[0], 0], tf.bool)
 
-    def units(self):
-        """Where the outputs of a policy best begin, and how far one unit of them reaches.
+    def output_scaling(self):
+        """Returns offsets and scales for the last layer of a default policy.
 
         Returns:
-            Offsets and scales, two float64 arrays `[outputs_size]`: zeros and ones where
-            outputs are not in the units of the environment. The policy that
-            `Reinforce.for_env` makes ends with them.
+            Two float64 arrays `[outputs_size]`; zeros and ones if outputs are not in
+            units of the environment. The policy of `Reinforce.for_env` ends with
+            offset + scale × output.
         """
         return np.zeros(self.outputs_size), np.ones(self.outputs_size)
 
-    def masked(self, outputs, mask):
-        """The outputs under which an illegal choice has no probability.
+    def mask_outputs(self, outputs, mask):
+        """Returns outputs under which illegal choices have probability zero.
 
-        Everything else this head does is right for masked outputs: log-probabilities,
-        entropy, samples, mode and eligibility, which is zero where nothing can be chosen.
+        Log-probabilities, entropy, samples, mode and eligibility of masked outputs are
+        those of the legal choices; the eligibility of an illegal choice is zero.
 
         Args:
             outputs: `[..., P]` float tensor.
@@ -172,18 +176,18 @@ class Head(keras.layers.Layer, abc.ABC):
         """
         return outputs
 
-    def read_mask(self, mask):
-        """A mask as an environment gives it, flat.
+    def flatten_mask(self, mask):
+        """Flattens a mask as an environment gives it.
 
         Args:
-            mask: What `Space.sample(mask=…)` takes: an array, or a tuple of arrays, or
-                `None`, which rules nothing out.
+            mask: Argument of `Space.sample(mask=…)`: an array, a tuple of arrays, or
+                `None`, with which every action is legal.
 
         Returns:
             `[mask_size]` int8.
 
         Raises:
-            ValueError: when it does not have so many entries.
+            ValueError: if the mask does not have `mask_size` entries of 0 or 1.
         """
         if mask is None:
             return np.ones(self.mask_size, "int8")
@@ -197,16 +201,16 @@ class Head(keras.layers.Layer, abc.ABC):
             )
         return (flat != 0).astype("int8")
 
-    def leaves_choice(self, mask):
-        """`[...]` bool: whether masks `[..., mask_size]` (NumPy) leave a legal action."""
+    def has_legal_action(self, mask):
+        """Returns `[...]` bool: whether NumPy masks `[..., M]` have a legal action."""
         return np.ones(mask.shape[:-1], bool)
 
-    def legal(self, actions, mask):
-        """`[T, B]` bool: whether raw actions `[T, B, …]` are legal under `[T, B, M]`."""
+    def is_legal(self, actions, mask):
+        """Returns `[T, B]` bool: whether actions `[T, B, …]` are legal under the mask."""
         return np.ones(mask.shape[:-1], bool)
 
     def check_outputs(self, shape):
-        """Refuses outputs of the wrong width.
+        """Raises if the policy returns the wrong number of outputs.
 
         Args:
             shape: Shape of the policy's outputs, batch axis first.
@@ -223,22 +227,22 @@ class Head(keras.layers.Layer, abc.ABC):
             )
 
     def check_actions(self, actions, lengths, masks=None):
-        """Refuses raw actions of a record that this head cannot have sampled.
+        """Raises if a record has actions that this head cannot have sampled.
 
         Args:
             actions: `[T, B, …]` NumPy array.
-            lengths: `[B]` ints; the padding is not looked at.
-            masks: `[T, B, M]` int8; `None` or M = 0 where nothing is masked.
+            lengths: `[B]` ints; padding is ignored.
+            masks: `[T, B, M]` int8; `None` or M = 0 without masks.
 
         Raises:
             ValueError: naming the action, the step and the episode.
         """
         inside = np.arange(len(actions))[:, None] < lengths
-        possible = self.possible(actions).reshape(*inside.shape, -1).all(-1)
+        possible = self.is_valid(actions).reshape(*inside.shape, -1).all(-1)
         wrong = np.argwhere(inside & ~possible)
         kind = "raw"
         if not len(wrong) and masks is not None and masks.shape[-1]:
-            wrong, kind = np.argwhere(inside & ~self.legal(actions, masks)), "legal"
+            wrong, kind = np.argwhere(inside & ~self.is_legal(actions, masks)), "legal"
         if len(wrong):
             step, episode = wrong[0]
             raise ValueError(
@@ -247,26 +251,26 @@ class Head(keras.layers.Layer, abc.ABC):
             )
 
     def check_space(self, space):
-        """Refuses an action space whose actions this head does not make.
+        """Raises if the actions of this head do not belong to the space.
 
         Raises:
-            ValueError: with both. A head of your own decides for itself.
+            ValueError: if `matches_space` returns False. By default it returns True.
         """
-        if not self.fits(space):
+        if not self.matches_space(space):
             raise ValueError(
                 f"{self!r} does not make actions of the space {space!r}. Give a head "
                 "that does, or leave `head` out, and it is made from the space "
                 f"(`tfr.heads.for_space`). Supported: {spaces.ACTIONS}."
             )
 
-    def fits(self, space):
-        """Whether all actions this head sends belong to the space."""
+    def matches_space(self, space):
+        """Returns whether all actions of this head belong to the space."""
         return True
 
-    def possible(self, actions):
-        """Which entries of a NumPy array `[T, B, …]` are raw actions: bools to match.
+    def is_valid(self, actions):
+        """Returns bools of the same shape: which entries `[T, B, …]` are raw actions.
 
-        A head with whole-number actions says here which ones there are.
+        A head with integer actions accepts exactly its actions here.
         """
         return np.isfinite(actions)
 

@@ -1,4 +1,4 @@
-"""Switches, each on or off."""
+"""Independent binary actions."""
 
 import math
 
@@ -8,7 +8,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import arguments, eligibility, seeding
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
+from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
 
 _OFF, _ON, _FREE = 0, 1, 2  # marks of a mask, as Gymnasium's MultiBinary has them
@@ -33,8 +35,8 @@ class Bernoulli(base.Head):
     >>> logits = tf.constant([[2.0, -2.0, 0.0]])
     >>> head.mode(logits).numpy().tolist()
     [[1, 0, 0]]
-    >>> mask = head.read_mask([0, 2, 1])
-    >>> head.mode(head.masked(logits, mask)).numpy().tolist()
+    >>> mask = head.flatten_mask([0, 2, 1])
+    >>> head.mode(head.mask_outputs(logits, mask)).numpy().tolist()
     [[0, 0, 1]]
 
     Reference:
@@ -45,7 +47,7 @@ class Bernoulli(base.Head):
 
     def __init__(self, n, *, shape=None, **kwargs):
         super().__init__(**kwargs)
-        self.n = arguments.positive_int("n", n)
+        self.n = validation.positive_int("n", n)
         self.shape = (self.n,) if shape is None else tuple(shape)
         if math.prod(self.shape) != self.n:
             raise ValueError(
@@ -54,7 +56,7 @@ class Bernoulli(base.Head):
             )
         self.outputs_size = self.n
         self.action_shape = (self.n,)
-        self.noise = seeding.Noise("uniform", (self.n,))
+        self.noise = seeding.NoiseSpec("uniform", (self.n,))
         self.mask_size = self.n
 
     def distribution(self, outputs):
@@ -76,12 +78,12 @@ class Bernoulli(base.Head):
     def mode(self, outputs):
         return tf.cast(outputs > 0, tf.int64)
 
-    def masked(self, outputs, mask):
+    def mask_outputs(self, outputs, mask):
         sure = tf.constant(outputs.dtype.max / 2, outputs.dtype)
         outputs = tf.where(base.marked(mask, _OFF), -sure, outputs)
         return tf.where(base.marked(mask, _ON), sure, outputs)
 
-    def read_mask(self, mask):
+    def flatten_mask(self, mask):
         if mask is None:
             return np.full(self.n, _FREE, "int8")
         marks = np.ravel(mask)
@@ -92,10 +94,10 @@ class Bernoulli(base.Head):
             )
         return marks.astype("int8")
 
-    def leaves_choice(self, mask):
+    def has_legal_action(self, mask):
         return np.isin(mask, (_OFF, _ON, _FREE)).all(axis=-1)
 
-    def legal(self, actions, mask):
+    def is_legal(self, actions, mask):
         return ((mask == _FREE) | (actions == mask)).all(axis=-1)
 
     def parameters(self, outputs):
@@ -104,11 +106,11 @@ class Bernoulli(base.Head):
     def to_environment(self, actions):
         return actions if len(self.shape) == 1 else tf.reshape(actions, [-1, *self.shape])
 
-    def fits(self, space):
+    def matches_space(self, space):
         same = isinstance(space, gym.spaces.MultiBinary)
         return same and space.shape == self.shape
 
-    def possible(self, actions):
+    def is_valid(self, actions):
         return (actions == 0) | (actions == 1)
 
     def get_config(self):

@@ -1,12 +1,14 @@
-"""Shares of the way between two bounds."""
+"""Bounded real actions with a Beta distribution."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import eligibility, seeding
-from tf_reinforce.heads import base, box
+from tf_reinforce.data import seeding
+from tf_reinforce.functional import eligibility
+from tf_reinforce.heads import base
+from tf_reinforce.heads import box
 
 _LEAST, _MOST = 1e-6, 1e6
 _ATTEMPTS = 31
@@ -47,7 +49,7 @@ class Beta(box.Box):
         super().__init__(size, low, high, **kwargs)
         self.require_finite()
         self.outputs_size = 2 * self.size
-        self.noise = seeding.Noise("uniform", (self.size, _ATTEMPTS, 2))
+        self.noise = seeding.NoiseSpec("uniform", (self.size, _ATTEMPTS, 2))
         self.support = base.Support(0.0, 1.0, atoms=False)
 
     def distribution(self, outputs):
@@ -72,7 +74,7 @@ class Beta(box.Box):
         alpha, beta = self._excess(outputs)
         return {"concentration1": 1.0 + alpha, "concentration0": 1.0 + beta}
 
-    def spread(self, outputs):
+    def relative_scale(self, outputs):
         alpha, beta = self.parameters(outputs).values()
         total = alpha + beta
         return 2.0 * tf.sqrt(alpha * beta / (total + 1.0)) / total
@@ -80,7 +82,7 @@ class Beta(box.Box):
     def to_environment(self, actions):
         return super().to_environment(self.between(actions, 1.0 - actions))
 
-    def possible(self, actions):
+    def is_valid(self, actions):
         return (actions > 0) & (actions < 1)
 
     def _excess(self, outputs):

@@ -1,4 +1,4 @@
-"""What all heads for a Box share: its bounds, its shape, and never to leave them."""
+"""Bounds, shapes and rounding, which all heads for a `Box` share."""
 
 import math
 
@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import arguments
+from tf_reinforce import validation
 from tf_reinforce.heads import base
 
 
@@ -29,7 +29,7 @@ class Box(base.Head):
 
     def __init__(self, size, low, high, *, shape=None, whole=False, **kwargs):
         super().__init__(**kwargs)
-        self.size = arguments.positive_int("size", size)
+        self.size = validation.positive_int("size", size)
         self.shape = [self.size] if shape is None else list(shape)
         self.whole = bool(whole)
         if math.prod(self.shape) != self.size:
@@ -94,7 +94,7 @@ class Box(base.Head):
         near = tf.where(near < sent.dtype.max, 2 * near, 0.0)
         return (sent <= low + near) | (sent >= high - near)
 
-    def fits(self, space):
+    def matches_space(self, space):
         same = isinstance(space, gym.spaces.Box) and space.shape == tuple(self.shape)
         if not same or (space.dtype.kind != "f" and not self.whole):
             return False

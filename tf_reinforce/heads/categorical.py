@@ -6,7 +6,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import arguments, eligibility, seeding
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
+from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
 
 
@@ -38,10 +40,10 @@ class Categorical(base.Head):
 
     def __init__(self, size, *, start=0, **kwargs):
         super().__init__(**kwargs)
-        self.size = arguments.positive_int("size", size)
+        self.size = validation.positive_int("size", size)
         self.start = int(start)
         self.outputs_size = self.size
-        self.noise = seeding.Noise("uniform", (self.size,))
+        self.noise = seeding.NoiseSpec("uniform", (self.size,))
         self.mask_size = self.size
 
     def distribution(self, outputs):
@@ -57,13 +59,13 @@ class Categorical(base.Head):
     def mode(self, outputs):
         return tf.argmax(outputs, axis=-1, output_type=tf.int64)
 
-    def masked(self, outputs, mask):
+    def mask_outputs(self, outputs, mask):
         return without(outputs, base.marked(mask, 0))
 
-    def leaves_choice(self, mask):
+    def has_legal_action(self, mask):
         return (mask != 0).any(axis=-1)
 
-    def legal(self, actions, mask):
+    def is_legal(self, actions, mask):
         places = np.clip(actions, 0, self.size - 1)[..., None]  # padding may be anything
         return np.take_along_axis(mask, places, axis=-1)[..., 0] != 0
 
@@ -73,11 +75,11 @@ class Categorical(base.Head):
     def to_environment(self, actions):
         return actions + self.start if self.start else actions
 
-    def fits(self, space):
+    def matches_space(self, space):
         same = isinstance(space, gym.spaces.Discrete)
         return same and (space.n, space.start) == (self.size, self.start)
 
-    def possible(self, actions):
+    def is_valid(self, actions):
         return (actions >= 0) & (actions < self.size)
 
     def get_config(self):

@@ -1,4 +1,4 @@
-"""Real numbers around a mean, clipped, and scored as what they then are."""
+"""Real actions with a Gaussian distribution, clipped to bounds."""
 
 import math
 
@@ -7,14 +7,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import eligibility
-from tf_reinforce.heads import base, normal
+from tf_reinforce.functional import eligibility
+from tf_reinforce.heads import base
+from tf_reinforce.heads import normal
 
 _FAR = 40.0  # standard deviations: what lies beyond has no weight in float64
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class ClippedGaussian(normal.Normal):
+class ClippedGaussian(normal.GaussianHead):
     """A vector of `A` reals in their bounds; the policy puts out `[..., A]` means.
 
         x = μ(s) + σ ε,    a = min(max(x, low), high)
@@ -73,7 +74,7 @@ class ClippedGaussian(normal.Normal):
     def mode(self, outputs):
         return self.inside(super().mode(outputs))
 
-    def possible(self, actions):
+    def is_valid(self, actions):
         # To the nearest of the type: 0.1 in float32 lies beyond 0.1, and is that bound.
         with np.errstate(over="ignore"):  # what it cannot hold at all is infinite
             low = np.asarray(self.low, actions.dtype)
@@ -81,7 +82,7 @@ class ClippedGaussian(normal.Normal):
         return np.isfinite(actions) & (actions >= low) & (actions <= high)
 
 
-class _Clipped(normal.FromNormal):
+class _Clipped(normal.TransformedNormal):
     """A clipped normal number: two probabilities and a density between them."""
 
     def __init__(self, loc, scale, low, high):

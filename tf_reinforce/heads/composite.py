@@ -1,4 +1,4 @@
-"""Several heads as one, nested as the action space is."""
+"""Several heads as one, nested like the action space."""
 
 import functools
 
@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import spaces
+from tf_reinforce.data import spaces
 from tf_reinforce.heads import base
 
 
@@ -34,7 +34,7 @@ class Composite(base.Head):
     >>> head = Composite({"gear": gear, "lamps": lamps})
     >>> head.mode(tf.constant([[0.0, 0.0, 9.0, 1.0, -1.0]]))["lamps"].numpy().tolist()
     [[1, 0]]
-    >>> head.read_mask({"gear": np.array([1, 1, 0]), "lamps": None}).tolist()
+    >>> head.flatten_mask({"gear": np.array([1, 1, 0]), "lamps": None}).tolist()
     [1, 1, 0, 2, 2]
     >>> sorted(head.parameters(tf.zeros([1, 5])))
     ['gear_logits', 'gear_probs', 'lamps_logits', 'lamps_probs']
@@ -68,11 +68,11 @@ class Composite(base.Head):
 
     @property
     def noise(self):
-        """`Noise` for each leaf, nested as the heads."""
+        """`NoiseSpec` for each leaf, nested as the heads."""
         return self._pack([leaf.noise for leaf in self.leaves])
 
-    def raw(self, dtype):
-        return self._pack([leaf.raw(dtype) for leaf in self.leaves])
+    def action_spec(self, dtype):
+        return self._pack([leaf.action_spec(dtype) for leaf in self.leaves])
 
     def distribution(self, outputs):
         leaves = [
@@ -93,37 +93,42 @@ class Composite(base.Head):
         parts = zip(self.leaves, self._split(outputs), strict=True)
         return self._pack([leaf.mode(part) for leaf, part in parts])
 
-    def spread(self, outputs):
+    def relative_scale(self, outputs):
         parts = zip(self.leaves, self._split(outputs), strict=True)
-        return tf.concat([leaf.spread(part) for leaf, part in parts], axis=-1)
+        return tf.concat([leaf.relative_scale(part) for leaf, part in parts], axis=-1)
 
     def at_bounds(self, actions):
         parts = zip(self.leaves, self._flat(actions), strict=True)
         return tf.concat([leaf.at_bounds(part) for leaf, part in parts], axis=-1)
 
-    def units(self):
-        offsets, scales = zip(*(leaf.units() for leaf in self.leaves), strict=True)
+    def output_scaling(self):
+        offsets, scales = zip(
+            *(leaf.output_scaling() for leaf in self.leaves), strict=True
+        )
         return np.concatenate(offsets), np.concatenate(scales)
 
-    def masked(self, outputs, mask):
+    def mask_outputs(self, outputs, mask):
         ruled = [leaf.mask_size for leaf in self.leaves if leaf.mask_size]
         masks = iter(tf.split(mask, ruled, axis=-1) if ruled else ())
         parts = zip(self.leaves, self._split(outputs), strict=True)
         return tf.concat(
-            [leaf.masked(o, next(masks)) if leaf.mask_size else o for leaf, o in parts],
+            [
+                leaf.mask_outputs(o, next(masks)) if leaf.mask_size else o
+                for leaf, o in parts
+            ],
             axis=-1,
         )
 
-    def read_mask(self, mask):
+    def flatten_mask(self, mask):
         return np.concatenate(keras.tree.flatten(_read(self.heads, mask)))
 
-    def leaves_choice(self, mask):
+    def has_legal_action(self, mask):
         parts = zip(self.leaves, self._split_mask(mask), strict=True)
-        return np.all([leaf.leaves_choice(part) for leaf, part in parts], axis=0)
+        return np.all([leaf.has_legal_action(part) for leaf, part in parts], axis=0)
 
-    def legal(self, actions, mask):
+    def is_legal(self, actions, mask):
         parts = zip(self.leaves, self._flat(actions), self._split_mask(mask), strict=True)
-        return np.all([leaf.legal(a, part) for leaf, a, part in parts], axis=0)
+        return np.all([leaf.is_legal(a, part) for leaf, a, part in parts], axis=0)
 
     def parameters(self, outputs):
         return {
@@ -148,12 +153,12 @@ class Composite(base.Head):
             except ValueError as error:
                 raise ValueError(f"In the part {name!r}: {error}") from None
 
-    def fits(self, space):
+    def matches_space(self, space):
         return _fits(self.heads, space)
 
-    def possible(self, actions):
+    def is_valid(self, actions):
         parts = zip(self.leaves, self._flat(actions), strict=True)
-        return self._pack([leaf.possible(a) for leaf, a in parts])
+        return self._pack([leaf.is_valid(a) for leaf, a in parts])
 
     def _split(self, outputs):
         return tf.split(outputs, [leaf.outputs_size for leaf in self.leaves], axis=-1)
@@ -250,7 +255,7 @@ def _read(heads, mask, path=()):
     """A flat mask for each head; `None` in place of any part rules nothing out."""
     if isinstance(heads, base.Head):
         try:
-            return heads.read_mask(mask)
+            return heads.flatten_mask(mask)
         except ValueError as error:
             name = "_".join(map(str, path))
             raise ValueError(f"in the part {name!r}, {error}") from None
@@ -271,7 +276,7 @@ def _read(heads, mask, path=()):
 
 def _fits(heads, space):
     if isinstance(heads, base.Head):
-        return heads.fits(space)
+        return heads.matches_space(space)
     if isinstance(heads, dict):
         same = isinstance(space, gym.spaces.Dict) and set(space) == set(heads)
         return same and all(_fits(head, space[key]) for key, head in heads.items())

@@ -1,16 +1,16 @@
-"""Real numbers around a mean."""
+"""Real actions with a Gaussian distribution."""
 
 import math
 
 import keras
 import tensorflow_probability as tfp
 
-from tf_reinforce import eligibility
+from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import normal
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class Gaussian(normal.Normal):
+class Gaussian(normal.GaussianHead):
     """A vector of `A` reals; the policy puts out `[..., A]` means.
 
         a = μ(s) + σ ε,    ε ~ N(0, 1),    log σ learned, the same for every s
@@ -29,7 +29,7 @@ class Gaussian(normal.Normal):
         initial_scale: Positive float or `A` of them, σ before training, in the units
             of the action.
         state_dependent_scale: Bool. True: the policy puts out `[..., 2 A]`, the means
-            and then what changes log σ, at most a hundredfold; see `normal.Normal`.
+            and then what changes log σ, at most a hundredfold; see `normal.GaussianHead`.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Several choices at once, each among finitely many of its own."""
+"""Several choices, each among finitely many."""
 
 import math
 
@@ -8,8 +8,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import arguments, eligibility, seeding
-from tf_reinforce.heads import base, categorical
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
+from tf_reinforce.functional import eligibility
+from tf_reinforce.heads import base
+from tf_reinforce.heads import categorical
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -39,7 +42,7 @@ class MultiCategorical(base.Head):
 
     def __init__(self, sizes, *, start=0, shape=None, **kwargs):
         super().__init__(**kwargs)
-        self.sizes = tuple(arguments.positive_int("sizes", size) for size in sizes)
+        self.sizes = tuple(validation.positive_int("sizes", size) for size in sizes)
         count = len(self.sizes)
         self.start = np.asarray(start).tolist()
         self.shape = (count,) if shape is None else tuple(shape)
@@ -56,7 +59,7 @@ class MultiCategorical(base.Head):
             )
         self.outputs_size = sum(self.sizes)
         self.action_shape = (count,)
-        self.noise = seeding.Noise("uniform", (self.outputs_size,))
+        self.noise = seeding.NoiseSpec("uniform", (self.outputs_size,))
         self.mask_size = self.outputs_size
         # Choices of different sizes become one block `[D, K]`: the place of each of its
         # entries among the logits, and which of its entries lie beyond their choice.
@@ -81,22 +84,22 @@ class MultiCategorical(base.Head):
     def mode(self, outputs):
         return tf.argmax(self._block(outputs), axis=-1)
 
-    def masked(self, outputs, mask):
+    def mask_outputs(self, outputs, mask):
         return categorical.without(outputs, base.marked(mask, 0))
 
-    def read_mask(self, mask):
+    def flatten_mask(self, mask):
         sizes = tuple(np.size(part) for part in _parts(mask))
         if len(sizes) > 1 and sizes != self.sizes:
             raise ValueError(
                 f"a mask of {self!r} must have a part for each choice, of the sizes "
                 f"{self.sizes}. Received: parts of the sizes {sizes}"
             )
-        return super().read_mask(mask)
+        return super().flatten_mask(mask)
 
-    def leaves_choice(self, mask):
+    def has_legal_action(self, mask):
         return np.logical_or.reduceat(mask != 0, self._first, axis=-1).all(axis=-1)
 
-    def legal(self, actions, mask):
+    def is_legal(self, actions, mask):
         places = self._first + np.clip(actions, 0, np.array(self.sizes) - 1)
         return (np.take_along_axis(mask, places, axis=-1) != 0).all(axis=-1)
 
@@ -109,7 +112,7 @@ class MultiCategorical(base.Head):
             actions += base.constant(self.start, actions)
         return actions if len(self.shape) == 1 else tf.reshape(actions, [-1, *self.shape])
 
-    def fits(self, space):
+    def matches_space(self, space):
         same = isinstance(space, gym.spaces.MultiDiscrete) and space.shape == self.shape
         if not same:
             return False
@@ -117,7 +120,7 @@ class MultiCategorical(base.Head):
         sizes, start = np.ravel(space.nvec), np.ravel(space.start)
         return np.array_equal(sizes, self.sizes) and np.array_equal(start, first)
 
-    def possible(self, actions):
+    def is_valid(self, actions):
         return (actions >= 0) & (actions < np.array(self.sizes))
 
     def _block(self, logits):

@@ -1,4 +1,4 @@
-"""How often each of several categories was chosen."""
+"""Counts of how often each category was chosen."""
 
 import math
 
@@ -8,8 +8,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import arguments, eligibility, seeding
-from tf_reinforce.heads import base, categorical
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
+from tf_reinforce.functional import eligibility
+from tf_reinforce.heads import base
+from tf_reinforce.heads import categorical
 
 _NONE = -1e30  # a logit without any probability, far from overflowing
 
@@ -41,11 +44,11 @@ class Multinomial(base.Head):
 
     def __init__(self, categories, trials, **kwargs):
         super().__init__(**kwargs)
-        self.categories = arguments.positive_int("categories", categories)
-        self.trials = arguments.positive_int("trials", trials)
+        self.categories = validation.positive_int("categories", categories)
+        self.trials = validation.positive_int("trials", trials)
         self.outputs_size = self.categories
         self.action_shape = (self.categories,)
-        self.noise = seeding.Noise("uniform", (self.trials, self.categories))
+        self.noise = seeding.NoiseSpec("uniform", (self.trials, self.categories))
         self.mask_size = self.categories
 
     def distribution(self, outputs):
@@ -75,13 +78,13 @@ class Multinomial(base.Head):
         """`[..., N]` categories to `[..., K]` counts."""
         return tf.reduce_sum(tf.one_hot(chosen, self.categories, dtype=tf.int64), axis=-2)
 
-    def masked(self, outputs, mask):
+    def mask_outputs(self, outputs, mask):
         return categorical.without(outputs, base.marked(mask, 0))
 
-    def leaves_choice(self, mask):
+    def has_legal_action(self, mask):
         return (mask != 0).any(axis=-1)
 
-    def legal(self, actions, mask):
+    def is_legal(self, actions, mask):
         return ((mask != 0) | (actions == 0)).all(axis=-1)
 
     def parameters(self, outputs):
@@ -90,7 +93,7 @@ class Multinomial(base.Head):
     def to_environment(self, actions):
         return actions
 
-    def fits(self, space):
+    def matches_space(self, space):
         if isinstance(space, gym.spaces.MultiDiscrete):
             low, high = np.asarray(space.start), space.start + space.nvec - 1
         elif isinstance(space, gym.spaces.Box) and space.dtype.kind in "iu":
@@ -100,7 +103,7 @@ class Multinomial(base.Head):
         enough = np.all(low <= 0) and np.all(high >= self.trials)
         return space.shape == (self.categories,) and bool(enough)
 
-    def possible(self, actions):
+    def is_valid(self, actions):
         whole = np.sum(actions, axis=-1, keepdims=True) == self.trials
         return (actions >= 0) & whole
 

@@ -1,4 +1,4 @@
-"""What all heads made from a normal number share: a mean, a scale and the noise."""
+"""Mean, scale and noise, which all Gaussian heads share."""
 
 import math
 
@@ -6,13 +6,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import seeding, spaces
-from tf_reinforce.heads import base, box
+from tf_reinforce.data import seeding
+from tf_reinforce.data import spaces
+from tf_reinforce.heads import base
+from tf_reinforce.heads import box
 
 _WIDEST = math.log(100.0)
 
 
-class Normal(box.Box):
+class GaussianHead(box.Box):
     """A Box head that draws x = μ(s) + σ ε with normal ε.
 
     The policy puts out `[..., A]` means. One log σ per number is learned and the same
@@ -49,7 +51,7 @@ class Normal(box.Box):
             )
         self.state_dependent_scale = bool(state_dependent_scale)
         self.outputs_size = self.size * (2 if state_dependent_scale else 1)
-        self.noise = seeding.Noise("normal", (self.size,))
+        self.noise = seeding.NoiseSpec("normal", (self.size,))
 
     def build(self, outputs_shape):
         if self.state_dependent_scale:
@@ -62,15 +64,17 @@ class Normal(box.Box):
             ),
         )
 
-    def spread(self, outputs):
+    def relative_scale(self, outputs):
         widths = np.subtract(self.high, self.low, dtype="float64")
-        _, scales = self.units()
-        units = np.where(widths < spaces.WIDE, scales[: self.size], self.initial_scale)
+        _, scales = self.output_scaling()
+        units = np.where(
+            widths < spaces.UNBOUNDED_WIDTH, scales[: self.size], self.initial_scale
+        )
         return self.parameters(outputs)["scale"] / base.constant(units, outputs)
 
-    def units(self):
+    def output_scaling(self):
         """The middle of the bounds and half their width; 0 and 1 where there are none."""
-        offsets, scales = super().units()
+        offsets, scales = super().output_scaling()
         middle, scales[: self.size] = spaces.middle_and_half(self.low, self.high)
         offsets[: self.size] = np.clip(middle, self.low, self.high)
         return offsets, scales
@@ -110,7 +114,7 @@ class Normal(box.Box):
         }
 
 
-class FromNormal(tfp.distributions.Distribution):
+class TransformedNormal(tfp.distributions.Distribution):
     """A number made from a normal one with location and scale, of any shape.
 
     A subclass gives `_log_prob` and `_entropy`.

@@ -1,4 +1,4 @@
-"""Real numbers around a mean, squashed between bounds."""
+"""Real actions with a Gaussian distribution, squashed between bounds by tanh."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import eligibility
+from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import normal
 
 _STEP = 0.25
@@ -16,7 +16,7 @@ _LOGISTIC = np.arange(-20.0, 20.0 + _STEP, _STEP)
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class TanhGaussian(normal.Normal):
+class TanhGaussian(normal.GaussianHead):
     """A vector of `A` reals inside finite bounds; the policy puts out `[..., A]` means.
 
         x = μ(s) + σ ε,    y = tanh x,    a = low + (high - low) (1 + y) / 2
@@ -54,14 +54,16 @@ class TanhGaussian(normal.Normal):
         super().__init__(size, low, high, **kwargs)
         self.require_finite()
 
-    def units(self):
-        return super(normal.Normal, self).units()  # x is in no units of the environment
+    def output_scaling(self):
+        return super(
+            normal.GaussianHead, self
+        ).output_scaling()  # x is in no units of the environment
 
     def distribution(self, outputs):
         mean, scale = self.parameters(outputs).values()
         return tfp.distributions.Independent(_Squashed(mean, scale), 1)
 
-    def scored(self, actions):
+    def density_variable(self, actions):
         return tf.tanh(actions)
 
     def eligibility(self, outputs, actions):
@@ -73,7 +75,7 @@ class TanhGaussian(normal.Normal):
         return super().to_environment(self.between(*shares))
 
 
-class _Squashed(normal.FromNormal):
+class _Squashed(normal.TransformedNormal):
     """The tanh of a normal number, named by that number."""
 
     def _log_prob(self, x):

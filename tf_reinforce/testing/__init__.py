@@ -1,10 +1,11 @@
-"""Proofs for heads and baselines of one's own: nothing is sampled, all is enumerated.
+"""Checks heads and baselines of your own by enumeration.
 
 `check_gradient` compares the expected update of an agent with the gradient it claims to
 follow, `check_head` a head with the definition of a distribution.
 """
 
 from tf_reinforce.testing.distributions import check_head
-from tf_reinforce.testing.gradients import GradientReport, check_gradient
+from tf_reinforce.testing.gradients import GradientReport
+from tf_reinforce.testing.gradients import check_gradient
 
 __all__ = ["GradientReport", "check_gradient", "check_head"]

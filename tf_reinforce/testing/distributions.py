@@ -1,4 +1,4 @@
-"""A head against the definition of a distribution."""
+"""Checks a head against the definition of a distribution."""
 
 import abc
 import math
@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import arguments, heads
+from tf_reinforce import heads
+from tf_reinforce import validation
 from tf_reinforce.testing import enumeration
 
 _DRAWS = 20_000
@@ -24,9 +25,9 @@ _TOLERANCES = {
     "mode": 1e-9,
 }
 _MEANINGS = {
-    "legality": "Under the mask `legal` must be true of the actions that can happen, and "
-    "all others must have the probability zero; the error counts actions. Look at "
-    "`masked` and `legal`.",
+    "legality": "Under the mask `is_legal` must be true of the actions that can happen, "
+    "and all others must have the probability zero; the error counts actions. Look at "
+    "`mask_outputs` and `is_legal`.",
     "probabilities": "exp(log_prob) must sum, or integrate, to one over all raw actions. "
     "Look at `distribution`, or at `actions` if some were left out.",
     "eligibility": "`eligibility` must be the derivative of log_prob by the outputs, as "
@@ -78,7 +79,7 @@ def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
             whole-number actions. Defaults to none.
         actions: `[K, …]` all raw actions of a head with whole-number actions, nested as
             these are. Defaults to every array of whole numbers from 0 that
-            `head.possible` accepts.
+            `head.is_valid` accepts.
         seed: Int, for the outputs and for the noise of the draws.
 
     Returns:
@@ -103,7 +104,7 @@ def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
     >>> check_head(heads.Categorical(3))["entropy"] < 1e-9
     True
     """
-    arguments.instance("head", head, heads.Head)
+    validation.instance("head", head, heads.Head)
     if not head.built:
         head.build((None, head.outputs_size))
     rng = np.random.default_rng(seed)
@@ -121,7 +122,7 @@ def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
             f"Received: outputs={outputs.tolist()}"
         )
     for noise in keras.tree.flatten(head.noise):
-        arguments.one_of("head.noise.kind", noise.kind, ("uniform", "normal"))
+        validation.one_of("head.noise.kind", noise.kind, ("uniform", "normal"))
     if enumeration.is_whole(head):
         actions = enumeration.raw_actions(head, actions)
         mask = None if mask is None else enumeration.checked_mask(head, mask)
@@ -159,7 +160,7 @@ def _errors(head, row, actions, mask, rng):
     """(property, error) of a head at one row of outputs."""
     if mask is not None:
         head = _Masked(head, mask)
-        legal = head.legal(actions)
+        legal = head.is_legal(actions)
         yield "legality", head.misjudged(row, actions, legal)
         actions = enumeration.pick(actions, legal)
     check = _Enumerated if enumeration.is_whole(head) else _Integrated
@@ -179,33 +180,33 @@ class _Masked:
     def __repr__(self):
         return repr(self.head)
 
-    def masked(self, outputs):
+    def mask_outputs(self, outputs):
         masks = np.broadcast_to(self.mask, (*outputs.shape[:-1], len(self.mask)))
-        return self.head.masked(outputs, tf.constant(masks))
+        return self.head.mask_outputs(outputs, tf.constant(masks))
 
     def distribution(self, outputs):
-        return self.head.distribution(self.masked(outputs))
+        return self.head.distribution(self.mask_outputs(outputs))
 
     def eligibility(self, outputs, actions):
-        return self.head.eligibility(self.masked(outputs), actions)
+        return self.head.eligibility(self.mask_outputs(outputs), actions)
 
     def sample(self, outputs, noise):
-        return self.head.sample(self.masked(outputs), noise)
+        return self.head.sample(self.mask_outputs(outputs), noise)
 
     def mode(self, outputs):
-        return self.head.mode(self.masked(outputs))
+        return self.head.mode(self.mask_outputs(outputs))
 
-    def possible(self, actions):
-        possible = enumeration.possible(self.head, actions)
-        return (possible & self.legal(actions))[:, None]
+    def is_valid(self, actions):
+        possible = enumeration.is_valid(self.head, actions)
+        return (possible & self.is_legal(actions))[:, None]
 
-    def legal(self, actions):
+    def is_legal(self, actions):
         """`[N]` bool for `[N, …]` raw actions."""
-        return enumeration.legal(self.head, actions, self.mask)
+        return enumeration.is_legal(self.head, actions, self.mask)
 
     def misjudged(self, row, actions, legal):
         """How many actions are legal and cannot happen, or the other way round."""
-        outputs = self.masked(tf.constant(np.tile(row, (len(legal), 1))))
+        outputs = self.mask_outputs(tf.constant(np.tile(row, (len(legal), 1))))
         if not np.isfinite(outputs).all():
             return math.inf
         log_probs = self.head.distribution(outputs).log_prob(actions).numpy()
@@ -280,7 +281,7 @@ class _Weighed(abc.ABC):
 
     def raw_actions(self, name, actions, count):
         """So many raw actions, of the structure, shapes and types that are promised."""
-        raw = self.head.raw("float64")
+        raw = self.head.action_spec("float64")
         keras.tree.assert_same_structure(raw, actions)
         return keras.tree.map_structure(
             lambda spec, part: self.like(
@@ -356,7 +357,7 @@ class _Enumerated(_Weighed):
 
     def mode_error(self):
         mode = self.mode()
-        if not enumeration.possible(self.head, mode).all():
+        if not enumeration.is_valid(self.head, mode).all():
             return math.inf
         return max(self.log_probs.max() - self.log_prob(mode)[0], 0.0)
 
@@ -408,7 +409,7 @@ class _Integrated(_Weighed):
         steps = np.eye(mode.size).reshape(-1, *mode.shape[1:])
         sizes = [sign * 10.0**-k for k in range(5) for sign in (-1, 1)]
         around = np.concatenate([self.actions] + [mode + size * steps for size in sizes])
-        possible = self.head.possible(around).reshape(len(around), -1).all(axis=1)
+        possible = self.head.is_valid(around).reshape(len(around), -1).all(axis=1)
         # A density cannot be compared with a probability.
         alike = (self._at_ends(around) == self._at_ends(mode)).all(axis=1)
         rivals = self._likelihood(around[possible & alike])
@@ -419,7 +420,7 @@ class _Integrated(_Weighed):
         raw = tf.constant(actions)
         with tf.GradientTape() as tape:
             tape.watch(raw)
-            scored = self.head.scored(raw)
+            scored = self.head.density_variable(raw)
         slopes = np.abs(tape.gradient(scored, raw)).reshape(len(actions), -1)
         with np.errstate(divide="ignore"):  # too far out to be told from the end
             return self.log_prob(actions) + np.log(slopes).sum(axis=1)
@@ -445,7 +446,7 @@ def _along_noise(head, row, size):
         tape.watch(grid)
         noise = tf.reshape(_noise(grid, head.noise.kind), [-1, *head.noise.shape])
         actions = head.sample(outputs, noise)
-        flat = tf.reshape(head.scored(actions), [-1, size])
+        flat = tf.reshape(head.density_variable(actions), [-1, size])
         parts = [flat[:, place] for place in range(size)]
     slopes = [tape.gradient(part, grid) for part in parts]
     if any(slope is None for slope in slopes):

@@ -1,4 +1,4 @@
-"""All raw actions of a head, where they can be counted."""
+"""Enumerates the actions of a head."""
 
 import itertools
 import math
@@ -13,14 +13,16 @@ _MOST_ACTIONS = 100_000
 
 def is_whole(head):
     """Whether the head makes whole-number actions, in all of their parts."""
-    return all(spec.dtype.is_integer for spec in keras.tree.flatten(head.raw("float64")))
+    return all(
+        spec.dtype.is_integer for spec in keras.tree.flatten(head.action_spec("float64"))
+    )
 
 
 def raw_actions(head, actions=None):
     """`[K, …]` every raw action of a head with whole-number actions, nested as these."""
     if actions is None:
         actions = _counted(head)
-    raw = head.raw("float64")
+    raw = head.action_spec("float64")
     try:
         arrays = keras.tree.map_structure_up_to(raw, np.asarray, actions)
     except (TypeError, ValueError):
@@ -36,18 +38,18 @@ def raw_actions(head, actions=None):
             f"`actions` must be two or more raw actions of {head!r}. Received: "
             f"{[len(part) for part in keras.tree.flatten(actions)]} of them"
         )
-    wrong = np.flatnonzero(~possible(head, actions))
+    wrong = np.flatnonzero(~is_valid(head, actions))
     if len(wrong):
         raise ValueError(
             f"`actions` must be raw actions of {head!r}. Received: "
-            f"{pick(actions, wrong[0])}, which `head.possible` refuses."
+            f"{pick(actions, wrong[0])}, which `head.is_valid` refuses."
         )
     return actions
 
 
-def possible(head, actions):
+def is_valid(head, actions):
     """`[N]`: which of `[N, …]` are whole raw actions."""
-    return rows(head.possible(actions)).all(axis=1)
+    return rows(head.is_valid(actions)).all(axis=1)
 
 
 def checked_mask(head, mask):
@@ -56,20 +58,20 @@ def checked_mask(head, mask):
     if mask.shape != (head.mask_size,) or mask.dtype.kind not in "biu" or not mask.size:
         raise ValueError(
             f"A mask of {head!r} must be {head.mask_size} whole numbers, as "
-            f"`head.read_mask` returns them. Received: {mask.tolist()}"
+            f"`head.flatten_mask` returns them. Received: {mask.tolist()}"
         )
     mask = mask.astype("int8")
-    if not head.leaves_choice(mask):
+    if not head.has_legal_action(mask):
         raise ValueError(
             f"A mask must leave {head!r} a legal action. Received: {mask.tolist()}"
         )
     return mask
 
 
-def legal(head, actions, mask):
+def is_legal(head, actions, mask):
     """`[N]`: which of `[N, …]` raw actions are legal under a mask `[M]`."""
     masks = np.tile(mask, (1, count(actions), 1))
-    return head.legal(pick(actions, None), masks)[0]
+    return head.is_legal(pick(actions, None), masks)[0]
 
 
 def count(actions):
@@ -122,19 +124,19 @@ def _counted_arrays(head):
     for place in range(size):
         alone = np.zeros((_MOST_ACTIONS + 1, size), "int64")
         alone[:, place] = np.arange(_MOST_ACTIONS + 1)
-        accepted = possible(head, alone.reshape(-1, *head.action_shape))
+        accepted = is_valid(head, alone.reshape(-1, *head.action_shape))
         ranges.append(1 + int(max(np.flatnonzero(accepted), default=-1)))
     _refuse_too_many(head, ranges)
     counted = np.array(list(itertools.product(*map(range, ranges))), head.action_dtype)
     counted = counted.reshape(-1, *head.action_shape)
-    return counted[possible(head, counted)]
+    return counted[is_valid(head, counted)]
 
 
 def _refuse_too_many(head, ranges):
     if not 0 < math.prod(ranges) <= _MOST_ACTIONS:
         raise ValueError(
-            f"The raw actions of {head!r} cannot be counted: `head.possible` accepts "
+            f"The raw actions of {head!r} cannot be counted: `head.is_valid` accepts "
             f"{ranges} numbers for its {len(ranges)} places; there may be at most "
-            f"{_MOST_ACTIONS} combinations. Let `possible` say which there are, give all "
+            f"{_MOST_ACTIONS} combinations. Let `is_valid` say which there are, give all "
             "raw actions as `actions`, or take a smaller head of the same kind."
         )

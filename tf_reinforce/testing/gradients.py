@@ -1,4 +1,4 @@
-"""The expected update of an agent against the gradient it claims to follow."""
+"""Checks the expected update of an agent against the gradient that it follows."""
 
 import collections
 import functools
@@ -12,8 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import agent as agents
-from tf_reinforce import arguments, baselines, heads, losses, minibatches
-from tf_reinforce import episodes as records
+from tf_reinforce import baselines
+from tf_reinforce import heads
+from tf_reinforce import validation
+from tf_reinforce.data import episodes as records
+from tf_reinforce.data import minibatches
+from tf_reinforce.functional import losses
 from tf_reinforce.testing import enumeration
 
 _MOST_BATCHES = 20_000
@@ -30,7 +34,7 @@ _MOVES = {
 
 # These treat all episodes of a batch alike, so their order need not be enumerated.
 _ORDERLESS = (
-    baselines.Nothing,
+    baselines.Zero,
     baselines.LeaveOneOut,
     baselines.Mean,
     baselines.Value,
@@ -85,7 +89,7 @@ def check_gradient(
             may remember nothing elsewhere.
         batch_size: Int, 1 to 3 episodes.
         actions: `[K, …]` raw actions: all that the head can make. Defaults to every
-            array of whole numbers from 0 that `head.possible` accepts.
+            array of whole numbers from 0 that `head.is_valid` accepts.
         masks: `[2, head.mask_size]` whole numbers, which actions are legal in each of
             the two states. Defaults to all actions in both.
         tolerance: Float, or `None` to report and accept any bias.
@@ -127,8 +131,8 @@ class _Ordered(agents.Reinforce):
 
     order = None
 
-    def _orders(self, episodes, seed):
-        count = len(super()._orders(episodes, seed))
+    def _permutations(self, episodes, seed):
+        count = len(super()._permutations(episodes, seed))
         return tf.constant(np.broadcast_to(self.order, (count, self.order.size)))
 
 
@@ -162,7 +166,7 @@ class _Enumeration:
         legal = [range(self.choices)] * _STATES
         if masks is not None:
             legal = [
-                np.flatnonzero(enumeration.legal(head, self.actions, mask)).tolist()
+                np.flatnonzero(enumeration.is_legal(head, self.actions, mask)).tolist()
                 for mask in self.masks
             ]
         paths = list(_paths(0, legal, horizon))
@@ -171,13 +175,13 @@ class _Enumeration:
         self.record = _record(self.steps, self.actions, self.masks)
         powers = self.agent.gamma ** np.arange(len(self.record.rewards))[:, None]
         self.returns = np.nansum(powers * self.record.rewards, axis=0)
-        self._kept = {}  # orders, by the number of steps of a batch
+        self._kept = {}  # permutations, by the number of steps of a batch
 
     def probabilities(self):
         """`[2, K]`: π(a|s), from the head's log-probabilities; gradients flow."""
         outputs = self.agent(np.eye(_STATES))
         if self.masks is not None:
-            outputs = self.head.masked(outputs, tf.constant(self.masks))
+            outputs = self.head.mask_outputs(outputs, tf.constant(self.masks))
         outputs = tf.repeat(outputs, self.choices, axis=0)
         actions = enumeration.pick(self.actions, [*range(self.choices)] * _STATES)
         probs = tf.exp(self.head.distribution(outputs).log_prob(actions))
@@ -222,15 +226,17 @@ class _Enumeration:
                 "The same batch must make the same update from the same weights. "
                 "Received: two different ones. Look for what the baseline or the head "
                 "remembers outside of its weights; keep it in `add_weight`, and change "
-                "it in `learn`."
+                "it in `apply_gradients`."
             )
         return total, batches
 
     def _change(self, batch):
         """What the first step of an update adds to the weights, however it is drawn."""
         episodes = _columns(self.record, batch)
-        orders = self._orders(int(episodes.lengths.sum()))
-        return sum(self._changed(episodes, order) for order in orders) / len(orders)
+        permutations = self._permutations(int(episodes.lengths.sum()))
+        return sum(self._changed(episodes, order) for order in permutations) / len(
+            permutations
+        )
 
     def _changed(self, episodes, order):
         """What one update adds to the weights, which are then put back."""
@@ -264,7 +270,7 @@ class _Enumeration:
 
         return look, put_back
 
-    def _orders(self, steps):
+    def _permutations(self, steps):
         """Orders of the steps of a batch: each set of steps comes first once."""
         if steps not in self._kept:
             size, everything = self.agent.minibatch_size, range(steps)
@@ -278,7 +284,7 @@ class _Enumeration:
 
     def check(self, batch_size, tolerance):
         """The `GradientReport`, or an `AssertionError` that says what is wrong."""
-        if arguments.positive_int("batch_size", batch_size) > 3:
+        if validation.positive_int("batch_size", batch_size) > 3:
             raise ValueError(
                 "`batch_size` must be 1, 2 or 3: all batches are enumerated. "
                 f"Received: batch_size={batch_size!r}"
@@ -309,7 +315,7 @@ class _Enumeration:
         orderless = type(self.agent.baseline) in _ORDERLESS
         size = math.comb(count + batch_size - 1, batch_size)
         size = size if orderless else count**batch_size
-        size *= len(self._orders(max(map(len, self.steps)) * batch_size))
+        size *= len(self._permutations(max(map(len, self.steps)) * batch_size))
         if size > _MOST_BATCHES:
             raise ValueError(
                 f"{self.choices} actions make {count} trajectories and {size} "
@@ -362,11 +368,11 @@ def _whole_head(head):
     """The head, built, if its actions can be enumerated."""
     if head is None:
         head = heads.Categorical(2, dtype="float64")
-    arguments.instance("head", head, heads.Head)
+    validation.instance("head", head, heads.Head)
     if not enumeration.is_whole(head):
         raise ValueError(
             "`head` must make whole-number actions: the episodes are enumerated. "
-            f"Received: {head!r} with raw actions {head.raw('float64')}. Use "
+            f"Received: {head!r} with raw actions {head.action_spec('float64')}. Use "
             "`check_head` for continuous heads."
         )
     if not head.built:

@@ -1,0 +1,1 @@
+"""Records of episodes, and their statistics, spaces, masks and random streams."""

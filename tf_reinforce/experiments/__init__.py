@@ -1,0 +1,1 @@
+"""Run directories, and the training of many seeds."""

@@ -1,0 +1,1 @@
+"""Pure functions: returns, losses, eligibility, and the explanation of one update."""

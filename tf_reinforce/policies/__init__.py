@@ -1,0 +1,1 @@
+"""Default policies, recurrent policies, normalization, and the selection of actions."""

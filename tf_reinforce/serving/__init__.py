@@ -1,0 +1,1 @@
+"""Functions of a trained policy, and the formats that need none of this library."""

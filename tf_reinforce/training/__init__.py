@@ -1,0 +1,1 @@
+"""The epoch loop, the collector and the learner."""
