@@ -143,10 +143,12 @@ def test_a_sample_has_a_change_of_every_function_and_a_larger_one_contains_it():
 def test_a_sample_keeps_the_changes_that_the_tables_know():
     """Other names in a function give its changes other ids, and choose no others."""
     found = mutations.mutants("toy.py", TOY)
-    last = [m for m in found if m.function == "pick"][-1].id
-    chosen = mutations.sample(found, 0.0, {last})
-    assert last in {m.id for m in chosen} and len(chosen) == 3
+    last = [m for m in found if m.function == "pick"][-1]
+    chosen = mutations.sample(found, 0.0, {last.id: last.fingerprint})
+    assert last in chosen and len(chosen) == 3
     assert {m.function for m in chosen} == {"", "pick", "Part.half"}
+    edited = mutations.sample(found, 0.5, {last.id: "another"})
+    assert edited == mutations.sample(found, 0.5)
 
 
 @pytest.fixture(scope="module")

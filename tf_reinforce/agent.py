@@ -878,7 +878,7 @@ class Reinforce(keras.Model):
     @property
     def _collector(self):
         self._keep_up()
-        return self._latest_player
+        return self._latest_collector
 
     @property
     def _learner(self):
@@ -886,7 +886,7 @@ class Reinforce(keras.Model):
         return self._latest_learner
 
     def _keep_up(self):
-        """Makes player and learner anew once a constant of their programs has changed."""
+        """Makes a new collector and learner if a constant of their programs changed."""
         if models.constants(*self._models) != self._constants:
             self._assemble_again()
 
@@ -897,7 +897,7 @@ class Reinforce(keras.Model):
         return [self.policy] if critic is None else [self.policy, critic]
 
     def _assemble(self, structure, memory):
-        """The estimator and the player: plain objects around the parts."""
+        """Makes the estimator and the collector: plain objects around the parts."""
         self._assemble_again = functools.partial(self._assemble, structure, memory)
         self._constants = models.constants(*self._models)
         scales = {"rewards": self.reward_scale, "advantages": self.advantage_scale}
@@ -923,7 +923,7 @@ class Reinforce(keras.Model):
             self._mask_source,
             memory,
         )
-        self._latest_player = collector.Collector(decided)
+        self._latest_collector = collector.Collector(decided)
         self._latest_learner = learner.Learner(
             self._estimator,
             decided,

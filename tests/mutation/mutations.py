@@ -141,19 +141,21 @@ def mutants(module, source):
     return found
 
 
-def sample(found, share, known=()):
+def sample(found, share, known=None):
     """Returns a reproducible part of the changes, with at least one for each function.
 
-    A function with changes in the tables keeps these, so that other names in it choose
-    no others. Of any other function the changes are chosen by their ids alone.
+    A function that is as the table knows it keeps its changes, so that a rename chooses
+    no others. Of a new or edited function the changes are chosen by their ids alone.
 
     Args:
         found: List of `Mutant`.
         share: Float, about what part of the changes is chosen; 1 chooses all.
-        known: Set of the ids in the tables.
+        known: Dict from the ids in the table to the fingerprints of their functions.
     """
     limit = f"{int(share * 16**10):010x}" if share < 1 else "g"
-    old = {(m.module, m.function) for m in found if m.id in known}
+    known = known or {}
+    kept = [m for m in found if known.get(m.id) == m.fingerprint]
+    old = {(m.module, m.function) for m in kept}
     least = {}
     for mutant in found:
         key = (mutant.module, mutant.function)

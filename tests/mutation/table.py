@@ -83,7 +83,7 @@ def _matches(name, wanted):
 
 def mutants(only=None, share=SHARE):
     """The sampled changes of these modules."""
-    found, known = [], {*results(), *explanations()}
+    found, known = [], {row.id: row.fingerprint for row in results().values()}
     for name in paths(only):
         source = (PACKAGE / name).read_text()
         chosen = mutations.sample(mutations.mutants(name, source), share, known)

@@ -37,7 +37,7 @@ class ObservationReader:
         self._nest = spaces.to_nest(space)
         self.spaces = leaves = keras.tree.flatten(self._nest)
         self._leaves = [_leaf_reader(leaf) for leaf in leaves]
-        # The quick path of `Plain.step`: one array, of the recorded type or the space's.
+        # The quick path of `SyncEnvs.step`: one array of the recorded type.
         self.flat = len(leaves) == 1 and self._nest is leaves[0]
         self.dtype = np.dtype(keras.tree.flatten(self.observation_spec)[0].dtype.name)
         self.own = leaves[0].dtype if self.dtype.kind == "f" else self.dtype

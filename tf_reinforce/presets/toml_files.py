@@ -95,7 +95,7 @@ def expect_keys(where, found, known):
 
 
 def safe_defaults(defaults):
-    """What of an agent's defaults may come from a file; see `HARMLESS`."""
+    """What of an agent's defaults may come from a file; see `SAFE_TYPES`."""
     kept = {name: x for name, x in defaults.items() if name in TABLES["fit"]}
     env_kwargs = defaults.get("env_kwargs") or {}
     plain = {name: x for name, x in env_kwargs.items() if isinstance(x, SAFE_TYPES)}
