@@ -6,6 +6,7 @@ back to the weights; returns, baselines, weights of steps, padding, statistics a
 gradient steps are loops in NumPy.
 """
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -25,24 +26,50 @@ class Step(NamedTuple):
     size: float  # of the numbers that the advantage is a difference of
 
 
+class Acted(NamedTuple):
+    """Log-probabilities of steps when they happened; and as float64 knows them."""
+
+    log_probs: list
+    exact: list | None
+
+    def of(self, places):
+        """The same of the steps in some places."""
+        some = [None if x is None else [x[i] for i in places] for x in self]
+        return Acted(*some)
+
+
 class Sums:
     """A sum of gradients; and of their sizes, which says how well it can be known."""
 
     def __init__(self, shapes):
         self.total = [np.zeros(shape) for shape in shapes]
         self.size = [np.zeros(shape) for shape in shapes]
+        self.rounding = [np.zeros(shape) for shape in shapes]
+        self.terms = []
 
     def add(self, gradients, size=1.0):
         """`size` is by how much more the terms were before they cancelled."""
+        self.terms.append(gradients)
         for total, sizes, gradient in zip(self.total, self.size, gradients, strict=True):
             total += gradient
             sizes += size * np.abs(gradient)
 
+    def compare(self, exact, rounded):
+        """Takes the rounding of each term from what it is exactly and from `rounded`.
+
+        Args:
+            exact: The same sum as `Sums`, in float64.
+            rounded: List of the same sum as `Sums`, each rounded in another way.
+        """
+        for place, terms in enumerate(exact.terms):
+            for part, term in enumerate(terms):
+                apart = [np.abs(one.terms[place][part] - term) for one in rounded]
+                self.rounding[part] += np.max(apart, axis=0)
+
     def largest(self):
-        """The largest number in the sum, and the largest that went into it."""
-        largest = [max(np.max(x, initial=0.0) for x in part)
-                   for part in ([np.abs(x) for x in self.total], self.size)]  # fmt: skip
-        return largest
+        """The largest number in the sum, the largest that went into it, and rounding."""
+        sums = [np.abs(x) for x in self.total], self.size, self.rounding
+        return [max(np.max(x, initial=0.0) for x in part) for part in sums]
 
 
 class Network:
@@ -62,9 +89,10 @@ class Network:
             dtype = real if leaf[1] == "float32" else leaf[1]
             return tf.TensorSpec((1, *time, *leaf[0]), dtype)
 
-        seen = parts.mapped(spec, parts.seen_by(c))
+        self.seen = parts.mapped(spec, parts.seen_by(c))
         slopes = tf.TensorSpec((1, *time, None), "float64")
-        self.both = tf.function(self._both, [seen, slopes, slopes], autograph=False)
+        signature = [self.seen, slopes, slopes]
+        self.both = tf.function(self._both, signature, autograph=False)
 
     def _both(self, observation, slopes, value_slopes):
         with tf.GradientTape() as tape:
@@ -96,7 +124,11 @@ class Network:
         return [x.numpy() for x in self._run(observation, *given)[1]]
 
     def _run(self, observation, *slopes):
-        one = keras.tree.map_structure(lambda x: tf.constant(x[None]), observation)
+        one = keras.tree.map_structure(
+            lambda x, spec: tf.constant(x[None].astype(spec.dtype.as_numpy_dtype)),
+            observation,
+            self.seen,
+        )
         return self.both(one, *map(tf.constant, slopes))
 
 
@@ -116,13 +148,24 @@ def network_of(c, make, recurrent):
 
 
 NETWORKS = {}
+ROUNDINGS = 8  # evaluations that show how well a gradient is known
 
 
 class Definition:
-    """What an agent should do, beside a policy and a critic of its own."""
+    """What an agent should do, beside a policy and a critic of its own.
 
-    def __init__(self, c, policy, critic, own):
+    Args:
+        measured: Whether to compute every gradient also by networks in float64, and
+            again with weights and observations that differ in their last bits, which
+            shows how well the type of the combination knows it.
+    """
+
+    def __init__(self, c, policy, critic, own, measured=False):
         self.c = c
+        self.exact, self.random = None, None
+        if measured:
+            twin = dataclasses.replace(c, dtype="float64")
+            self.exact = Definition(twin, policy, critic, own)
         self.network = network_of(c, parts.policy_of, c.recurrent)
         self.policy, self.critic, self.valuing = self.network.model, None, None
         if c.baseline == "value":
@@ -141,6 +184,31 @@ class Definition:
         self.own = np.array(own)
         if self.critic is not None:
             self.critic.set_weights(critic)
+
+    def exactly(self):
+        """The same definition in float64, where this one is; `None` if not measured."""
+        if self.exact is not None:
+            models = self.policy, self.critic
+            weights = [m and [np.asarray(w, "float64") for w in m.get_weights()]
+                       for m in models]  # fmt: skip
+            self.exact.take(*weights, self.own)
+            self.exact.observations, self.exact.updates = self.observations, self.updates
+        return self.exact
+
+    def rounded(self, model, compute):
+        """What `compute` returns after changes of the last bit of weights and inputs.
+
+        TensorFlow's own functions (tanh) differ in their last bits between a graph,
+        which fuses some of them, and eager mode: it is asked in both.
+        """
+        weights, self.random = model.get_weights(), np.random.default_rng(0)
+        for number in range(ROUNDINGS):
+            model.set_weights([neighbour(w, self.random) for w in weights])
+            tf.config.run_functions_eagerly(number % 2 == 0)
+            yield compute()
+        tf.config.run_functions_eagerly(False)
+        model.set_weights(weights)
+        self.random = None
 
     # What happened
 
@@ -163,10 +231,12 @@ class Definition:
         )
 
     def at(self, record, t, e):
-        """One observation, normalised."""
-        return self.normalized(
-            keras.tree.map_structure(lambda x: x[t, e], record.observations)
-        )
+        """One observation, normalised; or its neighbour, while rounding is measured."""
+        seen = keras.tree.map_structure(lambda x: x[t, e], record.observations)
+        seen = self.normalized(seen)
+        if self.random is None:
+            return seen
+        return keras.tree.map_structure(lambda x: neighbour(x, self.random), seen)
 
     def sequence(self, record, e, steps):
         rows = [self.at(record, t, e) for t in range(steps)]
@@ -283,10 +353,13 @@ class Definition:
 
     # Gradients
 
-    def density_variable(self, record, steps):
-        """`Score` of each step under the policy as it is."""
-        rows = self.rows(record, steps)
-        return [self.one_score(record, step, row) for step, row in zip(steps, rows)]
+    def acted(self, record, steps):
+        """`Acted` of some steps under the policy as it is."""
+        rows, exact = self.rows(record, steps), self.exactly()
+        log_probs = [
+            self.one_score(record, step, row).log_prob for step, row in zip(steps, rows)
+        ]
+        return Acted(log_probs, exact and exact.acted(record, steps).log_probs)
 
     def rows(self, record, steps):
         if not self.c.recurrent:
@@ -305,7 +378,25 @@ class Definition:
         mask = record.masks[t, e] if self.c.action_mask else None
         return self.score.score(outputs, self.own, action, mask)
 
-    def gradient(self, record, steps, divisor, value_divisor=None, acted=None):
+    def gradient(self, record, steps, divisor, acted=None):
+        """`gradient_of` some steps, with its rounding if that is measured.
+
+        Args:
+            acted: `Acted` of the steps, if another policy acted than the one that is.
+        """
+
+        def compute():
+            before = acted and acted.log_probs
+            return self.gradient_of(record, steps, divisor, before)
+
+        sums, logs = compute()
+        if (exact := self.exactly()) is not None:
+            terms = exact.gradient_of(record, steps, divisor, acted and acted.exact)[0]
+            others = [other for other, _ in self.rounded(self.policy, compute)]
+            sums.compare(terms, [sums, *others])
+        return sums, logs
+
+    def gradient_of(self, record, steps, divisor, acted):
         """∂L/∂w of weights and of the head's own, over some steps; and what is known.
 
         Args:
@@ -376,6 +467,19 @@ class Definition:
         return self.sequence(record, step.episode, int(record.lengths[step.episode]))
 
     def critic_gradient(self, record, steps, divisor):
+        """`critic_gradient_of` some steps, with its rounding if that is measured."""
+
+        def compute():
+            return self.critic_gradient_of(record, steps, divisor)
+
+        sums, loss = compute()
+        if (exact := self.exactly()) is not None:
+            terms = exact.critic_gradient_of(record, steps, divisor)[0]
+            others = [other for other, _ in self.rounded(self.critic, compute)]
+            sums.compare(terms, [sums, *others])
+        return sums, loss
+
+    def critic_gradient_of(self, record, steps, divisor):
         """Of Σ (v - G)² / 2, in units of its scale, by the critic's weights."""
         weights, scale = self.valuing.weights, self.c.value_scale
         sums, loss = Sums([w.shape for w in weights]), 0.0
@@ -417,19 +521,16 @@ class Definition:
             permutations: `[permutations, N]` int, the random orders of the steps.
 
         Returns:
-            How far weights moved and how large the numbers were on the way, `(moved,
-            size)`, of policy and head, and of the critic.
+            How far weights moved, how large the numbers were on the way, and how they
+            were rounded, `(moved, size, rounding)` of each step, of policy and head, and
+            of the critic.
         """
         steps, count, samples = self.steps(record)
         divisor = self.divisor(steps, count)
         moved, critic_moved = [], []
         if steps:
             several = self.c.passes > 1 or self.c.minibatch_size is not None
-            acted = (
-                [s.log_prob for s in self.density_variable(record, steps)]
-                if several
-                else None
-            )
+            acted = self.acted(record, steps) if several else None
             batches = permutations[: self.c.passes] if several else [range(len(steps))]
             lessons = self.lessons(steps, permutations)
             # The critic's first step was taken from the values that were subtracted.
@@ -437,7 +538,7 @@ class Definition:
                 for part in cut(order, self.c.minibatch_size):
                     share = divisor * len(part) / len(steps)
                     some = [steps[i] for i in part]
-                    before = None if acted is None else [acted[i] for i in part]
+                    before = acted and acted.of(part)
                     sums, _ = self.gradient(record, some, share, acted=before)
                     moved.append(self.descend("policy", sums, self.c.learning_rate))
             for part in lessons:
@@ -474,12 +575,11 @@ class Definition:
         self.advantages += samples["advantages"]
 
     def descend(self, which, sums, rate):
-        """One step of the optimizer; how far it went, and how far at most."""
-        gradients, size = sums.total, sums.largest()[1]
+        """One step of the optimizer: how far it went, how far at most, its rounding."""
+        gradients, (_, size, rounding) = sums.total, sums.largest()
         if self.c.optimizer == "clipped":
             norm = math.sqrt(sum((x**2).sum() for x in gradients))
-            factor = 0.5 / max(norm, 0.5)
-            gradients, size = [factor * x for x in gradients], factor * size
+            rate *= 0.5 / max(norm, 0.5)
         if self.c.optimizer == "momentum":
             slots = self.slots.get(which, [np.zeros_like(x) for x in gradients])
             self.slots[which] = [0.5 * v - rate * x for v, x in zip(slots, gradients)]
@@ -491,7 +591,16 @@ class Definition:
             variable.assign(variable.numpy() + step.astype(variable.dtype))
         if which == "policy":
             self.own = self.own + steps[-1]
-        return max(np.abs(x).max(initial=0.0) for x in steps), rate * size
+        far = max(np.abs(x).max(initial=0.0) for x in steps)
+        return far, rate * size, rate * rounding
+
+
+def neighbour(array, random):
+    """The next larger or smaller number of its type, for each number of an array."""
+    if array.dtype.kind in "biu":
+        return array
+    ends = np.where(random.random(array.shape) < 0.5, -np.inf, np.inf)
+    return np.nextafter(array, ends.astype(array.dtype))
 
 
 def clipped(x, past):

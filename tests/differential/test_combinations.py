@@ -7,6 +7,7 @@ import pairs
 import parts
 import pytest
 import run
+from definition import Definition
 
 import tf_reinforce as tfr
 
@@ -48,7 +49,24 @@ def test_every_choice_is_drawn():
     assert {c.pair for c in drawn} == {*combinations.PAIRS, None}
 
 
-def test_a_disagreement_is_found_and_its_combination_is_named(monkeypatch):
+def test_a_gradient_that_its_type_hardly_knows_is_allowed_its_rounding():
+    """Means of -293 with a σ of 0.005: tanh's last bits count for 1e-5 of the sum."""
+    c = combinations.draw(3269)
+    pairs.compare_updates(c, measured=True)
+    measured, exact = (
+        Definition(c, *pairs.weights_of(parts.agent_of(c)), measured=x) for x in (1, 0)
+    )
+    record = parts.record_of(c, 0)
+    (sums, *_), (plain, *_) = measured.gradients(record), exact.gradients(record)
+    for ours, theirs in zip(sums.total, plain.total, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+    largest, _, rounding = sums.largest()
+    assert 1e-9 * largest < rounding < 1e-5 * largest
+    assert plain.largest()[2] == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_disagreement_is_found_and_its_combination_is_named(monkeypatch, dtype):
     """A discount that the definition does not know of."""
     made = parts.agent_of
 
@@ -58,7 +76,11 @@ def test_a_disagreement_is_found_and_its_combination_is_named(monkeypatch):
         return agent
 
     c = dataclasses.replace(
-        quick(combinations.draw(4, pair=None)), gamma=0.9, reward_kind="normal", rows=5
+        quick(combinations.draw(4, pair=None)),
+        gamma=0.9,
+        reward_kind="normal",
+        rows=5,
+        dtype=dtype,
     )
     pairs.gradient(c)
     monkeypatch.setattr(parts, "agent_of", other)
