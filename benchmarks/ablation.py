@@ -1,14 +1,14 @@
-"""What each option of a preset is worth: presets with one thing changed.
+"""Compares presets with variants in which one option is changed.
 
     python benchmarks/ablation.py run [--tasks CartPole-v1 …] [--jobs 2]
     python benchmarks/ablation.py report
 
-`run` trains the preset of each task, and all that differs from it in one option, from
-three seeds, as `learning.py` does: one JSON each in benchmarks/results/ablation, stopped
-and gone on with at will. It also measures, once per task, the variance of the gradient.
-A task may be a TOML file of your own that is named like the task.
+`run` trains the preset of each task and all its variants, with three seeds, like
+`learning.py`. It writes one JSON file per run to benchmarks/results/ablation; interrupted
+runs can be continued. It also measures the variance of the gradient, once per task. A
+task may be the path of a TOML file with the name of the task.
 
-`report` puts tables and a picture into docs/ablation.md.
+`report` writes tables and a picture into docs/ablation.md.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from tf_reinforce.experiments import runs
 
 class Task(NamedTuple):
     steps: int  # the budget of a run
-    threshold: float  # of an evaluation as the policy samples: the steps to it are told
+    threshold: float  # the mean return whose first evaluation is reported
 
 
 TASKS = {
@@ -44,7 +44,7 @@ TASKS = {
 EVALUATIONS = 20
 RESULTS = learning.HERE / "results" / "ablation"
 GROUPS = 4
-CHOICES = {
+OPTIONS = {
     "baseline": (
         "none",
         "mean",
@@ -63,163 +63,184 @@ CHOICES = {
     "normalize_observations": (False, True),
     "entropy_coef": (0, 0.01, 0.1, 1),
 }
-# These change the estimate from a batch; the others what it is of, or its use.
-MEASURED = ("baseline", "gae_lambda", "scale_advantages", "scale_rewards", "mean_over")
-USUAL = {
+# These options change the estimate from a given batch at given weights.
+GRADIENT_OPTIONS = (
+    "baseline",
+    "gae_lambda",
+    "scale_advantages",
+    "scale_rewards",
+    "mean_over",
+)
+DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(tfr.Reinforce.__init__).parameters.items()
 }
 
 
-def said(value):
-    """A setting as the names of variants say it."""
+def format_value(value):
+    """Returns the text of a value in the name of a variant."""
     if isinstance(value, dict):
         groups = value.get("groups")
         return value["kind"] + (f" in groups of {groups}" if groups else "")
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{value:g}" if number else str(value).lower()
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:g}" if is_number else str(value).lower()
 
 
-LABELS = ["preset", *(f"{k}={said(v)}" for k, values in CHOICES.items() for v in values)]
+PAIRS = [(option, value) for option, values in OPTIONS.items() for value in values]
+LABELS = ["preset", *(f"{option}={format_value(value)}" for option, value in PAIRS)]
 
 
 def variants(settings):
-    """The preset, and all that differs from it in one option, but what is refused.
+    """Returns the preset and its variants with one changed option.
+
+    Variants that would raise an error are left out.
 
     Args:
-        settings: Dict, of `presets.read`.
+        settings: Dict from `presets.read`.
 
     Returns:
-        Dict from names to settings. A name says the option, its value, and what else
-        had to change with it.
+        Dict from names to settings. A name contains the option, its value, and the
+        settings that had to change with it.
     """
-    own = {**USUAL, **settings["agent"]}
-    found = {"preset": settings}
-    for option, value in ((k, v) for k, values in CHOICES.items() for v in values):
+    preset = {**DEFAULTS, **settings["agent"]}
+    results = {"preset": settings}
+    has_values = format_value(preset["baseline"]) == "value"
+    for option, value in PAIRS:
+        is_preset = format_value(value) == format_value(preset[option])
         needs_values = option == "gae_lambda" and value < 1
-        if said(value) != said(own[option]) and not (needs_values and not valued(own)):
-            agent, fit, notes = implied(option, value, own, settings)
-            agent = {**settings["agent"], option: value, **agent}
-            name = ", ".join([f"{option}={said(value)}", *notes])
-            found[name] = {**settings, "agent": agent, "fit": fit}
-    return found
+        if is_preset or (needs_values and not has_values):
+            continue
+        agent, fit, notes = required_changes(option, value, preset, settings)
+        agent = {**settings["agent"], option: value, **agent}
+        name = ", ".join([f"{option}={format_value(value)}", *notes])
+        results[name] = {**settings, "agent": agent, "fit": fit}
+    return results
 
 
-def valued(agent):
-    return said(agent["baseline"]) == "value"
+def required_changes(option, value, preset, settings):
+    """Returns the other settings that must change together with an option.
 
-
-def implied(option, value, own, settings):
-    """What must change with an option: of the agent, the whole of `fit`, and in words."""
+    Returns:
+        Dict of changed arguments of the agent, dict of all arguments of `fit`, and a
+        list of texts for the name of the variant.
+    """
     agent, fit, notes = {}, dict(settings["fit"]), []
-    if option == "baseline" and said(value) != "value" and own["gae_lambda"] < 1:
-        agent["gae_lambda"] = 1  # without values it is refused
+    without_values = option == "baseline" and format_value(value) != "value"
+    if without_values and preset["gae_lambda"] < 1:
+        agent["gae_lambda"] = 1  # smaller values need a value baseline
         notes.append("gae_lambda=1")
-    if option == "baseline" and "groups" in said(value):
+    if option == "baseline" and "groups" in format_value(value):
         limit = gym.spec(settings["env"]).max_episode_steps
-        batch = fit.pop("steps_per_epoch", None)  # groups must be whole
-        fit.setdefault("episodes_per_epoch", math.ceil(batch / limit) if batch else 16)
+        steps = fit.pop("steps_per_epoch", None)  # groups need a number of episodes
+        fit.setdefault("episodes_per_epoch", math.ceil(steps / limit) if steps else 16)
         count = fit["episodes_per_epoch"]
         fit["episodes_per_epoch"] = math.ceil(count / GROUPS) * GROUPS
         if fit != settings["fit"]:
             notes.append(f"episodes_per_epoch={fit['episodes_per_epoch']}")
-    kept = own["baseline"] if isinstance(own["baseline"], dict) else {}
-    if option == "scale_rewards" and value and kept.get("scale", 1) != 1:
-        agent["baseline"] = {**kept, "scale": 1}  # values are no longer of that size
+    baseline = preset["baseline"] if isinstance(preset["baseline"], dict) else {}
+    if option == "scale_rewards" and value and baseline.get("scale", 1) != 1:
+        agent["baseline"] = {**baseline, "scale": 1}  # returns then have a size near 1
         notes.append("scale of values=1")
     return agent, fit, notes
 
 
-def agent_of(settings, seed):
-    """As `learner.agent_of`; a leave-one-out baseline may have groups."""
+def make_agent(settings, seed):
+    """Returns an agent like `learning.make_agent`, also with leave-one-out groups."""
     agent = dict(settings["agent"])
-    if "groups" in said(agent.get("baseline")):
+    if "groups" in format_value(agent.get("baseline")):
         agent["baseline"] = tfr.baselines.LeaveOneOut(agent["baseline"]["groups"])
-    return learning.agent_of({**settings, "agent": agent}, seed)
+    return learning.make_agent({**settings, "agent": agent}, seed)
 
 
-def compared(settings):
-    """Those of the variants that give other gradients at the same weights."""
-    measured = ("preset", *MEASURED)
-    found = variants(settings).items()
-    return {name: chosen for name, chosen in found if name.split("=")[0] in measured}
+def gradient_variants(settings):
+    """Returns the preset and the variants that change the gradient of a given batch."""
+    options = ("preset", *GRADIENT_OPTIONS)
+    items = variants(settings).items()
+    return {name: variant for name, variant in items if name.split("=")[0] in options}
 
 
 def run(arguments):
-    """Trains and measures whatever is not finished, a process each."""
+    """Makes every run and measurement that is not finished, each in its own process."""
     commands = []
     for task in arguments.tasks:
-        settings, steps = presets.read(task), budget_of(arguments, task)
-        given = ["--tasks", task, f"--steps={steps}", f"--results={arguments.results}"]
-        path = measured_at(arguments.results, task, steps)
-        if not measured(path, settings):
-            commands.append([sys.executable, __file__, "measure", *given])
-        for seed, (name, chosen) in itertools.product(
+        settings, steps = presets.read(task), training_steps(arguments, task)
+        options = ["--tasks", task, f"--steps={steps}", f"--results={arguments.results}"]
+        path = gradients_path(arguments.results, task, steps)
+        if not has_gradients(path, settings):
+            commands.append([sys.executable, __file__, "measure", *options])
+        for seed, (name, variant) in itertools.product(
             arguments.seeds, variants(settings).items()
         ):
-            path = path_of(arguments.results, task, name, seed, steps)
+            path = record_path(arguments.results, task, name, seed, steps)
             every = max(1, steps // EVALUATIONS)
-            if not learning.begun(path, chosen, seed, steps, every)["finished"]:
-                this = [f"--variant={name}", f"--seeds={seed}"]
-                commands.append([sys.executable, __file__, "one", *given, *this])
-    print(f"{len(commands)} runs are to be made.", flush=True)
-    learning.call(commands, arguments.jobs)
+            record = learning.load_or_create(path, variant, seed, steps, every)
+            if not record["finished"]:
+                command = ["run_one", f"--variant={name}", f"--seeds={seed}"]
+                commands.append([sys.executable, __file__, *command, *options])
+    print(f"{len(commands)} runs are not finished.", flush=True)
+    learning.run_commands(commands, arguments.jobs)
 
 
-def budget_of(arguments, task):
-    return arguments.steps or TASKS[learning.name_of(task)].steps
+def training_steps(arguments, task):
+    return arguments.steps or TASKS[learning.preset_name(task)].steps
 
 
-def path_of(results, task, variant, seed, steps):
-    folder = pathlib.Path(results, learning.name_of(task))
-    return learning.path_of(folder, variant, seed, steps)
+def record_path(results, task, variant, seed, steps):
+    folder = pathlib.Path(results, learning.preset_name(task))
+    return learning.record_path(folder, variant, seed, steps)
 
 
-def measured_at(results, task, steps):
-    return pathlib.Path(results, learning.name_of(task), f"{steps}_gradients.json")
+def gradients_path(results, task, steps):
+    return pathlib.Path(results, learning.preset_name(task), f"{steps}_gradients.json")
 
 
-def measured(path, settings):
-    """Whether the gradients were measured; refused, if with another preset."""
+def has_gradients(path, settings):
+    """Returns whether gradients were measured; raises if with other settings."""
     if not path.exists():
         return False
     if json.loads(path.read_text())["settings"] != settings:
-        raise SystemExit(f"{path} is of another preset. Remove it.")
+        raise SystemExit(
+            f"The gradients in {path} were measured with other settings than those of "
+            "the preset. Remove the file."
+        )
     return True
 
 
-def one(arguments):
-    learning.on_one_thread()
+def run_one(arguments):
+    learning.use_one_thread()
     (task,), (seed,), steps = arguments.tasks, arguments.seeds, arguments.steps
-    path = path_of(arguments.results, task, arguments.variant, seed, steps)
-    chosen = variants(presets.read(task))[arguments.variant]
-    learning.train(path, chosen, seed, steps, steps // EVALUATIONS, agent_of)
+    path = record_path(arguments.results, task, arguments.variant, seed, steps)
+    variant = variants(presets.read(task))[arguments.variant]
+    learning.train(path, variant, seed, steps, steps // EVALUATIONS, make_agent)
 
 
 def measure(arguments):
-    """The variance of the gradients of one task."""
-    learning.on_one_thread()
+    """Measures the variance of the gradients of one task."""
+    learning.use_one_thread()
     (task,), steps = arguments.tasks, arguments.steps
-    path, settings = measured_at(arguments.results, task, steps), presets.read(task)
-    with learning.alone(path):
-        began, chosen = time.perf_counter(), compared(settings)
-        agents = {name: agent_of(found, seed=0) for name, found in chosen.items()}
-        ablation_gradients.train(agents, chosen, steps)
+    path, settings = gradients_path(arguments.results, task, steps), presets.read(task)
+    with learning.lock_run(path):
+        start, settings_of = time.perf_counter(), gradient_variants(settings)
+        agents = {name: make_agent(variant, 0) for name, variant in settings_of.items()}
+        ablation_gradients.train(agents, settings_of, steps)
+        variances = ablation_gradients.relative_variances(agents, settings_of)
         record = {
             "settings": settings,
             "env_steps": agents["preset"].env_steps,
             "batches": ablation_gradients.BATCHES,
-            "relative_variance": ablation_gradients.measured(agents, chosen),
-            "seconds": time.perf_counter() - began,
+            "relative_variance": variances,
+            "seconds": time.perf_counter() - start,
             "versions": runs.versions(),
         }
         runs.write_json(path, record)
 
 
-def task(text):
-    """One of `TASKS`, or a file named like one."""
-    if learning.name_of(text) not in TASKS:
-        raise argparse.ArgumentTypeError(f"{text} is none of {', '.join(TASKS)}")
+def parse_task(text):
+    """Returns the text if it is one of `TASKS`, or the path of a file with its name."""
+    if learning.preset_name(text) not in TASKS:
+        raise argparse.ArgumentTypeError(
+            f"expected one of {', '.join(TASKS)}. Received: {text}"
+        )
     return text
 
 
@@ -230,28 +251,31 @@ def report(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    verbs = parser.add_subparsers(required=True, metavar="{run,report}")
-    for verb in (run, one, measure):
-        running = verbs.add_parser(verb.__name__)
-        running.set_defaults(verb=verb)
-        running.add_argument(
-            "--tasks", nargs="+", type=task, default=list(TASKS), metavar="TASK"
+    subparsers = parser.add_subparsers(required=True, metavar="{run,report}")
+    for command in (run, run_one, measure):
+        run_parser = subparsers.add_parser(command.__name__)
+        run_parser.set_defaults(command=command)
+        run_parser.add_argument(
+            "--tasks", nargs="+", type=parse_task, default=list(TASKS), metavar="TASK"
         )
-        running.add_argument("--seeds", type=learning.seeds, default=range(3))
-        running.add_argument(
-            "--steps", type=learning.positive, help="instead of each task's budget"
+        run_parser.add_argument("--seeds", type=learning.parse_seeds, default=range(3))
+        run_parser.add_argument(
+            "--steps", type=learning.positive_int, help="instead of each task's budget"
         )
-        running.add_argument("--variant", help=argparse.SUPPRESS)
-        running.add_argument(
-            "--jobs", type=learning.positive, default=1, help="processes at once"
+        run_parser.add_argument("--variant", help=argparse.SUPPRESS)
+        run_parser.add_argument(
+            "--jobs",
+            type=learning.positive_int,
+            default=1,
+            help="number of parallel processes",
         )
-        running.add_argument("--results", default=RESULTS)
-    reporting = verbs.add_parser("report")
-    reporting.set_defaults(verb=report)
-    reporting.add_argument("--results", default=RESULTS)
-    reporting.add_argument("--docs", default=learning.HERE.parent / "docs")
+        run_parser.add_argument("--results", default=RESULTS)
+    report_parser = subparsers.add_parser("report")
+    report_parser.set_defaults(command=report)
+    report_parser.add_argument("--results", default=RESULTS)
+    report_parser.add_argument("--docs", default=learning.HERE.parent / "docs")
     arguments = parser.parse_args()
-    arguments.verb(arguments)
+    arguments.command(arguments)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How much a gradient varies from batch to batch, for estimates at the same weights."""
+"""Measures the variance of gradients over batches, for variants at the same weights."""
 
 import math
 
@@ -8,48 +8,50 @@ import numpy as np
 from tf_reinforce.callbacks import learning_rate
 
 BATCHES = 32
-SHARE = 3  # the weights are those after a third of the budget
+TRAINING_DIVISOR = 3  # the gradients are measured after a third of the budget
 
 
 def train(agents, settings, steps):
-    """Trains the preset's agent for a third of the budget; all others go along.
+    """Trains the agent of the preset for a third of the budget, and the others with it.
 
-    They take the weights that act and make the same updates from the same batches with
-    a step of zero: their baselines, normalizers and running scales learn from what the
-    preset collected, and their policies are the preset's.
+    Before each update the other agents receive the policy weights of the preset's agent.
+    They update from the same batch with a learning rate of zero. Their baselines,
+    normalizers and running scales are thus trained on the batches of the preset, and
+    their policies stay those of the preset.
 
     Args:
         agents: Dict from names, one of them `"preset"`, to `Reinforce`.
-        settings: Dict from the same names to the settings they were made with.
+        settings: Dict from the same names to the settings of the agents.
         steps: Int, the budget.
     """
-    leader, rates = agents["preset"], {}
+    leader, schedules = agents["preset"], {}
     for name, agent in agents.items():
-        goals = agent._rates
+        rates = agent._rates
         if agent is not leader:
             agent.compile(keras.optimizers.SGD(0.0))
-            goals = [goal for goal in goals if goal[0] != "optimizer"]
-        rates[name] = learning_rate.LinearLearningRate(goals, steps, None)
-        rates[name].set_model(agent)
-    while leader.env_steps < steps // SHARE:
-        episodes = collected(leader, settings["preset"], seed=0)
+            rates = [rate for rate in rates if rate[0] != "optimizer"]
+        schedules[name] = learning_rate.LinearLearningRate(rates, steps, None)
+        schedules[name].set_model(agent)
+    while leader.env_steps < steps // TRAINING_DIVISOR:
+        episodes = collect(leader, settings["preset"], seed=0)
         for agent in agents.values():
-            follow(leader, agent)
+            copy_policy(leader, agent)
         for name, agent in agents.items():
-            rates[name].on_epoch_begin(0)
+            schedules[name].on_epoch_begin(0)
             agent.update(episodes)
     for agent in agents.values():
-        follow(leader, agent)
+        copy_policy(leader, agent)
 
 
-def follow(leader, agent):
-    """Gives an agent the weights of another one's policy."""
-    for mine, its in zip(agent.policy_variables, leader.policy_variables, strict=True):
-        mine.assign(its)
+def copy_policy(source, target):
+    """Assigns the policy weights of one agent to another agent."""
+    pairs = zip(target.policy_variables, source.policy_variables, strict=True)
+    for target_variable, source_variable in pairs:
+        target_variable.assign(source_variable)
 
 
-def collected(agent, settings, seed):
-    """A batch as `fit` would learn from it."""
+def collect(agent, settings, seed):
+    """Collects a batch of the size that `fit` uses with these settings."""
     fit = settings["fit"]
     return agent.collect(
         settings["env"],
@@ -62,67 +64,68 @@ def collected(agent, settings, seed):
     )
 
 
-def measured(agents, settings):
-    """`relative_variance` of each agent's gradient, by its name.
+def relative_variances(agents, settings):
+    """Returns `relative_variance` of the gradient of each agent, by its name.
 
-    All learn from the same batches; where a baseline needs groups of episodes that
-    begin alike, from as many of its own, of the same policy.
+    All agents use the same batches. If a baseline needs groups of episodes with the same
+    reset seed, its agent collects an equal number of batches, with the same policy.
     """
-    seeds, found = range(1, BATCHES + 1), {}  # training had the seed 0
-    batches = [collected(agents["preset"], settings["preset"], seed) for seed in seeds]
+    seeds, variances = range(1, BATCHES + 1), {}  # training used the seed 0
+    shared = [collect(agents["preset"], settings["preset"], seed) for seed in seeds]
     for name, agent in agents.items():
-        mine = batches
+        batches = shared
         if agent.baseline.reset_group_size > 1:
-            mine = [collected(agent, settings[name], seed) for seed in seeds]
-        found[name] = relative_variance([flat(agent.gradients(e)[0]) for e in mine])
-        print(f"{settings[name]['env']}, {name}: {found[name]}", flush=True)
-    return found
+            batches = [collect(agent, settings[name], seed) for seed in seeds]
+        gradients = [flatten(agent.gradients(episodes)[0]) for episodes in batches]
+        variances[name] = relative_variance(gradients)
+        print(f"{settings[name]['env']}, {name}: {variances[name]}", flush=True)
+    return variances
 
 
-def flat(gradients):
-    """`[D]` float64, of arrays of any shape."""
+def flatten(gradients):
+    """Returns arrays of any shapes as one `[D]` float64 array."""
     return np.concatenate([np.ravel(gradient) for gradient in gradients]).astype(float)
 
 
 def relative_variance(gradients):
-    """tr Cov(g) / |E g|², from independent gradients.
+    """Returns tr Cov(g) / |E g|² of independent gradients, and its standard error.
 
-    E |g|² is estimated by the mean product of a gradient with itself, |E g|² by that of
-    two different ones: both without bias, so that the ratio
+    The mean product of a gradient with itself is an unbiased estimate of E |g|². The mean
+    product of two different gradients is an unbiased estimate of |E g|². The ratio
 
         mean_i gᵢ·gᵢ / mean_{i≠j} gᵢ·gⱼ  -  1
 
-    is the unbiased tr Cov(g) over the unbiased |E g|². A factor common to all gradients
-    does not change it.
+    is therefore the unbiased tr Cov(g) divided by the unbiased |E g|². A factor common to
+    all gradients does not change it.
 
     Args:
         gradients: `[K, D]` floats, K > 2.
 
     Returns:
-        The ratio and its standard error, by the jackknife over the K. Where the mean
-        gradient drowns in the noise, which is where the mean product of different ones
-        is less than four of its standard errors above zero: the least ratio within
-        two of them, infinite if there is none, and `None`.
+        The ratio and its standard error, by the jackknife over the K gradients. If the
+        mean product of different gradients is less than four of its standard errors above
+        zero, the mean gradient cannot be distinguished from zero. The result is then the
+        smallest ratio within two standard errors (infinite if there is none), and `None`.
     """
     gradients = np.asarray(gradients, float)
-    products, numbers = gradients @ gradients.T, range(len(gradients))
-    without = [np.delete(np.delete(products, k, 0), k, 1) for k in numbers]
-    square, crossed = _means(products)
-    squares, crosses = np.transpose([_means(part) for part in without])
-    error = _jackknife(crosses)
-    if crossed <= 4 * error:
-        most = crossed + 2 * error
-        return square / most - 1 if most > 0 else math.inf, None
-    return square / crossed - 1, _jackknife(squares / crosses)
+    products, indices = gradients @ gradients.T, range(len(gradients))
+    leave_one_out = [np.delete(np.delete(products, k, 0), k, 1) for k in indices]
+    diagonal, off_diagonal = _means(products)
+    diagonals, off_diagonals = np.transpose([_means(part) for part in leave_one_out])
+    error = _jackknife(off_diagonals)
+    if off_diagonal <= 4 * error:
+        upper = off_diagonal + 2 * error
+        return diagonal / upper - 1 if upper > 0 else math.inf, None
+    return diagonal / off_diagonal - 1, _jackknife(diagonals / off_diagonals)
 
 
 def _means(products):
-    """The mean product of a gradient with itself, and of two different ones."""
-    count, squares = len(products), np.trace(products)
-    crosses = products.sum() - squares
-    return float(squares / count), float(crosses / (count * (count - 1)))
+    """Returns the means of the diagonal and of the off-diagonal entries."""
+    count, diagonal = len(products), np.trace(products)
+    off_diagonal = products.sum() - diagonal
+    return float(diagonal / count), float(off_diagonal / (count * (count - 1)))
 
 
 def _jackknife(estimates):
-    """The standard error, from estimates without one sample each."""
+    """Returns the standard error, from estimates that leave out one sample each."""
     return math.sqrt((len(estimates) - 1) * np.var(estimates))

@@ -1,4 +1,4 @@
-"""Tables and a picture of the runs of `ablation.py`."""
+"""Writes tables and a picture of the runs of `ablation.py`."""
 
 import json
 import math
@@ -8,33 +8,34 @@ import learning_report
 import numpy as np
 
 HEAD = ("variant", "seeds", "steps to {}", "final, greedy", "seconds", "variance of ∇")
-ROWS = (0.55, 0.165)  # inches of the picture: for what is around them, and for each
+MARGINS, ROW_HEIGHT = 0.55, 0.165  # of the picture, in inches
 
 
 def read(results, task):
-    """The finished runs with the largest budget there is, and what was measured.
+    """Returns the finished runs with the largest budget, and the measured gradients.
 
     Returns:
-        Dict from variants to their records, the measurement or `None`, and how many runs
-        have not finished.
+        Dict from variants to their records; the gradient statistics or `None`; and the
+        number of unfinished runs.
     """
     folder = pathlib.Path(results, task)
     groups, unfinished = learning_report.read(folder)
     largest = max((steps for _, steps in groups), default=0)
-    chosen = {name: runs for (name, steps), runs in groups.items() if steps == largest}
+    variants = {name: runs for (name, steps), runs in groups.items() if steps == largest}
     path = folder / f"{largest}_gradients.json"
-    return chosen, json.loads(path.read_text()) if path.exists() else None, unfinished
+    gradients = json.loads(path.read_text()) if path.exists() else None
+    return variants, gradients, unfinished
 
 
 def label(variant):
-    """A variant's name without what else had to change."""
+    """Returns a variant's name without the settings that had to change with it."""
     return variant.partition(", ")[0]
 
 
 def steps_to(threshold, records):
-    """The environment steps of each run when an evaluation first was that high.
+    """Returns for each run the steps at the first evaluation that reaches a threshold.
 
-    Infinite where none was.
+    The value is infinite if no evaluation of the run reaches it.
     """
     firsts = []
     for record in records:
@@ -43,92 +44,97 @@ def steps_to(threshold, records):
     return firsts
 
 
-def reached(firsts, brief=False):
-    """The median of `steps_to` as a text, and how many there are when not all."""
-    median, count = np.median(firsts), np.isfinite(firsts).sum()
+def format_steps(steps, brief=False):
+    """Returns the median of `steps_to` as text, and the number of finite values.
+
+    The number is left out if all values or none are finite, or if `brief` is true.
+    """
+    median, count = np.median(steps), np.isfinite(steps).sum()
     if brief:
         return f"{median / 1000:,.0f}k" if np.isfinite(median) else "-"
-    some = f" ({count} of {len(firsts)})" if 0 < count < len(firsts) else ""
-    return (f"{median:,.0f}" if np.isfinite(median) else "-") + some
+    suffix = f" ({count} of {len(steps)})" if 0 < count < len(steps) else ""
+    return (f"{median:,.0f}" if np.isfinite(median) else "-") + suffix
 
 
-def finals(records):
+def final_returns(records):
     return [record["final"]["episode_return"] for record in records]
 
 
 def row(variant, records, threshold, variances):
-    """What the runs of one variant came to."""
-    ends, variance = finals(records), ""
+    """Returns the table cells of one variant."""
+    returns, variance = final_returns(records), ""
     if variant in variances:
         ratio, error = variances[variant]
-        ratio, *error = learning_report.numbers(ratio, *([error] if error else []))
+        ratio, *error = learning_report.format_numbers(ratio, *([error] if error else []))
         variance = " ± ".join([ratio, *error]) if error else f"> {ratio}"
-        variance = "not told" if ratio == "inf" else variance
+        variance = "not measurable" if ratio == "inf" else variance
     return [
         variant,
         str(len(records)),
-        reached(steps_to(threshold, records)),
-        learning_report.spread(np.mean(ends), np.std(ends)),
+        format_steps(steps_to(threshold, records)),
+        learning_report.format_mean_std(np.mean(returns), np.std(returns)),
         f"{np.mean([record['training_seconds'] for record in records]):,.1f}",
         variance,
     ]
 
 
-def part(name, task, groups, gradients):
-    """The table of one task, and what it is of."""
+def section(name, task, groups, gradients):
+    """Returns the heading, a sentence about the runs, and the table of one task."""
     steps = next(iter(groups.values()))[0]["steps"]
-    about = f"{steps:,} environment steps."
+    description = f"{steps:,} environment steps."
     variances = {}
     if gradients:
         variances = gradients["relative_variance"]
-        about += (
+        description += (
             f" Gradients: {gradients['batches']} batches after "
             f"{gradients['env_steps']:,} steps."
         )
     head = [title.format(f"{task.threshold:g}") for title in HEAD]
     rows = [row(*item, task.threshold, variances) for item in groups.items()]
-    return "\n\n".join([f"### {name}", about, learning_report.table(head, rows)])
+    return "\n\n".join([f"### {name}", description, learning_report.table(head, rows)])
 
 
-def picture(path, found, tasks, labels):
-    """A panel for each task: the final returns of each seed, and steps to a threshold.
+def picture(path, results, tasks, labels):
+    """Draws a panel for each task: final returns of each seed, steps to a threshold.
 
     Args:
-        path: Of the picture.
-        found: Dict from tasks to dicts from variants to records.
+        path: Path of the picture.
+        results: Dict from tasks to dicts from variants to records.
         tasks: Dict from tasks to tuples `(steps, threshold)`.
-        labels: List of the rows' names.
+        labels: List of the names of all rows, in order.
     """
-    pyplot = learning_report.drawing()
-    seen = {label(variant) for groups in found.values() for variant in groups}
-    rows = {name: at for at, name in enumerate(n for n in labels if n in seen)}
+    pyplot = learning_report.import_pyplot()
+    used = {label(variant) for groups in results.values() for variant in groups}
+    rows = {name: y for y, name in enumerate(n for n in labels if n in used)}
     figure, grid = pyplot.subplots(
         1,
-        len(found),
-        figsize=(10, ROWS[0] + ROWS[1] * max(len(rows), 6)),
+        len(results),
+        figsize=(10, MARGINS + ROW_HEIGHT * max(len(rows), 6)),
         dpi=100,
         sharey=True,
         squeeze=False,
     )
-    for axes, (name, groups) in zip(grid.flat, found.items()):
+    for axes, (name, groups) in zip(grid.flat, results.items()):
         threshold = tasks[name].threshold
         for variant, records in groups.items():
-            at, ends = rows[label(variant)], finals(records)
+            y, returns = rows[label(variant)], final_returns(records)
             color = "tab:blue" if variant == "preset" else "0.35"
-            axes.plot(ends, [at] * len(ends), "o", color=color, alpha=0.45, markersize=4)
             axes.plot(
-                np.mean(ends), at, "|", color=color, markersize=9, markeredgewidth=2
+                returns, [y] * len(returns), "o", color=color, alpha=0.45, markersize=4
+            )
+            axes.plot(
+                np.mean(returns), y, "|", color=color, markersize=9, markeredgewidth=2
             )
             axes.text(
                 1.02,
-                at,
-                reached(steps_to(threshold, records), brief=True),
+                y,
+                format_steps(steps_to(threshold, records), brief=True),
                 transform=axes.get_yaxis_transform(),
                 va="center",
                 fontsize=8,
             )
         if "preset" in groups:
-            mean = np.mean(finals(groups["preset"]))
+            mean = np.mean(final_returns(groups["preset"]))
             axes.axvline(mean, color="tab:blue", alpha=0.4, linewidth=1, zorder=0)
         axes.set_title(f"{name}, steps to {threshold:g}", fontsize=9, loc="right")
         axes.set_xlabel("final return, greedy", fontsize=8)
@@ -137,36 +143,36 @@ def picture(path, found, tasks, labels):
     grid[0, 0].set_yticks(range(len(rows)), rows)
     grid[0, 0].set_ylim(len(rows) - 0.4, -0.6)
     figure.tight_layout(w_pad=1.5)
-    learning_report.keep(figure, path)
+    learning_report.save_figure(figure, path)
 
 
 def write(results, docs, tasks, labels):
-    """Puts the tables and the picture into the folder of documents.
+    """Writes the tables and the picture to the folder of documents.
 
     Args:
         results: Path of the folder that `ablation.py` wrote to.
         docs: Path of the folder with `ablation.md`.
         tasks: Dict from tasks to tuples `(steps, threshold)`.
-        labels: List of the variants in order, without what else had to change.
+        labels: List of all variants in order, as `label` returns them.
 
     Returns:
         The Markdown.
     """
-    found, parts, records, waiting = {}, [], [], 0
+    variants, parts, records, unfinished = {}, [], [], 0
     for name in tasks:
-        groups, gradients, unfinished = read(results, name)
-        waiting += unfinished
+        groups, gradients, count = read(results, name)
+        unfinished += count
         if groups:
-            order = sorted(groups, key=lambda variant: labels.index(label(variant)))
-            found[name] = {variant: groups[variant] for variant in order}
-            parts.append(part(name, tasks[name], found[name], gradients))
+            names = sorted(groups, key=lambda variant: labels.index(label(variant)))
+            variants[name] = {variant: groups[variant] for variant in names}
+            parts.append(section(name, tasks[name], variants[name], gradients))
             records += [record for runs in groups.values() for record in runs]
-    if found:
-        picture(docs / "ablation.png", found, tasks, labels)
+    if variants:
+        picture(docs / "ablation.png", variants, tasks, labels)
         parts.insert(0, "![Final returns of all variants](ablation.png)")
-        parts += ["### How they were made", learning_report.spent(records)]
-    if waiting:
-        parts.append(f"Not counted because it has not finished: {waiting} runs.")
+        parts += ["### Versions", learning_report.hours_and_versions(records)]
+    if unfinished:
+        parts.append(f"Not counted because it has not finished: {unfinished} runs.")
     page, text = docs / "ablation.md", "\n\n".join(parts or ["No run has finished yet."])
-    page.write_text(learning_report.replaced(page.read_text(), text))
+    page.write_text(learning_report.replace_tables(page.read_text(), text))
     return text

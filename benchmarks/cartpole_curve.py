@@ -1,10 +1,10 @@
-"""The learning curve of the README: CartPole-v1, ten seeds, defaults of `for_env`.
+"""Draws the learning curve of the README: CartPole-v1, ten seeds, default settings.
 
     python benchmarks/cartpole_curve.py [--out docs/cartpole.png]
 
-Prints the table behind the picture: per update the median and quartiles over seeds of
-the mean return of its 16 training episodes (sampled actions), and per seed the greedy
-return over 100 fresh episodes after the last update.
+Prints the table of the picture: for each update the median and the quartiles over seeds
+of the mean return of its 16 training episodes, whose actions are sampled. Also prints for
+each seed the greedy return over 100 new episodes after the last update.
 """
 
 import argparse
@@ -31,19 +31,18 @@ def main():
         returns.append(history["episode_return"])
         steps.append(history["env_steps"])
         greedy.append(agent.evaluate("CartPole-v1", seed=seed)["episode_return"])
-    low, middle, high = np.percentile(returns, (25, 50, 75), axis=0)
+    low, median, high = np.percentile(returns, (25, 50, 75), axis=0)
     print("| update | median steps | lower quartile | median return | upper quartile |")
     print("|---|---|---|---|---|")
     for u in range(4, UPDATES, 5):
-        taken = np.median(np.array(steps)[:, u])
-        print(
-            f"| {u + 1} | {taken:,.0f} | {low[u]:.0f} | {middle[u]:.0f} | {high[u]:.0f} |"
-        )
+        env_steps = np.median(np.array(steps)[:, u])
+        quartiles = f"{low[u]:.0f} | {median[u]:.0f} | {high[u]:.0f}"
+        print(f"| {u + 1} | {env_steps:,.0f} | {quartiles} |")
     print("greedy return of 100 episodes, by seed:", [round(x, 1) for x in greedy])
-    picture(arguments.out, returns, (low, middle, high))
+    draw(arguments.out, returns, (low, median, high))
 
 
-def picture(path, returns, quartiles):
+def draw(path, returns, quartiles):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -51,9 +50,9 @@ def picture(path, returns, quartiles):
     figure, axes = pyplot.subplots(figsize=(7, 3.6), dpi=110)
     for curve in returns:
         axes.plot(updates, curve, color="0.8", linewidth=0.8, zorder=1)
-    low, middle, high = quartiles
+    low, median, high = quartiles
     axes.fill_between(updates, low, high, color="tab:blue", alpha=0.25, zorder=2)
-    axes.plot(updates, middle, color="tab:blue", linewidth=2, zorder=3)
+    axes.plot(updates, median, color="tab:blue", linewidth=2, zorder=3)
     axes.axhline(475, color="black", linewidth=0.8, linestyle="--")
     axes.text(1, 481, "solved: 475", fontsize=8, va="bottom")
     axes.set_xlabel("update (16 episodes each)")

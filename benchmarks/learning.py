@@ -1,19 +1,20 @@
-"""Learning curves of presets over seeds, and the tables and pictures made of them.
+"""Trains presets with several seeds, and reports their learning curves.
 
     python benchmarks/learning.py run PRESET… --seeds 1-5 [--steps N] [--jobs 2]
     python benchmarks/learning.py report
 
-`run` trains each preset from each seed in a process of its own, on one thread, and writes
-one JSON for each to benchmarks/results. Before the first update, whenever the next
-multiple of 50,000 environment steps was passed, and at the end, the policy as it samples
-is evaluated on 10 fresh episodes; the last policy, greedy, on 100.
+`run` trains each preset with each seed in its own process, on one thread, and writes one
+JSON file per run to benchmarks/results. The policy is evaluated before the first update,
+each time that training passes a multiple of 50,000 environment steps, and at the end.
+Each of these evaluations samples actions in 10 new episodes. The greedy policy is
+evaluated at the end, in 100 episodes.
 
-With each evaluation the agent is saved. A run that was stopped, however that was, goes on
-from there by the same command and ends with the same numbers, to the bit; one that has
-finished is left alone.
+The agent is saved with each evaluation. If a run is interrupted, the same command
+continues it from there; the results are equal to the bit. Finished runs are skipped.
 
-`report` puts the tables into docs/results.md, and beside it the pictures and the runs
-themselves (docs/results.jsonl): so the runs may be made on several days and machines.
+`report` writes the tables into docs/results.md, and the pictures and all runs
+(docs/results.jsonl) next to it. The runs may therefore be made on several days and
+machines.
 """
 
 import argparse
@@ -46,12 +47,12 @@ SAMPLED = {"episodes": 10, "deterministic": False}
 GREEDY = {"episodes": 100, "deterministic": True}
 
 
-class Keeper(keras.callbacks.Callback):
-    """Evaluates when that is due, and keeps what a stopped run goes on from.
+class EvaluationCallback(keras.callbacks.Callback):
+    """Evaluates the agent at fixed steps, and saves the state of the run.
 
     Args:
-        record: Dict, what the JSON of the run holds; it is changed.
-        path: Path of that JSON.
+        record: Dict, the content of the run's JSON file; the callback changes it.
+        path: Path of that JSON file.
     """
 
     def __init__(self, record, path):
@@ -60,33 +61,33 @@ class Keeper(keras.callbacks.Callback):
         self.path = path
 
     def on_train_begin(self, logs=None):
-        self.since = time.perf_counter()
+        self.training_start = time.perf_counter()
         if not self.record["curve"]:
-            self.evaluate()
+            self.evaluate_and_save()
 
     def on_epoch_end(self, epoch, logs=None):
         every, last = self.record["every"], self.record["curve"][-1][0]
         due = min((last // every + 1) * every, self.record["steps"])
         if self.model.env_steps >= due:
-            self.evaluate()
+            self.evaluate_and_save()
 
-    def evaluate(self):
+    def evaluate_and_save(self):
         agent, record = self.model, self.record
-        began = time.perf_counter()
-        record["training_seconds"] += began - self.since
-        # Whoever trains on may take the same seed: these are other episodes each time.
+        start = time.perf_counter()
+        record["training_seconds"] += start - self.training_start
+        # The seed depends on the update, so that each evaluation has other episodes.
         rng = seeding.generator(record["seed"], "validation/environment", agent.updates)
-        figures = evaluated(agent, record, rng.integers(2**31), SAMPLED)
-        mean, std = figures["episode_return"], figures["episode_return_std"]
+        metrics = evaluate(agent, record, rng.integers(2**31), SAMPLED)
+        mean, std = metrics["episode_return"], metrics["episode_return_std"]
         point = [agent.env_steps, mean, std, round(record["training_seconds"], 3)]
         record["curve"].append(point)
         for name in ("updates", "episodes_seen", "env_steps"):
             record[name] = getattr(agent, name)
         record["agent"] = f"{self.path.stem}_{agent.env_steps}.keras"
         agent.save(self.path.with_name(record["agent"]))
-        self.since = time.perf_counter()
-        record["evaluation_seconds"] += self.since - began
-        write(self.path, record)
+        self.training_start = time.perf_counter()
+        record["evaluation_seconds"] += self.training_start - start
+        write_record(self.path, record)
         print(
             f"{record['preset']}, seed {record['seed']}: {agent.env_steps:,} steps, "
             f"return {mean:,.2f} ± {std:,.2f}, {record['training_seconds']:,.0f} s",
@@ -94,38 +95,39 @@ class Keeper(keras.callbacks.Callback):
         )
 
 
-def evaluated(agent, record, seed, how):
-    """The figures of an evaluation, on the environment as the preset evaluates on it."""
+def evaluate(agent, record, seed, options):
+    """Returns the metrics of an evaluation with the preset's environment settings."""
     settings = record["settings"]
-    options = {**runs.evaluation_options(settings), **how}
+    options = {**runs.evaluation_options(settings), **options}
     return agent.evaluate(settings["env"], seed=seed, **options)
 
 
-def write(path, record):
-    """Writes the JSON, then removes what only the one before it named.
+def write_record(path, record):
+    """Writes the JSON file, then removes older agent files of the run.
 
-    The agent it names is there already: whenever the process dies, the JSON and an
-    agent file belong together.
+    The agent file that the record names already exists. If the process is killed, the
+    JSON file therefore always names an existing agent file.
     """
     runs.write_json(path, record)
-    for old in path.parent.glob(f"{path.stem}_*.keras"):
-        if old.name != record["agent"]:
-            old.unlink()
+    for agent_path in path.parent.glob(f"{path.stem}_*.keras"):
+        if agent_path.name != record["agent"]:
+            agent_path.unlink()
 
 
-def begun(path, settings, seed, steps, every):
-    """The record of a run, read or new; a run with other settings is refused."""
-    versions = versions_of_all()
+def load_or_create(path, settings, seed, steps, every):
+    """Returns the record of a run; raises if the saved run has other settings."""
+    versions = all_versions()
     if path.exists():
         record = json.loads(path.read_text())
-        now = {"settings": settings, "every": every}
+        expected = {"settings": settings, "every": every}
         if not record["finished"]:
-            now["versions"] = versions
-        for name, value in now.items():
+            expected["versions"] = versions
+        for name, value in expected.items():
             if record[name] != value:
                 raise SystemExit(
-                    f"{path} was begun with other {name}. Remove it or choose other "
-                    f"--results.\nThere: {record[name]}\nNow: {value}"
+                    f"The run in {path} was started with other {name}. Remove the "
+                    f"file, or pass another folder as --results.\nExpected: {value}\n"
+                    f"Received: {record[name]}"
                 )
         return record
     return {
@@ -144,60 +146,63 @@ def begun(path, settings, seed, steps, every):
     }
 
 
-def versions_of_all():
-    """What a run is made with; of our own code, the sources that were imported."""
+def all_versions():
+    """Returns the software versions, and a hash of the package's source files."""
     sources = sorted(pathlib.Path(tfr.__file__).parent.rglob("*.py"))
     code = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    found = runs.versions()
-    return {**found, "tf-reinforce": f"{found['tf-reinforce']}, sources {code[:8]}"}
+    versions = runs.versions()
+    version = f"{versions['tf-reinforce']}, sources {code[:8]}"
+    return {**versions, "tf-reinforce": version}
 
 
-def name_of(preset):
-    """`CartPole-v1`; of `/my/own.toml`, `own`."""
+def preset_name(preset):
+    """Returns the name of a preset; for the path `/my/own.toml`, `own`."""
     return pathlib.Path(preset).name.removesuffix(".toml")
 
 
-def budget_of(preset, steps):
-    """The environment steps to train for: those given, or those of the preset."""
+def training_steps(preset, steps):
+    """Returns the environment steps to train for: `steps`, or those of the preset."""
     steps = steps or presets.read(preset)["fit"].get("steps")
     if steps is None:
-        raise SystemExit(f"The preset {preset} has no budget in steps. Give --steps.")
+        raise SystemExit(
+            f"The preset {preset} has no `steps` in its table [fit]. Pass --steps."
+        )
     return steps
 
 
-def path_of(results, preset, seed, steps):
-    return pathlib.Path(results, name_of(preset), f"{steps}_seed{seed}.json")
+def record_path(results, preset, seed, steps):
+    return pathlib.Path(results, preset_name(preset), f"{steps}_seed{seed}.json")
 
 
 @contextlib.contextmanager
-def alone(path):
-    """Holds a run for this process. The lock goes when the process does."""
+def lock_run(path):
+    """Locks a run for this process; the lock ends with the process at the latest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f".{path.stem}.lock"), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SystemExit(f"{path} is being made by another process.") from None
-        for aside in path.parent.glob(f".{path.stem}[._]*/"):
-            shutil.rmtree(aside)  # what a kill left half written
+            raise SystemExit(f"Another process is writing {path}.") from None
+        for temporary_path in path.parent.glob(f".{path.stem}[._]*/"):
+            shutil.rmtree(temporary_path)  # incomplete files of a killed process
         yield
 
 
-def agent_of(settings, seed):
-    """A new agent as the settings of a preset say."""
-    made = {**settings["agent"], "env_kwargs": settings["env_kwargs"]}
-    return tfr.Reinforce.for_env(settings["env"], seed=seed, **made)
+def make_agent(settings, seed):
+    """Returns a new agent with the settings of a preset."""
+    options = {**settings["agent"], "env_kwargs": settings["env_kwargs"]}
+    return tfr.Reinforce.for_env(settings["env"], seed=seed, **options)
 
 
-def train(path, settings, seed, steps, every, make=agent_of):
-    """One run, from the beginning or from its last evaluation, to its end."""
-    with alone(path):
-        record = begun(path, settings, seed, steps, every)
+def train(path, settings, seed, steps, every, make_agent=make_agent):
+    """Makes one run to its end, from the start or from its last evaluation."""
+    with lock_run(path):
+        record = load_or_create(path, settings, seed, steps, every)
         if record["finished"]:
             return
         fit = {**settings["fit"], "steps": steps}
         fit.pop("epochs", None)
-        agent = make(settings, seed)
+        agent = make_agent(settings, seed)
         if record["agent"]:
             agent = tfr.load(path.with_name(record["agent"]))
         fit["steps"] -= agent.env_steps
@@ -207,57 +212,62 @@ def train(path, settings, seed, steps, every, make=agent_of):
                 **fit,
                 seed=seed,
                 env_kwargs=settings["env_kwargs"],
-                callbacks=[Keeper(record, path)],
+                callbacks=[EvaluationCallback(record, path)],
                 verbose=0,
             )
-        began = time.perf_counter()
-        record["final"] = evaluated(agent, record, seed, GREEDY)
-        record["evaluation_seconds"] += time.perf_counter() - began
+        start = time.perf_counter()
+        record["final"] = evaluate(agent, record, seed, GREEDY)
+        record["evaluation_seconds"] += time.perf_counter() - start
         speed = record["env_steps"] / record["training_seconds"]
         record.update(steps_per_second=speed, finished=True, agent=None)
-        write(path, record)
+        write_record(path, record)
 
 
 def run(arguments):
-    """Trains whatever is not finished, a process each."""
+    """Trains every run that is not finished, each in its own process."""
     commands = []
     for seed, preset in itertools.product(arguments.seeds, arguments.presets):
-        steps = budget_of(preset, arguments.steps)
-        path = path_of(arguments.results, preset, seed, steps)
+        steps = training_steps(preset, arguments.steps)
+        path = record_path(arguments.results, preset, seed, steps)
         settings = presets.read(preset)
-        if begun(path, settings, seed, steps, arguments.every)["finished"]:
+        record = load_or_create(path, settings, seed, steps, arguments.every)
+        if record["finished"]:
             print(f"{path} is finished.")
             continue
         options = dict(seeds=seed, steps=steps, every=arguments.every)
-        given = [f"--{name}={value}" for name, value in options.items()]
-        command = [sys.executable, __file__, "one", preset, *given]
+        options = [f"--{name}={value}" for name, value in options.items()]
+        command = [sys.executable, __file__, "run_one", preset, *options]
         commands.append([*command, f"--results={arguments.results}"])
-    call(commands, arguments.jobs)
+    run_commands(commands, arguments.jobs)
 
 
-def call(commands, count):
-    """Runs commands, so many at once, each on one thread; says which ones failed."""
-    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+def run_commands(commands, jobs):
+    """Runs commands, `jobs` of them at once, each on one thread.
+
+    Raises `SystemExit` with the commands that failed.
+    """
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        jobs = [pool.submit(subprocess.run, c, env=environment) for c in commands]
+        futures = [pool.submit(subprocess.run, c, env=environment) for c in commands]
         try:
-            failed = [job.result().args for job in jobs if job.result().returncode]
+            processes = [future.result() for future in futures]
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             raise
+    failed = [process.args for process in processes if process.returncode]
     if failed:
-        raise SystemExit("\n".join(["These failed:", *map(" ".join, failed)]))
+        raise SystemExit("\n".join(["These commands failed:", *map(" ".join, failed)]))
 
 
-def one(arguments):
-    on_one_thread()
+def run_one(arguments):
+    use_one_thread()
     (preset,), (seed,), steps = arguments.presets, arguments.seeds, arguments.steps
-    path = path_of(arguments.results, preset, seed, steps)
+    path = record_path(arguments.results, preset, seed, steps)
     train(path, presets.read(preset), seed, steps, arguments.every)
 
 
-def on_one_thread():
-    """However many run side by side: sums are made in the same order."""
+def use_one_thread():
+    """Limits TensorFlow to one thread, so that the order of summation is fixed."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
@@ -266,50 +276,59 @@ def report(arguments):
     results, docs = pathlib.Path(arguments.results), pathlib.Path(arguments.docs)
     groups, _ = learning_report.read(results, docs / learning_report.PUBLISHED)
     for (name, steps), records in groups.items():
-        ours = name in presets.names()
-        if ours and records[0]["settings"] != presets.read(name):
+        in_package = name in presets.names()
+        if in_package and records[0]["settings"] != presets.read(name):
             raise SystemExit(
-                f"The runs of {name} over {steps} steps were made with another preset "
-                f"of that name. Remove them from {results} and {docs}, or run them again."
+                f"The runs of {name} over {steps} steps were made with other settings "
+                "than those of the preset. Remove the runs from "
+                f"{results} and {docs}, or run them again."
             )
     print(learning_report.write(results, docs))
 
 
-def seeds(text):
-    """`1-5` or `3`."""
+def parse_seeds(text):
+    """Returns the seeds of a text like `1-5` or `3`."""
     first, _, last = text.partition("-")
-    chosen = range(int(first), int(last or first) + 1)
-    if not chosen:
+    seeds = range(int(first), int(last or first) + 1)
+    if not seeds:
         raise argparse.ArgumentTypeError(
-            f"{text} holds no seed; the smaller one is first"
+            f"expected seeds like 1-5, the smaller one first. Received: {text}"
         )
-    return chosen
+    return seeds
 
 
-def positive(text):
+def positive_int(text):
     if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
+        raise argparse.ArgumentTypeError(f"expected an int above 0. Received: {text}")
     return int(text)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    verbs = parser.add_subparsers(required=True, metavar="{run,report}")
-    for verb in (run, one):
-        running = verbs.add_parser(verb.__name__)
-        running.set_defaults(verb=verb)
-        running.add_argument("presets", nargs="+", metavar="PRESET")
-        running.add_argument("--seeds", type=seeds, default=range(1, 6), metavar="1-5")
-        running.add_argument("--steps", type=positive, help="instead of the preset's own")
-        running.add_argument("--every", type=positive, default=learning_report.EVERY)
-        running.add_argument("--jobs", type=positive, default=1, help="processes at once")
-        running.add_argument("--results", default=HERE / "results")
-    reporting = verbs.add_parser("report")
-    reporting.set_defaults(verb=report)
-    reporting.add_argument("--results", default=HERE / "results")
-    reporting.add_argument("--docs", default=HERE.parent / "docs")
+    subparsers = parser.add_subparsers(required=True, metavar="{run,report}")
+    for command in (run, run_one):
+        run_parser = subparsers.add_parser(command.__name__)
+        run_parser.set_defaults(command=command)
+        run_parser.add_argument("presets", nargs="+", metavar="PRESET")
+        run_parser.add_argument(
+            "--seeds", type=parse_seeds, default=range(1, 6), metavar="1-5"
+        )
+        run_parser.add_argument(
+            "--steps", type=positive_int, help="instead of the preset's own"
+        )
+        run_parser.add_argument(
+            "--every", type=positive_int, default=learning_report.EVERY
+        )
+        run_parser.add_argument(
+            "--jobs", type=positive_int, default=1, help="number of parallel processes"
+        )
+        run_parser.add_argument("--results", default=HERE / "results")
+    report_parser = subparsers.add_parser("report")
+    report_parser.set_defaults(command=report)
+    report_parser.add_argument("--results", default=HERE / "results")
+    report_parser.add_argument("--docs", default=HERE.parent / "docs")
     arguments = parser.parse_args()
-    arguments.verb(arguments)
+    arguments.command(arguments)
 
 
 if __name__ == "__main__":

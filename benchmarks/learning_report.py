@@ -1,4 +1,4 @@
-"""Tables and pictures of the runs of `learning.py`, beside Tianshou's REINFORCE."""
+"""Writes tables and pictures of the runs of `learning.py`, next to Tianshou's results."""
 
 import json
 import math
@@ -12,22 +12,25 @@ HERE = pathlib.Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 EVERY = 50_000  # environment steps from one evaluation to the next
 CRITIC_FREE = "-critic-free"
-MILLION = 1_013_760  # the evaluation of Tianshou's next to a million steps
+MILLION = 1_013_760  # steps at Tianshou's evaluation nearest to a million steps
 RESAMPLES = 10_000
 PUBLISHED = "results.jsonl"
 
 
 def read(results, published=None):
-    """The finished runs: `{(preset, steps): [record, …]}`, and how many are not.
+    """Returns the finished runs, and the number of unfinished runs.
 
     Args:
-        results: Path of the folder with a JSON for each run, in folders of their own.
-        published: Path of a file with finished runs, a line each, that are wanted too.
+        results: Path of a folder with one folder per preset and one JSON file per run.
+        published: Path of a JSON Lines file with further finished runs, or `None`.
+
+    Returns:
+        Dict `{(preset, steps): [record, …]}`, and an int.
     """
     lines = published.read_text().splitlines() if published and published.exists() else []
-    found = [json.loads(path.read_text()) for path in results.glob("*/*_seed*.json")]
+    records = [json.loads(path.read_text()) for path in results.glob("*/*_seed*.json")]
     finished = {}
-    for record in [*map(json.loads, lines), *found]:
+    for record in [*map(json.loads, lines), *records]:
         if not record["finished"]:
             continue
         key = record["preset"], record["steps"], record["seed"]
@@ -35,147 +38,153 @@ def read(results, published=None):
         if finished.setdefault(key, record)["curve"] != record["curve"]:
             preset, steps, seed = key
             raise SystemExit(
-                f"Of {preset} over {steps} steps seed {seed} is in {published}, and "
-                f"another run of it in {results}. Remove one."
+                f"There are two runs of {preset} over {steps} steps: seed {seed} is in "
+                f"{published}, and another run of it in {results}. Remove one."
             )
     groups = {}
     for (preset, steps, _), record in sorted(finished.items()):
         groups.setdefault((preset, steps), []).append(record)
-    for (preset, steps), records in groups.items():
-        kinds = [(record["settings"], record["every"]) for record in records]
-        if any(kind != kinds[0] for kind in kinds):
+    for (preset, steps), group in groups.items():
+        settings = [(record["settings"], record["every"]) for record in group]
+        if any(other != settings[0] for other in settings):
             raise SystemExit(
-                f"Of {preset} over {steps} steps there are runs with other settings. "
-                f"Remove the old ones from {published} or {results}."
+                f"Some runs of {preset} over {steps} steps were made with other "
+                f"settings. Remove the old runs from {published} or {results}."
             )
-    return groups, sum(not record["finished"] for record in found)
+    return groups, sum(not record["finished"] for record in records)
 
 
 def publish(path, groups):
-    """Writes finished runs as JSON, a line each, all of them or none."""
-    records = [record for records in groups.values() for record in records]
-    with files.atomic_write(path) as aside:
+    """Writes finished runs as JSON Lines, atomically."""
+    records = [record for group in groups.values() for record in group]
+    with files.atomic_write(path) as temporary_path:
         lines = "".join(f"{json.dumps(record)}\n" for record in records)
-        pathlib.Path(aside).write_text(lines)
+        pathlib.Path(temporary_path).write_text(lines)
 
 
 def reference():
-    """Tianshou's figures, by the name of the task without its version."""
+    """Returns Tianshou's results, by the name of the task without its version."""
     return json.loads((HERE / "tianshou_reinforce.json").read_text())["tasks"]
 
 
 def task_of(records):
-    """`Ant`, of the runs on `Ant-v5`."""
+    """Returns the task without its version: `Ant` for runs on `Ant-v5`."""
     return records[0]["settings"]["env"].rsplit("-v", 1)[0]
 
 
-def aligned(records):
-    """The curves of several seeds over the same steps.
+def align_curves(records):
+    """Returns the learning curves of several seeds at the same environment steps.
 
-    Whole episodes pass a step a little later in one run than in another: at each step
-    that asked for an evaluation stands the first one made since.
+    An evaluation is due at fixed steps, and is made at the end of the update that passes
+    such a step. Each due step gets the first evaluation at or after it.
 
     Returns:
         `[P]` environment steps and `[seeds, P]` mean returns.
     """
     steps, every = records[0]["steps"], records[0]["every"]
-    marks = np.array([*range(0, steps, every), steps])
+    due_steps = np.array([*range(0, steps, every), steps])
     curves = []
     for record in records:
-        taken, means = np.array(record["curve"])[:, :2].T
-        curves.append(means[np.searchsorted(taken, marks)])
-    return marks, np.array(curves)
+        env_steps, means = np.array(record["curve"])[:, :2].T
+        curves.append(means[np.searchsorted(env_steps, due_steps)])
+    return due_steps, np.array(curves)
 
 
 def best_of_mean(curves):
-    """Where the mean over seeds is highest: that mean, and the population std there."""
+    """Returns the highest mean over seeds, and the population std at that point."""
     means = curves.mean(axis=0)
-    at = means.argmax()
-    return means[at], curves[:, at].std()
+    best = means.argmax()
+    return means[best], curves[:, best].std()
 
 
 def best_of_each(curves):
-    """Mean and population std over seeds of each seed's own highest evaluation."""
+    """Returns mean and population std over seeds of the highest point of each seed."""
     return curves.max(axis=1).mean(), curves.max(axis=1).std()
 
 
 def interquartile_mean(values):
-    """The mean of what is left without a quarter, rounded down, at either end.
+    """Returns the mean without the lowest and highest quarter, each rounded down.
 
     Args:
         values: `[..., N]` floats.
     """
     values = np.sort(values, axis=-1)
-    cut = values.shape[-1] // 4
-    return values[..., cut : values.shape[-1] - cut].mean(axis=-1)
+    quarter = values.shape[-1] // 4
+    return values[..., quarter : values.shape[-1] - quarter].mean(axis=-1)
 
 
 def interval(values, share=0.95):
-    """The percentile bootstrap interval of the interquartile mean of `[N]` values."""
+    """Returns the percentile bootstrap interval of the interquartile mean.
+
+    Args:
+        values: `[N]` floats.
+        share: Float, the nominal coverage.
+    """
     rng = np.random.default_rng(0)
     means = interquartile_mean(rng.choice(values, (RESAMPLES, len(values))))
     return np.quantile(means, [(1 - share) / 2, (1 + share) / 2])
 
 
-def numbers(first, *others):
-    """As texts, all with as many places as the first one needs."""
+def format_numbers(first, *others):
+    """Returns strings, all with the number of decimals that suits the first number."""
     size = abs(first)
-    places = 1 if size >= 10 else 2 if size >= 1 else 4
-    return [f"{x:,.{places}f}" for x in (first, *others)]
+    decimals = 1 if size >= 10 else 2 if size >= 1 else 4
+    return [f"{x:,.{decimals}f}" for x in (first, *others)]
 
 
-def spread(mean, std):
-    return " ± ".join(numbers(mean, std))
+def format_mean_std(mean, std):
+    return " ± ".join(format_numbers(mean, std))
 
 
 def row(preset, steps, records):
-    """What the runs of one preset came to."""
-    _, curves = aligned(records)
+    """Returns the cells of one preset in the table with the columns `ROW`."""
+    _, curves = align_curves(records)
     finals = [record["final"]["episode_return"] for record in records]
     seconds = [r["training_seconds"] + r["evaluation_seconds"] for r in records]
-    middle, low, high = numbers(interquartile_mean(finals), *interval(finals))
+    middle, low, high = format_numbers(interquartile_mean(finals), *interval(finals))
     return [
         preset,
         f"{steps:,}",
         str(len(records)),
-        spread(*best_of_mean(curves)),
-        spread(*best_of_each(curves)),
-        spread(np.mean(finals), np.std(finals)),
+        format_mean_std(*best_of_mean(curves)),
+        format_mean_std(*best_of_each(curves)),
+        format_mean_std(np.mean(finals), np.std(finals)),
         f"{middle} [{low}, {high}]",
         f"{np.mean([r['steps_per_second'] for r in records]):,.0f}",
         f"{np.mean(seconds) / 60:,.1f}",
     ]
 
 
-def comparison(preset, steps, records, known):
-    """The same beside Tianshou's, each with a mark: whether ours is at least as high.
+def comparison(preset, steps, records, reference_task):
+    """Returns the cells of one preset in the table with the columns `COMPARISON`.
 
-    What stands beside a figure to so many steps is ours to as many.
+    A mark says whether our mean is at least as high as Tianshou's. Both numbers of a
+    comparison are from the same number of environment steps.
     """
 
     def cell(ours, theirs):
-        return f"{spread(*theirs)} {'✔' if ours[0] >= theirs[0] else '✘'}"
+        return f"{format_mean_std(*theirs)} {'✔' if ours[0] >= theirs[0] else '✘'}"
 
-    def best(most):
-        return best_of_mean(curves[:, marks <= most])
+    def best(max_steps):
+        return best_of_mean(curves[:, due_steps <= max_steps])
 
-    marks, curves = aligned(records)
+    due_steps, curves = align_curves(records)
     last = curves[:, -1].mean(), curves[:, -1].std()
-    million = [point[1:] for point in known["curve"] if point[0] <= MILLION]
-    published = known["published"]
+    million = [point[1:] for point in reference_task["curve"] if point[0] <= MILLION]
+    published = reference_task["published"]
     return [
         preset,
         f"{steps:,}",
-        spread(*best(steps)),
+        format_mean_std(*best(steps)),
         cell(best(MILLION), max(million)),
         *(cell(best(budget_of(name)), theirs) for name, theirs in published.items()),
-        spread(*last),
-        cell(last, million[-1]) if steps <= MILLION else spread(*million[-1]),
+        format_mean_std(*last),
+        cell(last, million[-1]) if steps <= MILLION else format_mean_std(*million[-1]),
     ]
 
 
 def budget_of(name):
-    """The environment steps in the name of a figure, `REINFORCE 3M`; a little more."""
+    """Returns the environment steps of a name like `REINFORCE 3M`: 3 × `MILLION`."""
     return int(name.rpartition(" ")[2].removesuffix("M")) * MILLION
 
 
@@ -186,7 +195,7 @@ ROW = (
     "best of the mean curve",
     "best of each seed",
     "final, greedy",
-    "its IQM [95 %]",
+    "IQM of final [95 %]",
     "steps/s",
     "minutes",
 )
@@ -208,31 +217,32 @@ def table(head, rows):
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def divided(groups, known):
-    """The runs on tasks that Tianshou has, in its order, and the others by name."""
-    order = list(known)
-    theirs = {k: runs for k, runs in groups.items() if task_of(runs) in known}
-    others = {k: runs for k, runs in groups.items() if k not in theirs}
-    place = sorted(theirs, key=lambda k: (order.index(task_of(theirs[k])), k))
-    return {k: theirs[k] for k in place}, dict(sorted(others.items()))
+def split_groups(groups, tasks):
+    """Returns the runs on tasks of Tianshou, in its order, and the others by name."""
+    order = list(tasks)
+    shared = {k: runs for k, runs in groups.items() if task_of(runs) in tasks}
+    others = {k: runs for k, runs in groups.items() if k not in shared}
+    keys = sorted(shared, key=lambda k: (order.index(task_of(shared[k])), k))
+    return {k: shared[k] for k in keys}, dict(sorted(others.items()))
 
 
-def tables(groups, unfinished, known):
-    """All of them, as Markdown, and how they were made."""
+def tables(groups, unfinished, tasks):
+    """Returns all tables, commands and versions as Markdown."""
     if not groups:
         return "No run has finished yet."
     parts = []
-    kinds = zip(("MuJoCo", "Other environments"), divided(groups, known), (True, False))
-    for title, chosen, compared in kinds:
-        for without, more in ((False, ""), (True, ", critic-free")):
-            mine = {k: r for k, r in chosen.items() if is_critic_free(k) == without}
-            if not mine:
+    titles = ("MuJoCo", "Other environments")
+    for title, part in zip(titles, split_groups(groups, tasks)):
+        for critic_free, suffix in ((False, ""), (True, ", critic-free")):
+            runs = {k: r for k, r in part.items() if is_critic_free(k) == critic_free}
+            if not runs:
                 continue
-            parts += [f"### {title}{more}", table(ROW, [row(*k, mine[k]) for k in mine])]
-            if compared:
-                beside = [comparison(*k, r, known[task_of(r)]) for k, r in mine.items()]
-                parts += ["Beside Tianshou:", table(COMPARISON, beside)]
-    parts += ["### How they were made", made(groups)]
+            rows = [row(*k, r) for k, r in runs.items()]
+            parts += [f"### {title}{suffix}", table(ROW, rows)]
+            if title == "MuJoCo":
+                rows = [comparison(*k, r, tasks[task_of(r)]) for k, r in runs.items()]
+                parts += ["Compared with Tianshou:", table(COMPARISON, rows)]
+    parts += ["### Commands and versions", commands_and_versions(groups)]
     if unfinished:
         parts.append(f"Not counted because it has not finished: {unfinished} runs.")
     return "\n\n".join(parts)
@@ -242,46 +252,47 @@ def is_critic_free(key):
     return key[0].endswith(CRITIC_FREE)
 
 
-def made(groups):
-    """The commands, the versions and the hours of the runs."""
-    alike = {}
+def commands_and_versions(groups):
+    """Returns the commands, the hours and the versions of the runs."""
+    presets_of = {}
     for (preset, steps), records in groups.items():
         seeds = tuple(record["seed"] for record in records)
-        alike.setdefault((steps, records[0]["every"], seeds), []).append(preset)
+        presets_of.setdefault((steps, records[0]["every"], seeds), []).append(preset)
     commands = []
-    for (steps, every, seeds), presets in sorted(alike.items()):
+    for (steps, every, seeds), presets in sorted(presets_of.items()):
         options = f"--steps {steps}" + f" --every {every}" * (every != EVERY)
-        whole = len(seeds) > 1 and seeds == tuple(range(seeds[0], seeds[-1] + 1))
-        for span in [f"{seeds[0]}-{seeds[-1]}"] if whole else seeds:
-            chosen = f"{' '.join(presets)} --seeds {span} {options}"
-            commands.append(f"    python benchmarks/learning.py run {chosen}")
+        is_range = len(seeds) > 1 and seeds == tuple(range(seeds[0], seeds[-1] + 1))
+        for span in [f"{seeds[0]}-{seeds[-1]}"] if is_range else seeds:
+            arguments = f"{' '.join(presets)} --seeds {span} {options}"
+            commands.append(f"    python benchmarks/learning.py run {arguments}")
     commands += ["    python benchmarks/learning.py report", ""]
-    return "\n".join([*commands, spent([r for runs in groups.values() for r in runs])])
+    records = [record for group in groups.values() for record in group]
+    return "\n".join([*commands, hours_and_versions(records)])
 
 
-def spent(records):
-    """The hours of the runs, and the versions they were made with."""
+def hours_and_versions(records):
+    """Returns a sentence with the hours and the software versions of the runs."""
     versions, seconds = {}, 0.0
     for record in records:
         seconds += record["training_seconds"] + record["evaluation_seconds"]
         for name, version in record["versions"].items():
             versions.setdefault(name, set()).add(str(version))
-    named = [f"{name} {' and '.join(sorted(v))}" for name, v in versions.items()]
+    texts = [f"{name} {' and '.join(sorted(v))}" for name, v in versions.items()]
     return (
         f"{len(records)} runs on one thread each, {seconds / 3600:.1f} hours in all, "
-        f"with {', '.join(named)}."
+        f"with {', '.join(texts)}."
     )
 
 
-def picture(path, groups, known):
-    """A panel for each preset: mean over seeds and one std, Tianshou's in grey."""
-    pyplot = drawing()
+def picture(path, groups, tasks):
+    """Draws a panel for each preset: mean ± std over seeds, with Tianshou's in grey."""
+    pyplot = import_pyplot()
     from matplotlib import ticker
 
     panels = {}
-    for key in groups:  # the longest budget comes last
-        chosen = panels.setdefault(key[0].removesuffix(CRITIC_FREE), {})
-        chosen[is_critic_free(key)] = groups[key]
+    for key in groups:  # the largest budget is the last key, and replaces the others
+        panel = panels.setdefault(key[0].removesuffix(CRITIC_FREE), {})
+        panel[is_critic_free(key)] = groups[key]
     rows = math.ceil(len(panels) / 3)
     figure, grid = pyplot.subplots(
         rows, 3, figsize=(10, 0.7 + 2.6 * rows), dpi=100, squeeze=False
@@ -294,16 +305,16 @@ def picture(path, groups, known):
         axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
         axes.plot(steps, mean, color=color, linewidth=1.5, label=label)
 
-    for axes, (name, chosen) in zip(grid.flat, panels.items()):
-        budget = max(records[0]["steps"] for records in chosen.values())
-        task = task_of(next(iter(chosen.values())))
-        if task in known:
-            theirs = [point for point in known[task]["curve"] if point[0] <= budget]
-            draw(axes, *zip(*theirs), "0.5", "Tianshou REINFORCE")
-        for without, records in sorted(chosen.items()):
-            steps, curves = aligned(records)
-            color = "tab:orange" if without else "tab:blue"
-            label = "tf_reinforce" + ", critic-free" * without
+    for axes, (name, panel) in zip(grid.flat, panels.items()):
+        budget = max(records[0]["steps"] for records in panel.values())
+        task = task_of(next(iter(panel.values())))
+        if task in tasks:
+            curve = [point for point in tasks[task]["curve"] if point[0] <= budget]
+            draw(axes, *zip(*curve), "0.5", "Tianshou REINFORCE")
+        for critic_free, records in sorted(panel.items()):
+            steps, curves = align_curves(records)
+            color = "tab:orange" if critic_free else "tab:blue"
+            label = "tf_reinforce" + ", critic-free" * critic_free
             draw(axes, steps, curves.mean(axis=0), curves.std(axis=0), color, label)
         axes.set_title(name, fontsize=11)
         axes.set_xlim(0, budget)
@@ -319,11 +330,11 @@ def picture(path, groups, known):
             labels.setdefault(label, line)
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / figure.get_figheight()))
     figure.legend(labels.values(), labels, loc="upper center", ncols=3, frameon=False)
-    keep(figure, path)
+    save_figure(figure, path)
 
 
-def drawing():
-    """`matplotlib.pyplot`, without a screen; only who draws needs it."""
+def import_pyplot():
+    """Imports `matplotlib.pyplot` without a display; only pictures need Matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -332,42 +343,42 @@ def drawing():
     return pyplot
 
 
-def keep(figure, path):
-    """Writes a figure, small, and closes it."""
+def save_figure(figure, path):
+    """Writes a figure as a PNG file with 64 colors, and closes it."""
     from PIL import Image
 
     figure.savefig(path)
-    drawing().close(figure)
-    with Image.open(path) as drawn:
-        small = drawn.convert("RGB").quantize(64)
-    small.save(path, optimize=True)
+    import_pyplot().close(figure)
+    with Image.open(path) as image:
+        quantized = image.convert("RGB").quantize(64)
+    quantized.save(path, optimize=True)
 
 
-def replaced(text, part):
-    """The text with another part between its two marks."""
+def replace_tables(text, part):
+    """Returns the text with `part` between the marks `BEGIN` and `END`."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"The text must hold {BEGIN} and, after it, {END}.")
+        raise ValueError(f"The text must contain {BEGIN} and, after it, {END}.")
     return f"{before}{BEGIN}\n\n{part}\n\n{END}{after}"
 
 
 def write(results, docs):
-    """Puts tables, pictures and runs into the folder of documents; returns the Markdown.
+    """Writes tables, pictures and runs to the documents; returns the Markdown.
 
     Args:
-        results: Path of the folder with a JSON for each run.
-        docs: Path of the folder. Runs that it has already are kept.
+        results: Path of the folder with a JSON file for each run.
+        docs: Path of the folder with `results.md`. Runs in its `results.jsonl` are kept.
     """
     published = docs / PUBLISHED
     groups, unfinished = read(results, published)
     publish(published, groups)
-    known = reference()
-    parts = [tables(groups, unfinished, known)]
-    for name, chosen in zip(("mujoco", "classic"), divided(groups, known)):
-        if chosen:
-            picture(docs / f"results_{name}.png", chosen, known)
+    tasks = reference()
+    parts = [tables(groups, unfinished, tasks)]
+    for name, part in zip(("mujoco", "classic"), split_groups(groups, tasks)):
+        if part:
+            picture(docs / f"results_{name}.png", part, tasks)
             parts.append(f"![Learning curves, {name}](results_{name}.png)")
     page, text = docs / "results.md", "\n\n".join(parts)
-    page.write_text(replaced(page.read_text(), text))
+    page.write_text(replace_tables(page.read_text(), text))
     return text

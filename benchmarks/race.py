@@ -1,14 +1,15 @@
-"""The race: implementations side by side, each in a process of its own.
+"""Compares the speed of implementations, each in its own process.
 
-    python benchmarks/race.py all           # make bench: every race
+    python benchmarks/race.py all           # make bench: every comparison
     python benchmarks/race.py host solve    # some of them
-    python benchmarks/race.py report        # benchmarks/RESULTS.md from what is there
+    python benchmarks/race.py report        # only writes benchmarks/RESULTS.md
 
-Workers are warm (compiled, and asked once) before the first round; in each round they
-are asked one after the other, in an order drawn anew, and only one works at a time.
-Beforehand all that have a gradient must say the same, from the same episodes at the same
-weights. Figures are medians over rounds of ratios within a round, with a bootstrap
-interval. `make bench-setup` makes an environment for each.
+The worker processes compile and answer one request before the first round. In each round
+they work one after the other, in a new random order, and only one of them works at a
+time. Before a race, all workers of REINFORCE must compute the same gradient for the same
+episodes at the same weights. The results are medians over rounds of the ratios
+within a round, with a bootstrap interval. `make bench-setup` makes the virtual
+environments.
 """
 
 import argparse
@@ -22,27 +23,34 @@ sys.path.insert(0, str(HERE / "race"))
 import races
 import report
 
-STORE = HERE / "results" / "race.json"
+RESULTS = HERE / "results" / "race.json"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     names = ["all", "report", *races.RACES]
-    parser.add_argument("races", nargs="+", choices=names, metavar="RACE", help=names)
+    parser.add_argument(
+        "races", nargs="+", choices=names, metavar="RACE", help=", ".join(names)
+    )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seeds", type=int, default=10, help="of the races to a goal")
-    parser.add_argument("--venvs", default=".venv-race", help="of their Pythons")
+    parser.add_argument(
+        "--seeds", type=int, default=10, help="number of seeds of the races to a goal"
+    )
+    parser.add_argument(
+        "--venvs", default=".venv-race", help="folder of the virtual environments"
+    )
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "RESULTS.md")
     options = parser.parse_args()
-    asked = options.races
-    chosen = list(races.RACES) if "all" in asked else [x for x in asked if x != "report"]
-    found = json.loads(STORE.read_text()) if STORE.exists() else {}
-    for name in chosen:
+    names = [name for name in options.races if name != "report"]
+    if "all" in names:
+        names = list(races.RACES)
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in names:
         print(f"{name}, load {os.getloadavg()[0]:.1f}", flush=True)
-        found[name] = {**races.RACES[name](options), "machine": report.machine()}
-        STORE.parent.mkdir(exist_ok=True)
-        STORE.write_text(json.dumps(found))
-    report.write(found, options.out)
+        results[name] = {**races.RACES[name](options), "machine": report.machine()}
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(results))
+    report.write(results, options.out)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Solve CartPole-v1 with a Keras model of your own.
+"""Trains a Keras model of your own on CartPole-v1.
 
     python examples/cartpole.py [epochs]
 
-Without an argument: 20 updates, a few seconds.
+The default is 20 updates, which take a few seconds.
 """
 
 import sys
@@ -11,7 +11,7 @@ import keras
 
 import tf_reinforce as tfr
 
-keras.utils.set_random_seed(0)  # the first weights
+keras.utils.set_random_seed(0)  # for the initial weights
 policy = keras.Sequential(
     [
         keras.Input((4,)),

@@ -1,9 +1,10 @@
-"""Pixels: a paddle at the bottom catches a falling ball, seen as 84 x 84 bytes.
+"""Learns from images: a paddle at the bottom must catch a falling ball.
 
     python examples/catch.py [epochs]
 
-The default policy for images is convolutional and acts through LiteRT. One catch is
-worth +1, one miss -1; a random policy gets -5/7.
+An observation is an image of 84 x 84 bytes. The default policy for images is
+convolutional and acts through LiteRT. The reward is +1 for a caught ball and -1 for a
+missed ball; a random policy has the expected return -5/7.
 """
 
 import sys
@@ -19,8 +20,8 @@ CELL, CELLS = 12, 7  # 7 cells of 12 pixels along each side
 class Catch(gym.Env):
     """The ball falls one cell per step; the paddle, one cell wide, moves by one.
 
-    As in bsuite's game of that name the paddle starts in the middle: perfect play
-    catches every ball.
+    The paddle starts in the middle, as in bsuite's Catch, so the best policy catches
+    every ball.
     """
 
     observation_space = gym.spaces.Box(0, 255, (84, 84, 1), np.uint8)
@@ -30,7 +31,7 @@ class Catch(gym.Env):
         super().reset(seed=seed)
         self.ball = [0, int(self.np_random.integers(CELLS))]
         self.paddle = CELLS // 2
-        return self._picture(), {}
+        return self._image(), {}
 
     def step(self, action):
         self.paddle = min(max(self.paddle + int(action), 0), CELLS - 1)
@@ -38,30 +39,30 @@ class Catch(gym.Env):
         landed = self.ball[0] == CELLS - 1
         caught = self.ball[1] == self.paddle
         reward = (1.0 if caught else -1.0) if landed else 0.0
-        return self._picture(), reward, landed, False, {"is_success": caught}
+        return self._image(), reward, landed, False, {"is_success": caught}
 
-    def _picture(self):
-        picture = np.zeros((84, 84, 1), np.uint8)
+    def _image(self):
+        image = np.zeros((84, 84, 1), np.uint8)
         row, column = (CELL * cell for cell in self.ball)
         left = CELL * self.paddle
-        picture[-CELL:, left : left + CELL] = 128
-        picture[row : row + CELL, column : column + CELL] = 255
-        return picture
+        image[-CELL:, left : left + CELL] = 128
+        image[row : row + CELL, column : column + CELL] = 255
+        return image
 
 
-gym.register("Catch-v0", Catch)  # here also: python -m tf_reinforce train catch:Catch-v0
+gym.register("Catch-v0", Catch)  # also for: python -m tf_reinforce train catch:Catch-v0
 
 
-def agent(seed=0):
-    """The default policy for images, with the settings that learn this game."""
+def make_agent(seed=0):
+    """Returns an agent with the default policy for images, and tuned settings."""
     return tfr.Reinforce.for_env(
         Catch, hidden=(64,), learning_rate=2e-3, entropy_coef=0.03, seed=seed
     )
 
 
 if __name__ == "__main__":
-    player = agent()
-    player.policy.summary()
+    agent = make_agent()
+    agent.policy.summary()
     epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 250
-    player.fit(Catch, epochs=epochs, episodes_per_epoch=32)
-    print(player.evaluate(Catch, episodes=100))
+    agent.fit(Catch, epochs=epochs, episodes_per_epoch=32)
+    print(agent.evaluate(Catch, episodes=100))

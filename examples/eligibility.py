@@ -1,4 +1,4 @@
-"""What one update does to a policy: two tables, and a picture.
+"""Prints and draws how one update changes a policy.
 
     python examples/eligibility.py [eligibility.png]
 
@@ -14,50 +14,50 @@ from matplotlib.figure import Figure
 from tf_reinforce.functional import eligibility
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]])
-VALUES = np.array([0.0, 1.0, 0.5])  # what the categories earn in the third panel
-RATE = 0.6
+VALUES = np.array([0.0, 1.0, 0.5])  # reward of each category, in the third panel
+LEARNING_RATE = 0.6
 
 
 def tables():
     probs = np.array([0.69, 0.1, 0.2, 0.01])
     print(f"probabilities {probs.tolist()}, category 0 was sampled")
     show("logits", eligibility.categorical_logits(np.log(probs), 0))
-    show("probs, normalised", eligibility.categorical_probs(probs, 0))
+    show("probs, normalized", eligibility.categorical_probs(probs, 0))
     show("100 times these probs", eligibility.categorical_probs(100 * probs, 0))
-    show("probs as they stand", eligibility.categorical_simplex(probs, 0))
-    print("\nprobabilities [0.6, 0.4], action 0: what flows into the two logits")
+    show("probs, not normalized", eligibility.categorical_simplex(probs, 0))
+    print("\nprobabilities [0.6, 0.4], action 0: gradients of the two logits")
     for advantage in (1.0, 10.0, -1.0):
-        flow = advantage * eligibility.categorical_logits(np.log([0.6, 0.4]), 0)
-        show(f"advantage {advantage:.0f}", flow)
+        gradient = advantage * eligibility.categorical_logits(np.log([0.6, 0.4]), 0)
+        show(f"advantage {advantage:.0f}", gradient)
 
 
 def show(name, numbers):
     print(f"{name:>22}", "".join(f"{x:9.4f}" for x in numbers.numpy()))
 
 
-def starts():
-    """`[N, 3]`: policies on a grid inside the triangle."""
+def initial_policies():
+    """Returns `[N, 3]` probabilities on a grid inside the triangle."""
     grid = np.array([[i, j, 5 - i - j] for i in range(6) for j in range(6 - i)]) + 0.4
     return grid / grid.sum(axis=-1, keepdims=True)
 
 
-def sampled(probs, category, advantage):
-    """One update of the logits after one sample: `[N, 3]` new probabilities."""
+def sampled_update(probs, category, advantage):
+    """Returns `[N, 3]` probabilities after one update of the logits from one sample."""
     logits = np.log(probs)
     step = advantage * eligibility.categorical_logits(logits, [category] * len(probs))
-    return tf.nn.softmax(logits + RATE * step).numpy()
+    return tf.nn.softmax(logits + LEARNING_RATE * step).numpy()
 
 
-def expected(probs):
-    """The mean of these updates over all samples, each with what it earns."""
+def expected_update(probs):
+    """Returns `[N, 3]` probabilities after the mean update, with rewards `VALUES`."""
     logits, step = np.log(probs), 0.0
     for k, value in enumerate(VALUES):
         e = eligibility.categorical_logits(logits, [k] * len(probs)).numpy()
         step += probs[:, [k]] * value * e
-    return tf.nn.softmax(logits + 3 * RATE * step).numpy()  # longer, to be seen
+    return tf.nn.softmax(logits + 3 * LEARNING_RATE * step).numpy()  # visible arrows
 
 
-def panel(axes, title, names, probs, step, color):
+def draw_panel(axes, title, names, probs, step, color):
     axes.set(title=title, aspect="equal", xlim=(-0.17, 1.17), ylim=(-0.12, 0.98))
     axes.axis("off")
     axes.fill(*CORNERS.T, facecolor="0.97", edgecolor="0.4")
@@ -71,16 +71,16 @@ def panel(axes, title, names, probs, step, color):
 
 def main():
     tables()
-    probs = starts()
-    names, earning = zip(*((f"category {k}", f"earns {x}") for k, x in enumerate(VALUES)))
+    probs = initial_policies()
+    names, rewards = [f"category {k}" for k in range(3)], [f"reward {x}" for x in VALUES]
     panels = [
-        ("1 was sampled, advantage +1", names, sampled(probs, 1, 1.0), "tab:blue"),
-        ("1 was sampled, advantage −1", names, sampled(probs, 1, -1.0), "tab:red"),
-        ("mean update over all samples", earning, expected(probs), "tab:green"),
+        ("1 was sampled, advantage +1", names, sampled_update(probs, 1, 1.0), "tab:blue"),
+        ("1 was sampled, advantage −1", names, sampled_update(probs, 1, -1.0), "tab:red"),
+        ("mean update over all samples", rewards, expected_update(probs), "tab:green"),
     ]
     figure = Figure(figsize=(10.5, 3.3), dpi=110, layout="constrained")
-    for axes, (title, corners, moved, color) in zip(figure.subplots(1, 3), panels):
-        panel(axes, title, corners, probs, moved - probs, color)
+    for axes, (title, corners, updated, color) in zip(figure.subplots(1, 3), panels):
+        draw_panel(axes, title, corners, probs, updated - probs, color)
     path = sys.argv[1] if len(sys.argv) > 1 else "eligibility.png"
     figure.savefig(path)
     print(f"\npicture in {path}")

@@ -1,10 +1,10 @@
-"""REINFORCE with nothing but `model.compile` and `model.fit`.
+"""Trains with REINFORCE by `model.compile` and `model.fit` only.
 
     python examples/keras_loss.py [updates]
 
-The log-probability of the taken action is minus the loss, the advantage is the
-`sample_weight`. One-hot labels multiplied by the return would not do: that loss has
-the right value and the wrong gradient.
+The loss is minus the log-probability of the sampled action, and the advantage is the
+`sample_weight`. One-hot labels multiplied by the return are wrong: that loss has the
+right value but the wrong gradient.
 """
 
 import sys
@@ -23,27 +23,27 @@ policy.compile(optimizer=keras.optimizers.Adam(1e-2), loss=tfr.losses.Reinforce(
 env, rng = gym.make("CartPole-v1"), np.random.default_rng(0)
 
 for update in range(int(sys.argv[1]) if len(sys.argv) > 1 else 10):
-    observations, actions, returns, totals = [], [], [], []
+    observations, actions, returns, episode_returns = [], [], [], []
     for episode in range(8):
         observation, _ = env.reset(seed=1000 * update + episode)
-        rewards, ended = [], False
-        while not ended:
+        rewards, finished = [], False
+        while not finished:
             logits = policy.predict_on_batch(observation[None])[0]
             action = np.argmax(logits + rng.gumbel(size=2))
             observations.append(observation)
             actions.append(action)
             observation, reward, terminated, truncated, _ = env.step(action)
             rewards.append(reward)
-            ended = terminated or truncated
-        to_go = np.cumsum(rewards[::-1])[::-1]  # undiscounted: gamma is 1
-        returns.extend(to_go)
-        totals.append(to_go[0])
+            finished = terminated or truncated
+        returns_to_go = np.cumsum(rewards[::-1])[::-1]  # undiscounted: gamma is 1
+        returns.extend(returns_to_go)
+        episode_returns.append(returns_to_go[0])
     advantages = np.array(returns) - np.mean(returns)
     policy.fit(
         np.array(observations),
         np.array(actions),
         sample_weight=advantages,
-        batch_size=len(actions),  # one batch, one step
+        batch_size=len(actions),  # one gradient step
         verbose=0,
     )
-    print(f"update {update}: return {np.mean(totals):.1f}")
+    print(f"update {update}: return {np.mean(episode_returns):.1f}")

@@ -1,9 +1,9 @@
-"""Memory: what was seen at the first step must be told twenty steps later.
+"""Trains a recurrent policy on a task that needs the first observation 20 steps later.
 
     python examples/memory.py [epochs]
 
-The policy is a Keras model from sequences to sequences. While it acts, its state is
-carried from step to step; an update reads whole episodes.
+The policy is a Keras model from sequences to sequences. During acting its recurrent state
+is passed from step to step; an update processes whole episodes.
 """
 
 import sys
@@ -16,48 +16,49 @@ import tf_reinforce as tfr
 
 
 class Recall(gym.Env):
-    """One of four signs is shown, then nothing for twenty steps; then it is asked for.
+    """Shows one of four signs in the first step, and asks for it twenty steps later.
 
-    The observation is the sign (zeros when there is none) and whether the question is
-    asked. The answer earns 1 if it is right; nothing else earns anything.
+    The observation is the sign, one-hot (zeros after the first step), and a flag that is
+    1 in the last step. The reward of the last step is 1 if the action is the sign. All
+    other rewards are 0.
     """
 
     observation_space = gym.spaces.Box(0.0, 1.0, (5,), np.float32)
     action_space = gym.spaces.Discrete(4)
-    wait = 20
+    delay = 20
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.now, self.sign = 0, int(self.np_random.integers(4))
+        self.time, self.sign = 0, int(self.np_random.integers(4))
         return self._observation(), {}
 
     def step(self, action):
-        asked = self.now == self.wait
-        self.now += 1
-        reward = float(asked and action == self.sign)
-        return self._observation(), reward, asked, False, {}
+        terminated = self.time == self.delay
+        self.time += 1
+        reward = float(terminated and action == self.sign)
+        return self._observation(), reward, terminated, False, {}
 
     def _observation(self):
-        shown = np.zeros(5, np.float32)
-        if self.now == 0:
-            shown[self.sign] = 1.0
-        shown[4] = self.now == self.wait
-        return shown
+        observation = np.zeros(5, np.float32)
+        if self.time == 0:
+            observation[self.sign] = 1.0
+        observation[4] = self.time == self.delay
+        return observation
 
 
-def policy(memory):
-    """A policy that remembers, or one that only sees the present."""
-    layers = [keras.layers.LSTM(32, return_sequences=True)] if memory else []
-    inputs = keras.Input((None, 5) if memory else (5,))
+def make_policy(recurrent):
+    """Returns a recurrent policy, or one that uses only the current observation."""
+    layers = [keras.layers.LSTM(32, return_sequences=True)] if recurrent else []
+    inputs = keras.Input((None, 5) if recurrent else (5,))
     return keras.Sequential([inputs, *layers, keras.layers.Dense(4)])
 
 
-def trained(memory, epochs, **kwargs):
-    """An agent that has learned for so many epochs of 32 episodes."""
+def train_agent(recurrent, epochs, **kwargs):
+    """Trains an agent for `epochs` updates of 32 episodes each, and returns it."""
     keras.utils.set_random_seed(0)
-    # An answer changes no later reward: gamma=0 gives it the credit for its own
-    # alone. What to remember is learned through the network, not through returns.
-    agent = tfr.Reinforce(policy(memory), gamma=0.0, entropy_coef=0.05)
+    # An action changes no later reward, so gamma=0 weights it with its own reward only.
+    # The network learns what to store by back-propagation through time.
+    agent = tfr.Reinforce(make_policy(recurrent), gamma=0.0, entropy_coef=0.05)
     agent.compile(keras.optimizers.Adam(1e-2))
     agent.fit(Recall, epochs=epochs, episodes_per_epoch=32, **kwargs)
     return agent
@@ -65,6 +66,6 @@ def trained(memory, epochs, **kwargs):
 
 if __name__ == "__main__":
     epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    for memory in (False, True):
-        agent = trained(memory, epochs)
-        print(f"memory: {memory}:", agent.evaluate(Recall, episodes=1000))
+    for recurrent in (False, True):
+        agent = train_agent(recurrent, epochs)
+        print(f"recurrent: {recurrent}:", agent.evaluate(Recall, episodes=1000))

@@ -1,9 +1,9 @@
-"""REINFORCE in NumPy alone: every derivative written by hand. It solves CartPole-v1.
+"""Solves CartPole-v1 with REINFORCE in NumPy; every derivative is written by hand.
 
     python examples/numpy_reinforce.py [--epochs 60] [--seed 0]
 
-The agent of this library computes the same gradient, and a test compares the two to
-1e-12. What the line with `eligibility` means: docs/eligibility.md.
+The agent of this library computes the same gradient; a test compares the two to 1e-12.
+docs/eligibility.md explains the line with `eligibility`.
 """
 
 import argparse
@@ -12,85 +12,86 @@ import gymnasium as gym
 import numpy as np
 
 
-def first_weights(sizes, rng):
-    """Matrices and biases of a fully connected network, in turn."""
+def initial_weights(sizes, rng):
+    """Returns the matrix and the bias of each layer of a fully connected network."""
     weights = []
     for fan_in, fan_out in zip(sizes[:-1], sizes[1:]):
-        limit = np.sqrt(6 / (fan_in + fan_out))  # Glorot's
+        limit = np.sqrt(6 / (fan_in + fan_out))  # Glorot & Bengio (2010)
         weights += [rng.uniform(-limit, limit, (fan_in, fan_out)), np.zeros(fan_out)]
     return weights
 
 
 def forward(weights, observations):
-    """`[N, …]`: the inputs of every layer, and at the end the probabilities."""
+    """Returns the inputs of every layer, and the probabilities; each `[N, …]`."""
     layers = [observations]
     for matrix, bias in zip(weights[:-2:2], weights[1:-2:2]):
         layers.append(np.tanh(layers[-1] @ matrix + bias))
     logits = layers[-1] @ weights[-2] + weights[-1]
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return [*layers, powers / powers.sum(axis=-1, keepdims=True)]
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return [*layers, exponentials / exponentials.sum(axis=-1, keepdims=True)]
 
 
 def advantages(episodes, gamma):
-    """Each step's return minus the mean return of the others running at that step."""
+    """Returns each step's return minus the mean of the other episodes at that step."""
     returns = np.zeros((len(episodes), max(len(e["rewards"]) for e in episodes)))
-    running = np.zeros_like(returns)
+    valid = np.zeros_like(returns)
     for row, episode in enumerate(episodes):
-        later = 0.0
+        next_return = 0.0
         for t in reversed(range(len(episode["rewards"]))):
-            later = returns[row, t] = episode["rewards"][t] + gamma * later
-            running[row, t] = 1
-    others = np.maximum(running.sum(axis=0) - running, 1)
+            next_return = returns[row, t] = episode["rewards"][t] + gamma * next_return
+            valid[row, t] = 1
+    others = np.maximum(valid.sum(axis=0) - valid, 1)
     baselines = (returns.sum(axis=0) - returns) / others
-    return (returns - baselines)[running > 0]  # one episode after the other
+    return (returns - baselines)[valid > 0]  # [N], one episode after another
 
 
 def gradients(weights, episodes, gamma):
-    """The direction in which every weight raises the expected return."""
+    """Returns the policy gradient, one array for each of `weights`."""
     observations = np.concatenate([e["observations"] for e in episodes])
     actions = np.concatenate([e["actions"] for e in episodes])
     *layers, probs = forward(weights, observations)
     eligibility = np.eye(probs.shape[1])[actions] - probs  # d ln π / d logits
-    back = advantages(episodes, gamma)[:, None] * eligibility / len(episodes)
-    found = []
+    error = advantages(episodes, gamma)[:, None] * eligibility / len(episodes)
+    results = []
     for layer, matrix in zip(layers[::-1], weights[-2::-2]):
-        found = [layer.T @ back, back.sum(axis=0), *found]
-        back = back @ matrix.T * (1 - layer**2)  # the derivative of tanh
-    return found
+        results = [layer.T @ error, error.sum(axis=0), *results]
+        error = error @ matrix.T * (1 - layer**2)  # the derivative of tanh
+    return results
 
 
 class Adam:
-    """Steps of about the same size for every weight, whatever its gradient's."""
+    """The optimizer Adam, for gradient ascent."""
 
-    def __init__(self, weights, rate=1e-2):
-        self.rate, self.steps = rate, 0
+    def __init__(self, weights, learning_rate=1e-2):
+        self.learning_rate, self.steps = learning_rate, 0
         self.means = [np.zeros_like(w) for w in weights]
         self.squares = [np.zeros_like(w) for w in weights]
 
-    def climb(self, weights, found):
-        self.steps += 1  # both averages start from zero: the first ones are too small
-        rate = self.rate * np.sqrt(1 - 0.999**self.steps) / (1 - 0.9**self.steps)
-        for w, g, mean, square in zip(weights, found, self.means, self.squares):
+    def apply(self, gradients, weights):
+        self.steps += 1
+        rate = self.learning_rate * np.sqrt(1 - 0.999**self.steps)
+        rate /= 1 - 0.9**self.steps  # both averages start at zero: corrects their bias
+        for w, g, mean, square in zip(weights, gradients, self.means, self.squares):
             mean += 0.1 * (g - mean)
             square += 0.001 * (g**2 - square)
             w += rate * mean / (np.sqrt(square) + 1e-7)
 
 
-def play(weights, env, rng=None):
-    """One whole episode; without `rng` the likeliest action is taken."""
-    record = {"observations": [], "actions": [], "rewards": []}
+def collect_episode(weights, env, rng=None):
+    """Returns one whole episode; if `rng` is `None`, with the most likely actions."""
+    episode = {"observations": [], "actions": [], "rewards": []}
     observation, _ = env.reset()
-    ended = False
-    while not ended:
+    finished = False
+    while not finished:
         probs = forward(weights, observation)[-1]
         action = probs.argmax() if rng is None else (rng.random() > probs.cumsum()).sum()
-        action = min(int(action), len(probs) - 1)  # cumsum may end below one
-        record["observations"].append(observation)
-        record["actions"].append(action)
+        action = min(int(action), len(probs) - 1)  # rounding: cumsum may end below one
+        episode["observations"].append(observation)
+        episode["actions"].append(action)
         observation, reward, terminated, truncated, _ = env.step(action)
-        record["rewards"].append(reward)
-        ended = terminated or truncated
-    return record
+        episode["rewards"].append(reward)
+        finished = terminated or truncated
+    return episode
 
 
 def main():
@@ -98,21 +99,21 @@ def main():
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    # Streams of their own: an agent and an environment of one seed would draw alike.
+    # With one seed, actions and environment would get the same random numbers.
     seeds = np.random.SeedSequence(options.seed).spawn(2)
     rng, env = np.random.default_rng(seeds[0]), gym.make("CartPole-v1")
     env.reset(seed=int(seeds[1].generate_state(1)[0]))
-    weights = first_weights([4, 64, 2], rng)
+    weights = initial_weights([4, 64, 2], rng)
     adam, steps = Adam(weights), 0
     for epoch in range(options.epochs):
-        episodes = [play(weights, env, rng) for _ in range(16)]
-        adam.rate = 1e-2 * (1 - epoch / options.epochs)  # ever more careful
-        adam.climb(weights, gradients(weights, episodes, gamma=0.99))
+        episodes = [collect_episode(weights, env, rng) for _ in range(16)]
+        adam.learning_rate = 1e-2 * (1 - epoch / options.epochs)  # linear decay
+        adam.apply(gradients(weights, episodes, gamma=0.99), weights)
         lengths = [len(e["rewards"]) for e in episodes]
         steps += sum(lengths)
         print(f"update {epoch}: return {np.mean(lengths):.1f}, {steps} steps")
-    totals = [sum(play(weights, env)["rewards"]) for _ in range(100)]
-    print(f"100 fresh episodes: return {np.mean(totals):.1f} ± {np.std(totals):.1f}")
+    returns = [sum(collect_episode(weights, env)["rewards"]) for _ in range(100)]
+    print(f"100 new episodes: return {np.mean(returns):.1f} ± {np.std(returns):.1f}")
 
 
 if __name__ == "__main__":

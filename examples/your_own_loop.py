@@ -1,8 +1,8 @@
-"""Nothing hidden: collect whole episodes, update, print.
+"""Trains with a loop of your own: collect whole episodes, update, print.
 
     python examples/your_own_loop.py [updates]
 
-What `fit` does besides: callbacks, validation, logs.
+`fit` also calls callbacks, validates and writes logs.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""A functional policy with two named inputs for a Dict observation.
+"""Trains a functional policy with two named inputs for a Dict observation.
 
     python examples/your_own_model.py [epochs]
 
-Any structure of named inputs will do.
+The inputs may have any nested structure with names.
 """
 
 import sys
@@ -15,25 +15,27 @@ import tf_reinforce as tfr
 
 
 def make_env():
-    """CartPole whose observation is told apart into places and speeds."""
+    """Returns CartPole with a Dict of positions and velocities as the observation."""
     env = gym.make("CartPole-v1")
     low, high = env.observation_space.low, env.observation_space.high
     return gym.wrappers.TransformObservation(
         env,
-        lambda x: {"place": x[::2], "speed": x[1::2]},
+        lambda x: {"position": x[::2], "velocity": x[1::2]},
         gym.spaces.Dict(
-            place=gym.spaces.Box(low[::2], high[::2], dtype=np.float32),
-            speed=gym.spaces.Box(low[1::2], high[1::2], dtype=np.float32),
+            position=gym.spaces.Box(low[::2], high[::2], dtype=np.float32),
+            velocity=gym.spaces.Box(low[1::2], high[1::2], dtype=np.float32),
         ),
     )
 
 
 keras.utils.set_random_seed(0)
-place = keras.Input((2,), name="place")
-speed = keras.Input((2,), name="speed")
-branches = [keras.layers.Dense(32, "tanh")(x) for x in (place, speed)]
-joined = keras.layers.Dense(64, "tanh")(keras.layers.Concatenate()(branches))
-policy = keras.Model({"place": place, "speed": speed}, keras.layers.Dense(2)(joined))
+position = keras.Input((2,), name="position")
+velocity = keras.Input((2,), name="velocity")
+branches = [keras.layers.Dense(32, "tanh")(x) for x in (position, velocity)]
+features = keras.layers.Dense(64, "tanh")(keras.layers.Concatenate()(branches))
+policy = keras.Model(
+    {"position": position, "velocity": velocity}, keras.layers.Dense(2)(features)
+)
 
 agent = tfr.Reinforce(policy)
 agent.compile(optimizer=keras.optimizers.Adam(1e-2))

@@ -1,9 +1,9 @@
-"""A head and a baseline of one's own, each held against the definition.
+"""Defines a head and a baseline, and checks both against the definition.
 
     python examples/your_own_parts.py [updates]
 
-`Binomial` says how many of five switches are on; one logit for all of them.
-`MovingAverage` subtracts what episodes earned of late. Both are proved before use.
+An action of the head `Binomial` is the number of switches that are on, of five; one logit
+is shared by all five. The baseline `MovingAverage` is an average of recent returns.
 """
 
 import sys
@@ -22,20 +22,20 @@ class Binomial(tfr.heads.Head):
     noise = tfr.heads.NoiseSpec("uniform", (5,))
 
     def distribution(self, outputs):
-        return tfp.distributions.FiniteDiscrete(np.arange(6), logits=self.scores(outputs))
+        return tfp.distributions.FiniteDiscrete(np.arange(6), logits=self.logits(outputs))
 
-    def scores(self, outputs):
-        """`[..., 6]`: ln of n switches on out of five, up to a constant."""
-        on = tf.range(6, dtype=outputs.dtype)
-        ways = -tf.math.lgamma(on + 1.0) - tf.math.lgamma(6.0 - on)
-        return ways + on * outputs
+    def logits(self, outputs):
+        """Returns `[..., 6]` logits: of 0 to 5 switches that are on."""
+        counts = tf.range(6, dtype=outputs.dtype)
+        log_binomials = -tf.math.lgamma(counts + 1.0) - tf.math.lgamma(6.0 - counts)
+        return log_binomials + counts * outputs
 
     def sample(self, outputs, noise):
-        on = noise < tf.sigmoid(outputs)
-        return tf.reduce_sum(tf.cast(on, tf.int64), axis=-1)
+        switches = noise < tf.sigmoid(outputs)
+        return tf.reduce_sum(tf.cast(switches, tf.int64), axis=-1)
 
     def mode(self, outputs):
-        return tf.argmax(self.scores(outputs), axis=-1)
+        return tf.argmax(self.logits(outputs), axis=-1)
 
     def parameters(self, outputs):
         return {"logit": outputs}
@@ -55,16 +55,16 @@ class MovingAverage(tfr.baselines.Baseline):
         return tf.where(valid, tf.cast(self.average, returns.dtype), 0.0)
 
     def gradients(self, baseline_batch):
-        mean = tf.reduce_mean(baseline_batch.targets)
-        gap = tf.cast(self.average, mean.dtype) - mean
-        return gap**2 / 2, [gap]
+        mean = tf.reduce_mean(baseline_batch.returns)
+        error = tf.cast(self.average, mean.dtype) - mean
+        return error**2 / 2, [error]
 
     def apply_gradients(self, gradients, baseline_batch):
         self.average.assign_sub(0.2 * tf.cast(gradients[0], self.average.dtype))
 
 
 class Guess(gym.Env):
-    """Earns most when three switches are on."""
+    """The reward is highest if three switches are on."""
 
     observation_space = gym.spaces.Box(0, 1, (1,))
     action_space = gym.spaces.Discrete(6)
@@ -78,8 +78,8 @@ class Guess(gym.Env):
 
 
 print("head:", tfr.testing.check_head(Binomial()))
-proof = tfr.testing.check_gradient(Binomial(), MovingAverage(), batch_size=1)
-print(f"update: off by {proof.error:.0e} over {proof.batches} batches")
+result = tfr.testing.check_gradient(Binomial(), MovingAverage(), batch_size=1)
+print(f"update: error {result.error:.0e}, {result.batches} batches")
 agent = tfr.Reinforce(
     keras.Sequential([keras.layers.Dense(1)]), Binomial(), MovingAverage()
 )

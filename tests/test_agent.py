@@ -245,7 +245,10 @@ def test_a_float64_policy_acts_and_learns_in_float64():
     fit(agent)
     assert {v.dtype for v in agent.policy_variables} == {"float64"}
     assert agent(np.ones([2, 1])).dtype == "float64"
-    assert agent._collector.programs[False]._compiled.outputs[-1].dtype == "float64"
+    assert (
+        agent.trainer.collector.programs["acting", False]._compiled.outputs[-1].dtype
+        == "float64"
+    )
 
 
 def test_layers_with_a_training_mode_are_announced_once_and_run_without_it():
@@ -263,6 +266,135 @@ def test_layers_with_a_training_mode_are_announced_once_and_run_without_it():
     np.testing.assert_array_equal(layers[1].moving_mean, np.zeros(4))
     first, again = (numbers(agent.gradients(record())[0]) for _ in range(2))
     assert same_bits(first, again)
+
+
+def last(activation=None, size=2):
+    return keras.layers.Dense(size, activation=activation)
+
+
+def functional(*ends):
+    """A model that concatenates what layers make of one input."""
+    inputs = keras.Input((1,))
+    outputs = [end(inputs) for end in ends]
+    joined = keras.layers.Concatenate()(outputs) if len(ends) > 1 else outputs[0]
+    return keras.Model(inputs, joined)
+
+
+def sequential(*layers):
+    return keras.Sequential([keras.Input((1,)), *layers])
+
+
+def with_values():
+    inputs = keras.Input((1,))
+    values = last("sigmoid", 1)(inputs)
+    return keras.Model(inputs, {"values": values, "outputs": last("softmax")(inputs)})
+
+
+MIXED = heads.Composite((heads.Gaussian(2), heads.Categorical(2)))
+
+
+@pytest.mark.parametrize(
+    "policy, head",
+    [
+        (lambda: sequential(last("softmax")), heads.Categorical(2)),
+        (lambda: keras.Sequential([last("softmax")]), heads.Categorical(2)),
+        (lambda: sequential(last("sigmoid")), heads.Bernoulli(2)),
+        (lambda: sequential(last(), keras.layers.Softmax()), heads.Multinomial(2, 3)),
+        (
+            lambda: sequential(last(), keras.layers.Activation("sigmoid")),
+            heads.MultiCategorical([2]),
+        ),
+        (
+            lambda: sequential(last("softmax"), keras.layers.Flatten()),
+            heads.Categorical(2),
+        ),
+        (lambda: functional(last(), last("softmax")), MIXED),
+        (lambda: functional(last("sigmoid", 4)), MIXED),
+        (lambda: functional(lambda x: keras.ops.softmax(last()(x))), None),
+        (lambda: sequential(last(size=1), sequential(last("softmax"))), None),
+    ],
+)
+def test_softmax_or_sigmoid_before_a_head_that_takes_logits_is_warned_of(policy, head):
+    head = head or heads.Categorical(2)
+    head = type(head).from_config(head.get_config())
+    agent = tfr.Reinforce(policy(), head)
+    with pytest.warns(UserWarning, match=r"`activation=None`.*ends in s(oftmax|igmoid)"):
+        agent.build((None, 1))
+
+
+@pytest.mark.parametrize(
+    "policy, head",
+    [
+        (lambda: sequential(last("softmax"), last()), heads.Categorical(2)),
+        (lambda: sequential(last("log_softmax")), heads.Categorical(2)),
+        (lambda: sequential(last("sigmoid")), heads.Gaussian(2)),
+        (lambda: functional(last("sigmoid"), last()), MIXED),
+        (
+            lambda: sequential(last("sigmoid"), keras.layers.Rescaling(9.0)),
+            heads.Bernoulli(2),
+        ),
+    ],
+)
+def test_outputs_that_may_be_bounded_are_not_warned_of(policy, head):
+    head = type(head).from_config(head.get_config())
+    tfr.Reinforce(policy(), head).build((None, 1))
+
+
+def test_a_shared_policy_is_warned_of_its_outputs_and_not_of_its_values():
+    agent = tfr.Reinforce(with_values(), heads.Categorical(2), tfr.baselines.Value())
+    with pytest.warns(UserWarning, match="ends in softmax") as caught:
+        agent.build((None, 1))
+    assert "sigmoid" not in str(caught[0].message).split("The head")[0]
+
+
+@pytest.mark.parametrize(
+    "argument, used",
+    [
+        ({"loss": "mse"}, "the policy gradient"),
+        ({"loss_weights": [1.0]}, "loss_weight="),
+        ({"metrics": ["accuracy"]}, "always reported"),
+        ({"metrics": []}, "always reported"),
+        ({"weighted_metrics": ["accuracy"]}, "always reported"),
+        ({"run_eagerly": True}, "agent.gradients"),
+        ({"jit_compile": True}, "TensorEnv"),
+        ({"jit_compile": False}, "TensorEnv"),
+    ],
+    ids=str,
+)
+def test_an_argument_of_compile_without_effect_is_refused(argument, used):
+    """The optimizer of before stays."""
+    agent = clock_agent()
+    optimizer = agent.optimizer
+    (name,) = argument
+    with pytest.raises(ValueError, match=f"`{name}`.*{name}=.*{used}"):
+        agent.compile("adam", **argument)
+    assert agent.optimizer is optimizer
+
+
+def test_the_defaults_of_compile_are_accepted_and_come_back(tmp_path):
+    """Keras saves them, with `jit_compile` resolved to True or False."""
+    agent = clock_agent()
+    defaults = dict(loss=None, metrics=None, weighted_metrics=None, loss_weights=None)
+    defaults |= dict(run_eagerly=False, jit_compile="auto", auto_scale_loss=False)
+    agent.compile(keras.optimizers.SGD(0.5), steps_per_execution=3, **defaults)
+    fit(agent, epochs=1)
+    assert agent.get_compile_config()["jit_compile"] != "auto"
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert loaded.steps_per_execution == 3
+    assert float(loaded.optimizer.learning_rate) == 0.5
+
+
+def test_an_agent_shows_its_parts_its_options_and_its_counters():
+    agent = clock_agent(gamma=0.5, baseline="mean", passes=2, minibatch_size=7)
+    options = "gamma=0.5, minibatch_size=7, passes=2"
+    parts = f"policy=<Sequential '{agent.policy.name}'>, head=Categorical(2, start=0)"
+    parts += ", baseline=Mean"
+    assert repr(agent) == f"<Reinforce({parts}, {options}): not built>"
+    fit(agent, epochs=1, episodes_per_epoch=3)
+    end = f": 1 updates, 3 episodes, {agent.env_steps} steps>"
+    assert repr(agent) == f"<Reinforce({parts}, {options}){end}"
+    assert "head=None" in repr(tfr.Reinforce(dense()))
 
 
 class Idle(keras.layers.Layer):
@@ -292,15 +424,15 @@ def test_weights_that_decide_nothing_stay_as_they_are():
 def test_two_calls_of_fit_share_one_trace_and_one_conversion(cartpole, monkeypatch):
     fit(cartpole, "CartPole-v1", epochs=3)
     traced = []
-    batch = cartpole._estimator.batch
+    batch = cartpole.trainer.estimator.batch
     monkeypatch.setattr(
-        cartpole._estimator, "batch", lambda *a: traced.append(a) or batch(*a)
+        cartpole.trainer.estimator, "batch", lambda *a: traced.append(a) or batch(*a)
     )
     fit(cartpole, "CartPole-v1", epochs=3)
     cartpole.update(fitting_record(cartpole))
     assert not traced
-    assert cartpole._collector.programs[False].conversions == 1
-    assert cartpole._collector.programs[False].engine == "litert"
+    assert cartpole.trainer.collector.programs["acting", False].conversions == 1
+    assert cartpole.trainer.collector.programs["acting", False].engine == "litert"
 
 
 def fitting_record(agent):
@@ -583,11 +715,11 @@ def test_the_same_seed_draws_the_same_actions(cartpole):
 
 def test_actions_get_the_type_of_the_space_that_is_met_later():
     policy = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    agent = tfr.Reinforce(policy, heads.Gaussian(1, low=0, high=3, whole=True))
+    agent = tfr.Reinforce(policy, heads.Gaussian(1, low=0, high=3, integer=True))
     agent.build((None, 3))
     seen = np.zeros((2, 3), "float32")
     assert agent.act(seen, deterministic=True).dtype == np.float32
-    agent._build_for_spaces(
+    agent.build_for_spaces(
         gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(0, 3, (1,), np.int16)
     )
     assert agent.act(seen, deterministic=True).dtype == np.int16

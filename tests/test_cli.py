@@ -345,7 +345,7 @@ def test_the_last_agent_of_a_run_is_judged_too(run):
 def test_an_export_never_replaces_other_things(run, capsys):
     before = sorted(path.name for path in run.iterdir())
     assert cli.main(["export", str(run), "--out", str(run)]) == 2
-    assert "nothing was replaced" in capsys.readouterr().err
+    assert "Nothing was replaced" in capsys.readouterr().err
     assert sorted(path.name for path in run.iterdir()) == before
 
 
@@ -385,16 +385,251 @@ def test_the_best_agent_is_chosen_by_other_episodes_than_those_of_the_evaluation
             pass
 
     path = tmp_path / "agent.keras"
-    judge = evaluation.EvaluationCallback(
+    callback = evaluation.EvaluationCallback(
         "CartPole-v1", {}, 3, path, every=1, target=None
     )
-    judge.set_model(Model())
+    callback.set_model(Model())
     for update in range(3):
-        judge.model.updates = update
-        judge.judge({})
+        callback.model.updates = update
+        callback.evaluate({})
     assert len({3, *seeds}) == 4
 
 
 def test_a_preset_may_evaluate_with_drawn_actions():
     settings = dict(evaluation={"deterministic": False}, fit={}, env_kwargs={})
     assert runs.evaluation_options(settings)["deterministic"] is False
+
+
+# Summary
+
+
+def test_end_of_the_training_is_announced_if_there_is_no_budget(tmp_path, capsys):
+    target = ["--target-return", "15", "--hidden", "8", "--run-dir", str(tmp_path / "1")]
+    assert cli.main(["train", "CartPole-v1", *target]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("training ends when an evaluation over 100 episodes") == 1
+    assert "reaches the target return 15, or after 300 updates" in printed
+    assert train(tmp_path / "2") == 0
+    assert "training ends" not in capsys.readouterr().out
+
+
+def test_next_commands_leave_out_an_export_that_was_made(first, tmp_path, capsys):
+    assert "tf-reinforce export" in first[1]
+    assert train(tmp_path / "run", "--export") == 0
+    printed = capsys.readouterr().out
+    assert "tf-reinforce export" not in printed
+    assert "exported to" in printed.split("next:")[0]
+    assert printed.count("mean return") == 1
+    assert "evaluating the best agent on 100 new episodes …" in printed
+
+
+# Requests
+
+
+def test_mistakes_in_options_are_reported_without_tensorflow(run, tmp_path):
+    (tmp_path / "preset.toml").write_text('env = "CartPole-v1"\n[fit]\nsteps = 0\n')
+    mistakes = {
+        "`gamma` must be": ["CartPole-v1", "--gamma", "1.5"],
+        "There is no preset": ["CartPole-v1", "--preset", "Nope"],
+        "nothing is overwritten": ["CartPole-v1", "--run-dir", str(run)],
+        "`steps` must be": ["CartPole-v1", "--preset", str(tmp_path / "preset.toml")],
+        "`learning_rate` must be": ["CartPole-v1", "--learning-rate", "-1"],
+        "`hidden` must be a whole number": ["CartPole-v1", "--hidden", "0"],
+        "doesn't exist": ["Nope-v0"],
+    }
+    code = (
+        "import json, sys; from tf_reinforce import cli\n"
+        "for mistake in json.loads(sys.argv[1]):\n"
+        "    assert cli.main(['train', *mistake]) == 2\n"
+        "assert cli.main(['export', 'nowhere', '--out', 'policy']) == 2\n"
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    ran = program(json.dumps(list(mistakes.values())), code=code)
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stderr.splitlines()
+    assert len(lines) == len(mistakes) + 1
+    for expected, line in zip([*mistakes, "no file nowhere"], lines, strict=True):
+        assert expected in line
+
+
+@pytest.mark.parametrize("text, number", [("1e5", 100_000), ("2.5e3", 2500), ("7", 7)])
+def test_counts_may_have_an_exponent(text, number):
+    options = cli._parser().parse_args(["train", "CartPole-v1", "--steps", text])
+    assert options.steps == number and type(options.steps) is int
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-3", "inf", "nan", "many"])
+def test_counts_are_whole_numbers(text, capsys):
+    with pytest.raises(SystemExit) as error:
+        cli.main(["train", "CartPole-v1", "--num-envs", text])
+    assert error.value.code == 2
+    assert f"whole number, for example 100000 or 1e5. Received: '{text}'" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, suggestion",
+    [
+        (["--lr", "0.1"], "no option --lr. Use --learning-rate."),
+        (["--lr=0.1"], "no option --lr. Use --learning-rate."),
+        (["--timesteps", "9"], "Use --steps."),
+        (["--total-timesteps", "9"], "Use --steps."),
+        (["--total_timesteps", "9"], "Use --steps."),
+        (["--episodes", "9"], "Use --epochs (updates), --episodes-per-epoch or --steps."),
+    ],
+)
+def test_options_of_other_programs_get_a_suggestion(arguments, suggestion, capsys):
+    with pytest.raises(SystemExit) as error:
+        cli.main(["train", "CartPole-v1", *arguments])
+    assert error.value.code == 2
+    assert suggestion in capsys.readouterr().err
+    assert "--lr" not in cli._parser().format_help()
+
+
+LOCAL_ENV = """
+import gymnasium as gym
+import numpy as np
+class Local(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    def reset(self, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, True, False, {}
+gym.register("Local-v3", Local)
+"""
+
+
+def test_module_in_the_current_folder_is_imported(tmp_path, monkeypatch, capsys):
+    (tmp_path / "local_task.py").write_text(LOCAL_ENV)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", os.curdir)])
+    assert train("run", env="local_task:Local") == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["env"] == "local_task:Local-v3"
+    command = ["evaluate", "run", "--env", "local_task:Local-v3", "--episodes", "1"]
+    assert cli.main(command) == 0
+
+
+def test_module_that_is_not_there_is_named_with_a_remedy(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "half_task.py").write_text("import module_that_it_needs")
+    assert train("run", env="nosuchtask:Grid-v0") == 2
+    printed = capsys.readouterr().err
+    assert f"nosuchtask.py in the current folder, {tmp_path}" in printed
+    assert train("run", env="half_task:Grid-v0") == 2
+    assert "No module named 'module_that_it_needs'" in capsys.readouterr().err
+
+
+def test_atari_without_its_package_names_the_extra(capsys):
+    assert cli.main(["train", "ALE/Nothing-v5"]) == 2
+    printed = capsys.readouterr().err
+    assert 'pip install "tf-reinforce[atari]"' in printed
+    config = (ROOT / "setup.cfg").read_text()
+    assert "name = tf-reinforce\n" in config and "\natari = " in config
+
+
+def test_id_without_version_is_explained_once(tmp_path, capsys):
+    assert train(tmp_path / "run", env="CartPole") == 0
+    errors = capsys.readouterr().err
+    assert errors == "tf-reinforce: CartPole means CartPole-v1, its latest version\n"
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["env"] == "CartPole-v1" and config["engine"] == "compiled"
+
+
+# Presets
+
+
+def test_preset_that_is_not_used_is_mentioned(first, tmp_path, capsys):
+    said = "there is a preset for CartPole-v1, and it is not used; add --preset"
+    assert first[1].splitlines().count(said) == 1
+    assert train(tmp_path / "run", env="Taxi-v4") == 0
+    assert "preset for Taxi-v4" in capsys.readouterr().out
+
+
+def test_preset_without_a_name_is_that_of_the_environment(tmp_path, capsys):
+    assert train(tmp_path / "run", "--preset") == 0
+    assert "there is a preset" not in capsys.readouterr().out
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["preset"] == "CartPole-v1"
+    assert cli.main(["train", "Blackjack", "--preset", "--epochs", "0"]) == 2
+    assert "`epochs`" in capsys.readouterr().err
+    assert cli.main(["train", "FrozenLake8x8-v1", "--preset"]) == 2
+    assert "There is no preset 'FrozenLake8x8-v1'" in capsys.readouterr().err
+
+
+# Start-up messages
+
+
+def program(*arguments, code=None, **variables):
+    """Runs the command line, or code, in a process that has no log level."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    if "TF_CPP_MIN_LOG_LEVEL" not in variables:
+        environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    command = ["-m", "tf_reinforce"] if code is None else ["-c", code]
+    return subprocess.run(
+        [sys.executable, *command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+
+
+@pytest.mark.parametrize("engine", ["host", "compiled"])
+def test_training_prints_no_startup_messages(engine, tmp_path):
+    path = tmp_path / "run"
+    small = ["--epochs", "1", "--hidden", "8", "--engine", engine]
+    ran = program("train", "CartPole-v1", *small, "--run-dir", path, "--export")
+    assert ran.returncode == 0
+    assert ran.stderr == ""
+    assert "I0000" not in ran.stdout and "XNNPACK" not in ran.stdout
+
+
+def test_other_commands_print_no_startup_messages(run, tmp_path):
+    for command in (
+        ["evaluate", run, "--episodes", "2"],
+        ["export", run, "--out", tmp_path / "policy"],
+        ["explain", "--probs", "1", "2", "--action", "0"],
+    ):
+        ran = program(*command)
+        assert (ran.returncode, ran.stderr) == (0, ""), command
+
+
+def test_log_level_of_the_user_is_kept():
+    ran = program("explain", "--probs", "1", "--action", "0", TF_CPP_MIN_LOG_LEVEL="0")
+    assert "oneDNN" in ran.stderr
+    code = (
+        "import os; from tf_reinforce import startup; startup.import_tensorflow()\n"
+        "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
+    )
+    assert program(code=code, TF_CPP_MIN_LOG_LEVEL="3").stdout == "3\n"
+
+
+MESSAGES = """
+import os, sys, warnings
+from tf_reinforce import startup
+with startup.without_startup_messages(fork=True):
+    os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called\\n")
+    os.write(2, b"I0000 00:00:1.2 3 port.cc:153] oneDNN custom operations are on.\\n")
+    os.write(2, b"E0000 00:00:1.2 3 a.cc:5] failed call to cuInit: ERROR (303)\\n")
+    os.write(2, b"E0000 00:00:1.2 3 a.cc:5] failed call to cuInit: OUT_OF_MEMORY (2)\\n")
+    os.write(2, b"F0000 00:00:1.2 3 b.cc:7] needs AVX\\n")
+    print("in Python", file=sys.stderr)
+    END
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "os.abort()", "raise ValueError('here')"])
+def test_errors_are_printed_also_if_the_process_dies(end):
+    ran = program(code=MESSAGES.replace("END", end))
+    lines = ran.stderr.splitlines()
+    if end == "os.abort()":  # Python's own buffer dies with the process
+        lines.insert(2, "in Python")
+    assert [line.split("]")[-1].strip() for line in lines[:3]] == [
+        "failed call to cuInit: OUT_OF_MEMORY (2)",
+        "needs AVX",
+        "in Python",
+    ]
+    assert (ran.returncode == 0) == (end == "pass")
+    assert ("ValueError: here" in ran.stderr) == ("ValueError" in end)

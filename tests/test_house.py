@@ -1,14 +1,39 @@
 """The law of the house: imports point down, in full, and never to the root."""
 
 import ast
+import collections
 import graphlib
+import inspect
 import pathlib
 
 import pytest
 
+import tf_reinforce as tfr
+
 PACKAGE = pathlib.Path(__file__).parent.parent / "tf_reinforce"
+TESTS = pathlib.Path(__file__).parent
+# Beside those of the package.
+OTHER_FOLDERS = {
+    "benchmarks",
+    "differential",
+    "docs",
+    "examples",
+    "mutants",
+    "mutation",
+    "properties",
+    "support",
+}
 FLOORS = [
-    ("config", "data", "files", "functional", "optimizers", "validation", "version"),
+    (
+        "files",
+        "fixed_arguments",
+        "functional",
+        "optimizers",
+        "startup",
+        "validation",
+        "version",
+    ),
+    ("config", "data"),
     ("baselines", "callbacks", "envs", "heads", "policies", "serving"),
     ("algorithm", "collect", "presets"),
     ("training",),
@@ -120,6 +145,68 @@ def test_every_room_stands_on_a_floor():
     assert rooms == set(FLOOR)
 
 
+PUBLIC = [
+    "baselines", "callbacks", "collect", "eligibility", "envs", "heads", "losses",
+    "normalization", "presets", "returns", "testing",
+]  # fmt: skip
+CONSTANTS = {"TWINS"}
+TWINS = {"acrobot", "cartpole", "mountain_car", "pendulum", "toys"}
+
+
+def test_the_package_offers_its_public_names_and_nothing_else():
+    objects = {"Episodes", "Reinforce", "SeedResults", "load", "train_seeds"}
+    assert sorted(tfr.__all__) == sorted({"__version__", *objects, *PUBLIC})
+    assert dir(tfr) == sorted(tfr.__all__)
+    assert all(getattr(tfr, name).__doc__ for name in objects)
+    assert tfr.Reinforce.__init__.__doc__
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_module_offers_its_public_names_and_nothing_else(name):
+    """No modules that it imports, and no constants but those listed here."""
+    module = getattr(tfr, name)
+    own = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+        if getattr(value, "__module__", "").startswith("tf_reinforce.")
+    }
+    assert set(module.__all__) - CONSTANTS == own
+    assert dir(module) == sorted(module.__all__)
+    assert all(getattr(module, name).__doc__ for name in own)
+
+
+def methods(value):
+    """A public function, or the public methods that a class of this library defines."""
+    if inspect.isfunction(value):
+        yield value
+    elif inspect.isclass(value):
+        for name, method in vars(value).items():
+            is_public = not name.startswith("_") or name == "__init__"
+            if is_public and inspect.isfunction(method) and value not in RECORDS:
+                yield method
+
+
+RECORDS = (tfr.SeedResults, tfr.collect.EnvironmentFault)  # made by the library
+
+
+@pytest.mark.parametrize("name", ["", *PUBLIC])
+def test_public_functions_have_types(name):
+    """For editors and type checkers; `py.typed` says that they exist."""
+    module = getattr(tfr, name) if name else tfr
+    for public in set(module.__all__) - {"__version__"}:
+        value = getattr(module, public)
+        if getattr(value, "__module__", "").split(".")[-1] in TWINS:
+            continue  # the signatures of `TensorEnv`
+        for function in methods(value):
+            parameters = inspect.signature(function).parameters.values()
+            wanted = {p.name for p in parameters} - {"self", "cls"} | {"return"}
+            if "NoiseSpec" not in function.__qualname__:
+                missing = wanted - set(function.__annotations__)
+                assert not missing, f"{function.__qualname__}: {missing}"
+    assert (PACKAGE / "py.typed").exists()
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_a_body_fits_a_screen(path):
     """The contract above the code does not count."""
@@ -155,6 +242,41 @@ def test_nothing_is_pickled_or_evaluated():
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = [alias.name for alias in node.names]
                 assert not {"pickle", "cloudpickle", "dill"} & set(names), path
+
+
+def test_the_folders_of_tests_are_those_of_the_package_and_a_few_more():
+    folders = {str(path.parent.relative_to(TESTS)) for path in TESTS.rglob("*.py")}
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert folders - rooms == {".", *OTHER_FOLDERS}
+
+
+def test_a_test_that_is_named_after_a_module_lies_in_its_folder():
+    homes = {}
+    for path in MODULES:
+        folder = str(path.parent.relative_to(PACKAGE))
+        homes.setdefault(f"test_{path.stem}", set()).add(folder)
+    for path in TESTS.rglob("test_*.py"):
+        folder = str(path.parent.relative_to(TESTS))
+        if folder not in OTHER_FOLDERS and path.stem in homes:
+            assert folder in homes[path.stem], path
+
+
+def test_no_test_imports_another():
+    for path in TESTS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                whole = [getattr(node, "module", None) or ""]
+                whole += [alias.name for alias in node.names]
+                parts = [part for name in whole for part in name.split(".")]
+                tests = [x for x in parts if x.startswith("test_") or x == "conftest"]
+                assert tests == [], f"{path.name}:{node.lineno}"
+
+
+def test_test_files_and_helpers_have_names_of_their_own():
+    """Pytest imports them by their names, without their folders."""
+    paths = [*TESTS.rglob("test_*.py"), *TESTS.glob("support/*.py")]
+    counts = collections.Counter(path.name for path in paths)
+    assert [name for name, count in counts.items() if count > 1] == []
 
 
 def test_a_fine_tolerance_is_one():

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from mutation import mutations
+from mutation import run
 from mutation import table
 
 TOY = '''
@@ -184,3 +185,10 @@ def test_the_campaign_covers_modules_that_exist():
     assert all((table.PACKAGE / name).is_file() for name in table.paths())
     for pattern in table.MODULES:
         assert list(pathlib.Path(table.PACKAGE).glob(pattern + ".py")), pattern
+
+
+def test_the_campaign_names_modules_and_tests_that_exist():
+    """A name that no longer exists would only make a run slower."""
+    assert all((table.PACKAGE / f"{name}.py").is_file() for name in run.OWN)
+    named = {f"tests/{name}.py" for names in run.OWN.values() for name in names}
+    assert [path for path in named | run.LATE if not (run.ROOT / path).is_file()] == []

@@ -214,6 +214,65 @@ def test_layers_of_one_s_own_are_named_when_loading(tmp_path):
     np.testing.assert_array_equal(loaded(observations), own(observations))
 
 
+class Closed(keras.Model):
+    """Its constructor does not take name, dtype and trainable."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = keras.layers.Dense(3)
+
+    def build(self, shape):
+        self.last.build(shape)
+
+    def call(self, x):
+        return self.last(x)
+
+
+class ClosedLayer(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+
+    def call(self, x):
+        return x
+
+
+class Forgetful(Doubled):
+    """Its config lacks an argument of its constructor."""
+
+    def __init__(self, factor, **kwargs):
+        super().__init__(**kwargs)
+
+    def get_config(self):
+        return {"name": self.name}
+
+
+def policy_with(layer):
+    return keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(3)])
+
+
+@pytest.mark.parametrize(
+    "own, remedy",
+    [
+        (Closed, r"'trainable'.*Closed\.__init__\(self, ..., \*\*kwargs\).*super"),
+        (ClosedLayer, r"'trainable'.*ClosedLayer\.__init__\(self, ..., \*\*kwargs\)"),
+        (Forgetful, r"missing.*'factor'.*`get_config` of Forgetful"),
+    ],
+)
+def test_a_class_that_cannot_be_made_from_its_config_is_named(tmp_path, own, remedy):
+    """Although `custom_objects` has it, which the advice of before asked for."""
+    policy = Closed() if own is Closed else None
+    policy = policy or policy_with(own(2) if own is Forgetful else own())
+    agent = tfr.Reinforce(policy, tfr.heads.Categorical(3))
+    agent.build((None, 2))
+    agent.save(tmp_path / "agent.keras")
+    with pytest.raises(ValueError, match=f"{own.__name__}.*{remedy}") as caught:
+        tfr.load(tmp_path / "agent.keras", custom_objects={own.__name__: own})
+    assert "custom_objects" not in str(caught.value)
+    with pytest.raises(ValueError, match="custom_objects=.*Could not locate class") as it:
+        tfr.load(tmp_path / "agent.keras")
+    assert f"'{own.__name__}'" in str(it.value)
+
+
 def test_an_agent_is_loaded_by_a_process_that_has_only_the_file(agent, path):
     observations = np.ones([20, 2], "float32")
     code = (
@@ -247,7 +306,7 @@ def test_a_folder_is_refused(tmp_path):
 def test_a_truncated_file_is_refused(path, part):
     with open(path, "r+b") as file:
         file.truncate(int(os.path.getsize(path) * part))
-    with pytest.raises(ValueError, match="not a whole agent file.*cut short"):
+    with pytest.raises(ValueError, match="not a complete agent file.*truncated"):
         tfr.load(path)
 
 

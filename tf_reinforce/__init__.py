@@ -8,7 +8,7 @@ import importlib
 
 from tf_reinforce.version import VERSION as __version__
 
-# The root is lazy, so that `--help` and `__version__` need no TensorFlow.
+# Modules are imported on first use: `--help` and `__version__` need no TensorFlow.
 _OBJECTS = {
     "Reinforce": "agent",
     "load": "agent",
@@ -43,4 +43,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -1,21 +1,28 @@
 """Defines the command line: `tf-reinforce`, also `python -m tf_reinforce`.
 
-Everything heavy is imported inside the verbs, so that `--help` answers at once.
+All heavy modules are imported inside the commands, so that `--help` is fast.
 """
 
 import argparse
 import contextlib
+import importlib
 import json
+import math
 import os
+import pathlib
 import statistics
 import sys
 
 from tf_reinforce import config
+from tf_reinforce import files
+from tf_reinforce import startup
+from tf_reinforce import validation
 from tf_reinforce import version
 
 INTERRUPTED = 130
+OWN_PRESET = ""  # `--preset` without a name
 
-# What a training takes where neither a preset nor an option says.
+# Settings of a training that neither a preset nor an option sets.
 DEFAULTS = {
     "gamma": 0.99,
     "learning_rate": 1e-2,
@@ -32,19 +39,28 @@ AGENT = {name: name for name in (*DEFAULTS, "head")}
 FIT = {name: name for name in config.FIT}
 EVALUATION = {"target_return": "target", "max_episode_steps": "max_episode_steps"}
 
+# Options of other programs, and what to use instead.
+UNKNOWN_OPTIONS = {
+    ("--lr",): "--learning-rate",
+    ("--timesteps", "--total-timesteps", "--total_timesteps"): "--steps",
+    ("--episodes",): "--epochs (updates), --episodes-per-epoch or --steps",
+}
+
 
 def main(arguments=None):
-    """Runs one verb; returns the exit code.
+    """Runs one command and returns the exit code.
+
+    Args:
+        arguments: List of strings. Defaults to the arguments of the process.
 
     Returns:
-        0; 1 when the environment or the numbers failed; 2 for a wrong request;
-        130 after Ctrl-C.
+        0 if the command succeeded; 1 if the environment failed or a number was not
+        finite; 2 for an invalid request; 130 after Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(list(map(_shielded, arguments)))
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    options = _parser().parse_args(list(map(_escape_negative, arguments)))
     try:
-        return options.verb(options)
+        return options.command(options)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
@@ -55,8 +71,11 @@ def main(arguments=None):
         return code
 
 
-def _shielded(argument):
-    """Negative numbers with a space in front, lest argparse take -1e-3 for an option."""
+def _escape_negative(argument):
+    """Returns a negative number with a leading space.
+
+    Without the space, argparse takes -1e-3 for an option.
+    """
     try:
         float(argument)
     except ValueError:
@@ -65,94 +84,198 @@ def _shielded(argument):
 
 
 def _exit_code(error):
-    """The exit code for an error that explains itself; `None` for a bug of ours."""
+    """Returns the exit code for an error of the user or the environment, else `None`."""
+    # Modules that are not imported have raised no error. An import would take seconds.
+    results = sys.modules.get("tf_reinforce.collect.results")
+    gymnasium = sys.modules.get("gymnasium")
+    failed = (FloatingPointError, *([results.EnvironmentFault] if results else ()))
+    invalid = ValueError, OSError, ImportError
+    invalid = (*invalid, *([gymnasium.error.Error] if gymnasium else ()))
+    return 1 if isinstance(error, failed) else 2 if isinstance(error, invalid) else None
+
+
+def _find_env(env):
+    """Returns an environment id with its version; imports the module of `module:Id`.
+
+    The module may be a file in the current folder.
+
+    Raises:
+        ValueError: if the module does not exist, or an Atari environment needs ale-py.
+        gymnasium.error.Error: if no such environment is registered.
+    """
+    module, colon, name = env.rpartition(":")
+    if module:
+        _import_module(module)
     import gymnasium
+    from gymnasium.envs import registration
 
-    from tf_reinforce.collect import results
+    if name.startswith("ALE/"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("ale_py")  # registers the environments
+    namespace, base, number = registration.parse_env_id(name)
+    if name not in gymnasium.registry and number is None:
+        number = registration.find_highest_version(namespace, base)
+        if number is not None:
+            latest = registration.get_env_id(namespace, base, number)
+            # Gymnasium would warn once for each environment that is made.
+            print(
+                f"tf-reinforce: {name} means {latest}, its latest version",
+                file=sys.stderr,
+            )
+            name = latest
+    try:
+        return module + colon + gymnasium.spec(name).id
+    except gymnasium.error.NamespaceNotFound as error:
+        if namespace != "ALE":
+            raise
+        raise ValueError(
+            f"{error} Atari environments require ale-py: "
+            'pip install "tf-reinforce[atari]".'
+        ) from error
 
-    wrong = (ValueError, OSError, ImportError, gymnasium.error.Error)
-    failed = (results.EnvironmentFault, FloatingPointError)
-    return 1 if isinstance(error, failed) else 2 if isinstance(error, wrong) else None
+
+def _import_module(module):
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)  # `python -m` has it too, but not a console script
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module exists, and imports another one
+        raise ValueError(
+            f"There is no module {error.name!r}. Expected: {error.name}.py in the "
+            f"current folder, {folder}, or an installed package. Received: {module}"
+        ) from error
 
 
 def train(options):
+    """Runs `tf-reinforce train`; returns the exit code."""
+    seed, settings = _check_train_options(options)
+    startup.import_tensorflow()
+    if ":" in options.env:
+        options.env = _find_env(options.env)
     from tf_reinforce import agent as agents
-    from tf_reinforce import presets
-    from tf_reinforce.data import seeding
     from tf_reinforce.experiments import runs
 
-    env, seed = options.env, seeding.check_seed(options.seed)
+    env = options.env
     if options.seeds is not None:
-        _give_programs_a_core_each()
-    settings = _settings(
-        options, presets.read(options.preset) if options.preset else None
-    )
-    twin = _twin(options, settings)
+        _use_one_thread_per_operation()
+    twin = _select_twin(options, settings)
     threshold = runs.reward_threshold(env, settings["env_kwargs"])
     target = settings["evaluation"].get("target", threshold)
     if options.seeds is not None:
         return _train_seeds(options, settings, twin, seed, target)
-    learner = agents.Reinforce.for_env(
+    agent = agents.Reinforce.for_env(
         env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
     )
     directory = runs.new_directory(options.run_dir, env, seed)
+    _print_budget(settings, target, threshold)
     try:
         result = runs.train(
-            learner,
-            env,
-            directory,
-            settings,
-            target=target,
-            seed=seed,
-            twin=twin,
+            agent, env, directory, settings, target=target, seed=seed, twin=twin
         )
     except Exception:
         runs.remove_if_unstarted(directory)
         raise
-    _summary(options, directory, target, result)
+    returns = None
+    if not result["interrupted"]:
+        returns = _returns(
+            env,
+            result["evaluation"],
+            runs.random_return(env, settings, seed) if options.preset else None,
+            target,
+            threshold,
+        )
+    _print_summary(directory, returns, result)
     _export(options, directory)
-    if options.preset and not result["interrupted"]:
-        chance = runs.random_return(env, settings, seed)
-        print(_verdict(env, result["evaluation"], chance, target, threshold))
-    return INTERRUPTED if result["interrupted"] else 0
+    if result["interrupted"]:
+        return INTERRUPTED
+    _print_next_commands(options, directory)
+    return 0
 
 
-def _give_programs_a_core_each():
-    """One thread for an operation, before TensorFlow starts, unless somebody chose."""
+def _check_train_options(options):
+    """Returns the seed and the settings of a training; does not import TensorFlow.
+
+    `options.env` becomes an id with a version. The module of `module:Id` is not imported,
+    because it may import TensorFlow.
+
+    Raises:
+        ValueError, OSError: if an option or a setting is not valid.
+    """
+    from tf_reinforce import presets
+
+    seed = validation.check_seed(options.seed)
+    if options.run_dir is not None:
+        files.expect_empty_folder(pathlib.Path(options.run_dir))
+    if ":" not in options.env:
+        options.env = _find_env(options.env)
+    if options.preset == OWN_PRESET:
+        options.preset = options.env
+    preset = presets.read(options.preset) if options.preset else None
+    settings = _settings(options, preset)
+    agent, fit = settings["agent"], settings["fit"]
+    config.AgentOptions(**{name: agent[name] for name in config.AGENT if name in agent})
+    has_budget = fit.keys() & {"epochs", "steps"}
+    config.FitOptions(**({} if has_budget else {"epochs": 1}), **fit)
+    validation.positive_ints("hidden", agent["hidden"])
+    if not isinstance(agent["learning_rate"], dict):
+        validation.within("learning_rate", agent["learning_rate"], 0, math.inf)
+    _print_preset(options)
+    return seed, settings
+
+
+def _print_preset(options):
+    from tf_reinforce.presets import toml_files
+
+    names = [] if options.preset else toml_files.names_for(options.env)
+    if names:
+        option = "--preset" if names[0] == options.env else f"--preset {names[0]}"
+        print(
+            f"there is a preset for {options.env}, and it is not used; add {option}",
+            flush=True,
+        )
+
+
+def _use_one_thread_per_operation():
+    """Sets one thread per operation, before TensorFlow starts, unless the user set it."""
     import tensorflow as tf
 
     threading = tf.config.threading
-    chosen = threading.get_intra_op_parallelism_threads()
-    if not chosen and "TF_NUM_INTRAOP_THREADS" not in os.environ:
-        with contextlib.suppress(RuntimeError):  # it has started
+    threads = threading.get_intra_op_parallelism_threads()
+    if not threads and "TF_NUM_INTRAOP_THREADS" not in os.environ:
+        with contextlib.suppress(RuntimeError):  # TensorFlow has already started
             threading.set_intra_op_parallelism_threads(1)
 
 
-def _train_seeds(options, settings, twin, first, target):
+def _train_seeds(options, settings, twin, first_seed, target):
     from tf_reinforce import agent as agents
-    from tf_reinforce import validation
+    from tf_reinforce import envs
     from tf_reinforce.experiments import runs
 
     count, fit = validation.positive_int("seeds", options.seeds), settings["fit"]
     if twin is None or fit.get("epochs") is None:
         raise ValueError(
-            "Several seeds at once need an environment with a twin and a number of "
-            f"updates. Expected: --epochs, and one of {list(_twins())}. Received: "
+            "`--seeds` requires an environment with a twin, and a number of updates. "
+            f"Expected: --epochs, and one of {list(envs.TWINS)}. Received: "
             f"{options.env}, epochs={fit.get('epochs')}, --engine {options.engine}"
         )
 
     def make(seed):
         return agents.Reinforce.for_env(twin, seed=seed, **settings["agent"])
 
-    directory = runs.new_directory(options.run_dir, options.env, first)
-    seeds = range(first, first + count)
+    directory = runs.new_directory(options.run_dir, options.env, first_seed)
+    seeds = range(first_seed, first_seed + count)
     try:
         result = runs.train_seeds(make, options.env, directory, settings, twin, seeds)
     except Exception:
         runs.remove_if_unstarted(directory)
         raise
     returns = sorted(result["returns"].values())
-    reached = "" if target is None else f", {_reached(returns, target)} at {target:g}"
+    reached = ""
+    if target is not None:
+        reached = f", {sum(x >= target for x in returns)} of {count} at {target:g}"
     print(
         f"\n{options.env}: {count} seeds, {result['env_steps']:,} steps in "
         f"{result['seconds']:.1f} s\n"
@@ -165,7 +288,7 @@ def _train_seeds(options, settings, twin, first, target):
 
 
 def _export(options, directory):
-    """Writes the policy of a run where that was asked for."""
+    """Exports the policy of a run if `--export` was given."""
     from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
 
@@ -175,32 +298,22 @@ def _export(options, directory):
         print(f"exported to {folder}")
 
 
-def _reached(returns, target):
-    return f"{sum(x >= target for x in returns)} of {len(returns)}"
-
-
-def _twins():
-    from tf_reinforce import envs
-
-    return envs.TWINS
-
-
-def _twin(options, settings):
-    """The tensor environment to train on, or `None` for the environment itself."""
+def _select_twin(options, settings):
+    """Returns the tensor environment to train on, or `None` to train on the host."""
     from tf_reinforce import envs
 
     fit = settings["fit"]
-    several = options.seeds is None and fit.get("workers", 1) != 1
-    if options.engine == "host" or (options.engine == "auto" and several):
+    uses_workers = options.seeds is None and fit.get("workers", 1) != 1
+    if options.engine == "host" or (options.engine == "auto" and uses_workers):
         return None
-    changed = settings["env_kwargs"] or fit.get("steps_per_epoch")
-    twin = None if changed else envs.twin_of(options.env)
+    needs_host = settings["env_kwargs"] or fit.get("steps_per_epoch")
+    twin = None if needs_host else envs.twin_of(options.env)
     if options.engine == "compiled":
-        if changed:
+        if needs_host:
             raise ValueError(
-                "The compiled engine plays the environment as it is registered, a fixed "
-                "number of episodes at once. Give `--episodes-per-epoch`, or `--engine "
-                f"host`. Received: env_kwargs={settings['env_kwargs']}, "
+                "The compiled engine takes no environment arguments, and it collects "
+                "a fixed number of episodes at once. Give `--episodes-per-epoch`, or "
+                f"`--engine host`. Received: env_kwargs={settings['env_kwargs']}, "
                 f"steps_per_epoch={fit.get('steps_per_epoch')}"
             )
         return twin or envs.make(options.env)
@@ -214,9 +327,10 @@ def _twin(options, settings):
 
 
 def _settings(options, preset):
-    """What to train: the defaults, over them the preset, over it the options given."""
-    from tf_reinforce.training import loop
+    """Returns the settings of a training.
 
+    Options override the preset; the preset overrides the defaults.
+    """
     if preset is not None and preset["env"] != options.env:
         raise ValueError(
             f"The preset {options.preset} is for another environment. "
@@ -224,85 +338,111 @@ def _settings(options, preset):
         )
     settings = preset or {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {}}
     agent, fit, evaluation = (
-        _given(options, names) for names in (AGENT, FIT, EVALUATION)
+        _explicit_options(options, names) for names in (AGENT, FIT, EVALUATION)
     )
     return {
         "preset": options.preset,
         "env_kwargs": settings["env_kwargs"],
         "agent": {**DEFAULTS, **settings["agent"], **agent},
-        "fit": {"num_envs": 8, **loop.merge_options(settings["fit"], fit)},
+        "fit": {"num_envs": 8, **config.merge_fit_options(settings["fit"], fit)},
         "evaluation": {**settings["evaluation"], **evaluation},
     }
 
 
-def _given(options, names):
-    """Of the options, those given: by the names that the library has for them."""
-    given = {ours: getattr(options, name) for name, ours in names.items()}
-    return {name: value for name, value in given.items() if value is not None}
+def _explicit_options(options, names):
+    """Returns the options that the user gave, by the names of the settings."""
+    values = {setting: getattr(options, name) for name, setting in names.items()}
+    return {setting: value for setting, value in values.items() if value is not None}
 
 
-def _verdict(env, figures, chance, target, threshold):
-    """One line: what was learned, what chance does, and what was asked for."""
-    mean = figures["episode_return"]
+def _print_budget(settings, target, threshold):
+    """Prints what ends the training, if there is no budget."""
+    from tf_reinforce.experiments import runs
+
+    fit = settings["fit"]
+    if target is not None and fit.get("epochs") is None and fit.get("steps") is None:
+        kind = "reward threshold" if target == threshold else "target return"
+        episodes = runs.evaluation_options(settings)["episodes"]
+        print(
+            f"training ends when an evaluation over {episodes} episodes reaches the "
+            f"{kind} {target:g}, or after {runs.MAX_UPDATES} updates",
+            flush=True,
+        )
+
+
+def _returns(env, metrics, random_return, target, threshold):
+    """Returns a line with the mean return, that of a random policy, and the target."""
+    mean, deviation = metrics["episode_return"], metrics["episode_return_std"]
     line = (
-        f"{env}: mean return {mean:.4g} over {figures['episodes']:.0f} episodes, "
-        f"of a random policy {chance:.4g}"
+        f"{env}: mean return {mean:.4g} ± {deviation:.4g} over "
+        f"{metrics['episodes']:.0f} new episodes"
     )
+    if random_return is not None:
+        line += f", of a random policy {random_return:.4g}"
     if target is None:
         return line
     kind = "threshold" if target == threshold else "target"
     return f"{line}, {kind} {target:g} {'reached' if mean >= target else 'missed'}"
 
 
-def _summary(options, directory, target, result):
-    figures = result["evaluation"]
-    if figures is None:
+def _print_summary(directory, returns, result):
+    if result["interrupted"]:
         print(f"interrupted after {result['updates']} updates; saved in {directory}")
         return
-    mean, deviation = figures["episode_return"], figures["episode_return_std"]
-    verdict = ""
-    if target is not None:
-        verdict = f", target {target:g} {'reached' if mean >= target else 'missed'}"
-    # An environment from a module is never taken from a file.
-    named = f" --env {options.env}" if ":" in options.env else ""
     print(
-        f"\n{options.env}: return {mean:.1f} ± {deviation:.1f} over "
-        f"{figures['episodes']:.0f} fresh episodes{verdict}\n"
+        f"\n{returns}\n"
         f"trained {result['updates']} updates, {result['env_steps']:,} steps, "
         f"{result['seconds']:.1f} s with {result['evaluations']} evaluations\n"
-        f"saved in {directory}\n\nnext:\n"
-        f"  tf-reinforce evaluate {directory}{named} --episodes 1000\n"
-        f"  tf-reinforce export {directory} --out {directory}/policy"
+        f"saved in {directory}"
     )
 
 
+def _print_next_commands(options, directory):
+    # `evaluate` never reads an id of the form `module:Id` from a file.
+    env_option = f" --env {options.env}" if ":" in options.env else ""
+    print(f"\nnext:\n  tf-reinforce evaluate {directory}{env_option} --episodes 1000")
+    if options.export is None:
+        print(f"  tf-reinforce export {directory} --out {directory}/policy")
+
+
 def evaluate(options):
+    """Runs `tf-reinforce evaluate`; returns the exit code."""
+    _expect_run(options.run)
+    startup.import_tensorflow()
     from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
 
     agent = agents.load(runs.agent_file(options.run))
-    env, where = runs.environment_of(options.run)
+    env, env_options = runs.read_env(options.run)
     env = options.env or env
     if env is None:
         raise ValueError(
-            f"{options.run} does not say which environment to evaluate on, or names "
-            "a module, which is never imported on the word of a file. Give --env."
+            f"{options.run} contains no environment id, or an id of the form "
+            "`module:Id`. No module is imported because a file names it. Give --env."
         )
-    figures = agent.evaluate(
-        env,
+    metrics = agent.evaluate(
+        _find_env(env),
         options.episodes,
         deterministic=not options.stochastic,
         seed=options.seed,
         num_envs=options.num_envs,
         workers=options.workers,
-        env_kwargs=where["env_kwargs"],
-        max_episode_steps=options.max_episode_steps or where["max_episode_steps"],
+        env_kwargs=env_options["env_kwargs"],
+        max_episode_steps=options.max_episode_steps or env_options["max_episode_steps"],
     )
-    print(json.dumps(figures, indent=2))
+    print(json.dumps(metrics, indent=2))
     return 0
 
 
+def _expect_run(run):
+    if not os.path.exists(run):
+        raise FileNotFoundError(f"There is no file {run}.")
+
+
 def export(options):
+    """Runs `tf-reinforce export`; returns the exit code."""
+    _expect_run(options.run)
+    startup.import_tensorflow()
     from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
 
@@ -312,15 +452,37 @@ def export(options):
 
 
 def explain(options):
+    """Runs `tf-reinforce explain`; returns the exit code."""
+    startup.import_tensorflow()
     from tf_reinforce.functional import explanation
 
-    chosen = {
+    arguments = {
         name: getattr(options, name)
         for name in ("probs", "logits", "action", "counts", "mean", "std", "sample")
         if getattr(options, name) is not None
     }
-    print(explanation.text(**chosen))
+    print(explanation.text(**arguments))
     return 0
+
+
+def _count(text):
+    """Returns an int; 1e5 is one too."""
+    try:
+        return int(text)
+    except ValueError:
+        with contextlib.suppress(ValueError):
+            if (number := float(text)).is_integer():
+                return int(number)
+    raise argparse.ArgumentTypeError(
+        f"must be a whole number, for example 100000 or 1e5. Received: {text!r}"
+    )
+
+
+class _Unknown(argparse.Action):
+    """An option of other programs; its `const` is the option to use instead."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error(f"there is no option {option_string}. Use {self.const}.")
 
 
 def _parser():
@@ -328,86 +490,112 @@ def _parser():
         prog="tf-reinforce", description="REINFORCE for people who think in Keras."
     )
     parser.add_argument("--version", action="version", version=version.VERSION)
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
-    _train_parser(verbs)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _train_parser(commands)
 
-    verb = verbs.add_parser("evaluate", help="play episodes with a trained agent")
-    verb.set_defaults(verb=evaluate)
-    verb.add_argument("run", metavar="RUN", help="run directory or agent file")
-    verb.add_argument("--episodes", type=int, default=100)
-    verb.add_argument("--env", help="environment id; a run directory names its own")
-    verb.add_argument("--seed", type=int, default=0)
-    verb.add_argument("--num-envs", type=int, default=8)
-    verb.add_argument("--workers", type=int, default=1, help="processes that play them")
-    verb.add_argument("--max-episode-steps", type=int, help="the run's own if left out")
-    verb.add_argument(
-        "--stochastic", action="store_true", help="sample actions instead of the mode"
+    command = commands.add_parser("evaluate", help="evaluate a trained agent")
+    command.set_defaults(command=evaluate)
+    command.add_argument("run", metavar="RUN", help="run directory or agent file")
+    command.add_argument("--episodes", type=_count, default=100)
+    command.add_argument("--env", help="environment id (that of the run)")
+    command.add_argument("--seed", type=_count, default=0)
+    command.add_argument("--num-envs", type=_count, default=8)
+    command.add_argument(
+        "--workers",
+        type=_count,
+        default=1,
+        help="processes that collect the episodes",
+    )
+    command.add_argument(
+        "--max-episode-steps", type=_count, help="time limit (that of the run)"
+    )
+    command.add_argument(
+        "--stochastic",
+        action="store_true",
+        help="sample actions instead of taking the most likely one",
     )
 
-    verb = verbs.add_parser("export", help="write a SavedModel of the policy")
-    verb.set_defaults(verb=export)
-    verb.add_argument("run", metavar="RUN", help="run directory or agent file")
-    verb.add_argument("--out", required=True, metavar="DIR", help="folder to write")
-    _explain_parser(verbs)
+    command = commands.add_parser("export", help="write a SavedModel of the policy")
+    command.set_defaults(command=export)
+    command.add_argument("run", metavar="RUN", help="run directory or agent file")
+    command.add_argument("--out", required=True, metavar="DIR", help="folder to write")
+    _explain_parser(commands)
     return parser
 
 
-def _explain_parser(verbs):
-    verb = verbs.add_parser(
+def _explain_parser(commands):
+    command = commands.add_parser(
         "explain",
-        help="what one sampled action sends back into the network",
+        help="print the gradient of one action's log-probability",
         description="Prints the characteristic eligibility, d log-probability / d "
         "parameter, in closed form beside automatic differentiation. Give --probs or "
-        "--logits with --action or --counts, or --mean, --std and --sample. --counts "
-        "alone means even probabilities.",
+        "--logits with --action or --counts, or --mean, --std and --sample. With "
+        "--counts alone, all probabilities are equal.",
     )
-    verb.set_defaults(verb=explain)
-    add = verb.add_argument
+    command.set_defaults(command=explain)
+    add = command.add_argument
     add("--probs", type=float, nargs="+", metavar="P", help="relative probabilities")
     add("--logits", type=float, nargs="+", metavar="Z")
-    add("--action", type=float, metavar="A", help="the category sampled, from 0")
-    add("--counts", type=float, nargs="+", metavar="N", help="how often each came")
+    add("--action", type=float, metavar="A", help="the sampled category, from 0")
+    add(
+        "--counts",
+        type=float,
+        nargs="+",
+        metavar="N",
+        help="how often each category was sampled",
+    )
     add("--mean", type=float, nargs="+", metavar="M", help="of a diagonal Gaussian")
     add("--std", type=float, nargs="+", metavar="S")
     add("--sample", type=float, nargs="+", metavar="Y")
 
 
-def _train_parser(verbs):
-    verb = verbs.add_parser(
+def _train_parser(commands):
+    command = commands.add_parser(
         "train",
         help="train an agent on an environment",
         description="Without a budget (--epochs, --steps, or that of a preset) training "
         "ends when an evaluation over 100 episodes reaches the target return, or after "
-        "300 updates. With one, the target is only reported.",
+        "300 updates. With a budget, the target is only reported.",
     )
-    verb.set_defaults(verb=train)
-    add = verb.add_argument
+    command.set_defaults(command=train)
+    add = command.add_argument
     add("env", metavar="ENV", help="environment id, also module:Id-v0")
-    add("--preset", metavar="NAME", help="settings of docs/presets.md; or FILE.toml")
-    add("--epochs", type=int, help="updates to make")
-    add("--steps", type=int, help="environment steps to learn from, instead")
-    add("--episodes-per-epoch", type=int, help="episodes per update (16)")
-    add("--steps-per-epoch", type=int, help="steps per update, instead")
-    add("--num-envs", type=int, help="environments side by side (8); host only")
-    add("--workers", type=int, help="processes that play them (1); host only")
+    add(
+        "--preset",
+        metavar="NAME",
+        nargs="?",
+        const=OWN_PRESET,
+        help="a preset of docs/presets.md, or FILE.toml (without NAME: that of ENV)",
+    )
+    add("--epochs", type=_count, help="number of updates")
+    add("--steps", type=_count, help="number of environment steps, instead of --epochs")
+    add("--episodes-per-epoch", type=_count, help="episodes per update (16)")
+    add("--steps-per-epoch", type=_count, help="steps per update, instead of episodes")
+    add("--num-envs", type=_count, help="environments side by side (8); host only")
+    add(
+        "--workers",
+        type=_count,
+        help="processes that collect the episodes (1); host only",
+    )
     add(
         "--engine",
         choices=("auto", "host", "compiled"),
         default="auto",
-        help="compiled: all episodes in one XLA program, where there is a twin in "
-        "TensorFlow; host: Gymnasium's own; auto: compiled where the twin is the same",
+        help="compiled: all episodes in one XLA program, if the environment has a twin "
+        "in TensorFlow; host: Gymnasium's environment; auto: compiled if the registered "
+        "environment equals the twin",
     )
-    add("--seed", type=int, default=0)
-    add("--seeds", type=int, metavar="K", help="train K seeds at once, from --seed on")
-    add("--learning-rate", type=float, help="of Adam (0.01)")
-    add("--gamma", type=float, help="the discount (0.99)")
-    add("--hidden", type=int, nargs="*", help="hidden layer sizes (64 64)")
-    add("--head", metavar="NAME", help="for a Box: Gaussian, ClippedGaussian, …")
-    add("--baseline", choices=BASELINES, help="(leave_one_out)")
-    add("--entropy-coef", type=float, help="share of the entropy bonus (0)")
-    add("--normalize-observations", action=argparse.BooleanOptionalAction)
-    add("--max-episode-steps", type=int, help="a time limit of your own")
-    add("--target-return", type=float, help="the environment's own threshold if left out")
+    add("--seed", type=_count, default=0)
+    add("--seeds", type=_count, metavar="K", help="train K seeds at once, from --seed on")
+    _add_agent_options(add)
+    _add_output_options(add)
+    for names, option in UNKNOWN_OPTIONS.items():
+        hidden = dict(default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        add(*names, action=_Unknown, nargs="?", const=option, **hidden)
+
+
+def _add_output_options(add):
+    add("--target-return", type=float, help="target (the environment's reward threshold)")
     add("--run-dir", metavar="DIR", help="folder of this run (runs/ENV/DATE_seedN)")
     add(
         "--export",
@@ -416,3 +604,14 @@ def _train_parser(verbs):
         const="",
         help="also write the best policy as a SavedModel (RUN/policy)",
     )
+
+
+def _add_agent_options(add):
+    add("--learning-rate", type=float, help="learning rate of Adam (0.01)")
+    add("--gamma", type=float, help="discount factor (0.99)")
+    add("--hidden", type=_count, nargs="*", help="hidden layer sizes (64 64)")
+    add("--head", metavar="NAME", help="head for a Box: Gaussian, ClippedGaussian, …")
+    add("--baseline", choices=BASELINES, help="baseline (leave_one_out)")
+    add("--entropy-coef", type=float, help="coefficient of the entropy bonus (0)")
+    add("--normalize-observations", action=argparse.BooleanOptionalAction)
+    add("--max-episode-steps", type=_count, help="time limit (that of the environment)")

@@ -1,35 +1,145 @@
-"""Lists the names of the options that several modules accept."""
+"""Holds the options of an agent and of a training run, each as one dataclass."""
 
-# What the estimator reads of an agent's settings.
-ESTIMATOR = (
-    "gamma",
-    "gae_lambda",
-    "returns",
-    "discount_states",
-    "scale_advantages",
-    "mean_over",
-    "on_truncation",
-    "entropy_coef",
-    "ratio_clip",
+import dataclasses
+import math
+from typing import Any
+
+from tf_reinforce import validation
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentOptions:
+    """The options of `Reinforce` except its parts; `Reinforce` explains each option.
+
+    Raises:
+        ValueError, TypeError: If an option is invalid.
+    """
+
+    gamma: float = 0.99
+    gae_lambda: float = 1.0
+    returns: str = "to_go"
+    discount_states: bool = False
+    scale_advantages: str | None = None
+    scale_rewards: bool = False
+    mean_over: str = "episodes"
+    on_truncation: str = "bootstrap"
+    minibatch_size: int | None = None
+    passes: int = 1
+    ratio_clip: float = 2.0
+    entropy_coef: Any = 0.0  # a float, or a Keras learning-rate schedule
+    normalize_observations: bool = False
+    action_mask: str | None = None
+
+    def __post_init__(self):
+        for name, check, *bounds in _CHECKS:
+            # Assignment fails in a frozen dataclass. The checks also convert types.
+            object.__setattr__(self, name, check(name, getattr(self, name), *bounds))
+
+    def check_baseline(self, baseline):
+        """Raises if `gae_lambda` needs a value baseline, or contradicts `returns`.
+
+        Args:
+            baseline: `baselines.Baseline`.
+        """
+        if self.gae_lambda < 1 and not baseline.values_states:
+            raise ValueError(
+                "`gae_lambda` below 1 needs a value baseline, tfr.baselines.Value(model)."
+                " With other baselines, it would only discount more. "
+                f"Received: gae_lambda={self.gae_lambda}, baseline={baseline!r}"
+            )
+        if self.gae_lambda < 1 and self.returns == "whole":
+            raise ValueError(
+                '`returns="whole"` needs `gae_lambda=1`: it weights every action by all '
+                "rewards of the episode, which values cannot replace. "
+                f"Received: gae_lambda={self.gae_lambda}"
+            )
+
+
+def _coefficient(name, value):
+    if callable(value) and hasattr(value, "get_config"):  # a Keras schedule
+        return value
+    return validation.within(name, value, 0, math.inf)
+
+
+_CHECKS = (
+    ("gamma", validation.within, 0, 1),
+    ("gae_lambda", validation.within, 0, 1),
+    ("returns", validation.one_of, ("to_go", "whole")),
+    ("discount_states", validation.boolean),
+    ("scale_advantages", validation.one_of, (None, "batch", "running")),
+    ("scale_rewards", validation.boolean),
+    ("mean_over", validation.one_of, ("episodes", "steps")),
+    ("on_truncation", validation.one_of, ("bootstrap", "terminal", "drop")),
+    ("minibatch_size", validation.positive_int_or_none),
+    ("passes", validation.positive_int),
+    ("ratio_clip", validation.within, 1, math.inf),
+    ("entropy_coef", _coefficient),
+    ("normalize_observations", validation.boolean),
 )
 
-# The keywords of `Reinforce` beside its parts.
-AGENT = (
-    *ESTIMATOR,
-    "scale_rewards",
-    "minibatch_size",
-    "passes",
-    "normalize_observations",
-    "action_mask",
-)
+AGENT = tuple(field.name for field in dataclasses.fields(AgentOptions))
 
-# How much `fit` trains and collects.
-FIT = (
-    "epochs",
-    "steps",
-    "episodes_per_epoch",
-    "steps_per_epoch",
-    "num_envs",
-    "workers",
-    "max_episode_steps",
-)
+
+@dataclasses.dataclass(frozen=True)
+class FitOptions:
+    """How much `fit` trains and collects; `Reinforce.fit` explains each option.
+
+    Of `epochs` and `steps`, and of `episodes_per_epoch` and `steps_per_epoch`, exactly
+    one is not `None`.
+
+    Raises:
+        ValueError, TypeError: If an option is invalid.
+    """
+
+    epochs: int | None = None
+    steps: int | None = None
+    episodes_per_epoch: int | None = None
+    steps_per_epoch: int | None = None
+    num_envs: int = 8
+    workers: int = 1
+    max_episode_steps: int | None = None
+
+    def __post_init__(self):
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(
+                "Give either `epochs` (updates) or `steps` (environment steps). "
+                f"Received: epochs={self.epochs!r}, steps={self.steps!r}"
+            )
+        if self.episodes_per_epoch is not None and self.steps_per_epoch is not None:
+            raise ValueError(
+                "Give either `episodes_per_epoch` or `steps_per_epoch`. Received: "
+                f"episodes_per_epoch={self.episodes_per_epoch!r}, "
+                f"steps_per_epoch={self.steps_per_epoch!r}"
+            )
+        if self.episodes_per_epoch is None and self.steps_per_epoch is None:
+            object.__setattr__(self, "episodes_per_epoch", 16)
+        for name in FIT:
+            value = getattr(self, name)
+            if value is not None or name in ("num_envs", "workers"):
+                object.__setattr__(self, name, validation.positive_int(name, value))
+
+
+def merge_fit_options(defaults, options):
+    """Returns the options of a `fit` as a dict, with defaults for those that are `None`.
+
+    An option replaces the default of the same name, and the default of its alternative.
+
+    Example:
+
+    >>> merge_fit_options({"epochs": 5, "num_envs": 4}, {"epochs": None, "steps": 100})
+    {'num_envs': 4, 'steps': 100}
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    replaced = {
+        name for pair in _ALTERNATIVES if options.keys() & set(pair) for name in pair
+    }
+    kept = {
+        name: value
+        for name, value in defaults.items()
+        if name in FIT and name not in replaced
+    }
+    return {**kept, **options}
+
+
+FIT = tuple(field.name for field in dataclasses.fields(FitOptions))
+_ALTERNATIVES = ("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch")

@@ -1,7 +1,8 @@
-"""Writes files and folders atomically: they are whole or absent."""
+"""Writes files and folders atomically: a write succeeds completely or changes nothing."""
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import zipfile
@@ -10,27 +11,27 @@ import zlib
 
 @contextlib.contextmanager
 def atomic_write(path, overwrite=True):
-    """Yields a path beside `path`; what was written there takes its place at the end.
+    """Yields a temporary path, and moves the file written there to `path` at the end.
 
-    A kill, a full disk or an exception on the way leaves the previous file as it was
-    and nothing beside it that a reader could mistake for it.
+    If the process is killed, the disk is full or an exception is raised, the previous
+    file stays unchanged. An incomplete file is only in the temporary folder.
 
     Args:
-        path: Path of the file. Its folder is made if it does not exist.
-        overwrite: Bool. False refuses to replace a file.
+        path: Path of the file. Its folder is created if it does not exist.
+        overwrite: Bool. False raises an error if the file exists.
 
     Yields:
-        Path with the same name, in a folder of its own beside it.
+        Path with the same file name, in a temporary folder beside the file.
 
     Raises:
-        FileExistsError: when the file exists and `overwrite` is False.
+        FileExistsError: If the file exists and `overwrite` is False.
 
     Example:
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "numbers.txt")
-    >>> with atomic_write(path) as aside:
-    ...     _ = pathlib.Path(aside).write_text("1 2 3")
+    >>> with atomic_write(path) as temporary:
+    ...     _ = pathlib.Path(temporary).write_text("1 2 3")
     >>> path.read_text()
     '1 2 3'
     """
@@ -39,69 +40,79 @@ def atomic_write(path, overwrite=True):
         raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it.")
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
-    # A folder of its own: Keras wants the ending, and may write more than one file.
-    aside = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
+    # In a temporary folder the file keeps its extension, which Keras requires, and Keras
+    # may write more than one file.
+    temporary_folder = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
     try:
-        written = os.path.join(aside, name)
-        yield written
-        _flush(written)
-        os.replace(written, path)
+        temporary = os.path.join(temporary_folder, name)
+        yield temporary
+        _flush(temporary)
+        os.replace(temporary, path)
         _flush(folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def atomic_replace_folder(path, names):
-    """The same for a whole folder, which takes the place of one of its own kind.
+    """Yields a temporary path, and replaces the folder `path` by it at the end.
+
+    If an exception is raised, the previous folder stays unchanged. If the process is
+    killed between the two renames, the previous folder is in `.NAME.*/before`.
 
     Args:
         path: Path of the folder.
-        names: What such a folder may hold. One that holds anything else stays.
+        names: The names of files and folders that the previous folder may contain. A
+            folder with other files is not replaced.
+
+    Yields:
+        Path of a temporary folder beside `path`; the caller creates it.
 
     Raises:
-        ValueError: when `path` exists and is not such a folder.
+        ValueError: If `path` is a file, or a folder with other files.
     """
     path = os.path.abspath(os.fspath(path))
     folder, name = os.path.split(path)
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"A folder was expected. Received: the file {path}")
-    strange = set(os.listdir(path) if os.path.exists(path) else ()) - set(names)
-    if strange:
+    other_names = set(os.listdir(path) if os.path.exists(path) else ()) - set(names)
+    if other_names:
         raise ValueError(
-            f"{path} holds other things ({', '.join(sorted(strange)[:3])}), and nothing "
-            "was replaced. Choose a folder that is new, empty or an earlier export."
+            "A folder that is new, empty or an earlier export was expected. Received: "
+            f"{path}, which contains other files ({', '.join(sorted(other_names)[:3])}). "
+            "Nothing was replaced. Choose another folder."
         )
     os.makedirs(folder, exist_ok=True)
-    aside = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
+    temporary_folder = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
     try:
-        written, before = os.path.join(aside, "new"), os.path.join(aside, "before")
-        yield written
-        for root, _, files in os.walk(written):
+        temporary = os.path.join(temporary_folder, "new")
+        previous = os.path.join(temporary_folder, "before")
+        yield temporary
+        for root, _, files in os.walk(temporary):
             for file in files:
                 _flush(os.path.join(root, file))
             _flush(root)
-        _flush(written)
+        _flush(temporary)
         existed = os.path.exists(path)
         if existed:
-            os.rename(path, before)
+            os.rename(path, previous)
         try:
-            os.rename(written, path)
+            os.rename(temporary, path)
         except BaseException:
             if existed:
-                os.rename(before, path)
+                os.rename(previous, path)
             raise
         _flush(folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)
 
 
 def check_archive(path):
-    """Refuses what is not a whole `.keras` file, with one sentence for each reason.
+    """Raises an error unless `path` is a complete `.keras` file.
 
     Raises:
-        FileNotFoundError: when nothing is there.
-        ValueError: when it is a folder, truncated, damaged, or no Keras archive.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is a folder, truncated, damaged, or no Keras archive.
     """
     path = os.fspath(path)
     if not os.path.exists(path):
@@ -110,32 +121,77 @@ def check_archive(path):
         raise ValueError(f"An agent file was expected. Received: the folder {path}")
     try:
         with open(path, "rb") as file:
-            names, broken = _parts(file)
+            names, damaged_name = _read_archive(file)
     except zipfile.BadZipFile as error:
         raise ValueError(
-            f"{path} is not a whole agent file: {error}. It was cut short, damaged, "
-            "or is of another kind. Expected: a .keras file written by `agent.save`."
+            f"{path} is not a complete agent file: {error}. The file is truncated, "
+            "damaged or of another kind. Expected: a .keras file written by `agent.save`."
         ) from None
-    if broken or not {"config.json", "metadata.json"} <= names:
+    if damaged_name or not {"config.json", "metadata.json"} <= names:
         raise ValueError(
             f"{path} is damaged or no Keras archive"
-            + (f" (first bad part: {broken})." if broken else ".")
+            + (f" (first damaged part: {damaged_name})." if damaged_name else ".")
+            + " Expected: a .keras file written by `agent.save`."
         )
 
 
-def _parts(file):
-    """The names in an archive and the first bad one; damage is always a `BadZipFile`."""
+def _read_archive(file):
+    """Returns the names in an archive, and the first damaged one or None.
+
+    Raises:
+        zipfile.BadZipFile: If the archive is so damaged that it cannot be read.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             return set(archive.namelist()), archive.testzip()
-    # Flipped bits in a header look like unknown methods, encryption or odd offsets.
+    # Wrong bits in a header can mean unknown methods, encryption or invalid offsets.
     except (RuntimeError, EOFError, OSError, UnicodeError, zlib.error) as error:
         raise zipfile.BadZipFile(f"{error or type(error).__name__}") from None
 
 
 def _flush(path):
+    """Writes the buffers of a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def expect_empty_folder(path):
+    """Raises `FileExistsError` unless the path is an empty folder or does not exist.
+
+    Args:
+        path: `pathlib.Path` of a run directory.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(
+            f"{path} is not an empty folder, and nothing is overwritten. Choose another "
+            "--run-dir, or remove it."
+        )
+
+
+def load_advice(error):
+    """Returns sentences with the first cause of an error of Keras, and the remedy."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__
+    call = re.match(r"(\S+)\.__init__\(\) (got an unexpected|missing)", str(error))
+    if call is None:
+        return (
+            "If it holds layers of your own, pass them: "
+            "tfr.load(path, custom_objects={'Name': Name}), or register their classes "
+            "with keras.saving.register_keras_serializable. Keras reports "
+            f"({type(error).__name__}): {str(error)[:200]}"
+        )
+    name, problem = call.groups()
+    if problem == "missing":
+        return (
+            f"The class {name} has arguments that are not in its config: {error}. "
+            f"Implement `get_config` of {name} so that it returns all arguments of "
+            "`__init__`, or `from_config`. Then save the agent again."
+        )
+    return (
+        f"The class {name} does not take all arguments in its config: {error}. Expected: "
+        f"{name}.__init__(self, ..., **kwargs), which calls super().__init__(**kwargs) "
+        "with name, dtype and trainable; or `get_config` and `from_config` that agree."
+    )

@@ -4,12 +4,12 @@ import tensorflow as tf
 
 
 def build(optimizer, variables):
-    """Makes the state of an optimizer, unless it has been made.
+    """Creates the state of an optimizer if it has none.
 
     Raises:
-        ValueError: when averages of gradients would stay at zero. They are kept in the
-            types of the variables: Adam's 0.999 is 1 in bfloat16, which leaves nothing
-            to a new gradient.
+        ValueError: If averages of gradients would stay at zero. An average has the type
+            of its variable. For example, Adam's 0.999 is 1 in bfloat16, so the weight of
+            a new gradient would be zero.
     """
     if optimizer.built:
         return
@@ -19,35 +19,41 @@ def build(optimizer, variables):
             if float(tf.cast(decay, variable.dtype)) == 1.0:
                 raise ValueError(
                     f"`{name}` of the optimizer must be less than 1 in the type of every "
-                    "weight, or its averages stay at zero and nothing is learned. "
+                    "weight, because otherwise its averages stay at zero. "
                     f"Received: {name}={decay}, which is 1 in {variable.dtype}, the type "
-                    f"of {variable.path}. Keep the weights in float32, as the policy "
-                    '"mixed_bfloat16" does, or take a smaller one.'
+                    f"of {variable.path}. Keep the weights in float32, for example with "
+                    f'the dtype policy "mixed_bfloat16", or pass a smaller `{name}`.'
                 )
     optimizer.build(variables)
 
 
 def progress(optimizer):
-    """The optimizer and how many steps it has made, to be compared later."""
+    """Returns the optimizer and the number of its steps, for a later comparison."""
     inner = _inner(optimizer)
     return inner, int(inner.iterations)
 
 
 def finalize(optimizer, since=None):
-    """Replaces weights by their averages where the optimizer averages them (`use_ema`).
+    """Replaces weights by their averages if the optimizer averages them (`use_ema`).
 
-    Keras does so at the end of `fit`. Here it takes a step, as averages begin at zero,
-    and a step after `since`, an earlier `progress`. Frozen weights stay as they are.
+    Keras does so at the end of `fit`. Here nothing changes before the first step, because
+    averages start at zero. Frozen weights do not change.
+
+    Args:
+        optimizer: Keras optimizer.
+        since: Result of an earlier `progress`, or `None`. If the optimizer has made no
+            step since then, nothing changes.
     """
     inner, steps = now = progress(optimizer)
     if inner.use_ema and steps > 0 and now != since:
         averages = inner._model_variables_moving_average
-        # Keras would pair them with the variables of today, of which some may be frozen.
+        # Keras would pair the averages with the variables that are trainable now. Some
+        # variables may be frozen since the optimizer was built.
         for variable, average in zip(inner._trainable_variables, averages, strict=True):
             if variable.trainable and average is not None:
                 variable.assign(average)
 
 
 def _inner(optimizer):
-    """The optimizer that makes the steps; a LossScaleOptimizer has it inside."""
+    """Returns the optimizer that makes the steps, without a `LossScaleOptimizer`."""
     return getattr(optimizer, "inner_optimizer", optimizer)

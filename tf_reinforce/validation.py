@@ -1,24 +1,20 @@
-"""Validates arguments; an error says what was expected and received."""
+"""Validates arguments; errors contain the argument, the valid values and the value."""
 
-import functools
-import inspect
 import math
 import numbers
-
-import keras
-import numpy as np
+import sys
 
 
 def positive_int(name, value):
-    """`value` as an int of at least 1, or an error that names the argument.
+    """Returns `value` as an int; raises a `ValueError` unless it is an int of at least 1.
 
     Example:
 
     >>> positive_int("epochs", 3)
     3
     """
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < 1:
+    is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_int or value < 1:
         raise ValueError(
             f"`{name}` must be a whole number of at least 1. Received: {name}={value!r}"
         )
@@ -26,19 +22,61 @@ def positive_int(name, value):
 
 
 def positive_int_or_none(name, value):
-    """`value` as an int of at least 1, or `None` for everything at once, or an error."""
+    """Returns `value` as an int or `None`; raises a `ValueError` like `positive_int`."""
     return None if value is None else positive_int(name, value)
 
 
 def boolean(name, value):
-    """`value` as True or False, or an error: the text "false" is neither."""
-    if not isinstance(value, (bool, np.bool_)):
+    """Returns `value` as a bool; raises a `ValueError` unless it is True or False.
+
+    The string "false" raises an error, because Python converts it to True.
+    """
+    if not _is_boolean(value):
         raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
     return bool(value)
 
 
+def _is_boolean(value):
+    # Only a program that has imported NumPy can pass a `numpy.bool_`.
+    numpy = sys.modules.get("numpy")
+    return isinstance(value, bool) or (numpy and isinstance(value, numpy.bool_))
+
+
+def check_seed(seed):
+    """Returns `seed` as a Python int, or raises an error if it is no valid seed.
+
+    Args:
+        seed: Python or NumPy integer, zero or larger. A bool is an error, although
+            `bool` is a subclass of `int`.
+
+    Returns:
+        int.
+
+    Raises:
+        TypeError: If the seed is not an integer.
+        ValueError: If the seed is negative or needs more than 63 bits.
+
+    Example:
+
+    >>> import numpy as np
+    >>> check_seed(np.int32(7))
+    7
+    """
+    if _is_boolean(seed) or not isinstance(seed, numbers.Integral):
+        raise TypeError(
+            "`seed` must be a whole number, so that the run is repeatable. "
+            f"Received: seed={seed!r} of type {type(seed).__name__}"
+        )
+    if not 0 <= seed < 2**63:
+        raise ValueError(
+            f"`seed` must lie in [0, 2**63). Received: seed={seed}. "
+            "Use its absolute value."
+        )
+    return int(seed)
+
+
 def positive_ints(name, values):
-    """`values` as a list of ints of at least 1, or an error."""
+    """Returns a list of ints; raises a `ValueError` unless all are ints of at least 1."""
     if not isinstance(values, (list, tuple)):
         raise ValueError(
             f"`{name}` must be a list of whole numbers. Received: {name}={values!r}"
@@ -47,10 +85,10 @@ def positive_ints(name, values):
 
 
 def within(name, value, low, high):
-    """`value` as a finite float in [low, high], or an error."""
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    real = number and math.isfinite(value)
-    if not real or not low <= value <= high:
+    """Returns `value` as a float; raises a `ValueError` unless it is in [low, high]."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    is_finite = is_number and math.isfinite(value)
+    if not is_finite or not low <= value <= high:
         raise ValueError(
             f"`{name}` must be a finite number in [{low}, {high}]. "
             f"Received: {name}={value!r}"
@@ -59,54 +97,17 @@ def within(name, value, low, high):
 
 
 def one_of(name, value, allowed):
-    """`value`, or an error that lists what is allowed."""
+    """Returns `value`; raises a `ValueError` unless it is one of the allowed values."""
     if value not in allowed:
         raise ValueError(f"`{name}` must be one of {allowed}. Received: {name}={value!r}")
     return value
 
 
 def instance(name, value, kind):
-    """`value`, or an error that names the class it must be of."""
+    """Returns `value`; raises a `TypeError` unless it is an instance of the class."""
     if not isinstance(value, kind):
         raise TypeError(
             f"`{name}` must be a {kind.__module__.split('.')[0]}.{kind.__name__}. "
             f"Received: {name}={value!r} of type {type(value).__name__}"
         )
     return value
-
-
-def expect_changeable(part, name, value):
-    """Refuses a new value for an argument of a Keras layer that is built.
-
-    Traced programs hold such an argument as a constant: some of them would follow the
-    change, others would not. Weights, `trainable` and an optimizer may change.
-
-    Args:
-        part: Keras layer, a part of an agent.
-        name: The attribute to be set.
-        value: What to set it to, for the message.
-
-    Raises:
-        AttributeError: when the layer is built and its constructor has such an argument.
-    """
-    if getattr(part, "built", False) and name in _fixed(type(part)):
-        kind = type(part).__name__
-        raise AttributeError(
-            f"`{name}` of a {kind} is fixed once the {kind} is built: traced programs "
-            f"hold it as a constant. Received: {name}={value!r}. Make another {kind} and "
-            "another agent with it; `other.set_weights(agent.get_weights())` copies "
-            "what was learned."
-        )
-
-
-@functools.cache
-def _fixed(kind):
-    """The names of the arguments of a layer's constructor and of those above it."""
-    ours = kind.__mro__[: kind.__mro__.index(keras.layers.Layer)]
-    names = {
-        name
-        for each in ours
-        if "__init__" in vars(each)
-        for name in inspect.signature(each.__init__).parameters
-    }
-    return frozenset(names - {"self", "args", "kwargs", "name", "optimizer"})

@@ -1,4 +1,4 @@
-"""Training on CartPole's twin in one program: ours."""
+"""Trains on CartPole's twin in one program, with tf_reinforce."""
 
 import pathlib
 import resource
@@ -10,73 +10,75 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 
-RATE, GAMMA, HIDDEN = 1e-2, 0.99, (64, 64)
-_made = {}
+LEARNING_RATE, GAMMA, HIDDEN = 1e-2, 0.99, (64, 64)
+_cache = {}
 
 
-def agent_for(envs, updates, seed=0):
-    """An agent as it begins, of graphs made once for each number of both."""
-    if (envs, updates) not in _made:
-        world = tfr.envs.CartPole()
-        agent = tfr.Reinforce.for_env(world, hidden=HIDDEN, gamma=GAMMA)
-        agent.compile(keras.optimizers.Adam(RATE), steps_per_execution=updates)
-        agent.build_for_env(world)
+def agent_for(num_envs, updates, seed=0):
+    """Returns an untrained agent, traced once for each pair of numbers."""
+    if (num_envs, updates) not in _cache:
+        env = tfr.envs.CartPole()
+        agent = tfr.Reinforce.for_env(env, hidden=HIDDEN, gamma=GAMMA)
+        agent.compile(keras.optimizers.Adam(LEARNING_RATE), steps_per_execution=updates)
+        agent.build_for_env(env)
         variables = [*agent.variables, *agent.optimizer.variables]
-        _made[envs, updates] = world, agent, variables, [v.numpy() for v in variables]
-    world, agent, variables, fresh = _made[envs, updates]
-    for variable, value in zip(variables, fresh, strict=True):
+        _cache[num_envs, updates] = env, agent, variables, [v.numpy() for v in variables]
+    env, agent, variables, initial_values = _cache[num_envs, updates]
+    for variable, value in zip(variables, initial_values, strict=True):
         variable.assign(value)
-    other = tfr.Reinforce.for_env(world, hidden=HIDDEN, seed=seed)
-    agent.policy.set_weights(other.policy.get_weights())
-    return world, agent
+    reseeded = tfr.Reinforce.for_env(env, hidden=HIDDEN, seed=seed)
+    agent.policy.set_weights(reseeded.policy.get_weights())
+    return env, agent
 
 
-def train(envs, updates, seed):
-    world, agent = agent_for(envs, updates, seed)
-    began = tf.timestamp()
+def train(num_envs, updates, seed):
+    env, agent = agent_for(num_envs, updates, seed)
+    start = tf.timestamp()
     history = agent.fit(
-        world, epochs=updates, episodes_per_epoch=envs, seed=seed, verbose=0
+        env, epochs=updates, episodes_per_epoch=num_envs, seed=seed, verbose=0
     ).history
     return {
-        "seconds": float(tf.timestamp() - began),
+        "seconds": float(tf.timestamp() - start),
         "steps": agent.env_steps,
         "returns": history["episode_return"],
     }
 
 
-def solve(envs, updates, seed, target=475):
-    """Trains until a batch reaches the target and 100 real episodes confirm it."""
-    world, agent = agent_for(envs, updates, seed)
-    seconds, returned = 0.0, 0.0
-    while returned < target:
+def solve(num_envs, updates, seed, target=475):
+    """Trains until a batch reaches the target and 100 Gymnasium episodes confirm it."""
+    env, agent = agent_for(num_envs, updates, seed)
+    seconds, mean_return = 0.0, 0.0
+    while mean_return < target:
         stop = tfr.callbacks.StopAtReturn(target)
-        options = dict(episodes_per_epoch=envs, seed=seed, callbacks=[stop], verbose=0)
-        began = tf.timestamp()
-        agent.fit(world, epochs=200, **options)
-        seconds += float(tf.timestamp() - began)
-        returned = agent.evaluate("CartPole-v1", episodes=100)["episode_return"]
-    return {"seconds": seconds, "steps": agent.env_steps, "return": returned}
+        options = dict(
+            episodes_per_epoch=num_envs, seed=seed, callbacks=[stop], verbose=0
+        )
+        start = tf.timestamp()
+        agent.fit(env, epochs=200, **options)
+        seconds += float(tf.timestamp() - start)
+        mean_return = agent.evaluate("CartPole-v1", episodes=100)["episode_return"]
+    return {"seconds": seconds, "steps": agent.env_steps, "return": mean_return}
 
 
 def memory():
-    """GiB in use now, and at the most so far."""
+    """Returns the memory in use and the peak memory, in GiB."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"now": pages * resource.getpagesize() / 2**30, "most": most / 2**20}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"now": pages * resource.getpagesize() / 2**30, "most": peak / 2**20}
 
 
-def long(envs, updates, steps):
-    """Memory in use while so many steps are trained, once for each call of a tenth."""
-    world, agent = agent_for(envs, updates)
+def long(num_envs, updates, steps):
+    """Trains for `steps` steps in ten calls, and measures the memory after each call."""
+    env, agent = agent_for(num_envs, updates)
     used = []
     for _ in range(10):
-        agent.fit(world, steps=steps // 10, episodes_per_epoch=envs, verbose=0)
+        agent.fit(env, steps=steps // 10, episodes_per_epoch=num_envs, verbose=0)
         used.append(memory()["now"])
     return {"steps": agent.env_steps, "used": used}
 
 
 def gradient(weights, observations, actions, lengths):
-    """The gradient from CartPole's episodes at given weights."""
+    """Computes the gradient from episodes of CartPole at given weights."""
     _, agent = agent_for(len(lengths), 1)
     agent.policy.set_weights([np.array(w, "float32") for w in weights])
     rewards = np.arange(len(actions))[:, None] < np.array(lengths)

@@ -1,8 +1,8 @@
-"""Stable-Baselines3's A2C, which is not REINFORCE: pieces of episodes, with a critic.
+"""Stable-Baselines3's A2C, which is not REINFORCE: segments of episodes, with a critic.
 
-An update of `train` is one gradient step, of the policy and of the critic, on pieces of
+An update of `train` is one gradient step, of the policy and of the critic, on segments of
 500 steps of each environment, 1,000 of HalfCheetah-v5 (4,000 steps from 4 environments, a
-Gaussian with a free log standard deviation). It has no `gradient` of REINFORCE.
+Gaussian with a free log standard deviation). A2C does not answer the request `gradient`.
 """
 
 import time
@@ -14,31 +14,32 @@ import torch
 from stable_baselines3 import A2C
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-PIECES = {"CartPole-v1": 500, "HalfCheetah-v5": 1000}  # steps of one environment
-SOLVE = dict(n_steps=16, learning_rate=2e-3)  # of 5 to 32 steps, RMSprop or Adam
+SEGMENTS = {"CartPole-v1": 500, "HalfCheetah-v5": 1000}  # steps of one environment
+# The best of 5 to 32 steps, with RMSprop or Adam.
+SOLVE = dict(n_steps=16, learning_rate=2e-3)
 SOLVE_STEPS = 1000  # between two evaluations
 torch.set_num_threads(1)  # faster than two for networks this small
 
 
-def model_for(env, envs, seed=0, **options):
-    """A2C from scratch; its policy and critic have two tanh layers of 64 each."""
+def model_for(env, num_envs, seed=0, **options):
+    """Returns an untrained A2C, whose policy and critic have two tanh layers of 64."""
 
-    def make_world():
+    def make_env():
         return gym.make(env, disable_env_checker=True)
 
-    worlds = DummyVecEnv([make_world] * envs)
-    return A2C("MlpPolicy", worlds, seed=seed, device="cpu", **options)
+    vector_env = DummyVecEnv([make_env] * num_envs)
+    return A2C("MlpPolicy", vector_env, seed=seed, device="cpu", **options)
 
 
-def train(env, envs, steps, seed):
-    model = model_for(env, envs, seed, n_steps=PIECES[env], gae_lambda=1.0)
-    began = time.perf_counter()
+def train(env, num_envs, steps, seed):
+    model = model_for(env, num_envs, seed, n_steps=SEGMENTS[env], gae_lambda=1.0)
+    start = time.perf_counter()
     model.learn(steps)
-    return {"seconds": time.perf_counter() - began, "steps": model.num_timesteps}
+    return {"seconds": time.perf_counter() - start, "steps": model.num_timesteps}
 
 
-def solve(envs, seed, limit):
-    model = model_for("CartPole-v1", envs, seed, **SOLVE)
+def solve(num_envs, seed, limit):
+    model = model_for("CartPole-v1", num_envs, seed, **SOLVE)
 
     def update():
         before = model.num_timesteps
@@ -48,11 +49,11 @@ def solve(envs, seed, limit):
     def greedy(observations):
         return model.predict(observations, deterministic=True)[0]
 
-    return protocol.until_solved(update, greedy, limit)
+    return protocol.train_until_solved(update, greedy, limit)
 
 
 def act(batch):
-    """The policy's call while collecting, which asks the critic as well."""
+    """Measures the policy's call while collecting, which calls the critic as well."""
     policy = model_for("CartPole-v1", 1).policy
     observations = np.random.default_rng(0).normal(size=(batch, 4)).astype("float32")
 
@@ -64,26 +65,28 @@ def act(batch):
 
 
 def learn(rows):
-    """Advantages and one gradient step of policy and critic."""
-    envs, rng = rows // 500, np.random.default_rng(0)
-    model = model_for("CartPole-v1", envs, n_steps=500, gae_lambda=1.0)
-    model.learn(0)  # what its `train` asks for
-    buffer, dones, values = model.rollout_buffer, np.ones(envs), torch.zeros(envs)
+    """Measures advantages and one gradient step of policy and critic."""
+    num_envs, rng = rows // 500, np.random.default_rng(0)
+    model = model_for("CartPole-v1", num_envs, n_steps=500, gae_lambda=1.0)
+    model.learn(0)  # sets up what `model.train` needs
+    buffer, dones, values = model.rollout_buffer, np.ones(num_envs), torch.zeros(num_envs)
 
     def fill():
         buffer.reset()
         for step in range(500):
-            seen = rng.normal(size=(envs, 4)).astype("float32")
-            actions = rng.integers(2, size=(envs, 1))
+            observations = rng.normal(size=(num_envs, 4)).astype("float32")
+            actions = rng.integers(2, size=(num_envs, 1))
             starts = dones * (step == 0)
-            buffer.add(seen, actions, rng.normal(size=envs), starts, values, values)
+            buffer.add(
+                observations, actions, rng.normal(size=num_envs), starts, values, values
+            )
         return ()
 
     def update():
         buffer.compute_returns_and_advantage(values, dones)
         model.train()
 
-    return protocol.learned(update, rows, fill)
+    return protocol.time_update(update, rows, fill)
 
 
 if __name__ == "__main__":

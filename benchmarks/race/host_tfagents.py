@@ -1,7 +1,8 @@
 """TF-Agents' REINFORCE, with its own environments, driver and replay buffer.
 
-Its driver stops at a number of episodes, of which short ones come first; here it goes on
-where it stopped, and what has not ended waits: each episode is learnt from once.
+The driver stops after a number of episodes, and short episodes end first. The next call
+continues where the driver stopped, and incomplete episodes are kept. Each episode is
+therefore used in exactly one update.
 """
 
 import functools
@@ -25,12 +26,12 @@ from tf_agents.utils import common
 
 tf.config.threading.set_intra_op_parallelism_threads(1)  # faster than two
 tf.config.threading.set_inter_op_parallelism_threads(1)
-EPISODES, GAMMA, RATE = 16, 0.99, 1e-2
-# A search over 8 and 16 episodes, and rates from 3e-3 to 2e-2, then with 8 up to 4e-2:
-# fewest steps in the median of 20 other seeds. Returns are normalized, as is the default;
-# a value network made it no faster.
-SOLVE_EPISODES, SOLVE_RATE = 8, 3e-2
-PIECE = 500  # most steps of an episode
+EPISODES, GAMMA, LEARNING_RATE = 16, 0.99, 1e-2
+# Result of a search over 8 and 16 episodes and rates from 3e-3 to 2e-2, then up to 4e-2
+# with 8 episodes: the fewest steps, by the median of 20 other seeds. Returns are
+# normalized, which is the default. A value network made training no faster.
+SOLVE_EPISODES, SOLVE_LEARNING_RATE = 8, 3e-2
+EPISODE_STEPS = 500  # the most steps of an episode
 OBSERVATION = tf.TensorSpec((4,), tf.float32)
 ACTION = BoundedTensorSpec((), tf.int64, 0, 1)
 LAYERS = {"fc_layer_params": (64, 64), "activation_fn": tf.keras.activations.tanh}
@@ -54,85 +55,96 @@ def weights_of(agent):
 
 
 class Learner:
-    """Environments, their driver and an agent, compiled once and used again."""
+    """Environments, their driver and an agent, which are compiled once and reused."""
 
-    def __init__(self, env, envs, episodes, rate):
-        # Gym limits the steps of an episode itself; the library's limit is left out.
-        self.worlds = [suite_gym.load(env, max_episode_steps=0) for _ in range(envs)]
-        batch = BatchedPyEnvironment(self.worlds, multithreading=False)
-        self.environment = TFPyEnvironment(batch)
-        optimizer = tf.keras.optimizers.Adam(rate)
+    def __init__(self, env, num_envs, episodes, learning_rate):
+        # Gym limits the steps of an episode itself, so that the limit here is disabled.
+        self.envs = [suite_gym.load(env, max_episode_steps=0) for _ in range(num_envs)]
+        batched_env = BatchedPyEnvironment(self.envs, multithreading=False)
+        self.environment = TFPyEnvironment(batched_env)
+        optimizer = tf.keras.optimizers.Adam(learning_rate)
         self.agent = agent_with(optimizer)
         optimizer.build(weights_of(self.agent))
         self.slots = optimizer.variables
-        self.unused = [slot.numpy() for slot in self.slots]
-        # Each environment may be within an episode at either end, and resets count.
-        most = (PIECE + 1) * (episodes // envs + 2)
+        self.initial_slots = [slot.numpy() for slot in self.slots]
+        # The first and the last episode may be incomplete, and resets need a row each.
+        max_steps = (EPISODE_STEPS + 1) * (episodes // num_envs + 2)
         spec = self.agent.collect_data_spec
-        self.buffer = TFUniformReplayBuffer(spec, envs, max_length=most)
+        self.buffer = TFUniformReplayBuffer(spec, num_envs, max_length=max_steps)
         driver = DynamicEpisodeDriver(
             self.environment,
             self.agent.collect_policy,
             [self.buffer.add_batch],
             num_episodes=episodes,
         )
-        self.drive = common.function(driver.run)
+        self.collect = common.function(driver.run)
         any_size = tf.nest.map_structure(
-            lambda one: tf.TensorSpec([None, None, *one.shape], one.dtype), spec
+            lambda spec_: tf.TensorSpec([None, None, *spec_.shape], spec_.dtype), spec
         )
         self.learn = common.function(self.agent.train, input_signature=[any_size])
-        self.likely = common.function(self.agent.policy.action)
+        self.greedy_action = common.function(self.agent.policy.action)
 
-    def begin(self, seed):
-        """Forgets all that was learnt."""
+    def reset(self, seed):
+        """Resets weights, optimizer, environments and buffer."""
         tf.random.set_seed(seed)
-        for number, world in enumerate(self.worlds):
-            world.seed(seed * len(self.worlds) + number)
-        fresh = weights_of(agent_with(None))
+        for number, env in enumerate(self.envs):
+            env.seed(seed * len(self.envs) + number)
+        initial_weights = weights_of(agent_with(None))
         variables = [*weights_of(self.agent), *self.slots]
-        for variable, value in zip(variables, [*fresh, *self.unused], strict=True):
+        for variable, value in zip(
+            variables, [*initial_weights, *self.initial_slots], strict=True
+        ):
             variable.assign(value)
         self.buffer.clear()
-        self.now, self.begun = self.environment.reset(), [None] * len(self.worlds)
+        self.time_step, self.incomplete = (
+            self.environment.reset(),
+            [None] * len(self.envs),
+        )
 
     def update(self):
-        """Collects and learns; returns the steps of the environments."""
-        self.now, _ = self.drive(self.now)
+        """Collects episodes, makes one update, and returns the number of steps."""
+        self.time_step, _ = self.collect(self.time_step)
         frames = tf.nest.map_structure(
             lambda part: part.numpy(), self.buffer.gather_all()
         )
         self.buffer.clear()
-        self.learn(padded(whole_episodes(frames, self.begun)))
+        self.learn(padded(whole_episodes(frames, self.incomplete)))
         return (frames.step_type != StepType.LAST).sum()
 
     def greedy(self, observations):
-        return self.likely(restart(observations, len(observations))).action
+        return self.greedy_action(restart(observations, len(observations))).action
 
 
-def whole_episodes(frames, begun):
-    """Episodes that have ended; others are left in `begun`.
+def whole_episodes(frames, incomplete):
+    """Returns the complete episodes, and keeps the others in `incomplete`.
 
     Args:
-        frames: Trajectory of arrays `[envs, steps, ...]`.
-        begun: List `[envs]` of trajectories `[steps, ...]` or None, which is changed.
+        frames: Trajectory of arrays `[num_envs, steps, ...]`.
+        incomplete: List `[num_envs]` of trajectories `[steps, ...]` or None; it is
+            changed.
     """
-    ended = []
-    for row, earlier in enumerate(begun):
+    complete = []
+    for row, earlier_steps in enumerate(incomplete):
         episode = tf.nest.map_structure(lambda part, row=row: part[row], frames)
-        if earlier is not None:
+        if earlier_steps is not None:
             episode = tf.nest.map_structure(
-                lambda *parts: np.concatenate(parts), earlier, episode
+                lambda *parts: np.concatenate(parts), earlier_steps, episode
             )
-        steps = np.flatnonzero(episode.step_type != StepType.LAST)  # others are resets
+        # The other rows are resets.
+        steps = np.flatnonzero(episode.step_type != StepType.LAST)
         last = episode.next_step_type[steps] == StepType.LAST
-        for chosen in np.split(steps, np.flatnonzero(last) + 1):
-            ended.append(tf.nest.map_structure(lambda part, at=chosen: part[at], episode))
-        begun[row] = ended.pop()
-    return ended
+        for indices in np.split(steps, np.flatnonzero(last) + 1):
+            complete.append(
+                tf.nest.map_structure(
+                    lambda part, indices=indices: part[indices], episode
+                )
+            )
+        incomplete[row] = complete.pop()
+    return complete
 
 
 def padded(episodes):
-    """A trajectory `[episodes, steps, ...]`; the agent masks what follows an end."""
+    """Returns a trajectory `[episodes, steps, ...]`; the agent masks the padding."""
     longest = max(len(episode.reward) for episode in episodes)
 
     def pad(*parts):
@@ -145,57 +157,63 @@ def padded(episodes):
 
 
 @functools.cache
-def learner(*given):
-    return Learner(*given)
+def cached_learner(*arguments):
+    return Learner(*arguments)
 
 
-def train(env, envs, steps, seed):
-    """Learns from about so many steps, from scratch."""
-    one = learner(env, envs, EPISODES, RATE)
-    one.begin(seed)
-    return protocol.trained(one.update, steps)
+def train(env, num_envs, steps, seed):
+    """Trains from the initial weights for at least `steps` steps."""
+    learner = cached_learner(env, num_envs, EPISODES, LEARNING_RATE)
+    learner.reset(seed)
+    return protocol.time_training(learner.update, steps)
 
 
-def solve(envs, seed, limit):
-    one = learner("CartPole-v1", envs, SOLVE_EPISODES, SOLVE_RATE)
-    one.begin(seed)
-    return protocol.until_solved(one.update, one.greedy, limit)
+def solve(num_envs, seed, limit):
+    learner = cached_learner("CartPole-v1", num_envs, SOLVE_EPISODES, SOLVE_LEARNING_RATE)
+    learner.reset(seed)
+    return protocol.train_until_solved(learner.update, learner.greedy, limit)
 
 
 def act(batch):
-    """The policy as its driver asks it, in one call of a compiled function."""
+    """Measures the policy as the driver calls it: one call of a compiled function."""
     policy = agent_with(None).collect_policy
-    seen = np.random.default_rng(0).normal(size=(batch, 4)).astype("float32")
-    sample = common.function(lambda seen: policy.action(restart(seen, batch)).action)
-    return protocol.latency(lambda: sample(tf.constant(seen)).numpy())
+    observations = np.random.default_rng(0).normal(size=(batch, 4)).astype("float32")
+    sample = common.function(
+        lambda observations: policy.action(restart(observations, batch)).action
+    )
+    return protocol.latency(lambda: sample(tf.constant(observations)).numpy())
 
 
 def learn(rows):
-    """The time of an update from whole episodes of 500 steps."""
+    """Measures an update from whole episodes of 500 steps."""
     rng = np.random.default_rng(0)
-    one = learner("CartPole-v1", 1, EPISODES, RATE)
-    one.begin(0)
-    observations = rng.normal(size=(rows // PIECE, PIECE, 4)).astype("float32")
+    learner = cached_learner("CartPole-v1", 1, EPISODES, LEARNING_RATE)
+    learner.reset(0)
+    observations = rng.normal(size=(rows // EPISODE_STEPS, EPISODE_STEPS, 4)).astype(
+        "float32"
+    )
     actions = rng.integers(2, size=observations.shape[:2])
-    episodes = [episode_of(*given) for given in zip(observations, actions)]
-    return protocol.learned(lambda: one.learn(padded(episodes)).loss.numpy(), rows)
+    episodes = [episode_of(*arrays) for arrays in zip(observations, actions)]
+    return protocol.time_update(
+        lambda: learner.learn(padded(episodes)).loss.numpy(), rows
+    )
 
 
 def episode_of(observations, actions):
     return from_episode(observations, actions, (), np.ones(len(actions), "float32"))
 
 
-class Kept:
-    """An optimizer that keeps the gradients it is given."""
+class GradientRecorder:
+    """An optimizer that stores the gradients that it receives."""
 
     def apply_gradients(self, pairs):
         self.gradients = [gradient.numpy().tolist() for gradient, _ in pairs]
 
 
 def gradient(weights, observations, actions, lengths):
-    """The gradient its training has applied; it is a mean over episodes already."""
-    kept = Kept()
-    agent = agent_with(kept, normalize_returns=False)
+    """Returns the gradient that training applies, which is a mean over episodes."""
+    recorder = GradientRecorder()
+    agent = agent_with(recorder, normalize_returns=False)
     for variable, value in zip(weights_of(agent), weights, strict=True):
         variable.assign(value)
     observations, actions = np.array(observations, "float32"), np.array(actions)
@@ -204,7 +222,7 @@ def gradient(weights, observations, actions, lengths):
         for number, length in enumerate(lengths)
     ]
     agent.train(padded(episodes))
-    return {"gradients": kept.gradients}
+    return {"gradients": recorder.gradients}
 
 
 if __name__ == "__main__":

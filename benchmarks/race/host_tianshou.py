@@ -1,8 +1,8 @@
 """Tianshou's REINFORCE, with its own collector.
 
-An update is one gradient step on whole episodes, their returns standardised by a running
-mean and deviation, for Tianshou's REINFORCE has no critic: 16 of CartPole-v1, or 4 of
-HalfCheetah-v5 (4,000 steps, a Gaussian with a free log standard deviation).
+An update is one gradient step on whole episodes: 16 of CartPole-v1, 4 of HalfCheetah-v5
+(4,000 steps, a Gaussian with a free log standard deviation). Tianshou's REINFORCE has no
+critic; the returns are standardized by a running mean and deviation.
 """
 
 import gymnasium as gym
@@ -28,13 +28,14 @@ from torch.distributions import Independent
 from torch.distributions import Normal
 
 EPISODES = {"CartPole-v1": 16, "HalfCheetah-v5": 4}
-RATES = {"CartPole-v1": 1e-2, "HalfCheetah-v5": 1e-3}
-SOLVE_EPISODES, SOLVE_RATE = 8, 5e-3  # the fastest of 3e-3 to 2e-2, 8 or 16
+LEARNING_RATES = {"CartPole-v1": 1e-2, "HalfCheetah-v5": 1e-3}
+# The fastest of rates from 3e-3 to 2e-2, and of 8 or 16 episodes.
+SOLVE_EPISODES, SOLVE_LEARNING_RATE = 8, 5e-3
 torch.set_num_threads(1)  # faster than two for networks this small
 Distribution.set_default_validate_args(False)  # faster
 
 
-def make_world(env="CartPole-v1"):
+def make_env(env="CartPole-v1"):
     return gym.make(env, disable_env_checker=True)
 
 
@@ -42,12 +43,12 @@ def gaussian(parameters):
     return Independent(Normal(*parameters), 1)
 
 
-def policy_for(world):
-    """Two tanh layers of 64, for logits or the means of a Gaussian."""
-    space = world.action_space
+def policy_for(env):
+    """Returns a policy with two tanh layers of 64, for logits or Gaussian means."""
+    space = env.action_space
     discrete = isinstance(space, gym.spaces.Discrete)
     net = Net(
-        state_shape=world.observation_space.shape,
+        state_shape=env.observation_space.shape,
         hidden_sizes=[64, 64],
         activation=torch.nn.Tanh,
     )
@@ -66,28 +67,28 @@ def policy_for(world):
     )
 
 
-def algorithm_for(policy, rate, standardise=True):
-    optimizer = AdamOptimizerFactory(lr=rate)
-    return Reinforce(policy=policy, optim=optimizer, return_standardization=standardise)
+def algorithm_for(policy, learning_rate, standardize=True):
+    optimizer = AdamOptimizerFactory(lr=learning_rate)
+    return Reinforce(policy=policy, optim=optimizer, return_standardization=standardize)
 
 
 class Learner:
-    """An algorithm from scratch and its collector."""
+    """An untrained algorithm and its collector."""
 
-    def __init__(self, env, envs, seed, count, rate):
+    def __init__(self, env, num_envs, seed, num_episodes, learning_rate):
         torch.manual_seed(seed)
-        worlds = DummyVectorEnv([lambda: make_world(env) for _ in range(envs)])
-        worlds.seed([seed * envs + slot for slot in range(envs)])
-        self.policy, self.count = policy_for(make_world(env)), count
-        self.algorithm = algorithm_for(self.policy, rate)
-        buffer = VectorReplayBuffer(20_000, envs, ignore_obs_next=True)
-        self.collector = Collector(self.algorithm, worlds, buffer)
+        vector_env = DummyVectorEnv([lambda: make_env(env) for _ in range(num_envs)])
+        vector_env.seed([seed * num_envs + env_index for env_index in range(num_envs)])
+        self.policy, self.num_episodes = policy_for(make_env(env)), num_episodes
+        self.algorithm = algorithm_for(self.policy, learning_rate)
+        buffer = VectorReplayBuffer(20_000, num_envs, ignore_obs_next=True)
+        self.collector = Collector(self.algorithm, vector_env, buffer)
         self.collector.reset()
 
     def update(self):
-        """Plays and learns; returns the number of steps."""
+        """Collects episodes, makes one update, and returns the number of steps."""
         with policy_within_training_step(self.policy), torch.no_grad():
-            collected = self.collector.collect(n_episode=self.count)
+            collected = self.collector.collect(n_episode=self.num_episodes)
         learn_from(self.algorithm, self.collector.buffer)
         self.collector.reset_buffer(keep_statistics=True)
         return collected.n_collected_steps
@@ -102,18 +103,18 @@ def learn_from(algorithm, buffer):
         algorithm.update(buffer=buffer, batch_size=None, repeat=1)
 
 
-def train(env, envs, steps, seed):
-    learner = Learner(env, envs, seed, EPISODES[env], RATES[env])
-    return protocol.trained(learner.update, steps)
+def train(env, num_envs, steps, seed):
+    learner = Learner(env, num_envs, seed, EPISODES[env], LEARNING_RATES[env])
+    return protocol.time_training(learner.update, steps)
 
 
-def solve(envs, seed, limit):
-    learner = Learner("CartPole-v1", envs, seed, SOLVE_EPISODES, SOLVE_RATE)
-    return protocol.until_solved(learner.update, learner.greedy, limit)
+def solve(num_envs, seed, limit):
+    learner = Learner("CartPole-v1", num_envs, seed, SOLVE_EPISODES, SOLVE_LEARNING_RATE)
+    return protocol.train_until_solved(learner.update, learner.greedy, limit)
 
 
 def act(batch):
-    policy = policy_for(make_world())
+    policy = policy_for(make_env())
     observations = np.random.default_rng(0).normal(size=(batch, 4)).astype("float32")
 
     def sample():
@@ -125,21 +126,21 @@ def act(batch):
 
 
 def buffer_of(observations, actions, rewards, lengths):
-    """A replay buffer of episodes, from arrays `[T, E, ...]`, one after the other."""
+    """Returns a replay buffer of the episodes in arrays `[T, E, ...]`, concatenated."""
 
-    def joined(values):
+    def concatenate(values):
         return np.concatenate([values[:length, e] for e, length in enumerate(lengths)])
 
     ends = np.arange(len(rewards))[:, None] == np.array(lengths) - 1
-    ends, seen = joined(ends), joined(observations)
+    ends, observations = concatenate(ends), concatenate(observations)
     return ReplayBuffer.from_data(
-        obs=seen,
-        act=joined(actions),
-        rew=joined(rewards),
+        obs=observations,
+        act=concatenate(actions),
+        rew=concatenate(rewards),
         terminated=ends,
         truncated=np.zeros_like(ends),
         done=ends,
-        obs_next=np.roll(seen, -1, axis=0),  # which REINFORCE does not look at
+        obs_next=np.roll(observations, -1, axis=0),  # REINFORCE does not use it
     )
 
 
@@ -148,21 +149,26 @@ def learn(rows):
     observations = rng.normal(size=(*shape, 4)).astype("float32")
     steps = observations, rng.integers(2, size=shape), rng.normal(size=shape)
     buffer = buffer_of(*steps, [500] * shape[1])
-    algorithm = algorithm_for(policy_for(make_world()), 1e-2)
-    return protocol.learned(lambda: learn_from(algorithm, buffer), rows)
+    algorithm = algorithm_for(policy_for(make_env()), 1e-2)
+    return protocol.time_update(lambda: learn_from(algorithm, buffer), rows)
 
 
 def gradient(weights, observations, actions, lengths):
-    """Tianshou takes the mean over steps: times their number, over that of episodes."""
-    policy = policy_for(make_world())
-    algorithm = algorithm_for(policy, 1e-2, standardise=False)
+    """Returns the gradient per episode; Tianshou computes a mean over steps."""
+    policy = policy_for(make_env())
+    algorithm = algorithm_for(policy, 1e-2, standardize=False)
     parameters = list(policy.actor.parameters())
-    for mine, given in zip(parameters, weights, strict=True):
-        mine.data = torch.tensor(np.transpose(given), dtype=torch.float32)
-    seen, done = np.array(observations, "float32")[:-1], np.array(actions)
-    learn_from(algorithm, buffer_of(seen, done, np.ones(done.shape), lengths))
+    for parameter, weight in zip(parameters, weights, strict=True):
+        parameter.data = torch.tensor(np.transpose(weight), dtype=torch.float32)
+    observations, actions = np.array(observations, "float32")[:-1], np.array(actions)
+    rewards = np.ones(actions.shape)
+    learn_from(algorithm, buffer_of(observations, actions, rewards, lengths))
     factor = sum(lengths) / len(lengths)
-    return {"gradients": [(factor * mine.grad.numpy().T).tolist() for mine in parameters]}
+    return {
+        "gradients": [
+            (factor * parameter.grad.numpy().T).tolist() for parameter in parameters
+        ]
+    }
 
 
 if __name__ == "__main__":

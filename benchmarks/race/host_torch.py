@@ -1,4 +1,4 @@
-"""REINFORCE by hand in PyTorch, which asks its policy once for all environments.
+"""REINFORCE by hand in PyTorch: one call of the policy for all environments.
 
 An update is one gradient step on whole episodes, with no critic: 16 of CartPole-v1, or 4
 of HalfCheetah-v5 (4,000 steps, a Gaussian with a free log standard deviation).
@@ -11,13 +11,13 @@ import torch
 
 GAMMA = 0.99
 EPISODES = {"CartPole-v1": 16, "HalfCheetah-v5": 4}
-RATES = {"CartPole-v1": 1e-2, "HalfCheetah-v5": 1e-3}
-SOLVE_EPISODES, SOLVE_RATE = 8, 5e-3  # 1e-2 is as fast, but not for all seeds
+LEARNING_RATES = {"CartPole-v1": 1e-2, "HalfCheetah-v5": 1e-3}
+SOLVE_EPISODES, SOLVE_LEARNING_RATE = 8, 5e-3  # 1e-2 is as fast, but some seeds fail
 torch.set_num_threads(1)  # faster than two for networks this small
 
 
 class Categorical:
-    """Two tanh layers of 64, then logits; acts by Gumbel's trick."""
+    """Two tanh layers of 64, then logits; samples with Gumbel noise."""
 
     def __init__(self, inputs, outputs):
         sizes = (inputs, 64), (64, 64), (64, outputs)
@@ -36,12 +36,12 @@ class Categorical:
         return (logits + rng.gumbel(size=logits.shape)).argmax(-1)
 
     def log_probs(self, observations, actions):
-        scores = torch.log_softmax(self.outputs(observations), -1)
-        return scores.gather(-1, actions[:, None])[:, 0]
+        log_probs = torch.log_softmax(self.outputs(observations), -1)
+        return log_probs.gather(-1, actions[:, None])[:, 0]
 
 
 class Gaussian(Categorical):
-    """Two tanh layers of 64, then means; one free log standard deviation each."""
+    """Two tanh layers of 64, then means; one free log standard deviation for each."""
 
     def __init__(self, inputs, outputs):
         super().__init__(inputs, outputs)
@@ -60,88 +60,92 @@ class Gaussian(Categorical):
         return -(0.5 * errors**2 + log_std + 0.5 * np.log(2 * np.pi)).sum(-1)
 
 
-def policy_for(world):
-    inputs, space = world.observation_space.shape[0], world.action_space
+def policy_for(env):
+    inputs, space = env.observation_space.shape[0], env.action_space
     if isinstance(space, gym.spaces.Discrete):
         return Categorical(inputs, int(space.n))
     return Gaussian(inputs, space.shape[0])
 
 
-def whole_episodes(worlds, policy, count, rng):
-    """`count` episodes, started in turn.
+def whole_episodes(envs, policy, num_episodes, rng):
+    """Collects `num_episodes` episodes.
 
     Returns:
-        Arrays `[T, B, ...]` of observations, actions and rewards, and which of it are the
-        episodes: triples of a slot, a first step and the step after the last.
+        Arrays `[T, B, ...]` of observations, actions and rewards, and the spans of the
+        episodes: triples of environment index, first step and the step after the last.
     """
-    slots = range(min(count, len(worlds)))
-    begun, running, spans = len(slots), dict.fromkeys(slots, 0), []
-    seen = np.stack([world.reset()[0] for world in worlds]).astype("float32")
+    env_indices = range(min(num_episodes, len(envs)))
+    num_started, active, spans = len(env_indices), dict.fromkeys(env_indices, 0), []
+    observations = np.stack([env.reset()[0] for env in envs]).astype("float32")
     record = [], [], []
-    while running:
-        actions = policy.sample(seen, rng)
-        rewards = np.zeros(len(worlds), "float32")
-        for part, values in zip(record, (seen.copy(), actions, rewards), strict=True):
-            part.append(values)
-        played = actions.tolist() if actions.ndim == 1 else actions
-        for slot in list(running):
-            world = worlds[slot]
-            seen[slot], rewards[slot], terminated, truncated, _ = world.step(played[slot])
+    while active:
+        actions = policy.sample(observations, rng)
+        rewards = np.zeros(len(envs), "float32")
+        for buffer, values in zip(
+            record, (observations.copy(), actions, rewards), strict=True
+        ):
+            buffer.append(values)
+        env_actions = actions.tolist() if actions.ndim == 1 else actions
+        for env_index in list(active):
+            env = envs[env_index]
+            observations[env_index], rewards[env_index], terminated, truncated, _ = (
+                env.step(env_actions[env_index])
+            )
             if not (terminated or truncated):
                 continue
-            spans.append((slot, running.pop(slot), len(record[0])))
-            if begun < count:
-                begun += 1
-                running[slot] = len(record[0])
-                seen[slot], _ = world.reset()
+            spans.append((env_index, active.pop(env_index), len(record[0])))
+            if num_started < num_episodes:
+                num_started += 1
+                active[env_index] = len(record[0])
+                observations[env_index], _ = env.reset()
     return *map(np.stack, record), spans
 
 
 def returns_of(rewards, spans):
-    """Discounted returns to go, one episode after the other."""
-    lengths = np.array([end - begin for _, begin, end in spans])
+    """Returns the discounted returns to go, one episode after the other."""
+    lengths = np.array([end - start for _, start, end in spans])
     returns = np.zeros((max(lengths), len(spans)), "float32")
-    for column, (slot, begin, end) in enumerate(spans):
-        returns[: end - begin, column] = rewards[begin:end, slot]
+    for column, (env_index, start, end) in enumerate(spans):
+        returns[: end - start, column] = rewards[start:end, env_index]
     for step in reversed(range(len(returns) - 1)):
         returns[step] += GAMMA * returns[step + 1]
-    happened = np.arange(len(returns))[:, None] < lengths
-    return returns.T[happened.T]
+    valid = np.arange(len(returns))[:, None] < lengths
+    return returns.T[valid.T]
 
 
 def loss_of(policy, episodes, baseline=True):
-    """The loss `-(1/E) sum (G - b) log pi(a|s)`, where b is the mean of all returns."""
+    """Returns `-(1/E) sum (G - b) log pi(a|s)`, where b is the mean of all returns."""
     observations, actions, rewards, spans = episodes
     advantages = returns_of(rewards, spans)
     if baseline:
         advantages -= advantages.mean()
 
-    def joined(values):
-        pieces = [values[begin:end, slot] for slot, begin, end in spans]
-        return torch.from_numpy(np.concatenate(pieces))
+    def concatenate(values):
+        parts = [values[start:end, env_index] for env_index, start, end in spans]
+        return torch.from_numpy(np.concatenate(parts))
 
-    taken = policy.log_probs(joined(observations), joined(actions))
-    return -(taken @ torch.from_numpy(advantages)) / len(spans)
+    action_log_probs = policy.log_probs(concatenate(observations), concatenate(actions))
+    return -(action_log_probs @ torch.from_numpy(advantages)) / len(spans)
 
 
 class Learner:
-    """A policy from scratch, the worlds it plays in and its optimizer."""
+    """An untrained policy, its environments and its optimizer."""
 
-    def __init__(self, env, envs, seed, count, rate):
+    def __init__(self, env, num_envs, seed, num_episodes, learning_rate):
         torch.manual_seed(seed)
         self.rng = np.random.default_rng(seed)
-        self.worlds = [gym.make(env, disable_env_checker=True) for _ in range(envs)]
-        for slot, world in enumerate(self.worlds):
-            world.reset(seed=seed * envs + slot)
-        self.policy = policy_for(self.worlds[0])
-        self.optimizer = torch.optim.Adam(self.policy.weights, rate)
-        self.count = count
+        self.envs = [gym.make(env, disable_env_checker=True) for _ in range(num_envs)]
+        for env_index, single_env in enumerate(self.envs):
+            single_env.reset(seed=seed * num_envs + env_index)
+        self.policy = policy_for(self.envs[0])
+        self.optimizer = torch.optim.Adam(self.policy.weights, learning_rate)
+        self.num_episodes = num_episodes
 
     def update(self):
-        """Plays and learns; returns the number of steps."""
-        episodes = whole_episodes(self.worlds, self.policy, self.count, self.rng)
+        """Collects episodes, makes one update, and returns the number of steps."""
+        episodes = whole_episodes(self.envs, self.policy, self.num_episodes, self.rng)
         self.learn(episodes)
-        return sum(end - begin for _, begin, end in episodes[-1])
+        return sum(end - start for _, start, end in episodes[-1])
 
     def learn(self, episodes):
         loss = loss_of(self.policy, episodes)
@@ -155,15 +159,15 @@ class Learner:
         return logits.argmax(-1).numpy()
 
 
-def train(env, envs, steps, seed):
-    learner = Learner(env, envs, seed, EPISODES[env], RATES[env])
-    return protocol.trained(learner.update, steps)
+def train(env, num_envs, steps, seed):
+    learner = Learner(env, num_envs, seed, EPISODES[env], LEARNING_RATES[env])
+    return protocol.time_training(learner.update, steps)
 
 
-def solve(envs, seed, limit):
-    """With the mean of all as the baseline: leaving one out took as long."""
-    learner = Learner("CartPole-v1", envs, seed, SOLVE_EPISODES, SOLVE_RATE)
-    return protocol.until_solved(learner.update, learner.greedy, limit)
+def solve(num_envs, seed, limit):
+    """Trains with the mean of all returns as baseline; leave-one-out took as long."""
+    learner = Learner("CartPole-v1", num_envs, seed, SOLVE_EPISODES, SOLVE_LEARNING_RATE)
+    return protocol.train_until_solved(learner.update, learner.greedy, limit)
 
 
 def act(batch):
@@ -177,18 +181,18 @@ def learn(rows):
     shape, rng = (500, rows // 500), np.random.default_rng(0)
     observations = rng.normal(size=(*shape, 4)).astype("float32")
     rewards = rng.normal(size=shape).astype("float32")
-    spans = [(slot, 0, 500) for slot in range(shape[1])]
+    spans = [(env_index, 0, 500) for env_index in range(shape[1])]
     episodes = observations, rng.integers(2, size=shape), rewards, spans
-    return protocol.learned(lambda: learner.learn(episodes), rows)
+    return protocol.time_update(lambda: learner.learn(episodes), rows)
 
 
 def gradient(weights, observations, actions, lengths):
     policy = Categorical(4, 2)
-    for mine, given in zip(policy.weights, weights, strict=True):
-        mine.data = torch.tensor(np.transpose(given), dtype=torch.float32)
-    seen, done = np.array(observations, "float32")[:-1], np.array(actions)
-    spans = [(slot, 0, length) for slot, length in enumerate(lengths)]
-    episodes = seen, done, np.ones(done.shape, "float32"), spans
+    for parameter, weight in zip(policy.weights, weights, strict=True):
+        parameter.data = torch.tensor(np.transpose(weight), dtype=torch.float32)
+    observations, actions = np.array(observations, "float32")[:-1], np.array(actions)
+    spans = [(column, 0, length) for column, length in enumerate(lengths)]
+    episodes = observations, actions, np.ones(actions.shape, "float32"), spans
     loss_of(policy, episodes, baseline=False).backward()
     return {"gradients": [weight.grad.numpy().T.tolist() for weight in policy.weights]}
 

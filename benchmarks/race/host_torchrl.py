@@ -1,7 +1,7 @@
 """TorchRL's REINFORCE, with its own collector of whole episodes, loss and estimator.
 
 An update is one gradient step, of the policy and of a critic (two tanh layers of 64
-each), on whole episodes with generalised advantages: 16 of CartPole-v1, or 4 of
+each), on whole episodes with generalized advantages: 16 of CartPole-v1, or 4 of
 HalfCheetah-v5 (4,000 steps, a Gaussian with a free log standard deviation).
 """
 
@@ -30,25 +30,27 @@ from torchrl.objectives.value.functional import reward2go
 
 GAMMA = 0.99
 EPISODES = {"CartPole-v1": 16, "HalfCheetah-v5": 4}
-RATES = {"CartPole-v1": 1e-2, "HalfCheetah-v5": 1e-3}
-POLL = {"CartPole-v1": 400, "HalfCheetah-v5": 4000}  # steps between looks for episodes
-SOLVE_EPISODES, SOLVE_RATE = 8, 1e-2  # the fastest of 3e-3 to 2e-2, 8 or 16
+LEARNING_RATES = {"CartPole-v1": 1e-2, "HalfCheetah-v5": 1e-3}
+# Steps between two checks for complete episodes.
+FRAMES_PER_BATCH = {"CartPole-v1": 400, "HalfCheetah-v5": 4000}
+# The fastest of rates from 3e-3 to 2e-2, and of 8 or 16 episodes.
+SOLVE_EPISODES, SOLVE_LEARNING_RATE = 8, 1e-2
 ESTIMATOR = dict(gamma=GAMMA, lmbda=0.95, average_gae=True, vectorized=True, time_dim=0)
 torch.set_num_threads(1)  # faster than two for networks this small
 Distribution.set_default_validate_args(False)  # faster
 
 
-def worlds_of(env, envs, seed):
-    """Environments in one process: its fastest for 8 of CartPole-v1."""
-    worlds = gym.vector.SyncVectorEnv(
-        [lambda: gym.make(env, disable_env_checker=True)] * envs,
+def make_vector_env(env, num_envs, seed):
+    """Returns environments in one process, the fastest way for 8 of CartPole-v1."""
+    vector_env = gym.vector.SyncVectorEnv(
+        [lambda: gym.make(env, disable_env_checker=True)] * num_envs,
         autoreset_mode=gym.vector.AutoresetMode.DISABLED,
     )
-    worlds = GymWrapper(worlds, categorical_action_encoding=True)
-    if env != "CartPole-v1":  # whose observations are of 32 bits
-        worlds = TransformedEnv(worlds, DoubleToFloat(in_keys=["observation"]))
-    worlds.set_seed(seed)
-    return worlds
+    vector_env = GymWrapper(vector_env, categorical_action_encoding=True)
+    if env != "CartPole-v1":  # CartPole's observations are float32
+        vector_env = TransformedEnv(vector_env, DoubleToFloat(in_keys=["observation"]))
+    vector_env.set_seed(seed)
+    return vector_env
 
 
 def layers(inputs, outputs):
@@ -57,16 +59,16 @@ def layers(inputs, outputs):
 
 
 def actor_for(env):
-    world = gym.make(env)
-    inputs, space = world.observation_space.shape[0], world.action_space
+    spaces = gym.make(env)
+    inputs, space = spaces.observation_space.shape[0], spaces.action_space
     if isinstance(space, gym.spaces.Discrete):
-        net, keys, kind = layers(inputs, int(space.n)), ["logits"], Categorical
+        net, keys, distribution = layers(inputs, int(space.n)), ["logits"], Categorical
     else:
         scale = AddStateIndependentNormalScale(space.shape)
         net = torch.nn.Sequential(layers(inputs, space.shape[0]), scale)
-        keys, kind = ["loc", "scale"], IndependentNormal
+        keys, distribution = ["loc", "scale"], IndependentNormal
     module = TensorDictModule(net, in_keys=["observation"], out_keys=keys)
-    return ProbabilisticActor(module, in_keys=keys, distribution_class=kind)
+    return ProbabilisticActor(module, in_keys=keys, distribution_class=distribution)
 
 
 def critic_for(inputs):
@@ -74,15 +76,15 @@ def critic_for(inputs):
 
 
 class Learner:
-    """An actor and a critic from scratch, their loss and optimizer."""
+    """An untrained actor and critic, their loss and optimizer."""
 
-    def __init__(self, env, rate, seed=0):
+    def __init__(self, env, learning_rate, seed=0):
         torch.manual_seed(seed)
         self.actor = actor_for(env)
         critic = critic_for(gym.make(env).observation_space.shape[0])
         self.estimator = GAE(**ESTIMATOR, value_network=critic)
         self.loss = ReinforceLoss(self.actor, critic)
-        self.optimizer = torch.optim.Adam(self.loss.parameters(), rate)
+        self.optimizer = torch.optim.Adam(self.loss.parameters(), learning_rate)
 
     def learn(self, episodes):
         with torch.no_grad():
@@ -92,14 +94,14 @@ class Learner:
         (losses["loss_actor"] + losses["loss_value"]).backward()
         self.optimizer.step()
 
-    def collecting(self, env, envs, seed, count):
-        """A function that plays and learns, and returns the number of steps."""
+    def make_update(self, env, num_envs, seed, num_episodes):
+        """Returns a function that collects, makes one update, and returns its steps."""
         collector = Collector(
-            worlds_of(env, envs, seed),
+            make_vector_env(env, num_envs, seed),
             self.actor,
-            frames_per_batch=POLL[env],
+            frames_per_batch=FRAMES_PER_BATCH[env],
             total_frames=-1,
-            trajs_per_batch=count,
+            trajs_per_batch=num_episodes,
             traj_format="cat",
         )
         batches = iter(collector)
@@ -112,48 +114,54 @@ class Learner:
         return update
 
     def greedy(self, observations):
-        return choose(self.actor, observations, ExplorationType.DETERMINISTIC)
+        return select_actions(self.actor, observations, ExplorationType.DETERMINISTIC)
 
 
-def choose(actor, observations, how):
-    seen = TensorDict({"observation": torch.from_numpy(observations)}, len(observations))
-    with torch.no_grad(), set_exploration_type(how):
-        return actor(seen)["action"].numpy()
+def select_actions(actor, observations, exploration):
+    inputs = TensorDict(
+        {"observation": torch.from_numpy(observations)}, len(observations)
+    )
+    with torch.no_grad(), set_exploration_type(exploration):
+        return actor(inputs)["action"].numpy()
 
 
-def train(env, envs, steps, seed):
-    update = Learner(env, RATES[env], seed).collecting(env, envs, seed, EPISODES[env])
-    return protocol.trained(update, steps)
+def train(env, num_envs, steps, seed):
+    update = Learner(env, LEARNING_RATES[env], seed).make_update(
+        env, num_envs, seed, EPISODES[env]
+    )
+    return protocol.time_training(update, steps)
 
 
-def solve(envs, seed, limit):
-    learner = Learner("CartPole-v1", SOLVE_RATE, seed)
-    update = learner.collecting("CartPole-v1", envs, seed, SOLVE_EPISODES)
-    return protocol.until_solved(update, learner.greedy, limit)
+def solve(num_envs, seed, limit):
+    learner = Learner("CartPole-v1", SOLVE_LEARNING_RATE, seed)
+    update = learner.make_update("CartPole-v1", num_envs, seed, SOLVE_EPISODES)
+    return protocol.train_until_solved(update, learner.greedy, limit)
 
 
 def act(batch):
     actor = actor_for("CartPole-v1")
     observations = np.random.default_rng(0).normal(size=(batch, 4)).astype("float32")
-    return protocol.latency(lambda: choose(actor, observations, ExplorationType.RANDOM))
+    return protocol.latency(
+        lambda: select_actions(actor, observations, ExplorationType.RANDOM)
+    )
 
 
-def steps_of(observations, actions, rewards, lengths):
-    """Episodes, from arrays `[T, E, ...]`, one after the other."""
+def tensordict_of(observations, actions, rewards, lengths):
+    """Returns the episodes in arrays `[T, E, ...]`, concatenated."""
 
-    def joined(values):
-        pieces = [values[:length, e] for e, length in enumerate(lengths)]
-        return torch.from_numpy(np.concatenate(pieces))
+    def concatenate(values):
+        parts = [values[:length, e] for e, length in enumerate(lengths)]
+        return torch.from_numpy(np.concatenate(parts))
 
-    ends = joined(np.arange(len(rewards))[:, None] == np.array(lengths) - 1)[:, None]
-    following = {
-        "observation": joined(observations[1:]),
-        "reward": joined(rewards)[:, None],
+    ends = concatenate(np.arange(len(rewards))[:, None] == np.array(lengths) - 1)[:, None]
+    next_step = {
+        "observation": concatenate(observations[1:]),
+        "reward": concatenate(rewards)[:, None],
         "done": ends,
         "terminated": ends,
     }
-    now = {"observation": joined(observations[:-1]), "action": joined(actions)}
-    return TensorDict({**now, "next": following}, len(ends))
+    step = {"observation": concatenate(observations[:-1]), "action": concatenate(actions)}
+    return TensorDict({**step, "next": next_step}, len(ends))
 
 
 def learn(rows):
@@ -161,25 +169,26 @@ def learn(rows):
     observations = rng.normal(size=(501, shape[1], 4)).astype("float32")
     actions, rewards = rng.integers(2, size=shape), rng.normal(size=shape)
     lengths = [500] * shape[1]
-    episodes = steps_of(observations, actions, rewards.astype("float32"), lengths)
+    episodes = tensordict_of(observations, actions, rewards.astype("float32"), lengths)
     learner = Learner("CartPole-v1", 1e-2)
-    return protocol.learned(learner.learn, rows, lambda: [episodes.clone()])
+    return protocol.time_update(learner.learn, rows, lambda: [episodes.clone()])
 
 
 def gradient(weights, observations, actions, lengths):
-    """The actor's loss for returns to go instead of advantages; a sum over episodes."""
+    """Returns the gradient per episode, with returns to go instead of advantages."""
     actor = actor_for("CartPole-v1")
     parameters = list(actor.parameters())
-    for mine, given in zip(parameters, weights, strict=True):
-        mine.data = torch.tensor(np.transpose(given), dtype=torch.float32)
-    seen, done = np.array(observations, "float32"), np.array(actions)
-    episodes = steps_of(seen, done, np.ones(done.shape, "float32"), lengths)
+    for parameter, weight in zip(parameters, weights, strict=True):
+        parameter.data = torch.tensor(np.transpose(weight), dtype=torch.float32)
+    observations, actions = np.array(observations, "float32"), np.array(actions)
+    ones = np.ones(actions.shape, "float32")
+    episodes = tensordict_of(observations, actions, ones, lengths)
     rewards, ends = episodes["next", "reward"], episodes["next", "done"]
     returns = reward2go(rewards, ends, GAMMA)
     episodes["advantage"] = episodes["value_target"] = returns
     loss = ReinforceLoss(actor, critic_for(4), reduction="sum")(episodes)["loss_actor"]
     (loss / len(lengths)).backward()
-    return {"gradients": [mine.grad.numpy().T.tolist() for mine in parameters]}
+    return {"gradients": [parameter.grad.numpy().T.tolist() for parameter in parameters]}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How a driver talks to a worker: one line of JSON for a request, one for the answer."""
+"""Defines requests and answers between driver and worker: one JSON line each."""
 
 import json
 import os
@@ -8,116 +8,122 @@ import subprocess
 import sys
 import time
 
-SOLVED = 475  # mean return of 100 episodes, as Gymnasium's registry has it
+SOLVED = 475  # mean return over 100 episodes, from Gymnasium's registry
 
 
 def serve(operations):
-    """Answers requests on standard input until it ends.
+    """Answers the requests on standard input until it is closed.
 
     Args:
-        operations: Dict from names to functions of keywords that return a dict.
-            `memory` is added to them.
+        operations: Dict from names to functions. The keywords of a request are
+            the arguments of the function, which returns a dict. The operation
+            `memory` is added.
     """
-    answers, sys.stdout = sys.stdout, sys.stderr  # libraries like to print
+    output, sys.stdout = sys.stdout, sys.stderr  # libraries may print
     operations = {"memory": memory, **operations}
     for line in sys.stdin:
         request = json.loads(line)
-        began = time.perf_counter()
+        start = time.perf_counter()
         answer = operations[request.pop("op")](**request)
-        answer["wall"] = time.perf_counter() - began
-        print(json.dumps(answer), file=answers, flush=True)
+        answer["wall"] = time.perf_counter() - start
+        print(json.dumps(answer), file=output, flush=True)
 
 
 def memory():
-    """GiB this process has had in use at the most."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"most": most / 2**20}
+    """Returns the peak memory of this process, in GiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"most": peak / 2**20}
 
 
-def trained(update, steps):
-    """How long `update`, which returns the steps it took, takes for so many in all."""
-    done, began = 0, time.perf_counter()
-    while done < steps:
-        done += int(update())
-    return {"seconds": time.perf_counter() - began, "steps": done}
+def time_training(update, steps):
+    """Calls `update` until it has made `steps` steps, and measures the time.
+
+    Args:
+        update: Function that makes one update and returns its number of steps.
+        steps: Int, the least number of steps.
+    """
+    steps_done, start = 0, time.perf_counter()
+    while steps_done < steps:
+        steps_done += int(update())
+    return {"seconds": time.perf_counter() - start, "steps": steps_done}
 
 
-def learned(learn, rows, prepare=lambda: ()):
-    """The median of 7 calls of `learn`, after one more, with what `prepare` returns.
+def time_update(learn, rows, prepare=lambda: ()):
+    """Returns the median time of 7 calls of `learn`, after one call that is not timed.
 
     Args:
         learn: Function that makes one update.
-        rows: Int, steps an update learns from.
-        prepare: Function without arguments; not counted.
+        rows: Int, the number of steps from which an update learns.
+        prepare: Function that returns the arguments of `learn`; it is not timed.
     """
     seconds = []
     for _ in range(8):
-        given = prepare()
-        began = time.perf_counter()
-        learn(*given)
-        seconds.append(time.perf_counter() - began)
+        arguments = prepare()
+        start = time.perf_counter()
+        learn(*arguments)
+        seconds.append(time.perf_counter() - start)
     return {"seconds": statistics.median(seconds[1:]), "rows": rows}
 
 
-def until_solved(update, greedy, limit):
-    """Trains until 100 episodes of the most likely actions return 475 on average.
+def train_until_solved(update, greedy, limit):
+    """Trains until the mean return of 100 greedy episodes is at least 475.
 
-    The clock stands still while they are played, which is after every update.
+    The agent is evaluated after every update. The time does not include evaluations.
 
     Args:
-        update: Function that collects, makes one update and returns the steps it took.
+        update: Function that collects, makes one update and returns its steps.
         greedy: Function from observations `[100, 4]` to the most likely actions `[100]`.
-        limit: Steps after which to give up.
+        limit: Int, the number of steps after which training stops unsolved.
 
     Returns:
-        Dict of `seconds`, `steps`, `return` (of the last evaluation).
+        Dict of `seconds`, `steps` and `return`, which is that of the last evaluation.
     """
     seconds, steps, value = 0.0, 0, 0.0
     while value < SOLVED and steps < limit:
-        began = time.perf_counter()
+        start = time.perf_counter()
         steps += int(update())
-        seconds += time.perf_counter() - began
+        seconds += time.perf_counter() - start
         value = greedy_return(greedy, seed=steps)
     return {"seconds": seconds, "steps": steps, "return": value}
 
 
 def greedy_return(greedy, seed):
-    """The mean return of 100 episodes of Gymnasium's own CartPole-v1."""
+    """Returns the mean return of 100 episodes in Gymnasium's CartPole-v1."""
     import gymnasium
     import numpy as np
 
-    worlds = gymnasium.make_vec("CartPole-v1", 100)
-    observations, _ = worlds.reset(seed=seed)
+    envs = gymnasium.make_vec("CartPole-v1", 100)
+    observations, _ = envs.reset(seed=seed)
     running, total = np.ones(100, bool), np.zeros(100)
     while running.any():
         actions = np.asarray(greedy(observations), "int64")
-        observations, rewards, terminated, truncated, _ = worlds.step(actions)
+        observations, rewards, terminated, truncated, _ = envs.step(actions)
         total += rewards * running
         running &= ~(terminated | truncated)
-    worlds.close()
+    envs.close()
     return float(total.mean())
 
 
 def latency(call):
-    """Microseconds of one call: the median over 20 rounds of at least 10 ms."""
+    """Measures the microseconds of one call: the median of 20 rounds of over 10 ms."""
     call()
-    count, rounds = 1, []
-    while _seconds(call, count) < 0.01:
-        count *= 2
+    repeats, rounds = 1, []
+    while _seconds(call, repeats) < 0.01:
+        repeats *= 2
     for _ in range(20):
-        rounds.append(_seconds(call, count) / count)
+        rounds.append(_seconds(call, repeats) / repeats)
     return {"microseconds": 1e6 * statistics.median(rounds)}
 
 
-def _seconds(call, count):
-    began = time.perf_counter()
-    for _ in range(count):
+def _seconds(call, repeats):
+    start = time.perf_counter()
+    for _ in range(repeats):
         call()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 class Worker:
-    """One implementation in a process of its own, as it is asked."""
+    """One implementation in a process of its own, seen from the driver."""
 
     def __init__(self, name, python, script, *arguments):
         self.name = name
@@ -130,14 +136,14 @@ class Worker:
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         )
 
-    def ask(self, op, **given):
-        """The answer to a request, a dict."""
-        self._process.stdin.write(json.dumps({"op": op, **given}) + "\n")
+    def request(self, op, **arguments):
+        """Sends a request and returns the answer, a dict."""
+        self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.name} ended without an answer to {op} {given}")
+            raise RuntimeError(f"{self.name} ended without an answer to {op} {arguments}")
         return json.loads(line)
 
     def close(self):
-        self._process.communicate()  # nothing more is asked: it ends
+        self._process.communicate()  # closes standard input, so that the worker ends

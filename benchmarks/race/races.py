@@ -1,4 +1,4 @@
-"""The races: who takes part, what they are asked, and their answers as they came."""
+"""Runs the races: sends requests to the workers, and returns their answers."""
 
 import contextlib
 import functools
@@ -13,9 +13,9 @@ import numpy as np
 import protocol
 
 HERE = pathlib.Path(__file__).resolve().parent
-UPDATES = 30
+NUM_UPDATES = 30
 
-# Name: the folder of its Python below --venvs, its script and arguments.
+# Name: the folder of its virtual environment below `--venvs`, its script, its arguments.
 HOST = {
     "tf_reinforce": ("ours", "host_ours.py"),
     "PyTorch by hand": ("torch", "host_torch.py"),
@@ -25,8 +25,8 @@ HOST = {
     "Tianshou": ("torch", "host_tianshou.py"),
     "Keras, eager": ("ours", "host_keras.py"),
 }
-# Those that take several processes where that is faster. A solution has too few steps.
-SEVERAL = {"tf_reinforce, workers": ("ours", "host_ours.py", "workers")}
+# With several processes, where that is faster. To solve CartPole takes too few steps.
+WITH_PROCESSES = {"tf_reinforce, workers": ("ours", "host_ours.py", "workers")}
 COMPILED = {
     "tf_reinforce": ("ours", "compiled_ours.py"),
     "JAX": ("jax", "compiled_jax.py", "while"),
@@ -34,22 +34,22 @@ COMPILED = {
     "JAX, gymnax": ("jax", "compiled_jax.py", "gymnax"),
 }
 CONTINUOUS = {
-    **SEVERAL,
+    **WITH_PROCESSES,
     "tf_reinforce, workers, its preset": ("ours", "host_ours.py", "preset", "workers"),
     **{x: HOST[x] for x in HOST if x not in ("TF-Agents", "Keras, eager")},
 }
 
-# Steps a round: enough for the slow ones to learn something, and no more.
+# Steps of a round, if not 50,000: a slow worker needs only enough to learn something.
 STEPS = {"Keras, eager": 2_000}
 
 
 @contextlib.contextmanager
-def workers(options, which):
-    """Workers by name, one process each."""
+def start_workers(options, commands):
+    """Starts workers, one process each, and yields them by name."""
     with contextlib.ExitStack() as stack:
         yield {
-            name: stack.enter_context(worker(options, name, *one))
-            for name, one in which.items()
+            name: stack.enter_context(start_worker(options, name, *arguments))
+            for name, arguments in commands.items()
         }
 
 
@@ -58,132 +58,142 @@ def python(options, venv):
 
 
 @contextlib.contextmanager
-def worker(options, name, venv, script, *arguments):
-    one = protocol.Worker(name, python(options, venv), HERE / script, *arguments)
+def start_worker(options, name, venv, script, *arguments):
+    process = protocol.Worker(name, python(options, venv), HERE / script, *arguments)
     try:
-        yield one
+        yield process
     finally:
-        one.close()
+        process.close()
 
 
-def interleaved(asked, rounds, first=0):
-    """Each worker's answers over rounds: lists by name.
+def interleaved(calls, rounds, first=0):
+    """Calls all workers in each round, in random order, and returns lists of answers.
 
     Args:
-        asked: Dict from names to functions from a round to an answer.
+        calls: Dict from names to functions from the number of a round to an answer.
         rounds: Int.
-        first: Round to begin with; what answers before round 0 are is not kept.
+        first: Int, the number of the first round. Answers before round 0 are dropped.
     """
-    rng, found = np.random.default_rng(0), {name: [] for name in asked}
+    rng, answers = np.random.default_rng(0), {name: [] for name in calls}
     for number in range(first, rounds):
-        for name in rng.permutation(list(asked)):
-            answer = asked[name](number)
+        for name in rng.permutation(list(calls)):
+            answer = calls[name](number)
             if number >= 0:
-                found[name].append(answer)
-    return found
+                answers[name].append(answer)
+    return answers
 
 
-def rates(asked, rounds):
-    """Steps per second by name, over rounds; the round before them compiles."""
-    found = interleaved(asked, rounds, first=-1)
+def rates(calls, rounds):
+    """Returns the steps per second by name, for each round after one that compiles."""
+    answers_by_name = interleaved(calls, rounds, first=-1)
     return {
-        name: [one["steps"] / one["seconds"] for one in answers]
-        for name, answers in found.items()
+        name: [answer["steps"] / answer["seconds"] for answer in answers]
+        for name, answers in answers_by_name.items()
     }
 
 
-def equal_gradients(taking_part):
-    """Refuses to race unless all give one gradient, to 1e-5 of its largest number."""
+def equal_gradients(workers):
+    """Exits if gradients differ by more than 1e-5 of their largest element."""
     rng = np.random.default_rng(0)
     shapes, lengths = [(4, 64), (64,), (64, 64), (64,), (64, 2), (2,)], (5, 17, 30, 1)
     rows, count = max(lengths), len(lengths)
-    question = {
+    request = {
         "weights": [(0.3 * rng.normal(size=shape)).tolist() for shape in shapes],
         "observations": rng.normal(size=(rows + 1, count, 4)).tolist(),
         "actions": rng.integers(2, size=(rows, count)).tolist(),
         "lengths": lengths,
     }
-    (_, first), *others = [
-        (one.name, one.ask("gradient", **question)["gradients"]) for one in taking_part
+    (_, first), *rest = [
+        (worker.name, worker.request("gradient", **request)["gradients"])
+        for worker in workers
     ]
     errors = {}
-    for name, answer in others:
+    for name, answer in rest:
         pairs = zip(first, answer, strict=True)
-        apart = [np.abs(np.subtract(x, y)).max() / np.abs(x).max() for x, y in pairs]
-        errors[name] = max(apart)
+        differences = [
+            np.abs(np.subtract(x, y)).max() / np.abs(x).max() for x, y in pairs
+        ]
+        errors[name] = max(differences)
         print(f"  {name}: the same gradient to {errors[name]:.1e}", flush=True)
         if errors[name] > 1e-5:
             raise SystemExit(f"{name} has another gradient: {errors[name]:.1e}")
     return errors
 
 
-def asking(taking_part, op, given):
-    """For `interleaved`: an operation of each worker.
+def worker_calls(workers, op, arguments):
+    """Returns functions for `interleaved`: one operation of each worker.
 
     Args:
-        taking_part: Dict of workers.
+        workers: Dict of workers.
         op: Name of the operation.
-        given: Function from a worker's name and a round to the keywords of the question.
+        arguments: Function from the name of a worker and the number of a round to the
+            keywords of the request.
     """
     return {
-        name: lambda number, one=one: one.ask(op, **given(one.name, number))
-        for name, one in taking_part.items()
+        name: lambda number, worker=worker: worker.request(
+            op, **arguments(worker.name, number)
+        )
+        for name, worker in workers.items()
     }
 
 
 def compiled(options):
-    """Training on CartPole's twin, from scratch, with ever more episodes at once."""
-    found = {}
-    with workers(options, COMPILED) as taking_part:
-        errors = equal_gradients(taking_part.values())
-        for envs in (64, 256, 1024):
+    """Trains on CartPole's twin, with 64, 256 and 1,024 episodes at once."""
+    rates_by_count = {}
+    with start_workers(options, COMPILED) as workers:
+        errors = equal_gradients(workers.values())
+        for num_envs in (64, 256, 1024):
 
-            def given(name, number, envs=envs):
-                return dict(envs=envs, updates=UPDATES, seed=number + 1)
+            def arguments(name, number, num_envs=num_envs):
+                return dict(num_envs=num_envs, updates=NUM_UPDATES, seed=number + 1)
 
-            found[envs] = rates(asking(taking_part, "train", given), options.rounds)
-    return {"errors": errors, "rates": found}
+            rates_by_count[num_envs] = rates(
+                worker_calls(workers, "train", arguments), options.rounds
+            )
+    return {"errors": errors, "rates": rates_by_count}
 
 
 def host(options):
-    """Training on Gymnasium's own CartPole-v1, from scratch, with 8 environments."""
+    """Trains on Gymnasium's CartPole-v1 with 8 environments."""
 
-    def given(name, number):
+    def arguments(name, number):
         steps = STEPS.get(name, 50_000)
-        return dict(env="CartPole-v1", envs=8, steps=steps, seed=number + 1)
+        return dict(env="CartPole-v1", num_envs=8, steps=steps, seed=number + 1)
 
-    with workers(options, {**HOST, **SEVERAL}) as taking_part:
-        reinforce = [one for one in taking_part.values() if "A2C" not in one.name]
+    with start_workers(options, {**HOST, **WITH_PROCESSES}) as workers:
+        reinforce = [x for x in workers.values() if "A2C" not in x.name]
         errors = equal_gradients(reinforce)
-        found = rates(asking(taking_part, "train", given), options.rounds)
-    return {"errors": errors, "rates": found}
+        rates_by_name = rates(worker_calls(workers, "train", arguments), options.rounds)
+    return {"errors": errors, "rates": rates_by_name}
 
 
 def mujoco(options):
-    """Training on HalfCheetah-v5 with 4 environments."""
+    """Trains on HalfCheetah-v5 with 4 environments."""
 
-    def given(name, number):
-        return dict(env="HalfCheetah-v5", envs=4, steps=16_000, seed=number + 1)
+    def arguments(name, number):
+        return dict(env="HalfCheetah-v5", num_envs=4, steps=16_000, seed=number + 1)
 
-    with workers(options, CONTINUOUS) as taking_part:
-        return {"rates": rates(asking(taking_part, "train", given), options.rounds)}
+    with start_workers(options, CONTINUOUS) as workers:
+        return {"rates": rates(worker_calls(workers, "train", arguments), options.rounds)}
 
 
 def parts(options):
-    """Acting for some observations, and an update from 16 episodes of 500 steps."""
+    """Measures acting, and an update from 16 episodes of 500 steps."""
     acting = {}
-    with workers(options, HOST) as taking_part:
-        public = {"tf_reinforce, agent.act": taking_part["tf_reinforce"]}
+    with start_workers(options, HOST) as workers:
+        public = {"tf_reinforce, agent.act": workers["tf_reinforce"]}
         for batch in (1, 8, 64, 256):
 
-            def given(name, number, batch=batch):
+            def arguments(name, number, batch=batch):
                 return dict(batch=batch)
 
-            asked = asking(taking_part, "act", given)
-            answers = interleaved({**asked, **asking(public, "act_publicly", given)}, 3)
+            calls = worker_calls(workers, "act", arguments)
+            answers = interleaved(
+                {**calls, **worker_calls(public, "act_publicly", arguments)}, 3
+            )
             acting[batch] = _only("microseconds", answers)
         learning = interleaved(
-            asking(taking_part, "learn", lambda name, number: dict(rows=8000)), 3
+            worker_calls(workers, "learn", lambda name, number: dict(rows=8000)), 3
         )
     return {"act": acting, "learn": _only("seconds", learning)}
 
@@ -192,112 +202,127 @@ def _only(key, answers):
     return {name: [answer[key] for answer in all_] for name, all_ in answers.items()}
 
 
-def _goal(number):
-    return dict(envs=8, seed=number + 1, limit=400_000)
+def _solve_arguments(number):
+    return dict(num_envs=8, seed=number + 1, limit=400_000)
 
 
 def solve(options):
-    """Until CartPole-v1 is solved, on Gymnasium's own, with 8 environments; warm."""
-    with workers(options, {**HOST, **SEVERAL}) as taking_part:
-        asked = asking(taking_part, "solve", lambda name, number: _goal(number))
-        return {"answers": interleaved(asked, options.seeds, first=-1)}
+    """Trains until CartPole-v1 is solved, with 8 environments, after a warm-up."""
+    with start_workers(options, {**HOST, **WITH_PROCESSES}) as workers:
+        calls = worker_calls(
+            workers, "solve", lambda name, number: _solve_arguments(number)
+        )
+        return {"answers": interleaved(calls, options.seeds, first=-1)}
 
 
 def cold(options):
-    """The same from a cold start: imports, and a first solution with what it compiles."""
+    """Solves CartPole-v1 from a cold start, with imports and compilation."""
 
-    def ask(name, number):
-        began = time.perf_counter()
-        with worker(options, name, *HOST[name]) as one:
-            one.ask("memory")
-            imports = time.perf_counter() - began
-            answer = one.ask("solve", **_goal(number))
-            return {**answer, "imports": imports, **one.ask("memory")}
+    def start_and_solve(name, number):
+        start = time.perf_counter()
+        with start_worker(options, name, *HOST[name]) as worker:
+            worker.request("memory")
+            imports = time.perf_counter() - start
+            answer = worker.request("solve", **_solve_arguments(number))
+            return {**answer, "imports": imports, **worker.request("memory")}
 
-    return {"answers": interleaved({n: functools.partial(ask, n) for n in HOST}, 3)}
+    return {
+        "answers": interleaved(
+            {n: functools.partial(start_and_solve, n) for n in HOST}, 3
+        )
+    }
 
 
 def compiled_solve(options):
-    """CartPole-v1 solved on its twin, verified on 100 episodes of Gymnasium's own."""
-    with worker(options, "tf_reinforce", *COMPILED["tf_reinforce"]) as one:
-        one.ask("solve", seed=options.seeds, envs=16, updates=5)  # compiles
+    """Solves CartPole-v1 on its twin, and evaluates on 100 episodes of Gymnasium's."""
+    with start_worker(options, "tf_reinforce", *COMPILED["tf_reinforce"]) as worker:
+        worker.request("solve", seed=options.seeds, num_envs=16, updates=5)  # compiles
         answers = [
-            one.ask("solve", seed=seed, envs=16, updates=5)
+            worker.request("solve", seed=seed, num_envs=16, updates=5)
             for seed in range(options.seeds)
         ]
     return {
         "answers": answers,
-        "whole": [_commanded(options, seed) for seed in range(options.seeds)],
+        "whole": [_command_line(options, seed) for seed in range(options.seeds)],
     }
 
 
-def _commanded(options, seed):
-    """The command line from a cold start until it has ended."""
+def _command_line(options, seed):
+    """Measures `tf-reinforce train CartPole-v1` from its start to its end."""
     with tempfile.TemporaryDirectory() as folder:
         run = pathlib.Path(folder, "run")
         command = [python(options, "ours"), "-m", "tf_reinforce", "train", "CartPole-v1"]
         command += ["--seed", str(seed), "--run-dir", str(run)]
-        seconds, _ = _ran(command)
-        told = json.loads((run / "evaluation.json").read_text())
-    return {"seconds": seconds, "return": told["episode_return"]}
+        seconds, _ = _run_timed(command)
+        evaluation = json.loads((run / "evaluation.json").read_text())
+    return {"seconds": seconds, "return": evaluation["episode_return"]}
 
 
-def _ran(command):
-    """How long a command took, and what it printed."""
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    began = time.perf_counter()
-    ran = subprocess.run(command, capture_output=True, check=True, env=quiet, text=True)
-    return time.perf_counter() - began, ran.stdout
+def _run_timed(command):
+    """Runs a command, and returns the seconds and what it printed."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    start = time.perf_counter()
+    completed = subprocess.run(
+        command, capture_output=True, check=True, env=environment, text=True
+    )
+    return time.perf_counter() - start, completed.stdout
 
 
 def stepping(options):
-    """Stepping alone, with actions drawn at random."""
-    found = {}
-    with worker(options, "tf_reinforce", "ours", "stepping.py") as one:
-        for envs in (1, 8, 64, 1024):
-            ways = ["vectorized", "played"] + ["one_by_one"] * (envs <= 8)
-            asked = {
-                way: lambda _, way=way, envs=envs: one.ask(way, envs=envs) for way in ways
+    """Measures stepping alone, with random actions."""
+    rates_by_count = {}
+    with start_worker(options, "tf_reinforce", "ours", "stepping.py") as worker:
+        for num_envs in (1, 8, 64, 1024):
+            operations = ["vectorized", "played"] + ["one_by_one"] * (num_envs <= 8)
+            calls = {
+                operation: lambda _, operation=operation, num_envs=num_envs: (
+                    worker.request(operation, num_envs=num_envs)
+                )
+                for operation in operations
             }
-            found[envs] = rates(asked, options.rounds)
-    return {"rates": found}
+            rates_by_count[num_envs] = rates(calls, options.rounds)
+    return {"rates": rates_by_count}
 
 
 def scaling(options):
-    """Training with ever more episodes at once: time per step, and memory."""
-    found = {}
-    for envs in (64, 256, 1024, 4096):
-        with worker(options, "tf_reinforce", *COMPILED["tf_reinforce"]) as one:
-            asked = dict(envs=envs, updates=UPDATES)
-            one.ask("train", envs=16, updates=1, seed=0)
-            before = one.ask("memory")["most"]
-            one.ask("train", seed=0, **asked)
-            runs = [one.ask("train", seed=1 + seed, **asked) for seed in range(3)]
-            found[envs] = {
+    """Measures time per step and memory, for 64 to 4,096 episodes at once."""
+    runs_by_count = {}
+    for num_envs in (64, 256, 1024, 4096):
+        with start_worker(options, "tf_reinforce", *COMPILED["tf_reinforce"]) as worker:
+            arguments = dict(num_envs=num_envs, updates=NUM_UPDATES)
+            worker.request("train", num_envs=16, updates=1, seed=0)
+            memory_before = worker.request("memory")["most"]
+            worker.request("train", seed=0, **arguments)
+            runs = [
+                worker.request("train", seed=1 + seed, **arguments) for seed in range(3)
+            ]
+            runs_by_count[num_envs] = {
                 "seconds": [run["seconds"] / run["steps"] for run in runs],
-                "gigabytes": one.ask("memory")["most"] - before,
+                "gigabytes": worker.request("memory")["most"] - memory_before,
             }
-    with worker(options, "tf_reinforce", *COMPILED["tf_reinforce"]) as one:
-        long = one.ask("long", envs=256, updates=5, steps=10_000_000)
-    return {"runs": found, "long": long}
+    with start_worker(options, "tf_reinforce", *COMPILED["tf_reinforce"]) as worker:
+        long_run = worker.request("long", num_envs=256, updates=5, steps=10_000_000)
+    return {"runs": runs_by_count, "long": long_run}
 
 
 def seeds(options):
-    """256 seeds at once beside as many processes, all from a cold start."""
+    """Trains 256 seeds at once, and single seeds in processes, all from a cold start."""
 
-    def ask(*given):
-        script = [python(options, "ours"), str(HERE / "seeds.py"), *map(str, given)]
-        seconds, printed = _ran(script)
-        return {**json.loads(printed.splitlines()[-1]), "seconds": seconds}
+    def run_script(*arguments):
+        command = [python(options, "ours"), str(HERE / "seeds.py"), *map(str, arguments)]
+        seconds, output = _run_timed(command)
+        return {**json.loads(output.splitlines()[-1]), "seconds": seconds}
 
     return {
-        "alone": [ask("one", seed) for seed in range(options.rounds)],
-        "together": ask("many", 256),
-        # What more updates cost, once all is compiled and learned.
+        "alone": [run_script("one", seed) for seed in range(options.rounds)],
+        "together": run_script("many", 256),
+        # The differences of two runs give the speed after compilation.
         "more": [
             {
-                "alone": [ask("one", seed, updates, 1024) for updates in (20, 80)],
-                "together": [ask("many", 256, updates, 64) for updates in (20, 32)],
+                "alone": [run_script("one", seed, updates, 1024) for updates in (20, 80)],
+                "together": [
+                    run_script("many", 256, updates, 64) for updates in (20, 32)
+                ],
             }
             for seed in range(3)
         ],

@@ -1,4 +1,4 @@
-"""RESULTS.md and its pictures, from the answers of the races."""
+"""Writes RESULTS.md and its pictures from the answers of the races."""
 
 import datetime
 import os
@@ -13,7 +13,7 @@ OURS = "tf_reinforce"
 
 
 def machine():
-    """Where and when a race was run."""
+    """Describes the date, processor and Python version of a race."""
     cpu = "unknown processor"
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -22,44 +22,46 @@ def machine():
     return f"{datetime.date.today()}, {cores}, Python {platform.python_version()}"
 
 
-def write(found, path):
-    """Writes a section for each race that was run; draws into the same folder."""
-    parts = ["# Results", _filled(INTRODUCTION.strip())]
+def write(results, path):
+    """Writes a section for each race that was run, and the pictures beside the file."""
+    parts = ["# Results", _wrap(INTRODUCTION.strip())]
     for name, section in SECTIONS.items():
-        if name in found:
-            title, *rest = section(found[name], path.parent)
-            parts += [f"## {title}", *map(_filled, rest), f"*{found[name]['machine']}*"]
+        if name in results:
+            title, *rest = section(results[name], path.parent)
+            parts += [f"## {title}", *map(_wrap, rest), f"*{results[name]['machine']}*"]
     path.write_text("\n\n".join(parts) + "\n")
 
 
-def _filled(paragraph):
-    """Prose in lines of 90; tables and pictures as they are."""
+def _wrap(paragraph):
+    """Wraps prose to 90 characters; tables and pictures stay unchanged."""
     return paragraph if paragraph[0] in "|!" else textwrap.fill(paragraph, 90)
 
 
 INTRODUCTION = """
-`make bench-setup` and `make bench` write this page; [README.md](README.md) says how the
-races are run and what each implementation does. Each has a process of its own and is
-asked in turn, in another order each round, nothing else running. Figures are medians; a
-ratio is the median of ratios within a round, with a 95 % bootstrap interval. Brackets
-behind other figures hold the least and the most.
+`make bench-setup` and `make bench` write this page. [README.md](README.md) explains the
+races and the implementations. Each implementation has a process of its own. In each
+round, the processes work one after another in a new random order, and nothing else runs.
+The figures are medians. A ratio is the median of ratios within a round, with a 95 %
+bootstrap interval. Parentheses after other figures contain the minimum and the maximum.
 """
 
 
 def ratio(ours, theirs):
-    """The median of ratios over rounds, and its interval, as text."""
-    each = np.array(ours) / np.array(theirs)
+    """Returns the median of ratios over rounds, and its interval, as text."""
+    ratios = np.array(ours) / np.array(theirs)
     rng = np.random.default_rng(0)
-    drawn = np.median(rng.choice(each, (10_000, len(each))), axis=1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return f"{np.median(each):.2f} ({low:.2f} to {high:.2f})"
+    resampled = np.median(rng.choice(ratios, (10_000, len(ratios))), axis=1)
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return f"{np.median(ratios):.2f} ({low:.2f} to {high:.2f})"
 
 
-def apart(theirs, ours):
-    """The ratio of medians of runs that have no rounds in common, and its interval."""
+def ratio_of_medians(theirs, ours):
+    """Returns the ratio of medians of runs without common rounds, with its interval."""
     rng = np.random.default_rng(0)
-    drawn = [np.median(rng.choice(x, (10_000, len(x))), axis=1) for x in (theirs, ours)]
-    low, high = np.quantile(drawn[0] / drawn[1], [0.025, 0.975])
+    resampled = [
+        np.median(rng.choice(x, (10_000, len(x))), axis=1) for x in (theirs, ours)
+    ]
+    low, high = np.quantile(resampled[0] / resampled[1], [0.025, 0.975])
     return f"{np.median(theirs) / np.median(ours):.1f} ({low:.1f} to {high:.1f})"
 
 
@@ -68,56 +70,58 @@ def table(head, rows):
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def raced(rates, head):
-    """Steps per second of each, and how many times as fast our fastest is."""
-    rows, order = [], sorted(rates, key=lambda name: -np.median(rates[name]))
-    best = next(name for name in order if name.startswith(OURS))
-    for name in order:
-        theirs = rates[name]
-        apart = "" if name == best else ratio(rates[best], theirs)
-        rows.append([name, f"{np.median(theirs):,.0f}", apart])
+def ranking(rates, head):
+    """Returns a table of steps per second, and of the ratios to our fastest."""
+    rows, names = [], sorted(rates, key=lambda name: -np.median(rates[name]))
+    fastest = next(name for name in names if name.startswith(OURS))
+    for name in names:
+        steps_per_second = rates[name]
+        times = "" if name == fastest else ratio(rates[fastest], steps_per_second)
+        rows.append([name, f"{np.median(steps_per_second):,.0f}", times])
     return table([head, "steps/s", "ours ÷ this"], rows)
 
 
-def compiled(found, _):
+def compiled(results, _):
     yield "One program: training on CartPole's twin"
-    yield f"All give the same gradient, to {max(found['errors'].values()):.0e}."
-    for envs, rates in found["rates"].items():
-        yield raced(rates, f"{envs} episodes at once")
+    yield f"All compute the same gradient, to {max(results['errors'].values()):.0e}."
+    for num_envs, rates in results["rates"].items():
+        yield ranking(rates, f"{num_envs} episodes at once")
 
 
-def host(found, _):
+def host(results, _):
     yield "Host engine: training on CartPole-v1, 8 environments"
     yield (
-        "All but A2C, which is not REINFORCE, give the same plain gradient, to "
-        f"{max(found['errors'].values()):.0e}; each is raced with its own baseline. "
-        "`workers`: a process for each core plays. What others have of the kind is "
-        "slower than one process, or no faster."
+        "All except A2C, which is not REINFORCE, compute the same plain gradient, to "
+        f"{max(results['errors'].values()):.0e}. In the race, each has its own baseline. "
+        "With `workers`, one process for each core collects episodes. In the other "
+        "libraries, several processes are slower than one process, or no faster."
     )
-    yield raced(found["rates"], "16 episodes per update")
+    yield ranking(results["rates"], "16 episodes per update")
 
 
-def mujoco(found, _):
+def mujoco(results, _):
     yield "Host engine: training on HalfCheetah-v5, 4 environments"
-    yield raced(found["rates"], "about 4,000 steps per update")
+    yield ranking(results["rates"], "about 4,000 steps per update")
 
 
-def parts(found, _):
+def parts(results, _):
     yield "Acting and learning"
     yield (
-        "Microseconds from NumPy observations to sampled NumPy actions, CartPole's "
-        "policy, for some observations at once:"
+        "Microseconds from NumPy observations to sampled NumPy actions with CartPole's "
+        "policy, for 1 to 256 observations at once:"
     )
-    batches = list(found["act"])
+    batches = list(results["act"])
     rows = [
-        [name, *(f"{np.median(found['act'][b][name]):,.1f}" for b in batches)]
-        for name in found["act"][batches[0]]
+        [name, *(f"{np.median(results['act'][b][name]):,.1f}" for b in batches)]
+        for name in results["act"][batches[0]]
     ]
     yield table(["", *batches], rows)
     yield "One update from 16 episodes of 500 steps:"
     rows = [
         [name, f"{1e3 * np.median(s):.1f}", f"{8000 / np.median(s):,.0f}"]
-        for name, s in sorted(found["learn"].items(), key=lambda item: np.median(item[1]))
+        for name, s in sorted(
+            results["learn"].items(), key=lambda item: np.median(item[1])
+        )
     ]
     yield table(["", "ms", "steps learned from per second"], rows)
 
@@ -127,13 +131,14 @@ def _spread(values, digits=2):
     return f"{middle:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
-def solve(found, folder):
-    yield "Time to solve CartPole-v1 on Gymnasium's own environment"
-    answers = found["answers"]
+def solve(results, folder):
+    yield "Time to solve CartPole-v1 on Gymnasium's environment"
+    answers = results["answers"]
     yield (
-        "Warm: seconds of training until 100 episodes of the most likely action return "
-        "475 on average, played after every update with the clock stopped; 8 "
-        f"environments, {len(answers[OURS])} seeds. Last: ratios of medians."
+        "Seconds of training, after a warm-up, until the mean return of 100 greedy "
+        "episodes is at least 475. This evaluation follows every update and is not "
+        f"timed. 8 environments, {len(answers[OURS])} seeds. The last column contains "
+        "ratios of medians."
     )
     times = {n: [a["seconds"] for a in all_] for n, all_ in answers.items()}
     rows = [
@@ -143,7 +148,7 @@ def solve(found, folder):
             f"{np.mean(times[name]):.2f}",
             _spread([a["steps"] for a in answers[name]], 0),
             sum(a["return"] >= 475 for a in answers[name]),
-            "" if name == OURS else apart(times[name], times[OURS]),
+            "" if name == OURS else ratio_of_medians(times[name], times[OURS]),
         ]
         for name in sorted(times, key=lambda name: np.median(times[name]))
     ]
@@ -153,108 +158,117 @@ def solve(found, folder):
     yield "![Seconds to solve CartPole-v1, a dot for each seed](solve.png)"
 
 
-def cold(found, _):
-    yield "The same from a cold start"
+def cold(results, _):
+    yield "Time to solve CartPole-v1 from a cold start"
     yield (
-        "Three new processes each: from the start until all is imported, a first "
-        "solution with whatever is traced, converted or compiled meanwhile, and "
-        "the most memory."
+        "Three new processes each: the time until all modules are imported, the time of "
+        "a first solution including tracing, conversion and compilation, and the peak "
+        "memory."
     )
     rows = []
-    for name, answers in found["answers"].items():
+    for name, answers in results["answers"].items():
         columns = [[a[key] for a in answers] for key in ("imports", "seconds", "most")]
         rows.append([name, *(_spread(column) for column in columns)])
     yield table(["", "imports, s", "first solution, s", "memory, GiB"], rows)
 
 
-def compiled_solve(found, _):
+def compiled_solve(results, _):
     yield "Time to solve CartPole-v1, compiled engine"
-    answers = found["answers"]
+    answers = results["answers"]
     seconds, steps, returns = (
         _spread([a[key] for a in answers], digits)
         for key, digits in (("seconds", 2), ("steps", 0), ("return", 0))
     )
     yield (
-        f"{len(answers)} seeds on the twin, after compilation, 16 episodes an update, "
-        "until an update's mean is 475 and 100 episodes of Gymnasium's own environment "
-        f"confirm it: **{seconds} s** of training, {steps} steps, confirmed "
-        f"with {returns}."
+        f"{len(answers)} seeds on the twin, after compilation, with 16 episodes per "
+        "update, until the mean return of an update and of 100 episodes of Gymnasium's "
+        f"environment is at least 475: **{seconds} s** of training, {steps} steps, and a "
+        f"return of {returns} on Gymnasium's environment."
     )
-    whole, reached = (
-        _spread([one[key] for one in found["whole"]], digits)
+    seconds_of_command, command_return = (
+        _spread([run[key] for run in results["whole"]], digits)
         for key, digits in (("seconds", 1), ("return", 0))
     )
     yield (
-        "The whole of `tf-reinforce train CartPole-v1`, a new process for each of "
-        f"{len(found['whole'])} seeds, with imports, compilation, evaluation on "
-        "100 episodes of Gymnasium's own environment and a run directory: "
-        f"**{whole} s**, confirmed with {reached}."
+        "The complete command `tf-reinforce train CartPole-v1`, in a new process "
+        f"for each of {len(results['whole'])} seeds, with imports, compilation, "
+        "evaluation on 100 episodes of Gymnasium's environment and a run directory: "
+        f"**{seconds_of_command} s**, with a return of {command_return}."
     )
 
 
-def stepping(found, _):
+def stepping(results, _):
     yield "Stepping alone"
     yield (
-        "CartPole-v1 with actions drawn at random, no policy, no learning. Our twin "
-        "plays whole episodes with a policy that has learned nothing, 22 steps on "
-        "average, until the longest of them has ended, and records them."
+        "CartPole-v1 with random actions, without a policy and without learning. "
+        "Our twin collects whole episodes with an untrained policy, 22 steps on average, "
+        "until the longest of them has ended, and records them."
     )
     names = {
-        "one_by_one": "`gymnasium.make`, in turn",
+        "one_by_one": "`gymnasium.make`, one by one",
         "vectorized": "`gymnasium.make_vec`",
         "played": "our twin, with policy and record",
     }
     rows = [
-        [envs, *(f"{np.median(rates[n]):,.0f}" if n in rates else "" for n in names)]
-        for envs, rates in found["rates"].items()
+        [num_envs, *(f"{np.median(rates[n]):,.0f}" if n in rates else "" for n in names)]
+        for num_envs, rates in results["rates"].items()
     ]
     yield table(["environments, steps/s", *names.values()], rows)
 
 
-def scaling(found, _):
-    yield "Scaling: ever more episodes at once"
+def scaling(results, _):
+    yield "Scaling with the number of episodes at once"
     rows = []
-    for envs, run in found["runs"].items():
-        each = np.median(run["seconds"])
-        more = f"{run['gigabytes'] / int(envs) * 1024:.2f}"
-        rows.append([envs, f"{1 / each:,.0f}", f"{each * 1e9:.0f}", more])
+    for num_envs, run in results["runs"].items():
+        seconds_per_step = np.median(run["seconds"])
+        memory = f"{run['gigabytes'] / int(num_envs) * 1024:.2f}"
+        rows.append(
+            [
+                num_envs,
+                f"{1 / seconds_per_step:,.0f}",
+                f"{seconds_per_step * 1e9:.0f}",
+                memory,
+            ]
+        )
     yield table(["episodes at once", "steps/s", "ns per step", "MiB per episode"], rows)
-    used = ", ".join(f"{gigabytes:.2f}" for gigabytes in found["long"]["used"])
-    yield f"GiB in use after each tenth of {found['long']['steps']:,} steps: {used}."
+    memory_used = ", ".join(f"{gigabytes:.2f}" for gigabytes in results["long"]["used"])
+    steps = results["long"]["steps"]
+    yield f"GiB in use after each tenth of {steps:,} steps: {memory_used}."
 
 
 def _rate_between(short, long):
-    """Steps per second of what the longer of two runs did more."""
+    """Returns steps per second of the additional steps of the longer run."""
     return (long["steps"] - short["steps"]) / (long["seconds"] - short["seconds"])
 
 
-def seeds(found, folder):
+def seeds(results, folder):
     yield "256 seeds at once"
-    alone = [one["seconds"] for one in found["alone"]]
-    together = found["together"]
-    updates, count = np.shape(together["returns"])
-    one, many = (
-        [_rate_between(*both[which]) for both in found["more"]]
+    single_seconds = [run["seconds"] for run in results["alone"]]
+    many_seeds = results["together"]
+    updates, count = np.shape(many_seeds["returns"])
+    single_rates, many_rates = (
+        [_rate_between(*both[which]) for both in results["more"]]
         for which in ("alone", "together")
     )
-    sooner = count * np.median(alone) / together["seconds"]
+    speedup = count * np.median(single_seconds) / many_seeds["seconds"]
+    ratios = np.divide(many_rates, single_rates)
     yield (
-        f"One seed in a process of its own: {_spread(alone, 1)} s from a cold start, "
-        f"{updates} updates of 16 episodes. {count} seeds in one process: "
-        f"{together['seconds']:.1f} s, {together['gigabytes']:.1f} GiB: "
-        f"**{sooner:.0f} times sooner** than {count} processes one after the other, "
-        f"{sooner / 2:.0f} times than two at a time if these did not slow each other. "
-        f"Once they have learned, with 64 episodes per update, they make **"
-        f"{_spread(many, 0)} steps/s**; one seed with 1,024 episodes per update makes "
-        f"{_spread(one, 0)}: {_spread(np.divide(many, one))} times as many in "
-        f"{len(one)} rounds."
+        f"One seed in a process of its own takes {_spread(single_seconds, 1)} s from a "
+        f"cold start, with {updates} updates of 16 episodes. {count} seeds in one "
+        f"process take {many_seeds['seconds']:.1f} s, {many_seeds['gigabytes']:.1f} GiB: "
+        f"**{speedup:.0f} times sooner** than {count} processes one after the other, and "
+        f"{speedup / 2:.0f} times sooner than two processes at a time if these did not "
+        f"slow each other. Later, with 64 episodes per update, the seeds make **"
+        f"{_spread(many_rates, 0)} steps/s**; one seed with 1,024 episodes per update "
+        f"makes {_spread(single_rates, 0)}: {_spread(ratios)} times as many in "
+        f"{len(single_rates)} rounds."
     )
-    draw_seeds(np.array(together["returns"]), folder / "seeds.png")
+    draw_seeds(np.array(many_seeds["returns"]), folder / "seeds.png")
     yield "![256 learning curves, their median and quantiles](seeds.png)"
 
 
 def draw_solve(answers, path):
-    """A dot for each seed."""
+    """Draws one dot for each seed."""
     pyplot = _pyplot()
     names = sorted(answers, key=lambda n: -np.median([a["seconds"] for a in answers[n]]))
     figure, axes = pyplot.subplots(figsize=(7, 3), layout="constrained")
@@ -262,8 +276,8 @@ def draw_solve(answers, path):
         times = [a["seconds"] for a in answers[name]]
         solved = [a["return"] >= 475 for a in answers[name]]
         color = "tab:blue" if name.startswith(OURS) else "tab:gray"
-        for time, done in zip(times, solved):
-            axes.plot(time, row, "o" if done else "x", color=color, alpha=0.6)
+        for time, is_solved in zip(times, solved):
+            axes.plot(time, row, "o" if is_solved else "x", color=color, alpha=0.6)
         axes.plot(np.median(times), row, "|", color="black", markersize=16)
     axes.set_yticks(range(len(names)), names)
     axes.set(xscale="log", xlabel="seconds of training until CartPole-v1 is solved")
@@ -272,14 +286,14 @@ def draw_solve(answers, path):
 
 
 def draw_seeds(returns, path):
-    """Learning curves `[updates, seeds]`, their median and quantiles."""
+    """Draws learning curves `[updates, seeds]`, their median and quantiles."""
     pyplot = _pyplot()
     updates = np.arange(1, len(returns) + 1)
     figure, axes = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
     axes.plot(updates, returns, color="tab:gray", alpha=0.12, linewidth=0.7)
-    for least, shade in ((0.05, 0.2), (0.25, 0.35)):
-        low, high = np.quantile(returns, [least, 1 - least], axis=1)
-        name = f"{100 - 200 * least:.0f} % of the seeds"
+    for lower, shade in ((0.05, 0.2), (0.25, 0.35)):
+        low, high = np.quantile(returns, [lower, 1 - lower], axis=1)
+        name = f"{100 - 200 * lower:.0f} % of the seeds"
         axes.fill_between(updates, low, high, color="tab:blue", alpha=shade, label=name)
     axes.plot(updates, np.median(returns, axis=1), color="tab:blue", label="median")
     axes.set(xlabel="update, of 16 episodes", ylabel="return", ylim=(0, 510))

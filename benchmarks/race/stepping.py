@@ -1,4 +1,4 @@
-"""Stepping without learning: CartPole-v1 with actions drawn at random beforehand."""
+"""Steps CartPole-v1 without learning, with random actions that are drawn beforehand."""
 
 import functools
 import time
@@ -9,50 +9,50 @@ import protocol
 
 import tf_reinforce as tfr
 
-STEPS = 5_000  # of each environment
+STEPS = 5_000  # for each environment
 
 
-def one_by_one(envs):
-    """Plain environments of `gymnasium.make`, one after the other."""
-    worlds = [gym.make("CartPole-v1") for _ in range(envs)]
-    actions = np.random.default_rng(0).integers(2, size=(STEPS, envs)).tolist()
-    for seed, world in enumerate(worlds):
-        world.reset(seed=seed)
-    began = time.perf_counter()
+def one_by_one(num_envs):
+    """Steps environments of `gymnasium.make`, one after the other."""
+    envs = [gym.make("CartPole-v1") for _ in range(num_envs)]
+    actions = np.random.default_rng(0).integers(2, size=(STEPS, num_envs)).tolist()
+    for seed, env in enumerate(envs):
+        env.reset(seed=seed)
+    start = time.perf_counter()
     for row in actions:
-        for world, action in zip(worlds, row):
-            _, _, terminated, truncated, _ = world.step(action)
+        for env, action in zip(envs, row):
+            _, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
-                world.reset()
-    return {"seconds": time.perf_counter() - began, "steps": STEPS * envs}
+                env.reset()
+    return {"seconds": time.perf_counter() - start, "steps": STEPS * num_envs}
 
 
-def vectorized(envs):
-    """Gymnasium's own CartPole for many at once, in NumPy."""
-    worlds = gym.make_vec("CartPole-v1", envs)
-    actions = np.random.default_rng(0).integers(2, size=(STEPS, envs))
-    worlds.reset(seed=0)
-    began = time.perf_counter()
+def vectorized(num_envs):
+    """Steps Gymnasium's vectorized CartPole, which is written in NumPy."""
+    vector_env = gym.make_vec("CartPole-v1", num_envs)
+    actions = np.random.default_rng(0).integers(2, size=(STEPS, num_envs))
+    vector_env.reset(seed=0)
+    start = time.perf_counter()
     for row in actions:
-        worlds.step(row)
-    return {"seconds": time.perf_counter() - began, "steps": STEPS * envs}
+        vector_env.step(row)
+    return {"seconds": time.perf_counter() - start, "steps": STEPS * num_envs}
 
 
-def played(envs):
-    """Whole episodes of our twin by a policy that has learned nothing, as a record."""
-    world, agent = _learner()
-    agent.collect(world, envs)
-    began, steps = time.perf_counter(), 0
+def played(num_envs):
+    """Collects whole episodes in our twin with an untrained policy."""
+    env, agent = _env_and_agent()
+    agent.collect(env, num_envs)
+    start, steps = time.perf_counter(), 0
     for seed in range(20):
-        steps += int(agent.collect(world, envs, seed=seed).lengths.sum())
-    return {"seconds": time.perf_counter() - began, "steps": steps}
+        steps += int(agent.collect(env, num_envs, seed=seed).lengths.sum())
+    return {"seconds": time.perf_counter() - start, "steps": steps}
 
 
 @functools.cache
-def _learner():
-    world = tfr.envs.CartPole()
-    opened = tfr.collect.open_envs(world, 1).__enter__()  # checked once
-    return opened, tfr.Reinforce.for_env(world)
+def _env_and_agent():
+    env = tfr.envs.CartPole()
+    opened_env = tfr.collect.open_envs(env, 1).__enter__()  # checks the environment once
+    return opened_env, tfr.Reinforce.for_env(env)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pairs of programs that should say the same; each returns what they disagree on."""
+"""Compares pairs of programs that should be equal; raises `Disagreement` if not."""
 
 import combinations
 import keras
@@ -7,17 +7,16 @@ import parts
 import playing
 import tensorflow as tf
 from comparing import Disagreement
-from comparing import close
-from comparing import plain
-from comparing import same_bits
+from comparing import as_float64
+from comparing import assert_close
+from comparing import assert_equal_bits
 from definition import Definition
 
 from tf_reinforce.algorithm import train_step
 
-# Relative to the largest number of the sum, and to the largest that went into it: a
-# sum that cancels is known no better than its terms. Nor is it known any better than
-# its own type can say: both programs may be off by their rounding, which is measured
-# where the first two are not enough.
+# Relative to the largest element of the sum, and to the largest sum of absolute values: a
+# sum that cancels is only as accurate as its terms. If a gradient exceeds both limits,
+# the rounding error of its type is measured. Each of the programs may have that error.
 TOLERANCES = {
     "float64": (1e-9, 1e-13),
     "float32": (1e-5, 3e-6),
@@ -27,51 +26,59 @@ TOLERANCES = {
 }
 
 
-def allowed(c, largest, size, rounding):
+def tolerance_of(c, largest, size, rounding):
     relative, of_size = TOLERANCES[c.dtype]
     return max(relative * largest, of_size * size, 2 * rounding) + 1e-300
 
 
 def gradient(c):
-    """Updates and, before the last one, `agent.gradients` against the definition.
+    """Compares updates, and `agent.gradients` before the last one, with the definition.
 
-    Rounding is measured, which takes twice as long, only where they disagree.
+    The rounding error is measured only after a disagreement, because it takes time.
     """
     try:
-        compare_updates(c, measured=False)
+        compare_updates(c, measure_rounding=False)
     except Disagreement:
         if c.dtype == "float64":
             raise
         print(f"combination {c.seed} is compared with its rounding", flush=True)
-        compare_updates(c, measured=True)
+        compare_updates(c, measure_rounding=True)
 
 
-def compare_updates(c, measured):
+def compare_updates(c, measure_rounding):
     agent = parts.agent_of(c)
-    definition = Definition(c, *weights_of(agent), measured=measured)
+    definition = Definition(c, *weights_of(agent), measure_rounding=measure_rounding)
     updates = 1 if c.optimizer in combinations.OTHER_OPTIMIZERS else c.updates
     for number in range(updates):
         record = parts.record_of(c, number)
         last = number + 1 == updates
         if last:
-            same_gradients(c, agent, definition, record)
-        wanted = several(c) and c.optimizer not in combinations.OTHER_OPTIMIZERS
-        if (not last or wanted) and not same_update(c, agent, definition, record, number):
-            return  # it was refused: nothing has changed, and the definition is lost
+            compare_gradients(c, agent, definition, record)
+        needs_update = (
+            has_several_steps(c) and c.optimizer not in combinations.OTHER_OPTIMIZERS
+        )
+        if (not last or needs_update) and not compare_update(
+            c, agent, definition, record, number
+        ):
+            return  # the update was an error, and the definition has invalid weights
 
 
-def several(c):
-    """Whether an update is more than one step along `agent.gradients`."""
+def has_several_steps(c):
+    """Returns whether an update is more than one step along `agent.gradients`."""
     return c.passes > 1 or c.minibatch_size or c.baseline == "value" or c.traced
 
 
 def weights_of(agent):
-    """Weights of policy and critic, and of the head as one array."""
+    """Returns the weights of policy and critic, and of the head as one array."""
     critic = getattr(agent.baseline, "model", None)
-    return agent.policy.get_weights(), critic and critic.get_weights(), own_of(agent)
+    return (
+        agent.policy.get_weights(),
+        critic and critic.get_weights(),
+        head_weights_of(agent),
+    )
 
 
-def own_of(agent):
+def head_weights_of(agent):
     return np.concatenate(
         [
             np.zeros(0),
@@ -80,112 +87,129 @@ def own_of(agent):
     )
 
 
-def same_gradients(c, agent, definition, record):
-    found, critic, logs = agent.gradients(record)
+def compare_gradients(c, agent, definition, record):
+    gradients, critic, logs = agent.gradients(record)
     sums, critic_sums, expected = definition.gradients(record)
     count = len(definition.policy.trainable_variables)
-    own = np.concatenate([np.zeros(0), *(np.asarray(x) for x in found[count:])])
-    if not np.isfinite(sums.largest()).all():  # weights have led out of all numbers
-        if all(np.isfinite(plain(x)).all() for x in (*found[:count], own)):
-            raise Disagreement("a finite gradient where that of the definition is not")
-        return
-    close("gradient", [*found[:count], own], sums.total, allowed(c, *sums.largest()))
-    if critic_sums is not None:
-        most = allowed(c, *critic_sums.largest())
-        close("critic's gradient", critic, critic_sums.total, most)
-    elif critic:
-        raise Disagreement("gradients of a baseline that has no weights")
-    some = sum(definition.episodes(record)) > 0
-    same_logs(c, logs, expected, some)
-
-
-def same_logs(c, logs, expected, some):
-    tolerance = 100 * TOLERANCES[c.dtype][0]
-    for name, figure in expected.items():
-        if not some and name != "loss":
-            continue  # a mean of nothing is NaN
-        ours = float(logs[name])
-        if np.isnan(ours) != np.isnan(figure) or abs(ours - figure) > tolerance * max(
-            1.0, abs(figure)
+    head_gradient = np.concatenate(
+        [np.zeros(0), *(np.asarray(x) for x in gradients[count:])]
+    )
+    if not np.isfinite(sums.largest()).all():  # the weights are too large
+        if all(
+            np.isfinite(as_float64(x)).all() for x in (*gradients[:count], head_gradient)
         ):
-            raise Disagreement(f"log {name}: {ours} and {figure}")
+            raise Disagreement(
+                "the gradient is finite, but that of the definition is not"
+            )
+        return
+    assert_close(
+        "gradient",
+        [*gradients[:count], head_gradient],
+        sums.total,
+        tolerance_of(c, *sums.largest()),
+    )
+    if critic_sums is not None:
+        limit = tolerance_of(c, *critic_sums.largest())
+        assert_close("critic's gradient", critic, critic_sums.total, limit)
+    elif critic:
+        raise Disagreement("gradients of a baseline without weights")
+    has_steps = sum(definition.episodes(record)) > 0
+    compare_logs(c, logs, expected, has_steps)
 
 
-def same_update(c, agent, definition, record, number):
-    """Whether the update was made: one that leads to no finite number is refused."""
-    before = playing.everything(agent)
+def compare_logs(c, logs, expected, has_steps):
+    tolerance = 100 * TOLERANCES[c.dtype][0]
+    for name, expected_value in expected.items():
+        if not has_steps and name != "loss":
+            continue  # the mean over no steps is NaN
+        value = float(logs[name])
+        if np.isnan(value) != np.isnan(expected_value) or abs(
+            value - expected_value
+        ) > tolerance * max(1.0, abs(expected_value)):
+            raise Disagreement(f"log {name}: {value} and {expected_value}")
+
+
+def compare_update(c, agent, definition, record, number):
+    """Compares an update; returns False if the update failed with values not finite."""
+    before = playing.all_variables(agent)
     try:
-        permutations = moved(c, agent, record)
+        permutations = make_update(c, agent, record)
     except FloatingPointError:
         permutations = None
     if permutations is None:
-        same_bits("after a refusal", playing.everything(agent), before)
-        permutations = agent._permutations(agent._checked(record), seed=c.seed).numpy()
-        refused(c, definition, record, permutations)
+        assert_equal_bits("after a failed update", playing.all_variables(agent), before)
+        permutations = agent.trainer.learner.permutations(
+            agent.trainer.validate(record), seed=c.seed
+        ).numpy()
+        check_overflow(c, definition, record, permutations)
         return False
     steps, critic_steps = definition.update(record, permutations)
-    for which, made in (("policy", steps), ("critic", critic_steps)):
-        model = getattr(definition, which)
+    for part, part_steps in (("policy", steps), ("critic", critic_steps)):
+        model = getattr(definition, part)
         if model is None:
             continue
-        ours = agent.policy if which == "policy" else agent.baseline.model
-        far, size, rounding = (sum(one[i] for one in made) for i in range(3))
+        agent_model = agent.policy if part == "policy" else agent.baseline.model
+        distance, size, rounding = (sum(step[i] for step in part_steps) for i in range(3))
         size += max(np.abs(w).max(initial=0.0) for w in model.get_weights())
-        most = allowed(c, far, size, rounding)
-        close(
-            f"{which} after update {number}",
-            ours.get_weights(),
+        limit = tolerance_of(c, distance, size, rounding)
+        assert_close(
+            f"{part} after update {number}",
+            agent_model.get_weights(),
             model.get_weights(),
-            most,
+            limit,
         )
-    own = own_of(agent)
-    far, size, rounding = (sum(one[i] for one in steps) for i in range(3))
-    most = allowed(c, far, size + np.abs(own).max(initial=0.0), rounding)
-    close(f"head after update {number}", [own], [definition.own], most)
-    definition.take(*weights_of(agent))
+    head_weights = head_weights_of(agent)
+    distance, size, rounding = (sum(step[i] for step in steps) for i in range(3))
+    limit = tolerance_of(
+        c, distance, size + np.abs(head_weights).max(initial=0.0), rounding
+    )
+    assert_close(
+        f"head after update {number}", [head_weights], [definition.head_weights], limit
+    )
+    definition.set_weights(*weights_of(agent))
     return True
 
 
-# Beyond these e to the power of a weight, or a product of weights, may overflow.
-FAR = {"float64": 300.0, "float32": 40.0}
+# With larger weights, an exponential or a product of weights may overflow.
+LARGEST_WEIGHTS = {"float64": 300.0, "float32": 40.0}
 
 
-def refused(c, definition, record, permutations):
-    """Raises unless the definition, too, leads where no number is finite."""
+def check_overflow(c, definition, record, permutations):
+    """Raises unless the definition overflows, or ends with very large weights."""
     try:
         with np.errstate(all="ignore"):
             definition.update(record, permutations)
     except (OverflowError, ZeroDivisionError, ValueError):
-        return  # of Python's own floats
+        return  # errors of Python floats
     models = definition.policy, definition.critic
-    found = [w for model in models if model is not None for w in model.get_weights()]
-    found = [w.astype("float64") for w in found] + [definition.own]
-    most = max(np.abs(w).max(initial=0.0) for w in found)
-    if most <= FAR.get(c.dtype, 10.0):
+    weights = [w for model in models if model is not None for w in model.get_weights()]
+    weights = [w.astype("float64") for w in weights] + [definition.head_weights]
+    largest = max(np.abs(w).max(initial=0.0) for w in weights)
+    if largest <= LARGEST_WEIGHTS.get(c.dtype, 10.0):
         raise Disagreement(
-            f"an update was refused, and its definition ends at weights up to {most:.3g}"
+            f"an update failed, but the definition ends with weights up to {largest:.3g}"
         )
 
 
-def moved(c, agent, record):
-    """Makes one update, in eager mode or as `agent.update` does; the orders it took."""
-    checked = agent._checked(record)
-    permutations = agent._permutations(checked, seed=c.seed)
+def make_update(c, agent, record):
+    """Makes one update, eager or with `agent.update`; returns the permutations."""
+    validated = agent.trainer.validate(record)
+    permutations = agent.trainer.learner.permutations(validated, seed=c.seed)
     if c.traced:
         agent.update(record, seed=c.seed)
         return permutations.numpy()
-    update = agent._learner.make_train_step(agent.optimizer)
-    finite, *_ = update(
-        keras.tree.map_structure(tf.constant, checked), permutations
+    step = agent.trainer.learner.make_train_step(agent.optimizer)
+    finite, *metrics = step(
+        keras.tree.map_structure(tf.constant, validated), permutations
     ).numpy()
     if not finite:
         raise FloatingPointError("The update would not be finite.")
-    assert len(train_step.METRICS) == len(_)
+    assert len(train_step.METRICS) == len(metrics)
     return permutations.numpy()
 
 
-BESIDE = {
-    "resumed": lambda c: playing.resumed(c, moved),
+SECOND_PROGRAMS = {
+    "resumed": lambda c: playing.resumed(c, make_update),
     "acting": playing.acting,
     "environments": playing.environments,
     "workers": playing.workers,
@@ -195,23 +219,23 @@ BESIDE = {
 
 
 def compare(c):
-    """All that is compared for one combination."""
+    """Compares the programs of one combination."""
     gradient(c)
     if c.pair is not None:
-        BESIDE[c.pair](c)
+        SECOND_PROGRAMS[c.pair](c)
 
 
-MEANING = {
-    "gradient": "`agent.gradients` and updates, and the definition: see the tolerances",
-    "resumed": "straight on, and saved and loaded in between: to the bit",
+DESCRIPTIONS = {
+    "gradient": "`agent.gradients` and updates, with the definition: see the tolerances",
+    "resumed": "training with and without saving and loading: to the bit",
     "acting": "`act` and the export to the bit; Keras in eager mode within 1e-5",
     "environments": "1, 3 and 8 environments to the bit; all modes of a `VectorEnv`",
-    "workers": "two processes and one: records and trained weights to the bit",
-    "engines": "the compiled engine's update and the host's: weights within 1e-5",
+    "workers": "two processes and one process: records and trained weights to the bit",
+    "engines": "an update of the compiled engine and of the host: weights within 1e-5",
     "seeds": "`train_seeds` and one seed alone: weights within 1e-4",
 }
 
 
 def names(c):
-    """Which pairs are compared for a combination."""
+    """Returns the names of the pairs that are compared for a combination."""
     return ["gradient", *([c.pair] if c.pair else [])]

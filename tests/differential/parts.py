@@ -1,4 +1,4 @@
-"""What a combination is made of: policy, head, baseline, agent, records."""
+"""Builds the parts of a combination: policy, head, baseline, agent and records."""
 
 import contextlib
 import types
@@ -14,20 +14,20 @@ from tf_reinforce import baselines
 from tf_reinforce import heads
 
 layers = keras.layers
-INFINITE = float("inf")
+INFINITY = float("inf")
 HIDDEN = 3
 
-# Head and definition by name: keywords of the first, what the second says.
+# Arguments of Gaussian heads, and of their definitions in `scores`, by name.
 NORMAL = dict(
     gaussian=dict(low=-1.0, high=1.0),
-    gaussian_state=dict(low=-INFINITE, high=INFINITE, state_dependent_scale=True),
-    gaussian_whole=dict(low=-2, high=3, whole=True),
+    gaussian_state=dict(low=-INFINITY, high=INFINITY, state_dependent_scale=True),
+    gaussian_whole=dict(low=-2, high=3, integer=True),
     tanh=dict(low=-2.0, high=[0.5, 1.0]),
     tanh_state=dict(low=-1.0, high=1.0, state_dependent_scale=True),
     clipped=dict(low=[-1.0, -0.5], high=0.75),
-    clipped_half=dict(low=-0.5, high=INFINITE),
+    clipped_half=dict(low=-0.5, high=INFINITY),
     clipped_state=dict(low=-1.0, high=1.0, state_dependent_scale=True),
-    clipped_whole=dict(low=-1, high=2, whole=True),
+    clipped_whole=dict(low=-1, high=2, integer=True),
 )
 NESTED = {
     "composite": {"grip": "categorical", "arm": "gaussian"},
@@ -36,11 +36,11 @@ NESTED = {
 
 
 def head_of(name, dtype):
-    """The head of the package; `dtype` may be `None`."""
+    """Returns the head of the package; `dtype` may be `None`."""
     nested = NESTED.get(name)
     if nested is not None:
-        made = [head_of(part, dtype) for part in scores.leaves(nested)]
-        return heads.Composite(scores.packed(nested, iter(made)), dtype=dtype)
+        leaves = [head_of(part, dtype) for part in scores.leaves(nested)]
+        return heads.Composite(scores.pack(nested, iter(leaves)), dtype=dtype)
     if name in NORMAL:
         kinds = heads.Gaussian, heads.TanhGaussian, heads.ClippedGaussian
         kind = kinds[["gaussian", "tanh", "clipped"].index(name.split("_")[0])]
@@ -51,22 +51,22 @@ def head_of(name, dtype):
         "bernoulli": lambda: heads.Bernoulli(2, dtype=dtype),
         "multinomial": lambda: heads.Multinomial(3, trials=3, dtype=dtype),
         "beta": lambda: heads.Beta(2, -1.0, [0.5, 2.0], dtype=dtype),
-        "beta_whole": lambda: heads.Beta(1, 0, 4, whole=True, dtype=dtype),
+        "beta_whole": lambda: heads.Beta(1, 0, 4, integer=True, dtype=dtype),
     }[name]()
 
 
 def score_of(name):
-    """The same distribution in NumPy; see `scores`."""
+    """Returns the same distribution in NumPy; see `scores`."""
     nested = NESTED.get(name)
     if nested is not None:
-        made = [score_of(part) for part in scores.leaves(nested)]
-        return scores.Composite(scores.packed(nested, iter(made)))
+        parts = [score_of(part) for part in scores.leaves(nested)]
+        return scores.Composite(scores.pack(nested, iter(parts)))
     if name in NORMAL:
         kinds = scores.Gaussian, scores.TanhGaussian, scores.ClippedGaussian
         kind = kinds[["gaussian", "tanh", "clipped"].index(name.split("_")[0])]
-        given = NORMAL[name]
-        dependent = given.get("state_dependent_scale", False)
-        return kind(2, given["low"], given["high"], [0.5, 1.25], dependent)
+        options = NORMAL[name]
+        dependent = options.get("state_dependent_scale", False)
+        return kind(2, options["low"], options["high"], [0.5, 1.25], dependent)
     return {
         "categorical": lambda: scores.Categorical(3),
         "multi": lambda: scores.MultiCategorical([2, 3]),
@@ -78,15 +78,15 @@ def score_of(name):
 
 
 def action_space_of(name):
-    """The space whose actions the head makes."""
+    """Returns the action space of the head."""
     nested = NESTED.get(name)
     if nested is not None:
-        made = [action_space_of(part) for part in scores.leaves(nested)]
-        return space_of(scores.packed(nested, iter(made)))
+        spaces = [action_space_of(part) for part in scores.leaves(nested)]
+        return space_of(scores.pack(nested, iter(spaces)))
     if name in NORMAL:
-        given = NORMAL[name]
-        bounds = (np.broadcast_to(given[end], 2) for end in ("low", "high"))
-        return gym.spaces.Box(*box(*bounds, given.get("whole", False)))
+        options = NORMAL[name]
+        bounds = (np.broadcast_to(options[bound], 2) for bound in ("low", "high"))
+        return gym.spaces.Box(*box(*bounds, options.get("integer", False)))
     return {
         "categorical": lambda: gym.spaces.Discrete(3, start=2),
         "multi": lambda: gym.spaces.MultiDiscrete([2, 3], start=[0, 5]),
@@ -97,13 +97,13 @@ def action_space_of(name):
     }[name]()
 
 
-def box(low, high, whole):
-    dtype = "int32" if whole else "float32"
+def box(low, high, integer):
+    dtype = "int32" if integer else "float32"
     return np.array(low, dtype), np.array(high, dtype), np.shape(low), np.dtype(dtype)
 
 
 def space_of(nested):
-    """Tuples and dicts of spaces as spaces."""
+    """Converts tuples and dicts of spaces to `Tuple` and `Dict` spaces."""
     if isinstance(nested, dict):
         return gym.spaces.Dict({key: space_of(part) for key, part in nested.items()})
     if isinstance(nested, tuple):
@@ -111,10 +111,10 @@ def space_of(nested):
     return nested
 
 
-def seen_by(c):
-    """One observation of the policy, nested: `(shape, dtype)` for each array."""
+def observation_specs(c):
+    """Returns the nested observation of the policy, `(shape, dtype)` for each array."""
     real = "float32"
-    seen = {
+    policy_specs = {
         "dict": {"near": ((1,), real), "far": ((2,), real), "gear": ((), "int64")},
         "dict_gru": {"near": ((1,), real), "far": ((2,), real), "gear": ((), "int64")},
         "tuple": (((2,), real), ((2, 2), real)),
@@ -122,12 +122,12 @@ def seen_by(c):
         "choices": ((), "int64"),
     }.get(c.policy, ((3,), real))
     if c.action_mask != "observation":
-        return seen
-    return {"seen": seen, "legal": ((score_of(c.head).mask_size,), "int8")}
+        return policy_specs
+    return {"seen": policy_specs, "legal": ((score_of(c.head).mask_size,), "int8")}
 
 
 def specs(nested):
-    """`(shape, dtype)` leaves of a structure, dicts in the order of their keys."""
+    """Returns the `(shape, dtype)` leaves of a structure, in the order of dict keys."""
     if isinstance(nested, dict):
         return [leaf for key in sorted(nested) for leaf in specs(nested[key])]
     if isinstance(nested[0], tuple) and not is_spec(nested):
@@ -139,12 +139,16 @@ def is_spec(nested):
     return isinstance(nested, tuple) and isinstance(nested[1], str)
 
 
-def mapped(function, nested, path=()):
-    """`function(spec, path)` for every leaf of an observation's structure."""
+def map_structure(function, nested, path=()):
+    """Applies `function(spec, path)` to every leaf of the structure of observations."""
     if isinstance(nested, dict):
-        return {key: mapped(function, x, (*path, key)) for key, x in nested.items()}
+        return {
+            key: map_structure(function, x, (*path, key)) for key, x in nested.items()
+        }
     if not is_spec(nested):
-        return tuple(mapped(function, x, (*path, str(i))) for i, x in enumerate(nested))
+        return tuple(
+            map_structure(function, x, (*path, str(i))) for i, x in enumerate(nested)
+        )
     return function(nested, path)
 
 
@@ -159,91 +163,98 @@ def observation_space_of(c):
             return gym.spaces.Box(0, 255, shape, np.uint8)
         return gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
 
-    return space_of(mapped(leaf, seen_by(c)))
+    return space_of(map_structure(leaf, observation_specs(c)))
 
 
 # Models
 
 
-def model_of(c, ends, seed, recurrent):
-    """A network with random weights, biases too, and one output for each of `ends`.
+def model_of(c, output_sizes, seed, recurrent):
+    """Returns a network with random weights and biases, and one output for each name.
 
     Args:
         c: `Combination`.
-        ends: Dict from names to sizes; with one of them the model puts out an array.
+        output_sizes: Dict from names to sizes. With one name, the model returns an array.
         seed: Int.
-        recurrent: Bool, whether it reads sequences.
+        recurrent: Bool, whether the network reads sequences.
     """
     keras.utils.set_random_seed(seed)
     if c.policy == "subclassed":
-        model = Subclassed(ends, end_type(c), dtype=c.dtype)
+        model = Subclassed(output_sizes, output_type(c), dtype=c.dtype)
         model(np.zeros((1, 3)))
         return model
     dense = dict(bias_initializer="normal", dtype=c.dtype)
-    inputs, x = encoded(c, recurrent)
+    inputs, x = encode_inputs(c, recurrent)
     if recurrent:
-        x = remembered(c, x)
+        x = recurrent_layer(c, x)
     if c.policy == "normed":
-        drawn = dict(moving_mean_initializer="normal", dtype=c.dtype)
-        x = layers.BatchNormalization(beta_initializer="normal", **drawn)(x)
+        options = dict(moving_mean_initializer="normal", dtype=c.dtype)
+        x = layers.BatchNormalization(beta_initializer="normal", **options)(x)
         x = layers.Dropout(0.5, dtype=c.dtype)(x)
     if c.policy == "frozen":
         x = layers.Dense(HIDDEN, "tanh", trainable=False, **dense)(x)
     if c.policy in ("functional", "tuple"):
         y = layers.Dense(HIDDEN, "tanh", **dense)(x)
         x = layers.Concatenate(dtype=c.dtype)([x, y])
-    dense["dtype"] = end_type(c)
-    made = {
-        name: layers.Dense(size, name=name, **dense)(x) for name, size in ends.items()
+    dense["dtype"] = output_type(c)
+    outputs = {
+        name: layers.Dense(size, name=name, **dense)(x)
+        for name, size in output_sizes.items()
     }
     if c.policy == "sequential":
-        model = keras.Sequential(keras.Model(inputs, made["outputs"]).layers)
+        model = keras.Sequential(keras.Model(inputs, outputs["outputs"]).layers)
         return model
-    return keras.Model(inputs, made if len(made) > 1 else next(iter(made.values())))
+    return keras.Model(
+        inputs, outputs if len(outputs) > 1 else next(iter(outputs.values()))
+    )
 
 
-def end_type(c):
+def output_type(c):
     return "float32" if c.dtype == "bfloat16" else c.dtype
 
 
 @keras.saving.register_keras_serializable("differential")
 class Subclassed(keras.Model):
-    """A subclass of `keras.Model` with two layers and any ends."""
+    """A subclass of `keras.Model` with two layers and any number of outputs."""
 
-    def __init__(self, ends, end_dtype, **kwargs):
+    def __init__(self, output_sizes, output_dtype, **kwargs):
         super().__init__(**kwargs)
         options = dict(bias_initializer="normal")
-        self.sizes, self.end_dtype = dict(ends), end_dtype
+        self.output_sizes, self.output_dtype = dict(output_sizes), output_dtype
         self.hidden = layers.Dense(HIDDEN, "tanh", dtype=self.dtype_policy, **options)
-        options["dtype"] = end_dtype
-        self.ends = {name: layers.Dense(n, **options) for name, n in ends.items()}
+        options["dtype"] = output_dtype
+        self.output_layers = {
+            name: layers.Dense(n, **options) for name, n in output_sizes.items()
+        }
 
     def call(self, observations):
         hidden = self.hidden(observations)
-        made = {name: end(hidden) for name, end in self.ends.items()}
-        return made if len(made) > 1 else next(iter(made.values()))
+        outputs = {name: layer(hidden) for name, layer in self.output_layers.items()}
+        return outputs if len(outputs) > 1 else next(iter(outputs.values()))
 
     def get_config(self):
-        own = {"ends": self.sizes, "end_dtype": self.end_dtype}
-        return {**super().get_config(), **own}
+        config = {"output_sizes": self.output_sizes, "output_dtype": self.output_dtype}
+        return {**super().get_config(), **config}
 
 
 @keras.saving.register_keras_serializable("differential")
-class Mixing(keras.layers.Layer):
-    """A recurrent cell of one's own, with a state that decays."""
+class DecayingCell(keras.layers.Layer):
+    """A custom recurrent cell, with a state that decays."""
 
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
         self.units = self.state_size = self.output_size = units
 
     def build(self, shape):
-        drawn = dict(initializer="glorot_uniform")
-        self.kernel = self.add_weight(name="k", shape=(shape[-1], self.units), **drawn)
-        self.turned = self.add_weight(name="t", shape=(self.units,) * 2, **drawn)
+        options = dict(initializer="glorot_uniform")
+        self.kernel = self.add_weight(name="k", shape=(shape[-1], self.units), **options)
+        self.recurrent_kernel = self.add_weight(
+            name="t", shape=(self.units,) * 2, **options
+        )
 
     def call(self, inputs, states):
         new = keras.ops.matmul(inputs, self.kernel)
-        new = new + 0.5 * keras.ops.matmul(states[0], self.turned)
+        new = new + 0.5 * keras.ops.matmul(states[0], self.recurrent_kernel)
         return keras.ops.tanh(new), [keras.ops.tanh(new)]
 
     def get_initial_state(self, batch_size=None):
@@ -254,40 +265,40 @@ class Mixing(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("differential")
-class Beginning(Mixing):
-    """The same cell, which learns with what it begins."""
+class LearnedStateCell(DecayingCell):
+    """The same cell with a trainable initial state."""
 
     def build(self, shape):
         super().build(shape)
-        self.first = self.add_weight(
+        self.initial_state = self.add_weight(
             name="first", shape=(self.units,), initializer="random_normal"
         )
 
     def get_initial_state(self, batch_size=None):
-        first = keras.ops.cast(self.first, self.compute_dtype)
-        return [keras.ops.broadcast_to(first, (batch_size, self.units))]
+        initial_state = keras.ops.cast(self.initial_state, self.compute_dtype)
+        return [keras.ops.broadcast_to(initial_state, (batch_size, self.units))]
 
 
-def encoded(c, recurrent):
-    """Inputs, nested as the observation, and all of them as one array of features."""
+def encode_inputs(c, recurrent):
+    """Returns the inputs, nested as the observation, and one array of features."""
     real = real_type(c)
     time = (None,) if recurrent else ()
 
-    def made(spec, path):
+    def make_input(spec, path):
         shape, dtype = spec
         dtype = real if dtype == "float32" else dtype
         return keras.Input((*time, *shape), dtype=dtype, name="_".join(path) or "seen")
 
-    inputs = mapped(made, seen_by(c))
-    seen = inputs["seen"] if c.action_mask == "observation" else inputs
-    parts = [one_encoded(c, x, recurrent) for x in keras.tree.flatten(seen)]
+    inputs = map_structure(make_input, observation_specs(c))
+    observation = inputs["seen"] if c.action_mask == "observation" else inputs
+    parts = [encode_array(c, x, recurrent) for x in keras.tree.flatten(observation)]
     x = layers.Concatenate(dtype=c.dtype)(parts) if len(parts) > 1 else parts[0]
     decay = keras.regularizers.L2(1 / 16) if c.policy == "regularised" else None
     options = dict(bias_initializer="normal", dtype=c.dtype)
     return inputs, layers.Dense(HIDDEN, "tanh", kernel_regularizer=decay, **options)(x)
 
 
-def one_encoded(c, x, recurrent):
+def encode_array(c, x, recurrent):
     if x.dtype == "uint8":
         x = layers.Rescaling(1 / 255, dtype=c.dtype)(x)
         x = layers.Conv2D(2, 3, strides=2, activation="tanh", dtype=c.dtype)(x)
@@ -297,10 +308,10 @@ def one_encoded(c, x, recurrent):
     return layers.Flatten(dtype=c.dtype)(x) if len(x.shape) == 3 and not recurrent else x
 
 
-def remembered(c, x):
+def recurrent_layer(c, x):
     options = dict(return_sequences=True, dtype=c.dtype)
     kinds = {"lstm": layers.LSTM, "simple_rnn": layers.SimpleRNN}
-    cells = {"cell": Mixing, "learned": Beginning}
+    cells = {"cell": DecayingCell, "learned": LearnedStateCell}
     if c.policy in cells:
         return layers.RNN(cells[c.policy](HIDDEN, dtype=c.dtype), **options)(x)
     if c.policy == "stacked":
@@ -313,10 +324,10 @@ def remembered(c, x):
 
 
 def policy_of(c):
-    ends = {"outputs": score_of(c.head).outputs_size}
+    output_sizes = {"outputs": score_of(c.head).outputs_size}
     if c.baseline == "shared":
-        ends["values"] = 1
-    return model_of(c, ends, 2 * c.seed, c.recurrent)
+        output_sizes["values"] = 1
+    return model_of(c, output_sizes, 2 * c.seed, c.recurrent)
 
 
 def critic_of(c):
@@ -326,14 +337,14 @@ def critic_of(c):
 # The agent
 
 
-def optimizer_of(c, share=1.0):
-    rate = share * c.learning_rate
+def optimizer_of(c, factor=1.0):
+    rate = factor * c.learning_rate
     if c.optimizer == "adam":
         return keras.optimizers.Adam(rate)
-    if c.optimizer == "loss_scaled" and share == 1:
+    if c.optimizer == "loss_scaled" and factor == 1:
         return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate), 2.0**6)
-    given = {"momentum": {"momentum": 0.5}, "clipped": {"global_clipnorm": 0.5}}
-    return keras.optimizers.SGD(rate, **given.get(c.optimizer, {}))
+    options = {"momentum": {"momentum": 0.5}, "clipped": {"global_clipnorm": 0.5}}
+    return keras.optimizers.SGD(rate, **options.get(c.optimizer, {}))
 
 
 def baseline_of(c):
@@ -357,19 +368,19 @@ def baseline_of(c):
 
 
 def entropy_of(c):
-    """A coefficient, or one that is another in each update."""
+    """Returns a coefficient, or a schedule that changes it in each update."""
     if c.entropy_coef and c.entropy_schedule:
         return keras.optimizers.schedules.InverseTimeDecay(c.entropy_coef, 1, 0.5)
     return c.entropy_coef
 
 
-def mask_place(c):
+def mask_path(c):
     places = {"info": "info/legal", "observation": "observation/legal"}
     return places.get(c.action_mask)
 
 
 def real_type(c):
-    """The type in which observations, outputs and actions are computed."""
+    """Returns the type of observations, outputs and actions."""
     return "float64" if c.dtype == "float64" else "float32"
 
 
@@ -390,37 +401,39 @@ OPTIONS = (
 
 
 def agent_of(c):
-    """The agent, compiled and built."""
+    """Returns the agent, compiled and built."""
     agent = tfr.Reinforce(
         policy_of(c),
         head_of(c.head, real_type(c) if c.head_dtype else None),
         baseline_of(c),
         entropy_coef=entropy_of(c),
-        action_mask=mask_place(c),
+        action_mask=mask_path(c),
         **{name: getattr(c, name) for name in OPTIONS},
     )
     agent.compile(optimizer=optimizer_of(c))
-    return built(agent, c)
+    return build(agent, c)
 
 
 @contextlib.contextmanager
-def quiet():
-    """Without the notice that dropout does nothing here, which is known."""
+def ignore_inference_warning():
+    """Ignores the warning that dropout has no effect."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The layers .* run in inference mode")
         yield
 
 
-def built(agent, c):
-    """The agent, which knows its spaces or, from the record, their shapes."""
-    with quiet():
+def build(agent, c):
+    """Builds the agent from its spaces or from the shapes of observations."""
+    with ignore_inference_warning():
         if c.spaces:
             spaces = observation_space_of(c), action_space_of(c.head)
             agent.build_for_env(
                 types.SimpleNamespace(observation_space=spaces[0], action_space=spaces[1])
             )
         else:
-            agent.build(mapped(lambda spec, _: (None, *spec[0]), seen_by(c)))
+            agent.build(
+                map_structure(lambda spec, _: (None, *spec[0]), observation_specs(c))
+            )
             agent.optimizer.build(agent.policy_variables)
     return agent
 
@@ -429,21 +442,23 @@ def built(agent, c):
 
 
 def record_of(c, number):
-    """Random episodes: of any length, terminated or cut, with rubbish for padding."""
+    """Returns random episodes, terminated or truncated, with invalid padding."""
     rng = np.random.default_rng([c.seed, number])
     rows, count = c.rows + c.padding, c.episodes
     lengths = rng.integers(1, c.rows + 1, size=count)
     real = real_type(c)
-    observations = mapped(
-        lambda spec, _: observed(rng, (rows + 1, count), spec, real, lengths + 1),
-        seen_by(c),
+    observations = map_structure(
+        lambda spec, _: random_observations(
+            rng, (rows + 1, count), spec, real, lengths + 1
+        ),
+        observation_specs(c),
     )
     head = score_of(c.head)
-    drawn = [[head.draw(rng, real) for _ in range(count)] for _ in range(rows)]
-    actions = beside([[action for action, _ in row] for row in drawn])
-    masks = np.array([[mask for _, mask in row] for row in drawn]).astype("int8")
+    samples = [[head.draw(rng, real) for _ in range(count)] for _ in range(rows)]
+    actions = stack_actions([[action for action, _ in row] for row in samples])
+    masks = np.array([[mask for _, mask in row] for row in samples]).astype("int8")
     padding = np.arange(rows)[:, None] >= lengths
-    actions = keras.tree.map_structure(lambda x: spoiled(x, padding), actions)
+    actions = keras.tree.map_structure(lambda x: spoil_padding(x, padding), actions)
     masks[padding] = 0
     if c.action_mask == "observation":
         legal = observations["legal"]
@@ -452,44 +467,44 @@ def record_of(c, number):
     return tfr.Episodes(
         observations,
         actions,
-        spoiled(rewarded(rng, c.reward_kind, (rows, count)), padding),
+        spoil_padding(random_rewards(rng, c.reward_kind, (rows, count)), padding),
         lengths.astype("int32"),
         rng.random(count) < 0.6,
         masks if c.action_mask else None,
     )
 
 
-def observed(rng, leading, spec, real, lengths):
+def random_observations(rng, batch_shape, spec, real, lengths):
     shape, dtype = spec
     if dtype == "float32":
-        array = (0.3 + rng.normal(size=(*leading, *shape))).astype(real)
-        array[rng.random(leading) < 0.1] = 0.0  # what a Masking layer leaves out
+        array = (0.3 + rng.normal(size=(*batch_shape, *shape))).astype(real)
+        array[rng.random(batch_shape) < 0.1] = 0.0  # a Masking layer skips these steps
     else:
-        most = {"uint8": 256, "int64": 4, "int8": 2}[dtype]
-        array = rng.integers(most, size=(*leading, *shape)).astype(dtype)
-    padding = np.arange(leading[0])[:, None] >= lengths
+        limit = {"uint8": 256, "int64": 4, "int8": 2}[dtype]
+        array = rng.integers(limit, size=(*batch_shape, *shape)).astype(dtype)
+    padding = np.arange(batch_shape[0])[:, None] >= lengths
     if dtype == "int64":
-        array[padding] = 0  # an Embedding refuses what it does not have
+        array[padding] = 0  # other integers are errors of an Embedding
         return array
-    return spoiled(array, padding)
+    return spoil_padding(array, padding)
 
 
-def spoiled(array, padding):
-    """The array, with something in the padding that no step may see."""
+def spoil_padding(array, padding):
+    """Fills the padding with values that must not influence any result."""
     array[padding] = np.nan if array.dtype.kind == "f" else -99 % 100
     return array
 
 
-def beside(rows):
-    """`[T, B, …]` arrays from a list of lists of nested actions."""
+def stack_actions(rows):
+    """Stacks lists of lists of nested actions to arrays `[T, B, …]`."""
     first = rows[0][0]
     flat = [[list(scores.leaves(action)) for action in row] for row in rows]
-    parts = [np.array([[x[i] for x in row] for row in flat])
+    arrays = [np.array([[x[i] for x in row] for row in flat])
              for i in range(len(flat[0][0]))]  # fmt: skip
-    return scores.packed(first, iter(parts))
+    return scores.pack(first, iter(arrays))
 
 
-def rewarded(rng, kind, shape):
+def random_rewards(rng, kind, shape):
     return {
         "normal": lambda: rng.normal(size=shape),
         "whole": lambda: rng.integers(-2, 3, size=shape).astype("float64"),

@@ -1,4 +1,4 @@
-"""Pairs of programs that act, play, save and export; see `pairs`."""
+"""Compares pairs of programs that act, collect, save and export; see `pairs`."""
 
 import contextlib
 import dataclasses
@@ -14,92 +14,108 @@ import scores
 import tensorflow as tf
 import worlds
 from comparing import Disagreement
-from comparing import close
-from comparing import same_bits
+from comparing import assert_close
+from comparing import assert_equal_bits
 
 import tf_reinforce as tfr
 from tf_reinforce.collect import compiled_rollout
+from tf_reinforce.collect import environments as environments_
 from tf_reinforce.collect import make_envs
+from tf_reinforce.data import seeding
 
 
-def everything(agent):
-    """All that an agent and its optimizers keep."""
+def all_variables(agent):
+    """Returns the values of all variables of an agent and its optimizers."""
     owners = [agent, agent.optimizer, getattr(agent.baseline, "optimizer", None)]
-    found = [v for owner in owners if owner is not None for v in owner.variables]
-    # Keras saves no state of the dropout in recurrent layers, which never runs here.
-    deciding = [v for v in found if not v.path.endswith("seed_generator_state")]
-    return [v.numpy() for v in {id(v): v for v in deciding}.values()]
+    variables = [v for owner in owners if owner is not None for v in owner.variables]
+    # Keras does not save the dropout state of recurrent layers; no dropout runs here.
+    saved = [v for v in variables if not v.path.endswith("seed_generator_state")]
+    return [v.numpy() for v in {id(v): v for v in saved}.values()]
 
 
-def resumed(c, moved):
-    """An agent that goes on, and one that is saved and loaded in between: to the bit.
+def resumed(c, make_update):
+    """Compares training with and without saving and loading, to the bit.
 
     Args:
-        moved: Function that makes one update of an agent with a record.
+        make_update: Function that makes one update of an agent with a record.
     """
     agent = parts.agent_of(c)
     with contextlib.suppress(FloatingPointError):
-        moved(c, agent, parts.record_of(c, 0))
+        make_update(c, agent, parts.record_of(c, 0))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "agent.keras")
         agent.save(path)
-        with parts.quiet():
-            other = tfr.load(path)
-    same_bits("weights of a loaded agent", everything(other), everything(agent))
+        with parts.ignore_inference_warning():
+            loaded = tfr.load(path)
+    assert_equal_bits(
+        "weights of a loaded agent", all_variables(loaded), all_variables(agent)
+    )
     for number in (1, 2):
-        record, ends = parts.record_of(c, number), []
-        for one in (agent, other):
+        record, results = parts.record_of(c, number), []
+        for learner in (agent, loaded):
             try:
-                moved(c, one, record)
-                ends.append("made")
-            except FloatingPointError:  # of half precision; nothing has changed then
-                ends.append("refused")
-        if ends[0] != ends[1]:
-            raise Disagreement(f"an update {ends[0]}, and {ends[1]} after loading")
-        same_bits("weights after going on", everything(other), everything(agent))
-    found, expected = (one.gradients(parts.record_of(c, 3))[0] for one in (other, agent))
-    same_bits("gradients after going on", found, expected)
+                make_update(c, learner, record)
+                results.append("succeeds")
+            except FloatingPointError:  # in half precision; the agent is unchanged
+                results.append("fails")
+        if results[0] != results[1]:
+            raise Disagreement(f"an update {results[0]}, but {results[1]} after loading")
+        assert_equal_bits(
+            "weights after continued training",
+            all_variables(loaded),
+            all_variables(agent),
+        )
+    gradients, expected = (
+        learner.gradients(parts.record_of(c, 3))[0] for learner in (loaded, agent)
+    )
+    assert_equal_bits("gradients after continued training", gradients, expected)
 
 
 # Acting
 
 
 def acting(c):
-    """`act`, the exported policy, and Keras in eager mode."""
+    """Compares `act`, the exported policy, and Keras in eager mode."""
     agent = parts.agent_of(c)
-    moved_a_little(c, agent)
+    update_normalizer(c, agent)
     record = parts.record_of(dataclasses.replace(c, padding=0), 7)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "policy")
         agent.export(path)
         policy = tf.saved_model.load(path)
-    state, seen = None, []
+    state, observations = None, []
     count = c.episodes
     if c.recurrent:
         state = dict(policy.initial_state(tf.constant(count)))
     for step in range(2):
-        row = keras.tree.map_structure(lambda x, t=step % c.rows: x[t], clean(record))
+        observation = keras.tree.map_structure(
+            lambda x, t=step % c.rows: x[t], observations_without_nan(record)
+        )
         mask = None
         if c.action_mask:
             draw = parts.score_of(c.head).draw
             rng = np.random.default_rng([c.seed, 11, step])
             mask = np.stack([draw(rng, "float32")[1] for _ in range(count)])
             if c.action_mask == "observation":
-                row = {**row, "legal": mask}
-        seen.append(row)
-        given = [mask] if c.action_mask == "info" else []
-        state = one_step(c, agent, policy, row, given, state, seen, mask)
+                observation = {**observation, "legal": mask}
+        observations.append(observation)
+        extra_inputs = [mask] if c.action_mask == "info" else []
+        state = compare_step(
+            c, agent, policy, observation, extra_inputs, state, observations, mask
+        )
 
 
-def moved_a_little(c, agent):
-    """Statistics of a normalizer that has seen something."""
+def update_normalizer(c, agent):
+    """Updates the statistics of the normalizer with a record."""
     if agent.normalizer is not None:
-        record = agent._checked(parts.record_of(c, 5))
-        agent._estimator.update_normalizer(keras.tree.map_structure(tf.constant, record))
+        record = agent.trainer.validate(parts.record_of(c, 5))
+        agent.trainer.estimator.update_normalizer(
+            keras.tree.map_structure(tf.constant, record)
+        )
 
 
-def clean(record):
-    """Observations without rubbish."""
+def observations_without_nan(record):
+    """Returns the observations with 0.25 instead of NaN."""
 
     def cleaned(array):
         if array.dtype.kind == "f":
@@ -109,190 +125,220 @@ def clean(record):
     return keras.tree.map_structure(cleaned, record.observations)
 
 
-def one_step(c, agent, policy, row, given, state, seen, mask):
-    """One decision by all three; the next state."""
-    options = {"action_mask": given[0]} if given else {}
+def compare_step(c, agent, policy, observation, extra_inputs, state, observations, mask):
+    """Compares the actions of all three programs; returns the next recurrent state."""
+    options = {"action_mask": extra_inputs[0]} if extra_inputs else {}
     if state is not None:
-        options["state"], given = state, [*given, state]
+        options["state"], extra_inputs = state, [*extra_inputs, state]
     seed = tf.constant(c.seed, tf.int64)
-    drawn = policy.sample(row, seed, *given)
-    for greedy, exported in ((True, policy.act(row, *given)), (False, drawn)):
-        live = agent.act(row, greedy, None if greedy else c.seed, **options)
-        actions, after = live if state is not None else (live, {})
-        ours = keras.tree.flatten(actions)
+    samples = policy.sample(observation, seed, *extra_inputs)
+    for greedy, exported in (
+        (True, policy.act(observation, *extra_inputs)),
+        (False, samples),
+    ):
+        result = agent.act(observation, greedy, None if greedy else c.seed, **options)
+        actions, next_state = result if state is not None else (result, {})
+        num_actions = len(keras.tree.flatten(actions))
         names = [name for name in sorted(exported) if name.startswith("action")]
-        for name, one in zip(names, sent(actions), strict=True):
-            same_bits(f"exported {name}", [exported[name]], [one])
-        assert len(names) == len(ours)
-        for name in after:
-            same_bits(f"exported {name}", [exported[name]], [after[name]])
-    eager(c, agent, policy, row, given, drawn, seen, mask)
-    return after if state is not None else None
+        for name, action in zip(names, flatten_by_name(actions), strict=True):
+            assert_equal_bits(f"exported {name}", [exported[name]], [action])
+        assert len(names) == num_actions
+        for name in next_state:
+            assert_equal_bits(f"exported {name}", [exported[name]], [next_state[name]])
+    compare_with_eager(
+        c, agent, policy, observation, extra_inputs, samples, observations, mask
+    )
+    return next_state if state is not None else None
 
 
-def sent(actions):
-    """Leaves in the order of the names that an export gives them."""
-    from_names = {}
+def flatten_by_name(actions):
+    """Returns the leaves in the order of their names in the export."""
+    by_name = {}
 
-    def walk(part, path):
+    def visit(part, path):
         if isinstance(part, dict):
             for key, x in part.items():
-                walk(x, (*path, key))
+                visit(x, (*path, key))
         elif isinstance(part, tuple):
             for i, x in enumerate(part):
-                walk(x, (*path, str(i)))
+                visit(x, (*path, str(i)))
         else:
-            from_names["_".join(("action", *path))] = part
+            by_name["_".join(("action", *path))] = part
 
-    walk(actions, ())
-    return [from_names[name] for name in sorted(from_names)]
+    visit(actions, ())
+    return [by_name[name] for name in sorted(by_name)]
 
 
-def eager(c, agent, policy, row, given, drawn, seen, mask):
-    """Parameters and log-probabilities of Keras itself, as near as tests/test_export."""
+def compare_with_eager(
+    c, agent, policy, observation, extra_inputs, samples, observations, mask
+):
+    """Compares parameters and log-probabilities with Keras in eager mode."""
     if c.recurrent:
-        whole = keras.tree.map_structure(lambda *x: np.stack(x, axis=1), *seen)
-        outputs = agent(whole)[:, -1]
+        sequence = keras.tree.map_structure(lambda *x: np.stack(x, axis=1), *observations)
+        outputs = agent(sequence)[:, -1]
     else:
-        outputs = agent(row)
+        outputs = agent(observation)
     if mask is not None:
         outputs = agent.head.mask_outputs(outputs, tf.constant(mask))
-    half = c.dtype not in ("float32", "float64")
-    relative, absolute = (2e-2, 2e-2) if half else (1e-5, 1e-5)
+    is_half = c.dtype not in ("float32", "float64")
+    relative, absolute = (2e-2, 2e-2) if is_half else (1e-5, 1e-5)
     expected = agent.head.parameters(outputs)
-    found = policy.distribution(row, *given)
+    parameters = policy.distribution(observation, *extra_inputs)
     for name, values in expected.items():
-        near(f"exported parameter {name}", found[name], values, relative, absolute)
-    raw = raw_of(agent, drawn)
-    raws = [drawn[name] for name in sorted(drawn) if name.startswith("raw_action")]
+        assert_near(
+            f"exported parameter {name}", parameters[name], values, relative, absolute
+        )
+    raw = nested_raw_actions(agent, samples)
+    raw_arrays = [
+        samples[name] for name in sorted(samples) if name.startswith("raw_action")
+    ]
     log_prob = agent.head.distribution(outputs).log_prob(raw)
-    exported = policy.log_prob(row, nested_raw(agent, raws, drawn), *given)["log_prob"]
-    near("exported log_prob", exported, log_prob, 10 * relative, 10 * absolute)
+    exported = policy.log_prob(
+        observation, nested_raw(agent, raw_arrays, samples), *extra_inputs
+    )["log_prob"]
+    assert_near("exported log_prob", exported, log_prob, 10 * relative, 10 * absolute)
 
 
-def raw_of(agent, drawn):
-    """The raw actions of an export, nested as the head has them."""
+def nested_raw_actions(agent, samples):
+    """Returns the raw actions of an export, nested as those of the head."""
     from tf_reinforce.data import spaces
 
-    names = spaces.names(agent.head.action_spec("float32"), whole="raw_action")
+    names = spaces.names(agent.head.action_spec("float32"), root="raw_action")
     if isinstance(names, str):
-        return drawn["raw_action"]
-    given = {k: v for k, v in drawn.items() if k.startswith("raw_action")}
+        return samples["raw_action"]
+    raw_actions = {k: v for k, v in samples.items() if k.startswith("raw_action")}
     return keras.tree.map_structure(
-        lambda name: given.get(name, given.get(f"raw_action_{name}")), names
+        lambda name: raw_actions.get(name, raw_actions.get(f"raw_action_{name}")), names
     )
 
 
-def nested_raw(agent, raws, drawn):
-    return raw_of(agent, drawn)
+def nested_raw(agent, raw_arrays, samples):
+    return nested_raw_actions(agent, samples)
 
 
-def near(what, found, expected, relative, absolute):
-    found, expected = (np.asarray(x, "float64") for x in (found, expected))
-    if not np.allclose(found, expected, rtol=relative, atol=absolute):
-        raise Disagreement(f"{what}: {found.ravel()[:6]} and {expected.ravel()[:6]}")
+def assert_near(name, actual, expected, relative, absolute):
+    actual, expected = (np.asarray(x, "float64") for x in (actual, expected))
+    if not np.allclose(actual, expected, rtol=relative, atol=absolute):
+        raise Disagreement(f"{name}: {actual.ravel()[:6]} and {expected.ravel()[:6]}")
 
 
 # Environments
 
 
 def environments(c):
-    """1, 3 or 8 environments side by side, and one of a `VectorEnv` in every mode."""
-    agent, make = parts.agent_of(c), functools.partial(worlds.Wander, c)
-    one = agent.collect(make, 10, num_envs=1, seed=c.seed)
-    if agent._collector.programs[False].engine != "litert":
-        return  # rows may depend on their number, in the last bit
+    """Compares 1, 3 and 8 environments, and a `VectorEnv` in all autoreset modes."""
+    agent, make = parts.agent_of(c), functools.partial(worlds.RandomEnv, c)
+    reference = agent.collect(make, 10, num_envs=1, seed=c.seed)
+    if agent.trainer.collector.programs["acting", False].engine != "litert":
+        return  # last bits may depend on the number of rows
     for num_envs in (3, 8):
-        other = agent.collect(make, 10, num_envs=num_envs, seed=c.seed)
-        same_records(f"{num_envs} environments", other, one)
-    if c.baseline == "groups":  # a VectorEnv resets its own
+        record = agent.collect(make, 10, num_envs=num_envs, seed=c.seed)
+        assert_equal_records(f"{num_envs} environments", record, reference)
+    if c.baseline == "groups":  # a VectorEnv has no reset seeds for groups
         return
-    found = []
+    records = []
     for mode in gym.vector.AutoresetMode:
         env = gym.vector.SyncVectorEnv([make], autoreset_mode=mode)
-        found.append(agent.collect(env, 6, seed=c.seed))
+        records.append(agent.collect(env, 6, seed=c.seed))
         env.close()
-    for mode, other in zip(list(gym.vector.AutoresetMode)[1:], found[1:]):
-        same_records(f"a VectorEnv, {mode}", unpadded(other), unpadded(found[0]))
+    for mode, record in zip(list(gym.vector.AutoresetMode)[1:], records[1:]):
+        assert_equal_records(
+            f"a VectorEnv, {mode}",
+            with_zero_padding(record),
+            with_zero_padding(records[0]),
+        )
 
 
 def workers(c):
-    """Two processes and one: records, and weights after two updates."""
-    make, ends = functools.partial(worlds.Wander, c), []
+    """Compares two processes with one: records, and weights after two updates."""
+    make, results = functools.partial(worlds.RandomEnv, c), []
     for count in (1, 2):
         agent = parts.agent_of(c)
         options = dict(episodes_per_epoch=6, num_envs=3, workers=count, seed=c.seed)
         agent.fit(make, epochs=2, verbose=0, **options)
         record = agent.collect(make, 6, num_envs=4, workers=count, seed=c.seed)
-        ends.append((everything(agent), record))
-    same_bits("weights of two processes", ends[1][0], ends[0][0])
-    same_records("two processes", ends[1][1], ends[0][1])
+        results.append((all_variables(agent), record))
+    assert_equal_bits("weights of two processes", results[1][0], results[0][0])
+    assert_equal_records("two processes", results[1][1], results[0][1])
 
 
-def same_records(what, found, expected):
-    keras.tree.assert_same_structure(found, expected)
-    flat = (keras.tree.flatten(tuple(x for x in one if x is not None))
-            for one in (found, expected))  # fmt: skip
-    same_bits(what, *flat)
+def assert_equal_records(name, actual, expected):
+    keras.tree.assert_same_structure(actual, expected)
+    flat = (keras.tree.flatten(tuple(x for x in record if x is not None))
+            for record in (actual, expected))  # fmt: skip
+    assert_equal_bits(name, *flat)
 
 
-def unpadded(record):
-    """The record with zeros for masks in the padding: there they may be anything."""
+def with_zero_padding(record):
+    """Returns the record with zeros for masks in the padding, which are arbitrary."""
     if record.masks is None:
         return record
-    happened = np.arange(len(record.masks))[:, None] < record.lengths
-    return record._replace(masks=record.masks * happened[..., None])
+    valid = np.arange(len(record.masks))[:, None] < record.lengths
+    return record._replace(masks=record.masks * valid[..., None])
 
 
 # The compiled engine
 
 
 def engines(c):
-    """The updates of the compiled engine and of the host's, from one record."""
-    env = worlds.World(c)
-    compiled_, host = parts.agent_of(c), parts.agent_of(c)
-    before = compiled_.get_weights()
-    with make_envs.open_envs(env, 1) as world:
+    """Compares updates of the compiled engine and of the host from the same record."""
+    env = worlds.RandomTensorEnv(c)
+    compiled, host = parts.agent_of(c), parts.agent_of(c)
+    initial_weights = compiled.get_weights()
+    with make_envs.open_envs(env, 1) as envs:
         for _ in range(2):
-            rollout = compiled_._collector.rollout(
-                world, 6, group_size=compiled_.baseline.reset_group_size
+            key = seeding.StreamKey(c.seed, "training", compiled.updates)
+            request = environments_.CollectionRequest(
+                key, 6, group_size=compiled.baseline.reset_group_size
             )
-            address = dict(seed=c.seed, purpose="training", update=compiled_.updates)
-            played, collected = compiled_rollout.collect(rollout, **address)
-            made = compiled_._learner.learn(compiled_.optimizer, rollout, played, c.seed)
+            rollout = compiled.trainer.collector.program(envs, request)
+            result, collected = compiled_rollout.collect(rollout, key)
+            update_result = compiled.trainer.learner.update_from_rollout(
+                compiled.optimizer, rollout, result, c.seed
+            )
             logs = host.update(collected.episodes, seed=c.seed)
-            compare_updates(c, compiled_, host, made.logs, logs, before)
-            host.set_weights(compiled_.get_weights())
+            compare_updates(c, compiled, host, update_result.logs, logs, initial_weights)
+            host.set_weights(compiled.get_weights())
 
 
-def compare_updates(c, ours, theirs, logs, expected, before):
+def compare_updates(c, ours, theirs, logs, expected, initial_weights):
     tolerance = {"float64": 1e-9, "float32": 1e-5}.get(c.dtype, 2e-2)
-    size = max(np.abs(x).max(initial=1.0) for x in before if x.dtype.kind != "i")
-    found, wanted = ours.get_weights(), theirs.get_weights()
-    close("weights of the compiled engine", found, wanted, tolerance * float(size))
-    for name, figure in logs.items():
-        near(f"log {name} of the compiled engine", figure, expected[name],
-             10 * tolerance, 10 * tolerance) if figure == figure else None  # fmt: skip
+    largest = max(
+        np.abs(x).max(initial=1.0) for x in initial_weights if x.dtype.kind != "i"
+    )
+    actual, expected_weights = ours.get_weights(), theirs.get_weights()
+    assert_close(
+        "weights of the compiled engine",
+        actual,
+        expected_weights,
+        tolerance * float(largest),
+    )
+    for name, value in logs.items():
+        assert_near(f"log {name} of the compiled engine", value, expected[name],
+             10 * tolerance, 10 * tolerance) if value == value else None  # fmt: skip
 
 
 def seeds(c):
-    """Two seeds in one program, and one of them alone."""
-    world = worlds.World(c)
+    """Compares one seed of two in one program with the same seed alone."""
+    env = worlds.RandomTensorEnv(c)
 
     def make(seed):
         return parts.agent_of(dataclasses.replace(c, seed=seed))
 
-    pair = [c.seed, c.seed + 1]
+    both_seeds = [c.seed, c.seed + 1]
     options = dict(epochs=2, episodes_per_epoch=4)
-    population = tfr.train_seeds(make, world, pair, **options)
-    if population.failures:
-        raise Disagreement(f"failures {population.failures}")
-    alone = make(pair[1])
-    alone.fit(world, seed=pair[1], verbose=0, **options)
-    found, expected = population.agent(pair[1]).get_weights(), alone.get_weights()
+    results = tfr.train_seeds(make, env, both_seeds, **options)
+    if results.failures:
+        raise Disagreement(f"failures {results.failures}")
+    single_agent = make(both_seeds[1])
+    single_agent.fit(env, seed=both_seeds[1], verbose=0, **options)
+    actual, expected = (
+        results.agent(both_seeds[1]).get_weights(),
+        single_agent.get_weights(),
+    )
     tolerance = {"float64": 1e-9, "float32": 1e-4}.get(c.dtype, 5e-2)
-    for ours, theirs in zip(found, expected, strict=True):
-        near("weights of one of many seeds", ours, theirs, tolerance, tolerance)
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert_near("weights of one of many seeds", ours, theirs, tolerance, tolerance)
 
 
 def leaves(action):

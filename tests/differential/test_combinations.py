@@ -1,4 +1,4 @@
-"""A few dozen random agents, compared in every way; thousands are in `make slow`."""
+"""Tests a few dozen random agents in all comparisons; `make slow` tests thousands."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ import tf_reinforce as tfr
 
 
 def cheap(seed):
-    """Whether a combination takes less than a second: seven of ten do."""
+    """Returns whether a combination takes less than a second; seven of ten do."""
     c = combinations.draw(seed, pair=None)
     steps = c.updates * c.passes * (1 if c.minibatch_size in (None, 50) else 3)
     return steps <= (1 if c.recurrent else 3)
@@ -26,11 +26,11 @@ def test_a_gradient_and_an_update_are_their_definition(seed):
 
 @pytest.mark.parametrize("pair", ["resumed", "environments", "acting"])
 def test_two_programs_agree_on_a_random_agent(pair):
-    pairs.BESIDE[pair](quick(combinations.draw(0, pair=pair)))
+    pairs.SECOND_PROGRAMS[pair](quick(combinations.draw(0, pair=pair)))
 
 
 def quick(c):
-    """Without graphs, which take seconds to trace."""
+    """Returns the combination without graphs, which take seconds to trace."""
     return dataclasses.replace(c, traced=False)
 
 
@@ -50,11 +50,12 @@ def test_every_choice_is_drawn():
 
 
 def test_a_gradient_that_its_type_hardly_knows_is_allowed_its_rounding():
-    """Means of -293 with a σ of 0.005: tanh's last bits count for 1e-5 of the sum."""
+    """Means are -293 and σ is 0.005: last bits of tanh change the sum by 1e-5."""
     c = combinations.draw(3269)
-    pairs.compare_updates(c, measured=True)
+    pairs.compare_updates(c, measure_rounding=True)
     measured, exact = (
-        Definition(c, *pairs.weights_of(parts.agent_of(c)), measured=x) for x in (1, 0)
+        Definition(c, *pairs.weights_of(parts.agent_of(c)), measure_rounding=x)
+        for x in (1, 0)
     )
     record = parts.record_of(c, 0)
     (sums, *_), (plain, *_) = measured.gradients(record), exact.gradients(record)
@@ -67,12 +68,13 @@ def test_a_gradient_that_its_type_hardly_knows_is_allowed_its_rounding():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_disagreement_is_found_and_its_combination_is_named(monkeypatch, dtype):
-    """A discount that the definition does not know of."""
-    made = parts.agent_of
+    """The discount of the agent differs from that of the definition."""
+    agent_of = parts.agent_of
 
     def other(c):
-        agent = made(c)
-        agent._estimator.settings["gamma"] *= 0.9
+        agent = agent_of(c)
+        estimator = agent.trainer.estimator
+        estimator.options = dataclasses.replace(estimator.options, gamma=0.9 * c.gamma)
         return agent
 
     c = dataclasses.replace(
@@ -87,7 +89,7 @@ def test_a_disagreement_is_found_and_its_combination_is_named(monkeypatch, dtype
     with pytest.raises(pairs.Disagreement, match="gradient"):
         pairs.gradient(c)
     monkeypatch.setattr(combinations, "draw", lambda seed: c)
-    ((seed, names, problem, _),) = run.several([4])
+    ((seed, names, problem, _),) = run.compare_seeds([4])
     assert (seed, names) == (4, ["gradient"]) and repr(c) in problem
 
 
@@ -95,8 +97,8 @@ REFUSED = {
     "a discount above one": dict(gamma=1.5),
     "λ without a value": dict(gae_lambda=0.5, baseline=None),
     "λ with whole returns": dict(gae_lambda=0.5, returns="whole", baseline="shared"),
-    "values that nobody has": dict(baseline="shared", policy="sequential"),
-    "no such choice": dict(scale_advantages="sometimes"),
+    "a policy without values": dict(baseline="shared", policy="sequential"),
+    "an unknown value": dict(scale_advantages="sometimes"),
     "a negative bonus": dict(entropy_coef=-1.0, entropy_schedule=False),
 }
 
@@ -110,7 +112,7 @@ def test_what_is_not_drawn_is_refused_as_a_value_error(changes):
 
 @pytest.mark.slow
 def test_thousands_of_combinations_agree():
-    """The same as `python tests/differential/run.py --count 2000 --seed 100000`."""
+    """Runs the same as `python tests/differential/run.py --count 2000 --seed 100000`."""
     results = list(run.compare_all(100_000, 2000, 1))
     print(f"{len(results)} combinations from seed 100000\n{run.table(results)}")
     assert [result[2] for result in results if result[2]] == []

@@ -1,4 +1,4 @@
-"""Environments with any spaces, on the host and as tensors."""
+"""Defines environments with any spaces, for the host and for the compiled engine."""
 
 import gymnasium as gym
 import keras
@@ -11,11 +11,11 @@ from tf_reinforce import envs
 from tf_reinforce.data import seeding
 
 
-class Wander(gym.Env):
-    """Four numbers that actions push around; what is seen are functions of them.
+class RandomEnv(gym.Env):
+    """An environment with four real numbers, of which observations are functions.
 
-    Episodes have one to six steps, by chance; the task ends most, the clock the others.
-    Under masks an illegal action is an error.
+    Episodes have a random length of one to six steps. Most are terminated, the others are
+    truncated. With masks, an illegal action is an error.
     """
 
     def __init__(self, c):
@@ -27,22 +27,28 @@ class Wander(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.state = self.np_random.normal(size=4)
-        self.now, self.length = 0, int(self.np_random.integers(1, 7))
-        self.ends = self.np_random.random() < 0.6
-        return self._answer()
+        self.time, self.length = 0, int(self.np_random.integers(1, 7))
+        self.terminates = self.np_random.random() < 0.6
+        return self._observe()
 
     def step(self, action):
         assert self.action_space.contains(action), action
-        pushed = sum(float(np.sum(part)) for part in scores.leaves(action))
-        self.state = 0.5 * np.sin(self.state + 0.1 * pushed) + 0.1 * np.arange(4)
-        self.now += 1
-        over = self.now == self.length
-        reward = float(self.state[0] + 0.1 * pushed)
-        observation, info = self._answer()
-        return observation, reward, over and self.ends, over and not self.ends, info
+        total = sum(float(np.sum(part)) for part in scores.leaves(action))
+        self.state = 0.5 * np.sin(self.state + 0.1 * total) + 0.1 * np.arange(4)
+        self.time += 1
+        ended = self.time == self.length
+        reward = float(self.state[0] + 0.1 * total)
+        observation, info = self._observe()
+        return (
+            observation,
+            reward,
+            ended and self.terminates,
+            ended and not self.terminates,
+            info,
+        )
 
-    def _answer(self):
-        observation = parts.mapped(self._leaf, parts.seen_by(self.c))
+    def _observe(self):
+        observation = parts.map_structure(self._leaf, parts.observation_specs(self.c))
         _, self.mask = self.head.draw(self.np_random, "float32")
         if self.c.action_mask == "observation":
             observation["legal"] = self.mask
@@ -53,18 +59,18 @@ class Wander(gym.Env):
 
     def _leaf(self, spec, path):
         shape, dtype = spec
-        numbers = np.resize(self.state, shape)
+        values = np.resize(self.state, shape)
         if dtype == "float32":
-            return numbers.astype(dtype)
-        most = {"uint8": 256, "int64": 4, "int8": 2}[dtype]
-        return (np.abs(numbers * 97).astype("int64") % most).astype(dtype)
+            return values.astype(dtype)
+        limit = {"uint8": 256, "int64": 4, "int8": 2}[dtype]
+        return (np.abs(values * 97).astype("int64") % limit).astype(dtype)
 
 
-class World(envs.TensorEnv):
-    """The same kind of environment in TensorFlow, without masks.
+class RandomTensorEnv(envs.TensorEnv):
+    """An environment of the same kind in TensorFlow, without masks.
 
-    Its clock stands at four steps; the task ends an episode when one of its numbers
-    says so.
+    Episodes are truncated after four steps. The value `remaining` of the state terminates
+    an episode when it is negative.
     """
 
     initial_noise = seeding.NoiseSpec("uniform", (4,))
@@ -78,34 +84,34 @@ class World(envs.TensorEnv):
         self.action_space = parts.action_space_of(c.head)
 
     def initial(self, noise):
-        return {"place": noise - 0.5, "rest": noise[:, 0]}
+        return {"position": noise - 0.5, "remaining": noise[:, 0]}
 
     def observation(self, state):
         def leaf(spec, path):
             shape, dtype = spec
             size = int(np.prod(shape, dtype=int))
-            places = tf.gather(state["place"], np.arange(size) % 4, axis=1)
-            numbers = tf.reshape(places, [-1, *shape])
+            positions = tf.gather(state["position"], np.arange(size) % 4, axis=1)
+            values = tf.reshape(positions, [-1, *shape])
             if dtype == "float32":
-                return numbers
-            most = {"uint8": 256, "int64": 4}[dtype]
-            return tf.cast(tf.math.floormod(tf.floor(tf.abs(numbers) * 97), most), dtype)
+                return values
+            limit = {"uint8": 256, "int64": 4}[dtype]
+            return tf.cast(tf.math.floormod(tf.floor(tf.abs(values) * 97), limit), dtype)
 
-        return parts.mapped(leaf, parts.seen_by(self.c))
+        return parts.map_structure(leaf, parts.observation_specs(self.c))
 
     def transition(self, state, action, noise):
-        place = 0.5 * tf.sin(state["place"] + 0.1 * self._pushed(action)[:, None])
-        return {"place": place + 0.3 * noise, "rest": state["rest"] - 0.2}
+        position = 0.5 * tf.sin(state["position"] + 0.1 * self._total(action)[:, None])
+        return {"position": position + 0.3 * noise, "remaining": state["remaining"] - 0.2}
 
     def reward(self, state, action, next_state):
-        return next_state["place"][:, 0] + 0.1 * self._pushed(action)
+        return next_state["position"][:, 0] + 0.1 * self._total(action)
 
     def terminal(self, state):
-        return state["rest"] < 0.0
+        return state["remaining"] < 0.0
 
-    def _pushed(self, action):
-        def total(part):
+    def _total(self, action):
+        def total_of(part):
             part = tf.cast(part, self.dtype)
             return tf.reduce_sum(tf.reshape(part, [tf.shape(part)[0], -1]), axis=1)
 
-        return tf.add_n([total(part) for part in keras.tree.flatten(action)])
+        return tf.add_n([total_of(part) for part in keras.tree.flatten(action)])

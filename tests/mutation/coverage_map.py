@@ -1,12 +1,12 @@
 """Records which tests run which lines of the package.
 
-As a pytest plugin (`-p coverage_map`), it measures every test in a context of its own:
-the node id of the test, or the name of a fixture that more than one test shares. As a
-module, it runs the suite with the plugin and keeps the result in one JSON file.
+As a pytest plugin (`-p coverage_map`), it measures every test in a context of its own.
+The context is the node id of the test, or the name of a fixture that several tests share.
+As a module, it runs the test suite with the plugin and stores the result in a JSON file.
 
-    python tests/mutation/coverage_map.py tests/test_new.py -k behaviour
+    python tests/mutation/coverage_map.py tests/heads/test_new.py -k behaviour
 
-adds the tests of these arguments of pytest to the map.
+measures the tests that these pytest arguments select, and adds them to the map.
 """
 
 import collections
@@ -31,14 +31,14 @@ IMPORT = "import"  # the context of lines that run while the package is imported
 
 
 def shared_fixtures(item):
-    """Contexts of the fixtures that the test shares with others."""
+    """Returns the contexts of the fixtures that the test shares with other tests."""
     definitions = getattr(item, "_fixtureinfo", None)
     indices = getattr(getattr(item, "callspec", None), "indices", {})
     names = definitions.name2fixturedefs if definitions else {}
     return [
-        fixture_context(known[-1], indices.get(name, 0))
-        for name, known in names.items()
-        if known[-1].scope != "function"
+        fixture_context(fixtures[-1], indices.get(name, 0))
+        for name, fixtures in names.items()
+        if fixtures[-1].scope != "function"
     ]
 
 
@@ -46,16 +46,17 @@ def fixture_context(fixture, index):
     return f"fixture {fixture.baseid}::{fixture.argname}[{index}]"
 
 
-def keep_from_autograph():
-    """Lets AutoGraph call the package as it is.
+def disable_autograph():
+    """Makes AutoGraph call the functions of the package without conversion.
 
-    AutoGraph reads the text of a function from its file and runs a copy: neither a change
-    nor the lines that ran would be seen. The package needs no conversion.
+    AutoGraph reads the text of a function from its file and runs a copy. A changed code
+    object would have no effect, and coverage could not record lines. The package needs
+    no conversion.
     """
     from tensorflow.python.autograph.core import config as autograph
 
-    rule = autograph.DoNotConvert("tf_reinforce")
-    autograph.CONVERSION_RULES = (rule, *autograph.CONVERSION_RULES)
+    do_not_convert = autograph.DoNotConvert("tf_reinforce")
+    autograph.CONVERSION_RULES = (do_not_convert, *autograph.CONVERSION_RULES)
 
 
 class Contexts:
@@ -79,7 +80,7 @@ class Contexts:
         multiprocessing.util.register_after_fork(self, Contexts.after_fork)
 
     def after_fork(self):
-        """Lets a forked worker save what it ran; it leaves through `os._exit`."""
+        """Makes a forked worker save its data before it ends with `os._exit`."""
         multiprocessing.util.Finalize(None, self.save, exitpriority=100)
 
     def save(self):
@@ -88,11 +89,11 @@ class Contexts:
 
     @contextlib.contextmanager
     def measured(self, context, after):
-        began = time.process_time()
+        start = time.process_time()
         self.coverage.switch_context(context)
         yield
         self.coverage.switch_context(after)
-        self.seconds[context] += time.process_time() - began
+        self.seconds[context] += time.process_time() - start
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
@@ -120,12 +121,12 @@ def pytest_configure(config):
     folder = os.environ.get("COVERAGE_MAP")
     shares = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     if folder and not shares:
-        keep_from_autograph()
+        disable_autograph()
         config.pluginmanager.register(Contexts(pathlib.Path(folder)), "contexts")
 
 
 def measure(arguments):
-    """Runs pytest with these arguments and returns the map; see `gathered`."""
+    """Runs pytest with these arguments and returns the map; see `collect_results`."""
     folder = FOLDER / f"measured.{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -136,14 +137,14 @@ def measure(arguments):
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "coverage_map", *arguments]
     subprocess.run(command, cwd=ROOT, env=environment, check=False)
-    return gathered(folder)
+    return collect_results(folder)
 
 
-def gathered(folder):
-    """Dict of the tests and, for each file, the tests that run each of its lines.
+def collect_results(folder):
+    """Returns a dict of the tests, and of the tests that run each line of each file.
 
-    `tests` maps a node id to its seconds and its number of lines, `lines` maps a path
-    to a dict from line to a list of node ids; `IMPORT` stands for all tests.
+    `tests` maps a node id to its seconds and its number of lines. `lines` maps a path to
+    a dict from line to a list of node ids. `IMPORT` in such a list means all tests.
     """
     seconds, fixtures = collections.Counter(), {}
     for path in folder.glob("tests.*.json"):
@@ -158,8 +159,8 @@ def gathered(folder):
     lines, sizes = {}, collections.Counter()
     for name, contexts in measured_contexts(folder).items():
         module = lines.setdefault(name, {})
-        for line, known in contexts.items():
-            nodes = set().union(*(users[context] for context in known))
+        for line, contexts_of_line in contexts.items():
+            nodes = set().union(*(users[context] for context in contexts_of_line))
             module[line] = sorted(nodes)
             sizes.update(nodes)
     tests = {
@@ -174,7 +175,7 @@ def gathered(folder):
 
 
 def measured_contexts(folder):
-    """`{path: {line: set of contexts}}` from all data files of one run."""
+    """Returns `{path: {line: set of contexts}}` from all data files of one run."""
     result = collections.defaultdict(lambda: collections.defaultdict(set))
     for path in folder.glob("coverage.*"):
         data = coverage.CoverageData(str(path))
@@ -186,15 +187,15 @@ def measured_contexts(folder):
     return result
 
 
-def merged(old, new):
-    """The map with the tests of another in place of its own tests of these names."""
+def merge(old, new):
+    """Returns the old map, in which the tests of the new map replace equal names."""
     replaced = new["tests"].keys()
     lines = {}
     for path in sorted(old["lines"].keys() | new["lines"].keys()):
-        known = old["lines"].get(path, {})
+        old_nodes = old["lines"].get(path, {})
         lines[path] = {
             line: [node for node in nodes if node not in replaced]
-            for line, nodes in known.items()
+            for line, nodes in old_nodes.items()
         }
         for line, nodes in new["lines"].get(path, {}).items():
             lines[path][line] = sorted({*lines[path].get(line, ()), *nodes})
@@ -202,20 +203,20 @@ def merged(old, new):
 
 
 def load(jobs=2):
-    """The map of an earlier run, or of one that is made now."""
+    """Loads the map of an earlier run, or makes one if there is none."""
     if not MAP.exists():
-        whole = measure(["-n", str(jobs), "--dist", "worksteal"])
-        MAP.write_text(json.dumps(whole))
+        measurements = measure(["-n", str(jobs), "--dist", "worksteal"])
+        MAP.write_text(json.dumps(measurements))
     return json.loads(MAP.read_text())
 
 
 def add(arguments):
-    """Measures the tests that pytest finds with these arguments, and keeps the rest."""
+    """Measures the tests that these pytest arguments select; others stay unchanged."""
     new = json.loads(json.dumps(measure(arguments)))
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         old = json.loads(MAP.read_text()) if MAP.exists() else {"tests": {}, "lines": {}}
-        MAP.write_text(json.dumps(merged(old, new)))
+        MAP.write_text(json.dumps(merge(old, new)))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Runs tests on one changed module in a forked process, and reports to its parent.
 
-Two processes fork. One has imported the package and collected the tests: there the
-changed functions get other code. The other has imported TensorFlow only: there the
-package is imported with the changed text, which a change outside of functions needs.
-Neither has run an operation, since TensorFlow's threads do not outlive a fork.
+Two processes fork. The first has imported the package and collected the tests. In its
+children, the changed functions receive new code objects. The second has imported
+TensorFlow only. Its children import the package with the changed text, which a change
+outside functions requires. Neither process has run an operation, because TensorFlow's
+threads do not survive a fork.
 """
 
 import ast
@@ -28,15 +29,15 @@ PACKAGE = ROOT / "tf_reinforce"
 
 
 def initialized():
-    """Whether TensorFlow has run an operation in this process."""
+    """Returns whether TensorFlow has run an operation in this process."""
     return context.context()._initialized
 
 
-# One changed module in place of the original.
+# Replacing one module with its changed text.
 
 
-class Served(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """A plugin that lets one module of the package be imported from another text."""
+class ChangedModuleImporter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """A pytest plugin that imports one module of the package from a changed text."""
 
     def __init__(self, path, source):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -52,43 +53,44 @@ class Served(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         )
 
     def pytest_collection(self):
-        """Comes before pytest's own importer, which rewrites the files of a plan."""
+        """Inserts the importer before that of pytest, which rewrites test files."""
         sys.meta_path.insert(0, self)
 
     def exec_module(self, module):
         exec(compile(self.source, str(self.path), "exec"), module.__dict__)
 
 
-def living_functions():
-    """`{file: [function]}`, all functions of the package in this process."""
+def live_functions():
+    """Returns `{file: [function]}`, all functions of the package in this process."""
     gc.unfreeze()
-    found = {}
+    functions = {}
     for function in gc.get_objects():
         if isinstance(function, types.FunctionType):
             file = function.__code__.co_filename
             if file.startswith(str(PACKAGE)):
-                found.setdefault(file, []).append(function)
+                functions.setdefault(file, []).append(function)
     gc.freeze()
-    return found
+    return functions
 
 
 def replace_code(functions, path, before, after):
-    """Gives the living functions of a module the code of another text.
+    """Replaces the code of the live functions of a module with that of another text.
 
     Raises:
-        ValueError: if the texts define different functions, or none of them lives.
+        ValueError: If the texts define different functions, or no live function has
+            code that changes.
     """
     pairs = {}
     _pair(*(compile(text, str(path), "exec") for text in (before, after)), pairs)
-    known = [f for f in functions if f.__code__ in pairs]
-    for function in known:
+    changed = [f for f in functions if f.__code__ in pairs]
+    for function in changed:
         function.__code__ = pairs[function.__code__]
-    if not known:
-        raise ValueError("no living function has the code that changes")
+    if not changed:
+        raise ValueError("no live function has the code that changes")
 
 
 def _pair(old, new, pairs):
-    """Maps the code objects of one text to those of the other, where they differ."""
+    """Maps the code objects of one text to those of the other, if they differ."""
     inner, other = (
         [c for c in code.co_consts if isinstance(c, types.CodeType)]
         for code in (old, new)
@@ -103,39 +105,39 @@ def _pair(old, new, pairs):
 
 
 def replace_defaults(functions, path, unit, after):
-    """Gives the living functions that begin at line `unit` the defaults of a text."""
+    """Replaces the defaults of the live functions that start at line `unit`."""
     node = next(
         node
         for node in ast.walk(ast.parse(after))
         if isinstance(node, ast.FunctionDef)
         and min([node.lineno, *(d.lineno for d in node.decorator_list)]) == unit
     )
-    place = (unit, node.name)
-    known = [f for f in functions if (f.__code__.co_firstlineno, f.__name__) == place]
-    for function in known:
+    key = (unit, node.name)
+    selected = [f for f in functions if (f.__code__.co_firstlineno, f.__name__) == key]
+    for function in selected:
 
-        def evaluated(expression, names=function.__globals__):
+        def evaluate(expression, names=function.__globals__):
             return eval(compile(ast.Expression(expression), str(path), "eval"), names)
 
         if node.args.defaults:
-            function.__defaults__ = tuple(map(evaluated, node.args.defaults))
+            function.__defaults__ = tuple(map(evaluate, node.args.defaults))
         for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults):
             if default is not None:
-                function.__kwdefaults__[argument.arg] = evaluated(default)
-    if not known:
-        raise ValueError("no living function has these defaults")
+                function.__kwdefaults__[argument.arg] = evaluate(default)
+    if not selected:
+        raise ValueError("no live function has these defaults")
 
 
-def change(functions, mutant):
-    """Applies a change to the package as it is imported here."""
+def apply_change(functions, mutant):
+    """Applies a change to the imported package of this process."""
     path = PACKAGE / mutant.module
     before = path.read_text()
     after = mutations.apply(mutant, before)
-    living = functions.get(str(path), [])
+    live = functions.get(str(path), [])
     if mutant.place == "body":
-        replace_code(living, path, before, after)
+        replace_code(live, path, before, after)
     elif mutant.place == "default":
-        replace_defaults(living, path, mutant.unit, after)
+        replace_defaults(live, path, mutant.unit, after)
     else:
         raise ValueError("the change is outside of functions")
 
@@ -144,11 +146,11 @@ def change(functions, mutant):
 
 
 class Reports:
-    """Writes how each test begins, fails and ends to a pipe, as lines of JSON."""
+    """Writes the start, the failure and the end of tests to a pipe, as JSON lines."""
 
     def __init__(self, pipe, budget):
         self.pipe, self.budget = pipe, budget
-        self.began = time.process_time()
+        self.start_time = time.process_time()
         self.failed = False
 
     def send(self, **message):
@@ -164,17 +166,17 @@ class Reports:
             message = " ".join(str(getattr(crash, "message", report.longrepr)).split())
             self.send(failed=report.nodeid, why=message[:200])
 
-    def enough(self):
-        return self.failed or time.process_time() - self.began > self.budget
+    def should_stop(self):
+        return self.failed or time.process_time() - self.start_time > self.budget
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item):
-        """Leaves out what exceeds the budget."""
-        return True if self.enough() else None
+        """Skips the test if one has failed or the budget is spent."""
+        return True if self.should_stop() else None
 
 
-def play_collected(session, items, functions, task, pipe):
-    """Runs tests of a session in this process, which ends; see `Reports`.
+def run_collected(session, items, functions, task, pipe):
+    """Runs tests of a session in this process and exits; see `Reports`.
 
     Args:
         session: `pytest.Session` after collection.
@@ -189,21 +191,21 @@ def play_collected(session, items, functions, task, pipe):
     session.config.pluginmanager.register(reports)
     try:
         if task["mutant"] is not None:
-            change(functions, task["mutant"])
+            apply_change(functions, task["mutant"])
     except ValueError as error:
         reports.send(unfit=str(error))
         os._exit(0)
     tests = _items(session, items, task["plan"])
-    for item, following in zip(tests, [*tests[1:], None]):
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        if reports.enough():
+    for item, next_test in zip(tests, [*tests[1:], None]):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_test)
+        if reports.should_stop():
             break
     reports.send(done=True)
     os._exit(0)
 
 
 def _items(session, items, plan):
-    """The tests of a plan; files that run operations are collected only here."""
+    """Returns the tests of a plan; collects files that run operations when imported."""
     missing = sorted({node.split("::")[0] for node in plan if node not in items})
     if missing:
         session.perform_collect([str(ROOT / path) for path in missing])
@@ -211,15 +213,15 @@ def _items(session, items, plan):
     return [items[node] for node in plan if node in items]
 
 
-def play_imported(task, pipe):
-    """Imports the changed package and runs tests in this process, which ends."""
+def run_imported(task, pipe):
+    """Imports the changed package, runs tests in this process, and exits."""
     os.setsid()
     gc.disable()
     reports = Reports(pipe, task["budget"])
     reports.send(pid=os.getpid())
     path = PACKAGE / task["mutant"].module
     source = mutations.apply(task["mutant"], path.read_text())
-    plugins = [reports, Served(path, source)]
+    plugins = [reports, ChangedModuleImporter(path, source)]
     code = pytest.main(["-x", "-q", *task["plan"]], plugins=plugins)
     if code not in (0, 1, 5) and not reports.failed:
         reports.send(failed="import", why=f"pytest exits with {int(code)}")
@@ -227,31 +229,31 @@ def play_imported(task, pipe):
     os._exit(0)
 
 
-class Bare:
-    """A process with TensorFlow and without the package; it forks for each task."""
+class ForkServer:
+    """A process that has imported TensorFlow only, and forks for each task."""
 
     def __init__(self):
         kind = socket.SOCK_SEQPACKET
-        self.here, there = socket.socketpair(socket.AF_UNIX, kind)
+        self.socket, server_socket = socket.socketpair(socket.AF_UNIX, kind)
         if os.fork() == 0:
-            self.here.close()
+            self.socket.close()
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-            self._serve(there)
-        there.close()
+            self._serve(server_socket)
+        server_socket.close()
 
-    def _serve(self, there):
+    def _serve(self, server_socket):
         while True:
-            message, pipes, _, _ = socket.recv_fds(there, 1 << 20, 1)
+            message, pipes, _, _ = socket.recv_fds(server_socket, 1 << 20, 1)
             if not message:
                 os._exit(0)
             if os.fork() == 0:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                there.close()
+                server_socket.close()
                 task = json.loads(message)
                 task["mutant"] = mutations.Mutant(*task["mutant"])
-                play_imported(task, pipes[0])
+                run_imported(task, pipes[0])
             os.close(pipes[0])
 
     def start(self, task, pipe):
-        """Runs a task in a process of its own, which writes to the pipe."""
-        socket.send_fds(self.here, [json.dumps(task).encode()], [pipe])
+        """Runs a task in a new process, which writes to the pipe."""
+        socket.send_fds(self.socket, [json.dumps(task).encode()], [pipe])

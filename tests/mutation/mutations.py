@@ -1,8 +1,8 @@
-"""Lists the small changes of a module that a test should notice, one at a time.
+"""Lists small changes of a module, each of which a test should detect.
 
-A change replaces one piece of the text, so that everything else keeps its line. Its id
-is a hash of the module, the function, the operator and the two texts, never of a line
-number. Docstrings, annotations, error messages, `__repr__` and warnings are left alone.
+A change replaces one part of the source text and keeps all line numbers. Its id is a hash
+of the module, the function, the operator and the two texts, and does not depend on line
+numbers. Docstrings, annotations, error messages, `__repr__` and warnings are not changed.
 """
 
 import ast
@@ -36,7 +36,7 @@ COMPARISONS = {
     ast.Is: ("is", ["is not"]),
     ast.IsNot: (r"is\s+not", ["is"]),
 }
-TWINS = (
+FUNCTION_PAIRS = (
     "reduce_sum reduce_mean",
     "reduce_min reduce_max",
     "reduce_any reduce_all",
@@ -54,8 +54,10 @@ TWINS = (
     "exp expm1",
     "mean sum",
 )
-SWAPS = {
-    name: other for pair in map(str.split, TWINS) for name, other in (pair, pair[::-1])
+REPLACEMENTS = {
+    name: other
+    for pair in map(str.split, FUNCTION_PAIRS)
+    for name, other in (pair, pair[::-1])
 }
 # A call of one of these may be replaced by its first argument.
 TRANSPARENT = set(
@@ -99,13 +101,14 @@ SYMMETRIC = set(
         "bitwise_and",
     ]
 )
-TEXTS = {"warn", "print", "info", "warning", "debug", "error"}  # calls that only say
+# Calls that only print a message.
+MESSAGE_CALLS = {"warn", "print", "info", "warning", "debug", "error"}
 KEYWORDS = {"name", "message", "strict", "stacklevel", "summarize"}
-UNTOUCHED = {"__repr__", "__str__"}
+SKIPPED_FUNCTIONS = {"__repr__", "__str__"}
 
 
 class Mutant(NamedTuple):
-    """One change. `start` and `end` are bytes of the module's text."""
+    """One change; `start` and `end` are byte offsets in the module's text."""
 
     id: str
     module: str  # path inside the package
@@ -124,54 +127,55 @@ class Mutant(NamedTuple):
 
 
 def apply(mutant, source):
-    """The module's text with the change."""
+    """Returns the module's text with the change."""
     data = source.encode()
     return (data[: mutant.start] + mutant.text.encode() + data[mutant.end :]).decode()
 
 
 def mutants(module, source):
-    """All changes of one module, each with an id of its own."""
-    found, counts = [], {}
-    for change in _Finder(module, source).changes:
+    """Returns all changes of one module, each with a unique id."""
+    result, counts = [], {}
+    for change in _ChangeCollector(module, source).changes:
         key = (module, *change[:4])
         counts[key] = counts.get(key, 0) + 1
         text = "\0".join([*key, str(counts[key])])
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        found.append(Mutant(digest, module, *change))
-    return found
+        result.append(Mutant(digest, module, *change))
+    return result
 
 
-def sample(found, share, known=None):
-    """Returns a reproducible part of the changes, with at least one for each function.
+def sample(candidates, share, fingerprints=None):
+    """Returns a reproducible sample of the changes, at least one for each function.
 
-    A function that is as the table knows it keeps its changes, so that a rename chooses
-    no others. Of a new or edited function the changes are chosen by their ids alone.
+    If the fingerprint of a function is that of the table, its sample is that of the table
+    too. In a new or edited function, the changes are selected by their ids.
 
     Args:
-        found: List of `Mutant`.
-        share: Float, about what part of the changes is chosen; 1 chooses all.
-        known: Dict from the ids in the table to the fingerprints of their functions.
+        candidates: List of `Mutant`.
+        share: Float, approximately the fraction that is selected; 1 selects all.
+        fingerprints: Dict from the ids in the table to the fingerprints of their
+            functions.
     """
     limit = f"{int(share * 16**10):010x}" if share < 1 else "g"
-    known = known or {}
-    kept = [m for m in found if known.get(m.id) == m.fingerprint]
-    old = {(m.module, m.function) for m in kept}
+    fingerprints = fingerprints or {}
+    unchanged = [m for m in candidates if fingerprints.get(m.id) == m.fingerprint]
+    unchanged_functions = {(m.module, m.function) for m in unchanged}
     least = {}
-    for mutant in found:
+    for mutant in candidates:
         key = (mutant.module, mutant.function)
         least[key] = min(least.get(key, mutant.id), mutant.id)
 
-    def chosen(mutant):
+    def is_sampled(mutant):
         key = (mutant.module, mutant.function)
-        if share < 1 and key in old:
-            return mutant.id in known
+        if share < 1 and key in unchanged_functions:
+            return mutant.id in fingerprints
         return mutant.id < limit or mutant.id == least[key]
 
-    return [m for m in found if chosen(m)]
+    return [m for m in candidates if is_sampled(m)]
 
 
 def compiles(mutant, source):
-    """Whether the changed text is a program."""
+    """Returns whether the changed text compiles."""
     try:
         compile(apply(mutant, source), "<mutant>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -180,12 +184,12 @@ def compiles(mutant, source):
 
 
 def _fingerprint(node):
-    """Hash of a function without its docstrings and comments."""
+    """Returns a hash of a function without its docstrings and comments."""
     text = ast.dump(node)
     for inner in ast.walk(node):
-        document = _docstring(inner)
-        if document is not None:
-            text = text.replace(ast.dump(document), "", 1)
+        docstring = _docstring(inner)
+        if docstring is not None:
+            text = text.replace(ast.dump(docstring), "", 1)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -197,13 +201,13 @@ def _docstring(node):
 
 
 def _name(function):
-    """The last name of what is called: `reduce_sum` of `tf.reduce_sum`."""
+    """Returns the last name of a called function: `reduce_sum` of `tf.reduce_sum`."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _is_text(node):
+def _is_string(node):
     return isinstance(node, ast.JoinedStr) or (
         isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
@@ -223,8 +227,8 @@ def _number(node):
     return node.value if isinstance(node, ast.Constant) else None
 
 
-class _Finder(ast.NodeVisitor):
-    """Walks through a module and collects `changes`, tuples of `Mutant`'s fields."""
+class _ChangeCollector(ast.NodeVisitor):
+    """Visits a module and collects `changes`, tuples of the fields of `Mutant`."""
 
     def __init__(self, module, source):
         self.data = source.encode()
@@ -233,42 +237,42 @@ class _Finder(ast.NodeVisitor):
             self.starts.append(self.starts[-1] + len(line))
         self.changes = []
         self.names = []
-        self.units = []  # the outermost function, and statement, around a node
+        self.outer_functions = []  # the outermost function around a node
         self.statement = None
         self.fingerprints = {}
         self.place = "module"
         tree = ast.parse(source)
-        self.documents = {
-            id(document)
+        self.docstrings = {
+            id(docstring)
             for node in ast.walk(tree)
-            if (document := _docstring(node)) is not None
+            if (docstring := _docstring(node)) is not None
         }
         self._statements(tree.body)
 
-    # Where a node stands in the text.
+    # Positions of a node in the text.
 
-    def begin(self, node):
+    def start_of(self, node):
         return self.starts[node.lineno - 1] + node.col_offset
 
-    def finish(self, node):
+    def end_of(self, node):
         return self.starts[node.end_lineno - 1] + node.end_col_offset
 
     def segment(self, node):
-        return self.data[self.begin(node) : self.finish(node)].decode()
+        return self.data[self.start_of(node) : self.end_of(node)].decode()
 
     def add(self, operator, node, text, start=None, end=None):
-        """A change inside of a node: `text` replaces what lies from start to end."""
-        start = self.begin(node) if start is None else start
-        end = self.finish(node) if end is None else end
+        """Adds a change of a node: `text` replaces the bytes from `start` to `end`."""
+        start = self.start_of(node) if start is None else start
+        end = self.end_of(node) if end is None else end
         old = self.data[start:end].decode()
         text += "\n" * (old.count("\n") - text.count("\n")) if "\n" in old else ""
         before = self.segment(node)
-        offset = len(self.data[self.begin(node) : start].decode())
+        offset = len(self.data[self.start_of(node) : start].decode())
         after = before[:offset] + text.rstrip("\n") + before[offset + len(old) :]
         before, after = (" ".join(x.split()) for x in (before, after))
         if before == after:
             return
-        unit = self.units[-1] if self.units else self.statement
+        unit = self.outer_functions[-1] if self.outer_functions else self.statement
         if unit not in self.fingerprints:
             self.fingerprints[unit] = _fingerprint(unit)
         first = min(
@@ -299,18 +303,18 @@ class _Finder(ast.NodeVisitor):
         return statement.lineno, statement.end_lineno
 
     def between(self, left, right, symbol):
-        """Where an operator stands between two operands."""
-        start, end = self.finish(left), self.begin(right)
+        """Returns start and end of the operator between two operands."""
+        start, end = self.end_of(left), self.start_of(right)
         text = self.data[start:end]
         text = re.sub(rb"#[^\n]*", lambda m: b" " * len(m.group()), text)
-        found = re.search(symbol.encode(), text)
-        return start + found.start(), start + found.end()
+        match = re.search(symbol.encode(), text)
+        return start + match.start(), start + match.end()
 
     # Statements.
 
     def _statements(self, body):
         for statement in body:
-            if id(statement) in self.documents:
+            if id(statement) in self.docstrings:
                 continue
             outer, self.statement = self.statement, statement
             self.visit(statement)
@@ -318,18 +322,18 @@ class _Finder(ast.NodeVisitor):
 
     def visit_ClassDef(self, node):
         self.names.append(node.name)
-        outer, self.place = self.place, self.place if self.units else "module"
+        outer, self.place = self.place, self.place if self.outer_functions else "module"
         self._statements(node.body)
         self.place = outer
         self.names.pop()
 
     def visit_FunctionDef(self, node):
-        if node.name in UNTOUCHED:
+        if node.name in SKIPPED_FUNCTIONS:
             return
         self.names.append(node.name)
-        outermost = not self.units
+        outermost = not self.outer_functions
         if outermost:
-            self.units.append(node)
+            self.outer_functions.append(node)
         outer = self.place
         self.place = "default" if outermost else outer
         for default in (*node.args.defaults, *node.args.kw_defaults):
@@ -339,12 +343,12 @@ class _Finder(ast.NodeVisitor):
         self._statements(node.body)
         self.place = outer
         if outermost:
-            self.units.pop()
+            self.outer_functions.pop()
         self.names.pop()
 
     def visit_Expr(self, node):
         if isinstance(node.value, ast.Call):
-            if _name(node.value.func) in TEXTS:
+            if _name(node.value.func) in MESSAGE_CALLS:
                 return
             self.add("remove statement", node, "pass")
         self.visit(node.value)
@@ -357,7 +361,7 @@ class _Finder(ast.NodeVisitor):
             if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
         }
         used = {x.id for x in ast.walk(node.value) if isinstance(x, ast.Name)}
-        if names & used and self.units:
+        if names & used and self.outer_functions:
             self.add("remove statement", node, "pass")
         for target in node.targets:
             self.visit(target)
@@ -442,10 +446,10 @@ class _Finder(ast.NodeVisitor):
             self.visit(test)
 
     def visit_JoinedStr(self, node):
-        """Text: often a message."""
+        """Skips formatted strings, which are often messages."""
 
     def visit_BinOp(self, node):
-        if _is_text(node.left) or _is_text(node.right):
+        if _is_string(node.left) or _is_string(node.right):
             return
         old, new = ARITHMETIC.get(type(node.op), (None, None))
         if old is not None:
@@ -518,20 +522,20 @@ class _Finder(ast.NodeVisitor):
 
     def visit_Call(self, node):
         name = _name(node.func)
-        if name in TEXTS:
+        if name in MESSAGE_CALLS:
             return
-        if name in SWAPS:
-            end = self.finish(node.func)
-            self.add("function", node, SWAPS[name], end - len(name.encode()), end)
+        if name in REPLACEMENTS:
+            end = self.end_of(node.func)
+            self.add("function", node, REPLACEMENTS[name], end - len(name.encode()), end)
         plain = [a for a in node.args if not isinstance(a, ast.Starred)]
         if name in TRANSPARENT and plain:
             self.add("function", node, self.segment(plain[0]))
-        self._swapped(node, node.args, name)
+        self._swap_neighbours(node, node.args, name)
         values = [k.value for k in node.keywords if k.arg and k.arg not in KEYWORDS]
         for left, right in zip(values, values[1:]):
             kinds = {type(left), type(right)}
             if len(kinds) == 1 and kinds <= {ast.Name, ast.Attribute, ast.Call}:
-                self._swap(node, left, right)
+                self._swap_pair(node, left, right)
         self.visit(node.func)
         for argument in node.args:
             self.visit(argument)
@@ -539,20 +543,20 @@ class _Finder(ast.NodeVisitor):
             if keyword.arg not in KEYWORDS:
                 self.visit(keyword.value)
 
-    def _swapped(self, node, arguments, name):
-        """Swaps neighbours among the positional arguments of a call."""
+    def _swap_neighbours(self, node, arguments, name):
+        """Swaps adjacent positional arguments of a call."""
         if name in SYMMETRIC:
             return
         first = 1 if name in CHOICES and len(arguments) == 3 else 0
         pairs = zip(arguments[first:], arguments[first + 1 :])
         for left, right in list(pairs)[:2]:
-            texts = any(map(_is_text, (left, right)))
-            starred = any(isinstance(x, ast.Starred) for x in (left, right))
-            if not texts and not starred and name not in ("isinstance", "getattr"):
-                self._swap(node, left, right)
+            has_string = any(map(_is_string, (left, right)))
+            has_star = any(isinstance(x, ast.Starred) for x in (left, right))
+            if not has_string and not has_star and name not in ("isinstance", "getattr"):
+                self._swap_pair(node, left, right)
 
-    def _swap(self, node, left, right):
-        start, end = self.begin(left), self.finish(right)
-        middle = self.data[self.finish(left) : self.begin(right)].decode()
+    def _swap_pair(self, node, left, right):
+        start, end = self.start_of(left), self.end_of(right)
+        middle = self.data[self.end_of(left) : self.start_of(right)].decode()
         text = self.segment(right) + middle + self.segment(left)
         self.add("arguments", node, text, start, end)

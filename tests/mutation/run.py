@@ -1,15 +1,16 @@
-"""Changes the modules of mathematics and data flow, one small thing at a time, and runs
-the tests that reach the change until one fails.
+"""Makes one small change at a time in the modules of mathematics and data flow, and runs
+the tests that execute the change until one fails.
 
     python tests/mutation/run.py [--only MODULE …] [--jobs N] [--budget SECONDS]
     python tests/mutation/run.py --rerun survived --budget 120
     python tests/mutation/run.py --report [--only MODULE …]
     python tests/mutation/run.py --explain ID CLASS REASON
 
-`results.tsv` is kept: a further run does only what is new or stale. `mutmut` 3 changes
-functions only and runs the tests before it tries changes; TensorFlow's threads do not
-outlive a fork after that. `cosmic-ray` runs one test command in a new process for each
-change, and importing TensorFlow costs more than most tests. Hence a program of our own.
+`results.tsv` stores the results: a later run tests only new and edited functions. Two
+existing programs do not fit. `mutmut` 3 changes functions only, and runs the tests before
+it tries changes; TensorFlow's threads do not survive a fork after that. `cosmic-ray` runs
+one test command in a new process for each change, and importing TensorFlow takes longer
+than most tests.
 
 Exits with 1 if a change is neither caught nor explained.
 """
@@ -34,52 +35,116 @@ from mutation import table
 
 ROOT = table.HERE.parent.parent
 MEMORY = 5 << 30  # bytes of one process
-# Importing these files runs operations: they are collected after the fork.
+# Importing these files runs operations, so that they are collected after the fork.
 LATE = {
-    f"tests/test_{name}.py"
-    for name in ["baselines", "changed_parts", "diagnostics", "eligibility", "recurrence"]
+    "tests/baselines/test_baselines.py",
+    "tests/callbacks/test_diagnostics.py",
+    "tests/functional/test_eligibility.py",
+    "tests/policies/test_recurrent.py",
+    "tests/training/test_changed_parts.py",
 }
-# Tests of a module that do not have its name.
+# Tests of a module beside the one in its folder that has its name.
 OWN = {
-    "updating": ["minibatches", "update_options", "agent_input", "truth_updates"],
-    "learning": ["update_options", "minibatches", "streams", "compiled"],
-    "inspection": ["diagnostics", "update_options", "agent_input"],
-    "decision": ["acting", "export", "masks"],
-    "host": ["collecting", "environments_that_fail"],
-    "fleets": ["collecting", "environments_that_fail", "masked_environments"],
-    "opening": ["collecting", "environments_that_fail", "agent_input"],
-    "crews": ["workers"],
-    "worlds": ["compiled", "envs"],
+    "algorithm/inspection": [
+        "callbacks/test_diagnostics",
+        "algorithm/test_update_options",
+        "test_agent_input",
+    ],
+    "algorithm/train_step": [
+        "algorithm/test_update_options",
+        "test_agent_input",
+        "properties/test_truth_updates",
+    ],
+    "collect/acting_program": ["collect/test_acting_program"],
+    "collect/batched_envs": [
+        "collect/test_collecting",
+        "collect/test_environments_that_fail",
+        "collect/test_masked_environments",
+    ],
+    "collect/buffers": ["collect/test_collecting"],
+    "collect/env_outputs": [
+        "collect/test_observations",
+        "collect/test_environments_that_fail",
+        "collect/test_masked_environments",
+    ],
+    "collect/environments": ["collect/test_acting_program", "collect/test_collecting"],
+    "collect/host_loop": [
+        "collect/test_collecting",
+        "collect/test_environments_that_fail",
+    ],
+    "collect/make_envs": [
+        "collect/test_collecting",
+        "collect/test_environments_that_fail",
+        "test_agent_input",
+    ],
+    "collect/parity": ["collect/test_acting_program"],
+    "collect/scheduler": ["collect/test_collecting"],
+    "collect/tensor_envs": ["collect/test_compiled_rollout", "envs/test_envs"],
+    "collect/vector_envs": [
+        "collect/test_collecting",
+        "collect/test_environments_that_fail",
+        "collect/test_masked_environments",
+    ],
+    "data/action_masks": ["heads/test_masks", "collect/test_masked_environments"],
+    "data/minibatches": ["algorithm/test_train_step"],
+    "policies/actor": [
+        "collect/test_acting_program",
+        "serving/test_export",
+        "heads/test_masks",
+    ],
+    "serving/live_policy": [
+        "serving/test_export",
+        "test_agent_input",
+        "policies/test_memory",
+        "collect/test_masked_environments",
+    ],
+    "serving/policy_functions": ["serving/test_export", "properties/test_every_space"],
+    "serving/saved_model": ["serving/test_export"],
+    "training/collector": [
+        "collect/test_acting_program",
+        "collect/test_compiled_rollout",
+    ],
+    "training/learner": [
+        "algorithm/test_update_options",
+        "algorithm/test_train_step",
+        "properties/test_streams",
+        "collect/test_compiled_rollout",
+    ],
+    "training/trainer": [
+        "test_agent",
+        "collect/test_compiled_rollout",
+        "properties/test_streams",
+    ],
 }
-TIMEOUT = 60.0  # seconds, at least, before one test counts as endless
+TIMEOUT = 60.0  # least number of seconds after which a test times out
 
 
 class Outcome:
-    """What the processes of one task reported."""
+    """The reports of the processes of one task."""
 
     def __init__(self):
         self.passed = 0
-        self.test = ""  # the one that runs, or that failed
+        self.test = ""  # the running test, or the test that failed
         self.verdict = ""
         self.why = ""
         self.unfit = False
 
 
 class Plans:
-    """Chooses the tests for a change: those that reach it, likely ones first."""
+    """Selects the tests that execute a change, and orders them by likely success."""
 
-    def __init__(self, measured, first=()):
-        self.tests = measured["tests"]
+    def __init__(self, coverage_data, first=()):
+        self.tests = coverage_data["tests"]
         self.lines = {
             path: {int(line): nodes for line, nodes in lines.items()}
-            for path, lines in measured["lines"].items()
+            for path, lines in coverage_data["lines"].items()
         }
         self.first = first
         self.killers = collections.defaultdict(list)
-        self.unsound = set()  # tests that fail without a change
+        self.failing = set()  # tests that fail in the unchanged package
 
-    def reached(self, mutant):
-        """Node ids of the tests that run the changed lines; is it run by the import?"""
+    def reaching_tests(self, mutant):
+        """Returns the tests that run a change, and whether the import runs it."""
         lines = self.lines.get(f"tf_reinforce/{mutant.module}", {})
         for first, last in (mutant.lines, mutant.header):
             nodes = {n for x in range(first, last + 1) for n in lines.get(x, ())}
@@ -88,32 +153,36 @@ class Plans:
         imported = coverage_map.IMPORT in nodes
         if mutant.place != "body":
             nodes = {n for known in lines.values() for n in known}
-        return (nodes & self.tests.keys()) - self.unsound, imported
+        return (nodes & self.tests.keys()) - self.failing, imported
 
-    def ordered(self, mutant, nodes):
-        """First the tests that caught a neighbour, then the cheap and specific ones."""
+    def prioritize(self, mutant, nodes):
+        """Orders tests: first those that caught a near change, then by cost."""
         score = {node: self._score(mutant, node) for node in nodes}
-        alike = collections.Counter()
+        counts = collections.Counter()
         for node in sorted(nodes, key=lambda n: (score[n], n)):
-            alike[node.split("[")[0]] += 1
-            score[node] *= alike[node.split("[")[0]]
+            counts[node.split("[")[0]] += 1
+            score[node] *= counts[node.split("[")[0]]
         first = [node for node in sorted(nodes) if any(x in node for x in self.first)]
-        near = [*first, *self.killers[mutant.module, mutant.function][:6]]
-        near += [n for n in self.killers[mutant.module][:6] if n not in near]
-        near = [node for node in dict.fromkeys(near) if node in nodes]
-        rest = sorted(nodes - set(near), key=lambda n: (score[n], n))
-        return near + rest
+        likely = [*first, *self.killers[mutant.module, mutant.function][:6]]
+        likely += [n for n in self.killers[mutant.module][:6] if n not in likely]
+        likely = [node for node in dict.fromkeys(likely) if node in nodes]
+        rest = sorted(nodes - set(likely), key=lambda n: (score[n], n))
+        return likely + rest
 
     def _score(self, mutant, node):
         test = self.tests[node]
-        stem = pathlib.Path(mutant.module).stem
-        files = tuple(f"tests/test_{name}" for name in [stem, *OWN.get(stem, ())])
-        own = node.startswith((*files, f"tf_reinforce/{mutant.module}"))
+        path = pathlib.PurePath(mutant.module)
+        names = [
+            path.parent / f"test_{path.stem}",
+            *OWN.get(str(path.with_suffix("")), ()),
+        ]
+        files = tuple(f"tests/{name}.py" for name in names)
+        is_own = node.startswith((*files, f"tf_reinforce/{mutant.module}"))
         cost = 0.05 + test["seconds"] + test["shared"]
-        return cost * math.sqrt(20 + test["lines"]) * (0.05 if own else 1.0)
+        return cost * math.sqrt(20 + test["lines"]) * (0.05 if is_own else 1.0)
 
-    def within(self, nodes, budget):
-        """The first tests whose measured seconds fit a multiple of the budget."""
+    def within_budget(self, nodes, budget):
+        """Returns the first tests whose measured seconds fit a multiple of the budget."""
         plan, seconds = [], 0.0
         for node in nodes:
             seconds += self.tests[node]["seconds"]
@@ -122,42 +191,42 @@ class Plans:
             plan.append(node)
         return plan[:400]
 
-    def remember(self, mutant, node):
-        """Puts a test in front for the neighbours of a change."""
+    def add_killer(self, mutant, node):
+        """Puts a test first for later changes of the same function and module."""
         for key in ((mutant.module, mutant.function), mutant.module):
-            known = self.killers[key]
-            if node in known:
-                known.remove(node)
-            known.insert(0, node)
+            killers = self.killers[key]
+            if node in killers:
+                killers.remove(node)
+            killers.insert(0, node)
 
 
 class Campaign:
-    """A plugin that runs the campaign in place of the collected tests."""
+    """A pytest plugin that runs the campaign instead of the collected tests."""
 
-    def __init__(self, todo, plans, bare, options, say):
-        self.todo, self.plans, self.bare = todo, plans, bare
-        self.options, self.say = options, say
-        self.sound = set()
+    def __init__(self, todo, plans, fork_server, options, log):
+        self.todo, self.plans, self.fork_server = todo, plans, fork_server
+        self.options, self.log = options, log
+        self.passing = set()
 
     def pytest_ignore_collect(self, collection_path):
         late = {ROOT / path for path in LATE}
-        return True if collection_path in late and self.forked is False else None
+        return True if collection_path in late and self.is_child is False else None
 
-    forked = False
+    is_child = False
 
     def pytest_internalerror(self, excrepr):
-        self.say(str(excrepr))
+        self.log(str(excrepr))
 
     def pytest_runtestloop(self, session):
         from mutation import fork
 
         if fork.initialized():
-            self.say("An import of a test ran an operation; see LATE.")
+            self.log("Importing a test file ran an operation; add the file to LATE.")
             os._exit(2)
         self.session = session
         self.items = {item.nodeid: item for item in session.items}
-        self.functions = fork.living_functions()
-        self.say(f"{len(self.items)} tests, {len(self.todo)} changes")
+        self.functions = fork.live_functions()
+        self.log(f"{len(self.items)} tests, {len(self.todo)} changes")
         children = []
         for job in range(1, self.options.jobs):
             child = os.fork()
@@ -175,74 +244,74 @@ class Campaign:
             if number % self.options.jobs == job:
                 result = self.judge(mutant)
                 table.append(result)
-                self.say(
+                self.log(
                     f"{number + 1:5} {result.verdict:9} {float(result.seconds):5.1f} s  "
                     f"{mutant.module} {mutant.function}: {mutant.before[:60]} -> "
                     f"{mutant.after[:60]}  [{result.test[-70:]}]"
                 )
 
     def judge(self, mutant):
-        """Runs the tests of one change; a test counts if it passes without the change."""
-        began = time.perf_counter()
+        """Runs the tests of one change; ignores tests that fail without the change."""
+        start_time = time.perf_counter()
         while True:
-            nodes, imported = self.plans.reached(mutant)
-            plan = self.plans.within(
-                self.plans.ordered(mutant, nodes), self.options.budget
+            nodes, imported = self.plans.reaching_tests(mutant)
+            plan = self.plans.within_budget(
+                self.plans.prioritize(mutant, nodes), self.options.budget
             )
-            outcome = self._tried(mutant, plan, imported)
-            if outcome.verdict != "caught" or self._is_sound(outcome.test):
+            outcome = self._run_mutant(mutant, plan, imported)
+            if outcome.verdict != "caught" or self._passes_unchanged(outcome.test):
                 break
-            self.plans.unsound.add(outcome.test)
-            self.say(f"{outcome.test} fails without a change and is left out.")
+            self.plans.failing.add(outcome.test)
+            self.log(f"{outcome.test} fails without a change and is ignored.")
         if outcome.verdict == "caught":
-            self.plans.remember(mutant, outcome.test)
+            self.plans.add_killer(mutant, outcome.test)
         test = outcome.test
         if outcome.verdict == "survived":
             test = f"{outcome.passed} of {len(nodes)} tests"
-        seconds = f"{time.perf_counter() - began:.1f}"
+        seconds = f"{time.perf_counter() - start_time:.1f}"
         return table.Result(*mutant[:7], outcome.verdict, " ".join(test.split()), seconds)
 
-    def _tried(self, mutant, plan, imported):
+    def _run_mutant(self, mutant, plan, imported):
         if not plan:
             outcome = Outcome()
             outcome.verdict = "unreached"
             return outcome
-        outcome = self.play(mutant, plan) if mutant.place != "module" else Outcome()
+        outcome = self.run_plan(mutant, plan) if mutant.place != "module" else Outcome()
         if mutant.place == "module" or outcome.unfit:
-            return self.play(mutant, plan, bare=True)
+            return self.run_plan(mutant, plan, changed_import=True)
         if outcome.verdict == "survived" and imported:
-            return self.play(mutant, plan, bare=True)
+            return self.run_plan(mutant, plan, changed_import=True)
         return outcome
 
-    def _is_sound(self, node):
-        if node not in self.sound and node in self.plans.tests:
-            outcome = self.play(None, [node])
+    def _passes_unchanged(self, node):
+        if node not in self.passing and node in self.plans.tests:
+            outcome = self.run_plan(None, [node])
             if outcome.verdict == "survived":
-                self.sound.add(node)
-        return node in self.sound or node not in self.plans.tests
+                self.passing.add(node)
+        return node in self.passing or node not in self.plans.tests
 
-    def play(self, mutant, plan, bare=False):
+    def run_plan(self, mutant, plan, changed_import=False):
         """Runs a plan in a forked process and waits for it; returns an `Outcome`."""
         from mutation import fork
 
         task = {"mutant": mutant, "plan": plan, "budget": self.options.budget}
         read, write = os.pipe()
         pid = None
-        if bare:
-            self.bare.start(task, write)
+        if changed_import:
+            self.fork_server.start(task, write)
         else:
             pid = os.fork()
             if pid == 0:
                 os.close(read)
-                self.forked = True
+                self.is_child = True
                 with contextlib.suppress(BaseException):
-                    fork.play_collected(
+                    fork.run_collected(
                         self.session, self.items, self.functions, task, write
                     )
                 os._exit(1)
         os.close(write)
         try:
-            return self._watched(read, pid)
+            return self._read_reports(read, pid)
         finally:
             os.close(read)
             if pid is not None:
@@ -250,7 +319,7 @@ class Campaign:
                     os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
-    def _watched(self, read, pid):
+    def _read_reports(self, read, pid):
         outcome, rest, done = Outcome(), b"", False
         limit = time.monotonic() + TIMEOUT + 120 * (pid is None)
         while not done and not outcome.verdict:
@@ -260,9 +329,9 @@ class Campaign:
                 for line in lines:
                     message = json.loads(line)
                     pid = message.get("pid", pid)
-                    done |= self._noted(message, outcome)
+                    done |= self._process_message(message, outcome)
                     if "begin" in message:
-                        limit = time.monotonic() + self._patience(message["begin"])
+                        limit = time.monotonic() + self._timeout(message["begin"])
                 if not data and not done and not outcome.verdict:
                     outcome.verdict = "crash"
             elif time.monotonic() > limit:
@@ -275,8 +344,8 @@ class Campaign:
         outcome.verdict = outcome.verdict or "survived"
         return outcome
 
-    def _noted(self, message, outcome):
-        """Takes in one message of a process; returns whether it was the last."""
+    def _process_message(self, message, outcome):
+        """Processes one message; returns whether it was the last."""
         if "begin" in message:
             outcome.passed += bool(outcome.test)
             outcome.test = message["begin"]
@@ -289,7 +358,7 @@ class Campaign:
             outcome.passed += bool(outcome.test)
         return "done" in message or "unfit" in message
 
-    def _patience(self, node):
+    def _timeout(self, node):
         test = self.plans.tests.get(node, {"seconds": 0.0, "shared": 0.0})
         return TIMEOUT + 10 * (test["seconds"] + test["shared"])
 
@@ -302,39 +371,41 @@ def _memory(pid):
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def unfinished(found, options):
-    """The changes that have no fresh result, or one that is to be tried again."""
+def pending(mutants, options):
+    """Returns the changes without a valid result, and those to run again."""
     rows, reasons = table.results(), table.explanations()
     todo = []
-    for mutant in found:
+    for mutant in mutants:
         row = rows.get(mutant.id)
         fresh = row is not None and row.fingerprint == mutant.fingerprint
-        again = fresh and row.verdict in options.rerun and mutant.id not in reasons
-        chosen = not options.ids or mutant.id in options.ids
-        if chosen and (options.ids or again or not (fresh or mutant.id in reasons)):
+        rerun = fresh and row.verdict in options.rerun and mutant.id not in reasons
+        selected = not options.ids or mutant.id in options.ids
+        if selected and (options.ids or rerun or not (fresh or mutant.id in reasons)):
             todo.append(mutant)
     return todo
 
 
 def start(todo, options):
-    """Imports, forks, collects, and runs the campaign in pytest's place."""
-    voice = os.fdopen(os.dup(1), "w", buffering=1)
+    """Imports libraries, starts the fork server, and runs the campaign in pytest."""
+    output = os.fdopen(os.dup(1), "w", buffering=1)
 
-    def say(text):
-        print(text, file=voice)
+    def log(text):
+        print(text, file=output)
 
     plans = Plans(coverage_map.load(2), options.first)
     for row in table.results().values():
         if row.verdict == "caught" and row.test in plans.tests:
-            plans.remember(row, row.test)
-    needed = set()
+            plans.add_killer(row, row.test)
+    files_needed = set()
     for mutant in todo:
-        nodes = plans.ordered(mutant, plans.reached(mutant)[0])
-        needed |= {node.split("::")[0] for node in plans.within(nodes, options.budget)}
+        nodes = plans.prioritize(mutant, plans.reaching_tests(mutant)[0])
+        files_needed |= {
+            node.split("::")[0] for node in plans.within_budget(nodes, options.budget)
+        }
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    say(f"{len(todo)} changes, tests of {len(needed)} files")
+    log(f"{len(todo)} changes, tests of {len(files_needed)} files")
     import ai_edge_litert.interpreter  # noqa: F401
     import gymnasium  # noqa: F401
     import keras  # noqa: F401
@@ -342,28 +413,28 @@ def start(todo, options):
     import tensorflow_probability as tfp
     from mutation import fork
 
-    tfp.distributions  # noqa: B018  (imported when it is first asked for)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)
-    os.dup2(nothing, 2)
+    tfp.distributions  # noqa: B018  (a lazy import)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 1)
+    os.dup2(devnull, 2)
     if fork.initialized():
-        say("Importing the libraries ran an operation.")
+        log("Importing the libraries ran an operation.")
         return 2
-    coverage_map.keep_from_autograph()
-    campaign = Campaign(todo, plans, fork.Bare(), options, say)
-    files = [path for path in sorted(needed - LATE) if (ROOT / path).exists()]
+    coverage_map.disable_autograph()
+    campaign = Campaign(todo, plans, fork.ForkServer(), options, log)
+    files = [path for path in sorted(files_needed - LATE) if (ROOT / path).exists()]
     code = pytest.main(["-q", "-p", "no:cacheprovider", *files], plugins=[campaign])
     if code not in (0, 5):
-        say(f"Pytest exits with {int(code)}.")
+        log(f"Pytest exits with {int(code)}.")
     return int(code)
 
 
 def report(options):
-    """Prints the table; returns 1 if something is not explained."""
-    found = table.mutants(options.only, options.share)
-    counts, unexplained = table.summary(found)
-    print("\n".join(table.shown(counts)))
-    lines = {mutant.id: mutant.lines[0] for mutant in found}
+    """Prints the table; returns 1 if a change is neither caught nor explained."""
+    mutants = table.mutants(options.only, options.share)
+    counts, unexplained = table.summary(mutants)
+    print("\n".join(table.format_summary(counts)))
+    lines = {mutant.id: mutant.lines[0] for mutant in mutants}
     for row in unexplained:
         place = f"{row.module}:{lines[row.id]} {row.function}"
         print(f"{row.id} {place} [{row.operator}; {row.verdict}, {row.test}]")
@@ -374,13 +445,20 @@ def report(options):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="MODULE", help="returns, heads/*")
-    parser.add_argument("--ids", nargs="+", default=[], help="these changes, once more")
-    parser.add_argument("--all", action="store_true", help="all changes, no sample")
-    parser.add_argument("--jobs", type=int, default=1, help="how many at once")
+    parser.add_argument("--ids", nargs="+", default=[], help="run these changes again")
+    parser.add_argument(
+        "--all", action="store_true", help="all changes instead of a sample"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds per change")
-    parser.add_argument("--rerun", nargs="+", default=[], help="verdicts to try again")
-    parser.add_argument("--first", nargs="+", default=[], help="parts of tests' names")
-    parser.add_argument("--report", action="store_true", help="only the table")
+    parser.add_argument("--rerun", nargs="+", default=[], help="verdicts to run again")
+    parser.add_argument(
+        "--first",
+        nargs="+",
+        default=[],
+        help="run tests with these parts in their names first",
+    )
+    parser.add_argument("--report", action="store_true", help="only print the table")
     parser.add_argument("--explain", nargs=3, metavar=("ID", "CLASS", "REASON"))
     options = parser.parse_args()
     options.share = 1.0 if options.all else table.SHARE
@@ -389,16 +467,18 @@ def arguments():
 
 def main():
     options = arguments()
-    found = table.mutants(options.only, options.share)
+    mutants = table.mutants(options.only, options.share)
     if options.explain:
         identity, kind, reason = options.explain
-        mutant = {m.id: m for m in found}[identity]
+        mutant = {m.id: m for m in mutants}[identity]
         if kind not in table.CLASSES:
-            raise SystemExit(f"a class is one of {', '.join(table.CLASSES)}")
+            raise SystemExit(
+                f"The class of an explanation must be one of {', '.join(table.CLASSES)}"
+            )
         table.explain(mutant, kind, reason)
         return 0
     if not options.report:
-        todo = unfinished(found, options)
+        todo = pending(mutants, options)
         if todo and start(todo, options) not in (0, 5):
             return 2
     return report(options)

@@ -1,4 +1,4 @@
-"""Keeps what became of each change, and why a change that survives changes nothing."""
+"""Stores the result of each change, and the explanations of changes that survive."""
 
 import collections
 import pathlib
@@ -26,7 +26,9 @@ MODULES = [
     "serving/*",
     "algorithm/*",
     "collect/*",
+    "training/collector",
     "training/learner",
+    "training/trainer",
     "experiments/multi_seed",
 ]
 CLASSES = {
@@ -38,7 +40,7 @@ CAUGHT = ("caught", "timeout", "memory", "crash")
 
 
 class Result(NamedTuple):
-    """What became of one change."""
+    """The result of one change."""
 
     id: str
     module: str
@@ -47,13 +49,13 @@ class Result(NamedTuple):
     before: str
     after: str
     fingerprint: str
-    verdict: str  # one of `CAUGHT`, "survived", or "unreached": no test runs the line
-    test: str  # the test that failed, or how many passed
+    verdict: str  # one of `CAUGHT`, "survived", or "unreached" if no test runs the line
+    test: str  # the test that failed, or the number of tests that passed
     seconds: str
 
 
 class Explanation(NamedTuple):
-    """Why a change that survives is none that a test could notice."""
+    """The reason why no test can detect a change that survives."""
 
     id: str
     module: str
@@ -65,7 +67,7 @@ class Explanation(NamedTuple):
 
 
 def paths(only=None):
-    """The modules in the order of the campaign, as paths inside the package."""
+    """Returns the modules as paths inside the package, in the order of the campaign."""
     names = [
         str(path.relative_to(PACKAGE))
         for pattern in MODULES
@@ -74,30 +76,30 @@ def paths(only=None):
     return [n for n in names if only is None or any(_matches(n, x) for x in only)]
 
 
-def _matches(name, wanted):
-    wanted = wanted.removesuffix(".py")
-    return name.removesuffix(".py") == wanted or name.startswith(
-        wanted.rstrip("/*") + "/"
+def _matches(name, pattern):
+    pattern = pattern.removesuffix(".py")
+    return name.removesuffix(".py") == pattern or name.startswith(
+        pattern.rstrip("/*") + "/"
     )
 
 
 def mutants(only=None, share=SHARE):
-    """The sampled changes of these modules."""
-    found, known = [], {row.id: row.fingerprint for row in results().values()}
+    """Returns the sampled changes of these modules."""
+    result, fingerprints = [], {row.id: row.fingerprint for row in results().values()}
     for name in paths(only):
         source = (PACKAGE / name).read_text()
-        chosen = mutations.sample(mutations.mutants(name, source), share, known)
-        found += [m for m in chosen if mutations.compiles(m, source)]
-    return found
+        sampled = mutations.sample(mutations.mutants(name, source), share, fingerprints)
+        result += [m for m in sampled if mutations.compiles(m, source)]
+    return result
 
 
 def results():
-    """`{id: Result}`; the last line for an id holds."""
+    """Returns `{id: Result}`; the last line of an id is valid."""
     return {row.id: row for row in _rows(RESULTS, Result)}
 
 
 def explanations():
-    """`{id: Explanation}`."""
+    """Returns `{id: Explanation}`."""
     return {row.id: row for row in _rows(EXPLAINED, Explanation)}
 
 
@@ -109,7 +111,7 @@ def _rows(path, kind):
 
 
 def append(result):
-    """Adds one line; lines of several processes do not mix."""
+    """Appends one line; several processes may append at the same time."""
     if not RESULTS.exists():
         RESULTS.write_text("\t".join(Result._fields) + "\n")
     with RESULTS.open("a") as file:
@@ -118,8 +120,8 @@ def append(result):
 
 def explain(mutant, kind, reason):
     """Adds or replaces an explanation."""
-    known = explanations()
-    known[mutant.id] = Explanation(
+    rows = explanations()
+    rows[mutant.id] = Explanation(
         mutant.id,
         mutant.module,
         mutant.function,
@@ -128,7 +130,7 @@ def explain(mutant, kind, reason):
         kind,
         reason,
     )
-    _write(EXPLAINED, Explanation, known.values())
+    _write(EXPLAINED, Explanation, rows.values())
 
 
 def _write(path, kind, rows):
@@ -138,17 +140,17 @@ def _write(path, kind, rows):
     path.write_text("\n".join(lines) + "\n")
 
 
-def tidy(known):
-    """Sorts the tables and drops changes that no longer exist; `known` are all ids."""
-    _write(RESULTS, Result, [r for r in results().values() if r.id in known])
+def tidy(ids):
+    """Sorts the table of results, and removes changes that are not in `ids`."""
+    _write(RESULTS, Result, [r for r in results().values() if r.id in ids])
 
 
-def summary(found):
-    """The table per module, and the changes that are neither caught nor explained."""
+def summary(sampled):
+    """Returns counts by module, and the changes that are neither caught nor explained."""
     rows, reasons = results(), explanations()
     counts = collections.defaultdict(collections.Counter)
     unexplained = []
-    for mutant in found:
+    for mutant in sampled:
         row = rows.get(mutant.id)
         fresh = row is not None and row.fingerprint == mutant.fingerprint
         if fresh and row.verdict in CAUGHT:
@@ -165,8 +167,8 @@ def summary(found):
     return counts, unexplained
 
 
-def shown(counts):
-    """The summary as lines of text."""
+def format_summary(counts):
+    """Returns the summary as lines of text."""
     columns = ["mutants", "caught", *CLASSES, "unexplained", "not run"]
     total = sum(counts.values(), collections.Counter())
     lines = [" ".join([f"{'module':26}", *(f"{c:>11}" for c in columns)])]

@@ -1,12 +1,12 @@
-"""Digests of everything that training computes, to compare before and after a change.
+"""Computes digests of training results, to compare them before and after a change.
 
     python tests/properties/golden_digests.py record /tmp/golden.json
     python tests/properties/golden_digests.py check /tmp/golden.json [--only NAME ...]
 
 A digest is the SHA-256 of the bits of weights, optimizer state, log rows, episodes,
-actions, or answers of exported functions. Digests hold for one machine and one set of
-wheels: record them on the commit before the change, on the same machine. Two processes
-share the work.
+actions, or outputs of exported functions. Digests are valid for one machine and one set
+of wheels. Record them on the commit before the change, on the same machine. Two processes
+compute them.
 """
 
 import argparse
@@ -70,13 +70,13 @@ PLAIN = dataclasses.replace(
 
 
 def digest(arrays):
-    """SHA-256 of shapes, types and bits, in whatever order the arrays come."""
-    each = []
+    """Returns the SHA-256 of shapes, types and bits, for any order of the arrays."""
+    digests = []
     for array in arrays:
         array = np.ascontiguousarray(array)
         head = f"{array.shape} {array.dtype} ".encode()
-        each.append(hashlib.sha256(head + array.tobytes()).hexdigest())
-    return hashlib.sha256("".join(sorted(each)).encode()).hexdigest()[:16]
+        digests.append(hashlib.sha256(head + array.tobytes()).hexdigest())
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()[:16]
 
 
 def flat(nested):
@@ -84,60 +84,69 @@ def flat(nested):
     return [np.asarray(x) for x in keras.tree.flatten(leaves)]
 
 
-def state_of(agent):
-    return digest(playing.everything(agent))
+def state_digest(agent):
+    return digest(playing.all_variables(agent))
 
 
-def log_of(history):
+def log_digest(history):
     rows = {k: v for k, v in history.items() if k != "steps_per_second"}
     return digest([np.asarray([k, *map(float.hex, v)]) for k, v in rows.items()])
 
 
-# Differential combinations on environments of any space
+# Combinations of the differential test in environments with any space
 
 
 def combination(**options):
-    return functools.partial(trained, dataclasses.replace(PLAIN, **options))
+    return functools.partial(train_combination, dataclasses.replace(PLAIN, **options))
 
 
-def trained(c):
-    """Two updates in environments, then actions and exported answers."""
-    agent, make = parts.agent_of(c), functools.partial(worlds.Wander, c)
+def train_combination(c):
+    """Makes two updates; returns digests of weights, logs, episodes and actions."""
+    agent, make = parts.agent_of(c), functools.partial(worlds.RandomEnv, c)
     budget = dict(epochs=2, episodes_per_epoch=6, num_envs=3, seed=c.seed, verbose=0)
     history = agent.fit(make, **budget).history
     record = agent.collect(make, 6, num_envs=2, seed=c.seed)
-    gradients, own, logs = agent.gradients(record)
-    found = {
-        "state": state_of(agent),
-        "log": log_of(history),
+    gradients, critic_gradients, logs = agent.gradients(record)
+    digests = {
+        "state": state_digest(agent),
+        "log": log_digest(history),
         "episodes": digest(flat(tuple(record))),
-        "gradients": digest([*gradients, *own, *logs.values()]),
-        "evaluation": log_of({k: [v] for k, v in agent.evaluate(make, 4).items()}),
+        "gradients": digest([*gradients, *critic_gradients, *logs.values()]),
+        "evaluation": log_digest({k: [v] for k, v in agent.evaluate(make, 4).items()}),
     }
-    return {**found, "answers": digest(answers(c, agent, record))}
+    return {**digests, "answers": digest(answers(c, agent, record))}
 
 
 def answers(c, agent, record):
-    """What the agent and its export say of the first observations."""
+    """Returns outputs of the agent and of its export for the first observations."""
     with tempfile.TemporaryDirectory() as folder:
         agent.export(os.path.join(folder, "policy"))
         policy = tf.saved_model.load(os.path.join(folder, "policy"))
-    row = keras.tree.map_structure(lambda x: x[0], record.observations)
-    count, given, options = len(record.lengths), [], {}
+    observations = keras.tree.map_structure(lambda x: x[0], record.observations)
+    count, extra_inputs, options = len(record.lengths), [], {}
     if c.action_mask == "info":
         rng = np.random.default_rng(5)
         draw = parts.score_of(c.head).draw
-        given.append(np.stack([draw(rng, "float32")[1] for _ in range(count)]))
-        options["action_mask"] = given[0]
+        extra_inputs.append(np.stack([draw(rng, "float32")[1] for _ in range(count)]))
+        options["action_mask"] = extra_inputs[0]
     if c.recurrent:
-        given.append(dict(policy.initial_state(tf.constant(count))))
+        extra_inputs.append(dict(policy.initial_state(tf.constant(count))))
     seed = tf.constant(3, tf.int64)
-    exported = [policy.act(row, *given), policy.sample(row, seed, *given)]
-    exported.append(policy.distribution(row, *given))
-    own = [agent.act(row, True, **options), agent.act(row, False, 3, **options)]
+    exported = [
+        policy.act(observations, *extra_inputs),
+        policy.sample(observations, seed, *extra_inputs),
+    ]
+    exported.append(policy.distribution(observations, *extra_inputs))
+    agent_answers = [
+        agent.act(observations, True, **options),
+        agent.act(observations, False, 3, **options),
+    ]
     if c.recurrent:
-        own = [*own, *agent.act(row, False, 4, state=own[1][1], **options)]
-    return flat(exported) + [np.asarray(x) for x in scores_leaves(own)]
+        agent_answers = [
+            *agent_answers,
+            *agent.act(observations, False, 4, state=agent_answers[1][1], **options),
+        ]
+    return flat(exported) + [np.asarray(x) for x in scores_leaves(agent_answers)]
 
 
 def scores_leaves(nested):
@@ -147,16 +156,16 @@ def scores_leaves(nested):
 # Named environments
 
 
-def on_cartpole(**options):
-    return functools.partial(_on_cartpole, options)
+def cartpole(**options):
+    return functools.partial(_cartpole, options)
 
 
-def _on_cartpole(options):
+def _cartpole(options):
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(16,), baseline="value")
     history = agent.fit(
         "CartPole-v1", epochs=2, episodes_per_epoch=8, seed=1, verbose=0, **options
     ).history
-    return {"state": state_of(agent), "log": log_of(history)}
+    return {"state": state_digest(agent), "log": log_digest(history)}
 
 
 def vector(mode):
@@ -168,21 +177,29 @@ def vector(mode):
     record = agent.collect(env, 5, seed=2)
     env.close()
     episodes = digest(flat(tuple(record)))
-    return {"state": state_of(agent), "log": log_of(history), "episodes": episodes}
+    return {
+        "state": state_digest(agent),
+        "log": log_digest(history),
+        "episodes": episodes,
+    }
 
 
-def compiled(make_world, updates=1, **options):
-    return functools.partial(_compiled, make_world, updates, options)
+def compiled(make_env, updates=1, **options):
+    return functools.partial(_compiled, make_env, updates, options)
 
 
-def _compiled(make_world, updates, options):
-    agent = tfr.Reinforce.for_env(make_world(), hidden=(8,), seed=2, **options)
+def _compiled(make_env, updates, options):
+    agent = tfr.Reinforce.for_env(make_env(), hidden=(8,), seed=2, **options)
     agent.compile(keras.optimizers.Adam(0.01), steps_per_execution=updates)
     limit = dict(episodes_per_epoch=6, max_episode_steps=60, seed=4, verbose=0)
-    history = agent.fit(make_world(), epochs=4, **limit).history
-    record = agent.collect(make_world(), 5, seed=2, max_episode_steps=60)
+    history = agent.fit(make_env(), epochs=4, **limit).history
+    record = agent.collect(make_env(), 5, seed=2, max_episode_steps=60)
     episodes = digest(flat(tuple(record)))
-    return {"state": state_of(agent), "log": log_of(history), "episodes": episodes}
+    return {
+        "state": state_digest(agent),
+        "log": log_digest(history),
+        "episodes": episodes,
+    }
 
 
 def several_seeds():
@@ -190,13 +207,15 @@ def several_seeds():
         return tfr.Reinforce.for_env(envs.CartPole(), hidden=(8,), seed=seed)
 
     results = tfr.train_seeds(make, envs.CartPole(), [3, 8, 1], epochs=2)
-    found = {name: state_of(results.agent(seed)) for name, seed in zip("abc", [3, 8, 1])}
+    digests = {
+        name: state_digest(results.agent(seed)) for name, seed in zip("abc", [3, 8, 1])
+    }
     columns = [v for k, v in sorted(results.history.items()) if k != "steps_per_second"]
-    return {**found, "log": digest(columns)}
+    return {**digests, "log": digest(columns)}
 
 
 def resumed():
-    """Saved and loaded between two calls of `fit`."""
+    """Saves and loads the agent between two calls of `fit`."""
     agent = tfr.Reinforce.for_env("Pendulum-v1", preset="Pendulum-v1")
     options = dict(epochs=1, episodes_per_epoch=3, seed=1, verbose=0)
     agent.fit("Pendulum-v1", **options)
@@ -204,32 +223,32 @@ def resumed():
         agent.save(os.path.join(folder, "agent.keras"))
         agent = tfr.load(os.path.join(folder, "agent.keras"))
     history = agent.fit("Pendulum-v1", **options).history
-    return {"state": state_of(agent), "log": log_of(history)}
+    return {"state": state_digest(agent), "log": log_digest(history)}
 
 
 def validated():
-    """With validation, and with an update for a number of steps."""
+    """Trains with validation, and with a number of steps per update."""
     agent = tfr.Reinforce.for_env("CartPole-v1", preset="CartPole-v1")
     options = dict(validation_env="CartPole-v1", validation_episodes=3, seed=2)
     options |= dict(steps=900, steps_per_epoch=300, episodes_per_epoch=None)
     history = agent.fit("CartPole-v1", verbose=0, **options).history
     record = agent.collect("CartPole-v1", 6)
-    inspected = digest(flat(tuple(vars_of(agent.step_statistics(record)))))
-    each = digest(agent.per_episode_gradients(record))
-    own = {"inspection": inspected, "of_each_episode": each}
-    return {"state": state_of(agent), "log": log_of(history), **own}
+    statistics = digest(flat(tuple(fields_of(agent.step_statistics(record)))))
+    episode_gradients = digest(agent.per_episode_gradients(record))
+    digests = {"inspection": statistics, "of_each_episode": episode_gradients}
+    return {"state": state_digest(agent), "log": log_digest(history), **digests}
 
 
-def vars_of(record):
+def fields_of(record):
     return record if isinstance(record, tuple) else vars(record).values()
 
 
 VALUED = dict(baseline="value", gae_lambda=0.7)
 CONFIGURATIONS = {
-    "host 1": on_cartpole(num_envs=1),
-    "host 4": on_cartpole(num_envs=4),
-    "host 16": on_cartpole(num_envs=16),
-    "host workers": on_cartpole(num_envs=4, workers=2),
+    "host 1": cartpole(num_envs=1),
+    "host 4": cartpole(num_envs=4),
+    "host 16": cartpole(num_envs=16),
+    "host workers": cartpole(num_envs=4, workers=2),
     **{
         f"vector {mode.name}": functools.partial(vector, mode)
         for mode in gym.vector.AutoresetMode
@@ -285,7 +304,7 @@ CONFIGURATIONS = {
 
 
 def compute(name):
-    """The digests of one configuration, or the error that it ended with."""
+    """Returns the digests of one configuration, or the error that it raised."""
     logging.getLogger("tf_reinforce").setLevel(logging.ERROR)
     keras.utils.set_random_seed(0)
     with warnings.catch_warnings():
@@ -311,15 +330,17 @@ def main():
         arguments.file.write_text(json.dumps(digests, indent=1))
         print(f"{len(digests)} configurations, {sum(map(len, digests.values()))} digests")
         return bool(errors)
-    before = json.loads(arguments.file.read_text())
-    other = {name: d for name, d in digests.items() if d != before[name]}
-    for name, found in other.items():
-        kinds = [kind for kind in before[name] if found.get(kind) != before[name][kind]]
-        print(f"{name}: another {', '.join(kinds)}")
+    recorded = json.loads(arguments.file.read_text())
+    different = {name: d for name, d in digests.items() if d != recorded[name]}
+    for name, results in different.items():
+        kinds = [
+            kind for kind in recorded[name] if results.get(kind) != recorded[name][kind]
+        ]
+        print(f"{name}: different {', '.join(kinds)}")
     print(
-        f"{len(digests) - len(other)} of {len(digests)} configurations are as they were"
+        f"{len(digests) - len(different)} of {len(digests)} configurations are unchanged"
     )
-    return bool(other)
+    return bool(different)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Computes the policy gradient from a batch of episodes.
 
-Read `PolicyGradientEstimator.gradients` first. The functions that it calls are in
-`functional`; everything that uses it is convenience.
+Read `PolicyGradientEstimator.gradients` first. The methods that it calls follow in the
+order of the calls; the formulas are in `functional`.
 """
 
 import types
@@ -17,7 +17,7 @@ from tf_reinforce.functional import losses
 from tf_reinforce.functional import returns as return_functions
 from tf_reinforce.policies import models
 
-# What is known of a policy gradient.
+# The scalars that describe a policy gradient.
 METRICS = (
     "loss",
     "policy_loss",
@@ -29,56 +29,64 @@ METRICS = (
 
 
 class Batch(NamedTuple):
-    """What one update learns from, all of it fixed before the first weight moves."""
+    """The data of one update, computed before the first weight changes."""
 
     episodes: records.Episodes
-    steps: records.ValidSteps  # N of them: padding ends here
-    targets: tf.Tensor  # [N] float, the returns
+    steps: records.ValidSteps  # the N valid steps, without padding
+    returns: tf.Tensor  # [N] float
     advantages: tf.Tensor  # [N] float
-    credited: tf.Tensor  # [N] float, what these would be without a baseline
+    unbaselined_advantages: tf.Tensor  # [N] float, with a baseline of zero
     divisor: tf.Tensor  # scalar float: sums over steps are divided by it
-    count: tf.Tensor  # scalar int, how many episodes; 1 if there is none to learn from
-    samples: dict[
-        str, tf.Tensor
-    ]  # [N] float each, what `PolicyGradientEstimator.scales` learn from
+    num_episodes: tf.Tensor  # scalar int; 1 if there is no episode to learn from
+    scale_samples: dict[str, tf.Tensor]  # [N] float each, for the running scales
 
     @property
     def actions(self):
-        """`[N, …]`, as they were sampled."""
+        """`[N, …]`, the sampled actions of the valid steps."""
         return self.steps.gather(self.episodes.actions)
 
-    def part(self, indices):
-        """The steps at `[n]` indices. Their sum counts N / n times."""
-        share = tf.size(indices) / tf.size(self.targets)
+    def minibatch(self, indices):
+        """Returns the steps at `[n]` indices; their sum is weighted by N / n."""
+        share = tf.size(indices) / tf.size(self.returns)
         return self._replace(
-            steps=self.steps._replace(addresses=tf.gather(self.steps.addresses, indices)),
-            targets=tf.gather(self.targets, indices),
+            steps=self.steps._replace(indices=tf.gather(self.steps.indices, indices)),
+            returns=tf.gather(self.returns, indices),
             advantages=tf.gather(self.advantages, indices),
-            credited=tf.gather(self.credited, indices),
+            unbaselined_advantages=tf.gather(self.unbaselined_advantages, indices),
             divisor=self.divisor * tf.cast(share, self.divisor.dtype),
         )
 
-    def episode(self, column):
-        """One episode's own share: its sums have their mean over `count` in the batch's.
+    def single_episode(self, column):
+        """Returns the batch of one episode; the mean of such gradients is the batch's.
 
         Args:
-            column: Scalar int, the column of an episode that is learned from.
+            column: Scalar int, the column of an episode whose length is not zero.
         """
-        mine = tf.where(self.steps.addresses[:, 1] == tf.cast(column, tf.int32))[:, 0]
+        own_steps = tf.where(self.steps.indices[:, 1] == tf.cast(column, tf.int32))[:, 0]
         episodes = records.select_episodes(self.episodes, column, column + 1)
         return self._replace(
             episodes=episodes,
             steps=valid_steps(episodes),
-            targets=tf.gather(self.targets, mine),
-            advantages=tf.gather(self.advantages, mine),
-            credited=tf.gather(self.credited, mine),
-            divisor=self.divisor / tf.cast(self.count, self.divisor.dtype),
-            samples={},
+            returns=tf.gather(self.returns, own_steps),
+            advantages=tf.gather(self.advantages, own_steps),
+            unbaselined_advantages=tf.gather(self.unbaselined_advantages, own_steps),
+            divisor=self.divisor / tf.cast(self.num_episodes, self.divisor.dtype),
+            scale_samples={},
         )
 
 
+class GradientEstimate(NamedTuple):
+    """The result of `PolicyGradientEstimator.gradients`."""
+
+    gradients: list  # ∂L/∂w for each of `variables`, L being the surrogate loss
+    baseline_gradients: list  # of the baseline's own loss
+    metrics: dict[str, tf.Tensor]  # scalars, `METRICS`
+    batch: Batch
+    baseline_batch: baselines.BaselineBatch
+
+
 class PolicyGradientEstimator:
-    """REINFORCE as a pure function of a policy, its parts and a record.
+    """REINFORCE as a pure function of a policy, its parts and a batch of episodes.
 
         ∇J ≈ 1/E Σₑ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ)
 
@@ -88,14 +96,12 @@ class PolicyGradientEstimator:
         head: `heads.Head`.
         baseline: `baselines.Baseline`.
         normalizer: `normalization.RunningNormalization` or `None`.
-        settings: Dict with `gamma`, `gae_lambda`, `returns`, `discount_states`,
-            `scale_advantages`, `mean_over`, `on_truncation`, `entropy_coef` and
-            `ratio_clip`; see `Reinforce`.
-        memory: `recurrent.RecurrentPolicy` of a policy that reads whole episodes, or
+        options: `config.AgentOptions`.
+        recurrent: `recurrent.RecurrentPolicy` of a policy that reads whole episodes, or
             `None`.
-        scales: Dict of `normalization.RunningScale`: by what `"rewards"` and
-            `"advantages"` are divided, where they are.
-        updates: Function without arguments: how many updates were made before.
+        scales: Dict of `normalization.RunningScale`, by which `"rewards"` and
+            `"advantages"` are divided. Without an entry, they are not divided.
+        updates: Function without arguments that returns the number of earlier updates.
     """
 
     def __init__(
@@ -104,8 +110,8 @@ class PolicyGradientEstimator:
         head,
         baseline,
         normalizer,
-        settings,
-        memory=None,
+        options,
+        recurrent=None,
         *,
         scales=types.MappingProxyType({}),
         updates=lambda: 0,
@@ -114,8 +120,8 @@ class PolicyGradientEstimator:
         self.head = head
         self.baseline = baseline
         self.normalizer = normalizer
-        self.settings = dict(settings)
-        self.memory = memory
+        self.options = options
+        self.recurrent = recurrent
         self.scales = scales
         self.updates = updates
 
@@ -124,64 +130,199 @@ class PolicyGradientEstimator:
         """The trainable weights of policy and head."""
         return [*self.policy.trainable_variables, *self.head.trainable_variables]
 
-    def gradients(self, episodes):
-        """The policy gradient of a batch of episodes, and what is known about it.
+    def gradients(self, episodes, permutation=None, policy_gradients=None):
+        """Computes the policy gradient of a batch of episodes (Williams 1992, eq. 11).
+
+        Returns, baseline and advantages are computed first, with the weights that
+        collected the episodes. Then the log-probability of each action is weighted by
+        its advantage, and the sum is differentiated.
 
         Args:
-            episodes: `Episodes`, checked.
+            episodes: `Episodes`, validated.
+            permutation: `[N]` int32, a permutation of the valid steps for a baseline
+                that learns from minibatches, or `None`.
+            policy_gradients: Function from a `Batch` to gradients and metrics. Defaults
+                to the method `policy_gradients`. An update of very many steps passes a
+                function that sums the gradients of blocks of steps.
 
         Returns:
-            A list with ∂L/∂w for each of `variables`, L being the surrogate loss; a
-            list with the gradients of the baseline's own loss; the
-            `baselines.BaselineBatch` it learns from; and a dict of scalars.
+            `GradientEstimate`.
         """
         batch = self.batch(episodes)
-        gradients, logs = self.policy_gradients(batch)
-        baseline_batch = self.baseline_batch(batch)
+        baseline_batch = self.baseline_batch(batch, permutation)
         value_loss, baseline_gradients = self.baseline_gradients(baseline_batch)
+        gradients, metrics = (policy_gradients or self.policy_gradients)(batch)
         if not self.baseline.shares_policy:
-            logs["value_loss"] = value_loss
-        return gradients, baseline_gradients, baseline_batch, logs
+            metrics["value_loss"] = value_loss
+        return GradientEstimate(
+            gradients, baseline_gradients, metrics, batch, baseline_batch
+        )
 
-    def policy_gradients(self, batch, part=None, acted=None, scale_loss=tf.identity):
-        """The gradient from a batch, or as a part of its steps estimates it.
+    def batch(self, episodes):
+        """Returns the `Batch` of an update: returns, baseline and advantages.
+
+        `credits` are the returns by which actions are weighted without a baseline: the
+        return from each step on, or the return of the whole episode.
+        """
+        options = self.options
+        episodes = self._learned_episodes(episodes)
+        valid = records.valid(episodes.lengths, tf.shape(episodes.rewards)[0])
+        rewards, discounts, lambdas, samples = self._rewards(episodes, valid)
+        values = self.values(episodes, rewards.dtype)
+        returns = return_functions.lambda_returns(rewards, discounts, values[1:], lambdas)
+        credits = returns
+        if options.returns == "whole":
+            credits = tf.where(valid, returns[:1], 0.0)
+        baseline = self.baseline.estimate(credits, valid, values[:-1])
+        self._check_baseline(baseline, credits)
+        advantages = tf.where(valid, credits - baseline, 0.0)
+        advantages, credits = self._scale_advantages(advantages, credits, valid, samples)
+        if options.discount_states and options.returns == "to_go":
+            powers = _powers(options.gamma, credits)
+            advantages, credits = advantages * powers, credits * powers
+        steps = valid_steps(episodes)
+        returns, advantages, credits, samples = steps.gather(
+            (returns, advantages, credits, samples)
+        )
+        count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)
+        count, length = tf.maximum(count, 1), tf.maximum(tf.size(returns), 1)
+        divisor = count if options.mean_over == "episodes" else length
+        divisor = tf.cast(divisor, returns.dtype)
+        return Batch(
+            episodes, steps, returns, advantages, credits, divisor, count, samples
+        )
+
+    def _learned_episodes(self, episodes):
+        """Trims rows that are only padding; dropped episodes get length zero."""
+        episodes = records.trim(episodes)
+        return episodes._replace(lengths=self.learned_lengths(episodes))
+
+    def learned_lengths(self, episodes):
+        """Returns `[B]` ints, the length of each episode, or zero if it is dropped."""
+        if self.options.on_truncation == "drop":
+            return tf.where(episodes.terminated, episodes.lengths, 0)
+        return episodes.lengths
+
+    def _rewards(self, episodes, valid):
+        """Returns rewards, discounts and λ, `[T, B]` each, and samples for the scales."""
+        rewards = tf.where(valid, episodes.rewards, 0.0)
+        terminated = episodes.terminated
+        if self.options.on_truncation == "terminal":
+            terminated = tf.ones_like(terminated)
+        discounts, lambdas = return_functions.coefficients(
+            valid,
+            episodes.lengths,
+            terminated,
+            self.options.gamma,
+            self.options.gae_lambda,
+            rewards.dtype,
+        )
+        samples = {}
+        if "rewards" in self.scales:
+            samples["rewards"] = return_functions.discounted_returns(rewards, discounts)
+            rewards = self.scales["rewards"](rewards, samples["rewards"][valid])
+        return rewards, discounts, lambdas, samples
+
+    def values(self, episodes, dtype):
+        """Returns `[T + 1, B]` values of a value baseline, or zeros without one.
+
+        The last row of an episode is the observation after its last action, whose value
+        the return of a truncated episode needs. Gradients stop here.
+        """
+        rows = tf.shape(episodes.rewards)[0] + 1
+        if not self.baseline.values_states:
+            return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
+        steps = records.valid_steps(episodes.lengths + 1, rows)
+        if self.baseline.shares_policy:
+            _, values = self.outputs_at(steps, episodes.observations, steps)
+        else:
+            observations = self._normalized(steps.gather(episodes.observations))
+            values = self.baseline.values(observations)
+        return steps.scatter(tf.stop_gradient(tf.cast(values, dtype)))
+
+    def _check_baseline(self, baseline, returns):
+        """Raises unless the baseline has one number for each return, `[T, B]`."""
+        name = type(self.baseline).__name__
+        requirement = f"`{name}.estimate` must return a baseline for each return, [T, B]"
+        if baseline.dtype != returns.dtype or baseline.shape.rank != 2:
+            raise ValueError(
+                f"{requirement}, of type {returns.dtype.name}. Received: shape "
+                f"{baseline.shape} of type {baseline.dtype.name}. Nothing is broadcast."
+            )
+        tf.debugging.assert_equal(tf.shape(baseline), tf.shape(returns), requirement)
+
+    def _scale_advantages(self, advantages, credits, valid, samples):
+        """Divides advantages and credits by a scale, if `scale_advantages` is set."""
+        if self.options.scale_advantages == "batch":
+            steps = tf.reduce_sum(tf.cast(valid, credits.dtype))
+            # Differences of equal returns are rounding errors, which must stay small.
+            noise = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(credits))
+            size = tf.norm(advantages) / tf.sqrt(steps) + noise
+            return advantages / size, credits / size
+        if "advantages" in self.scales:
+            samples["advantages"] = advantages
+            scale, batch_samples = self.scales["advantages"], advantages[valid]
+            return scale(advantages, batch_samples), scale(credits, batch_samples)
+        return advantages, credits
+
+    def baseline_batch(self, batch, permutation=None):
+        """Returns the `baselines.BaselineBatch` from which the baseline learns."""
+        observations = batch.steps.gather(batch.episodes.observations)
+        return baselines.BaselineBatch(
+            self._normalized(observations),
+            batch.returns,
+            batch.steps.indices[:, 0],
+            batch.num_episodes,
+            permutation,
+        )
+
+    def baseline_gradients(self, baseline_batch):
+        """Returns the baseline's own loss and gradients.
+
+        A baseline that shares the layers of the policy has none of its own: its value
+        loss is a part of the surrogate loss.
+        """
+        if self.baseline.shares_policy:
+            return tf.constant(float("nan"), baseline_batch.returns.dtype), []
+        return self.baseline.gradients(baseline_batch)
+
+    def policy_gradients(
+        self, batch, indices=None, acting_log_probs=None, scale_loss=tf.identity
+    ):
+        """Returns the gradients of the surrogate loss of a batch, and its metrics.
 
         Args:
             batch: `Batch`.
-            part: `[n]` int, which of the `N` steps; `None` for all. Their sum counts
-                N / n times: chosen at random, its mean is the sum over all.
-            acted: `[N]` float, the log-probabilities under the policy that acted, once
-                the policy is another. Each step then counts by how much more likely
-                its action has become since, but at most `ratio_clip` times.
-            scale_loss: Function by which an optimizer makes a loss larger to save
-                small gradients; undone in the result.
+            indices: `[n]` int, a minibatch of the `N` steps; `None` for all. Its sum is
+                weighted by N / n, so that over random minibatches the mean of the
+                gradients is the gradient of the batch.
+            acting_log_probs: `[N]` float, the log-probabilities under the policy that
+                acted, if gradient steps have changed the policy since. Each step is
+                then weighted by its likelihood ratio, at most `ratio_clip`.
+            scale_loss: Function of an optimizer with loss scaling, which multiplies the
+                loss so that small gradients do not vanish in half precision. The result
+                is divided again.
 
         Returns:
-            A list with ∂L/∂w for each of `variables`, and a dict of scalars.
+            A list with ∂L/∂w for each of `variables`, and a dict of scalars, `METRICS`.
         """
-        chosen = batch if part is None else batch.part(part)
+        minibatch = batch if indices is None else batch.minibatch(indices)
+        if acting_log_probs is not None and indices is not None:
+            acting_log_probs = tf.gather(acting_log_probs, indices)
         with tf.GradientTape() as tape:
-            outputs, values = self.outputs(chosen)
+            outputs, values = self.outputs(minibatch)
             actions = self.head.distribution(outputs)
-            log_probs = actions.log_prob(chosen.actions)
-            entropies = actions.entropy()
-            advantages, changes = chosen.advantages, tf.zeros_like(log_probs)
-            if acted is not None:
-                changes = log_probs - (acted if part is None else tf.gather(acted, part))
-                ratios = tf.exp(changes)
-                ratios = tf.minimum(ratios, self.settings["ratio_clip"])
-                advantages *= tf.cast(ratios, advantages.dtype)
-            policy_loss = losses.policy_gradient(log_probs, advantages, chosen.divisor)
+            log_probs, entropies = actions.log_prob(minibatch.actions), actions.entropy()
+            log_ratios = _log_ratios(log_probs, acting_log_probs)
+            advantages = minibatch.advantages
+            if acting_log_probs is not None:
+                advantages *= self._clipped_ratios(log_ratios, advantages.dtype)
+            policy_loss = losses.policy_gradient(log_probs, advantages, minibatch.divisor)
             loss = policy_loss + self._penalties(policy_loss.dtype)
-            if self.settings["entropy_coef"]:
-                bonus = losses.entropy(entropies, chosen.divisor)
-                loss += self._entropy_coef(loss.dtype) * bonus
-            value_loss = tf.constant(float("nan"), loss.dtype)
-            if values is not None:
-                value_loss = losses.value(values, chosen.targets, chosen.divisor)
-                loss += self.baseline.loss_weight * value_loss
-            scaled = scale_loss(loss)
-        gradients = losses.gradients(tape, scaled, self.variables)
+            loss = self._with_entropy_bonus(loss, entropies, minibatch.divisor)
+            loss, value_loss = self._with_value_loss(loss, values, minibatch)
+            scaled_loss = scale_loss(loss)
+        gradients = losses.gradients(tape, scaled_loss, self.variables)
         scale = scale_loss(tf.ones([], loss.dtype))
         gradients = [gradient / tf.cast(scale, gradient.dtype) for gradient in gradients]
         return gradients, {
@@ -190,226 +331,157 @@ class PolicyGradientEstimator:
             "value_loss": value_loss,
             "entropy": tf.reduce_mean(entropies),
             "gradient_norm": losses.global_norm(gradients),
-            "effective_sample_size": _sample_size(changes),
+            "effective_sample_size": _effective_sample_size(log_ratios),
         }
 
-    def distribution(self, batch):
-        """TFP distribution over actions, at the N steps of a batch, as the policy is."""
-        return self.head.distribution(self.outputs(batch)[0])
+    def _clipped_ratios(self, log_ratios, dtype):
+        """Returns the likelihood ratios, at most `ratio_clip`."""
+        return tf.cast(tf.minimum(tf.exp(log_ratios), self.options.ratio_clip), dtype)
 
-    def baseline_batch(self, batch, order=None):
-        """What a batch teaches the baseline; see `baselines.BaselineBatch`."""
-        observations = batch.steps.gather(batch.episodes.observations)
-        return baselines.BaselineBatch(
-            self._normalized(observations),
-            batch.targets,
-            batch.steps.addresses[:, 0],
-            batch.count,
-            order,
-        )
+    def _penalties(self, dtype):
+        """Returns the sum of the losses of layers: regularizers and `add_loss`."""
+        penalties = [tf.cast(x, dtype) for x in self.policy.losses]
+        return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
 
-    def baseline_gradients(self, baseline_batch):
-        """The baseline's own loss and gradients; none where the policy has the values."""
-        if self.baseline.shares_policy:
-            return tf.constant(float("nan"), baseline_batch.targets.dtype), []
-        return self.baseline.gradients(baseline_batch)
+    def _with_entropy_bonus(self, loss, entropies, divisor):
+        """Returns the loss minus `entropy_coef` times the entropy."""
+        if not self.options.entropy_coef:
+            return loss
+        bonus = losses.entropy(entropies, divisor)
+        return loss + self._entropy_coef(loss.dtype) * bonus
 
-    def learn(self, baseline_gradients, baseline_batch, batch):
-        """What learns once an update is made: the baseline, and the running scales."""
-        self.baseline.apply_gradients(baseline_gradients, baseline_batch)
-        for name, scale in self.scales.items():
-            scale.update(batch.samples[name])
+    def _entropy_coef(self, dtype):
+        """Returns the coefficient, which a schedule computes from earlier updates."""
+        coefficient = self.options.entropy_coef
+        if callable(coefficient):
+            return tf.cast(coefficient(self.updates()), dtype)
+        return tf.constant(coefficient, dtype)
 
-    def update_normalizer(self, episodes):
-        """What the normalizer learns, from every step that happened."""
-        if self.normalizer is not None:
-            self.normalizer.update(valid_steps(episodes).gather(episodes.observations))
-
-    def statistics_squares(self, episodes, batch):
-        """Sums of the squares of what the running statistics would take in.
-
-        Where these are finite, so are the statistics and the sizes made of them.
-        """
-        samples = list(batch.samples.values())
-        if self.normalizer is not None:
-            seen = valid_steps(episodes).gather(episodes.observations)
-            samples += [x for x in keras.tree.flatten(seen) if x.dtype.is_floating]
-        return [tf.reduce_sum(tf.square(tf.cast(x, tf.float64))) for x in samples]
-
-    def batch(self, episodes):
-        """What one update learns from, as the acting policy and baseline saw it."""
-        episodes = records.trim(episodes)
-        if self.settings["on_truncation"] == "drop":
-            lengths = tf.where(episodes.terminated, episodes.lengths, 0)
-            episodes = episodes._replace(lengths=lengths)
-        steps = valid_steps(episodes)
-        targets, advantages, credited, samples = steps.gather(self.targets(episodes))
-        count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)
-        count, length = tf.maximum(count, 1), tf.maximum(tf.size(targets), 1)
-        divisor = count if self.settings["mean_over"] == "episodes" else length
-        divisor = tf.cast(divisor, targets.dtype)
-        return Batch(
-            episodes, steps, targets, advantages, credited, divisor, count, samples
-        )
-
-    def targets(self, episodes):
-        """Returns, advantages, and what these would be without a baseline.
-
-        `[T, B]` each, in the type of the rewards. And in a dict what they were divided
-        by: samples for `scales`.
-        """
-        valid, targets, credited, baselines, samples = self._credit(episodes)
-        advantages = tf.where(valid, credited - self._alike(baselines, credited), 0.0)
-        if self.settings["scale_advantages"] == "batch":
-            steps = tf.reduce_sum(tf.cast(valid, credited.dtype))
-            # Equal returns differ in their last bits only: noise that must stay small.
-            noise = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(credited))
-            size = tf.norm(advantages) / tf.sqrt(steps) + noise
-            advantages, credited = advantages / size, credited / size
-        if "advantages" in self.scales:
-            samples["advantages"] = advantages
-            scale, own = self.scales["advantages"], advantages[valid]
-            advantages, credited = scale(advantages, own), scale(credited, own)
-        if self.settings["discount_states"] and self.settings["returns"] == "to_go":
-            gamma = tf.constant(self.settings["gamma"], credited.dtype)
-            rows = tf.cast(tf.shape(credited)[0], credited.dtype)
-            powers = gamma ** tf.range(rows)[:, None]
-            advantages, credited = advantages * powers, credited * powers
-        return targets, advantages, credited, samples
-
-    def _credit(self, episodes):
-        """What happened, the returns, what an action answers for, and the baseline."""
-        rows = tf.shape(episodes.rewards)[0]
-        valid = records.valid(episodes.lengths, rows)
-        rewards = tf.where(valid, episodes.rewards, 0.0)
-        terminated = episodes.terminated
-        if self.settings["on_truncation"] == "terminal":
-            terminated = tf.ones_like(terminated)
-        discounts, lambdas = return_functions.coefficients(
-            valid,
-            episodes.lengths,
-            terminated,
-            self.settings["gamma"],
-            self.settings["gae_lambda"],
-            rewards.dtype,
-        )
-        samples = {}
-        if "rewards" in self.scales:
-            samples["rewards"] = return_functions.discounted_returns(rewards, discounts)
-            rewards = self.scales["rewards"](rewards, samples["rewards"][valid])
-        values = self.values(episodes, rewards.dtype)
-        targets = return_functions.lambda_returns(rewards, discounts, values[1:], lambdas)
-        credited = targets
-        if self.settings["returns"] == "whole":
-            credited = tf.where(valid, targets[:1], 0.0)
-        baselines = self.baseline.estimate(credited, valid, values[:-1])
-        return valid, targets, credited, baselines, samples
-
-    def _alike(self, baselines, credited):
-        """What the baseline estimated, if it is one number for each return."""
-        name = type(self.baseline).__name__
-        wanted = f"`{name}.estimate` must return a baseline for each return, [T, B]"
-        if baselines.dtype != credited.dtype or baselines.shape.rank != 2:
-            raise ValueError(
-                f"{wanted}, of type {credited.dtype.name}. Received: shape "
-                f"{baselines.shape} of type {baselines.dtype.name}. Nothing is broadcast."
-            )
-        tf.debugging.assert_equal(tf.shape(baselines), tf.shape(credited), wanted)
-        return baselines
+    def _with_value_loss(self, loss, values, batch):
+        """Returns the loss plus that of values from the policy, and the value loss."""
+        if values is None:
+            return loss, tf.constant(float("nan"), loss.dtype)
+        value_loss = losses.value(values, batch.returns, batch.divisor)
+        return loss + self.baseline.loss_weight * value_loss, value_loss
 
     def outputs(self, batch):
-        """Outputs `[N, P]`, masked, and values `[N]` or `None`, for a batch's steps."""
+        """Returns masked outputs `[N, P]`, and values `[N]` or `None`, of a batch."""
         episodes = batch.episodes
-        happened = valid_steps(episodes)
-        outputs, values = self.at(batch.steps, episodes.observations, happened)
+        every_step = valid_steps(episodes)
+        outputs, values = self.outputs_at(batch.steps, episodes.observations, every_step)
         return self.mask_outputs(outputs, batch.steps, episodes.masks), values
 
-    def at(self, steps, columns, happened):
-        """Outputs `[N, P]` and values `[N]` or `None`, for steps of `[T, B, …]`.
+    def outputs_at(self, steps, observations, every_step):
+        """Returns outputs `[N, P]` and values `[N]` or `None` at some steps.
 
-        `happened` are all the steps there are; `steps` may be some of them.
+        Args:
+            steps: `ValidSteps`, the `N` steps to compute outputs for.
+            observations: Nested arrays `[T, B, …]`.
+            every_step: `ValidSteps`, all valid steps, which a recurrent policy reads.
         """
-        if self.memory is None:
-            return minibatches.on_rows(self.forward, steps.gather(columns))
-        # A memory reads whole episodes, `[B, T, …]`: nothing comes back from padding.
-        both = self.forward(_swapped(happened.zero_padding(columns)))
-        return tuple(x if x is None else steps.gather(_swapped(x)) for x in both)
+        if self.recurrent is None:
+            return minibatches.on_rows(self.forward, steps.gather(observations))
+        # Zeros replace the padding, so that no gradient passes through it.
+        sequences = _swap_axes(every_step.zero_padding(observations))
+        return tuple(
+            x if x is None else steps.gather(_swap_axes(x))
+            for x in self.forward(sequences)
+        )
+
+    def distribution(self, batch):
+        """Returns the TFP distribution over actions at the `N` steps of a batch."""
+        return self.head.distribution(self.outputs(batch)[0])
 
     def mask_outputs(self, outputs, steps, masks):
-        """Outputs `[N, P]` under the masks `[T, B, M]`; as they are without any."""
+        """Returns outputs `[N, P]` under masks `[T, B, M]`; unchanged without masks."""
         if masks is None or not masks.shape[-1]:
             return outputs
         return self.head.mask_outputs(outputs, steps.gather(masks))
 
     def forward(self, observations):
-        """Outputs `[..., P]`, and values `[...]` or `None` where the policy has none.
+        """Returns outputs `[..., P]`, and values `[...]` or `None`.
 
-        Layers with a training mode are in inference mode; half precision ends here.
+        Layers with a training mode run in inference mode. Outputs in half precision are
+        cast to the float type of the agent.
         """
-        policy = self.policy if self.memory is None else self.memory.whole
-        return self.parts(policy(self._normalized(observations), training=False))
+        policy = self.policy if self.recurrent is None else self.recurrent.sequence_model
+        return self.split_outputs(policy(self._normalized(observations), training=False))
 
-    def step(self, observations, states):
-        """Outputs `[N, P]` for one observation `[N, …]` each, and the next states."""
-        if self.memory is None:
+    def recurrent_step(self, observations, states):
+        """Returns outputs `[N, P]` of one observation `[N, …]` each, and next states."""
+        if self.recurrent is None:
             return self.forward(observations)[0], states
-        outputs, states = self.memory.step(self._normalized(observations), states)
-        return self.parts(outputs)[0], states
+        outputs, states = self.recurrent.step(self._normalized(observations), states)
+        return self.split_outputs(outputs)[0], states
 
-    def parts(self, outputs):
-        """What a policy put out as outputs and values."""
+    def split_outputs(self, outputs):
+        """Splits the result of a policy into outputs, and values or `None`."""
         values = None
         if isinstance(outputs, dict):
             outputs, values = outputs["outputs"], outputs["values"][..., 0]
         dtype = models.float_type(self.policy)
         return tf.cast(outputs, dtype), None if values is None else tf.cast(values, dtype)
 
-    def values(self, episodes, dtype):
-        """`[T + 1, B]`: what a value baseline expects; zeros without one."""
-        rows = tf.shape(episodes.rewards)[0] + 1
-        if not self.baseline.values_states:
-            return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
-        # The observation after the last action counts too: it may be bootstrapped.
-        steps = records.valid_steps(episodes.lengths + 1, rows)
-        if self.baseline.shares_policy:
-            _, values = self.at(steps, episodes.observations, steps)
-        else:
-            observations = self._normalized(steps.gather(episodes.observations))
-            values = self.baseline.values(observations)
-        return steps.scatter(tf.stop_gradient(tf.cast(values, dtype)))
-
-    def _entropy_coef(self, dtype):
-        """The coefficient, of this update where a schedule says it."""
-        coefficient = self.settings["entropy_coef"]
-        if callable(coefficient):
-            return tf.cast(coefficient(self.updates()), dtype)
-        return tf.constant(coefficient, dtype)
-
     def _normalized(self, observations):
         return observations if self.normalizer is None else self.normalizer(observations)
 
-    def _penalties(self, dtype):
-        """What the policy's layers add by themselves: regularizers and `add_loss`."""
-        penalties = [tf.cast(x, dtype) for x in self.policy.losses]
-        return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
+    def update_statistics(self, estimate):
+        """Updates the baseline and the running scales, after the gradient steps."""
+        self.baseline.apply_gradients(
+            estimate.baseline_gradients, estimate.baseline_batch
+        )
+        for name, scale in self.scales.items():
+            scale.update(estimate.batch.scale_samples[name])
+
+    def update_normalizer(self, episodes):
+        """Updates the normalizer from every valid step, also of dropped episodes."""
+        if self.normalizer is not None:
+            self.normalizer.update(valid_steps(episodes).gather(episodes.observations))
+
+    def statistics_squares(self, episodes, batch):
+        """Returns sums of squares of all samples for the running statistics.
+
+        If these sums are finite, the updated statistics and scales are finite, too.
+        """
+        samples = list(batch.scale_samples.values())
+        if self.normalizer is not None:
+            observations = valid_steps(episodes).gather(episodes.observations)
+            flat = keras.tree.flatten(observations)
+            samples += [x for x in flat if x.dtype.is_floating]
+        return [tf.reduce_sum(tf.square(tf.cast(x, tf.float64))) for x in samples]
 
 
 def valid_steps(episodes):
-    """The addresses of the steps that happened; see `episodes.ValidSteps`."""
+    """Returns the indices of the valid steps; see `episodes.ValidSteps`."""
     return records.valid_steps(episodes.lengths, tf.shape(episodes.rewards)[0])
 
 
-def _sample_size(changes):
-    """(Σρ)² / (n Σρ²) of ratios before any bound, from their `[n]` logarithms."""
-    # Their common factor does not count: with the largest at one none overflows.
-    ratios = tf.exp(changes - tf.reduce_max(changes))
+def _powers(gamma, returns):
+    """Returns `[T, 1]`, γᵗ for each row of `[T, B]` returns."""
+    gamma = tf.constant(gamma, returns.dtype)
+    rows = tf.cast(tf.shape(returns)[0], returns.dtype)
+    return gamma ** tf.range(rows)[:, None]
+
+
+def _log_ratios(log_probs, acting_log_probs):
+    """Returns `[n]` logarithms of likelihood ratios, zeros if the policy is the same."""
+    if acting_log_probs is None:
+        return tf.zeros_like(log_probs)
+    return log_probs - acting_log_probs
+
+
+def _effective_sample_size(log_ratios):
+    """Returns (Σρ)² / (n Σρ²) of the unclipped ratios ρ, from their `[n]` logarithms."""
+    # The result does not depend on a common factor. The division by the largest ratio
+    # avoids an overflow.
+    ratios = tf.exp(log_ratios - tf.reduce_max(log_ratios))
     return tf.reduce_mean(ratios) ** 2 / tf.reduce_mean(ratios**2)
 
 
-def _swapped(columns):
-    """`[B, T, …]` from `[T, B, …]`, and back, for every array of a structure."""
+def _swap_axes(structure):
+    """Returns `[B, T, …]` from `[T, B, …]`, and back, for every array of a structure."""
 
     def swap(array):
         return tf.transpose(array, [1, 0, *range(2, array.shape.rank)])
 
-    return keras.tree.map_structure(swap, columns)
+    return keras.tree.map_structure(swap, structure)

@@ -11,114 +11,141 @@ from tf_reinforce.functional import losses
 
 
 class StepStatistics(NamedTuple):
-    """What an update knows of each of its `N` steps, before it is made."""
+    """The quantities of the `N` valid steps of an update, before the update."""
 
     episodes: tf.Tensor  # [N] int32, the column in the record
-    times: tf.Tensor  # [N] int32, steps since the episode began
+    times: tf.Tensor  # [N] int32, steps since the start of the episode
     returns: tf.Tensor  # [N] float, the returns to go
-    values: tf.Tensor  # [N] float, what a value baseline expects; NaN without one
-    advantages: tf.Tensor  # [N] float, by which the step is weighted
-    credited: tf.Tensor  # [N] float, by which it would be without a baseline
-    log_probs: tf.Tensor  # [N] float, of the action, under the policy as it is
+    values: tf.Tensor  # [N] float, of a value baseline; NaN without one
+    advantages: tf.Tensor  # [N] float, the weight of the log-probability
+    unbaselined_advantages: tf.Tensor  # [N] float, the weight with a baseline of zero
+    log_probs: tf.Tensor  # [N] float, of the action, under the current policy
     entropies: tf.Tensor  # [N] float, in nats
     max_entropies: tf.Tensor  # [N] float, of a uniform choice; NaN for real actions
-    relative_scales: tf.Tensor  # [N, R] float, see `heads.Head.spread`
+    relative_scales: tf.Tensor  # [N, R] float, see `heads.Head.relative_scale`
     at_bounds: tf.Tensor  # [N, R] bool, see `heads.Head.at_bounds`
+    logits: tf.Tensor  # [N, L] float, the outputs that are logits, before the mask
 
 
-def per_episode_gradients(rule, episodes, baseline=True):
-    """The gradient of the policy loss from each episode by itself.
+def per_episode_gradients(gradient_estimator, episodes, baseline=True):
+    """Returns the gradient of the policy loss of each episode.
 
-    Their mean is that from the batch. What else an update may follow (entropy bonus,
-    penalties, the value loss of a shared trunk) is not in it: it would pass for a signal.
+    The mean of these gradients is the gradient of the batch. The entropy bonus, penalties
+    and the value loss of shared layers are excluded.
 
     Args:
-        rule: `estimator.PolicyGradientEstimator`.
-        episodes: `Episodes`, checked.
-        baseline: Bool. False leaves the baseline out, and all else as it is.
+        gradient_estimator: `estimator.PolicyGradientEstimator`.
+        episodes: `Episodes`, validated.
+        baseline: Bool. False replaces the baseline by zero.
 
     Returns:
         A list with `[E, …]` for each of `variables`: ∂Lₑ/∂w for each episode that is
-        learned from. Returns, baseline and scales are those of the whole batch.
+        not dropped. Returns, baseline and scales are those of the whole batch.
     """
 
     def gradient(column):
-        mine = batch.episode(column)
+        episode = batch.single_episode(column)
         with tf.GradientTape() as tape:
-            log_probs = rule.distribution(mine).log_prob(mine.actions)
-            loss = losses.policy_gradient(log_probs, mine.advantages, mine.divisor)
-        return losses.gradients(tape, loss, rule.variables)
+            distribution = gradient_estimator.distribution(episode)
+            log_probs = distribution.log_prob(episode.actions)
+            loss = losses.policy_gradient(log_probs, episode.advantages, episode.divisor)
+        return losses.gradients(tape, loss, variables)
 
-    batch = rule.batch(episodes)
-    weights = tf.where(baseline, batch.advantages, batch.credited)
+    variables = gradient_estimator.variables
+    batch = gradient_estimator.batch(episodes)
+    weights = tf.where(baseline, batch.advantages, batch.unbaselined_advantages)
     batch = batch._replace(advantages=weights)
     learned = tf.where(batch.episodes.lengths > 0)[:, 0]
     return tf.map_fn(
         gradient,
         learned,
-        fn_output_signature=[tf.TensorSpec(v.shape, v.dtype) for v in rule.variables],
-        parallel_iterations=1,  # one after the other: less memory
+        fn_output_signature=[tf.TensorSpec(v.shape, v.dtype) for v in variables],
+        parallel_iterations=1,  # takes less memory
     )
 
 
-def step_statistics(rule, episodes):
-    """What an update from these episodes would know of each step: `StepStatistics`."""
-    batch = rule.batch(episodes)
-    outputs, _ = rule.outputs(batch)
-    actions = rule.head.distribution(outputs)
-    most = values = tf.fill(tf.shape(batch.targets), np.nan)
-    raw = keras.tree.flatten(rule.head.action_spec(outputs.dtype))
-    if all(leaf.dtype.is_integer for leaf in raw):
-        even, masks = tf.zeros_like(outputs), batch.episodes.masks
-        even = rule.mask_outputs(even, batch.steps, masks)
-        most = rule.head.distribution(even).entropy()
-    if rule.baseline.values_states:
-        values = rule.values(batch.episodes, batch.targets.dtype)[:-1]
+def step_statistics(gradient_estimator, episodes):
+    """Returns `StepStatistics` of an update from these episodes."""
+    batch = gradient_estimator.batch(episodes)
+    unmasked, _ = gradient_estimator.outputs_at(
+        batch.steps, batch.episodes.observations, estimator.valid_steps(batch.episodes)
+    )
+    outputs = gradient_estimator.mask_outputs(unmasked, batch.steps, batch.episodes.masks)
+    logits = np.flatnonzero(gradient_estimator.head.is_logit())
+    actions = gradient_estimator.head.distribution(outputs)
+    max_entropies = values = tf.fill(tf.shape(batch.returns), np.nan)
+    action_specs = keras.tree.flatten(gradient_estimator.head.action_spec(outputs.dtype))
+    if all(spec.dtype.is_integer for spec in action_specs):
+        uniform, masks = tf.zeros_like(outputs), batch.episodes.masks
+        uniform = gradient_estimator.mask_outputs(uniform, batch.steps, masks)
+        max_entropies = gradient_estimator.head.distribution(uniform).entropy()
+    if gradient_estimator.baseline.values_states:
+        values = gradient_estimator.values(batch.episodes, batch.returns.dtype)[:-1]
         values = batch.steps.gather(values)
     return StepStatistics(
-        batch.steps.addresses[:, 1],
-        batch.steps.addresses[:, 0],
-        batch.targets,
+        batch.steps.indices[:, 1],
+        batch.steps.indices[:, 0],
+        batch.returns,
         values,
         batch.advantages,
-        batch.credited,
+        batch.unbaselined_advantages,
         actions.log_prob(batch.actions),
         actions.entropy(),
-        most,
-        rule.head.relative_scale(outputs),
-        rule.head.at_bounds(batch.actions),
+        max_entropies,
+        gradient_estimator.head.relative_scale(outputs),
+        gradient_estimator.head.at_bounds(batch.actions),
+        tf.gather(unmasked, logits, axis=1),
     )
 
 
-def explain_non_finite(rule, episodes):
-    """Names the first number that is not finite, and a variable, after a refusal."""
-    batch = rule.batch(episodes)
-    record, steps = batch.episodes, batch.steps
-    every = estimator.valid_steps(episodes)  # the normalizer sees what is dropped too
-    seen = every.gather(episodes.observations)
-    outputs, _ = rule.at(steps, record.observations, steps)
-    masked = rule.mask_outputs(outputs, steps, record.masks)
-    log_probs = rule.head.distribution(masked).log_prob(batch.actions)
-    suspects = [
-        *(("observation", x, every) for x in keras.tree.flatten(seen)),
-        ("reward", steps.gather(record.rewards), steps),
-        ("outputs", outputs, steps),
-        ("log-probability", log_probs, steps),
-        ("advantage", tf.cast(batch.advantages, outputs.dtype), steps),
+def explain_non_finite(gradient_estimator, episodes):
+    """Returns sentences that name the first non-finite number, and its variable."""
+    batch = gradient_estimator.batch(episodes)
+    every_step = estimator.valid_steps(
+        episodes
+    )  # the normalizer also uses dropped episodes
+    observations = every_step.gather(episodes.observations)
+    outputs, _ = gradient_estimator.outputs_at(
+        batch.steps, batch.episodes.observations, batch.steps
+    )
+    masked = gradient_estimator.mask_outputs(outputs, batch.steps, batch.episodes.masks)
+    log_probs = gradient_estimator.head.distribution(masked).log_prob(batch.actions)
+    rewards = batch.steps.gather(batch.episodes.rewards)
+    candidates = [
+        *(("observation", x, every_step) for x in keras.tree.flatten(observations)),
+        ("reward", rewards, batch.steps),
+        ("outputs", outputs, batch.steps),
+        ("log-probability", log_probs, batch.steps),
+        ("advantage", tf.cast(batch.advantages, outputs.dtype), batch.steps),
     ]
-    found = []
-    for name, values, where in suspects:
+    sentences = [_first_non_finite_step(candidates)]
+    estimate = gradient_estimator.gradients(episodes)
+    variables = [
+        *gradient_estimator.variables,
+        *gradient_estimator.baseline.trainable_variables,
+    ]
+    gradients = [*estimate.gradients, *estimate.baseline_gradients]
+    for variable, gradient in zip(variables, gradients):
+        if not np.isfinite(gradient).all():
+            sentences.append(f"The gradient of {variable.path} is not finite.")
+            break
+    sentences = [sentence for sentence in sentences if sentence]
+    return (
+        " ".join(sentences) or "The first gradient step is finite; a later value is not."
+    )
+
+
+def _first_non_finite_step(candidates):
+    """Returns a sentence on the first non-finite value, or an empty string.
+
+    Args:
+        candidates: List of `(name, [N, …] values, ValidSteps)`, in order of causes.
+    """
+    for name, values, steps in candidates:
         finite = np.isfinite(np.asarray(values, "float64"))
         wrong = np.flatnonzero(~finite.all(axis=tuple(range(1, finite.ndim))))
         if len(wrong):
-            step, episode = where.addresses[wrong[0]].numpy()
+            step, episode = steps.indices[wrong[0]].numpy()
             value = np.asarray(values)[wrong[0]]
-            found += [f"In episode {episode}, step {step}, the {name} is {value}."]
-            break
-    gradients, baseline_gradients, *_ = rule.gradients(episodes)
-    trained = [*rule.variables, *rule.baseline.trainable_variables]
-    for variable, gradient in zip(trained, [*gradients, *baseline_gradients]):
-        if not np.isfinite(gradient).all():
-            found += [f"The gradient of {variable.path} is not finite."]
-            break
-    return " ".join(found) or "It began finite, and what followed was not."
+            return f"In episode {episode}, step {step}, the {name} is {value}."
+    return ""

@@ -7,49 +7,57 @@ from tf_reinforce.algorithm import estimator
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
 
-# What an update says of itself.
+# The scalars that describe an update.
 METRICS = (*estimator.METRICS, "learning_rate", "env_steps")
 
-# Of several gradient steps their mean is said; the entropy is that of the policy that
-# acted, once, as without them.
+# The reported values of these metrics are means over the gradient steps of an update. The
+# entropy is that of the policy that acted, as with one gradient step.
 _MEAN_METRICS = [name for name in estimator.METRICS if name != "entropy"]
 
-# What an update from nothing says; everything else is zero then.
+# The metrics of an update from no steps; all others are zero.
 _EMPTY_METRICS = dict.fromkeys(("entropy", "effective_sample_size"), float("nan"))
 
 
 class TrainStep:
-    """Moves weights along the gradients of an `PolicyGradientEstimator`.
+    """Changes weights along the gradients of a `PolicyGradientEstimator`.
 
-    Every step of one update sees the returns, the baseline and the normalizer as they
-    acted; these learn last.
+    Every gradient step of one update uses the returns, the baseline and the normalizer
+    with which the episodes were collected. Baseline and normalizer are updated last.
 
     Args:
-        rule: `estimator.PolicyGradientEstimator`.
+        gradient_estimator: `estimator.PolicyGradientEstimator`.
         optimizer: Keras optimizer, built on the weights of the estimator.
         counters: Int64 weight `[3]`: updates, episodes and environment steps so far.
-        passes: Int, how often the batch is gone through.
-        minibatch_size: Int, about how many steps make a gradient step; `None`: all.
-        block: Int, of about how many steps at a time the gradient of a whole batch is
-            summed up; `None`: of all at once. What all layers put out for a million
-            steps need not be kept at a time.
+        passes: Int, the number of passes over the batch.
+        minibatch_size: Int, the approximate number of steps in a gradient step; `None`
+            uses all steps.
+        block_size: Int, the approximate number of steps in a block, or `None` for one
+            block. The gradient of a batch is the sum over blocks, which limits the
+            memory for the outputs of all layers.
     """
 
     def __init__(
-        self, rule, optimizer, counters, *, passes, minibatch_size=None, block=None
+        self,
+        gradient_estimator,
+        optimizer,
+        counters,
+        *,
+        passes,
+        minibatch_size=None,
+        block_size=None,
     ):
-        self.estimator = rule
+        self.estimator = gradient_estimator
         self.optimizer = optimizer
         self.counters = counters
         self.passes = passes
         self.minibatch_size = minibatch_size
-        self.block = block
-        # Keras' own loss scaling meets an overflow by skipping the step itself.
-        self._skips = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        self.block_size = block_size
+        # An optimizer with loss scaling itself skips a step that overflows.
+        self._skips_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
     @property
-    def permutations(self):
-        """How many random orders of the steps an update takes."""
+    def num_permutations(self):
+        """The number of random permutations of the steps that an update needs."""
         if self.passes > 1 or self.minibatch_size is not None:
             return self.passes
         return 0 if self.estimator.baseline.minibatch_size is None else 1
@@ -58,66 +66,77 @@ class TrainStep:
         """Makes one update.
 
         Args:
-            episodes: `Episodes`, checked.
-            permutations: `[passes, N]` int32, random permutations of the steps.
+            episodes: `Episodes`, validated.
+            permutations: `[num_permutations, N]` int32, of the valid steps.
 
         Returns:
-            `[1 + len(FIGURES)]` float64: whether it was finite, and `FIGURES`. As one
-            tensor: fetching each would take as long as a small update.
+            `[1 + len(METRICS)]` float64: whether the update was finite, and `METRICS`.
+            One tensor, because fetching each scalar takes as long as a small update.
         """
-        rate = tf.identity(self.optimizer.learning_rate)
-        batch = self.estimator.batch(episodes)
-        baseline_batch = self.estimator.baseline_batch(
-            batch, permutations[0] if self.permutations else None
-        )
-        value_loss, baseline_gradients = self.estimator.baseline_gradients(baseline_batch)
-        some = tf.size(batch.targets) > 0  # an update from nothing moves nothing
-        fit = _finite(baseline_gradients) | ~some
-        fit &= _finite(self.estimator.statistics_squares(episodes, batch))
+        learning_rate = tf.identity(self.optimizer.learning_rate)
         before = [tf.identity(variable) for variable in self._variables]
+        permutation = permutations[0] if self.num_permutations else None
         if self.minibatch_size is None and self.passes == 1:
-            gradients, logs = self._whole(batch)
-            finite = fit & (self._sound(logs["loss"], gradients) | ~some)
-            _when(finite & some, lambda: self._descend(gradients))
+            estimate, finite = self._single_step(episodes, permutation)
         else:
-            finite, logs = self._pass(batch, permutations, fit, some)
-        _when(
-            finite & some,
-            lambda: self.estimator.learn(baseline_gradients, baseline_batch, batch),
+            estimate, finite = self._minibatch_steps(episodes, permutations)
+        not_empty = tf.size(estimate.batch.returns) > 0
+        _run_if(finite & not_empty, lambda: self.estimator.update_statistics(estimate))
+        finite &= _all_finite([v for v in self._variables if "float" in v.dtype])
+        _run_if(~finite, lambda: self._restore(before))
+        metrics = self._metrics_or_empty(estimate.metrics, not_empty)
+        metrics["learning_rate"] = learning_rate
+        metrics["env_steps"] = tf.cond(
+            finite,
+            lambda: self._count(episodes),
+            self.counters.value.read_value,
+        )[2]
+        scalars = [finite, *(metrics[name] for name in METRICS)]
+        return tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars])
+
+    def _single_step(self, episodes, permutation):
+        """Makes one gradient step from all steps of the batch."""
+        estimate = self.estimator.gradients(
+            episodes, permutation, self._gradients_by_blocks
         )
-        finite &= _finite([v for v in self._variables if "float" in v.dtype])
-        _when(~finite, lambda: self._restore(before))
+        empty = tf.equal(tf.size(estimate.batch.returns), 0)
+        finite = self._statistics_finite(episodes, estimate)
+        finite &= self._step_finite(estimate.metrics["loss"], estimate.gradients) | empty
+        _run_if(finite & ~empty, lambda: self._apply(estimate.gradients))
+        return estimate, finite
 
-        def look():
-            self.estimator.update_normalizer(episodes)
-            lengths = tf.cast(episodes.lengths, tf.int64)
-            more = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
-            return self.counters.assign_add(tf.stack(more))
+    def _minibatch_steps(self, episodes, permutations):
+        """Makes a gradient step from each minibatch of each pass."""
+        estimate = self.estimator.gradients(
+            episodes,
+            permutations[0],
+            lambda batch: ([], self._passes(batch, permutations)),
+        )
+        finite = estimate.metrics.pop("finite")
+        return estimate, finite & self._statistics_finite(episodes, estimate)
 
-        for name, figure in logs.items():
-            logs[name] = tf.where(some, figure, _EMPTY_METRICS.get(name, 0.0))
-        if not self.estimator.baseline.shares_policy:
-            logs["value_loss"] = value_loss
-        logs["learning_rate"] = rate
-        logs["env_steps"] = tf.cond(finite, look, self.counters.value.read_value)[2]
-        figures = [finite, *(logs[name] for name in METRICS)]
-        return tf.stack([tf.cast(figure, tf.float64) for figure in figures])
+    def _statistics_finite(self, episodes, estimate):
+        """Returns whether baseline and statistics stay finite; true without steps."""
+        empty = tf.equal(tf.size(estimate.batch.returns), 0)
+        finite = _all_finite(estimate.baseline_gradients) | empty
+        squares = self.estimator.statistics_squares(episodes, estimate.batch)
+        return finite & _all_finite(squares)
 
-    def _whole(self, batch):
-        """The gradient from a batch: the mean of those from its blocks, by their size."""
-        if self.block is None:
+    def _gradients_by_blocks(self, batch):
+        """Returns the mean of the gradients of blocks of a batch, weighted by size."""
+        if self.block_size is None:
             return self._gradients(batch)
-        steps = tf.range(tf.size(batch.targets))
-        blocks = minibatches.Minibatches.of(steps, self.block)
+        steps = tf.range(tf.size(batch.returns))
+        blocks = minibatches.Minibatches.split(steps, self.block_size)
 
         def add(number, sums):
-            part = blocks.at(number)
-            share = tf.size(part) / tf.size(steps)
-            gradients, logs = self._gradients(batch, part)
-            more = [*gradients, *(logs[name] for name in estimator.METRICS)]
-            more = [tf.cast(y, x.dtype) for x, y in zip(sums, more, strict=True)]
-            more = [x + tf.cast(share, x.dtype) * y for x, y in zip(sums, more)]
-            return number + 1, more
+            block = blocks.minibatch(number)
+            share = tf.size(block) / tf.size(steps)
+            gradients, metrics = self._gradients(batch, block)
+            terms = [*gradients, *(metrics[name] for name in estimator.METRICS)]
+            terms = [tf.cast(y, x.dtype) for x, y in zip(sums, terms, strict=True)]
+            sums = [x + tf.cast(share, x.dtype) * y for x, y in zip(sums, terms)]
+            return number + 1, sums
 
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.estimator.variables]
         zeros += [tf.zeros([], tf.float64) for _ in estimator.METRICS]
@@ -128,69 +147,92 @@ class TrainStep:
             parallel_iterations=1,
         )
         count = len(self.estimator.variables)
-        logs = dict(zip(estimator.METRICS, sums[count:], strict=True))
-        logs["gradient_norm"] = losses.global_norm(sums[:count])
-        return sums[:count], logs
+        metrics = dict(zip(estimator.METRICS, sums[count:], strict=True))
+        metrics["gradient_norm"] = losses.global_norm(sums[:count])
+        return sums[:count], metrics
 
-    def _pass(self, batch, permutations, fit, some):
-        """Gradient steps from the parts of a batch: whether all were finite; the logs."""
-        policy = self.estimator.distribution(batch)
-        acted, entropy = policy.log_prob(batch.actions), policy.entropy()
-        count = minibatches.Minibatches.of(permutations[0], self.minibatch_size).count
-        steps = tf.where(some, self.passes * count, 0)
+    def _passes(self, batch, permutations):
+        """Makes the gradient steps; returns mean metrics, and whether all were finite."""
+        distribution = self.estimator.distribution(batch)
+        acting_log_probs = distribution.log_prob(batch.actions)
+        entropy = distribution.entropy()
+        first = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
+        not_empty = tf.size(batch.returns) > 0
+        steps = tf.where(not_empty, self.passes * first.count, 0)
 
         def step(number, finite, sums):
-            order = minibatches.Minibatches(permutations[number // count], count)
-            gradients, logs = self._gradients(batch, order.at(number % count), acted)
-            finite = self._sound(logs["loss"], gradients)
-            _when(finite, lambda: self._descend(gradients))
-            figures = [tf.cast(logs[name], tf.float64) for name in _MEAN_METRICS]
-            return number + 1, finite, sums + tf.stack(figures)
+            permutation = permutations[number // first.count]
+            parts = minibatches.Minibatches(permutation, first.count)
+            gradients, metrics = self._gradients(
+                batch, parts.minibatch(number % first.count), acting_log_probs
+            )
+            finite = self._step_finite(metrics["loss"], gradients)
+            _run_if(finite, lambda: self._apply(gradients))
+            scalars = [tf.cast(metrics[name], tf.float64) for name in _MEAN_METRICS]
+            return number + 1, finite, sums + tf.stack(scalars)
 
+        sums = tf.zeros([len(_MEAN_METRICS)], tf.float64)
         _, finite, sums = tf.while_loop(
             lambda number, finite, sums: finite & (number < steps),
             step,
-            (tf.zeros([], tf.int64), fit, tf.zeros([len(_MEAN_METRICS)], tf.float64)),
+            (tf.zeros([], tf.int64), tf.constant(True), sums),
         )
         means = tf.unstack(sums / tf.cast(steps, tf.float64))
-        logs = dict(zip(_MEAN_METRICS, means, strict=True))
-        return finite, {**logs, "entropy": tf.reduce_mean(entropy)}
+        metrics = dict(zip(_MEAN_METRICS, means, strict=True))
+        return {**metrics, "entropy": tf.reduce_mean(entropy), "finite": finite}
 
-    def _gradients(self, *chosen):
+    def _gradients(self, batch, indices=None, acting_log_probs=None):
         return self.estimator.policy_gradients(
-            *chosen, scale_loss=self.optimizer.scale_loss
+            batch, indices, acting_log_probs, self.optimizer.scale_loss
         )
 
-    def _sound(self, loss, gradients):
-        return _finite([loss] if self._skips else [loss, *gradients])
+    def _step_finite(self, loss, gradients):
+        return _all_finite([loss] if self._skips_overflow else [loss, *gradients])
+
+    def _apply(self, gradients):
+        scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
+        self.optimizer.apply(scaled, self.estimator.variables)
 
     @property
     def _variables(self):
-        """All that gradient steps and what learns after them change."""
+        """All variables that gradient steps and the update of statistics change."""
         parts = [self.optimizer, self.estimator.baseline, *self.estimator.scales.values()]
         parts.append(getattr(self.estimator.baseline, "optimizer", None))
-        more = [v for part in parts if part is not None for v in part.variables]
-        return [*self.estimator.variables, *more]
-
-    def _descend(self, gradients):
-        scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
-        self.optimizer.apply(scaled, self.estimator.variables)
+        others = [v for part in parts if part is not None for v in part.variables]
+        return [*self.estimator.variables, *others]
 
     def _restore(self, before):
         for variable, value in zip(self._variables, before, strict=True):
             variable.assign(value)
 
+    def _metrics_or_empty(self, metrics, not_empty):
+        """Returns the metrics of the gradients, or those of an update from no steps."""
+        own_loss = not self.estimator.baseline.shares_policy
+        return {
+            name: metric
+            if name == "value_loss" and own_loss
+            else tf.where(not_empty, metric, _EMPTY_METRICS.get(name, 0.0))
+            for name, metric in metrics.items()
+        }
 
-def _finite(tensors):
+    def _count(self, episodes):
+        """Updates the normalizer and returns the new counters."""
+        self.estimator.update_normalizer(episodes)
+        lengths = tf.cast(episodes.lengths, tf.int64)
+        counts = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
+        return self.counters.assign_add(tf.stack(counts))
+
+
+def _all_finite(tensors):
     finite = [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
     return tf.reduce_all(finite) if finite else tf.constant(True)
 
 
-def _when(condition, act):
-    """Calls `act` for what it changes."""
+def _run_if(condition, function):
+    """Calls a function that changes variables if a scalar bool tensor is true."""
 
-    def acts():
-        act()
+    def branch():
+        function()
         return 0
 
-    tf.cond(condition, acts, lambda: 0)
+    tf.cond(condition, branch, lambda: 0)

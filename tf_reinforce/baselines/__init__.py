@@ -1,8 +1,9 @@
 """Baselines, which are subtracted from returns to reduce the variance.
 
-The expected gradient stays the same if the baseline of a step depends on nothing that
-its own episode does from that step on. `Baseline.estimate` returns what is subtracted.
-A baseline with weights also implements `gradients` and `apply_gradients`.
+A baseline does not change the expected gradient if its value at a step does not depend on
+the actions and rewards of the same episode from that step on. `Baseline.estimate` returns
+the values that are subtracted. A baseline with weights also implements `gradients` and
+`apply_gradients`.
 """
 
 from tf_reinforce.baselines.averages import LeaveOneOut
@@ -27,15 +28,22 @@ __all__ = [
 ]
 
 
-def get(identifier):
-    """The baseline meant by a name, an object or `None`.
+def __dir__() -> list[str]:
+    return __all__
+
+
+def get(identifier: str | Baseline | None) -> Baseline:
+    """Returns a baseline for a name, a baseline or `None`.
 
     Args:
         identifier: `"leave_one_out"`, `"mean"`, `"moving_average"`, `"time_step"`, a
-            `Baseline`, or `None` for nothing.
+            `Baseline`, or `None` for no baseline (`Zero`).
+
+    Returns:
+        `Baseline`.
 
     Raises:
-        ValueError: when it is none of these.
+        ValueError: if the identifier is none of these.
 
     Example:
 
@@ -44,17 +52,17 @@ def get(identifier):
     """
     if isinstance(identifier, Baseline):
         return identifier
-    named = {
+    classes = {
         "leave_one_out": LeaveOneOut,
         "mean": Mean,
         "moving_average": MovingAverage,
         "time_step": TimeStep,
         None: Zero,
     }
-    if not isinstance(identifier, str | None) or identifier not in named:
+    if not isinstance(identifier, str | None) or identifier not in classes:
         raise ValueError(
             "`baseline` must be 'leave_one_out', 'mean', 'moving_average', 'time_step', "
-            "None or an object from tfr.baselines, for example Value(model). "
+            "None or a baseline from tfr.baselines, for example Value(model). "
             f"Received: baseline={identifier!r}"
         )
-    return named[identifier]()
+    return classes[identifier]()

@@ -1,5 +1,7 @@
 """Baselines that are averages of returns."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -9,18 +11,18 @@ from tf_reinforce.baselines import base
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class LeaveOneOut(base.Baseline):
-    """The mean return of the *other* episodes still running at the same step.
+    """The mean return of the *other* episodes that are active at the same step.
 
-        bᵢₜ = Σ_{j≠i} Gⱼₜ / (nₜ - 1),    nₜ episodes running at t;  0 where nₜ = 1
+        bᵢₜ = Σ_{j≠i} Gⱼₜ / (nₜ - 1),    nₜ episodes active at t;  0 if nₜ = 1
 
-    It never sees the episode it is subtracted from, so it changes the variance and
-    not the expectation, for any number of episodes fixed beforehand.
+    It does not depend on the episode from which it is subtracted. So it changes the
+    variance and not the expectation, if the number of episodes is fixed in advance.
 
     With `group_size=K` the other episodes are those of the same group. The agent starts
     the K episodes of a group with the same reset seed, and so from the same
     observation. Differences between initial observations then add no variance. The
-    randomness of the environment is common to a group as well. The estimate stays
-    unbiased: given that randomness, the actions of the episodes are independent.
+    episodes of a group also have the same random numbers of the environment. The estimate
+    is still unbiased: given these numbers, the actions of the episodes are independent.
 
     Args:
         group_size: Int, K, at least 2; `None` makes all episodes one group. Columns 0 to
@@ -41,31 +43,36 @@ class LeaveOneOut(base.Baseline):
         free! https://openreview.net/forum?id=r1lgTGL5DE
     """
 
-    def __init__(self, group_size=None, **kwargs):
+    def __init__(self, group_size: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        given = group_size is not None
-        if given and validation.positive_int("group_size", group_size) < 2:
+        size = validation.positive_int_or_none("group_size", group_size)
+        if size is not None and size < 2:
             raise ValueError(
-                "`group_size` must be at least 2: a group of one episode has no others. "
+                "`group_size` must be at least 2: the mean needs another episode. "
                 f"Received: group_size={group_size}"
             )
         self.group_size = group_size
         self.reset_group_size = group_size or 1
 
-    def estimate(self, returns, valid, values):
-        rows, count = tf.unstack(tf.shape(returns))
-        size = self.group_size or count
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
+        steps, episodes = tf.unstack(tf.shape(returns))
+        size = self.group_size or episodes
         tf.debugging.assert_equal(
-            count % size, 0, f"The episodes must stand in groups of {self.group_size}"
+            episodes % size,
+            0,
+            "The number of episodes must be a multiple of the group size: the episodes "
+            f"must come in groups of {self.group_size}",
         )
-        grouped = tf.reshape(returns, [rows, -1, size])
-        running = tf.reshape(tf.cast(valid, returns.dtype), [rows, -1, size])
-        others = tf.reduce_sum(running, axis=2, keepdims=True) - 1.0
+        grouped = tf.reshape(returns, [steps, -1, size])
+        active = tf.reshape(tf.cast(valid, returns.dtype), [steps, -1, size])
+        others = tf.reduce_sum(active, axis=2, keepdims=True) - 1.0
         sums = tf.reduce_sum(grouped, axis=2, keepdims=True) - grouped
-        means = tf.reshape(tf.math.divide_no_nan(sums, others), [rows, count])
+        means = tf.reshape(tf.math.divide_no_nan(sums, others), [steps, episodes])
         return tf.where(valid, means, 0.0)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "group_size": self.group_size}
 
 
@@ -75,8 +82,8 @@ class Mean(base.Baseline):
 
         b = Σₜᵢ Gₜᵢ / N
 
-    The mean contains the return it is subtracted from. With one-step episodes this
-    shrinks the gradient by exactly (B - 1) / B.
+    The mean includes the return from which it is subtracted. With one-step episodes this
+    multiplies the expected gradient by exactly (B - 1) / B.
 
     Example:
 
@@ -86,14 +93,16 @@ class Mean(base.Baseline):
     [[3.0, 3.0, 3.0]]
     """
 
-    def estimate(self, returns, valid, values):
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         steps = tf.reduce_sum(tf.cast(valid, returns.dtype))
         return tf.where(valid, tf.reduce_sum(returns) / steps, 0.0)
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class MovingAverage(base.Baseline):
-    """The mean return over all steps of earlier batches, the last ones counting most.
+    """The mean return over all steps of earlier batches, with weights that decay.
 
         b = Σᵢ dᵏ⁻ⁱ mᵢ / Σᵢ dᵏ⁻ⁱ,    mᵢ the mean return of a step in batch i = 1 … k
 
@@ -101,50 +110,55 @@ class MovingAverage(base.Baseline):
     variance and not the expectation. It is zero before the first update.
 
     Args:
-        decay: Float in [0, 1], d. With zero only the last batch counts; with one all
-            batches count equally.
+        decay: Float in [0, 1], d. With zero the average is that of the last batch; with
+            one all batches have equal weight.
 
     Example:
 
     >>> baseline = MovingAverage(decay=0.5)
     >>> baseline.build((None, 4))
     >>> for returns in ([1.0, 3.0], [5.0]):
-    ...     returns, times = tf.constant(returns), tf.range(len(returns))
-    ...     batch = base.BaselineBatch(None, returns, times, episodes=1)
+    ...     returns, time_steps = tf.constant(returns), tf.range(len(returns))
+    ...     batch = base.BaselineBatch(None, returns, time_steps, episodes=1)
     ...     baseline.apply_gradients([], batch)
-    >>> one = tf.ones([1, 1])
-    >>> baseline.estimate(one, one > 0, one).numpy().tolist()  # (2 / 2 + 5) / (1 / 2 + 1)
+    >>> ones = tf.ones([1, 1])
+    >>> estimate = baseline.estimate(ones, ones > 0, ones)
+    >>> estimate.numpy().tolist()  # (2 / 2 + 5) / (1 / 2 + 1)
     [[4.0]]
     """
 
-    def __init__(self, decay=0.9, **kwargs):
+    def __init__(self, decay: float = 0.9, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.decay = validation.within("decay", decay, 0, 1)
 
-    def build(self, observations_shape):
+    def build(self, observations_shape: Any) -> None:
         self._build_averages(())
 
-    def _build_averages(self, shape):
-        # In the type of the returns, whatever that of the policy is.
-        kept = dict(shape=shape, dtype="float64", trainable=False, autocast=False)
-        self.sums = self.add_weight(name="sums", initializer="zeros", **kept)
-        self.shares = self.add_weight(name="shares", initializer="zeros", **kept)
+    def _build_averages(self, shape: Any) -> None:
+        # float64 is the type of the returns, for every type of the policy.
+        options = dict(shape=shape, dtype="float64", trainable=False, autocast=False)
+        self.sums = self.add_weight(name="sums", initializer="zeros", **options)
+        self.shares = self.add_weight(name="shares", initializer="zeros", **options)
 
-    def estimate(self, returns, valid, values):
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         average = tf.math.divide_no_nan(self.sums.value, self.shares.value)
         return tf.where(valid, tf.cast(average, returns.dtype), 0.0)
 
-    def apply_gradients(self, gradients, baseline_batch):
-        self._average(tf.reduce_mean(baseline_batch.targets), 1.0)
+    def apply_gradients(
+        self, gradients: list[tf.Tensor], baseline_batch: base.BaselineBatch
+    ) -> None:
+        self._add_means(tf.reduce_mean(baseline_batch.returns), 1.0)
 
-    def _average(self, means, seen):
-        """Takes in new means; where nothing was `seen`, all stays as it was."""
-        means, seen = (tf.cast(x, self.sums.dtype) for x in (means, seen))
-        kept = tf.where(seen > 0, tf.constant(self.decay, seen.dtype), 1.0)
-        self.sums.assign(kept * self.sums + means)
-        self.shares.assign(kept * self.shares + seen)
+    def _add_means(self, means: tf.Tensor, weights: tf.Tensor) -> None:
+        """Adds new means with weights of 1; a weight of 0 leaves an average unchanged."""
+        means, weights = (tf.cast(x, self.sums.dtype) for x in (means, weights))
+        decay = tf.where(weights > 0, tf.constant(self.decay, weights.dtype), 1.0)
+        self.sums.assign(decay * self.sums + means)
+        self.shares.assign(decay * self.shares + weights)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "decay": self.decay}
 
 
@@ -154,14 +168,14 @@ class TimeStep(MovingAverage):
 
         bₜ = Σᵢ dᵏ⁻ⁱ mᵢₜ / Σᵢ dᵏ⁻ⁱ,    mᵢₜ the mean return at step t in batch i = 1 … k
 
-    A batch without a step t leaves the average of step t unchanged. The average of a
-    step that was never reached is zero. Like `MovingAverage`, it is unbiased.
+    A batch without a step t leaves the average of step t unchanged. The average is zero
+    at steps that no episode has reached. Like `MovingAverage`, it is unbiased.
 
     Args:
-        horizon: Int, the number of steps with an average of their own. All later steps
-            share the last one.
-        decay: Float in [0, 1], d. With zero only the last batch counts; with one all
-            batches count equally.
+        horizon: Int, the number of averages. Step `horizon - 1` and all later steps have
+            one common average.
+        decay: Float in [0, 1], d. With zero the average is that of the last batch; with
+            one all batches have equal weight.
 
     Example:
 
@@ -170,30 +184,35 @@ class TimeStep(MovingAverage):
     >>> returns = tf.constant([7.0, 3.0])
     >>> batch = base.BaselineBatch(None, returns, [0, 1], episodes=1)
     >>> baseline.apply_gradients([], batch)
-    >>> one = tf.ones([3, 1])
-    >>> baseline.estimate(one, one > 0, one).numpy().tolist()
+    >>> ones = tf.ones([3, 1])
+    >>> baseline.estimate(ones, ones > 0, ones).numpy().tolist()
     [[7.0], [3.0], [3.0]]
     """
 
-    def __init__(self, horizon=1000, decay=0.9, **kwargs):
+    def __init__(self, horizon: int = 1000, decay: float = 0.9, **kwargs: Any) -> None:
         super().__init__(decay, **kwargs)
         self.horizon = validation.positive_int("horizon", horizon)
 
-    def build(self, observations_shape):
+    def build(self, observations_shape: Any) -> None:
         self._build_averages((self.horizon,))
 
-    def estimate(self, returns, valid, values):
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         averages = tf.math.divide_no_nan(self.sums.value, self.shares.value)
-        times = tf.minimum(tf.range(tf.shape(returns)[0]), self.horizon - 1)
-        column = tf.cast(tf.gather(averages, times), returns.dtype)[:, None]
+        indices = tf.minimum(tf.range(tf.shape(returns)[0]), self.horizon - 1)
+        column = tf.cast(tf.gather(averages, indices), returns.dtype)[:, None]
         return tf.where(valid, column, 0.0)
 
-    def apply_gradients(self, gradients, baseline_batch):
-        times = tf.minimum(baseline_batch.times, self.horizon - 1)
-        counts = tf.math.bincount(times, minlength=self.horizon, dtype=tf.float64)
-        sums = tf.math.unsorted_segment_sum(baseline_batch.targets, times, self.horizon)
+    def apply_gradients(
+        self, gradients: list[tf.Tensor], baseline_batch: base.BaselineBatch
+    ) -> None:
+        returns = baseline_batch.returns
+        indices = tf.minimum(baseline_batch.time_steps, self.horizon - 1)
+        counts = tf.math.bincount(indices, minlength=self.horizon, dtype=tf.float64)
+        sums = tf.math.unsorted_segment_sum(returns, indices, self.horizon)
         means = tf.math.divide_no_nan(tf.cast(sums, tf.float64), counts)
-        self._average(means, tf.cast(counts > 0, tf.float64))
+        self._add_means(means, tf.cast(counts > 0, tf.float64))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "horizon": self.horizon}

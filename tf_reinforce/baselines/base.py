@@ -1,4 +1,4 @@
-"""The interface of a baseline, and the batch that a baseline learns from."""
+"""Defines the interface of a baseline, and the batch from which a baseline learns."""
 
 import abc
 from typing import Any, NamedTuple
@@ -6,67 +6,73 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_reinforce import validation
+from tf_reinforce import fixed_arguments
 
 
 class BaselineBatch(NamedTuple):
     """The `N` valid steps of one update, from which a baseline learns."""
 
-    observations: Any  # [N, …], or a structure of them, as the policy sees them
-    targets: tf.Tensor  # [N] float, the returns to go, also under `returns="whole"`
-    times: tf.Tensor  # [N] int32, steps since the episode began
-    episodes: tf.Tensor  # scalar, how many episodes
-    order: Any = None  # [N] int32, a permutation, for a baseline with minibatches
+    observations: Any  # [N, …], or a structure of them, as the policy receives them
+    returns: tf.Tensor  # [N] float, the returns to go, also under `returns="whole"`
+    time_steps: tf.Tensor  # [N] int32, the step in the episode, from 0
+    episodes: tf.Tensor  # scalar, the number of episodes
+    permutation: Any = None  # [N] int32, a permutation, for a baseline with minibatches
 
-    def part(self, indices):
-        """Returns the steps at `[n]` indices; their sum is weighted by N / n."""
-        share = tf.size(indices) / tf.size(self.targets)
+    def minibatch(self, indices: tf.Tensor) -> "BaselineBatch":
+        """Returns the steps at `[n]` indices.
 
-        def gather(array):
+        The number of episodes is multiplied by n / N. So a sum over steps, divided by
+        the number of episodes, is comparable with that of the whole batch.
+        """
+        fraction = tf.size(indices) / tf.size(self.returns)
+
+        def gather(array: Any) -> Any:
             return tf.gather(array, indices)
 
         return BaselineBatch(
             keras.tree.map_structure(gather, self.observations),
-            gather(self.targets),
-            gather(self.times),
-            tf.cast(self.episodes, share.dtype) * share,
+            gather(self.returns),
+            gather(self.time_steps),
+            tf.cast(self.episodes, fraction.dtype) * fraction,
         )
 
 
 class Baseline(keras.layers.Layer, abc.ABC):
-    """An estimate of the return that is made without looking at the action.
+    """An estimate of the return that does not depend on the action.
 
-    A subclass implements `estimate`. A baseline that learns makes its weights in `build`
-    with `add_weight`; `gradients` returns their gradients, and `apply_gradients` changes
-    them after the whole update is known to be finite. All methods are traced, so they
-    must change nothing else. `examples/your_own_parts.py` has an example, and
+    A subclass implements `estimate`. A baseline with weights creates them in `build` with
+    `add_weight`; `gradients` returns their gradients, and `apply_gradients` changes them
+    after all values of the update were checked to be finite. All methods are traced, so
+    they must change nothing else. `examples/your_own_parts.py` has an example, and
     `tfr.testing.check_gradient` checks a baseline.
 
     Attributes:
         values_states: Bool. True if the baseline is a value of the observation. Only such
             a baseline can bootstrap truncated episodes and allows `gae_lambda` below 1.
             It then has `model`, `values` and `loss_weight`, like `Value`.
-        reset_group_size: Int. If it is above 1, the agent starts that many consecutive
-            episodes with the same reset seed.
-        minibatch_size: Int if the baseline needs `BaselineBatch.order`, else `None`.
+        reset_group_size: Int. If it is above 1, the agent starts groups of this many
+            consecutive episodes with the same reset seed.
+        minibatch_size: Int if the baseline reads `BaselineBatch.permutation`, or `None`.
     """
 
     values_states = False
     reset_group_size = 1
     minibatch_size: int | None = None
 
-    def __setattr__(self, name, value):
-        validation.expect_changeable(self, name, value)
+    def __setattr__(self, name: str, value: Any) -> None:
+        fixed_arguments.expect_changeable(self, name, value)
         super().__setattr__(name, value)
 
     @property
-    def shares_policy(self):
+    def shares_policy(self) -> bool:
         """Whether the policy returns the values too, and one loss trains both."""
         return self.values_states and self.model is None
 
     @abc.abstractmethod
-    def estimate(self, returns, valid, values):
-        """Returns what is subtracted from each return.
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
+        """Returns the values that are subtracted from the returns.
 
         Args:
             returns: `[T, B]` float, zero in the padding.
@@ -75,10 +81,10 @@ class Baseline(keras.layers.Layer, abc.ABC):
                 value baseline.
 
         Returns:
-            `[T, B]` float in the type of `returns`. Zero: subtract nothing.
+            `[T, B]` float in the type of `returns`. Zero: nothing is subtracted.
         """
 
-    def gradients(self, baseline_batch):
+    def gradients(self, baseline_batch: BaselineBatch) -> Any:
         """Returns loss and gradients of the baseline; NaN and `[]` without weights.
 
         Args:
@@ -87,15 +93,17 @@ class Baseline(keras.layers.Layer, abc.ABC):
         Returns:
             Scalar loss, and a list of gradients for `apply_gradients`.
         """
-        return tf.constant(float("nan"), baseline_batch.targets.dtype), []
+        return tf.constant(float("nan"), baseline_batch.returns.dtype), []
 
-    def apply_gradients(self, gradients, baseline_batch):
-        """Makes one gradient step. The gradients are known to be finite.
+    def apply_gradients(
+        self, gradients: list[tf.Tensor], baseline_batch: BaselineBatch
+    ) -> None:
+        """Makes one gradient step.
 
         Args:
-            gradients: List, from `gradients(baseline_batch)`. A baseline that takes
-                further steps computes their gradients itself, and skips a step whose
-                gradients are not finite.
+            gradients: List, from `gradients(baseline_batch)`. They are finite. A baseline
+                that makes further steps must compute their gradients itself, and must
+                skip a step whose gradients are not finite.
             baseline_batch: `BaselineBatch`.
         """
 
@@ -104,5 +112,7 @@ class Baseline(keras.layers.Layer, abc.ABC):
 class Zero(Baseline):
     """No baseline: subtracts zero. Unbiased, and usually the largest variance."""
 
-    def estimate(self, returns, valid, values):
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         return tf.zeros_like(returns)

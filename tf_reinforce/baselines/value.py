@@ -1,5 +1,7 @@
 """A baseline that is a Keras model of the observation."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -15,23 +17,23 @@ from tf_reinforce.functional import losses
 class Value(base.Baseline):
     """A learned value of the observation.
 
-        b(s) = v(s),    trained towards the returns after the update that used it
+        b(s) = v(s),    trained to predict the returns of a batch after its update
 
-    A baseline with a model of its own has an optimizer of its own. Without a model, the
-    policy returns a dict with `"outputs"` and `"values"`. Its layers are then shared, and
-    the agent's optimizer minimizes the sum of both losses.
+    A baseline with its own model has its own optimizer. Without a model, the policy must
+    return a dict with `"outputs"` and `"values"`. Its layers are then shared, and the
+    agent's optimizer minimizes the sum of both losses.
 
     Args:
         model: Keras model from observations `[N, …]` to values `[N, 1]`, or `None` for
-            the `"values"` of the policy. The model sees one observation at a time, also
-            beside a recurrent policy. For a recurrent value, use a recurrent policy that
-            returns `"values"`.
+            the `"values"` of the policy. The model receives one observation at a time,
+            also if the policy is recurrent. For a recurrent value, use a recurrent policy
+            that returns `"values"`.
         optimizer: Keras optimizer of the model, other than a `LossScaleOptimizer`.
             Defaults to `Adam()`.
-        passes: Int, the number of passes over each batch, towards the same targets.
+        passes: Int, the number of passes over each batch; the targets stay the same.
             `Pendulum-v1` needs several.
-        minibatch_size: Int, about how many steps make a gradient step, drawn anew for
-            each update; `None` takes all.
+        minibatch_size: Int, the approximate number of steps per gradient step. The
+            permutation of the steps is drawn for each update. `None`: all steps.
         scale: Float above zero, the size of a typical return. The value is `scale` times
             the output of the model, and the loss is divided by `scale`². A new network
             returns numbers of about 1, which are far from returns in the hundreds.
@@ -48,30 +50,33 @@ class Value(base.Baseline):
 
     def __init__(
         self,
-        model=None,
-        optimizer=None,
+        model: Any = None,
+        optimizer: Any = None,
         *,
-        passes=1,
-        minibatch_size=None,
-        scale=1.0,
-        loss_weight=0.5,
-        **kwargs,
-    ):
+        passes: int = 1,
+        minibatch_size: int | None = None,
+        scale: float = 1.0,
+        loss_weight: float = 0.5,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.passes = validation.positive_int("passes", passes)
         self.minibatch_size = validation.positive_int_or_none(
             "minibatch_size", minibatch_size
         )
-        least, most = np.finfo("float32").tiny, np.finfo("float32").max
-        self.scale = validation.within("scale", scale, float(least), float(most))
+        limits = np.finfo("float32")
+        self.scale = validation.within(
+            "scale", scale, float(limits.tiny), float(limits.max)
+        )
         if model is not None:
             validation.instance("model", model, keras.Model)
-        own = optimizer, minibatch_size, passes, scale
-        if model is None and own != (None, None, 1, 1):
+        model_options = optimizer, minibatch_size, passes, scale
+        if model is None and model_options != (None, None, 1, 1):
             raise ValueError(
-                "A `Value` baseline that shares the policy's trunk is trained by the "
-                "agent's optimizer, in one step with the policy, as the policy puts it "
-                f"out. Received: model=None, optimizer={optimizer!r}, passes={passes}, "
+                "A `Value` baseline without a model shares the policy's layers. The "
+                "agent's optimizer trains it in one step with the policy. Leave out "
+                "`optimizer`, `passes`, `minibatch_size` and `scale`, or pass a model. "
+                f"Received: model=None, optimizer={optimizer!r}, passes={passes}, "
                 f"minibatch_size={minibatch_size}, scale={scale}"
             )
         if not 0 <= loss_weight < float("inf"):
@@ -80,73 +85,79 @@ class Value(base.Baseline):
                 f"Received: loss_weight={loss_weight}"
             )
         self.model = model
-        self.optimizer = keras.optimizers.get(optimizer or "adam") if model else None
+        self.optimizer: Any = keras.optimizers.get(optimizer or "adam") if model else None
         _expect_no_loss_scale(self.optimizer)
         self.loss_weight = loss_weight
 
-    def build(self, observations_shape):
+    def build(self, observations_shape: Any) -> None:
         if self.model is None:
             return
         if not self.model.built:
             self.model.build(observations_shape)
         optimizers.build(self.optimizer, self.model.trainable_variables)
 
-    def values(self, observations):
-        """`[N]` float, the values of `[N, …]` observations. Gradients flow."""
+    def values(self, observations: Any) -> tf.Tensor:
+        """Returns the values `[N]` of `[N, …]` observations. Gradients flow."""
 
-        def called(observations):
+        def call_model(observations: Any) -> tf.Tensor:
             return self.model(observations, training=False)
 
-        values = minibatches.on_rows(called, observations)
+        values = minibatches.on_rows(call_model, observations)
         if values.shape.rank != 2 or values.shape[-1] != 1:
             raise ValueError(
-                "The model of a `Value` baseline must put out one number per "
+                "The model of a `Value` baseline must return one number per "
                 f"observation, shape (batch, 1). Received: shape {values.shape}. "
-                "End it with keras.layers.Dense(1)."
+                "End the model with keras.layers.Dense(1)."
             )
         if values.dtype in (tf.float16, tf.bfloat16):
             values = tf.cast(values, tf.float32)
         return self.scale * values[:, 0]
 
-    def estimate(self, returns, valid, values):
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         return tf.where(valid, values, 0.0)
 
-    def gradients(self, baseline_batch):
+    def gradients(self, baseline_batch: base.BaselineBatch) -> Any:
         if self.model is None:
             return super().gradients(baseline_batch)
         with tf.GradientTape() as tape:
             values = self.values(baseline_batch.observations)
-            loss = losses.value(values, baseline_batch.targets, baseline_batch.episodes)
+            loss = losses.value(values, baseline_batch.returns, baseline_batch.episodes)
             penalties = [tf.cast(x, loss.dtype) for x in self.model.losses]
             total = tf.add_n([loss / self.scale**2, *penalties])
         return loss, losses.gradients(tape, total, self.model.trainable_variables)
 
-    def apply_gradients(self, gradients, baseline_batch):
+    def apply_gradients(
+        self, gradients: list[tf.Tensor], baseline_batch: base.BaselineBatch
+    ) -> None:
         if not gradients:
             return
         if self.minibatch_size is None:
             self._step(gradients)
             minibatches.repeat(self.passes - 1, lambda _: self._step_from(baseline_batch))
             return
-        parts = minibatches.Minibatches.of(baseline_batch.order, self.minibatch_size)
+        batches = minibatches.Minibatches.split(
+            baseline_batch.permutation, self.minibatch_size
+        )
         minibatches.repeat(
-            self.passes * parts.count,
+            self.passes * batches.count,
             lambda number: self._step_from(
-                baseline_batch.part(parts.at(number % parts.count))
+                baseline_batch.minibatch(batches.minibatch(number % batches.count))
             ),
         )
 
-    def _step_from(self, baseline_batch):
-        """A step along gradients of its own, if they are finite."""
+    def _step_from(self, baseline_batch: base.BaselineBatch) -> Any:
+        """Computes gradients, and makes a gradient step if they are finite."""
         _, gradients = self.gradients(baseline_batch)
         finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
         tf.cond(tf.reduce_all(finite), lambda: self._step(gradients), lambda: 0)
 
-    def _step(self, gradients):
+    def _step(self, gradients: list[tf.Tensor]) -> Any:
         self.optimizer.apply(gradients, self.model.trainable_variables)
         return 0
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
@@ -158,19 +169,20 @@ class Value(base.Baseline):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "Value":
         config = dict(config)
-        for part in ("model", "optimizer"):
-            config[part] = keras.saving.deserialize_keras_object(config[part])
+        for name in ("model", "optimizer"):
+            config[name] = keras.saving.deserialize_keras_object(config[name])
         return cls(**config)
 
 
-def _expect_no_loss_scale(optimizer):
-    """An optimizer that expects a scaled loss divides the gradients of any other."""
-    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    if scales or getattr(optimizer, "loss_scale_factor", None) is not None:
+def _expect_no_loss_scale(optimizer: Any) -> None:
+    """Raises `ValueError` if an optimizer divides gradients by a loss scale."""
+    is_scaler = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if is_scaler or getattr(optimizer, "loss_scale_factor", None) is not None:
         raise ValueError(
             "The loss of a `Value` baseline is not scaled, and this optimizer would "
             "divide its gradients. Expected: an optimizer without `loss_scale_factor`, "
-            f"and no LossScaleOptimizer around it. Received: optimizer={optimizer!r}"
+            "and not a LossScaleOptimizer. "
+            f"Received: optimizer={optimizer!r}"
         )

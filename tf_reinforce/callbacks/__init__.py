@@ -15,3 +15,7 @@ __all__ = [
     "ProgressLine",
     "StopAtReturn",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

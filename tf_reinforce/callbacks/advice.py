@@ -1,11 +1,12 @@
 """Turns training statistics into advice: one sentence for each cause.
 
 Each cause is a function of all reports so far; it returns a sentence or `None`. A cause
-stands before those that it explains. Rewards of an unusual size make a critic useless, a
-useless critic adds noise, and in units of a standard deviation near zero every step is
-too large. The first sentence found is reported.
+stands before the causes that it explains. For example, rewards of an unusual size make a
+critic useless, and a useless critic adds noise. When the standard deviation is near zero,
+each update changes the policy too much. Only the first sentence is reported.
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -15,15 +16,15 @@ from tf_reinforce.callbacks import training_statistics
 
 
 class Finding(NamedTuple):
-    """What one report found."""
+    """One cause that keeps the policy from learning, found in one report."""
 
-    update: int  # from 0 over the agent's life
+    update: int  # from 0 over all calls of `fit`
     cause: str  # a name of `CAUSES`
     advice: str  # one sentence: what was measured, and what to change
 
 
 class Threshold(NamedTuple):
-    """Where a figure begins to mean trouble, and why there."""
+    """The value of a metric from which a cause is reported, and the reason for it."""
 
     value: float
     reason: str
@@ -38,51 +39,59 @@ THRESHOLDS = {
     ),
     "return_size": Threshold(
         1e3,
-        "times the unit of the value. An optimizer that moves a weight by its learning "
-        "rate needs thousands of steps to get so far",
+        "times the unit of the value. An optimizer that changes a weight by its learning "
+        "rate in each step needs thousands of steps to reach such values",
     ),
     "bonus_share": Threshold(
         1e-5,
         "`entropy_coef` over the size of an advantage. Log-probability and entropy have "
-        "slopes of one order, so that the bonus is the hundred thousandth part",
+        "slopes of the same order, so the bonus is a hundred thousandth of the gradient",
     ),
     "at_bounds": Threshold(
         0.9,
-        "of the numbers sent. Nine of ten then teach nothing about the size of an "
-        "action; two thirds may be right where full force is",
+        "of the numbers that the environment receives. Nine of ten then carry no "
+        "information about the size of an action; two thirds may be right if full force "
+        "is optimal",
+    ),
+    "bounded_logits": Threshold(
+        0.95,
+        "of [0, 1] covered and no logit outside, in three reports over 20 updates. "
+        "Linear outputs pass the bounds while they learn",
     ),
     "entropy_share": Threshold(
         0.01,
-        "of the entropy of a uniform choice. Between two actions the other one then "
-        "comes about once in 1,000 steps",
+        "of the entropy of a uniform choice. Of two actions, the less probable one is "
+        "then sampled about once in 1,000 steps",
     ),
     "spread": Threshold(
         0.01,
-        "half widths of the bounds, the deviation of an action",
+        "half widths of the bounds, the standard deviation of an action",
     ),
     "critic": Threshold(
         0.1,
-        "of the gradient's variance removed, and of the returns' explained less than "
-        "half as much, from update 20 on: until then a critic may learn",
+        "of the gradient's variance removed, and less than half of that of the variance "
+        "of the returns explained, from update 20 on: before, a critic needs time to "
+        "learn",
     ),
     "signal_to_noise": Threshold(
         0.25,
-        "surely below, by two standard errors over 10 to 50 reports. An update then "
-        "gets at most 1 / (1 + 4), a fifth, as far as without noise",
+        "below it by at least two standard errors over 10 to 50 reports. An update then "
+        "achieves at most 1 / (1 + 4), a fifth, of the improvement without noise",
     ),
     "stepping_share": Threshold(
         0.95,
-        "of the time. All else together could save a twentieth",
+        "of the time. All other work together could save a twentieth",
     ),
 }
-GOOD_KL = 0.05  # nats per step, what advice aims at
-LEARNED = 20  # updates after which a critic should be of use
-CRITICS = 3  # reports after that by which a critic is judged
-REPORTS, LATEST = 10, 50  # how many reports the noise is judged by, at least and at most
+GOOD_KL = 0.05  # nats per step, the KL divergence that the advice aims at
+WARMUP_UPDATES = 20  # updates after which a critic should reduce the variance
+CRITIC_REPORTS = 3  # reports after the warm-up whose median judges a critic
+BOUNDED_REPORTS, BOUNDED_UPDATES = 3, 20  # reports, and updates, with bounded logits
+MIN_NOISE_REPORTS, MAX_NOISE_REPORTS = 10, 50  # reports that estimate the noise
 
 
 def diagnose(reports):
-    """The findings of the last report, the most important one first.
+    """Returns the findings of the last report, the most important one first.
 
     Args:
         reports: List of dicts of floats, see `diagnostics.Diagnostics`.
@@ -90,190 +99,217 @@ def diagnose(reports):
     Returns:
         List of `Finding`.
     """
-    told = [(cause, judge(reports)) for cause, judge in CAUSES.items()]
+    sentences = [(cause, function(reports)) for cause, function in CAUSES.items()]
     update = int(reports[-1]["update"])
-    return [Finding(update, cause, advice) for cause, advice in told if advice]
+    return [Finding(update, cause, advice) for cause, advice in sentences if advice]
 
 
-def unjudged(reports):
-    """Of which causes nothing could be told in a whole training, and why.
+def undetermined_causes(reports):
+    """Returns the causes that a training had too few reports for, each with its reason.
 
     Args:
-        reports: List of dicts of floats, as for `find`.
+        reports: List of dicts of floats, as for `diagnose`.
 
     Returns:
-        List of strings, empty when all could be judged.
+        List of strings; empty if there were enough reports for all causes.
     """
-    found = []
-    if len(_noisy(reports)) < REPORTS:
-        found.append(
-            f"noise (it takes {REPORTS} reports that have it, two episodes per update, "
-            "and complete groups)"
+    causes = []
+    if len(_with_noise(reports)) < MIN_NOISE_REPORTS:
+        causes.append(
+            f"noise (requires {MIN_NOISE_REPORTS} reports with an estimate of the noise, "
+            "at least two episodes per update, and complete groups)"
         )
-    valued = any(math.isfinite(report["value_scale"]) for report in reports)
-    if valued and len(_late(reports)) < CRITICS:
-        found.append(f"critic (it takes {CRITICS} reports from update {LEARNED} on)")
-    return found
+    has_value = any(math.isfinite(report["value_scale"]) for report in reports)
+    if has_value and len(_after_warmup(reports)) < CRITIC_REPORTS:
+        causes.append(
+            f"critic (requires {CRITIC_REPORTS} reports from update {WARMUP_UPDATES} on)"
+        )
+    return causes
 
 
 def rewards(reports):
-    """Rewards so large that what is measured in units of one is lost."""
-    now = reports[-1]
+    """Returns advice if rewards are too large for the value or the entropy bonus."""
+    last = reports[-1]
     limit = THRESHOLDS["return_size"].value
-    size = now["return_size"]
-    useless = not now["explained_variance"] >= THRESHOLDS["critic"].value / 2
-    # Rewards in units of a deviation are still large where they hardly vary.
-    scaled, alike = now["rewards_scaled"], "subtract what all rewards have in common"
-    if size > limit * now["value_scale"] and useless:
-        own = [] if now["value_shared"] else [f"give Value(model) a scale={_short(size)}"]
-        change = ", or ".join([*own, alike if scaled else "set scale_rewards=True"])
-        return (
-            f"Returns are about {_short(size)}, and the value baseline begins at numbers "
-            f"of about {_short(now['value_scale'])}: {change}."
+    size = last["return_size"]
+    is_useless = not last["explained_variance"] >= THRESHOLDS["critic"].value / 2
+    # Rewards divided by their standard deviation are still large if they hardly vary.
+    is_scaled = last["rewards_scaled"]
+    subtract = "subtract what all rewards have in common"
+    if size > limit * last["value_scale"] and is_useless:
+        changes = (
+            [] if last["value_shared"] else [f"give Value(model) a scale={_short(size)}"]
         )
-    size, coefficient = now["advantage_size"], now["entropy_coef"]
-    drowned = 0 < coefficient < THRESHOLDS["bonus_share"].value * size
-    if drowned and size > limit:
-        change = f"{alike}, or set entropy_coef={_short(0.01 * size)}"
-        if not scaled:
+        changes.append(subtract if is_scaled else "set scale_rewards=True")
+        return (
+            f"Returns are about {_short(size)}, and the initial values of the baseline "
+            f"are about {_short(last['value_scale'])}: {', or '.join(changes)}."
+        )
+    size, coefficient = last["advantage_size"], last["entropy_coef"]
+    is_ineffective = 0 < coefficient < THRESHOLDS["bonus_share"].value * size
+    if is_ineffective and size > limit:
+        change = f"{subtract}, or set entropy_coef={_short(0.01 * size)}"
+        if not is_scaled:
             change = f"set scale_rewards=True, or divide the rewards by {_short(size)}"
         return (
-            f"Advantages are about {_short(size)}, and entropy_coef={coefficient:g} has "
-            f"no effect beside them: {change}."
+            f"Advantages are about {_short(size)}, so entropy_coef={coefficient:g} has "
+            f"no effect: {change}."
         )
     return None
 
 
 def learning_rate(reports):
-    """One gradient step that makes another policy."""
-    now = reports[-1]
-    # KL grows with the square of the distance: was a single step too large already?
-    each = now["kl"] / now["gradient_steps"] ** 2
-    if not each > THRESHOLDS["kl"].value:
+    """Returns advice if a single gradient step changes the policy too much."""
+    last = reports[-1]
+    # KL grows with the square of the distance: is a single step too large already?
+    kl_per_step = last["kl"] / last["gradient_steps"] ** 2
+    if not kl_per_step > THRESHOLDS["kl"].value:
         return None
-    rate = now["learning_rate"]
+    rate = last["learning_rate"]
     return (
-        f"One update changed the policy by {_short(now['kl'])} nats per step, and "
-        f"{GOOD_KL} are plenty: use a learning rate of at most "
-        f"{_short(rate * math.sqrt(GOOD_KL / now['kl']))} (now {rate:g})."
+        f"One update changed the policy by {_short(last['kl'])} nats per step, and "
+        f"{GOOD_KL} is enough: use a learning rate of at most "
+        f"{_short(rate * math.sqrt(GOOD_KL / last['kl']))} (now {rate:g})."
     )
 
 
 def stale(reports):
-    """Many gradient steps on episodes of a policy that is no more."""
-    now = reports[-1]
-    steps = now["gradient_steps"]
-    if steps <= 1 or not now["kl"] > THRESHOLDS["kl"].value or learning_rate(reports):
+    """Returns advice if many gradient steps on one batch change the policy too much."""
+    last = reports[-1]
+    steps = last["gradient_steps"]
+    if steps <= 1 or not last["kl"] > THRESHOLDS["kl"].value or learning_rate(reports):
         return None
     return (
         f"{steps:.0f} gradient steps on one batch changed the policy by "
-        f"{_short(now['kl'])} nats per step, and its episodes are no longer this "
-        "policy's: make at most "
-        f"{max(1, int(steps * math.sqrt(GOOD_KL / now['kl'])))} steps (fewer passes, or "
+        f"{_short(last['kl'])} nats per step, so its episodes no longer represent the "
+        "policy: make at most "
+        f"{max(1, int(steps * math.sqrt(GOOD_KL / last['kl'])))} steps (fewer passes, or "
         "larger minibatches)."
     )
 
 
+def bounded(reports):
+    """Returns advice if softmax or sigmoid at the end of the policy bounds its logits."""
+    last, limit = reports[-1], THRESHOLDS["bounded_logits"].value
+    late = list(
+        itertools.takewhile(lambda r: r["bounded_logits"] > limit, reversed(reports))
+    )
+    if (
+        len(late) < BOUNDED_REPORTS
+        or last["update"] - late[-1]["update"] < BOUNDED_UPDATES
+    ):
+        return None
+    return (
+        "All logits are between 0 and 1, so the policy cannot become sure of an action "
+        f"(entropy: {_percent(last['entropy_share'])} of its maximum): if the policy "
+        "ends in softmax or sigmoid, end it with a linear layer, activation=None."
+    )
+
+
 def saturated(reports):
-    """Actions that reach the environment as a bound, whatever they are."""
-    now = reports[-1]
-    if not now["at_bounds"] > THRESHOLDS["at_bounds"].value:
+    """Returns advice if nearly all actions reach the environment as a bound."""
+    last = reports[-1]
+    if not last["at_bounds"] > THRESHOLDS["at_bounds"].value:
         return None
     change = (
-        f"the deviation is {_short(now['spread'])} half widths of the bounds, give the "
-        "head a smaller initial_scale."
-        if now["spread"] > 2
-        else "begin with a smaller last layer of the policy, a smaller learning rate, or "
-        "an entropy_coef."
+        f"the standard deviation is {_short(last['spread'])} half widths of the bounds; "
+        "give the head a smaller initial_scale."
+        if last["spread"] > 2
+        else "start with smaller weights in the last layer of the policy, a smaller "
+        "learning rate, or an entropy_coef."
     )
     return (
-        f"{_percent(now['at_bounds'])} of the actions are at a bound, where their size "
+        f"{_percent(last['at_bounds'])} of the actions are at a bound, where their size "
         f"makes no difference: {change}"
     )
 
 
 def collapsed(reports):
-    """A policy that always does the same."""
-    now = reports[-1]
-    bonus = f"entropy_coef={_short(max(0.01 * now['advantage_size'], 1e-3))}"
-    bonus += f" (now {now['entropy_coef']:g})"
-    if now["entropy_share"] < THRESHOLDS["entropy_share"].value:
+    """Returns advice if the policy is nearly deterministic."""
+    last = reports[-1]
+    bonus = f"entropy_coef={_short(max(0.01 * last['advantage_size'], 1e-3))}"
+    bonus += f" (now {last['entropy_coef']:g})"
+    if last["entropy_share"] < THRESHOLDS["entropy_share"].value:
         return (
-            f"The entropy is {_percent(now['entropy_share'])} of its maximum, so that "
-            "nothing new is tried: if the return is not good enough, begin anew with a "
-            f"smaller last layer of the policy, a smaller learning rate, or {bonus}."
+            f"The entropy is {_percent(last['entropy_share'])} of its maximum, so the "
+            "policy no longer explores: if the return is not good enough, restart with "
+            "smaller weights in the last layer of the policy, a smaller learning rate, "
+            f"or {bonus}."
         )
-    if now["spread"] < THRESHOLDS["spread"].value:
+    if last["spread"] < THRESHOLDS["spread"].value:
         return (
-            f"The deviation of the actions is {_short(now['spread'])} half widths of "
-            "their bounds, so that nothing new is tried: if the return is not good "
-            f"enough, begin anew with a larger initial_scale, or {bonus}."
+            f"The standard deviation of the actions is {_short(last['spread'])} half "
+            "widths of their bounds, so the policy no longer explores: if the return is "
+            f"not good enough, restart with a larger initial_scale, or {bonus}."
         )
     return None
 
 
 def critic(reports):
-    """A value baseline that takes no noise away."""
+    """Returns advice if the value baseline does not reduce the gradient's variance."""
     limit = THRESHOLDS["critic"].value
-    late = _late(reports)[-CRITICS:]
+    late = _after_warmup(reports)[-CRITIC_REPORTS:]
     removed = _median(late, "gradient_variance_removed")
     explained = _median(late, "explained_variance")
-    if len(late) < CRITICS or not (removed < limit and explained < limit / 2):
+    if len(late) < CRITIC_REPORTS or not (removed < limit and explained < limit / 2):
         return None
-    own = f"Value(model, Adam(1e-2), passes=10, scale={_short(late[-1]['return_size'])})"
-    none = 'baseline="leave_one_out", gae_lambda=1'
+    scale = _short(late[-1]["return_size"])
+    value = f"Value(model, Adam(1e-2), passes=10, scale={scale})"
+    leave_one_out = 'baseline="leave_one_out", gae_lambda=1'
     return (
         f"The value baseline explains {_percent(explained)} of the returns' variance and "
-        f"removes {_percent(removed)} of the gradient's: "
+        f"removes {_percent(removed)} of the gradient's variance: "
     ) + (
-        "give Value() a larger loss_weight, or make a policy that puts out no values, "
-        f"and take {own}, or {none}."
+        "give Value() a larger loss_weight, or make a policy that outputs no values, and "
+        f"use {value}, or {leave_one_out}."
         if late[-1]["value_shared"]
-        else f"train it more, as {own}, or take {none}."
+        else f"train it more, as {value}, or use {leave_one_out}."
     )
 
 
 def noise(reports):
-    """Too few episodes to tell a direction."""
-    known = _noisy(reports[-LATEST:])
-    if len(known) < REPORTS:
+    """Returns advice if the episodes are too few to estimate the gradient."""
+    measured = _with_noise(reports[-MAX_NOISE_REPORTS:])
+    if len(measured) < MIN_NOISE_REPORTS:
         return None
-    now = known[-1]
-    # Batches may differ in size: the noise of one episode, or group, is common to them.
-    pairs = [(r["signal"], r["noise"] * r["independent"]) for r in known]
+    last = measured[-1]
+    # The noise of one episode, or group, does not depend on the size of the batch.
+    pairs = [(r["signal"], r["noise"] * r["independent"]) for r in measured]
     ratio, error = training_statistics.ratio_of_means(*np.transpose(pairs))
-    # A signal is never below zero.
-    ratio = (max(ratio, 0.0) + 2 * error) * now["independent"]
+    # The true signal is never negative.
+    ratio = (max(ratio, 0.0) + 2 * error) * last["independent"]
     if not 0 < ratio < THRESHOLDS["signal_to_noise"].value:
         return None
-    episodes = now["episodes"]
-    baseline = now["gradient_variance_removed"] == 0
+    episodes = last["episodes"]
+    has_no_baseline = last["gradient_variance_removed"] == 0
     return (
-        f"In the last {len(known)} reports gradient noise is at least "
+        f"In the last {len(measured)} reports gradient noise is at least "
         f"{_short(1 / ratio)} times the signal: use at least "
         f"{_short(episodes / ratio)} episodes per update (now {episodes:.0f})"
-        f"{', or a baseline,' if baseline else ''} if the return still has to rise."
+        f"{', or a baseline,' if has_no_baseline else ''} if the return should still "
+        "increase."
     )
 
 
 def environment(reports):
-    """Nearly all of the time goes by in the environment."""
-    now = reports[-1]
-    if not now["stepping_share"] > THRESHOLDS["stepping_share"].value:
+    """Returns advice if the environment takes nearly all of the time."""
+    last = reports[-1]
+    if not last["stepping_share"] > THRESHOLDS["stepping_share"].value:
         return None
     change = (
-        "only more processes behind the VectorEnv or a faster simulator would."
-        if now["vector_env"]
+        "use more processes behind the VectorEnv, or a faster simulator."
+        if last["vector_env"]
         else "num_envs does not change that, as environments step one after the other; "
-        "more `workers`, up to one for each core, or a faster simulator would."
+        "use more `workers`, up to one for each core, or a faster simulator."
     )
-    return f"Stepping takes {_percent(now['stepping_share'])} of the time: {change}"
+    return f"Stepping takes {_percent(last['stepping_share'])} of the time: {change}"
 
 
 CAUSES = {
-    judge.__name__: judge
-    for judge in (
+    function.__name__: function
+    for function in (
         rewards,
+        bounded,
         collapsed,
         learning_rate,
         stale,
@@ -285,13 +321,13 @@ CAUSES = {
 }
 
 
-def _late(reports):
-    """The reports from which a critic should be of use."""
-    return [report for report in reports if report["update"] >= LEARNED]
+def _after_warmup(reports):
+    """Returns the reports from which on a critic should reduce the variance."""
+    return [report for report in reports if report["update"] >= WARMUP_UPDATES]
 
 
-def _noisy(reports):
-    """The reports that know how large the noise is."""
+def _with_noise(reports):
+    """Returns the reports with an estimate of the noise above zero."""
     return [report for report in reports if report["noise"] > 0]
 
 
@@ -300,7 +336,7 @@ def _median(reports, name):
 
 
 def _short(number):
-    """Two digits, without an exponent where it can be read without."""
+    """Returns a number with two digits; numbers from 1e5 on with an exponent."""
     if number >= 1e5:
         return f"{number:.0e}".replace("e+0", "e").replace("e+", "e")
     return f"{float(f'{number:.2g}'):.6g}"

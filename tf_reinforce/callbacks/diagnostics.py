@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+from typing import Any, TextIO
 
 import tensorflow as tf
 
@@ -12,8 +13,8 @@ from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.callbacks import training_statistics
 from tf_reinforce.data import minibatches
 
-_PARTS = ("stepping", "acting", "learning")
-_SHOWN = {
+_TIME_SHARES = ("stepping", "acting", "learning")
+_LABELS = {
     "signal_to_noise": "signal / noise",
     "gradient_variance_removed": "variance removed",
     "explained_variance": "explained",
@@ -22,6 +23,7 @@ _SHOWN = {
     "entropy_share": "entropy",
     "spread": "spread",
     "at_bounds": "at bounds",
+    "bounded_logits": "bounded logits",
     "stepping_share": "stepping",
     "acting_share": "acting",
     "learning_share": "learning",
@@ -29,48 +31,52 @@ _SHOWN = {
 
 
 class Diagnostics(episode_callbacks.EpisodeCallback):
-    """Measures what a log cannot show, and says in one sentence what to change.
+    """Measures an update in detail, and prints one sentence that says what to change.
 
-    At the first update and at every n-th from there it takes the gradient of each
-    episode by itself, with and without the baseline, and compares the policy after the
-    update with the one before on the same steps. That takes about as long as a few
-    updates more, and changes nothing: a training with and without it is the same, to the
-    bit. `docs/diagnostics.md` has the formulas, their sources, and the limits.
+    At the first update, and at every n-th update from there, the callback computes the
+    gradient of each episode, with and without the baseline. It compares the policies
+    before and after the update on the same steps. A report takes about as long as a few
+    updates. It does not change the training: all results are equal bit by bit with and
+    without it. `docs/diagnostics.md` has the formulas, their sources, and the thresholds.
 
-    A report is a dict of floats; NaN where a figure is not known or means nothing:
+    A report is a dict of floats; a value is NaN if it is unknown or undefined:
 
-    * `update`, from 0 over the agent's life; `episodes`, how many were learned from;
+    * `update`, from 0 over all calls of `fit`; `episodes`, the number of episodes that
+      the update learned from;
     * `signal`, `noise`, squared lengths of the policy loss's gradient and of its error,
-      and `signal_to_noise`, their ratio; one report alone is rough, and zero or less
-      means that none can be told;
-    * `independent`, how many episodes or groups begin with a reset seed of their own;
-    * `gradient_variance_removed`, `return_variance_removed`, by the baseline, as a share
-      of what it would be without; zero: it is of no use; below: it does harm;
+      and `signal_to_noise`, their ratio; the estimate from one report is rough, and zero
+      or less means that the noise hides the gradient;
+    * `independent`, the number of episodes, or of groups, with a reset seed of their own;
+    * `gradient_variance_removed`, `return_variance_removed`, the share of the variance
+      that the baseline removes; zero: the baseline has no effect; negative: it adds
+      variance;
     * `explained_variance`, of the returns by a value baseline;
-    * `kl`, nats per step from the policy before the gradient steps to the one after, and
-      `effective_sample_size`, the share of the steps that still count. Zero and one:
-      nothing has changed. Observations are normalised as they were for acting;
-    * `entropy_share`, of that of a uniform choice; NaN where actions are real;
-    * `spread`, the deviation of real actions in half widths of their bounds;
+    * `kl`, nats per step from the policy before the gradient steps to the policy after
+      them, and `effective_sample_size`, the share of the steps that still count. Zero
+      and one: nothing has changed. Both policies use the normalization of acting;
+    * `entropy_share`, as a share of the entropy of a uniform choice; NaN for reals;
+    * `spread`, the standard deviation of real actions in half widths of their bounds;
     * `at_bounds`, the share of real numbers that the environment receives at a bound;
+    * `bounded_logits`, the share of [0, 1] that the logits cover; zero if a logit is
+      outside; one after softmax; NaN if no output is a logit;
     * `return_size`, `advantage_size`, root mean squares, in the unit of the rewards
-      (or as they were scaled);
+      (or in the unit to which they were scaled);
     * `stepping_share`, `acting_share`, `learning_share`, of the time since the last
-      report. The first one contains tracing;
+      report. The first report contains tracing;
     * `learning_rate`, `gradient_steps` per update, `entropy_coef`, `value_scale`,
-      `value_shared`, `rewards_scaled` and `vector_env` (1 or 0): what the findings
-      refer to.
+      `value_shared`, `rewards_scaled` and `vector_env` (1 or 0): the settings that the
+      findings refer to.
 
     Args:
         every: Positive int, updates from one report to the next.
-        verbose: 0: silent. 1: one line for each report that finds something, and one
-            at the end. 2: also the figures of every report.
-        stream: Where to write. Defaults to standard output.
+        verbose: 0: silent. 1: one line for each report with a finding, and one at the
+            end. 2: also the metrics of every report.
+        stream: A text stream. Defaults to standard output.
 
     Attributes:
         history: List of dicts, the reports of the last training.
-        findings: List of `Finding`: `update`, `cause` and `advice`. Of each report the
-            most important one comes first.
+        findings: List of `Finding`: `update`, `cause` and `advice`. The findings of a
+            report are sorted: the most important one is first.
 
     Example:
 
@@ -78,7 +84,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     >>> agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,), learning_rate=3.0)
     >>> diagnostics = Diagnostics()
     >>> history = agent.fit("CartPole-v1", epochs=1, callbacks=[diagnostics], verbose=0)
-    Update 0: One update changed the policy by ... nats per step, and 0.05 are plenty:
+    Update 0: One update changed the policy by ... nats per step, and 0.05 is enough:
     use a learning rate of at most ... (now 3).
     Diagnostics: 1 of 1 reports found something; the first, learning_rate.
 
@@ -87,111 +93,117 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         arXiv:1812.06162
     """
 
-    def __init__(self, every=10, *, verbose=1, stream=None):
+    def __init__(
+        self, every: int = 10, *, verbose: int = 1, stream: TextIO | None = None
+    ) -> None:
         super().__init__()
         self.every = validation.positive_int("every", every)
         self.verbose = validation.one_of("verbose", verbose, (0, 1, 2))
         self.stream = stream
-        self.history = []
-        self.findings = []
+        self.history: list[dict[str, float]] = []
+        self.findings: list[advice.Finding] = []
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Any = None) -> None:
         self._out = self.stream or sys.stdout
         self._updates = 0
-        self._before = None
-        self._seconds = dict.fromkeys(_PARTS, 0.0)
+        self._before_update = None
+        self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)
         self.history, self.findings = [], []
 
-    def on_episodes_collected(self, episodes, logs=None):
+    def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
         self._seconds["stepping"] += logs["stepping_seconds"]
         self._seconds["acting"] += logs["acting_seconds"]
         if self._updates % self.every == 0:
-            self._look(episodes, logs)
+            self._start_report(episodes, logs)
         self._updates += 1
-        self._began = time.perf_counter()
+        self._update_start = time.perf_counter()
 
-    def on_train_batch_end(self, batch, logs=None):
-        self._seconds["learning"] += time.perf_counter() - self._began
-        if self._before is not None:
-            self._report(logs)
-            self._before = None
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._seconds["learning"] += time.perf_counter() - self._update_start
+        if self._before_update is not None:
+            self._finish_report(logs)
+            self._before_update = None
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Any = None) -> None:
         if self.verbose and self.history:
-            wrong = {finding.update for finding in self.findings}
-            unknown = "; ".join(advice.unjudged(self.history))
-            self._say(
-                f"Diagnostics: {len(wrong)} of {len(self.history)} reports found "
+            updates = {finding.update for finding in self.findings}
+            undetermined = "; ".join(advice.undetermined_causes(self.history))
+            self._print(
+                f"Diagnostics: {len(updates)} of {len(self.history)} reports found "
                 f"something; the first, {self.findings[0].cause}."
-                if wrong
+                if updates
                 else f"Diagnostics: found nothing in {len(self.history)} reports."
-                + (f" Not judged: {unknown}." if unknown else "")
+                + (f" Not judged: {undetermined}." if undetermined else "")
             )
 
-    def _look(self, episodes, logs):
-        """Keeps what can be seen before the update only."""
+    def _start_report(self, episodes, logs):
+        """Stores all values that must be computed before the update."""
         agent = self.model
-        seen = agent.step_statistics(episodes)
-        if not len(seen.returns):
-            return  # nothing is learned from this batch
-        group, value = agent.baseline.reset_group_size, agent.baseline.values_states
+        steps = agent.step_statistics(episodes)
+        if not len(steps.returns):
+            return  # the update does not learn from any step
+        group_size = agent.baseline.reset_group_size
         gradients = agent.per_episode_gradients(episodes)
-        plain = agent.per_episode_gradients(episodes, baseline=False)
+        unbaselined = agent.per_episode_gradients(episodes, baseline=False)
         coefficient = agent.entropy_coef
         if callable(coefficient):
             coefficient = coefficient(logs["update"])
-        order = tf.range(len(seen.returns))
-        parts = int(minibatches.Minibatches.of(order, agent.minibatch_size).count)
+        indices = tf.range(len(steps.returns))
+        split = minibatches.Minibatches.split(indices, agent.minibatch_size)
+        has_value = agent.baseline.values_states
         report = {
             "update": logs["update"],
-            **training_statistics.of_batch(seen, gradients, plain, group),
-            "gradient_steps": float(agent.passes * parts),
+            **training_statistics.batch_statistics(
+                steps, gradients, unbaselined, group_size
+            ),
+            "gradient_steps": float(agent.passes * int(split.count)),
             "entropy_coef": float(coefficient),
-            "value_scale": float(agent.baseline.scale) if value else float("nan"),
+            "value_scale": float(agent.baseline.scale) if has_value else float("nan"),
             "value_shared": float(agent.baseline.shares_policy),
             "rewards_scaled": float(agent.scale_rewards),
             "vector_env": float(logs["vector_env"]),
         }
-        statistics = agent.normalizer.acting_variables if agent.normalizer else []
-        acted = [(variable, variable.numpy()) for variable in statistics]
-        self._before = episodes, seen.log_probs, acted, report
+        variables = agent.normalizer.acting_variables if agent.normalizer else []
+        normalization = [(variable, variable.numpy()) for variable in variables]
+        self._before_update = episodes, steps.log_probs, normalization, report
 
-    def _report(self, logs):
-        episodes, before, acted, report = self._before
-        # What the normalizer has learned is no work of the gradient steps.
-        with _put(acted):
-            after = self.model.step_statistics(episodes).log_probs
-        report["kl"], share = training_statistics.divergence(before, after)
-        report["effective_sample_size"] = share
+    def _finish_report(self, logs):
+        """Adds the values after the update, and prints the findings."""
+        episodes, log_probs, normalization, report = self._before_update
+        # Without this, `kl` would include the change of the normalizer.
+        with _assigned(normalization):
+            log_probs_after = self.model.step_statistics(episodes).log_probs
+        kl, sample_size = training_statistics.policy_change(log_probs, log_probs_after)
+        report["kl"], report["effective_sample_size"] = kl, sample_size
         report["learning_rate"] = logs["learning_rate"]
-        whole = sum(self._seconds.values())
+        total = sum(self._seconds.values())
         for name, seconds in self._seconds.items():
-            report[f"{name}_share"] = seconds / whole if whole else float("nan")
-        self._seconds = dict.fromkeys(_PARTS, 0.0)
+            report[f"{name}_share"] = seconds / total if total else float("nan")
+        self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)
         self.history.append(report)
-        found = advice.diagnose(self.history)
-        self.findings += found
+        findings = advice.diagnose(self.history)
+        self.findings += findings
         if self.verbose > 1:
-            known = ((word, report[name]) for name, word in _SHOWN.items())
-            words = [f"{word} {x:.2g}" for word, x in known if x == x]
-            self._say(f"Update {report['update']}: {' · '.join(words)}")
-        if self.verbose and found:
-            self._say(f"Update {report['update']}: {found[0].advice}")
+            metrics = ((label, report[name]) for name, label in _LABELS.items())
+            texts = [f"{label} {x:.2g}" for label, x in metrics if x == x]  # without NaN
+            self._print(f"Update {report['update']}: {' · '.join(texts)}")
+        if self.verbose and findings:
+            self._print(f"Update {report['update']}: {findings[0].advice}")
 
-    def _say(self, text):
-        # A live progress line may stand where this is written.
-        live = self._out.isatty()
-        self._out.write(f"\r{text}\x1b[K\n" if live else f"{text}\n")
+    def _print(self, text):
+        # On a terminal, the line overwrites the progress line.
+        is_terminal = self._out.isatty()
+        self._out.write(f"\r{text}\x1b[K\n" if is_terminal else f"{text}\n")
 
 
 @contextlib.contextmanager
-def _put(pairs):
-    """Variables with other values, for as long as it takes."""
-    now = [variable.numpy() for variable, _ in pairs]
+def _assigned(pairs):
+    """Assigns values to variables, and restores the former values at the end."""
+    previous = [variable.numpy() for variable, _ in pairs]
     try:
         for variable, value in pairs:
             variable.assign(value)
         yield
     finally:
-        for (variable, _), value in zip(pairs, now, strict=True):
+        for (variable, _), value in zip(pairs, previous, strict=True):
             variable.assign(value)

@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import time
+from typing import Any, TextIO
 
 import keras
 
@@ -12,11 +13,11 @@ COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated"
 
 
 class EpisodeCallback(keras.callbacks.Callback):
-    """A Keras callback that also hears of the episodes.
+    """A Keras callback with methods for episodes.
 
-    `on_episodes_collected` is called once for each update, before it is made;
-    `on_episode_end` then once for each of its episodes, in the order in which they
-    started, before `on_train_batch_end`.
+    `on_episodes_collected` is called once for each update, before the update is made.
+    Then `on_episode_end` is called once for each episode, in the order in which the
+    episodes started, before `on_train_batch_end`.
 
     Example:
 
@@ -26,24 +27,24 @@ class EpisodeCallback(keras.callbacks.Callback):
     ...         self.longest = max(self.longest, logs["episode_length"])
     """
 
-    def on_episodes_collected(self, episodes, logs=None):
-        """Called with what an update is about to learn from.
+    def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
+        """Called with the episodes of an update, before the update is made.
 
         Args:
             episodes: `Episodes` of NumPy arrays.
-            logs: Dict with `update` (int, from 0), `stepping_seconds` (float, in
-                environments; zero for a `TensorEnv`, whose steps are part of acting),
-                `acting_seconds` (float, for the rest of collecting) and `vector_env`
-                (bool, whether the environment is a `VectorEnv`).
+            logs: Dict with `update` (int, from 0), `stepping_seconds` (float, the time
+                in environments; zero for a `TensorEnv`, whose steps are part of acting),
+                `acting_seconds` (float, the rest of the time of collecting) and
+                `vector_env` (bool, True if the environment is a `VectorEnv`).
         """
 
-    def on_episode_end(self, episode, logs=None):
-        """Called with the number of the episode, from 0 over the agent's life.
+    def on_episode_end(self, episode: int, logs: Any = None) -> None:
+        """Called for each episode of an update.
 
         Args:
-            episode: Int.
-            logs: Dict with `episode_return` (float, the plain sum of its rewards),
-                `episode_length` (int, steps), `terminated` (bool) and `update`
+            episode: Int, the number of the episode, from 0 over all calls of `fit`.
+            logs: Dict with `episode_return` (float, the undiscounted sum of its
+                rewards), `episode_length` (int, steps), `terminated` (bool) and `update`
                 (int, from 0).
         """
 
@@ -53,35 +54,35 @@ class EpisodeLogger(EpisodeCallback):
 
     Columns: `episode`, `update`, `episode_return`, `episode_length`, `terminated`.
 
-    The rows of an update are written together, and nothing stays open in between.
+    The rows of an update are written together. The file is closed between updates.
 
     Args:
         filename: Path of the file.
-        append: Bool. False replaces the file when training begins.
+        append: Bool. If False, the file is replaced when training begins.
     """
 
-    def __init__(self, filename, *, append=False):
+    def __init__(self, filename: str | os.PathLike, *, append: bool = False) -> None:
         super().__init__()
         self.filename = os.fspath(filename)
         self.append = append
-        self._rows = []
+        self._rows: list = []
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Any = None) -> None:
         self._rows = []
-        there = os.path.exists(self.filename) and os.path.getsize(self.filename)
-        if not (self.append and there):
+        has_rows = os.path.exists(self.filename) and os.path.getsize(self.filename)
+        if not (self.append and has_rows):
             self._write("w", [COLUMNS])
 
-    def on_episode_end(self, episode, logs=None):
-        total, length = logs["episode_return"], logs["episode_length"]
-        ended = int(logs["terminated"])
-        self._rows.append((episode, logs["update"], total, length, ended))
+    def on_episode_end(self, episode: int, logs: Any = None) -> None:
+        episode_return, length = logs["episode_return"], logs["episode_length"]
+        terminated = int(logs["terminated"])
+        self._rows.append((episode, logs["update"], episode_return, length, terminated))
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._write("a", self._rows)
         self._rows = []
 
-    def _write(self, mode, rows):
+    def _write(self, mode: str, rows: Any) -> None:
         with open(self.filename, mode, newline="") as file:
             csv.writer(file).writerows(rows)
 
@@ -91,74 +92,131 @@ class StopAtReturn(keras.callbacks.Callback):
 
     Args:
         target: Finite float, in the units of the reward.
-        monitor: Log key. Defaults to the batch that was trained on;
-            `"val_episode_return"` asks the validation episodes instead.
+        monitor: Log key. Defaults to the return of the training episodes;
+            `"val_episode_return"` is the return of the validation episodes.
     """
 
-    def __init__(self, target, *, monitor="episode_return"):
+    def __init__(self, target: float, *, monitor: str = "episode_return") -> None:
         super().__init__()
         if not math.isfinite(target):
             raise ValueError(f"`target` must be finite. Received: target={target}")
         self.target = target
         self.monitor = monitor
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if (logs or {}).get(self.monitor, -math.inf) >= self.target:
             self.model.stop_training = True
 
 
 class ProgressLine(keras.callbacks.Callback):
-    """One live line on a terminal, plain lines elsewhere.
+    """Prints progress: on a terminal as one line that is overwritten, else line by line.
+
+    The remaining time is an estimate from all updates but the first, which also compiles
+    the programs. Evaluations are announced, because they may take long; in a stream that
+    is not a terminal, only if the previous evaluation took at least `every` seconds.
 
     Args:
-        every: Positive float, the least seconds between two plain lines.
-        stream: Where to write. Defaults to standard output.
+        every: Positive float, the least number of seconds between two lines, if the
+            stream is not a terminal.
+        stream: A text stream. Defaults to standard output.
     """
 
-    def __init__(self, *, every=1.0, stream=None):
+    def __init__(self, *, every: float = 1.0, stream: TextIO | None = None) -> None:
         super().__init__()
         self.every = every
         self.stream = stream
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Any = None) -> None:
         self._out = self.stream or sys.stdout
-        self._live = self._out.isatty()
-        self._began = self._said = time.perf_counter()
-        self._first = None
-        self._open = None
+        self._is_terminal = self._out.isatty()
+        self._last_written = time.perf_counter()
+        self._num_updates = 0
+        self._start: tuple[float, int] | None = (
+            None  # time and position after the first call
+        )
+        self._seconds_per_unit: float | None = (
+            None  # of the budget: per update, or per step
+        )
+        self._test_seconds = math.inf  # of the previous evaluation
+        self._pending: str | None = (
+            None  # a line that is not written, or lacks its line break
+        )
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         now = time.perf_counter()
-        self._first = epoch if self._first is None else self._first
-        line = self._line(epoch, logs, now)
-        if self._live:
-            self._out.write(f"\r{line}\x1b[K")
-            self._out.flush()
-            self._open = True
-        elif now - self._said >= self.every or epoch + 1 == self.params.get("epochs"):
-            self._said, self._open = now, None
-            self._out.write(line + "\n")
+        position, end = self._position(epoch, logs)
+        self._estimate_speed(now, position)
+        line = self._line(epoch, logs, position, end)
+        if self._is_terminal:
+            self._write(f"\r{line}\x1b[K")
+            self._pending = line
+        elif now - self._last_written >= self.every or (end and position >= end):
+            self._last_written, self._pending = now, None
+            self._write(f"{line}\n")
         else:
-            self._open = line
+            self._pending = line
 
-    def on_train_end(self, logs=None):
-        if self._open:
-            self._out.write("\n" if self._live else f"{self._open}\n")
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._test_start = time.perf_counter()
+        if self._is_terminal:
+            parts = [self._pending] if self._pending else []
+            self._write("\r" + " · ".join([*parts, "evaluating …"]) + "\x1b[K")
+            self._pending = self._pending or "evaluating …"
+        elif self._test_seconds >= self.every:
+            self._write("evaluating …\n")
 
-    def _line(self, epoch, logs, now):
-        epochs = self.params.get("epochs")
+    def on_test_end(self, logs: Any = None) -> None:
+        self._test_seconds = time.perf_counter() - self._test_start
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._pending:
+            self._write("\n" if self._is_terminal else f"{self._pending}\n")
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+
+    def _position(self, epoch: int, logs: Any) -> tuple[int, int | None]:
+        """Returns the used part of the budget and its end, in updates or in steps."""
+        end_step = self.params.get("end_env_steps")
+        if end_step:
+            return logs["env_steps"], end_step
+        return epoch + 1, self.params.get("epochs")
+
+    def _estimate_speed(self, now: float, position: int) -> None:
+        # Updates that were made in one call are reported together.
+        self._num_updates += 1
+        if self._num_updates % getattr(self.model, "steps_per_execution", 1):
+            return
+        if self._start is None:
+            self._start = now, position
+        else:
+            start_time, first = self._start
+            self._seconds_per_unit = (now - start_time) / (position - first)
+
+    def _line(self, epoch: int, logs: Any, position: int, end: int | None) -> str:
+        epochs, end_step = self.params.get("epochs"), self.params.get("end_env_steps")
         parts = [
             f"update {epoch + 1}" + (f"/{epochs}" if epochs else ""),
             f"return {logs['episode_return']:.1f}",
             f"length {logs['episode_length']:.0f}",
             f"entropy {logs['entropy']:.3f}",
-            f"{logs['env_steps']:,.0f} steps",
+            f"{logs['env_steps']:,.0f}"
+            + (f"/{end_step:,} steps" if end_step else " steps"),
             f"{logs['steps_per_second']:,.0f} steps/s",
         ]
         if math.isfinite(logs.get("val_episode_return", math.nan)):
             parts.insert(2, f"evaluation {logs['val_episode_return']:.1f}")
-        if epochs:
-            done = epoch - self._first + 1
-            left = (now - self._began) / done * (epochs - epoch - 1)
-            parts.append(f"left {int(left) // 60}:{int(left) % 60:02d}")
+        if end and self._seconds_per_unit is not None:
+            remaining = max(0.0, self._seconds_per_unit * (end - position))
+            parts.append(f"left {_clock_time(remaining)}")
         return " · ".join(parts)
+
+
+def _clock_time(seconds: float) -> str:
+    """Returns seconds in the form m:ss, or h:mm:ss from one hour on."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02d}:{seconds:02d}"
+    return f"{minutes}:{seconds:02d}"

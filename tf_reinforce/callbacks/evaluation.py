@@ -8,23 +8,24 @@ from tf_reinforce.data import seeding
 
 
 class EvaluationCallback(keras.callbacks.Callback):
-    """Evaluates now and then, keeps the best agent, and stops at a target.
+    """Evaluates an agent regularly, saves the best one, and stops at a target return.
 
-    An evaluation is due after every so many updates and, where one could stop the
-    training, whenever the episodes of the update reach the target. It adds
-    `val_episode_return` to the logs, NaN where none was due; its episodes are fresh
-    ones each time.
+    An evaluation takes place after every `every` updates. If `target` is set, it also
+    takes place when the mean return of an update reaches the target. The callback adds
+    `val_episode_return` to the logs, NaN if there was no evaluation. Each evaluation uses
+    new episodes.
 
     Args:
-        env: Whatever `evaluate` takes.
-        options: Dict of keywords for `evaluate`.
+        env: Any `env` that `Reinforce.evaluate` takes.
+        options: Dict of keyword arguments for `Reinforce.evaluate`.
         seed: Int, the master seed.
         path: Path of the file for the best agent.
-        every: Int, updates from one evaluation to the next.
-        target: Float that stops the training when an evaluation reaches it, or `None`.
+        every: Int, the number of updates between two evaluations.
+        target: Float, training stops when an evaluation reaches it; or `None`.
+        progress: `ProgressLine` that announces evaluations during training, or `None`.
     """
 
-    def __init__(self, env, options, seed, path, *, every, target):
+    def __init__(self, env, options, seed, path, *, every, target, progress=None):
         super().__init__()
         self.env = env
         self.options = options
@@ -32,25 +33,31 @@ class EvaluationCallback(keras.callbacks.Callback):
         self.path = path
         self.every = every
         self.target = target
-        self.best = -math.inf
-        self.judged = None  # the update that was evaluated last
+        self.progress = progress
+        self.best_return = -math.inf
+        self.evaluated_update = None  # the update after which the last evaluation was
         self.evaluations = 0
 
     def on_epoch_end(self, epoch, logs=None):
         logs["val_episode_return"] = math.nan
         reached = self.target is not None and logs["episode_return"] >= self.target
         if reached or (epoch + 1) % self.every == 0:
-            self.judge(logs)
+            if self.progress is not None:
+                self.progress.on_test_begin()
+            self.evaluate(logs)
+            if self.progress is not None:
+                self.progress.on_test_end()
 
-    def judge(self, logs):
-        """Evaluates the agent as it is, and saves it if it is the best so far."""
-        self.judged = self.model.updates
-        rng = seeding.generator(self.seed, "validation/environment", self.judged)
-        figures = self.model.evaluate(self.env, seed=rng.integers(2**31), **self.options)
-        value = logs["val_episode_return"] = figures["episode_return"]
+    def evaluate(self, logs):
+        """Evaluates the agent, and saves it if it has the best return so far."""
+        self.evaluated_update = self.model.updates
+        stream = "validation/environment"
+        rng = seeding.generator(self.seed, stream, self.evaluated_update)
+        metrics = self.model.evaluate(self.env, seed=rng.integers(2**31), **self.options)
+        mean_return = logs["val_episode_return"] = metrics["episode_return"]
         self.evaluations += 1
-        if value > self.best:
-            self.best = value
+        if mean_return > self.best_return:
+            self.best_return = mean_return
             self.model.save(self.path)
-        if self.target is not None and value >= self.target:
+        if self.target is not None and mean_return >= self.target:
             self.model.stop_training = True

@@ -6,25 +6,28 @@ import keras
 
 
 class LinearLearningRate(keras.callbacks.Callback):
-    """Learning rates that change linearly over an agent's life.
+    """Changes learning rates linearly, over all updates that an agent makes.
 
     Args:
-        goals: List of `(optimizer, first, last)`: where the agent has it, and two floats.
-        steps: Int, the environment steps at its end, or `None`.
-        epochs: Int instead, the number of the last epoch.
+        schedules: List of `(optimizer, first, last)`: the attribute path of an optimizer
+            of the agent, for example `"baseline.optimizer"`, and two floats.
+        steps: Int, the number of environment steps at which the rate is `last`, or
+            `None`.
+        epochs: Int, the number of the last epoch, used if `steps` is `None`.
     """
 
-    def __init__(self, goals, steps, epochs):
+    def __init__(self, schedules, steps, epochs):
         super().__init__()
-        self.goals = goals
+        self.schedules = schedules
         self.steps = steps
         self.epochs = epochs
 
     def on_epoch_begin(self, epoch, logs=None):
-        taken = self.model.env_steps if self.steps else self.model.updates
-        # A callback that restores a training says late which epoch is the first.
-        end = self.steps or taken + self.epochs - epoch
-        share = min(taken / end, 1.0)
-        for optimizer, first, last in self.goals:
-            found = operator.attrgetter(optimizer)(self.model)
-            found.learning_rate = first + (last - first) * share
+        progress = self.model.env_steps if self.steps else self.model.updates
+        # The end is computed here, because a callback that restores a training sets the
+        # first epoch only after training has begun.
+        end = self.steps or progress + self.epochs - epoch
+        share = min(progress / end, 1.0)
+        for path, first, last in self.schedules:
+            optimizer = operator.attrgetter(path)(self.model)
+            optimizer.learning_rate = first + (last - first) * share

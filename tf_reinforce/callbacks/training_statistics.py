@@ -3,23 +3,24 @@
 import numpy as np
 
 
-def signal_and_noise(gradients, group=1):
-    """How large the gradient is beside its own error.
+def signal_and_noise(gradients, group_size=1):
+    """Returns the squared length of the gradient, and the variance of its estimate.
 
         signal = |ḡ|² - noise,    noise = tr S / E,    S = Σₑ (gₑ - ḡ)(gₑ - ḡ)ᵀ / (E - 1)
 
-    |ḡ|² alone would take its own noise for a gradient. For independent gradients both
-    are unbiased, so that the signal may come out below zero; average before dividing.
-    Under the leave-one-out baseline an episode's gradient contains the returns of the
-    others, and under the mean of the batch too: for one-step episodes the signal is then
-    too large, and the noise too small, by exactly 1 / (E - 1)² of the true signal.
+    |ḡ|² alone is biased: it contains the noise. For independent gradients, signal and
+    noise are unbiased. The signal may therefore be negative; average over batches before
+    you divide. With a leave-one-out or mean baseline, the gradient of an episode contains
+    the returns of the other episodes. For one-step episodes the signal is then too large,
+    and the noise too small, by exactly 1 / (E - 1)² of the true signal.
 
     Args:
         gradients: List of arrays `[E, …]`, one row for each episode.
-        group: Int, how many episodes in a row are not independent of each other.
+        group_size: Int, the number of consecutive episodes that share a reset seed and
+            are not independent of each other.
 
     Returns:
-        Two floats, in the square of a gradient's unit; NaN below two groups.
+        Two floats, in the squared unit of a gradient; NaN for fewer than two groups.
 
     Example:
 
@@ -30,154 +31,206 @@ def signal_and_noise(gradients, group=1):
         McCandlish et al. (2018), An empirical model of large-batch training, appendix
         A.1. arXiv:1812.06162
     """
-    units = len(gradients[0]) // group
-    if units < 2:
+    num_groups = len(gradients[0]) // group_size
+    if num_groups < 2:
         return np.nan, np.nan
-    square = noise = 0.0
-    for leaf in gradients:
-        rows = np.reshape(leaf, (units, group, -1)).mean(axis=1, dtype="float64")
-        square += float(np.sum(rows.mean(axis=0) ** 2))
-        noise += float(np.sum(rows.var(axis=0, ddof=1))) / units
-    return square - noise, noise
+    squared_norm = noise = 0.0
+    for gradient in gradients:
+        rows = np.reshape(gradient, (num_groups, group_size, -1))
+        rows = rows.mean(axis=1, dtype="float64")
+        squared_norm += float(np.sum(rows.mean(axis=0) ** 2))
+        noise += float(np.sum(rows.var(axis=0, ddof=1))) / num_groups
+    return squared_norm - noise, noise
 
 
-def explained(targets, predictions):
-    """The share of the variance of targets that predictions explain.
+def explained_variance(targets, predictions):
+    """Returns the share of the variance of targets that predictions explain.
 
         1 - Var(G - v) / Var(G)
 
-    One: exactly right, but for a constant. Zero: no better than a constant. Below zero:
-    worse than that. NaN where targets do not vary.
+    One: the predictions are exact, up to a constant. Zero: they are no better than a
+    constant. Negative: they are worse than a constant. NaN if the targets do not vary.
 
     Args:
         targets, predictions: `[N]` float.
 
     Example:
 
-    >>> explained(np.array([1.0, 2.0, 3.0]), np.array([0.5, 1.0, 1.5]))
+    >>> explained_variance(np.array([1.0, 2.0, 3.0]), np.array([0.5, 1.0, 1.5]))
     0.75
     """
-    return share_removed(np.var(targets - predictions), np.var(targets))
+    return removed_share(np.var(targets - predictions), np.var(targets))
 
 
-def share_removed(left, whole):
-    """1 - left / whole; NaN where there is nothing to remove."""
-    return float(1.0 - left / whole) if whole > 0 else np.nan
+def removed_share(remaining, total):
+    """Returns 1 - remaining / total; NaN if the total is zero."""
+    return float(1.0 - remaining / total) if total > 0 else np.nan
 
 
-def divergence(before, after):
-    """How far a policy has moved, from samples of the one before.
+def policy_change(before, after):
+    """Returns the KL divergence of two policies, and the effective sample size.
 
         KL ≈ 1/N Σₙ (ρₙ - 1 - ln ρₙ),    ESS = (Σ ρₙ)² / (N Σ ρₙ²),    ρₙ = π'(aₙ) / π(aₙ)
 
-    The first is never below zero, and unbiased for KL(π ‖ π') where π' does not depend
-    on these samples; the second is the share of the samples that would count as much, if
-    they all counted alike.
+    Both are estimated from actions of the policy π before the update. The KL estimate is
+    never negative, and unbiased for KL(π ‖ π') if π' does not depend on these samples.
+    ESS is the effective sample size, as a share of the N samples: one if all ratios are
+    equal.
 
     Args:
-        before, after: `[N]` float, log-probabilities of the actions taken.
+        before, after: `[N]` float, log-probabilities of the actions taken, under π and
+            under π'.
 
     Returns:
         Two floats: nats per step, and a share in (0, 1].
 
     Example:
 
-    >>> kl, ess = divergence(np.log([0.5, 0.5]), np.log([0.75, 0.25]))
+    >>> kl, ess = policy_change(np.log([0.5, 0.5]), np.log([0.75, 0.25]))
     >>> round(kl, 4), round(ess, 4)  # the KL of these two coins, exactly
     (0.1438, 0.8)
 
     Reference:
         Schulman (2020), Approximating KL divergence. http://joschu.net/blog/kl-approx.html
     """
-    logs = np.asarray(after, "float64") - before
-    ratios = np.exp(np.minimum(logs, 700.0))  # beyond, float64 has no number
-    weights = np.exp(logs - logs.max())
-    size = weights.sum() ** 2 / (weights**2).sum() / len(weights)
-    return float(np.mean(ratios - 1.0 - logs)), float(size)
+    log_ratios = np.asarray(after, "float64") - before
+    ratios = np.exp(np.minimum(log_ratios, 700.0))  # a larger exponent overflows float64
+    weights = np.exp(log_ratios - log_ratios.max())
+    sample_size = weights.sum() ** 2 / (weights**2).sum() / len(weights)
+    return float(np.mean(ratios - 1.0 - log_ratios)), float(sample_size)
 
 
-def ratio_of_means(above, below):
-    """The mean of some numbers over that of others, and its error by the jackknife.
+def ratio_of_means(numerators, denominators):
+    """Returns the ratio of two means, and its standard error by the jackknife.
 
         r = Σₖ aₖ / Σₖ bₖ,    error² = (K - 1) / K Σₖ (r₋ₖ - r̄₋)²,    r₋ₖ without the k-th
 
-    The mean of aₖ / bₖ would not do: where the aₖ have a mean of zero, it need not.
+    The mean of aₖ / bₖ is not used, because it may differ from zero even if the aₖ have
+    a mean of zero.
 
     Args:
-        above, below: `[K]` float, K at least 2; those below are above zero.
+        numerators: `[K]` float, aₖ; K is at least 2.
+        denominators: `[K]` float, bₖ, positive.
 
     Returns:
         Two floats.
 
     Example:
 
-    >>> ratio_of_means(np.array([1.0, 3.0]), np.array([1.0, 1.0]))  # means' error: s / √K
+    >>> ratio_of_means(np.array([1.0, 3.0]), np.array([1.0, 1.0]))  # error: s / √K
     (2.0, 1.0)
 
     Reference:
         Efron & Tibshirani (1993), An introduction to the bootstrap, chapter 11.
     """
-    without = (above.sum() - above) / (below.sum() - below)
-    error = np.sqrt((len(above) - 1) * np.var(without))
-    return float(above.sum() / below.sum()), float(error)
+    remaining_numerators = numerators.sum() - numerators
+    leave_one_out = remaining_numerators / (denominators.sum() - denominators)
+    error = np.sqrt((len(numerators) - 1) * np.var(leave_one_out))
+    return float(numerators.sum() / denominators.sum()), float(error)
 
 
-def groups(columns, size):
-    """How many groups there are, and whether all of them are complete.
+def count_groups(columns, group_size):
+    """Returns the number of groups in a batch, and whether all of them are complete.
 
     Args:
-        columns: `[N]` int, the column of each step's episode: groups stand side by side.
-        size: Int, how many episodes a group had when they began.
+        columns: `[N]` int, the column of each step's episode. The episodes of a group
+            are in adjacent columns.
+        group_size: Int, the number of episodes that were collected for each group.
 
     Example:
 
-    >>> groups(np.array([0, 0, 1, 4, 5]), 2), groups(np.array([0, 2]), 2)
+    >>> count_groups(np.array([0, 0, 1, 4, 5]), 2), count_groups(np.array([0, 2]), 2)
     ((2, True), (2, False))
     """
-    _, sizes = np.unique(np.unique(columns) // size, return_counts=True)
-    return len(sizes), bool(np.all(sizes == size))
+    groups = np.unique(columns) // group_size
+    _, sizes = np.unique(groups, return_counts=True)
+    return len(sizes), bool(np.all(sizes == group_size))
 
 
-def of_batch(seen, gradients, plain, group):
-    """What can be told before an update is made: a dict of floats.
+def bounded_width(logits):
+    """Returns the share of the interval [0, 1] that bounded logits cover.
+
+    Softmax and sigmoid at the end of a policy bound its logits to [0, 1]. Small logits of
+    a new policy may be in [0, 1] too, but cover little of it.
 
     Args:
-        seen: `inspection.StepStatistics` of NumPy arrays.
-        gradients: List of `[E, …]`, the gradient from each episode.
-        plain: The same without the baseline.
-        group: Int, how many episodes in a row began alike.
+        logits: `[N, L]` float.
+
+    Returns:
+        Float. Zero if any logit is outside [0, 1]. Otherwise the largest logit minus the
+        smallest, or one if the logits of every step sum to one, as after softmax. NaN if
+        L is zero.
+
+    Example:
+
+    >>> bounded_width(np.array([[0.25, 0.75], [0.5, 0.5]]))  # softmax
+    1.0
+    >>> bounded_width(np.array([[0.25, 0.25], [0.75, 0.5]]))
+    0.5
+    >>> bounded_width(np.array([[0.25, -0.25], [0.75, 0.5]]))
+    0.0
     """
-    units, complete = groups(seen.episodes, group)
-    signal = noise = plain_noise = np.nan  # of groups of several sizes: no such formula
+    if not logits.size:
+        return np.nan
+    logits = np.asarray(logits, "float64")
+    low, high = logits.min(), logits.max()
+    if low < 0.0 or high > 1.0:
+        return 0.0
+    sums_to_one = np.abs(logits.sum(axis=1) - 1.0) < 1e-5
+    is_softmax = logits.shape[1] > 1 and sums_to_one.all()
+    return 1.0 if is_softmax else float(high - low)
+
+
+def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
+    """Returns the statistics that are known before an update: a dict of floats.
+
+    Args:
+        steps: `inspection.StepStatistics` of NumPy arrays.
+        gradients: List of `[E, …]`, the gradient of each episode.
+        unbaselined_gradients: List of `[E, …]`, the gradients without the baseline.
+        group_size: Int, the number of consecutive episodes that share a reset seed.
+    """
+    num_groups, complete = count_groups(steps.episodes, group_size)
+    # The formula requires groups of one size.
+    signal = noise = unbaselined_noise = np.nan
     if complete:
-        signal, noise = signal_and_noise(gradients, group)
-        _, plain_noise = signal_and_noise(plain, group)
-    if noise <= 1e-20 * plain_noise:  # rounding: all episodes say the same
+        signal, noise = signal_and_noise(gradients, group_size)
+        _, unbaselined_noise = signal_and_noise(unbaselined_gradients, group_size)
+    # All gradients are equal, up to rounding: the noise is zero.
+    rounding = 1e-20 * unbaselined_noise
+    if noise <= rounding:
         signal, noise = signal + noise, 0.0
-        signal = signal if signal > 1e-20 * plain_noise else 0.0  # that is, nothing
-    baselines, even = seen.credited - seen.advantages, np.mean(seen.max_entropies)
+        signal = signal if signal > rounding else 0.0
+    baselines = steps.unbaselined_advantages - steps.advantages
+    max_entropy = np.mean(steps.max_entropies)
+    entropy_share = np.nan
+    if max_entropy > 0:
+        entropy_share = float(np.mean(steps.entropies) / max_entropy)
     return {
         "episodes": float(len(gradients[0])),
         "signal": signal,
         "noise": noise,
         "signal_to_noise": signal / noise if noise > 0 else np.nan,
-        "independent": float(units),
-        "gradient_variance_removed": share_removed(noise, plain_noise),
-        "return_variance_removed": explained(seen.credited, baselines),
-        "explained_variance": explained(seen.returns, seen.values),
-        "return_size": size(seen.returns),
-        "advantage_size": size(seen.advantages),
-        "entropy_share": float(np.mean(seen.entropies) / even) if even > 0 else np.nan,
-        "spread": mean(seen.relative_scales),
-        "at_bounds": mean(seen.at_bounds),
+        "independent": float(num_groups),
+        "gradient_variance_removed": removed_share(noise, unbaselined_noise),
+        "return_variance_removed": explained_variance(
+            steps.unbaselined_advantages, baselines
+        ),
+        "explained_variance": explained_variance(steps.returns, steps.values),
+        "return_size": root_mean_square(steps.returns),
+        "advantage_size": root_mean_square(steps.advantages),
+        "entropy_share": entropy_share,
+        "spread": mean(steps.relative_scales),
+        "at_bounds": mean(steps.at_bounds),
+        "bounded_logits": bounded_width(steps.logits),
     }
 
 
 def mean(values):
-    """The mean of an array; NaN of an empty one."""
+    """Returns the mean of an array; NaN if the array is empty."""
     return float(np.mean(values)) if np.size(values) else np.nan
 
 
-def size(values):
-    """The root mean square of `[N]` float."""
+def root_mean_square(values):
+    """Returns the root mean square of `[N]` float."""
     return float(np.sqrt(np.mean(np.square(values, dtype="float64"))))

@@ -2,258 +2,297 @@
 
 Normalizer, policy and head are traced once as one function of (observations, noise,
 weights). LiteRT runs this function; after an update it receives the new weights. If
-LiteRT cannot run the function, or its results differ, a compiled TensorFlow function
+LiteRT cannot run the function, or if its results differ, a compiled TensorFlow function
 replaces it.
 """
 
 import contextlib
+import itertools
 import logging
 import math
+from typing import NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 from ai_edge_litert import interpreter as litert
 
+from tf_reinforce import startup
+
 log = logging.getLogger("tf_reinforce")
 
 
-class _ActFunction:
-    """One decision per row, as a flat function of flat inputs.
+class _Layout(NamedTuple):
+    """The arguments and the results of a traced `_ActFunction`."""
 
-    The results are the raw actions, whether all outputs are finite, the outputs, what
-    the environment receives wherever that is not the raw action itself, and the next
-    states. Once it has been traced, `names` says what each result is, and `raw`,
-    `sent`, `states` and `finite` say at which places they are.
+    inputs: list  # tf.TensorSpecs: observations, the mask if there is one, and states
+    noise: list  # tf.TensorSpecs
+    names: list  # str, the name of each result
+    raw: list  # indices of the raw actions among the results
+    finite: int  # index of the flag
+    env_actions: list  # indices of the actions for the environment
+    states: list  # indices of the next states
+
+
+class _ActFunction:
+    """Selects one action per row; a function from flat inputs to a flat list of results.
+
+    The results are the raw actions, whether all outputs are finite, the outputs, the
+    actions for the environment if they differ from the raw actions, and the next states.
+
+    Args:
+        actor: `actor.ActorPolicy`.
+        greedy: Bool. True selects the most likely actions and takes no noise.
+
+    Attributes:
+        inputs, noise: Lists of `tf.TensorSpec`, the arguments.
     """
 
-    def __init__(self, decision, greedy):
-        self._decision = decision
+    def __init__(self, actor, greedy):
+        self._actor = actor
         self._greedy = greedy
-        observed = keras.tree.flatten(decision.observation_spec)
-        mask = (
-            [tf.TensorSpec((decision.mask_size,), tf.int8)]
-            if decision.mask_source
-            else []
-        )
-        parts = dict(observation=observed, mask=mask, state=decision.state)
+        observation = keras.tree.flatten(actor.observation_spec)
+        mask = [tf.TensorSpec((actor.mask_size,), tf.int8)] if actor.mask_source else []
+        specs = dict(observation=observation, mask=mask, state=actor.state_spec)
         self.inputs = [
             tf.TensorSpec((None, *leaf.shape), leaf.dtype, f"{name}_{i}")
-            for name, leaves in parts.items()
+            for name, leaves in specs.items()
             for i, leaf in enumerate(leaves)
         ]
         self.noise = [
-            tf.TensorSpec((None, *noise.shape), decision.dtype, f"noise_{i}")
-            for i, noise in enumerate([] if greedy else decision.noise)
+            tf.TensorSpec((None, *noise.shape), actor.dtype, f"noise_{i}")
+            for i, noise in enumerate([] if greedy else actor.noise_specs)
         ]
-        self._split = np.cumsum([len(observed), len(mask)]).tolist()
+        self._split = np.cumsum([len(observation), len(mask)]).tolist()
+
+    def trace(self):
+        """Returns the concrete TensorFlow function, and its `_Layout`."""
+        layouts = []
+
+        def act(inputs, noise):
+            results, layout = self(inputs, noise)
+            layouts.append(layout)
+            return results
+
+        traced = tf.function(act, autograph=False)
+        return traced.get_concrete_function(self.inputs, self.noise), layouts[-1]
 
     def __call__(self, inputs, noise, saturates=False):
-        """The results. `saturates`: the largest number may stand for infinity."""
-        decision, (first, last) = self._decision, self._split
-        observations = keras.tree.pack_sequence_as(
-            decision.observation_spec, inputs[:first]
-        )
-        mask = inputs[first] if decision.mask_source else None
-        outputs, masked, states = decision.outputs(observations, mask, inputs[last:])
-        raw = decision.select_actions(masked, None if self._greedy else noise)
-        # NaN fails the comparison too, and LiteRT has no is_finite.
+        """Returns the list of results, and its `_Layout`.
+
+        Args:
+            inputs: List of tensors: observations, the mask if there is one, and states.
+            noise: List of tensors.
+            saturates: Bool. True: the largest number of the type counts as infinite,
+                because LiteRT can replace infinity by this number.
+        """
+        actor, (mask_index, state_index) = self._actor, self._split
+        observations = inputs[:mask_index]
+        observations = keras.tree.pack_sequence_as(actor.observation_spec, observations)
+        mask = inputs[mask_index] if actor.mask_source else None
+        states = inputs[state_index:]
+        outputs, masked, states = actor.outputs(observations, mask, states)
+        raw = actor.select_actions(masked, None if self._greedy else noise)
+        # The comparison is false for NaN too. LiteRT has no `is_finite`.
         size, largest = tf.abs(outputs), outputs.dtype.max
         finite = tf.reduce_all(size < largest if saturates else size <= largest)
-        sent = keras.tree.flatten(decision.head.to_environment(raw))
-        return self._laid_out(keras.tree.flatten(raw), finite, outputs, sent, states)
+        env_actions = keras.tree.flatten(actor.head.to_environment(raw))
+        raw = keras.tree.flatten(raw)
+        return self._unique_results(raw, finite, outputs, env_actions, states)
 
-    def _laid_out(self, raw, finite, outputs, sent, states):
-        """A list without repetitions, which LiteRT would merge."""
-        known = {id(part): place for place, part in enumerate(raw)}
-        more = [part for part in sent if id(part) not in known]
-        results = [*raw, finite, outputs, *more, *states]
-        known.update((id(part), len(raw) + 2 + i) for i, part in enumerate(more))
-        self.raw = list(range(len(raw)))
-        self.finite = len(raw)
-        self.sent = [known[id(part)] for part in sent]
-        self.states = list(range(len(results) - len(states), len(results)))
-        self.names = [
-            *["raw"] * len(raw), "finite", "outputs",
-            *["sent"] * len(more), *["state"] * len(states),
-        ]  # fmt: skip
-        return results
+    def _unique_results(self, raw, finite, outputs, env_actions, states):
+        """Returns results without repeated tensors, which LiteRT would merge."""
+        indices = {id(tensor): index for index, tensor in enumerate(raw)}
+        changed = [tensor for tensor in env_actions if id(tensor) not in indices]
+        results = [*raw, finite, outputs, *changed, *states]
+        indices.update((id(x), len(raw) + 2 + i) for i, x in enumerate(changed))
+        return results, _Layout(
+            self.inputs,
+            self.noise,
+            names=[
+                *["raw_action"] * len(raw), "finite", "outputs",
+                *["action"] * len(changed), *["state"] * len(states),
+            ],
+            raw=list(range(len(raw))),
+            finite=len(raw),
+            env_actions=[indices[id(tensor)] for tensor in env_actions],
+            states=list(range(len(results) - len(states), len(results))),
+        )  # fmt: skip
 
 
 class ActingProgram:
-    """The acting program of one decision, for any number of rows.
+    """The acting program of one actor, for any number of rows.
 
     Args:
-        decision: `actor.ActorPolicy`.
-        examples: A few inputs, a list of arrays `[N, …]`: observations, the mask if
-            there is one, and states; to compare the engines on.
-        noise: A list of noise for them, `[N, …]` each.
-        greedy: Bool. True takes the most likely actions and ignores the noise.
+        actor: `actor.ActorPolicy`.
+        examples: List of arrays `[N, …]`, on which LiteRT and TensorFlow are compared:
+            observations, the mask if there is one, and states.
+        noise: List of arrays `[N, …]`, the noise for the examples.
+        greedy: Bool. True selects the most likely actions and ignores the noise.
 
     Attributes:
-        engine: `"litert"` or `"compiled"`.
-        conversions: Int, how often a LiteRT model was made: at most once.
+        engine: `"litert"` or `"tensorflow"`.
+        conversions: Int, how many times a LiteRT model was made: at most once.
     """
 
-    def __init__(self, decision, examples, noise, greedy):
+    def __init__(self, actor, examples, noise, greedy):
         self.conversions = 0
-        self._variables = decision.variables
-        program = self._program = _ActFunction(decision, greedy)
-
-        def decide(inputs, noise):  # traced once, as a function of these two alone
-            return program(inputs, noise)
-
-        compiled = tf.function(decide, autograph=False)
-        self._compiled = compiled.get_concrete_function(program.inputs, program.noise)
-        self._rows, self._comparing = {}, {}
+        self._variables = actor.variables
+        self._act_function = _ActFunction(actor, greedy)
+        self._compiled, self._layout = self._act_function.trace()
+        self._runners, self._comparison_runners = {}, {}
         self.engine = "litert"
         weights = finite_weights(self._variables)
         try:
-            if decision.dtype == "float64":
+            if actor.dtype == "float64":
                 raise ValueError("the policy computes in float64, and LiteRT does not")
             self._model = self._convert()
             inputs = [*examples, *(() if greedy else noise)]
             if difference := self._difference(inputs, weights):
                 raise ValueError(difference)
-        # Converter and interpreter fail in many ways; the compiled engine has none.
+        # Converter and interpreter raise many types of errors. TensorFlow can always act.
         except Exception as error:
             self._leave_litert(*str(error).strip().splitlines()[:1])
         else:
             log.info("Acting through LiteRT.")
 
-    def rows(self, count, weights=None):
-        """A function that acts for `count` rows.
+    def for_batch(self, count, weights=None):
+        """Returns a function that selects actions for `count` rows.
 
         Args:
             count: Positive int.
-            weights: What `finite_weights` returned; `None` for those of this moment.
+            weights: The result of `finite_weights`; `None` for the current weights.
 
         Returns:
-            `act(inputs)`, from a list of arrays `[count, …]`, observations, mask, states
-            and noise, to lists of arrays: raw actions, what the environment receives,
-            next states; and whether the outputs were finite.
+            `act(inputs)`. `inputs` is a list of arrays `[count, …]`: observations, the
+            mask if there is one, states and noise. `act` returns three lists of arrays,
+            the raw actions, the actions for the environment and the next states, and a
+            bool: whether all outputs are finite.
         """
         if weights is None:
             weights = finite_weights(self._variables)
-        if count not in self._rows:
-            self._rows[count] = (
-                self._lite_rows(count)
+        if count not in self._runners:
+            self._runners[count] = (
+                self._litert_runner(count)
                 if self.engine == "litert"
-                else _TensorFlowRunner(self._compiled, self._program)
+                else _TensorFlowRunner(self._compiled, self._layout)
             )
-        self._rows[count].refresh(weights)
-        return self._rows[count]
+        self._runners[count].set_weights(weights)
+        return self._runners[count]
 
-    def _lite_rows(self, count):
-        """Rows whose bits do not depend on their number.
+    def _litert_runner(self, count):
+        """Returns a runner in which the bits of a row do not depend on `count`.
 
-        LiteRT adds up a single row in another order than several, and convolutions in
-        an order that depends on how many there are.
+        LiteRT adds up a single row in another order than several rows. It adds up
+        convolutions in an order that depends on the number of rows.
         """
-        images = any(spec.shape.rank > 2 for spec in self._program.inputs)
-        size = 1 if images else max(count, 2)
-        rows = _LiteRTRunner(self._model, self._program, size)
-        return rows if size == count else _ChunkedRunner(rows, size, count)
+        has_images = any(spec.shape.rank > 2 for spec in self._layout.inputs)
+        size = 1 if has_images else max(count, 2)
+        runner = _LiteRTRunner(self._model, self._layout, size)
+        return runner if size == count else _ChunkedRunner(runner, size, count)
 
     def _convert(self):
-        program = self._program
+        function = self._act_function
 
         def stateless(inputs, noise, weights):
             pairs = list(zip(self._variables, weights, strict=True))
             with keras.StatelessScope(state_mapping=pairs):
-                return program(inputs, noise, saturates=True)
+                return function(inputs, noise, saturates=True)[0]
 
         weights = [
             tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
             for i, v in enumerate(self._variables)
         ]
         traced = tf.function(stateless, autograph=False)
-        traced = traced.get_concrete_function(program.inputs, program.noise, weights)
+        traced = traced.get_concrete_function(function.inputs, function.noise, weights)
         if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
             raise ValueError("a layer keeps weights that are not Keras variables")
         self.conversions += 1
-        with _quiet("absl"):  # it would have us convert by way of a SavedModel
+        with _quiet("absl"):  # absl recommends to convert from a SavedModel instead
             return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
     def compare(self, inputs):
-        """Leaves LiteRT for good if it departs from Keras on some rows.
+        """Compares LiteRT with TensorFlow; changes the engine if the results differ.
 
-        This is asked after every collection, where rounding alone must change no engine:
-        only outputs and states count, as a choice may be a tie, and they may be off ten
-        times as far as before the first action.
+        The collector calls this method after every collection. Rounding alone must not
+        change the engine there. So only outputs and states are compared, because an
+        action can be a tie, and the tolerance is ten times that of the first comparison.
 
         Args:
-            inputs: A list of arrays `[N, …]`: observations, mask, states and noise.
+            inputs: List of arrays `[N, …]`: observations, mask, states and noise.
 
         Returns:
-            Bool: whether the engine is another one now.
+            Bool: whether the engine has changed.
         """
         if self.engine != "litert":
             return False
         weights, names = finite_weights(self._variables), ("finite", "outputs", "state")
-        difference = self._difference(inputs, weights, names, slack=10.0)
+        difference = self._difference(inputs, weights, names, tolerance=10.0)
         if difference:
             self._leave_litert(difference)
         return bool(difference)
 
     def _leave_litert(self, reason=""):
-        self.engine, self._rows, self._comparing = "compiled", {}, {}
+        self.engine, self._runners, self._comparison_runners = "tensorflow", {}, {}
         log.warning("Acting through TensorFlow, not LiteRT: %s", reason)
 
-    def _difference(self, inputs, weights, names=None, slack=1.0):
-        """What LiteRT gives otherwise than Keras on these rows, or an empty text.
+    def _difference(self, inputs, weights, names=None, tolerance=1.0):
+        """Describes how LiteRT and TensorFlow differ on these rows; "" if they agree.
 
-        A result may be off by 1e-4 of itself and by 1e-5 of the largest number in its
-        row of inputs: terms of that size cancel. Rows where the outputs of Keras
-        are not finite do not count: no engine acts on them.
+        A result may differ by 1e-4 of its value plus 1e-5 of the largest number in its
+        row of inputs: terms of that size can cancel. Rows for which TensorFlow gives
+        outputs that are not finite are ignored, because no action is selected there.
 
         Args:
-            names: The results that count; `None` for all.
-            slack: Float, by which a result may be off further.
+            names: The names of the results to compare; `None` for all.
+            tolerance: Float, a factor for the allowed difference.
         """
         count = len(inputs[0])
-        if count not in self._comparing:
-            self._comparing[count] = _LiteRTRunner(self._model, self._program, count)
-        rows = self._comparing[count]
-        rows.refresh(weights)
-        rows(inputs)
-        ours = rows.results()
-        theirs = _called(self._compiled, self._program, inputs)
-        if len(ours) != len(theirs):
+        if count not in self._comparison_runners:
+            runner = _LiteRTRunner(self._model, self._layout, count)
+            self._comparison_runners[count] = runner
+        runner = self._comparison_runners[count]
+        runner.set_weights(weights)
+        runner(inputs)
+        results = runner.results()
+        expected = call_compiled(self._compiled, self._layout, inputs)
+        if len(results) != len(expected):
             return "LiteRT merged outputs of the program"
-        reals = [_in_rows(x) for x in inputs if x.dtype.kind == "f"]
-        sizes = np.max([np.ones(len(inputs[0])), *(abs(x).max(1) for x in reals)], axis=0)
-        outputs = _in_rows(theirs[self._program.names.index("outputs")])
+        floats = [_as_matrix(x) for x in inputs if x.dtype.kind == "f"]
+        sizes = [np.ones(len(inputs[0])), *(abs(x).max(1) for x in floats)]
+        sizes = np.max(sizes, axis=0)
+        all_names = self._layout.names
+        outputs = _as_matrix(expected[all_names.index("outputs")])
         finite = np.isfinite(outputs).all(1)
-        for name, a, b in zip(self._program.names, ours, theirs):
+        for name, a, b in zip(all_names, results, expected):
             if names is not None and name not in names:
                 continue
             if name == "finite":
                 differ = finite.all() and not a
             else:
-                a, b = (_in_rows(x).astype("float64")[finite] for x in (a, b))
+                a, b = (_as_matrix(x).astype("float64")[finite] for x in (a, b))
                 allowed = 1e-5 * sizes[finite, None] + 1e-4 * abs(b)
-                differ = not (abs(a - b) <= slack * allowed).all()
+                differ = not (abs(a - b) <= tolerance * allowed).all()
             if differ:
-                return f"LiteRT gives another `{name}` than Keras"
+                return f"the result `{name}` of LiteRT differs from that of Keras"
         return ""
 
 
-def _in_rows(array):
-    """`[N, …]` as `[N, n]`."""
+def _as_matrix(array):
+    """Reshapes `[N, …]` to `[N, n]`."""
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def finite_weights(variables):
-    """The variables as NumPy arrays, or an error: lost weights choose no action."""
-    # The outputs prove little: a fused ReLU and a clip turn NaN into a number.
+    """Returns the variables as NumPy arrays; raises if a weight is not finite."""
+    # Outputs can be finite if weights are not: a fused ReLU and a clip replace NaN.
     weights = [variable.numpy() for variable in variables]
-    for variable, numbers in zip(variables, weights, strict=True):
-        if not np.isfinite(numbers).all():
+    for variable, values in zip(variables, weights, strict=True):
+        if not np.isfinite(values).all():
             raise FloatingPointError(
-                f"The weights {variable.path} are not finite: they have been lost, "
-                "and no action is taken. Load an earlier file, and train with a "
-                "smaller learning rate or `global_clipnorm`."
+                f"The weights {variable.path} are not finite, so no action can be "
+                "selected. Load an earlier file, and train with a smaller learning rate "
+                "or `global_clipnorm`."
             )
     return weights
 
@@ -269,109 +308,151 @@ def _quiet(name):
         logger.setLevel(level)
 
 
-class _LiteRTRunner:
-    """A LiteRT interpreter for a fixed number of rows."""
+_ALLOCATIONS = itertools.count()
 
-    def __init__(self, model, program, count):
-        self._lite = litert.Interpreter(model_content=model, num_threads=1)
-        inputs = {d["name"]: d["index"] for d in self._lite.get_input_details()}
-        # What does not decide, as the mask of a head that needs none, is not there.
-        specs = [*program.inputs, *program.noise]
+
+def _allocate_tensors(interpreter):
+    """Allocates the tensors; only the first interpreter of a process prints a message."""
+    is_first = next(_ALLOCATIONS) == 0
+    with startup.without_startup_messages() if is_first else contextlib.nullcontext():
+        interpreter.allocate_tensors()
+
+
+class _LiteRTRunner:
+    """A LiteRT interpreter for a fixed number of rows.
+
+    Args:
+        model: Bytes, the LiteRT model.
+        layout: `_Layout`.
+        count: Int, number of rows.
+    """
+
+    def __init__(self, model, layout, count):
+        self._interpreter = litert.Interpreter(model_content=model, num_threads=1)
+        details = self._interpreter.get_input_details()
+        tensor_indices = {d["name"]: d["index"] for d in details}
+        # The converter removes inputs that no result depends on, for example the mask
+        # if the head does not use it.
+        specs = [*layout.inputs, *layout.noise]
         self._inputs = [
-            (place, inputs[spec.name])
-            for place, spec in enumerate(specs)
-            if spec.name in inputs
+            (position, tensor_indices[spec.name])
+            for position, spec in enumerate(specs)
+            if spec.name in tensor_indices
         ]
-        for place, index in self._inputs:
-            shape = (count, *specs[place].shape[1:])
-            self._lite.resize_tensor_input(index, shape)
-        self._lite.allocate_tensors()
-        self._results = [d["index"] for d in self._lite.get_output_details()]
-        self._raw = [self._results[place] for place in program.raw]
-        self._sent = [self._results[place] for place in program.sent]
-        self._states = [self._results[place] for place in program.states]
-        self._finite = self._results[program.finite]
-        self._changed = self._sent != self._raw
-        # A call takes microseconds: looking names up would be a part of it.
-        self._put, self._get = self._lite.set_tensor, self._lite.get_tensor
-        self._invoke = self._lite.invoke
+        for position, index in self._inputs:
+            shape = (count, *specs[position].shape[1:])
+            self._interpreter.resize_tensor_input(index, shape)
+        _allocate_tensors(self._interpreter)
+        self._results = [d["index"] for d in self._interpreter.get_output_details()]
+        self._raw = [self._results[i] for i in layout.raw]
+        self._env_actions = [self._results[i] for i in layout.env_actions]
+        self._states = [self._results[i] for i in layout.states]
+        self._finite = self._results[layout.finite]
+        self._env_actions_differ = self._env_actions != self._raw
+        # A call takes microseconds, so that attribute lookups would matter.
+        self._set, self._get = self._interpreter.set_tensor, self._interpreter.get_tensor
+        self._invoke = self._interpreter.invoke
         self._weights = {
             int(name.removeprefix("weight_")): index
-            for name, index in inputs.items()
+            for name, index in tensor_indices.items()
             if name.startswith("weight_")
         }
 
-    def refresh(self, weights):
+    def set_weights(self, weights):
         for number, index in self._weights.items():
-            self._lite.set_tensor(index, weights[number])
+            self._interpreter.set_tensor(index, weights[number])
 
     def __call__(self, inputs):
-        put, get = self._put, self._get
-        for place, index in self._inputs:
-            put(index, inputs[place])
+        set_tensor, get = self._set, self._get
+        for position, index in self._inputs:
+            set_tensor(index, inputs[position])
         self._invoke()
         raw = list(map(get, self._raw))
-        sent = list(map(get, self._sent)) if self._changed else raw
-        return raw, sent, list(map(get, self._states)), get(self._finite)
+        env_actions = (
+            list(map(get, self._env_actions)) if self._env_actions_differ else raw
+        )
+        return raw, env_actions, list(map(get, self._states)), get(self._finite)
 
     def results(self):
-        """All results of the last call, in the order of the program."""
-        return [self._lite.get_tensor(index) for index in self._results]
+        """Returns all results of the last call, in the order of `_Layout.names`."""
+        return [self._interpreter.get_tensor(index) for index in self._results]
 
 
 class _ChunkedRunner:
-    """Any number of rows through an interpreter of another size; the rest is idle."""
+    """Runs `count` rows through an interpreter of another size, chunk by chunk.
 
-    def __init__(self, rows, size, count):
-        self._rows = rows
+    If there are fewer rows than the interpreter takes, rows are repeated, and the results
+    of the repeated rows are dropped.
+
+    Args:
+        runner: `_LiteRTRunner` for `size` rows.
+        size: Int, a divisor of `count`, or more than `count`.
+        count: Int, number of rows.
+    """
+
+    def __init__(self, runner, size, count):
+        self._runner = runner
         self._count = count
         self._chunks = [
             np.arange(first, first + size) % count for first in range(0, count, size)
         ]
-        self.refresh = rows.refresh
+        self.set_weights = runner.set_weights
 
     def __call__(self, inputs):
-        answers = [
-            self._rows([array[chunk] for array in inputs]) for chunk in self._chunks
+        chunks = [
+            self._runner([array[chunk] for array in inputs]) for chunk in self._chunks
         ]
-        if len(answers) == 1:
-            raw, sent, states, finite = answers[0]
-            used = [array[: self._count] for array in raw]
-            changed = used if sent is raw else [array[: self._count] for array in sent]
-            return used, changed, [array[: self._count] for array in states], finite
-        *lists, finite = zip(*answers, strict=True)
-        raw, sent, states = (self._joined(parts) for parts in lists)
-        return raw, sent, states, all(finite)
+        if len(chunks) == 1:
+            raw, env_actions, states, finite = chunks[0]
+            raw_rows = self._first_rows(raw)
+            env_rows = raw_rows if env_actions is raw else self._first_rows(env_actions)
+            return raw_rows, env_rows, self._first_rows(states), finite
+        *lists, finite = zip(*chunks, strict=True)
+        raw, env_actions, states = (self._concatenate(parts) for parts in lists)
+        return raw, env_actions, states, all(finite)
 
-    def _joined(self, parts):
+    def _first_rows(self, arrays):
+        return [array[: self._count] for array in arrays]
+
+    def _concatenate(self, parts):
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 class _TensorFlowRunner:
-    """The same through a concrete TensorFlow function, which reads the weights itself."""
+    """Selects actions with a concrete TensorFlow function, which reads the variables.
 
-    def __init__(self, function, program):
-        self._function = function
-        self._program = program
+    Args:
+        compiled: The concrete function.
+        layout: `_Layout`.
+    """
 
-    def refresh(self, weights):
-        pass
+    def __init__(self, compiled, layout):
+        self._compiled = compiled
+        self._layout = layout
+
+    def set_weights(self, weights):
+        """Does nothing: the function reads the variables."""
 
     def __call__(self, inputs):
-        program = self._program
-        results = _called(self._function, program, inputs)
-        raw, sent, states = (
-            [results[place] for place in places]
-            for places in (program.raw, program.sent, program.states)
+        layout = self._layout
+        results = call_compiled(self._compiled, layout, inputs)
+        raw, env_actions, states = (
+            [results[i] for i in indices]
+            for indices in (layout.raw, layout.env_actions, layout.states)
         )
-        return raw, sent, states, results[program.finite]
+        return raw, env_actions, states, results[layout.finite]
 
 
-def _called(function, program, inputs):
-    """The results of the compiled function, in NumPy.
+def call_compiled(compiled, layout, inputs):
+    """Returns the results of the compiled function as NumPy arrays.
 
-    It is called as it was traced: TensorFlow would take a flat list too, but only after
-    it has written out all the numbers for an error that nobody sees.
+    The function is called with two lists, as it was traced. TensorFlow accepts one flat
+    list too. But then it formats all values for an error message first, which is slow.
+
+    Args:
+        compiled: The concrete TensorFlow function.
+        layout: `_Layout`.
+        inputs: List of arrays: the inputs of the function, followed by the noise.
     """
-    tensors, count = [tf.constant(x) for x in inputs], len(program.inputs)
-    return [x.numpy() for x in function(tensors[:count], tensors[count:])]
+    tensors, count = [tf.constant(x) for x in inputs], len(layout.inputs)
+    return [x.numpy() for x in compiled(tensors[:count], tensors[count:])]

@@ -1,7 +1,8 @@
 """Runs several environments side by side behind one interface.
 
-Every value that an environment returns is checked at once. An environment is addressed
-by its slot, its index in the batch; the collector decides which episode runs in a slot.
+Every value that an environment returns is checked immediately. `env_index` is the index
+of an environment in the batch. The collector decides which episode runs in which
+environment.
 """
 
 import abc
@@ -11,191 +12,218 @@ import gymnasium as gym
 import numpy as np
 
 from tf_reinforce.collect import env_outputs
+from tf_reinforce.collect import environments
+from tf_reinforce.collect import host_loop
 from tf_reinforce.data import spaces
 
 DEFAULT_MAX_EPISODE_STEPS = 10_000  # if an environment states no limit of its own
 
 
-class BatchedEnvs(abc.ABC):
+class BatchedEnvs(environments.HostEnvironments):
     """`size` environments with the same spaces.
 
-    `rows` are lists with one array `[size, …]` per array of an observation. If actions
-    can be illegal, the masks `[size, M]` come last. The methods write into `rows`, and
-    into nothing else.
+    The methods write observations into `out`, a list of arrays `[size, …]`, one for each
+    array of an observation. If actions can be illegal, the last array of `out` holds the
+    masks, `[size, M]`. The methods write into no other arrays, except where they say so.
+
+    Attributes:
+        size: Int, number of environments.
+        limit: Number of steps after which the collector truncates an episode.
+        observation_space, action_space: The spaces of one environment.
+        spec: `EnvSpec` of one environment, or `None`.
     """
 
     size: int
-    limit: float  # steps after which the collector cuts an episode
-    seeds_episodes = True  # each begins with a seed of ours
+    limit: float
     observation_space: gym.Space
     action_space: gym.Space
     spec: gym.envs.registration.EnvSpec | None
 
-    def prepare(self, float_dtype, masks=None):
-        """Fixes how answers are read; returns the structure of an observation.
+    def configure(self, float_dtype, masks=None):
+        """Sets how observations and masks are read; returns the observation spec.
 
         Args:
             float_dtype: The type of real observations.
             masks: `action_masks.MaskReader`, or `None` if every action is always legal.
         """
-        self._read = env_outputs.ObservationReader(self.observation_space, float_dtype)
-        self._masks = masks
-        return self._read.observation_spec
+        self._reader = env_outputs.ObservationReader(self.observation_space, float_dtype)
+        self._mask_reader = masks
+        return self._reader.observation_spec
 
-    def _mask(self, slot, rows, read, *answer):
-        """Writes what an answer says of the next actions."""
+    def _play(self, actor, program, request):
+        self.configure(actor.dtype, actor.mask_reader())
+        return host_loop.collect(self, actor, program.for_batch(self.size), request)
+
+    def _write_mask(self, env_index, out, read, *outputs):
+        """Writes the mask of the next action, which `read(*outputs)` returns."""
         try:
-            rows[-1][slot] = read(*answer)
+            out[-1][env_index] = read(*outputs)
         except KeyError as error:
             raise env_outputs.EnvFault(
-                slot,
+                env_index,
                 f"there is no mask in {error}. Expected: one after every reset and every "
                 "step that does not end the episode",
             ) from None
         except (ValueError, TypeError, IndexError) as error:
-            raise env_outputs.EnvFault(slot, f"{error}") from None
+            raise env_outputs.EnvFault(env_index, f"{error}") from None
 
-    def reset(self, seed, rows):  # noqa: B027
-        """Begins a collection; `seed` is used if no episode has a seed of its own."""
-
-    @abc.abstractmethod
-    def ready(self, slot):
-        """Whether an episode can begin in this slot now."""
+    def reset(self, seed, out):
+        """Begins a collection. `seed` is used if episodes have no seeds of their own."""
 
     @abc.abstractmethod
-    def begin(self, slot, seed, rows):
-        """Begins an episode in a slot that is ready and writes its first observation."""
+    def can_start(self, env_index):
+        """Returns whether an episode can start in this environment now."""
 
     @abc.abstractmethod
-    def step(self, actions, rows, rewards, live, cut):
-        """Steps the live slots; returns the `EpisodeEnd`s.
+    def start_episode(self, env_index, seed, out):
+        """Starts an episode and writes its first observation; see `can_start`."""
 
-        `cut` are the slots whose time is up with this step, unless the task ends.
-        Writes what followed each action into `rows` (at an ending: the true last
-        observation) and the rewards into `rewards`, `[size]` float64.
+    @abc.abstractmethod
+    def step(self, actions, out, rewards, active, time_limit_envs):
+        """Steps the active environments; returns a list of `EpisodeEnd`.
+
+        Writes the observation that follows each action into `out`. If the episode ended,
+        this is its last observation, not the first one of the next episode.
+
+        Args:
+            actions: List of `size` actions; those of inactive environments are ignored.
+            out: See the class.
+            rewards: `[size]` float64 array to write the rewards into.
+            active: Collection of the indices of environments with a running episode.
+            time_limit_envs: The indices of environments whose episodes reach the time
+                limit with this step; they are truncated unless they terminate.
         """
 
-    def close(self):  # noqa: B027
-        """Closes the environments that were made here."""
+    def close(self):
+        """Closes the environments if they are owned by this object."""
 
 
 class SyncEnvs(BatchedEnvs):
-    """A list of plain environments, each reset with a seed of its own."""
+    """A list of Gymnasium environments, stepped one after another.
 
-    def __init__(self, environments, limit, *, owned):
-        _check_alike(environments)
-        first = environments[0]
-        self._environments = environments
-        own_limit = first.spec is not None and first.spec.max_episode_steps
-        self._stated = bool(limit or own_limit)
-        self.limit = limit or own_limit or DEFAULT_MAX_EPISODE_STEPS
-        self.size = len(environments)
+    Args:
+        envs: Nonempty list of `gymnasium.Env`.
+        limit: Int, a time limit in steps, or `None` for the limit of the environments.
+        owned: Bool. True: `close` closes the environments.
+    """
+
+    def __init__(self, envs, limit, *, owned):
+        _check_compatible(envs)
+        first = envs[0]
+        self._envs = envs
+        spec_limit = first.spec is not None and first.spec.max_episode_steps
+        self._warn_at_limit = not (limit or spec_limit)
+        self.limit = limit or spec_limit or DEFAULT_MAX_EPISODE_STEPS
+        self.size = len(envs)
         self.observation_space = spaces.check_observation_space(first.observation_space)
         self.action_space = first.action_space
         self.spec = first.spec
         self._owned = owned
-        self._steps = [env.step for env in environments]
+        self._steps = [env.step for env in envs]
         self._infos = [{}] * self.size
 
-    def ready(self, slot):
+    def can_start(self, env_index):
         return True
 
-    def begin(self, slot, seed, rows):
+    def start_episode(self, env_index, seed, out):
         try:
-            answer = self._environments[slot].reset(seed=seed)
+            outputs = self._envs[env_index].reset(seed=seed)
         except Exception as error:
             raise env_outputs.EnvFault(
-                slot, f"reset raised {type(error).__name__}: {error}"
+                env_index, f"reset raised {type(error).__name__}: {error}"
             ) from error
-        if not (isinstance(answer, tuple) and len(answer) == 2):
+        if not (isinstance(outputs, tuple) and len(outputs) == 2):
             raise env_outputs.EnvFault(
-                slot,
-                "reset returned no pair (observation, info). Gymnasium's API is "
-                "expected; wrap an old environment with shimmy",
+                env_index,
+                f"reset returned {env_outputs.describe(outputs)}. Expected: a pair "
+                "(observation, info), as in Gymnasium. Wrap an old Gym environment with "
+                "shimmy",
             )
-        self._read(slot, answer[0], rows)
-        if self._masks is not None:
-            self._mask(slot, rows, self._masks.one, *answer)
+        self._reader(env_index, outputs[0], out)
+        if self._mask_reader is not None:
+            self._write_mask(env_index, out, self._mask_reader.read, *outputs)
 
-    def step(self, actions, rows, rewards, live, cut):
-        endings, steps, read, infos = [], self._steps, self._read, self._infos
-        masked = self._masks is not None
-        row, shape, dtype, own = rows[0], read.shape, read.dtype, read.own
-        array, reals = np.ndarray, (float, np.float64)
-        slot = 0
+    def step(self, actions, out, rewards, active, time_limit_envs):
+        ends, steps, read, infos = [], self._steps, self._reader, self._infos
+        masks, first_out, shape = self._mask_reader, out[0], read.shape
+        dtype, space_dtype = read.dtype, read.space_dtype
+        array, float_types = np.ndarray, (float, np.float64)
+        env_index = 0
         try:
-            for slot in live:
-                observation, reward, terminated, truncated, infos[slot] = steps[slot](
-                    actions[slot]
-                )
+            for env_index in active:
+                observation, reward, terminated, truncated, infos[env_index] = steps[
+                    env_index
+                ](actions[env_index])
                 if (
                     observation.__class__ is array
-                    and (observation.dtype is dtype or observation.dtype is own)
+                    and (observation.dtype is dtype or observation.dtype is space_dtype)
                     and observation.shape == shape
                 ):
-                    row[slot] = observation
+                    first_out[env_index] = observation
                 else:
-                    read(slot, observation, rows)
-                if reward.__class__ not in reals:
-                    reward = env_outputs.read_reward(slot, reward)
-                rewards[slot] = reward
+                    read(env_index, observation, out)
+                if reward.__class__ not in float_types:
+                    reward = env_outputs.read_reward(env_index, reward)
+                rewards[env_index] = reward
                 ended = terminated is not False or truncated is not False
-                if ended and env_outputs.has_ended(slot, terminated, truncated):
-                    endings.append(self._ending(slot, terminated))
-                elif masked and slot not in cut:
-                    self._mask(slot, rows, self._masks.one, observation, infos[slot])
+                if ended and env_outputs.has_ended(env_index, terminated, truncated):
+                    ends.append(self._episode_end(env_index, terminated))
+                elif masks is not None and env_index not in time_limit_envs:
+                    info = infos[env_index]
+                    self._write_mask(env_index, out, masks.read, observation, info)
         except env_outputs.EnvFault:
             raise
         except Exception as error:
-            raise env_outputs.EnvFault(slot, _explain(error)) from error
-        if cut:
-            ended = {ending.slot for ending in endings}
-            self._cut([slot for slot in cut if slot not in ended], endings)
-        return endings
+            raise env_outputs.EnvFault(env_index, _describe_error(error)) from error
+        if time_limit_envs:
+            ended = {end.env_index for end in ends}
+            self._truncate([i for i in time_limit_envs if i not in ended], ends)
+        return ends
 
-    def _cut(self, slots, endings):
-        endings += [self._ending(slot, False) for slot in slots]
-        if slots and not self._stated:
-            self._stated = True
+    def _truncate(self, env_indices, ends):
+        ends += [self._episode_end(env_index, False) for env_index in env_indices]
+        if env_indices and self._warn_at_limit:
+            self._warn_at_limit = False
             warnings.warn(
-                f"An episode did not end within {self.limit:,} steps and was cut. "
+                f"An episode did not end within {self.limit:,} steps and was truncated. "
                 "Give the environment a time limit, or pass `max_episode_steps`.",
                 stacklevel=2,
             )
 
-    def _ending(self, slot, terminated):
-        info = self._infos[slot]
+    def _episode_end(self, env_index, terminated):
+        info = self._infos[env_index]
         if not isinstance(info, dict):
             raise env_outputs.EnvFault(
-                slot, f"the info is a {type(info).__name__}. Expected: a dict"
+                env_index, f"the info is a {type(info).__name__}. Expected: a dict"
             )
-        success = env_outputs.read_success(slot, info.get("is_success"))
-        return env_outputs.EpisodeEnd(slot, bool(terminated), success)
+        success = env_outputs.read_success(env_index, info.get("is_success"))
+        return env_outputs.EpisodeEnd(env_index, bool(terminated), success)
 
     def close(self):
         if self._owned:
-            for env in self._environments:
+            for env in self._envs:
                 env.close()
 
 
-def _check_alike(environments):
-    """Refuses the same environment in two slots, and different spaces."""
-    if len(set(map(id, environments))) < len(environments):
+def _check_compatible(envs):
+    """Raises if one environment occurs twice in the list, or if the spaces differ."""
+    if len(set(map(id, envs))) < len(envs):
         raise ValueError(
-            "The callable returned the same environment twice. It must make a new one "
-            "each time; an environment of your own runs alone: fit(env)."
+            "The callable returned the same environment twice. Expected: a new "
+            "environment from every call. To use one environment object, pass the "
+            "object itself: fit(env)."
         )
-    for env in environments[1:]:
-        for side in ("observation_space", "action_space"):
-            ours, theirs = getattr(environments[0], side), getattr(env, side)
-            if ours != theirs:
+    for env in envs[1:]:
+        for name in ("observation_space", "action_space"):
+            expected, received = getattr(envs[0], name), getattr(env, name)
+            if expected != received:
                 raise ValueError(
-                    f"All environments must have the same {side}. Received: {ours!r} "
-                    f"and {theirs!r}"
+                    f"All environments must have the same {name}. Received: "
+                    f"{expected!r} and {received!r}"
                 )
 
 
-def _explain(error):
+def _describe_error(error):
     if isinstance(error, ValueError) and "expected 5, got 4" in str(error):
         return (
             "step returned four values, as in the old Gym. Expected: (observation, "

@@ -1,80 +1,112 @@
-"""Growing arrays for the steps, the noise and the recurrent states of a collection."""
+"""Stores the steps, the noise and the recurrent states of a collection in arrays.
+
+Row `row` of every buffer belongs to step `row` of the collection, in all environments.
+"""
 
 import numpy as np
 
-_NOISE_ROWS = 128  # rows of noise drawn at once
+_NOISE_ROWS = 128  # rows of noise that are drawn at once
 
 
-_FIRST_ROWS = 256  # rows of the first buffer; it doubles
+_INITIAL_ROWS = 256  # rows of a new `StepBuffer`, which doubles when it is full
 
 
 class StepBuffer:
-    """Time-major arrays of what happens in all slots; they grow by doubling.
+    """Time-major arrays of the steps in all environments; their length doubles.
 
-    `observations` are the arrays that `BatchedEnvs` writes; masks, if any, come last.
+    Args:
+        size: Int, number of environments.
+        observation_specs: List of `tf.TensorSpec`, one for each array that `BatchedEnvs`
+            writes. If actions can be illegal, the spec of the masks comes last.
+        action_specs: List of `tf.TensorSpec`, one for each array of a raw action.
+
+    Attributes:
+        length: Int, number of steps for which there is space.
+        observations: List of arrays `[length + 1, size, …]`, the masks last.
+        actions: List of arrays `[length, size, …]`.
+        rewards: `[length, size]` float64 array.
     """
 
-    def __init__(self, size, observed, raw):
-        self.length = _FIRST_ROWS
-        self.observations = _arrays((_FIRST_ROWS + 1, size), observed)
-        self.actions = _arrays((_FIRST_ROWS, size), raw)
-        self.rewards = np.zeros((_FIRST_ROWS, size))
+    def __init__(self, size, observation_specs, action_specs):
+        self.length = _INITIAL_ROWS
+        self.observations = _zeros((_INITIAL_ROWS + 1, size), observation_specs)
+        self.actions = _zeros((_INITIAL_ROWS, size), action_specs)
+        self.rewards = np.zeros((_INITIAL_ROWS, size))
 
     def grow(self):
-        self.observations = [_doubled(x, len(x) - 1) for x in self.observations]
-        self.actions = [_doubled(x, self.length) for x in self.actions]
-        self.rewards = _doubled(self.rewards, self.length)
+        """Doubles `length`; the arrays are new ones."""
+        self.observations = [_extended(x, len(x) - 1) for x in self.observations]
+        self.actions = [_extended(x, self.length) for x in self.actions]
+        self.rewards = _extended(self.rewards, self.length)
         self.length *= 2
 
-    def rows(self, row):
+    def observation_row(self, row):
+        """Returns one row of each array of the observations, as views."""
         return [array[row] for array in self.observations]
 
 
-def _arrays(leading, specs):
-    return [np.zeros((*leading, *x.shape), x.dtype.as_numpy_dtype) for x in specs]
+def _zeros(leading_shape, specs):
+    return [np.zeros((*leading_shape, *x.shape), x.dtype.as_numpy_dtype) for x in specs]
 
 
-def _doubled(array, more):
-    return np.concatenate([array, np.zeros((more, *array.shape[1:]), array.dtype)])
+def _extended(array, count):
+    return np.concatenate([array, np.zeros((count, *array.shape[1:]), array.dtype)])
 
 
 class NoiseBuffer:
-    """Rows of noise in which each episode reads its own streams, step by step."""
+    """Rows of noise; each episode draws its noise from its own streams, step by step.
 
-    def __init__(self, size, parts, dtype):
-        self._kinds = [part.kind for part in parts]
+    Args:
+        size: Int, number of environments.
+        noise_specs: List of `seeding.NoiseSpec`, one for each part of an action.
+        dtype: Float type of the noise.
+    """
+
+    def __init__(self, size, noise_specs, dtype):
+        self._kinds = [spec.kind for spec in noise_specs]
         self._blocks = [
-            np.full((_NOISE_ROWS, size, *part.shape), 0.5, dtype) for part in parts
+            np.full((_NOISE_ROWS, size, *spec.shape), 0.5, dtype) for spec in noise_specs
         ]
 
-    def begin(self, run, row):
+    def start_episode(self, episode, row):
+        """Draws the noise of an episode that starts between two blocks of rows."""
         if row % _NOISE_ROWS:
-            self._draw(run, row % _NOISE_ROWS)
+            self._draw(episode, row % _NOISE_ROWS)
 
-    def row(self, row, live):
-        """The next row of each part; rows are asked for in their order."""
+    def row(self, row, active):
+        """Returns one row of each part of the noise; the rows must be read in order.
+
+        Args:
+            row: Int, 0, 1, 2, … in successive calls.
+            active: Dict from environment indices to running episodes.
+        """
         if row % _NOISE_ROWS == 0:
-            for run in live.values():
-                self._draw(run, 0)
+            for episode in active.values():
+                self._draw(episode, 0)
             self._rows = zip(*self._blocks, strict=True)
         return next(self._rows, ())
 
-    def _draw(self, run, first):
-        for kind, block, bits in zip(self._kinds, self._blocks, run.generators):
-            part = block[first:, run.slot]
+    def _draw(self, episode, first):
+        for kind, block, generator in zip(self._kinds, self._blocks, episode.generators):
+            noise = block[first:, episode.env_index]
             if kind == "uniform":
-                part[:] = bits.random(part.shape, part.dtype)
+                noise[:] = generator.random(noise.shape, noise.dtype)
             else:
-                part[:] = bits.standard_normal(part.shape, part.dtype)
+                noise[:] = generator.standard_normal(noise.shape, noise.dtype)
 
 
 class RecurrentStates:
-    """The states of a policy that remembers, `[size, …]` each."""
+    """The states of a recurrent policy in all environments, arrays `[size, …]`.
+
+    Args:
+        initial: List of arrays `[size, …]`, the states before the first observation.
+    """
 
     def __init__(self, initial):
         self._initial = initial
         self.arrays = [state.copy() for state in self._initial]
 
-    def begin(self, slot):
+    def reset(self, env_index):
+        """Sets the states of one environment to the initial states."""
         for array, initial in zip(self.arrays, self._initial):
-            array[slot] = initial[slot]
+            array[env_index] = initial[env_index]

@@ -1,7 +1,7 @@
-"""Plays all episodes of an update in one XLA program, in a tensor environment.
+"""Collects all episodes of an update in one XLA program, in a tensor environment.
 
 The program stops when the last episode has ended. No gradient passes through it: an
-update learns from the record that it returns.
+update learns from the record that the program returns.
 """
 
 import contextlib
@@ -21,90 +21,99 @@ from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.envs import checks
 
-_FEWEST = 16  # episodes for a thread: with fewer it has less to do than to wait for
+_MIN_SHARD_EPISODES = 16  # with fewer, a thread waits longer than it computes
 
 
 class RolloutResult(NamedTuple):
-    """What a rollout brings home, as tensors."""
+    """What a rollout returns, as tensors."""
 
-    episodes: records.Episodes  # rows behind the last step of an episode are padding
-    returns: tf.Tensor  # [B] float64, the sums of the rewards in their order
-    sound: tf.Tensor  # [B] bool: whether outputs, observations and rewards were in order
+    episodes: records.Episodes  # rows after the last step of an episode are padding
+    returns: tf.Tensor  # [B] float64, the sums of the rewards, added in order
+    valid: tf.Tensor  # [B] bool: outputs, observations and rewards were all valid
 
 
 class _Carry(NamedTuple):
-    """Where all episodes stand, between two steps."""
+    """The state of all episodes between two steps: the loop variables."""
 
     step: tf.Tensor  # scalar int32
-    state: object  # of the environment
+    env_state: object  # of the environment
     observation: object  # of that state, in the types of the policy
-    memory: list  # of the policy
-    alive: tf.Tensor  # [B] bool
+    policy_state: list  # of the policy
+    active: tf.Tensor  # [B] bool: the episode has not ended
     lengths: tf.Tensor  # [B] int32
     terminated: tf.Tensor  # [B] bool
     returns: tf.Tensor  # [B] float64
-    sound: tf.Tensor  # [B] bool
-    tapes: list  # TensorArrays: observations, raw actions, rewards
+    valid: tf.Tensor  # [B] bool
+    arrays: list  # TensorArrays: observations, raw actions, rewards
 
 
 class Rollout:
-    """Plays `count` episodes of a world at once, with the weights of the moment.
+    """Runs `count` episodes of a tensor environment at once, with the current weights.
 
-    What an episode is depends on its number and the keys alone, not on how many run
-    beside it. So they are dealt to as many threads as there are, by the same program.
+    An episode depends on its number and the keys alone, not on the number of episodes
+    that run beside it. So the episodes are divided into shards, one for each thread. All
+    shards run the same program.
 
     Args:
-        world: `tensor_envs.TensorEnvs`.
-        decision: `actor.ActorPolicy`.
-        count: Int, how many episodes an agent plays.
-        greedy: Bool. True takes the most likely actions.
-        group_size: Int, how many episodes in a row begin alike.
-        recorded: Bool. False keeps returns, lengths and endings, and nothing else.
-        stacks: List of variables `[K, …]`, for each of the decision's variables the
-            values that K agents have; all of them play, one after another in `B`, the
-            axis of the episodes. `None`: one agent, with the variables themselves.
+        tensor_envs: `tensor_envs.TensorEnvs`.
+        actor: `actor.ActorPolicy`.
+        count: Int, number of episodes of each agent.
+        greedy: Bool. True selects the most likely actions.
+        group_size: Int, number of consecutive episodes with the same environment noise.
+        recorded: Bool. False returns only returns, lengths and `terminated`; the other
+            fields of the record are `None`.
+        stacked_weights: List of variables `[K, …]`, one for each of the actor's
+            variables: the values of `K` agents. All agents run; their episodes follow
+            each other on the axis `B`. `None`: one agent, with the actor's own variables.
+
+    Attributes:
+        num_agents: Int, `K`.
+        num_shards: Int, number of shards.
 
     Raises:
-        ValueError: when the agent reads masks, or nothing limits the episodes.
+        ValueError: if the agent reads masks, or if there is no time limit.
     """
 
     def __init__(
         self,
-        world,
-        decision,
+        tensor_envs,
+        actor,
         count,
         *,
         greedy=False,
         group_size=1,
         recorded=True,
-        stacks=None,
+        stacked_weights=None,
     ):
-        if decision.mask_source is not None:
+        if actor.mask_source is not None:
             raise ValueError(
-                "The compiled engine knows no masks of illegal actions. Received: "
-                f"action_mask={decision.mask_source.where!r}. Train on the host: "
+                "The compiled engine does not support masks of illegal actions. "
+                f"Received: action_mask={actor.mask_source.where!r}. Train on the host: "
                 "`agent.fit(env.as_gymnasium(num_envs), …)`."
             )
-        if world.limit is None:
+        if tensor_envs.limit is None:
             raise ValueError(
-                f"{world.env!r} states no time limit, and an episode that never ends "
-                "would never be learned from. Set its `max_episode_steps`, or pass "
-                "`max_episode_steps` to `fit`, `evaluate` or `collect`."
+                f"{tensor_envs.env!r} states no time limit. The compiled engine requires "
+                "one, because it waits until all episodes have ended. Set its "
+                "`max_episode_steps`, or pass `max_episode_steps` to `fit`, `evaluate` "
+                "or `collect`."
             )
-        self.world = world
-        self.decision = decision
+        self.tensor_envs = tensor_envs
+        self.actor = actor
         self.count = count
         self.greedy = greedy
         self.group_size = group_size
         self.recorded = recorded
-        self.stacks = stacks
-        self.agents = 1 if stacks is None else stacks[0].shape[0]
-        self.parts = _num_shards(count, group_size) if stacks is None else 1
-        # A partial of its own, lest TensorFlow take each rollout for a retracing.
+        self.stacked_weights = stacked_weights
+        is_stacked = stacked_weights is not None
+        self.num_agents = stacked_weights[0].shape[0] if is_stacked else 1
+        self.num_shards = 1 if is_stacked else _num_shards(count, group_size)
+        # Each rollout has its own partial. Otherwise TensorFlow counts the tracing of
+        # another rollout as a retracing of the same function, and warns.
         self.graph = tf.function(
-            functools.partial(self._played),
+            functools.partial(self._run),
             input_signature=[
-                tf.TensorSpec((self.agents, 3, 2), tf.uint32),
+                tf.TensorSpec((self.num_agents, 3, 2), tf.uint32),
                 tf.TensorSpec((), tf.int32),
             ],
             jit_compile=True,
@@ -112,219 +121,239 @@ class Rollout:
         )
 
     def __call__(self, keys):
-        """Plays; `keys` are `[3, 2]`, or `[K, 3, 2]`, see `seeding.rollout_keys`."""
-        keys = tf.reshape(keys, [self.agents, 3, 2])
-        each = self.count // self.parts
-        played = [self.graph(keys, part * each) for part in range(self.parts)]
-        return played[0] if self.parts == 1 else _concatenate(played)
+        """Runs the episodes; returns a `RolloutResult`.
+
+        Args:
+            keys: `[3, 2]` uint32, or `[K, 3, 2]`; see `seeding.rollout_keys`.
+        """
+        keys = tf.reshape(keys, [self.num_agents, 3, 2])
+        shard_size = self.count // self.num_shards
+        shards = [
+            self.graph(keys, shard * shard_size) for shard in range(self.num_shards)
+        ]
+        return shards[0] if self.num_shards == 1 else _concatenate(shards)
 
     @property
-    def episodes(self):
-        """How many episodes one part of them has."""
-        return self.agents * self.count // self.parts
+    def episodes_per_shard(self):
+        """The number of episodes of all agents in one shard."""
+        return self.num_agents * self.count // self.num_shards
 
-    def _played(self, keys, first):
-        limit, each = self.world.limit, self.count // self.parts
-        numbers = tf.tile(first + tf.range(each), [self.agents])
-        keys = tf.repeat(keys, each, axis=0)  # for each episode
+    def _run(self, keys, first):
+        """Runs one shard; `first` is the number of its first episode."""
+        limit, shard_size = self.tensor_envs.limit, self.count // self.num_shards
+        numbers = tf.tile(first + tf.range(shard_size), [self.num_agents])
+        keys = tf.repeat(keys, shard_size, axis=0)  # for each episode
         last = tf.while_loop(
-            lambda now: (now.step < limit) & tf.reduce_any(now.alive),
-            lambda now: [self._stepped(now, numbers, keys)],
-            [self._begun(numbers, keys)],
+            lambda carry: (carry.step < limit) & tf.reduce_any(carry.active),
+            lambda carry: [self._step(carry, numbers, keys)],
+            [self._initial_carry(numbers, keys)],
             maximum_iterations=limit,
         )[0]
-        columns = [tape.stack() for tape in last.tapes]
-        seen = len(keras.tree.flatten(self.decision.observation_spec))
+        columns = [array.stack() for array in last.arrays]
+        split = len(keras.tree.flatten(self.actor.observation_spec))
         observations = actions = rewards = None
         if self.recorded:
-            nested = keras.tree.pack_sequence_as
-            observations = nested(self.decision.observation_spec, columns[:seen])
-            actions = nested(self.decision.action_spec, columns[seen:-1])
+            pack = keras.tree.pack_sequence_as
+            observations = pack(self.actor.observation_spec, columns[:split])
+            actions = pack(self.actor.action_spec, columns[split:-1])
             rewards = columns[-1]
-        masks = tf.zeros([limit, self.episodes, 0], tf.int8)
+        masks = tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)
         record = observations, actions, rewards, last.lengths, last.terminated, masks
-        return RolloutResult(records.Episodes(*record), last.returns, last.sound)
+        return RolloutResult(records.Episodes(*record), last.returns, last.valid)
 
-    def _begun(self, numbers, keys):
-        env, count = self.world.env, self.episodes
-        state = env.initial(self._chance(env.initial_noise, keys[:, 0], numbers, 0))
-        observation, fine = self._observed(state)
-        tapes = self._tapes() if self.recorded else []
-        seen = keras.tree.flatten(observation)
+    def _initial_carry(self, numbers, keys):
+        env, count = self.tensor_envs.env, self.episodes_per_shard
+        noise = self._env_noise(env.initial_noise, keys[:, 0], numbers, 0)
+        state = env.initial(noise)
+        observation, valid = self._observe(state)
+        arrays = self._empty_arrays() if self.recorded else []
+        leaves = keras.tree.flatten(observation)
+        split = len(leaves)
         return _Carry(
             step=tf.constant(0),
-            state=state,
+            env_state=state,
             observation=observation,
-            memory=self._first_states(),
-            alive=tf.ones([count], tf.bool),
+            policy_state=self._initial_policy_state(),
+            active=tf.ones([count], tf.bool),
             lengths=tf.zeros([count], tf.int32),
             terminated=tf.zeros([count], tf.bool),
             returns=tf.zeros([count], tf.float64),
-            sound=fine,
-            tapes=_write(tapes[: len(seen)], 0, seen) + tapes[len(seen) :],
+            valid=valid,
+            arrays=_write(arrays[:split], 0, leaves) + arrays[split:],
         )
 
-    def _stepped(self, now, numbers, keys):
-        """One step of every episode; those that are over walk on unseen."""
-        env, decision = self.world.env, self.decision
-        noise = [] if self.greedy else self._noise(keys[:, 2], numbers, now.step)
-        raw, finite, memory = self._decided(now.observation, now.memory, noise)
-        action = checks.cast_actions(env, decision.head.to_environment(raw))
-        chance = self._chance(env.transition_noise, keys[:, 1], numbers, now.step)
-        state = env.transition(now.state, action, chance)
-        reward = tf.cast(env.reward(now.state, action, state), tf.float64)
-        reward = tf.where(now.alive, reward, 0.0)
-        over = env.terminal(state)
-        observation, fine = self._observed(state)
-        tapes = now.tapes
+    def _step(self, carry, numbers, keys):
+        """Makes one step of every episode; results of ended episodes are not used."""
+        env, actor = self.tensor_envs.env, self.actor
+        noise = [] if self.greedy else self._noise(keys[:, 2], numbers, carry.step)
+        raw, finite, policy_state = self._select_actions(
+            carry.observation, carry.policy_state, noise
+        )
+        action = checks.cast_actions(env, actor.head.to_environment(raw))
+        env_noise = self._env_noise(env.transition_noise, keys[:, 1], numbers, carry.step)
+        state = env.transition(carry.env_state, action, env_noise)
+        reward = tf.cast(env.reward(carry.env_state, action, state), tf.float64)
+        reward = tf.where(carry.active, reward, 0.0)
+        terminal = env.terminal(state)
+        observation, valid = self._observe(state)
+        arrays = carry.arrays
         if self.recorded:
-            seen, done = map(keras.tree.flatten, (observation, raw))
-            tapes = [
-                *_write(tapes[: len(seen)], now.step + 1, seen),
-                *_write(tapes[len(seen) :], now.step, [*done, reward]),
+            leaves, actions = map(keras.tree.flatten, (observation, raw))
+            arrays = [
+                *_write(arrays[: len(leaves)], carry.step + 1, leaves),
+                *_write(arrays[len(leaves) :], carry.step, [*actions, reward]),
             ]
-        sound = finite & fine & tf.math.is_finite(reward)
+        valid = finite & valid & tf.math.is_finite(reward)
         return _Carry(
-            step=now.step + 1,
-            state=state,
+            step=carry.step + 1,
+            env_state=state,
             observation=observation,
-            memory=memory,
-            alive=now.alive & ~over,
-            lengths=now.lengths + tf.cast(now.alive, tf.int32),
-            terminated=now.terminated | (now.alive & over),
-            returns=now.returns + reward,
-            sound=now.sound & (sound | ~now.alive),
-            tapes=tapes,
+            policy_state=policy_state,
+            active=carry.active & ~terminal,
+            lengths=carry.lengths + tf.cast(carry.active, tf.int32),
+            terminated=carry.terminated | (carry.active & terminal),
+            returns=carry.returns + reward,
+            valid=carry.valid & (valid | ~carry.active),
+            arrays=arrays,
         )
 
-    def _tapes(self):
-        count, limit, decision = self.episodes, self.world.limit, self.decision
-        seen, done = map(
-            keras.tree.flatten, (decision.observation_spec, decision.action_spec)
+    def _empty_arrays(self):
+        count, limit, actor = self.episodes_per_shard, self.tensor_envs.limit, self.actor
+        observation, action = map(
+            keras.tree.flatten, (actor.observation_spec, actor.action_spec)
         )
-        specs = [(leaf, limit + 1) for leaf in seen]
-        specs += [(leaf, limit) for leaf in (*done, tf.TensorSpec((), tf.float64))]
+        specs = [(leaf, limit + 1) for leaf in observation]
+        specs += [(leaf, limit) for leaf in (*action, tf.TensorSpec((), tf.float64))]
         return [
             tf.TensorArray(leaf.dtype, rows, element_shape=(count, *leaf.shape))
             for leaf, rows in specs
         ]
 
-    def _first_states(self):
-        """The states of the policy when episodes begin: a cell may have learned them."""
-        if self.stacks is None:
-            return self.decision.initial_state(self.episodes)
-        return self._of_each_agent(lambda: self.decision.initial_state(self.count), ())
+    def _initial_policy_state(self):
+        """Returns the states of the policy before the first step; they may be learned."""
+        if self.stacked_weights is None:
+            return self.actor.initial_state(self.episodes_per_shard)
+        return self._for_each_agent(lambda: self.actor.initial_state(self.count), ())
 
-    def _decided(self, *given):
-        """Raw actions, whether the outputs were finite, and what is remembered next."""
-        if self.stacks is None:
-            return self._decide(*given)
-        return self._of_each_agent(self._decide, given)
+    def _select_actions(self, *inputs):
+        """Returns raw actions, whether the outputs are finite, and the next states."""
+        if self.stacked_weights is None:
+            return self._select_agent_actions(*inputs)
+        return self._for_each_agent(self._select_agent_actions, inputs)
 
-    def _of_each_agent(self, function, given):
-        """A function of an agent's own rows of `given`, with its weights, for all agents.
+    def _for_each_agent(self, function, inputs):
+        """Calls a function for every agent, with its weights and its rows of `inputs`.
 
-        Structures of `[K · count, …]` tensors go in and come out.
+        Arguments and results are structures of tensors `[K · count, …]`.
         """
-        shape = self.agents, self.count
+        leading_shape = self.num_agents, self.count
 
-        def apart(x):
-            return tf.reshape(x, [*shape, *x.shape[1:]])
+        def split(x):
+            return tf.reshape(x, [*leading_shape, *x.shape[1:]])
 
-        def together(x):
-            return tf.reshape(x, [self.episodes, *x.shape[2:]])
+        def merge(x):
+            return tf.reshape(x, [self.episodes_per_shard, *x.shape[2:]])
 
-        def one(values):
-            weights, mine = values
-            pairs = list(zip(self.decision.variables, weights, strict=True))
+        def call(agent):
+            weights, agent_inputs = agent
+            pairs = list(zip(self.actor.variables, weights, strict=True))
             with keras.StatelessScope(state_mapping=pairs):
-                return function(*mine)
+                return function(*agent_inputs)
 
-        weights = [stack.read_value() for stack in self.stacks]
-        mine = keras.tree.map_structure(apart, given)
-        found = tf.vectorized_map(one, (weights, mine), fallback_to_while_loop=False)
-        return keras.tree.map_structure(together, found)
+        agents = (
+            [stack.read_value() for stack in self.stacked_weights],
+            keras.tree.map_structure(split, inputs),
+        )
+        outputs = tf.vectorized_map(call, agents, fallback_to_while_loop=False)
+        return keras.tree.map_structure(merge, outputs)
 
-    def _decide(self, observation, memory, noise):
-        outputs, _, memory = self.decision.outputs(observation, None, memory)
-        raw = self.decision.select_actions(outputs, None if self.greedy else noise)
-        return raw, tf.reduce_all(tf.math.is_finite(outputs), axis=-1), memory
+    def _select_agent_actions(self, observation, policy_state, noise):
+        """Selects the actions of one agent; see `_select_actions`."""
+        outputs, _, policy_state = self.actor.outputs(observation, None, policy_state)
+        raw = self.actor.select_actions(outputs, None if self.greedy else noise)
+        return raw, tf.reduce_all(tf.math.is_finite(outputs), axis=-1), policy_state
 
-    def _observed(self, state):
-        """What is seen, in the types of the policy; and whether it may be seen."""
-        seen = self.world.env.observation(state)
+    def _observe(self, state):
+        """Returns the observation in the types of the policy, and whether it is valid."""
+        observation = self.tensor_envs.env.observation(state)
         cast = keras.tree.map_structure(
             lambda leaf, tensor: tf.cast(tensor, leaf.dtype),
-            self.decision.observation_spec,
-            seen,
+            self.actor.observation_spec,
+            observation,
         )
-        return cast, checks.is_valid_observation(self.world.env, seen)
+        return cast, checks.is_valid_observation(self.tensor_envs.env, observation)
 
-    def _chance(self, noise, keys, numbers, step):
-        """Noise for the world; the episodes of a group share it."""
-        if noise is None:
+    def _env_noise(self, spec, keys, numbers, step):
+        """Returns noise for the environment, the same for all episodes of a group."""
+        if spec is None:
             return None
-        begins, dtype = numbers // self.group_size, self.world.env.dtype
-        return seeding.counter_noise(keys, [noise], begins, step, dtype)[0]
+        groups, dtype = numbers // self.group_size, self.tensor_envs.env.dtype
+        return seeding.counter_noise(keys, [spec], groups, step, dtype)[0]
 
     def _noise(self, keys, numbers, step):
-        parts, dtype = self.decision.noise, self.decision.dtype
-        return seeding.counter_noise(keys, parts, numbers, step, dtype)
+        """Returns noise for the actions, a list of tensors."""
+        specs, dtype = self.actor.noise_specs, self.actor.dtype
+        return seeding.counter_noise(keys, specs, numbers, step, dtype)
 
 
 def num_threads():
-    """How many operations TensorFlow runs side by side."""
+    """Returns the number of operations that TensorFlow runs in parallel."""
     return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count()
 
 
 def _num_shards(count, group_size):
-    """Into how many parts of one size episodes are dealt: at most one for each thread."""
-    fitting = [
-        parts
-        for parts in range(1, num_threads() + 1)
-        if count % (parts * group_size) == 0 and count // parts >= _FEWEST
+    """Returns the number of equal shards of the episodes: at most one per thread."""
+    candidates = [
+        shards
+        for shards in range(1, num_threads() + 1)
+        if count % (shards * group_size) == 0 and count // shards >= _MIN_SHARD_EPISODES
     ]
-    return max(fitting, default=1)
+    return max(candidates, default=1)
 
 
-def _concatenate(played):
-    """What all parts brought home, one part's episodes after the other's."""
-    parts = [one.episodes for one in played]
-    ends = zip(*((one.lengths, one.terminated) for one in parts), strict=True)
+def _concatenate(shards):
+    """Joins the `RolloutResult`s of all shards, in the order of the episodes."""
+    parts = [shard.episodes for shard in shards]
+    ends = zip(*((part.lengths, part.terminated) for part in parts), strict=True)
     record = records.Episodes(None, None, None, *(tf.concat(x, 0) for x in ends))
     if parts[0].rewards is not None:
         rows = tf.reduce_max(record.lengths)
-        record = records.concatenate([records.trim(one, rows) for one in parts])
-    told = zip(*((one.returns, one.sound) for one in played), strict=True)
-    return RolloutResult(record, *(tf.concat(x, 0) for x in told))
+        record = records.concatenate([records.trim(part, rows) for part in parts])
+    columns = zip(*((shard.returns, shard.valid) for shard in shards), strict=True)
+    return RolloutResult(record, *(tf.concat(x, 0) for x in columns))
 
 
-def _write(tapes, row, values):
-    return [tape.write(row, x) for tape, x in zip(tapes, values)]
+def _write(arrays, row, values):
+    return [array.write(row, x) for array, x in zip(arrays, values)]
 
 
-def collect(rollout, *, seed, purpose, update):
-    """Plays whole episodes, as `host_loop.collect` does.
+def collect(rollout, key):
+    """Collects whole episodes.
+
+    Args:
+        rollout: `Rollout`.
+        key: `seeding.StreamKey`.
 
     Returns:
         `RolloutResult`, and the same episodes as `results.CollectedEpisodes` of NumPy
-        arrays. All seconds count as `"acting"`: those of the environment are unknown.
+        arrays. All seconds count as `"acting"`: the time in the environment is unknown.
 
     Raises:
-        EnvironmentFault: when a reward or an observation is no such thing.
-        FloatingPointError: when the policy's outputs are not finite.
+        EnvironmentFault: if a reward or an observation is invalid.
+        FloatingPointError: if the policy's outputs are not finite.
     """
-    began = time.perf_counter()
+    start = time.perf_counter()
     with explain_compile_errors():
-        played = rollout(seeding.rollout_keys(seed, purpose, update)[:3])
-    episodes = validate_result(rollout, played)
-    seconds = {"stepping": 0.0, "acting": time.perf_counter() - began}
+        result = rollout(seeding.rollout_keys(*key)[:3])
+    episodes = validate_result(rollout, result)
+    seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
     success = np.full(rollout.count, np.nan)
-    return played, results.CollectedEpisodes(episodes, success, seconds)
+    return result, results.CollectedEpisodes(episodes, success, seconds)
 
 
-# How TensorFlow says that an operation cannot be compiled, and that it cannot be stacked.
-_REFUSALS = {
+# TensorFlow's messages if an operation cannot be compiled by XLA, or cannot be stacked,
+# that is, vectorized over agents. The group is the path of the operation.
+_ERROR_PATTERNS = {
     "compiled": r"unsupported operations.*\{\{node (?:while/)?([^}]+)\}\}",
     "stacked": r'No pfor vectorization[^"]*name: "(?:loop_body/)?([^"]+)"',
     "stacked, having several filters,": r"op '(\w+)' expected to be loop invariant",
@@ -333,60 +362,68 @@ _REFUSALS = {
 
 @contextlib.contextmanager
 def explain_compile_errors():
-    """Says which layer it was, when the policy cannot be compiled or stacked."""
+    """Raises an error that names the layer which cannot be compiled or stacked."""
     try:
         yield
     except (tf.errors.InvalidArgumentError, ValueError) as error:
-        found = {done: re.search(p, str(error)) for done, p in _REFUSALS.items()}
-        found = [(done, place[1]) for done, place in found.items() if place]
-        if not found:
+        matches = {
+            action: re.search(pattern, str(error))
+            for action, pattern in _ERROR_PATTERNS.items()
+        }
+        matches = [(action, match[1]) for action, match in matches.items() if match]
+        if not matches:
             raise
-        done, place = found[0]
-        *scopes, operation = place.split("/")
-        culprit = f"The layer `{scopes[-1]}`" if scopes else "A part of the program"
+        action, path = matches[0]
+        *scopes, operation = path.split("/")
+        name = f"The layer `{scopes[-1]}`" if scopes else "A part of the program"
         raise ValueError(
-            f"{culprit} cannot be {done} because of its operation {operation!r}. Train "
-            "on the host, `agent.fit(id, …)`, or make the layer of other operations. "
-            f"Received: {place}"
+            f"{name} cannot be {action} because of its operation {operation!r}. Train "
+            "on the host, `agent.fit(id, …)`, or write the layer with other operations. "
+            f"Received: {path}"
         ) from error
 
 
-def validate_result(rollout, played):
-    """The episodes as NumPy arrays without spare rows, or what is wrong with them."""
-    rows = int(tf.reduce_max(played.episodes.lengths))
-    trimmed = records.trim(played.episodes)
+def validate_result(rollout, result):
+    """Returns the episodes as NumPy arrays, without rows that are padding in all columns.
+
+    Raises:
+        EnvironmentFault: if a reward or an observation is invalid.
+        FloatingPointError: if the policy's outputs are not finite.
+    """
+    rows = int(tf.reduce_max(result.episodes.lengths))
+    trimmed = records.trim(result.episodes)
     episodes = keras.tree.map_structure(lambda tensor: tensor.numpy(), trimmed)
-    seen = keras.tree.flatten(episodes.observations)
-    leaves = keras.tree.flatten(spaces.to_nest(rollout.world.observation_space))
-    suspects = [("observation", *pair) for pair in zip(seen, leaves, strict=True)]
-    happened = np.arange(rows + 1)[:, None] <= episodes.lengths
-    for name, values, space in [*suspects, ("reward", episodes.rewards, None)]:
-        first = len(values) - rows  # observations have a row 0, which no step made
-        wrong = np.argwhere(happened[1 - first :] & ~_is_valid(values, space))
-        if len(wrong):
-            row, episode = wrong[0].tolist()
+    observations = keras.tree.flatten(episodes.observations)
+    leaves = keras.tree.flatten(spaces.to_nest(rollout.tensor_envs.observation_space))
+    columns = [("observation", *x) for x in zip(observations, leaves, strict=True)]
+    is_step = np.arange(rows + 1)[:, None] <= episodes.lengths
+    for name, values, space in [*columns, ("reward", episodes.rewards, None)]:
+        first = len(values) - rows  # 1 for observations: row 0 precedes the first step
+        invalid = np.argwhere(is_step[1 - first :] & ~_is_valid(values, space))
+        if len(invalid):
+            row, episode = invalid[0].tolist()
             where = f"step {row - first}: the" if row >= first else "the first"
-            whole = values.dtype.kind != "f"
+            is_float = values.dtype.kind == "f"
             raise results.EnvironmentFault(
                 f"Episode {episode}, {where} {name} is "
-                f"{f'none of {space}' if whole else 'not finite'}: "
-                f"{values[row, episode]}. Nothing was learned from this batch. Repair "
-                "the environment."
+                f"{'not finite' if is_float else f'not in {space}'}: "
+                f"{values[row, episode]}. The agent did not learn from this batch. "
+                "Correct the environment."
             )
-    if not tf.reduce_all(played.sound):
+    if not tf.reduce_all(result.valid):
         raise FloatingPointError(
-            "The policy's outputs are not finite, although its observations are: it "
-            "overflows. Nothing was learned from this batch. Train with a smaller "
-            "learning rate or `global_clipnorm`."
+            "The policy's outputs are not finite, although its observations are finite: "
+            "the policy overflows. The agent did not learn from this batch. Train with a "
+            "smaller learning rate or `global_clipnorm`."
         )
     return episodes
 
 
 def _is_valid(values, space):
-    """`[T, B]` bool: which numbers are finite, or choices of their space."""
+    """Returns `[T, B]` bool: the values are finite, or categories of their space."""
     if values.dtype.kind == "f":
-        fine = np.isfinite(values)
+        valid = np.isfinite(values)
     else:
         low, high = checks.category_bounds(space) or (values.min(), values.max())
-        fine = (low <= values) & (values <= high)
-    return fine.reshape(*values.shape[:2], -1).all(-1)
+        valid = (low <= values) & (values <= high)
+    return valid.reshape(*values.shape[:2], -1).all(-1)

@@ -11,151 +11,186 @@ from tf_reinforce.data import spaces
 
 
 class EnvFault(Exception):
-    """What a slot did wrong; the collector adds the episode and the step."""
+    """An environment returned something invalid, or raised an exception.
 
-    def __init__(self, slot, message):
+    The collector adds the numbers of the episode and the step to the message.
+
+    Attributes:
+        env_index: Int, the index of the environment in the batch.
+    """
+
+    def __init__(self, env_index, message):
         super().__init__(message)
-        self.slot = slot
+        self.env_index = env_index
 
 
 class EpisodeEnd:
-    """The end of the episode in a slot."""
+    """The end of the current episode of one environment.
 
-    __slots__ = ("slot", "terminated", "success")
+    Attributes:
+        env_index: Int, the index of the environment in the batch.
+        terminated: Bool. True: the environment terminated the episode. False: the
+            episode was truncated.
+        success: `info["is_success"]`, a real number or bool; `None` if it is missing.
+    """
 
-    def __init__(self, slot, terminated, success):
-        self.slot = slot
+    __slots__ = ("env_index", "terminated", "success")
+
+    def __init__(self, env_index, terminated, success):
+        self.env_index = env_index
         self.terminated = terminated
         self.success = success
 
 
 class ObservationReader:
-    """Checks one observation and writes it into a row."""
+    """Checks one observation and writes it into the arrays of a batch.
+
+    Args:
+        space: The observation space of one environment.
+        float_dtype: The type of real observations.
+    """
 
     def __init__(self, space, float_dtype):
         self.observation_spec = spaces.observation_spec(space, float_dtype)
         self._nest = spaces.to_nest(space)
-        self.spaces = leaves = keras.tree.flatten(self._nest)
-        self._leaves = [_leaf_reader(leaf) for leaf in leaves]
-        # The quick path of `SyncEnvs.step`: one array of the recorded type.
-        self.flat = len(leaves) == 1 and self._nest is leaves[0]
+        self.leaf_spaces = leaf_spaces = keras.tree.flatten(self._nest)
+        self._leaf_readers = [_leaf_reader(leaf) for leaf in leaf_spaces]
+        # For the fast path of `SyncEnvs.step`: a single array of the recorded type.
+        self.is_single = len(leaf_spaces) == 1 and self._nest is leaf_spaces[0]
         self.dtype = np.dtype(keras.tree.flatten(self.observation_spec)[0].dtype.name)
-        self.own = leaves[0].dtype if self.dtype.kind == "f" else self.dtype
-        quick = self.flat and isinstance(space, gym.spaces.Box)
-        self.shape = space.shape if quick else None
+        is_float = self.dtype.kind == "f"
+        self.space_dtype = leaf_spaces[0].dtype if is_float else self.dtype
+        is_box = self.is_single and isinstance(space, gym.spaces.Box)
+        self.shape = space.shape if is_box else None
 
-    def __call__(self, slot, observation, rows):
-        if self.flat:
-            rows[0][slot] = self._leaves[0](slot, observation)
+    def __call__(self, env_index, observation, out):
+        """Writes an observation into row `env_index` of the arrays in `out`."""
+        if self.is_single:
+            out[0][env_index] = self._leaf_readers[0](env_index, observation)
             return
-        for row, leaf, part in zip(rows, self._leaves, self.flatten(slot, observation)):
-            row[slot] = leaf(slot, part)
+        parts = self.flatten(env_index, observation)
+        for array, read_leaf, part in zip(out, self._leaf_readers, parts):
+            array[env_index] = read_leaf(env_index, part)
 
-    def flatten(self, slot, observation):
-        """The arrays of an observation, in the order of the rows."""
+    def flatten(self, env_index, observation):
+        """Returns the arrays of an observation, in the order of `observation_spec`."""
         parts = []
-        self._flatten(slot, self._nest, observation, parts)
+        self._flatten(env_index, self._nest, observation, parts)
         return parts
 
-    def _flatten(self, slot, nest, observation, parts):
+    def _flatten(self, env_index, nest, observation, parts):
         """Appends the arrays of an observation, in the order of `keras.tree.flatten`."""
         if isinstance(nest, dict):
             if not isinstance(observation, Mapping) or observation.keys() != nest.keys():
-                raise _misnested(slot, f"a dict with the keys {list(nest)}", observation)
+                expected = f"a dict with the keys {list(nest)}"
+                raise _structure_fault(env_index, expected, observation)
             for key in sorted(nest):
-                self._flatten(slot, nest[key], observation[key], parts)
+                self._flatten(env_index, nest[key], observation[key], parts)
         elif isinstance(nest, tuple):
-            listed = isinstance(observation, (tuple, list))
-            if not listed or len(observation) != len(nest):
-                raise _misnested(slot, f"a tuple of {len(nest)} parts", observation)
+            is_sequence = isinstance(observation, (tuple, list))
+            if not is_sequence or len(observation) != len(nest):
+                expected = f"a tuple of {len(nest)} parts"
+                raise _structure_fault(env_index, expected, observation)
             for child, part in zip(nest, observation, strict=True):
-                self._flatten(slot, child, part, parts)
+                self._flatten(env_index, child, part, parts)
         else:
             parts.append(observation)
 
 
-def _misnested(slot, expected, observation):
+def _structure_fault(env_index, expected, observation):
     received = type(observation).__name__
     if isinstance(observation, Mapping):
         received += f" with the keys {list(observation)}"
     elif isinstance(observation, (tuple, list)):
         received += f" of {len(observation)} parts"
     return EnvFault(
-        slot,
+        env_index,
         f"the observation does not nest as its space. Expected: {expected}. "
         f"Received: a {received}",
     )
 
 
 def _leaf_reader(space):
-    """A function from (slot, part of an observation) to the part, once it is checked."""
+    """Returns a function that checks one part of an observation and returns it.
+
+    The function takes the index of the environment, for the error, and the part.
+    """
     return (
         _discrete_reader if isinstance(space, gym.spaces.Discrete) else _array_reader
     )(space)
 
 
 def _discrete_reader(space):
-    first, behind = int(space.start), int(space.start) + int(space.n)
+    start, stop = int(space.start), int(space.start) + int(space.n)
 
-    def read(slot, part):
-        if part.__class__ is int and first <= part < behind:
+    def read(env_index, part):
+        if part.__class__ is int and start <= part < stop:
             return part
         if isinstance(part, np.ndarray) and part.shape == ():
             part = part[()]
         if not isinstance(part, (int, np.integer, np.bool_)):
             raise EnvFault(
-                slot,
-                f"the observation is a {type(part).__name__}. Expected: a whole number "
-                f"of {space!r}. Return int(observation)",
+                env_index,
+                f"the observation is a {type(part).__name__}. Expected: an integer in "
+                f"{space!r}. Return int(observation)",
             )
-        if not first <= part < behind:
-            raise EnvFault(slot, f"the observation {part} is none of {space!r}")
+        if not start <= part < stop:
+            raise EnvFault(env_index, f"the observation {part} is not in {space!r}")
         return part
 
     return read
 
 
 def _array_reader(space):
-    shape, real = space.shape, np.issubdtype(space.dtype, np.floating)
-    kind = np.dtype("float64") if real else space.dtype
-    bounds = _bounds(space)
+    shape, is_float = space.shape, np.issubdtype(space.dtype, np.floating)
+    dtype = np.dtype("float64") if is_float else space.dtype
+    bounds = category_bounds(space)
 
-    def read(slot, part):
+    def read(env_index, part):
         if not isinstance(part, (np.ndarray, np.generic)):
             raise EnvFault(
-                slot,
+                env_index,
                 f"the observation is a {type(part).__name__}. Expected: a NumPy "
                 f"array of shape {shape}. Return "
                 "np.asarray(observation, dtype=self.observation_space.dtype)",
             )
         if part.shape != shape:
             raise EnvFault(
-                slot,
+                env_index,
                 f"the observation has the shape {part.shape}. Expected: {shape}",
             )
-        if part.dtype is not kind and not np.can_cast(part.dtype, kind, "same_kind"):
+        if part.dtype is not dtype and not np.can_cast(part.dtype, dtype, "same_kind"):
             raise EnvFault(
-                slot,
-                f"the observation is of type {part.dtype}. Expected: {kind.name}",
+                env_index,
+                f"the observation is of type {part.dtype}. Expected: {dtype.name}",
             )
         if bounds and not ((part >= bounds[0]) & (part <= bounds[1])).all():
-            raise EnvFault(slot, f"the observation {part.tolist()} is none of {space!r}")
-        if part.dtype is not kind and not _fits(part, kind):
-            said = f"does not fit into {kind.name}, the type of its space"
-            raise EnvFault(slot, f"the observation {part.tolist()} {said}")
+            raise EnvFault(
+                env_index, f"the observation {part.tolist()} is not in {space!r}"
+            )
+        if part.dtype is not dtype and not fits_dtype(part, dtype):
+            raise EnvFault(
+                env_index,
+                f"the observation {part.tolist()} does not fit into {dtype.name}, the "
+                "type of its space",
+            )
         return part
 
     return read
 
 
-def _fits(part, kind):
-    """Whether no whole number is another one in this type: 200 is -56 in int8."""
-    whole = kind.kind in "iu" and not np.can_cast(part.dtype, kind)
-    return not whole or np.array_equal(part.astype(kind), part)
+def fits_dtype(array, dtype):
+    """Returns whether a cast to `dtype` keeps all integers: 200 would be -56 in int8."""
+    may_overflow = dtype.kind in "iu" and not np.can_cast(array.dtype, dtype)
+    return not may_overflow or np.array_equal(array.astype(dtype), array)
 
 
-def _bounds(space):
-    """First and last value of choices and flags; a Box is often wrong by a little."""
+def category_bounds(space):
+    """Returns the lowest and the highest category of a space, or `None` for a `Box`.
+
+    The bounds of a `Box` are not checked, because many environments exceed them
+    slightly.
+    """
     if isinstance(space, gym.spaces.MultiBinary):
         return 0, 1
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -165,33 +200,40 @@ def _bounds(space):
     return None
 
 
-def read_reward(slot, reward):
-    """A reward as a float, or a Fault that says what came instead."""
+def describe(outputs):
+    """Returns words for what `reset` or `step` returned: "3 values", or "a list"."""
+    if isinstance(outputs, tuple):
+        return f"{len(outputs)} values"
+    return f"a {type(outputs).__name__}"
+
+
+def read_reward(env_index, reward):
+    """Returns a reward as a float; raises `EnvFault` if it is not one real number."""
     if isinstance(reward, np.ndarray) and reward.shape == ():
         reward = reward[()]
     if not isinstance(reward, (numbers.Real, np.bool_)):
         shape = f" of shape {reward.shape}" if isinstance(reward, np.ndarray) else ""
         raise EnvFault(
-            slot,
+            env_index,
             f"the reward is a {type(reward).__name__}{shape}: {reward!r}. "
             "Expected: one real number. Return float(reward)",
         )
     return float(reward)
 
 
-def has_ended(slot, terminated, truncated):
-    """Whether the episode ended, from two flags that may be NumPy's."""
+def has_ended(env_index, terminated, truncated):
+    """Returns whether the episode ended; raises `EnvFault` if a flag is not a bool."""
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
             raise EnvFault(
-                slot,
+                env_index,
                 f"`{name}` is a {type(flag).__name__}: {flag!r}. Expected: a bool",
             )
     return bool(terminated or truncated)
 
 
-def read_success(slot, said):
-    """What an environment says of success, or a Fault where that is no flag."""
-    if not isinstance(said, (numbers.Real, np.bool_, type(None))):
-        raise EnvFault(slot, f"`is_success` is {said!r}. Expected: a bool")
-    return said
+def read_success(env_index, success):
+    """Returns `is_success`; raises `EnvFault` unless it is a bool, a number or `None`."""
+    if not isinstance(success, (numbers.Real, np.bool_, type(None))):
+        raise EnvFault(env_index, f"`is_success` is {success!r}. Expected: a bool")
+    return success

@@ -1,4 +1,4 @@
-"""Plays whole episodes in batched environments, in the order in which they start.
+"""Collects whole episodes from batched environments, in the order in which they start.
 
 Exactly E episodes are started, and all E are finished and used. Using the first E that
 *finish* would prefer short episodes.
@@ -20,249 +20,258 @@ from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 
 
-def _unbatch_actions(space):
-    """A function from what all slots send, a list of arrays, to one action for each."""
-    nested = spaces.to_nest(space)
-    leaves = keras.tree.flatten(nested)
-    unpack = [_leaf_unbatcher(leaf) for leaf in leaves]
-    if nested is leaves[0]:
-        return lambda sent: unpack[0](sent[0])
-    places = keras.tree.pack_sequence_as(nested, list(range(len(leaves))))
+def _action_unbatcher(space):
+    """Returns a function from arrays `[size, …]`, a list, to a list of `size` actions."""
+    nest = spaces.to_nest(space)
+    leaves = keras.tree.flatten(nest)
+    unbatchers = [_leaf_unbatcher(leaf) for leaf in leaves]
+    if nest is leaves[0]:
+        return lambda env_actions: unbatchers[0](env_actions[0])
+    indices = keras.tree.pack_sequence_as(nest, list(range(len(leaves))))
 
-    def pack(sent):
-        columns = [of_part(part) for of_part, part in zip(unpack, sent, strict=True)]
-        return [_packed(places, parts) for parts in zip(*columns, strict=True)]
+    def unbatch(env_actions):
+        columns = [f(array) for f, array in zip(unbatchers, env_actions, strict=True)]
+        return [_pack(indices, parts) for parts in zip(*columns, strict=True)]
 
-    return pack
+    return unbatch
 
 
 def _leaf_unbatcher(leaf):
-    """From an array to a list with the actions of this space, of its type."""
+    """Returns a function from an array to the list of its rows, in the type of the space.
+
+    A member of a `Box` of shape () is an array without axes. So the rows are arrays then,
+    not NumPy scalars.
+    """
     dtype = leaf.dtype
-    listed = list if leaf.shape or not isinstance(leaf, gym.spaces.Box) else _without_axes
-    return lambda part: listed(part if part.dtype is dtype else part.astype(dtype))
+    is_scalar_box = isinstance(leaf, gym.spaces.Box) and not leaf.shape
+    to_list = _scalar_arrays if is_scalar_box else list
+    return lambda array: to_list(array if array.dtype is dtype else array.astype(dtype))
 
 
-def _without_axes(sent):
-    """Arrays without axes, where a Box of shape () has them as members."""
-    return [np.array(action) for action in sent]
+def _scalar_arrays(array):
+    """Returns the numbers of an array `[size]` as arrays of shape ()."""
+    return [np.array(action) for action in array]
 
 
-def _packed(places, parts):
-    """One action from its parts: Python tuples and dicts, as the space nests."""
-    if isinstance(places, dict):
-        return {key: _packed(place, parts) for key, place in places.items()}
-    if isinstance(places, tuple):
-        return tuple(_packed(place, parts) for place in places)
-    return parts[places]
+def _pack(indices, parts):
+    """Returns one action from its parts, nested in tuples and dicts as its space is."""
+    if isinstance(indices, dict):
+        return {key: _pack(index, parts) for key, index in indices.items()}
+    if isinstance(indices, tuple):
+        return tuple(_pack(index, parts) for index in indices)
+    return parts[indices]
 
 
-def collect(
-    envs, decision, act, *, seed, purpose, update, episodes, steps,
-    deterministic=False, group_size=1,
-):  # fmt: skip
-    """Plays whole episodes.
+def collect(envs, actor, act, request):
+    """Collects whole episodes.
 
     Args:
-        envs: `batched_envs.BatchedEnvs`, prepared.
-        decision: `actor.ActorPolicy`, what acts.
-        act: See `acting_program.ActingProgram.rows`.
-        seed: Int, the master seed.
-        purpose: `"training"`, `"validation"` or `"evaluation"`.
-        update: Int. Episode e of update u is a function of (seed, purpose, u, e).
-        episodes: Positive int, how many to play, or `None`.
-        steps: Positive int instead: the fewest episodes, in the order of their
-            start, that have so many steps together.
-        deterministic: Bool. True takes the most likely action and needs no noise.
-        group_size: Int, how many episodes in a row begin with the same seed.
+        envs: `batched_envs.BatchedEnvs`, after `configure`.
+        actor: `actor.ActorPolicy`, for its specs and its head.
+        act: Function that selects actions; see `acting_program.ActingProgram.for_batch`.
+        request: `environments.CollectionRequest`.
 
     Returns:
         `CollectedEpisodes`.
 
     Raises:
-        EnvironmentFault: at the first wrong answer; nothing is returned.
-        OutputsNotFinite: when the policy's outputs are not finite.
+        EnvironmentFault: if an environment raises or returns something invalid.
+        OutputsNotFinite: if the policy's outputs are not finite.
     """
-    began = time.perf_counter()
-    columns, stepping = _run(
+    start = time.perf_counter()
+    arrays, stepping = _collect_arrays(
         envs,
-        decision,
+        actor,
         act,
-        scheduler.EpisodeScheduler(episodes, steps),
-        seeding.EpisodeSeeds(seed, purpose, update, group_size),
-        initial_states(decision, envs.size),
-        deterministic,
+        scheduler.EpisodeScheduler(request.episodes, request.steps),
+        seeding.EpisodeSeeds(*request.key, request.group_size),
+        initial_states(actor, envs.size),
+        request.greedy,
     )
-    seconds = {"stepping": stepping, "acting": time.perf_counter() - began - stepping}
+    seconds = {"stepping": stepping, "acting": time.perf_counter() - start - stepping}
     return results.CollectedEpisodes(
-        results.to_episodes(columns, decision), columns.success, seconds
+        results.to_episodes(arrays, actor), arrays.success, seconds
     )
 
 
 def collect_share(
-    envs, decision, act, initial, claim, most,
-    *, seed, purpose, update, deterministic, group_size,
+    envs, actor, act, policy_states, claim_episode, max_initial,
+    *, seed, stream, update, greedy, group_size,
 ):  # fmt: skip
-    """Plays what `claim` gives, as `collect` does; calls no TensorFlow operation.
+    """Collects the episodes that this process claims; runs no TensorFlow operation.
 
     Args:
-        initial: See `beginning`.
-        claim, most: See `_Share`.
+        policy_states: See `initial_states`.
+        claim_episode, max_initial: See `scheduler.SharedScheduler`.
+        envs, actor, act: See `collect`.
+        seed, stream, update: See `seeding.StreamKey`.
+        greedy, group_size: See `environments.CollectionRequest`.
 
     Returns:
-        `EpisodeArrays`, which may be of no episodes, and the seconds in the environments.
+        `EpisodeArrays`, possibly of no episodes, and the seconds in the environments.
     """
-    seeds = seeding.EpisodeSeeds(seed, purpose, update, group_size)
-    queue = scheduler.SharedScheduler(claim, most)
-    return _run(envs, decision, act, queue, seeds, initial, deterministic)
+    seeds = seeding.EpisodeSeeds(seed, stream, update, group_size)
+    share = scheduler.SharedScheduler(claim_episode, max_initial)
+    return _collect_arrays(envs, actor, act, share, seeds, policy_states, greedy)
 
 
-def initial_states(decision, size):
-    """The states of a policy when episodes begin, a list of arrays `[size, …]`."""
-    return [np.array(state) for state in decision.initial_state(size)]
+def initial_states(actor, size):
+    """Returns the states of a policy before the first step, a list of `[size, …]`."""
+    return [np.array(state) for state in actor.initial_state(size)]
 
 
-def _run(envs, decision, act, queue, seeds, initial, deterministic):
-    noise = [] if deterministic else decision.noise
-    collection = _CollectionLoop(envs, decision, queue, noise, seeds, initial)
+def _collect_arrays(envs, actor, act, episode_scheduler, seeds, policy_states, greedy):
+    """Returns `EpisodeArrays`, and the seconds in the environments."""
+    noise = [] if greedy else actor.noise_specs
+    loop = _CollectionLoop(envs, actor, episode_scheduler, noise, seeds, policy_states)
     try:
-        runs = collection.run(act)
+        episodes = loop.run(act)
     except env_outputs.EnvFault as fault:
-        where = collection.where(fault.slot)
-        raise results.EnvironmentFault(f"{where}: {fault}.") from fault.__cause__
-    return results.episode_arrays(runs, collection.tape), collection.stepping
+        place = loop.describe_env(fault.env_index)
+        raise results.EnvironmentFault(f"{place}: {fault}.") from fault.__cause__
+    return results.episode_arrays(episodes, loop.buffer), loop.stepping
 
 
 class _CollectionLoop:
-    """The loop: which episode runs in which slot, and what was written down."""
+    """Steps all environments, starts and ends their episodes, and records all steps."""
 
-    def __init__(self, envs, decision, queue, noise, seeds, initial):
+    def __init__(self, envs, actor, episode_scheduler, noise, seeds, policy_states):
         self.envs = envs
-        self.queue = queue
+        self.scheduler = episode_scheduler
         self.seeds = seeds
-        observed = keras.tree.flatten(decision.observation_spec)
-        if decision.mask_source:
-            observed.append(tf.TensorSpec((decision.mask_size,), tf.int8))
-        self.tape = buffers.StepBuffer(
-            envs.size, observed, keras.tree.flatten(decision.action_spec)
+        observation_specs = keras.tree.flatten(actor.observation_spec)
+        if actor.mask_source:
+            observation_specs.append(tf.TensorSpec((actor.mask_size,), tf.int8))
+        self.buffer = buffers.StepBuffer(
+            envs.size, observation_specs, keras.tree.flatten(actor.action_spec)
         )
-        self.parts = range(len(noise))
-        self.noise = buffers.NoiseBuffer(envs.size, noise, decision.dtype)
-        self.memory = buffers.RecurrentStates(initial)
-        self.masked_head = decision.head if decision.mask_source else None
-        self.live = {}  # runs by slot, in the order of their start
-        self.idle = list(range(envs.size))
-        self.row = 0
-        self.deadline = 0  # no episode is overdue before this row
-        self.stepping = 0.0  # seconds in the environments, their resets included
+        self.action_parts = range(len(noise))
+        self.noise = buffers.NoiseBuffer(envs.size, noise, actor.dtype)
+        self.recurrent_states = buffers.RecurrentStates(policy_states)
+        self.masked_head = actor.head if actor.mask_source else None
+        self.active = {}  # running episodes by environment, in the order of their start
+        self.idle = list(range(envs.size))  # environments without an episode
+        self.row = 0  # number of steps so far, see `buffers`
+        self.deadline = 0  # no episode reaches the time limit before this row
+        self.stepping = 0.0  # seconds in the environments, including resets
 
     def run(self, act):
-        """Steps all slots in turn until the queue has enough; returns its runs."""
-        envs, tape, noise, live = self.envs, self.tape, self.noise, self.live
-        memory, row = self.memory.arrays, 0
+        """Steps all environments until enough episodes have ended; returns these."""
+        envs, buffer, noise, active = self.envs, self.buffer, self.noise, self.active
+        policy_states, row = self.recurrent_states.arrays, 0
         clock, stepping = time.perf_counter, 0.0
-        as_actions = _unbatch_actions(envs.action_space)
-        observations = tape.rows(0)
+        unbatch = _action_unbatcher(envs.action_space)
+        observations = buffer.observation_row(0)
         envs.reset(self.seeds.environment(0), observations)
-        self._begin_episodes(observations)
-        used = self.queue.enough()  # a share may be of no episodes
-        while used is None:
-            if row + 1 == tape.length:
-                tape.grow()
-                observations = tape.rows(row)
+        self._start_episodes(observations)
+        episodes = self.scheduler.result()  # a worker may have claimed no episode
+        while episodes is None:
+            if row + 1 == buffer.length:
+                buffer.grow()
+                observations = buffer.observation_row(row)
             if self.masked_head is not None:
-                self._refuse_dead_ends(observations[-1])
-            inputs = [*observations, *memory, *noise.row(row, live)]
-            raw, sent, states, finite = act(inputs)
+                self._check_masks(observations[-1])
+            inputs = [*observations, *policy_states, *noise.row(row, active)]
+            raw, env_actions, states, finite = act(inputs)
             if not finite:
-                raw, sent, states = self._without_idle(act, inputs)
-            for array, part in zip(tape.actions, raw):
+                raw, env_actions, states = self._retry_without_idle(act, inputs)
+            for array, part in zip(buffer.actions, raw):
                 array[row] = part
-            for array, part in zip(memory, states):
+            for array, part in zip(policy_states, states):
                 array[:] = part
-            rewards = tape.rewards[row]
+            rewards = buffer.rewards[row]
             row += 1
-            observations = tape.rows(row)
-            cut = self._overdue(row) if row >= self.deadline else ()
-            actions = as_actions(sent)
-            began = clock()
-            endings = envs.step(actions, observations, rewards, live, cut)
-            stepping += clock() - began
+            observations = buffer.observation_row(row)
+            time_limit_envs = self._time_limit_envs(row) if row >= self.deadline else ()
+            actions = unbatch(env_actions)
+            start = clock()
+            ends = envs.step(actions, observations, rewards, active, time_limit_envs)
+            stepping += clock() - start
             self.row = row
-            if endings or self.idle:
-                for ending in endings:
-                    self._end_episode(ending, observations)
-                self._begin_episodes(observations)
-                if endings:
-                    used = self.queue.enough()
+            if ends or self.idle:
+                for end in ends:
+                    self._end_episode(end, observations)
+                self._start_episodes(observations)
+                if ends:
+                    episodes = self.scheduler.result()
         self.stepping += stepping
-        return used
+        return episodes
 
-    def _refuse_dead_ends(self, masks):
-        choice = self.masked_head.has_legal_action(masks)
-        for slot in self.live if not choice.all() else ():
-            if not choice[slot]:
+    def _check_masks(self, masks):
+        has_legal_action = self.masked_head.has_legal_action(masks)
+        for env_index in self.active if not has_legal_action.all() else ():
+            if not has_legal_action[env_index]:
                 raise env_outputs.EnvFault(
-                    slot,
-                    "the mask leaves no legal action, or there is none. Expected: at "
-                    f"least one that is not zero. Received: {masks[slot].tolist()}. End "
-                    "the episode where nothing can be done",
+                    env_index,
+                    "the mask has no legal action, or there is no mask. Expected: at "
+                    "least one entry that is not zero. Received: "
+                    f"{masks[env_index].tolist()}. End the episode if no action is legal",
                 )
 
-    def _overdue(self, row):
-        """The slots whose episodes will have lasted as long as they may."""
+    def _time_limit_envs(self, row):
+        """Returns the environments whose episodes reach the time limit at this row."""
         limit = self.envs.limit
-        return [slot for slot, run in self.live.items() if row - run.begin >= limit]
+        return [i for i, x in self.active.items() if row - x.start_row >= limit]
 
-    def _begin_episodes(self, observations):
-        for slot in sorted(filter(self.envs.ready, self.idle)):
-            if not self.queue.wants(self.row):
-                self.idle.clear()  # what is wanted never grows: these slots are done
+    def _start_episodes(self, observations):
+        for env_index in sorted(filter(self.envs.can_start, self.idle)):
+            if not self.scheduler.needs_episode(self.row):
+                # The scheduler will need no further episode: these environments are done.
+                self.idle.clear()
                 break
-            run = self.live[slot] = self.queue.start(self.row, slot)
-            run.generators = [self.seeds.action(run.number, i) for i in self.parts]
-            self.memory.begin(slot)
-            self.idle.remove(slot)
-            began = time.perf_counter()
-            self.envs.begin(slot, self.seeds.environment(run.number), observations)
-            self.stepping += time.perf_counter() - began
-            self.noise.begin(run, self.row)
-        # Runs stand in the order of their start: the first is the oldest.
-        oldest = next(iter(self.live.values()), None)
-        self.deadline = math.inf if oldest is None else oldest.begin + self.envs.limit
+            episode = self.scheduler.start(self.row, env_index)
+            self.active[env_index] = episode
+            number = episode.number
+            episode.generators = [self.seeds.action(number, i) for i in self.action_parts]
+            self.recurrent_states.reset(env_index)
+            self.idle.remove(env_index)
+            start = time.perf_counter()
+            reset_seed = self.seeds.environment(number)
+            self.envs.start_episode(env_index, reset_seed, observations)
+            self.stepping += time.perf_counter() - start
+            self.noise.start_episode(episode, self.row)
+        # Episodes are in the order of their start: the first one is the oldest.
+        oldest = next(iter(self.active.values()), None)
+        no_deadline = oldest is None
+        self.deadline = math.inf if no_deadline else oldest.start_row + self.envs.limit
 
-    def _without_idle(self, act, inputs):
-        """Acts anew when something was not finite: idle slots may hold anything."""
-        idle = [slot for slot in range(self.envs.size) if slot not in self.live]
+    def _retry_without_idle(self, act, inputs):
+        """Selects the actions again, with zeros as inputs of idle environments.
+
+        The inputs of idle environments are arbitrary, so their outputs may not be finite.
+        """
+        idle = [i for i in range(self.envs.size) if i not in self.active]
         for array in inputs:
             array[idle] = 0
-        *answer, finite = act(inputs)
+        *outputs, finite = act(inputs)
         if not finite:
-            _refuse_outputs(self.live, self.row, self.tape, inputs)
-        return answer
+            _raise_not_finite(self.active, self.row, self.buffer, inputs)
+        return outputs
 
-    def _end_episode(self, ending, observations):
-        run = self.live.pop(ending.slot, None)
-        if run is not None:
-            run.end(ending, self.row, observations)
-            self.idle.append(ending.slot)
+    def _end_episode(self, end, observations):
+        episode = self.active.pop(end.env_index, None)
+        if episode is not None:
+            episode.finish(end, self.row, observations)
+            self.idle.append(end.env_index)
 
-    def where(self, slot):
-        """What was going on in a slot, for a message."""
-        run = self.live.get(slot)
-        if run is None:
-            return f"Environment {slot}"
-        return f"Environment {slot}, episode {run.number}, step {self.row - run.begin}"
+    def describe_env(self, env_index):
+        """Returns environment, episode and step as words for a message."""
+        episode = self.active.get(env_index)
+        if episode is None:
+            return f"Environment {env_index}"
+        step = self.row - episode.start_row
+        return f"Environment {env_index}, episode {episode.number}, step {step}"
 
 
-def _refuse_outputs(live, row, tape, inputs):
-    """The policy put out something that is not finite: whose fault is it?"""
-    for run in live.values():
-        for array in tape.observations:
-            results._check_observations(array[run.begin : row + 1, run.slot], run)
+def _raise_not_finite(active, row, buffer, inputs):
+    """Raises `EnvironmentFault` for an observation, else `OutputsNotFinite`."""
+    for episode in active.values():
+        for array in buffer.observations:
+            values = array[episode.start_row : row + 1, episode.env_index]
+            results.check_observations(values, episode)
     raise results.OutputsNotFinite(
-        "The policy's outputs are not finite, although its observations and weights "
-        "are: it overflows. No action was taken. Train with a smaller learning rate or "
-        "`global_clipnorm`, or set normalize_observations=True.",
+        "The policy's outputs are not finite, although its observations and weights are "
+        "finite: the policy overflows. No action was selected. Train with a smaller "
+        "learning rate or `global_clipnorm`, or set normalize_observations=True.",
         [np.array(array) for array in inputs],
     )

@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import gymnasium as gym
 
@@ -14,40 +16,51 @@ from tf_reinforce.collect import worker_pool
 
 
 @contextlib.contextmanager
-def open_envs(env, num_envs, *, workers=1, env_kwargs=None, max_episode_steps=None):
-    """The environments meant by `env`, closed again if they were made here.
+def open_envs(
+    env: Any,
+    num_envs: int,
+    *,
+    workers: int = 1,
+    env_kwargs: Mapping[str, Any] | None = None,
+    max_episode_steps: int | None = None,
+) -> Iterator[Any]:
+    """Opens the environments that `env` describes; closes those that were made here.
 
     Args:
-        env: Environment id (also `module:Id-v0`), `EnvSpec`, callable that makes an
-            environment, `gymnasium.Env` (runs alone), `VectorEnv` or open `BatchedEnvs`
-            (both as they are), or `TensorEnv`.
-        num_envs: Positive int, how many to make of an id, spec or callable.
-        workers: Positive int, how many processes to make them in; 1 is this one.
-        env_kwargs: Dict of keywords for the environment's constructor.
-        max_episode_steps: Positive int, a time limit. Defaults to the one that the
-            environment states, else 10,000. open environments keeps its own.
+        env: One of: an environment id (also `module:Id-v0`), an `EnvSpec`, a callable
+            that makes an environment, a `gymnasium.Env` (a batch of one), a `VectorEnv`,
+            a `TensorEnv`, or environments that are already open (they are yielded
+            unchanged).
+        num_envs: Positive int, how many environments to make from an id, an `EnvSpec` or
+            a callable.
+        workers: Positive int, the number of processes that run the environments; 1 is
+            the current process.
+        env_kwargs: Dict of keyword arguments for the constructor of the environment.
+        max_episode_steps: Positive int, a time limit. Defaults to the limit that the
+            environment states, else 10,000. Open environments keep their limit.
 
     Yields:
         A `batched_envs.BatchedEnvs`; with several workers a `worker_pool.WorkerPool`;
         for a `TensorEnv` a `tensor_envs.TensorEnvs`.
 
     Raises:
-        TypeError: when `env` is none of these.
-        ValueError: when spaces or counts are not acceptable.
+        TypeError: if `env` is none of these.
+        ValueError: if spaces or counts are not supported.
     """
     validation.positive_int("num_envs", num_envs)
     validation.positive_int("workers", workers)
-    open_ = isinstance(
+    is_open = isinstance(
         env, (batched_envs.BatchedEnvs, worker_pool.WorkerPool, tensor_envs.TensorEnvs)
     )
-    made = open_ or isinstance(env, (gym.Env, gym.vector.VectorEnv, envs.TensorEnv))
-    for name, given in (("env_kwargs", env_kwargs), ("workers", workers > 1)):
-        if made and given:
+    is_env = isinstance(env, (gym.Env, gym.vector.VectorEnv, envs.TensorEnv))
+    for name, is_set in (("env_kwargs", env_kwargs), ("workers", workers > 1)):
+        if (is_open or is_env) and is_set:
             raise ValueError(
-                f"`{name}` are for environments that are still to be made. Received: "
-                f"env={env!r}, env_kwargs={env_kwargs}, workers={workers}"
+                f"`{name}` requires an environment id, an EnvSpec or a callable, from "
+                f"which environments can be made. Received: env={env!r}, "
+                f"env_kwargs={env_kwargs}, workers={workers}"
             )
-    if open_:
+    if is_open:
         yield env
         return
     opened = _open(env, num_envs, workers, env_kwargs, max_episode_steps)
@@ -57,7 +70,7 @@ def open_envs(env, num_envs, *, workers=1, env_kwargs=None, max_episode_steps=No
         opened.close()
 
 
-def _open(env, num_envs, workers, env_kwargs, limit):
+def _open(env: Any, num_envs: Any, workers: Any, env_kwargs: Any, limit: Any) -> Any:
     if isinstance(env, envs.TensorEnv):
         return tensor_envs.TensorEnvs(env, limit)
     if isinstance(env, gym.vector.VectorEnv):
@@ -72,17 +85,17 @@ def _open(env, num_envs, workers, env_kwargs, limit):
     first.close()
     if isinstance(first, tensor_envs.TensorEnvs):
         raise ValueError(
-            "`workers` are for Gymnasium's environments: a tensor environment plays all "
-            "episodes in one program. Leave `workers` out."
+            "`workers` requires a Gymnasium environment: a tensor environment runs all "
+            f"episodes in one program. Received: workers={workers}. Leave `workers` out."
         )
-    sizes = [(num_envs + place) // workers for place in range(workers)]
+    sizes = [(num_envs + worker) // workers for worker in range(workers)]
     return worker_pool.WorkerPool(
         first, lambda count: _make_batch(make, count, limit), sizes
     )
 
 
-def _env_factory(env, kwargs, limit):
-    """A function that makes an environment, and the time limit of its episodes."""
+def _env_factory(env: Any, kwargs: Any, limit: Any) -> Any:
+    """Returns a function that makes an environment, and the time limit of episodes."""
     if isinstance(env, (str, gym.envs.registration.EnvSpec)):
         spec, limit = _spec_without_checkers(env, max_episode_steps=limit, **kwargs)
         return lambda: gym.make(spec), limit
@@ -96,36 +109,37 @@ def _env_factory(env, kwargs, limit):
     )
 
 
-def _make_batch(make, count, limit):
+def _make_batch(make: Any, count: Any, limit: Any) -> Any:
     """Makes `count` environments; returns `SyncEnvs`, or `TensorEnvs` of tensor ones."""
-    made = []
+    batch = []
     try:
         for _ in range(count):
-            made.append(make())
-            if isinstance(made[-1], envs.TensorEnv):
-                return tensor_envs.TensorEnvs(made.pop(), limit)
-            if not isinstance(made[-1], gym.Env):
+            batch.append(make())
+            if isinstance(batch[-1], envs.TensorEnv):
+                return tensor_envs.TensorEnvs(batch.pop(), limit)
+            if not isinstance(batch[-1], gym.Env):
                 raise TypeError(
                     "The callable must return a gymnasium.Env. Received: "
-                    f"{made.pop()!r}. An old Gym environment needs shimmy."
+                    f"{batch.pop()!r}. Wrap an old Gym environment with shimmy."
                 )
-        return batched_envs.SyncEnvs(made, limit, owned=True)
+        return batched_envs.SyncEnvs(batch, limit, owned=True)
     except BaseException:
-        for environment in made:
-            environment.close()
+        for env in batch:
+            env.close()
         raise
 
 
-def _spec_without_checkers(env, **kwargs):
-    """The spec of an environment without Gymnasium's own guards, and its time limit.
+def _spec_without_checkers(env: Any, **kwargs: Any) -> Any:
+    """Returns the spec of an environment without Gymnasium's checks, and its time limit.
 
-    The checker looks at the first step only; here every answer is checked, nothing is
-    stepped before its reset, and the collector holds the time limit. Each wrapper
-    costs a Python call per step. Registered wrappers stay, and the limit with them.
+    The wrappers `PassiveEnvChecker`, `OrderEnforcing` and `TimeLimit` are left out: each
+    costs a Python call per step. The first checks only the first step; here every value
+    is checked, every episode begins with a reset, and the collector applies the limit.
+    An environment with registered wrappers keeps them, and keeps its `TimeLimit` too.
     """
-    made = gym.make(env, disable_env_checker=True, **kwargs)
-    spec = copy.deepcopy(made.spec)
-    made.close()
+    first = gym.make(env, disable_env_checker=True, **kwargs)
+    spec: Any = copy.deepcopy(first.spec)  # `gym.make` sets it
+    first.close()
     limit = spec.max_episode_steps
     spec.order_enforce, spec.disable_env_checker = False, True
     if not spec.additional_wrappers:

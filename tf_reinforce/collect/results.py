@@ -1,4 +1,4 @@
-"""What a collection returns, and the errors that it raises."""
+"""Defines what a collection returns, and the errors that it raises."""
 
 import math
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from tf_reinforce.data import episodes as records
 
 
 class EnvironmentFault(RuntimeError):
-    """An environment raised, or answered with something that is no answer.
+    """An environment raised an exception, or returned something invalid.
 
-    The message names the environment, the episode, the step and what was wrong; the
-    original exception, if there was one, is the cause. Nothing was learned from the
-    episode.
+    The message names the environment, the episode, the step and the fault. If the
+    environment raised an exception, this exception is the cause. The agent does not
+    learn from the episode.
     """
 
 
@@ -22,7 +22,7 @@ class OutputsNotFinite(FloatingPointError):
     """The outputs of the policy are not finite, although its observations are.
 
     Attributes:
-        inputs: List of arrays `[N, …]`, what the acting program received.
+        inputs: List of arrays `[N, …]`, the inputs of the acting program.
     """
 
     def __init__(self, message, inputs):
@@ -31,87 +31,110 @@ class OutputsNotFinite(FloatingPointError):
 
 
 class CollectedEpisodes(NamedTuple):
-    """What a collection brings home."""
+    """What a collection returns."""
 
     episodes: records.Episodes
-    success: np.ndarray  # [B] float: 1, 0, or NaN where the environment does not say
-    seconds: dict[str, float]  # `"stepping"` environments; `"acting"`: all the rest
+    success: np.ndarray  # [B] float: 1 or 0; NaN if the environment reports no success
+    seconds: dict[str, float]  # `"stepping"`: in the environments; `"acting"`: the rest
 
 
 class EpisodeArrays(NamedTuple):
-    """Whole episodes as flat lists of arrays: what one process hands to another."""
+    """`B` whole episodes as flat lists of arrays, which worker processes send."""
 
-    numbers: np.ndarray  # [B] int, in the order of their start
+    numbers: np.ndarray  # [B] int, in the order in which the episodes started
     lengths: np.ndarray  # [B] int
     terminated: np.ndarray  # [B] bool
-    success: np.ndarray  # [B] float
-    observations: list  # [T + 1, B, …] each; a mask, where there is one, comes last
-    others: list  # [T, B, …] each: the parts of the actions, and the rewards
+    success: np.ndarray  # [B] float, as in `CollectedEpisodes`
+    observations: list  # [T + 1, B, …] each; the masks come last if there are any
+    others: list  # [T, B, …] each: the arrays of the actions, then the rewards
 
 
-def _check_observations(values, run):
-    """Row 0 came with the reset, row t + 1 with the answer to action t."""
-    _check_finite("first observation", values[:1], run)
-    _check_finite("observation", values[1:], run)
+def check_observations(values, episode):
+    """Raises `EnvironmentFault` if an observation of an episode is not finite.
+
+    Args:
+        values: `[t + 1, …]` array. Row 0 is from the reset, row t + 1 from step t.
+        episode: `scheduler.EpisodeInProgress`.
+    """
+    _check_finite("first observation", values[:1], episode)
+    _check_finite("observation", values[1:], episode)
 
 
-def _check_finite(name, values, run):
-    """Refuses numbers that are none; row t came with the answer to action t."""
+def _check_finite(name, values, episode):
+    """Raises `EnvironmentFault` if a value is not finite; row t is from step t."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         step = int(np.argwhere(~np.isfinite(values))[0][0])
         raise EnvironmentFault(
-            f"Environment {run.slot}, episode {run.number}, step {step}: the {name} is "
-            f"not finite: {values[step]}. Nothing was learned from this batch. Repair "
-            "the environment."
+            f"Environment {episode.env_index}, episode {episode.number}, step {step}: "
+            f"the {name} is not finite: {values[step]}. The agent did not learn from "
+            "this batch. Correct the environment."
         )
 
 
-def episode_arrays(runs, tape):
-    """The runs as `EpisodeArrays`, in the order of their start."""
-    lengths = np.array([run.length for run in runs], "int32")
-    rows, count = lengths.max(initial=0), len(runs)
+def episode_arrays(episodes, buffer):
+    """Copies episodes from the buffer of all environments, one episode per column.
 
-    def columns(array, rows):
+    Args:
+        episodes: List of finished `scheduler.EpisodeInProgress`.
+        buffer: `buffers.StepBuffer`.
+
+    Returns:
+        `EpisodeArrays`, in the order of the list.
+
+    Raises:
+        EnvironmentFault: if an observation or a reward is not finite.
+    """
+    lengths = np.array([episode.length for episode in episodes], "int32")
+    rows, count = lengths.max(initial=0), len(episodes)
+
+    def zeros(array, rows):
         return np.zeros((rows, count, *array.shape[2:]), array.dtype)
 
-    observations = [columns(array, rows + 1) for array in tape.observations]
-    others = [*tape.actions, tape.rewards]
-    columns_of_others = [columns(array, rows) for array in others]
-    for b, run in enumerate(runs):
-        here = (slice(run.begin, run.begin + run.length), run.slot)
-        for to, array, last in zip(observations, tape.observations, run.last):
-            to[: run.length, b] = array[here]
-            to[run.length, b] = last
-        for to, array in zip(columns_of_others, others):
-            to[: run.length, b] = array[here]
-        for array in observations:
-            _check_observations(array[: run.length + 1, b], run)
-        _check_finite("reward", columns_of_others[-1][: run.length, b], run)
+    observations = [zeros(array, rows + 1) for array in buffer.observations]
+    source = [*buffer.actions, buffer.rewards]
+    others = [zeros(array, rows) for array in source]
+    for b, episode in enumerate(episodes):
+        start, length = episode.start_row, episode.length
+        steps = (slice(start, start + length), episode.env_index)
+        parts = zip(observations, buffer.observations, episode.last_observation)
+        for column, array, last in parts:
+            column[:length, b] = array[steps]
+            column[length, b] = last
+        for column, array in zip(others, source):
+            column[:length, b] = array[steps]
+        for column in observations:
+            check_observations(column[: length + 1, b], episode)
+        _check_finite("reward", others[-1][:length, b], episode)
     return EpisodeArrays(
-        np.array([run.number for run in runs], "int64"),
+        np.array([episode.number for episode in episodes], "int64"),
         lengths,
-        np.array([run.ending.terminated for run in runs], bool),
-        np.array([_known_success(run.ending.success) for run in runs], "float64"),
+        np.array([episode.end.terminated for episode in episodes], bool),
+        np.array([_success_or_nan(x.end.success) for x in episodes], "float64"),
         observations,
-        columns_of_others,
+        others,
     )
 
 
-def _known_success(success):
+def _success_or_nan(success):
     return math.nan if success is None else float(success)
 
 
-def to_episodes(columns, decision):
-    """`EpisodeArrays` as `Episodes`, nested as the spaces of a `actor.ActorPolicy`."""
-    observations, masks = columns.observations, None
-    if decision.mask_source:
+def to_episodes(arrays, actor):
+    """Returns `EpisodeArrays` as `Episodes`, nested as the spaces of the policy.
+
+    Args:
+        arrays: `EpisodeArrays`.
+        actor: `actor.ActorPolicy`.
+    """
+    observations, masks = arrays.observations, None
+    if actor.mask_source:
         *observations, masks = observations
-    *actions, rewards = columns.others
+    *actions, rewards = arrays.others
     return records.Episodes(
-        keras.tree.pack_sequence_as(decision.observation_spec, observations),
-        keras.tree.pack_sequence_as(decision.action_spec, actions),
+        keras.tree.pack_sequence_as(actor.observation_spec, observations),
+        keras.tree.pack_sequence_as(actor.action_spec, actions),
         rewards,
-        columns.lengths,
-        columns.terminated,
+        arrays.lengths,
+        arrays.terminated,
         None if masks is None else masks[:-1],
     )

@@ -2,83 +2,114 @@
 
 
 class EpisodeInProgress:
-    """One episode on its way: where it began and what it draws."""
+    """An episode while it is collected.
 
-    __slots__ = ("number", "begin", "slot", "generators", "length", "last", "ending")
+    Attributes:
+        number: Int, the number of the episode in its update; it determines all seeds.
+        start_row: Int, the step of the collection at which the episode starts.
+        env_index: Int, the index of the environment that runs the episode.
+        generators: List of `np.random.Generator`, one for each part of an action.
+        length: Int, number of steps; 0 until the episode has ended.
+        last_observation: List of arrays, the last observation; set by `finish`.
+        end: `env_outputs.EpisodeEnd`; set by `finish`.
+    """
 
-    def __init__(self, number, begin, slot):
+    __slots__ = (
+        "number",
+        "start_row",
+        "env_index",
+        "generators",
+        "length",
+        "last_observation",
+        "end",
+    )
+
+    def __init__(self, number, start_row, env_index):
         self.number = number
-        self.begin = begin
-        self.slot = slot
-        self.generators = []  # one for each part of an action
+        self.start_row = start_row
+        self.env_index = env_index
+        self.generators = []
         self.length = 0
 
-    def end(self, ending, row, observations):
-        self.ending = ending
-        self.length = row - self.begin
-        self.last = [array[self.slot].copy() for array in observations]
+    def finish(self, end, row, observations):
+        """Stores the end of the episode before step `row`, and its last observation."""
+        self.end = end
+        self.length = row - self.start_row
+        self.last_observation = [array[self.env_index].copy() for array in observations]
 
 
 class EpisodeScheduler:
-    """Which episodes to start, and when there are enough of them."""
+    """Decides which episodes to start, and when there are enough of them.
+
+    Args:
+        count: Int, the number of episodes to collect. Not used if `steps` is given.
+        steps: Int, the number of steps to collect, or `None`. The result is the fewest
+            episodes, in the order of their start, with at least `steps` steps together.
+    """
 
     def __init__(self, count, steps):
         self._count = count
         self._steps = steps
-        self.runs = []
+        self.episodes = []
 
-    def start(self, row, slot):
-        self.runs.append(EpisodeInProgress(len(self.runs), row, slot))
-        return self.runs[-1]
+    def start(self, row, env_index):
+        """Returns the next episode, as an `EpisodeInProgress`; see `needs_episode`."""
+        self.episodes.append(EpisodeInProgress(len(self.episodes), row, env_index))
+        return self.episodes[-1]
 
-    def wants(self, row):
-        """Whether another episode has to start before this row."""
+    def needs_episode(self, row):
+        """Returns whether another episode must start before step `row`."""
         if self._steps is None:
-            return len(self.runs) < self._count
-        taken = sum(run.length or row - run.begin for run in self.runs)
-        return taken < self._steps
+            return len(self.episodes) < self._count
+        total = sum(x.length or row - x.start_row for x in self.episodes)
+        return total < self._steps
 
-    def enough(self):
-        """The episodes to use, or `None` while they are not all there."""
+    def result(self):
+        """Returns the episodes to use, or `None` until they have ended."""
         if self._steps is None:
-            done = len(self.runs) == self._count and all(r.length for r in self.runs)
-            return self.runs if done else None
-        taken = 0
-        for number, run in enumerate(self.runs):
-            if not run.length:
+            has_all = len(self.episodes) == self._count
+            done = has_all and all(x.length for x in self.episodes)
+            return self.episodes if done else None
+        total = 0
+        for number, episode in enumerate(self.episodes):
+            if not episode.length:
                 return None
-            taken += run.length
-            if taken >= self._steps:
-                return self.runs[: number + 1]
+            total += episode.length
+            if total >= self._steps:
+                return self.episodes[: number + 1]
         return None
 
 
 class SharedScheduler:
-    """The same where several processes take their episodes from one counter.
+    """Decides which episodes to start if several processes share one counter of episodes.
 
     Args:
-        claim: Function without arguments: the number of the next episode that nobody
-            plays yet, or `None` when there is no more.
-        most: Int, how many to begin with, so that something is left for the others.
+        claim_episode: Function without arguments that returns the number of the next
+            episode that no process has claimed, or `None` if there are no more.
+        max_initial: Int, the largest number of episodes to start at step 0. The limit
+            leaves episodes for the other processes.
     """
 
-    def __init__(self, claim, most):
-        self._claim = claim
-        self._most = most
+    def __init__(self, claim_episode, max_initial):
+        self._claim_episode = claim_episode
+        self._max_initial = max_initial
         self._none_left = False
-        self.runs = []
+        self.episodes = []
 
-    def start(self, row, slot):
-        self.runs.append(EpisodeInProgress(self._number, row, slot))
-        return self.runs[-1]
+    def start(self, row, env_index):
+        """Returns the claimed episode, as an `EpisodeInProgress`."""
+        self.episodes.append(EpisodeInProgress(self._number, row, env_index))
+        return self.episodes[-1]
 
-    def wants(self, row):
-        if row == 0 and len(self.runs) == self._most:
+    def needs_episode(self, row):
+        """Claims the next episode; returns whether there was one to claim."""
+        if row == 0 and len(self.episodes) == self._max_initial:
             return False
-        self._number = self._claim()
+        self._number = self._claim_episode()
         self._none_left = self._number is None
         return not self._none_left
 
-    def enough(self):
-        done = self._none_left and all(run.length for run in self.runs)
-        return self.runs if done else None
+    def result(self):
+        """Returns the episodes of this process, or `None` until they have ended."""
+        done = self._none_left and all(x.length for x in self.episodes)
+        return self.episodes if done else None

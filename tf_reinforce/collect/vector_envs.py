@@ -12,14 +12,21 @@ from tf_reinforce.data import spaces
 
 
 class VectorEnvAdapter(batched_envs.BatchedEnvs):
-    """A Gymnasium `VectorEnv` as given; it resets and seeds its environments itself.
+    """A Gymnasium `VectorEnv`, which resets and seeds its environments itself.
 
-    In all three autoreset modes only true steps are recorded: the row with which
-    NEXT_STEP answers an ignored action is passed over.
+    Only true steps are recorded, in all three autoreset modes. In the mode NEXT_STEP,
+    the step after the end of an episode ignores its action and returns the reset
+    observation; this step is not recorded.
+
+    Args:
+        env: `gymnasium.vector.VectorEnv`.
+        limit: Int, the number of steps from which an episode that has not ended is an
+            error. `None`: the limit in the spec of `env`, else 10,000.
     """
 
-    limit = math.inf  # it cannot be cut from outside
-    seeds_episodes = False
+    limit = math.inf  # the collector cannot truncate episodes of a VectorEnv
+    supports_episode_seeds = False
+    is_vector_env = True
 
     def __init__(self, env, limit):
         self._env = env
@@ -37,203 +44,224 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 f"Received: {mode!r}"
             )
         self._mode = mode
-        # Here `final_obs` holds the very arrays that the environments returned.
-        same_step = mode is gym.vector.AutoresetMode.SAME_STEP
-        sync = isinstance(env.unwrapped, gym.vector.SyncVectorEnv)
-        self._hands_on_arrays = same_step and sync
-        self._finals = {}  # slot to `(array, copy)` for each array of its `final_obs`
-        stated = env.spec is not None and env.spec.max_episode_steps
-        self._endless = limit or stated or batched_envs.DEFAULT_MAX_EPISODE_STEPS
+        # In this case `final_obs` holds the arrays that the environments returned, not
+        # copies of them.
+        is_same_step = mode is gym.vector.AutoresetMode.SAME_STEP
+        is_sync = isinstance(env.unwrapped, gym.vector.SyncVectorEnv)
+        self._shares_final_arrays = is_same_step and is_sync
+        # For each environment index: `(array, copy)` for each array of its `final_obs`.
+        self._final_copies = {}
+        spec_limit = env.spec is not None and env.spec.max_episode_steps
+        self._max_steps = limit or spec_limit or batched_envs.DEFAULT_MAX_EPISODE_STEPS
 
-    def reset(self, seed, rows):
+    def reset(self, seed, out):
         observations, infos = self._call("reset", 2, seed=seed)
-        self._refuse_reused_arrays()
-        self._maskless = {}  # slot to the `EnvFault` of what it said of its next actions
-        self._write(observations, rows)
-        self._write_masks(observations, infos, rows, range(self.size))
-        self._ready = np.ones(self.size, bool)  # an episode can begin here now
-        self._resetting = np.zeros(self.size, bool)  # the next row is a reset
-        self._first = {}  # slot to the first observation of its next episode
+        self._check_reused_arrays()
+        self._mask_faults = {}  # environment index to the `EnvFault` of its last mask
+        self._write(observations, out)
+        self._write_masks(observations, infos, out, range(self.size))
+        self._can_start = np.ones(self.size, bool)
+        self._resetting = np.zeros(self.size, bool)  # the next step is a reset
+        # For each environment index: the first observation of its next episode.
+        self._first_observations = {}
         self._lengths = np.zeros(self.size, int)
 
-    def ready(self, slot):
-        return self._ready[slot]
+    def can_start(self, env_index):
+        return self._can_start[env_index]
 
-    def begin(self, slot, seed, rows):
-        for row, part in zip(rows, self._first.pop(slot, ()), strict=False):
-            row[slot] = part
-        if slot in self._maskless:
-            raise self._maskless[slot]
+    def start_episode(self, env_index, seed, out):
+        first_observation = self._first_observations.pop(env_index, ())
+        for array, part in zip(out, first_observation, strict=False):
+            array[env_index] = part
+        if env_index in self._mask_faults:
+            raise self._mask_faults[env_index]
 
-    def step(self, actions, rows, rewards, live, cut):
-        together = keras.tree.map_structure(lambda *parts: np.stack(parts), *actions)
-        observations, given, terminations, truncations, infos = self._call(
-            "step", 5, together
+    def step(self, actions, out, rewards, active, time_limit_envs):
+        stacked = keras.tree.map_structure(lambda *parts: np.stack(parts), *actions)
+        observations, env_rewards, terminations, truncations, infos = self._call(
+            "step", 5, stacked
         )
-        self._refuse_reused_arrays()
-        self._write(observations, rows)
-        self._write_masks(observations, infos, rows, range(self.size))
-        rewards[:] = self._column("rewards", given)
+        self._check_reused_arrays()
+        self._write(observations, out)
+        self._write_masks(observations, infos, out, range(self.size))
+        rewards[:] = self._column("rewards", env_rewards)
         terminations = self._flags("terminations", terminations)
         truncations = self._flags("truncations", truncations)
-        phantom, self._first = self._resetting, {}
-        ended = (terminations | truncations) & ~phantom
-        self._lengths = np.where(phantom | self._ready, 0, self._lengths) + ~phantom
-        endings = [
+        was_reset, self._first_observations = self._resetting, {}
+        ended = (terminations | truncations) & ~was_reset
+        self._lengths = np.where(was_reset | self._can_start, 0, self._lengths)
+        self._lengths = self._lengths + ~was_reset
+        ends = [
             env_outputs.EpisodeEnd(
-                int(slot), bool(terminations[slot]), self._success(infos, slot)
+                int(env_index),
+                bool(terminations[env_index]),
+                self._success(infos, env_index),
             )
-            for slot in np.flatnonzero(ended)
+            for env_index in np.flatnonzero(ended)
         ]
         if self._mode is gym.vector.AutoresetMode.NEXT_STEP:
-            self._resetting, self._ready = ended, phantom
+            self._resetting, self._can_start = ended, was_reset
         else:
-            self._ready = ended
-            self._reset_ended(ended, observations, infos, rows)
-        for slot in live:
-            if slot in self._maskless and not ended[slot]:
-                raise self._maskless[slot]
-        self._refuse_endless(live, ended)
-        return endings
+            self._can_start = ended
+            self._reset_ended(ended, observations, infos, out)
+        for env_index in active:
+            if env_index in self._mask_faults and not ended[env_index]:
+                raise self._mask_faults[env_index]
+        self._check_lengths(active, ended)
+        return ends
 
-    def _reset_ended(self, ended, observations, infos, rows):
-        """Keeps both observations of an ending: the last one and the first."""
+    def _reset_ended(self, ended, observations, infos, out):
+        """Writes the last observations of ended episodes, and keeps the next first ones.
+
+        In the mode DISABLED, resets the environments of the ended episodes.
+        """
         if not ended.any():
             return
-        slots = np.flatnonzero(ended)
+        env_indices = np.flatnonzero(ended)
         if self._mode is gym.vector.AutoresetMode.DISABLED:
             options = {"reset_mask": ended}
             observations, infos = self._call("reset", 2, options=options)
-            self._write_masks(observations, infos, rows, slots)
+            self._write_masks(observations, infos, out, env_indices)
             finals = {}
         else:
             if "final_obs" not in infos:
                 raise env_outputs.EnvFault(
-                    int(slots[0]),
-                    "an episode ended under SAME_STEP without the last observation. "
+                    int(env_indices[0]),
+                    "an episode ended under SAME_STEP without its last observation. "
                     f"Expected: infos with 'final_obs'. Received: {sorted(infos)}",
                 )
-            finals = {slot: infos["final_obs"][slot] for slot in slots}
-        parts = self._read.flatten(0, observations)
-        for slot in slots:
-            self._first[int(slot)] = [np.array(part[slot]) for part in parts]
-        for slot, final in finals.items():
-            self._read(slot, final, rows)
-            if self._hands_on_arrays:
-                parts = map(np.asarray, self._read.flatten(int(slot), final))
-                self._finals[int(slot)] = [(part, part.copy()) for part in parts]
+            finals = {i: infos["final_obs"][i] for i in env_indices}
+        parts = self._reader.flatten(0, observations)
+        for env_index in env_indices:
+            first_observation = [np.array(part[env_index]) for part in parts]
+            self._first_observations[int(env_index)] = first_observation
+        for env_index, final in finals.items():
+            self._reader(env_index, final, out)
+            if self._shares_final_arrays:
+                parts = map(np.asarray, self._reader.flatten(int(env_index), final))
+                copies = [(part, part.copy()) for part in parts]
+                self._final_copies[int(env_index)] = copies
 
-    def _refuse_reused_arrays(self):
-        """Refuses environments whose reset overwrote the last observation."""
-        finals, self._finals = self._finals, {}
-        for slot, parts in finals.items():
-            if not all(np.array_equal(*both, equal_nan=True) for both in parts):
+    def _check_reused_arrays(self):
+        """Raises `EnvFault` if a reset has overwritten the last observation."""
+        final_copies, self._final_copies = self._final_copies, {}
+        for env_index, pairs in final_copies.items():
+            if not all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
                 raise env_outputs.EnvFault(
-                    slot,
-                    "the environment returns the same array again and again. Its reset "
-                    "overwrote the last observation of an episode before it could be "
-                    "recorded. Expected: a new array for every observation. Return "
-                    "`observation.copy()`, or make the VectorEnv with "
-                    "`autoreset_mode=AutoresetMode.NEXT_STEP`",
+                    env_index,
+                    "the environment returns the same array for every observation. Its "
+                    "reset overwrote the last observation of an episode before this "
+                    "observation was recorded. Expected: a new array for every "
+                    "observation. Return `observation.copy()`, or make the VectorEnv "
+                    "with `autoreset_mode=AutoresetMode.NEXT_STEP`",
                 )
 
-    def _refuse_endless(self, live, ended):
-        for slot in live:
-            if self._lengths[slot] >= self._endless and not ended[slot]:
+    def _check_lengths(self, active, ended):
+        for env_index in active:
+            if self._lengths[env_index] >= self._max_steps and not ended[env_index]:
                 raise env_outputs.EnvFault(
-                    slot,
-                    f"the episode did not end within {self._endless:,} steps, and a "
-                    "VectorEnv cannot be cut from outside. Wrap its environments "
-                    "with gymnasium.wrappers.TimeLimit; if they are this long, pass "
-                    "`max_episode_steps`",
+                    env_index,
+                    f"the episode did not end within {self._max_steps:,} steps, and the "
+                    "collector cannot truncate episodes of a VectorEnv. Wrap its "
+                    "environments with gymnasium.wrappers.TimeLimit. If episodes may be "
+                    "this long, pass `max_episode_steps`",
                 )
 
-    def _success(self, infos, slot):
+    def _success(self, infos, env_index):
         infos = infos.get("final_info", infos)
-        # Beside each key stands `_key`: which environments reported it in this step.
+        # For each key there is `_key`: which environments reported it in this step.
         reported = infos.get("_is_success")
-        if "is_success" not in infos or (reported is not None and not reported[slot]):
+        is_missing = reported is not None and not reported[env_index]
+        if "is_success" not in infos or is_missing:
             return None
-        return env_outputs.read_success(int(slot), infos["is_success"][slot])
+        return env_outputs.read_success(int(env_index), infos["is_success"][env_index])
 
-    def _write_masks(self, observations, infos, rows, slots):
-        """The masks of these slots; after an ending there may be none."""
-        for slot in slots if self._masks is not None else ():
-            self._maskless.pop(slot, None)
-            answer = slot, observations, infos
+    def _write_masks(self, observations, infos, out, env_indices):
+        """Writes the masks of these environments, and stores faults for later.
+
+        A missing or invalid mask is an error only if an action follows: after the last
+        step of an episode there may be no mask.
+        """
+        for env_index in env_indices if self._mask_reader is not None else ():
+            self._mask_faults.pop(env_index, None)
+            outputs = env_index, observations, infos
             try:
-                self._mask(slot, rows, self._masks.of_slot, *answer)
+                self._write_mask(env_index, out, self._mask_reader.read_env, *outputs)
             except env_outputs.EnvFault as fault:
-                self._maskless[slot] = fault
+                self._mask_faults[env_index] = fault
 
-    def _call(self, name, parts, *args, **kwargs):
-        """The answer, a tuple of so many parts of which the last one is a dict."""
+    def _call(self, name, size, *args, **kwargs):
+        """Calls a method of the `VectorEnv`; returns a tuple of `size` values.
+
+        Raises `EnvFault` if the method raises, if it returns anything but such a tuple,
+        or if the last value is not a dict.
+        """
         try:
-            answer = getattr(self._env, name)(*args, **kwargs)
+            outputs = getattr(self._env, name)(*args, **kwargs)
         except Exception as error:
             raise env_outputs.EnvFault(
                 0, f"{name} raised {type(error).__name__}: {error}"
             ) from error
-        if not isinstance(answer, tuple) or len(answer) != parts:
-            several = isinstance(answer, tuple)
-            kind = f"{len(answer)} values" if several else f"a {type(answer).__name__}"
+        if not isinstance(outputs, tuple) or len(outputs) != size:
+            received = env_outputs.describe(outputs)
             raise env_outputs.EnvFault(
-                0, f"{name} returned {kind}. Expected: a tuple of {parts}"
+                0, f"{name} returned {received}. Expected: a tuple of {size}"
             )
-        if not isinstance(answer[-1], dict):
-            kind = type(answer[-1]).__name__
+        if not isinstance(outputs[-1], dict):
+            received = type(outputs[-1]).__name__
             raise env_outputs.EnvFault(
-                0, f"{name} returned infos of type {kind}. Expected: a dict"
+                0, f"{name} returned infos of type {received}. Expected: a dict"
             )
-        return answer
+        return outputs
 
-    def _flags(self, name, given):
-        given = self._column(name, given, "bools")
-        if not ((given == 0) | (given == 1)).all():
+    def _flags(self, name, flags):
+        flags = self._column(name, flags, "bools")
+        if not ((flags == 0) | (flags == 1)).all():
             raise env_outputs.EnvFault(
-                0, f"the {name} are {given.tolist()}. Expected: bools"
+                0, f"the {name} are {flags.tolist()}. Expected: bools"
             )
-        return given.astype(bool)
+        return flags.astype(bool)
 
-    def _column(self, name, given, expected="numbers"):
-        """One number for each environment, as an array."""
-        given = np.asarray(given)
-        if given.shape != (self.size,) or given.dtype.kind not in "fiub":
+    def _column(self, name, values, expected="numbers"):
+        """Returns an array with one number for each environment."""
+        values = np.asarray(values)
+        if values.shape != (self.size,) or values.dtype.kind not in "fiub":
             raise env_outputs.EnvFault(
                 0,
-                f"the {name} are of shape {given.shape} and type {given.dtype}. "
+                f"the {name} are of shape {values.shape} and type {values.dtype}. "
                 f"Expected: {expected} of shape {(self.size,)}",
             )
-        return given
+        return values
 
-    def _write(self, observations, rows):
-        parts = self._read.flatten(0, observations)
-        for row, space, part in zip(rows, self._read.spaces, parts):
+    def _write(self, observations, out):
+        parts = self._reader.flatten(0, observations)
+        for array, space, part in zip(out, self._reader.leaf_spaces, parts):
             part = np.asarray(part)
-            if part.shape != row.shape:
+            if part.shape != array.shape:
                 raise env_outputs.EnvFault(
                     0,
                     f"the observations have the shape {part.shape}. "
-                    f"Expected: {row.shape}",
+                    f"Expected: {array.shape}",
                 )
-            if part.dtype.kind not in ("fiub" if row.dtype.kind == "f" else "iub"):
+            if part.dtype.kind not in ("fiub" if array.dtype.kind == "f" else "iub"):
                 raise env_outputs.EnvFault(
                     0,
                     f"the observations are of type {part.dtype}. "
                     f"Expected: {space.dtype.name}",
                 )
-            if (bounds := env_outputs._bounds(space)) is not None:
-                inside = (part >= bounds[0]) & (part <= bounds[1])
-                self._expect(inside, part, f"is none of {space!r}")
-            if not env_outputs._fits(part, row.dtype):
-                said = f"does not fit into {row.dtype.name}, the type of its space"
-                self._expect(part.astype(row.dtype) == part, part, said)
-            row[:] = part
+            if (bounds := env_outputs.category_bounds(space)) is not None:
+                is_inside = (part >= bounds[0]) & (part <= bounds[1])
+                self._check_all(is_inside, part, f"is not in {space!r}")
+            if not env_outputs.fits_dtype(part, array.dtype):
+                is_equal = part.astype(array.dtype) == part
+                problem = f"does not fit into {array.dtype.name}, the type of its space"
+                self._check_all(is_equal, part, problem)
+            array[:] = part
 
-    def _expect(self, right, parts, said):
-        """Names the first environment of which a number is not right, and its numbers."""
-        if not right.all():
-            slot = int(np.argwhere(~right)[0][0])
+    def _check_all(self, is_valid, part, problem):
+        """Raises `EnvFault` for the first environment with an invalid value."""
+        if not is_valid.all():
+            env_index = int(np.argwhere(~is_valid)[0][0])
             raise env_outputs.EnvFault(
-                slot, f"the observation {parts[slot].tolist()} {said}"
+                env_index, f"the observation {part[env_index].tolist()} {problem}"
             )

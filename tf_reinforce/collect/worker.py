@@ -1,6 +1,6 @@
-"""Plays episodes in a worker process.
+"""Collects episodes in a worker process.
 
-What crosses between them is JSON and the bytes of arrays.
+The processes exchange JSON and the bytes of arrays.
 """
 
 import contextlib
@@ -16,74 +16,88 @@ from tf_reinforce.collect import results
 
 
 class EnvWorker:
-    """What a process needs to play; made before it forks.
+    """Collects episodes in a process; created before the process is forked.
 
     Args:
-        make: Function without arguments that returns a `batched_envs.SyncEnvs`.
-        decision: `actor.ActorPolicy`.
-        act: Function from weights to a function that acts; see
-            `acting_program.ActingProgram.rows`.
-        counter: A shared number: the next episode that nobody plays yet.
+        make_envs: Function without arguments that returns a `batched_envs.SyncEnvs`.
+        actor: `actor.ActorPolicy`.
+        make_act: Function from a list of weights to a function that selects actions; see
+            `acting_program.ActingProgram.for_batch`.
+        counter: Shared `multiprocessing` value: the number of the next episode that no
+            process has claimed.
     """
 
-    def __init__(self, make, decision, act, counter):
-        self._make = make
-        self._decision = decision
-        self._act = act
+    def __init__(self, make_envs, actor, make_act, counter):
+        self._make_envs = make_envs
+        self._actor = actor
+        self._make_act = make_act
         self._counter = counter
-        self._fleet = None
+        self._envs = None
 
-    def serve(self, channel, others):
-        """Answers requests until there is none; the life of the process."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who ask
-        gc.freeze()  # nothing made before the fork is taken down here
-        np.random.seed()  # as Python does with its own: or all would draw alike
-        for other in others:
+    def run(self, channel, other_channels):
+        """Serves requests until the pool asks to stop; the main function of the process.
+
+        Args:
+            channel: `multiprocessing` connection to the pool.
+            other_channels: Inherited connections of other workers, which are closed here.
+        """
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+        gc.freeze()  # objects from before the fork are not finalized in this process
+        np.random.seed()  # as Python does for `random`; else all workers draw the same
+        for other in other_channels:
             other.close()
         try:
-            with contextlib.suppress(EOFError, OSError, _Leave):
-                signal.signal(signal.SIGTERM, _leave)
-                self._answer(channel)
+            with contextlib.suppress(EOFError, OSError, _Terminated):
+                signal.signal(signal.SIGTERM, _raise_terminated)
+                self._serve_requests(channel)
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            if self._fleet is not None:
-                self._fleet.close()
+            if self._envs is not None:
+                self._envs.close()
 
-    def _answer(self, channel):
+    def _serve_requests(self, channel):
         while True:
             request, arrays = receive(channel)
             if request is None:
                 return
             try:
-                answer, arrays = self._play(arrays, **request)
-            except _Leave:
+                response, arrays = self._collect(arrays, **request)
+            except _Terminated:
                 raise
-            except BaseException as error:  # an environment may want to exit
-                answer, arrays = _told(error), getattr(error, "inputs", [])
-            send(channel, answer, arrays)
+            except BaseException as error:  # also `SystemExit` of an environment
+                response, arrays = _error_response(error), getattr(error, "inputs", [])
+            send(channel, response, arrays)
 
-    def _play(self, arrays, states, end, most, address):
-        """An answer, and the arrays of the episodes that were played.
+    def _collect(self, arrays, num_states, end, max_initial, options):
+        """Returns a response, and the arrays of the collected episodes.
 
-        `arrays` are the first states of the policy, so many, and behind them its weights.
+        Args:
+            arrays: List of arrays: `num_states` initial states of the policy, and then
+                its weights.
+            num_states: Int.
+            end: Int, all claimed episodes have numbers below `end`.
+            max_initial: See `scheduler.SharedScheduler`.
+            options: Dict, the keyword arguments of `host_loop.collect_share`.
         """
-        decision = self._decision
-        if self._fleet is None:
-            self._fleet = self._make()
-            self._fleet.prepare(decision.dtype, decision.mask_reader())
-        columns, seconds = host_loop.collect_share(
-            self._fleet,
-            decision,
-            self._act(arrays[states:]),
-            arrays[:states],
-            lambda: self._claim(end),
-            most,
-            **address,
+        actor = self._actor
+        if self._envs is None:
+            self._envs = self._make_envs()
+            self._envs.configure(actor.dtype, actor.mask_reader())
+        episodes, seconds = host_loop.collect_share(
+            self._envs,
+            actor,
+            self._make_act(arrays[num_states:]),
+            arrays[:num_states],
+            lambda: self._next_episode(end),
+            max_initial,
+            **options,
         )
-        arrays = [*columns[:4], *columns.observations, *columns.others]
-        return {"seconds": seconds, "observed": len(columns.observations)}, arrays
+        arrays = [*episodes[:4], *episodes.observations, *episodes.others]
+        num_observations = len(episodes.observations)
+        return {"seconds": seconds, "num_observations": num_observations}, arrays
 
-    def _claim(self, end):
+    def _next_episode(self, end):
+        """Claims the next episode; returns its number, or `None` if none is left."""
         with self._counter.get_lock():
             number = self._counter.value
             if number >= end:
@@ -92,15 +106,15 @@ class EnvWorker:
             return number
 
 
-class _Leave(BaseException):
-    """Nobody waits for the answer any more."""
+class _Terminated(BaseException):
+    """The pool has terminated this process; no response is sent."""
 
 
-def _leave(*_):
-    raise _Leave
+def _raise_terminated(*_):
+    raise _Terminated
 
 
-def _told(error):
+def _error_response(error):
     return {
         "error": type(error).__name__,
         "message": str(error),
@@ -108,27 +122,30 @@ def _told(error):
     }
 
 
-def columns_of(answer, arrays):
-    """`results.EpisodeArrays` from what `EnvWorker.serve` answered."""
-    behind = 4 + answer["observed"]
-    return results.EpisodeArrays(*arrays[:4], arrays[4:behind], arrays[behind:])
+def to_episode_arrays(response, arrays):
+    """Returns what an `EnvWorker` sent, as `results.EpisodeArrays`."""
+    stop = 4 + response["num_observations"]
+    return results.EpisodeArrays(*arrays[:4], arrays[4:stop], arrays[stop:])
 
 
 def send(channel, header, arrays):
     """Sends a dict and a list of arrays through a `multiprocessing` connection.
 
-    `None` instead of the dict asks a worker to end.
+    Args:
+        channel: `multiprocessing` connection.
+        header: Dict of JSON values. `None` asks a worker to stop.
+        arrays: List of arrays.
     """
-    kinds = [[array.dtype.name, array.shape] for array in arrays]
-    channel.send_bytes(json.dumps([header, kinds]).encode())
+    specs = [[array.dtype.name, array.shape] for array in arrays]
+    channel.send_bytes(json.dumps([header, specs]).encode())
     for array in arrays:
         channel.send_bytes(array.tobytes())
 
 
 def receive(channel):
-    """What `send` sent; the arrays are not to be written into."""
-    header, kinds = json.loads(channel.recv_bytes())
+    """Returns the header and the arrays from `send`; the arrays are read-only."""
+    header, specs = json.loads(channel.recv_bytes())
     arrays = [
-        np.ndarray(shape, np.dtype(name), channel.recv_bytes()) for name, shape in kinds
+        np.ndarray(shape, np.dtype(name), channel.recv_bytes()) for name, shape in specs
     ]
     return header, arrays

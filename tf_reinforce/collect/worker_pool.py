@@ -1,8 +1,8 @@
-"""Plays the episodes of an update in several processes.
+"""Collects the episodes of an update in several processes.
 
 Each worker has environments and an acting program of its own. It takes the number of
 the next episode from a counter that all workers share. An episode depends on its number
-alone, so the result does not depend on which worker played it.
+alone, so the result does not depend on which worker collects it.
 """
 
 import contextlib
@@ -15,90 +15,89 @@ from multiprocessing import connection
 import numpy as np
 
 from tf_reinforce.collect import acting_program
+from tf_reinforce.collect import environments
 from tf_reinforce.collect import host_loop
 from tf_reinforce.collect import results
 from tf_reinforce.collect import worker
 
-_PATIENCE = 10  # seconds to close environments in, before a process is killed
+_CLOSE_TIMEOUT = 10  # seconds to close the environments; then a process is killed
 _ERRORS = {
     error.__name__: error
     for error in (results.EnvironmentFault, FloatingPointError, TypeError, ValueError)
 }
 
 
-class WorkerPool:
-    """Environments in several processes, which act for themselves.
+class WorkerPool(environments.HostEnvironments):
+    """Environments in several processes, which also select the actions.
 
-    The processes are forked when episodes are first wanted, so that nothing has to be
-    importable or pickled. They run no TensorFlow operation: its threads are not there.
+    The processes are forked at the first collection. So environments need not be
+    importable or picklable. The processes run no TensorFlow operation, because
+    TensorFlow's threads do not exist in a forked process.
 
     Args:
-        first: `batched_envs.SyncEnvs` of one environment, which says what all are like.
-        make: Function from a number of environments to a `batched_envs.SyncEnvs` of them.
-        sizes: Positive ints, the environments of each worker.
+        first: `batched_envs.SyncEnvs` of one environment, for the spaces and the spec.
+        make_envs: Function from a number of environments to a `batched_envs.SyncEnvs`.
+        sizes: List of positive ints, the number of environments of each worker.
     """
 
-    seeds_episodes = True
-
-    def __init__(self, first, make, sizes):
+    def __init__(self, first, make_envs, sizes):
         if "fork" not in multiprocessing.get_all_start_methods():
             raise ValueError(
-                "`workers` are processes that fork, which this system does not offer. "
-                "Use workers=1."
+                "`workers` requires processes that fork, and this system does not offer "
+                "them. Use workers=1."
             )
         self.observation_space = first.observation_space
         self.action_space = first.action_space
         self.spec = first.spec
-        self._make = make
+        self._make_envs = make_envs
         self._sizes = sizes
-        self._program = None  # that of the workers
+        self._program = None  # the `ActingProgram` of the running processes
         self._processes = []
         self._channels = []
-        self._owing = set()  # channels from which an answer is still to come
-        self._usual = None  # steps of an episode, as it was last time
+        self._pending = set()  # channels from which a response is expected
+        self._mean_length = None  # of the episodes of the last collection
 
-    def collect(self, decision, program, *, episodes, steps, **address):
-        """Plays whole episodes.
-
-        Args:
-            program: `acting_program.ActingProgram` of the decision.
-            decision, episodes, steps, **address: As for `host_loop.collect`.
-        """
+    def _play(self, actor, program, request):
         if program.engine != "litert":
             raise ValueError(
-                "With `workers` a policy acts through LiteRT, and this one does not; the "
-                "log says why. Use workers=1."
+                "`workers` requires a policy that acts through LiteRT. This policy acts "
+                "through TensorFlow; the log gives the reason. Use workers=1."
             )
-        if self._owing or self._program is not program:
-            self._hire(decision, program)
-        began = time.perf_counter()
-        weights = acting_program.finite_weights(decision.variables)
-        # A cell may learn its first state: every collection begins with that of now.
-        states = [host_loop.initial_states(decision, size) for size in self._sizes]
+        if self._pending or self._program is not program:
+            self._start(actor, program)
+        start = time.perf_counter()
+        weights = acting_program.finite_weights(actor.variables)
+        # Initial states can be learned, so every collection sends the current ones.
+        states = [host_loop.initial_states(actor, size) for size in self._sizes]
+        options = request.key._asdict()
+        options.update(greedy=request.greedy, group_size=request.group_size)
+        counts = request.episodes, request.steps
         shares, stepping, first = [], 0.0, 0
-        while (end := self._end(shares, first, episodes, steps)) > first:
-            played, seconds = self._play(first, end, weights, states, address)
-            shares += played
+        while (end := self._next_target(shares, first, *counts)) > first:
+            round_shares, seconds = self._collect_round(
+                first, end, weights, states, options
+            )
+            shares += round_shares
             stepping += seconds
             first = end
-        columns = _joined(shares, steps)
-        self._usual = columns.lengths.mean()
+        arrays = _merge_shares(shares, request.steps)
+        self._mean_length = arrays.lengths.mean()
         seconds = {"stepping": stepping}
-        seconds["acting"] = time.perf_counter() - began - stepping
+        seconds["acting"] = time.perf_counter() - start - stepping
         return results.CollectedEpisodes(
-            results.to_episodes(columns, decision), columns.success, seconds
+            results.to_episodes(arrays, actor), arrays.success, seconds
         )
 
     def close(self):
         """Closes the environments and ends the processes."""
         for process, channel in zip(self._processes, self._channels):
-            if channel in self._owing:
+            if channel in self._pending:
                 process.terminate()
             else:
-                with contextlib.suppress(OSError):  # it has ended already
+                with contextlib.suppress(OSError):  # the process has already ended
                     worker.send(channel, None, [])
             channel.close()
-        deadline, killed = time.monotonic() + _PATIENCE, []
+        deadline, killed = time.monotonic() + _CLOSE_TIMEOUT, []
         for number, process in enumerate(self._processes):
             process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode is None:
@@ -106,135 +105,162 @@ class WorkerPool:
                 process.join()
                 killed.append(number)
         self._processes, self._channels = [], []
-        self._program, self._owing = None, set()
+        self._program, self._pending = None, set()
         if killed:
             warnings.warn(
                 f"The workers {killed} did not close their environments within "
-                f"{_PATIENCE} s, and were killed.",
+                f"{_CLOSE_TIMEOUT} s, and were killed.",
                 stacklevel=2,
             )
 
-    def _end(self, shares, first, episodes, steps):
-        """The number behind the episodes to play next: what seems to be enough."""
+    def _next_target(self, shares, first, episodes, steps):
+        """Returns the number of episodes to have after the next round.
+
+        Args:
+            shares: List of `results.EpisodeArrays`, the episodes so far.
+            first: Int, the number of episodes so far. If it is returned, there are
+                enough.
+            episodes, steps: See `host_loop.collect`. For a number of steps, the target
+                is an estimate from the mean length of episodes.
+        """
         if steps is None:
             return episodes
-        left = steps - sum(int(share.lengths.sum()) for share in shares)
-        if left <= 0:
+        missing = steps - sum(int(share.lengths.sum()) for share in shares)
+        if missing <= 0:
             return first
-        usual = (steps - left) / first if first else self._usual
-        return first + (int(np.ceil(left / usual)) if usual else sum(self._sizes))
+        mean_length = (steps - missing) / first if first else self._mean_length
+        if not mean_length:
+            return first + sum(self._sizes)
+        return first + int(np.ceil(missing / mean_length))
 
-    def _hire(self, decision, program):
+    def _start(self, actor, program):
         """Forks the processes."""
         self.close()
         context = multiprocessing.get_context("fork")
         self._counter = context.Value("q")
         pipes = [context.Pipe() for _ in self._sizes]
-        self._channels = [ours for ours, _ in pipes]
-        for size, (_, theirs) in zip(self._sizes, pipes, strict=True):
-            worker = self._worker(size, decision, program)
-            others = [end for pipe in pipes for end in pipe if end is not theirs]
+        self._channels = [pool_end for pool_end, _ in pipes]
+        for size, (_, worker_end) in zip(self._sizes, pipes, strict=True):
+            env_worker = self._worker(size, actor, program)
+            others = [end for pipe in pipes for end in pipe if end is not worker_end]
             process = context.Process(
-                target=worker.serve, args=(theirs, others), daemon=True
+                target=env_worker.run, args=(worker_end, others), daemon=True
             )
-            with warnings.catch_warnings():  # of TensorFlow's threads
+            with warnings.catch_warnings():  # Python warns about TensorFlow's threads
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
             self._processes.append(process)
-        for _, theirs in pipes:
-            theirs.close()
+        for _, worker_end in pipes:
+            worker_end.close()
         self._program = program
 
-    def _worker(self, size, decision, program):
+    def _worker(self, size, actor, program):
         return worker.EnvWorker(
-            lambda: self._make(size),
-            decision,
-            lambda weights: program.rows(size, weights),
+            lambda: self._make_envs(size),
+            actor,
+            lambda weights: program.for_batch(size, weights),
             self._counter,
         )
 
-    def _play(self, first, end, weights, states, address):
-        """The shares of all workers in these episodes; mean seconds of stepping.
+    def _collect_round(self, first, end, weights, states, options):
+        """Collects the episodes with numbers from `first` to `end` - 1.
 
-        `states` are the initial states of the policy for each worker; see
-        `host_loop.initial_states`.
+        Args:
+            weights: List of arrays; see `acting_program.finite_weights`.
+            states: For each worker the initial states of the policy; see
+                `host_loop.initial_states`.
+            options: Dict, the keyword arguments of `host_loop.collect_share`.
+
+        Returns:
+            List of `results.EpisodeArrays`, one for each worker, and the seconds in the
+            environments, averaged over the workers.
         """
         self._counter.value = first
-        most = -(-(end - first) // len(self._sizes))
-        request = {"end": end, "most": most, "address": address}
+        max_initial = -(-(end - first) // len(self._sizes))
+        request = {"end": end, "max_initial": max_initial, "options": options}
         for number, channel in enumerate(self._channels):
-            self._owing.add(channel)
-            own = {**request, "states": len(states[number])}
-            with self._naming(number):
-                worker.send(channel, own, [*states[number], *weights])
+            self._pending.add(channel)
+            header = {**request, "num_states": len(states[number])}
+            with self._explain_lost(number):
+                worker.send(channel, header, [*states[number], *weights])
         shares, seconds, waiting = [], [], list(self._channels)
         while waiting:
             for channel in connection.wait(waiting):
                 waiting.remove(channel)
                 number = self._channels.index(channel)
-                with self._naming(number):
-                    answer, arrays = worker.receive(channel)
-                self._owing.remove(channel)
-                if "error" in answer:
-                    _raise(number, arrays, **answer)
-                shares.append(worker.columns_of(answer, arrays))
-                seconds.append(answer["seconds"])
+                with self._explain_lost(number):
+                    response, arrays = worker.receive(channel)
+                self._pending.remove(channel)
+                if "error" in response:
+                    _raise_worker_error(number, arrays, **response)
+                shares.append(worker.to_episode_arrays(response, arrays))
+                seconds.append(response["seconds"])
         return shares, float(np.mean(seconds))
 
     @contextlib.contextmanager
-    def _naming(self, number):
-        """Says which process is no longer there."""
+    def _explain_lost(self, number):
+        """Raises an error that names the worker if its process has ended."""
         try:
             yield
-        except (EOFError, OSError) as lost:
+        except (EOFError, OSError) as error:
             process = self._processes[number]
-            process.join(_PATIENCE)
+            process.join(_CLOSE_TIMEOUT)
             raise results.EnvironmentFault(
                 f"Worker {number} ended with the exit code {process.exitcode}: an "
-                "environment ended the process, or crashed it, or memory ran out. "
-                "Nothing was learned from this batch. With workers=1 environments run "
-                "in this process."
-            ) from lost
+                "environment ended or crashed the process, or there was not enough "
+                "memory. The agent did not learn from this batch. To run the "
+                "environments in the current process, use workers=1."
+            ) from error
 
 
-def _raise(number, arrays, error, message, trace):
-    kind = _ERRORS.get(error, RuntimeError)
+def _raise_worker_error(number, arrays, error, message, trace):
+    """Raises the error of a worker here; its traceback is the cause.
+
+    Args:
+        number: Int, the worker.
+        arrays: List of arrays, the inputs of an `OutputsNotFinite`.
+        error: Str, the name of the type of the error.
+        message: Str.
+        trace: Str, the traceback in the worker.
+    """
+    error_type = _ERRORS.get(error, RuntimeError)
     if error == results.OutputsNotFinite.__name__:
-        kind = functools.partial(results.OutputsNotFinite, inputs=arrays)
-    named = f"{error}: {message}" if kind is RuntimeError else message
-    raise kind(f"Worker {number}: {named}") from RuntimeError(
+        error_type = functools.partial(results.OutputsNotFinite, inputs=arrays)
+    text = f"{error}: {message}" if error_type is RuntimeError else message
+    raise error_type(f"Worker {number}: {text}") from RuntimeError(
         f"in worker {number}\n{trace}"
     )
 
 
-def _joined(shares, steps):
+def _merge_shares(shares, steps):
     """Returns the episodes of all shares as one `EpisodeArrays`, in starting order.
 
     Args:
         shares: List of `results.EpisodeArrays`, which together hold all episode numbers
             from 0 on.
-        steps: Int: the fewest episodes, in their order, with so many steps; or `None`.
+        steps: Int, or `None`: keeps the fewest episodes, in their order, with at least
+            `steps` steps together, and drops the others.
     """
-    of_episodes = zip(*(share[:4] for share in shares), strict=True)
-    numbers, lengths, *endings = map(np.concatenate, of_episodes)
-    order = np.argsort(numbers)
+    parts = zip(*(share[:4] for share in shares), strict=True)
+    numbers, lengths, *ends = map(np.concatenate, parts)
+    permutation = np.argsort(numbers)
     if steps is not None:
-        taken = np.cumsum(lengths[order])
-        order = order[: np.searchsorted(taken, steps) + 1]
-    count, rows = len(order), lengths[order].max()
+        total_steps = np.cumsum(lengths[permutation])
+        permutation = permutation[: np.searchsorted(total_steps, steps) + 1]
+    count, rows = len(permutation), lengths[permutation].max()
 
-    def columns(parts, rows):
-        whole = np.zeros((rows, count, *parts[0].shape[2:]), parts[0].dtype)
+    def merge(parts, rows):
+        merged = np.zeros((rows, count, *parts[0].shape[2:]), parts[0].dtype)
         for share, part in zip(shares, parts, strict=True):
             used = share.numbers < count
-            whole[: len(part), share.numbers[used]] = part[:rows, used]
-        return whole
+            merged[: len(part), share.numbers[used]] = part[:rows, used]
+        return merged
 
-    observed, played = (
-        zip(*parts, strict=True) for parts in zip(*(x[4:] for x in shares))
+    observations, others = (
+        zip(*parts, strict=True) for parts in zip(*(share[4:] for share in shares))
     )
     return results.EpisodeArrays(
-        *(array[order] for array in (numbers, lengths, *endings)),
-        [columns(parts, rows + 1) for parts in observed],
-        [columns(parts, rows) for parts in played],
+        *(array[permutation] for array in (numbers, lengths, *ends)),
+        [merge(parts, rows + 1) for parts in observations],
+        [merge(parts, rows) for parts in others],
     )

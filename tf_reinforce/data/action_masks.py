@@ -1,106 +1,127 @@
 """Finds the mask of legal actions in an observation or in `info`.
 
-An environment gives a mask with every observation, in `info` or inside the observation.
-Internally a mask is flat, `[..., M]` int8, in the order of the head's choices; zero marks
-an illegal action.
+An environment returns a mask with every observation, in `info` or in the observation.
+Internally a mask is flat, `[..., M]` int8, in the order of the choices of the head. Zero
+means that a choice is illegal.
 """
 
 import keras
 import tensorflow as tf
 
-_WAYS = '"info/<key>", for example "info/action_mask", or "observation/<key>"'
+_FORMATS = '"info/<key>", for example "info/action_mask", or "observation/<key>"'
 
 
 class MaskPath:
-    """The place of the mask, and how it is read there.
+    """The path of the action mask in `info` or in the observation.
 
     Args:
-        where: `"info/<key>"` or `"observation/<key>"`; further keys lead deeper.
+        where: `"info/<key>"` or `"observation/<key>"`. Further keys after slashes select
+            a nested part, for example `"observation/<key>/<key>"`.
 
     Raises:
-        ValueError: when it names no place.
+        ValueError: If `where` is not such a path.
 
     Example:
 
-    >>> source = MaskPath("observation/legal")
-    >>> source.find({"board": [0.0, 0.5, 0.0], "legal": [1, 0, 1]}, {})
+    >>> path = MaskPath("observation/legal")
+    >>> path.lookup({"board": [0.0, 0.5, 0.0], "legal": [1, 0, 1]}, {})
     [1, 0, 1]
     """
 
     def __init__(self, where):
-        start, *self._path = where.split("/") if isinstance(where, str) else [None]
-        if start not in ("info", "observation") or not all(self._path) or not self._path:
+        root, *self._keys = where.split("/") if isinstance(where, str) else [None]
+        if root not in ("info", "observation") or not all(self._keys) or not self._keys:
             raise ValueError(
-                f"`action_mask` must be None or {_WAYS}. Received: action_mask={where!r}"
+                f"`action_mask` must be None or {_FORMATS}. "
+                f"Received: action_mask={where!r}"
             )
         self.where = where
-        self.observed = start == "observation"
+        self.observed = root == "observation"
 
-    def find(self, observation, info):
-        """The mask as the environment gave it, or a `KeyError` with the place."""
+    def lookup(self, observation, info):
+        """Returns the mask as the environment returned it.
+
+        Raises:
+            KeyError: If the path does not exist; the error has the path.
+        """
         part = observation if self.observed else info
-        for key in self._path:
+        for key in self._keys:
             try:
                 part = part[int(key) if isinstance(part, tuple) else key]
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise KeyError(self.where) from error
         return part
 
-    def expect_in(self, structure):
-        """Refuses observations, a structure of `tf.TensorSpec`, without such a part."""
+    def expect_in(self, observation_spec):
+        """Raises a `ValueError` if the path is not a part of the observation spec.
+
+        Args:
+            observation_spec: Structure of `tf.TensorSpec`. A path in `info` is not
+                checked.
+        """
         try:
             if self.observed:
-                self.find(structure, None)
+                self.lookup(observation_spec, None)
         except KeyError:
             raise ValueError(
                 "`action_mask` must name a part of the observation. "
-                f"Received: action_mask={self.where!r} for observations {structure}"
+                "Received: "
+                f"action_mask={self.where!r} for observations {observation_spec}"
             ) from None
 
-    def find_slot(self, slot, observations, infos):
-        """The same from the answers of many environments, as a `VectorEnv` has them."""
+    def lookup_env(self, env_index, observations, infos):
+        """Returns the mask of one environment of a `VectorEnv`; see `lookup`."""
         if self.observed:
-            found = self.find(observations, None)
-            return keras.tree.map_structure(lambda part: part[slot], found)
-        key = self._path[0]
-        told = {name: infos[name] for name in (key, f"_{key}") if name in infos}
-        return self.find(None, _of_slot(slot, told))
+            masks = self.lookup(observations, None)
+            return keras.tree.map_structure(lambda part: part[env_index], masks)
+        key = self._keys[0]
+        infos = {name: infos[name] for name in (key, f"_{key}") if name in infos}
+        return self.lookup(None, _env_info(env_index, infos))
 
-    def of(self, observations):
-        """`[N, M]` int8 from a batch of observations, in TensorFlow operations."""
-        parts = keras.tree.flatten(self.find(observations, None))
-        # Marks go from 0 to 2; anything else must not become a zero in int8.
-        marks = [tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3) for part in parts]
-        flat = [tf.reshape(part, [tf.shape(part)[0], -1]) for part in marks]
+    def from_batch(self, observations):
+        """Returns `[N, M]` int8 from `[N, …]` observations, by TensorFlow operations."""
+        parts = keras.tree.flatten(self.lookup(observations, None))
+        # Entries must be 0, 1 or 2. Others become 3, so that none wraps to 0 in int8.
+        parts = [tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3) for part in parts]
+        flat = [tf.reshape(part, [tf.shape(part)[0], -1]) for part in parts]
         return tf.cast(tf.concat(flat, axis=-1), tf.int8)
 
 
-def _of_slot(slot, infos):
-    """What one environment told: beside each key stands `_key`, which says who did."""
+def _env_info(env_index, infos):
+    """Returns the `info` of one environment from the infos of a `VectorEnv`.
+
+    A `VectorEnv` adds a bool array `_key` beside each key. It is True for environments
+    that returned the key.
+    """
     if not isinstance(infos, dict):
-        return infos[slot]
+        return infos[env_index]
     keys = [key for key in infos if not (key[:1] == "_" and key[1:] in infos)]
-    told = [key for key in keys if f"_{key}" not in infos or infos[f"_{key}"][slot]]
-    return {key: _of_slot(slot, infos[key]) for key in told}
+    keys = [key for key in keys if f"_{key}" not in infos or infos[f"_{key}"][env_index]]
+    return {key: _env_info(env_index, infos[key]) for key in keys}
 
 
 class MaskReader:
-    """Reads the masks in the answers of environments, as a head needs them.
+    """Reads masks from the outputs of environments, and flattens them for a head.
 
     Args:
-        source: `MaskPath`.
-        read: See `heads.Head.flatten_mask`.
+        path: `MaskPath`.
+        flatten_mask: The method `heads.Head.flatten_mask`.
     """
 
-    def __init__(self, source, read):
-        self._source = source
-        self._read = read
+    def __init__(self, path, flatten_mask):
+        self._path = path
+        self._flatten_mask = flatten_mask
 
-    def one(self, observation, info):
-        """`[M]` int8, or a `KeyError` or `ValueError` that says what is wrong."""
-        return self._read(self._source.find(observation, info))
+    def read(self, observation, info):
+        """Returns `[M]` int8, the mask of one environment.
 
-    def of_slot(self, slot, observations, infos):
-        """The same for one of many environments that answered together."""
-        found = self._source.find_slot(slot, observations, infos)
-        return self._read(found)
+        Raises:
+            KeyError: If the environment did not return a mask.
+            ValueError: If the head does not accept the mask.
+        """
+        return self._flatten_mask(self._path.lookup(observation, info))
+
+    def read_env(self, env_index, observations, infos):
+        """Returns `[M]` int8 for one environment of a `VectorEnv`; see `read`."""
+        mask = self._path.lookup_env(env_index, observations, infos)
+        return self._flatten_mask(mask)

@@ -4,18 +4,18 @@ import numpy as np
 
 
 def batch_metrics(episodes, success=None):
-    """What a batch of whole episodes amounts to.
+    """Returns the statistics of a batch of whole episodes.
 
     Args:
         episodes: `Episodes` of NumPy arrays.
-        success: `[B]` float, 1 or 0 per episode, NaN where the environment does not
-            say; `None` for nothing known.
+        success: `[B]` float, 1 or 0 per episode, NaN if the environment does not report
+            success; `None` if it is unknown for all episodes.
 
     Returns:
-        Dict of floats: `episode_return` (mean over episodes of the plain sum of
-        rewards), `episode_return_min`, `_max`, `_std` (population deviation),
-        `episode_length` (mean, in steps), `episodes`, `env_steps`, and `success`
-        where the environment reports it.
+        Dict of floats: `episode_return` (mean over episodes of the undiscounted sum of
+        rewards), `episode_return_min`, `episode_return_max`, `episode_return_std`
+        (population standard deviation), `episode_length` (mean, in steps), `episodes`,
+        `env_steps`, and `success` if the environment reports it.
     """
     return {
         **metrics(episode_returns(episodes), episodes.lengths),
@@ -24,7 +24,7 @@ def batch_metrics(episodes, success=None):
 
 
 def metrics(returns, lengths):
-    """The same from `[B]` returns and lengths, but for `success`."""
+    """Returns the statistics of `[B]` returns and lengths; see `batch_metrics`."""
     logs = {
         "episode_return": returns.mean(),
         "episode_return_min": returns.min(),
@@ -38,32 +38,34 @@ def metrics(returns, lengths):
 
 
 def success_metrics(success):
-    """`{"success": share}` where the environment reports it, else nothing."""
+    """Returns `{"success": share}`, or `{}` if success is not reported."""
     return {} if np.isnan(success).all() else {"success": float(np.nanmean(success))}
 
 
 def episode_logs(returns, lengths, terminated, first, update):
-    """`(number, logs)` for each episode, one after the other; see `EpisodeCallback`.
+    """Yields `(number, logs)` for each episode; see `EpisodeCallback`.
 
     Args:
         returns, lengths, terminated: `[B]` arrays.
         first: Int, the number of the first of these episodes.
-        update: Int.
+        update: Int, the number of the update.
     """
-    columns = returns.tolist(), lengths.tolist(), terminated.tolist()
-    for column, (total, length, ended) in enumerate(zip(*columns, strict=True)):
+    arrays = returns.tolist(), lengths.tolist(), terminated.tolist()
+    for index, (episode_return, length, is_terminated) in enumerate(
+        zip(*arrays, strict=True)
+    ):
         yield (
-            first + column,
+            first + index,
             {
-                "episode_return": total,
+                "episode_return": episode_return,
                 "episode_length": length,
-                "terminated": ended,
+                "terminated": is_terminated,
                 "update": update,
             },
         )
 
 
 def episode_returns(episodes):
-    """`[B]` float64, the sum of each episode's rewards in the order they came."""
+    """Returns `[B]` float64, the sum of the rewards of each episode, in time order."""
     sums = np.cumsum(episodes.rewards, axis=0, dtype="float64")
     return sums[episodes.lengths - 1, np.arange(len(episodes.lengths))]

@@ -11,69 +11,69 @@ import tensorflow as tf
 class Episodes(NamedTuple):
     """`B` whole episodes of at most `T` steps, from reset to end, one per column.
 
-    Facts only: nothing here is computed, and there is no `done`. Whatever stands
-    behind an episode's last step is padding and never counts, NaN included.
+    The record contains no computed values, and no `done`. Rows after the last step of an
+    episode are padding. Padding is always ignored, even if it is NaN.
 
     Example:
 
     >>> import numpy as np
-    >>> one = Episodes(
+    >>> episodes = Episodes(
     ...     observations=np.zeros((3, 1, 4), "float32"),
     ...     actions=np.array([[0], [1]], "int64"),
     ...     rewards=np.array([[1.0], [1.0]]),
     ...     lengths=np.array([2]),
     ...     terminated=np.array([True]),
     ... )
-    >>> one.count
+    >>> episodes.count
     1
     """
 
     observations: tf.Tensor  # [T + 1, B, ...]  row `length` follows the last action
-    actions: tf.Tensor  # [T, B, ...]  as sampled: before clipping or offsets; may nest
-    rewards: tf.Tensor  # [T, B]  as the environment gave them
-    lengths: tf.Tensor  # [B] int: steps that happened; the rest is padding
-    terminated: tf.Tensor  # [B] bool: the task ended it; False: the clock cut it
-    masks: tf.Tensor | None = None  # [T, B, M] int8: zero where a choice is illegal
+    actions: tf.Tensor  # [T, B, ...]  as sampled, before clipping or offsets; may nest
+    rewards: tf.Tensor  # [T, B]  as the environment returned them
+    lengths: tf.Tensor  # [B] int: number of steps; later rows are padding
+    terminated: tf.Tensor  # [B] bool: True: terminated; False: truncated
+    masks: tf.Tensor | None = None  # [T, B, M] int8: zero if a choice is illegal
 
     @property
     def count(self):
-        """`B`, the number of episodes."""
+        """The number of episodes, `B`."""
         return self.lengths.shape[0]
 
 
 class ValidSteps(NamedTuple):
-    """Addresses of `N` valid rows in `[T, B]`: where padding ends."""
+    """Indices of the `N` valid steps in `[T, B]`, without padding."""
 
-    addresses: tf.Tensor  # [N, 2]  (row, column), rows first
+    indices: tf.Tensor  # [N, 2]  (row, column), rows first
     shape: tf.Tensor  # [2]  (T, B)
 
-    def gather(self, columns):
-        """`[T, B, …]` to `[N, …]`, for every array of a structure.
+    def gather(self, arrays):
+        """Returns `[N, …]` for every `[T, B, …]` array of a structure.
 
-        Columns may have more than T rows, as observations do: these are passed over.
+        Arrays may have more than T rows, as observations do. These rows are left out.
         """
         return keras.tree.map_structure(
-            lambda array: tf.gather_nd(array, self.addresses), columns
+            lambda array: tf.gather_nd(array, self.indices), arrays
         )
 
-    def zero_padding(self, columns):
-        """`[T, B, …]` with zeros in the padding, whatever stood there; see `gather`."""
-        happened = self.scatter(tf.ones(tf.shape(self.addresses)[:1], tf.int32)) > 0
+    def zero_padding(self, arrays):
+        """Returns `[T, B, …]` arrays with zeros in the padding; see `gather`."""
+        is_valid = self.scatter(tf.ones(tf.shape(self.indices)[:1], tf.int32)) > 0
 
-        def cleaned(array):
+        def zeroed(array):
             shape = tf.concat([self.shape, tf.ones([len(array.shape) - 2], tf.int32)], 0)
             rows = array[: self.shape[0]]
-            return tf.where(tf.reshape(happened, shape), rows, tf.zeros([], rows.dtype))
+            return tf.where(tf.reshape(is_valid, shape), rows, tf.zeros([], rows.dtype))
 
-        return keras.tree.map_structure(cleaned, columns)
+        return keras.tree.map_structure(zeroed, arrays)
 
     def scatter(self, values):
-        """`[N]` back to `[T, B]`, with zeros in the padding."""
-        return tf.scatter_nd(self.addresses, values, self.shape)
+        """Returns `[T, B]` from `[N]` values, with zeros in the padding."""
+        return tf.scatter_nd(self.indices, values, self.shape)
 
 
 def valid(lengths, rows):
-    """`[rows, B]` bool: True where a step happened.
+    """Returns `[rows, B]` bool: True for steps of an episode, False for padding.
 
     Example:
 
@@ -84,73 +84,85 @@ def valid(lengths, rows):
 
 
 def valid_steps(lengths, rows):
-    """The addresses of the valid entries of `[rows, B]`; see `ValidSteps`."""
-    inside = valid(lengths, rows)
-    return ValidSteps(tf.cast(tf.where(inside), tf.int32), tf.shape(inside))
+    """Returns the `ValidSteps` of episodes with these lengths in `[rows, B]`."""
+    is_valid = valid(lengths, rows)
+    return ValidSteps(tf.cast(tf.where(is_valid), tf.int32), tf.shape(is_valid))
 
 
 def trim(episodes, rows=None):
-    """Cuts the rows that are padding in every column, or all behind so many.
+    """Returns the record without the rows that are padding in every column.
 
-    With it a loss does not know how much padding a record carried, to the last bit.
+    So a loss does not depend on the amount of padding, not even in the last bit.
+
+    Args:
+        episodes: `Episodes`.
+        rows: Int, the number of steps to keep; the longest episode by default.
     """
     rows = tf.reduce_max(episodes.lengths) if rows is None else rows
 
-    def first(columns, rows):
-        return keras.tree.map_structure(lambda array: array[:rows], columns)
+    def first_rows(arrays, rows):
+        return keras.tree.map_structure(lambda array: array[:rows], arrays)
 
     return episodes._replace(
-        observations=first(episodes.observations, rows + 1),
-        actions=first(episodes.actions, rows),
+        observations=first_rows(episodes.observations, rows + 1),
+        actions=first_rows(episodes.actions, rows),
         rewards=episodes.rewards[:rows],
         masks=None if episodes.masks is None else episodes.masks[:rows],
     )
 
 
-def concatenate(parts):
-    """Records of so many rows each as one record, one's episodes after the other's."""
+def concatenate(records):
+    """Returns one record with the episodes of several records, in their order.
 
-    def joined(axis, *arrays):
+    Args:
+        records: List of `Episodes` with the same number of rows.
+    """
+
+    def concat(axis, *arrays):
         return tf.concat(arrays, axis)
 
-    fields = zip(*parts, strict=True)
-    axes = 1, 1, 1, 0, 0, 1  # of the episodes
+    fields = zip(*records, strict=True)
+    axes = 1, 1, 1, 0, 0, 1  # the axis of the episodes in each field
     return Episodes(
         *(
-            keras.tree.map_structure(functools.partial(joined, axis), *arrays)
+            keras.tree.map_structure(functools.partial(concat, axis), *arrays)
             for axis, arrays in zip(axes, fields, strict=True)
         )
     )
 
 
 def select_episodes(episodes, begin, end):
-    """Some episodes of a record, as a record."""
+    """Returns the episodes `begin` to `end - 1` of a record, as a record."""
 
-    def only(columns):
-        return keras.tree.map_structure(lambda array: array[:, begin:end], columns)
+    def columns(arrays):
+        return keras.tree.map_structure(lambda array: array[:, begin:end], arrays)
 
     return Episodes(
-        only(episodes.observations),
-        only(episodes.actions),
-        only(episodes.rewards),
+        columns(episodes.observations),
+        columns(episodes.actions),
+        columns(episodes.rewards),
         episodes.lengths[begin:end],
         episodes.terminated[begin:end],
-        None if episodes.masks is None else only(episodes.masks),
+        None if episodes.masks is None else columns(episodes.masks),
     )
 
 
-def specs(structure, raw, mask_size):
-    """The record as `tf.TensorSpec`s for any number of steps and episodes."""
+def specs(observation_spec, action_spec, mask_size):
+    """Returns the `tf.TensorSpec`s of a record with any number of steps and episodes.
+
+    Args:
+        observation_spec, action_spec, mask_size: See `validate`.
+    """
     spec = tf.TensorSpec
 
-    def columns(structure):
+    def batched(structure):
         return keras.tree.map_structure(
             lambda leaf: spec((None, None, *leaf.shape), leaf.dtype), structure
         )
 
     return Episodes(
-        columns(structure),
-        columns(raw),
+        batched(observation_spec),
+        batched(action_spec),
         spec((None, None), tf.float64),
         spec((None,), tf.int32),
         spec((None,), tf.bool),
@@ -158,23 +170,25 @@ def specs(structure, raw, mask_size):
     )
 
 
-def validate(episodes, structure, raw, mask_size=0):
-    """Returns the record as NumPy arrays of the expected types, or refuses it.
+def validate(episodes, observation_spec, action_spec, mask_size=0):
+    """Returns the record as NumPy arrays of the expected types, or raises an error.
 
-    TensorFlow broadcasts in silence: actions `[T, B, 1]` under log-probabilities
-    `[T, B]` would teach nonsense. Here nothing broadcasts.
+    TensorFlow broadcasts without a warning. For example, actions `[T, B, 1]` and
+    log-probabilities `[T, B]` would make a wrong update. So every shape is checked, and
+    nothing is broadcast.
 
     Args:
         episodes: `Episodes` of arrays or tensors.
-        structure: `tf.TensorSpec`, or a structure of them: one observation.
-        raw: The same for one raw action; whole numbers are never made from fractions.
-        mask_size: Int, `M`; zero where no action is ever illegal.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
+        action_spec: `tf.TensorSpec` of one raw action, or a structure of them. Floats are
+            never converted to integers.
+        mask_size: Int, `M`; zero if the agent does not mask actions.
 
     Returns:
         `Episodes` of NumPy arrays; rewards in float64, masks `[T, B, M]`.
 
     Raises:
-        ValueError: naming the field, its shape or value, and what was expected.
+        ValueError: If a field has a wrong shape, type or value; the message says which.
     """
     rewards = np.asarray(episodes.rewards)
     if rewards.ndim != 2 or rewards.size == 0:
@@ -190,8 +204,10 @@ def validate(episodes, structure, raw, mask_size=0):
             f"Received: lengths={lengths.tolist()}"
         )
     return Episodes(
-        _columns("observations", episodes.observations, structure, (rows + 1, count)),
-        _columns("actions", episodes.actions, raw, (rows, count)),
+        _nested(
+            "observations", episodes.observations, observation_spec, (rows + 1, count)
+        ),
+        _nested("actions", episodes.actions, action_spec, (rows, count)),
         _array("rewards", rewards, (rows, count), "float64"),
         lengths,
         _array("terminated", episodes.terminated, (count,), "bool"),
@@ -199,34 +215,36 @@ def validate(episodes, structure, raw, mask_size=0):
     )
 
 
-def _columns(name, columns, structure, leading):
-    """Arrays `[*leading, …]`, nested as the structure and of its types."""
+def _nested(name, arrays, spec, batch_shape):
+    """Returns arrays `[*batch_shape, …]` with the structure and types of the spec."""
     try:
-        keras.tree.assert_same_structure(structure, columns)
+        keras.tree.assert_same_structure(spec, arrays)
     except ValueError:
-        received = keras.tree.map_structure(np.shape, columns)
+        received = keras.tree.map_structure(np.shape, arrays)
         raise ValueError(
-            f"`{name}` must be nested as the {name.removesuffix('s')} space. "
-            f"Expected: {structure}. Received arrays of the shapes {received}"
+            f"`{name}` must be nested like the {name.removesuffix('s')} space. "
+            f"Expected: {spec}. Received: arrays of the shapes {received}"
         ) from None
     return keras.tree.map_structure(
-        lambda leaf, array: _array(name, array, (*leading, *leaf.shape), leaf.dtype.name),
-        structure,
-        columns,
+        lambda leaf, array: _array(
+            name, array, (*batch_shape, *leaf.shape), leaf.dtype.name
+        ),
+        spec,
+        arrays,
     )
 
 
 def _masks(masks, shape):
     if masks is None and shape[-1]:
         raise ValueError(
-            f"The agent acts under masks, and the record has none. Expected: `masks` of "
-            f"the shape {shape}, int8. Received: None. Record them with the episodes."
+            f"The agent uses action masks, and the record has none. Expected: `masks` of "
+            f"the shape {shape}, int8. Received: None. Record masks with the episodes."
         )
     if masks is not None and not shape[-1] and np.shape(masks) != shape:
         raise ValueError(
-            "The record has masks, and the agent uses none. Make it with "
-            '`Reinforce(policy, action_mask="info/action_mask")`. Received: masks of the '
-            f"shape {np.shape(masks)}"
+            "The record has action masks, and the agent uses none. Expected: masks=None. "
+            f"Received: masks of the shape {np.shape(masks)}. Create the agent with "
+            '`Reinforce(policy, action_mask="info/action_mask")`.'
         )
     if masks is None:
         return np.zeros(shape, "int8")
@@ -241,11 +259,11 @@ def _array(name, values, shape, dtype):
     if values.shape != shape:
         raise ValueError(
             f"`{name}` must have the shape {shape}. Received: shape {values.shape}. "
-            "Nothing is broadcast: reshape it."
+            "Nothing is broadcast; reshape the array."
         )
     if not np.can_cast(values.dtype, dtype, "same_kind"):
         raise ValueError(
             f"`{name}` must be of type {dtype}. Received: {values.dtype}. "
-            "Convert it, so that no fraction is cut in silence."
+            "Convert the array yourself, because a conversion may lose fractions."
         )
     return np.asarray(values, dtype)

@@ -7,64 +7,74 @@ import tensorflow as tf
 
 
 class Minibatches(NamedTuple):
-    """`N` steps in some order, cut into parts whose sizes differ by one at the most.
+    """A permutation of `N` steps, split into minibatches of nearly equal size.
+
+    The sizes of two minibatches differ by at most one.
 
     Example:
 
-    >>> parts = Minibatches.of(tf.constant([3, 0, 4, 2, 1]), size=3)
-    >>> [parts.at(number).numpy().tolist() for number in range(parts.count)]
+    >>> batches = Minibatches.split(tf.constant([3, 0, 4, 2, 1]), size=3)
+    >>> [batches.minibatch(index).numpy().tolist() for index in range(batches.count)]
     [[3, 0], [4, 2, 1]]
     """
 
-    order: tf.Tensor  # [N] int32
-    count: tf.Tensor  # scalar int64, how many parts; at least 1
+    permutation: tf.Tensor  # [N] int32
+    count: tf.Tensor  # scalar int64, the number of minibatches; at least 1
 
     @classmethod
-    def of(cls, order, size):
-        """Parts of about so many steps: as many as come nearest; `None`: all in one."""
-        steps = tf.size(order, tf.int64)
-        size = tf.maximum(steps if size is None else tf.constant(size, tf.int64), 1)
-        return cls(order, tf.maximum((steps + size // 2) // size, 1))
+    def split(cls, permutation, size):
+        """Splits a permutation into minibatches of about `size` steps.
 
-    def at(self, number):
-        """`[n]` int32, the steps of one part."""
-        number = tf.cast(number, tf.int64)
-        steps = tf.size(self.order, tf.int64)
-        return self.order[
-            number * steps // self.count : (number + 1) * steps // self.count
+        The number of minibatches is N / `size`, rounded to an integer of at least 1.
+
+        Args:
+            permutation: `[N]` int32 tensor.
+            size: Positive int, or `None` for one minibatch of all steps.
+        """
+        steps = tf.size(permutation, tf.int64)
+        size = tf.maximum(steps if size is None else tf.constant(size, tf.int64), 1)
+        return cls(permutation, tf.maximum((steps + size // 2) // size, 1))
+
+    def minibatch(self, index):
+        """Returns `[n]` int32, the steps of one minibatch."""
+        index = tf.cast(index, tf.int64)
+        steps = tf.size(self.permutation, tf.int64)
+        return self.permutation[
+            index * steps // self.count : (index + 1) * steps // self.count
         ]
 
 
 def repeat(times, body):
-    """Calls `body(number)` for the numbers below `times`, one after the other."""
+    """Calls `body(index)` for the indices 0 to `times - 1`, one after the other."""
 
-    def again(number):
-        body(number)
-        return [number + 1]
+    def iteration(index):
+        body(index)
+        return [index + 1]
 
     zero = tf.constant(0, tf.int64)
-    tf.while_loop(lambda number: number < tf.cast(times, tf.int64), again, [zero])
+    tf.while_loop(lambda index: index < tf.cast(times, tf.int64), iteration, [zero])
 
 
 def on_rows(function, inputs):
-    """Calls a function from `[N, …]` to `[N, …]`, also where N is zero.
+    """Calls a function from `[N, …]` to `[N, …]`, also if N is zero.
 
-    On no rows TensorFlow's convolutions can return the shape of their input. So the
-    function is called on one row of zeros in that case, and its result is dropped.
+    For N = 0 TensorFlow's convolutions can return the shape of their input. So in that
+    case the function is called on one row of zeros, and this row is removed from its
+    result.
 
     Args:
         function: Function from a structure of `[N, …]` tensors to one of `[N, …]`
-            tensors. A `None` in what it returns stays.
+            tensors. A `None` in its result is returned as `None`.
         inputs: Structure of `[N, …]` tensors. They are not copied unless N is zero.
 
     Returns:
-        What the function returns for the N rows.
+        The result of the function for the N rows.
     """
     count = tf.shape(keras.tree.flatten(inputs)[0])[0]
-    added = tf.cast(tf.equal(count, 0), tf.int32)
+    padding = tf.cast(tf.equal(count, 0), tf.int32)
 
-    def filled(array):
-        return tf.pad(array, [[0, added], *[[0, 0]] * (len(array.shape) - 1)])
+    def pad(array):
+        return tf.pad(array, [[0, padding], *[[0, 0]] * (len(array.shape) - 1)])
 
-    results = function(keras.tree.map_structure(filled, inputs))
+    results = function(keras.tree.map_structure(pad, inputs))
     return keras.tree.map_structure(lambda x: x if x is None else x[:count], results)

@@ -1,17 +1,19 @@
 """Derives every random number from a seed, a stream, an update and an episode.
 
-Streams never overlap. No global generator is seeded, and no generator outlives its
-episode or its call, so a run is resumed from its counters alone.
+A stream key is a seed, a stream and counters, such as an update and an episode. Each key
+has its own random numbers, which never overlap with those of another key. No global
+generator is seeded, and no generator is kept after its episode or call. So the counters
+alone suffice to resume a run.
 """
 
 import dataclasses
 import math
-import numbers
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-# The order is part of every seeded result: append, never reorder.
+# The position in this tuple is part of each key: append names, never reorder them.
 STREAMS = (
     "weights",
     "training/environment",
@@ -28,54 +30,29 @@ STREAMS = (
     "vector/tensors",
 )
 
-# Environments written in C read their seed as a signed 32-bit integer.
-_ENVIRONMENT_SEEDS = 2**31
-_BLOCK = 16  # episodes whose words are made at once
+# Environments written in C store their seed as a signed 32-bit integer.
+_NUM_ENVIRONMENT_SEEDS = 2**31
+_BLOCK_SIZE = 16  # episodes whose words are computed together
 
 
 @dataclasses.dataclass(frozen=True)
 class NoiseSpec:
-    """What is drawn for one action or one step of the world: its kind and its shape."""
+    """The distribution and shape of the noise of one action or one environment step."""
 
     kind: str  # "uniform" on [0, 1), zero included, or "normal"
     shape: tuple
 
 
-def check_seed(seed):
-    """Returns `seed` as a Python int, or says why it is none.
+class StreamKey(NamedTuple):
+    """The key of all random numbers of one update, or of one evaluation."""
 
-    Args:
-        seed: A whole number, zero or larger, of Python or NumPy. Booleans are
-            refused: they are whole numbers by accident.
-
-    Returns:
-        int.
-
-    Raises:
-        TypeError: when it is not a whole number.
-        ValueError: when it is negative or needs more than 63 bits.
-
-    Example:
-
-    >>> import numpy as np
-    >>> check_seed(np.int32(7))
-    7
-    """
-    if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, numbers.Integral):
-        raise TypeError(
-            "`seed` must be a whole number, so that the run can be repeated. "
-            f"Received: seed={seed!r} of type {type(seed).__name__}"
-        )
-    if not 0 <= seed < 2**63:
-        raise ValueError(
-            f"`seed` must lie in [0, 2**63). Received: seed={seed}. "
-            "Use its absolute value."
-        )
-    return int(seed)
+    seed: int  # the master seed
+    stream: str  # `"training"`, `"validation"` or `"evaluation"`
+    update: int
 
 
 def seed_sequence(seed, stream, *counters):
-    """The NumPy seed sequence at one address.
+    """Returns the NumPy seed sequence of one stream key.
 
     Args:
         seed: Int, the master seed.
@@ -86,7 +63,7 @@ def seed_sequence(seed, stream, *counters):
         `np.random.SeedSequence`.
 
     Raises:
-        ValueError: when the stream is unknown.
+        ValueError: If the stream is unknown.
     """
     if stream not in STREAMS:
         raise ValueError(
@@ -98,7 +75,7 @@ def seed_sequence(seed, stream, *counters):
 
 
 def generator(seed, stream, *counters):
-    """A fresh NumPy generator at one address; see `sequence`.
+    """Returns a new NumPy generator for one stream key; see `seed_sequence`.
 
     Example:
 
@@ -112,17 +89,17 @@ def generator(seed, stream, *counters):
 
 
 class EpisodeSeeds:
-    """The randomness of every episode of one collection, addressed by its number.
+    """The random numbers of every episode of one collection, by its number.
 
-    Words are made for many episodes at once: a seed sequence of its own for each
-    would cost as much as three steps of CartPole.
+    The seeds of 16 episodes are computed together, because one seed sequence per episode
+    would take as long as three steps of CartPole.
 
     Args:
         seed: Int, the master seed.
         purpose: `"training"`, `"validation"` or `"evaluation"`.
-        update: Int.
-        group_size: Int, how many episodes in a row begin with the same seed of the
-            environment. Their actions are drawn apart.
+        update: Int, the number of the update.
+        group_size: Int, the number of consecutive episodes with the same reset seed.
+            Their actions have different noise.
 
     Example:
 
@@ -137,36 +114,36 @@ class EpisodeSeeds:
 
     def __init__(self, seed, purpose, update, group_size=1):
         self._group_size = group_size
-        self._addresses = {
+        self._keys = {
             kind: (seed, f"{purpose}/{kind}", update)
             for kind in ("environment", "action")
         }
         self._blocks = {}
 
     def environment(self, episode):
-        """The int that `env.reset(seed=…)` receives, below 2**31."""
+        """Returns the int for `env.reset(seed=…)`, below 2**31."""
         words = self._words("environment", episode // self._group_size)
-        return int(words[0] % _ENVIRONMENT_SEEDS)
+        return int(words[0] % _NUM_ENVIRONMENT_SEEDS)
 
     def action(self, episode, part=0):
-        """The generator of the noise for a part of the actions, `np.random.Generator`.
+        """Returns the `np.random.Generator` of the noise for one part of the actions.
 
-        Each part has a stream of its own, 2**127 numbers from the next.
+        The generators of two consecutive parts are 2**127 numbers apart.
         """
         bits = np.random.PCG64(_Words(self._words("action", episode)))
         return np.random.Generator(bits.jumped(part) if part else bits)
 
     def _words(self, kind, episode):
-        block, row = divmod(episode, _BLOCK)
+        block, row = divmod(episode, _BLOCK_SIZE)
         if (kind, block) not in self._blocks:
-            words = seed_sequence(*self._addresses[kind], block)
-            state = words.generate_state(_BLOCK * 4, np.uint64)
-            self._blocks[kind, block] = state.reshape(_BLOCK, 4)
+            sequence = seed_sequence(*self._keys[kind], block)
+            words = sequence.generate_state(_BLOCK_SIZE * 4, np.uint64)
+            self._blocks[kind, block] = words.reshape(_BLOCK_SIZE, 4)
         return self._blocks[kind, block][row]
 
 
 class _Words(np.random.bit_generator.ISeedSequence):
-    """Four words made beforehand, for a PCG64, which asks for four."""
+    """A seed sequence of four precomputed words, as many as a PCG64 requests."""
 
     def __init__(self, words):
         self._words = words
@@ -176,54 +153,55 @@ class _Words(np.random.bit_generator.ISeedSequence):
 
 
 def stateless_noise(seed, kind, shape, dtype, part=0):
-    """A tensor of noise that depends on nothing but its arguments.
+    """Returns a tensor of noise that is a function of the arguments alone.
 
     Args:
         seed: Scalar int tensor.
-        kind: `"uniform"` on [0, 1) or `"normal"`, mean 0 and deviation 1.
+        kind: `"uniform"` on [0, 1), or `"normal"` with mean 0 and standard deviation 1.
         shape: Int vector tensor.
         dtype: Float dtype of the result.
-        part: Int, which part of an action it is for.
+        part: Int, the index of the part of an action. Each part has other noise.
 
     Returns:
         Float tensor of that shape.
     """
-    draw = {
+    sample = {
         "uniform": tf.random.stateless_uniform,
         "normal": tf.random.stateless_normal,
     }[kind]
     pair = tf.stack([tf.cast(seed, tf.int64), tf.constant(part, tf.int64)])
-    return draw(shape, seed=pair, dtype=dtype, alg="philox")
+    return sample(shape, seed=pair, dtype=dtype, alg="philox")
 
 
 def rollout_keys(seed, purpose, update):
-    """Keys for `noise_at`: for how episodes begin, how they go on, actions, minibatches.
+    """Returns four keys for `counter_noise`.
 
     Args:
         seed: Int, the master seed.
         purpose: `"training"`, `"validation"`, `"evaluation"` or `"vector"`.
-        update: Int.
+        update: Int, the number of the update.
 
     Returns:
-        `[4, 2]` uint32 array.
+        `[4, 2]` uint32 array: the keys for resets, transitions, actions and minibatches.
     """
     words = seed_sequence(seed, f"{purpose}/tensors", update).generate_state(8, np.uint32)
     return words.reshape(4, 2)
 
 
 def counter_noise(key, parts, episodes, step, dtype):
-    """Noise of some episodes at one step, as a function of key, episode and step alone.
+    """Returns the noise of episodes at one step: a function of key, episode and step.
 
-    The same for any number of episodes side by side, and in eager mode, in a graph and
-    under XLA: uniform numbers to the bit, normal ones but for the last bits of `erfinv`.
-    TensorFlow's own generators give other numbers under XLA (philox) or none outside of
-    it (threefry).
+    The noise of an episode does not depend on the other episodes of the batch. It is the
+    same in eager mode, in a graph and under XLA: uniform numbers to the bit, normal
+    numbers except for the last bits of `erfinv`. TensorFlow's own generators return other
+    numbers under XLA (philox), or exist only there (threefry).
 
     Args:
-        key: `[2]` uint32, or `[B, 2]`: one for each episode.
+        key: `[2]` uint32, or `[B, 2]`: one key for each episode.
         parts: List of `NoiseSpec`.
         episodes: `[B]` int tensor, numbers of episodes below 2**32.
-        step: Scalar int tensor, or `[B]`. Steps times numbers stay below 2**32.
+        step: Scalar int tensor, or `[B]`. The number of steps times the numbers per step
+            must stay below 2**32.
         dtype: Float type.
 
     Returns:
@@ -231,9 +209,9 @@ def counter_noise(key, parts, episodes, step, dtype):
 
     Example:
 
-    >>> key, coin = rollout_keys(0, "training", 3)[0], [NoiseSpec("uniform", (2,))]
-    >>> both = counter_noise(key, coin, tf.constant([4, 7]), 0, "float32")[0]
-    >>> alone = counter_noise(key, coin, tf.constant([7]), 0, "float32")[0]
+    >>> key, specs = rollout_keys(0, "training", 3)[0], [NoiseSpec("uniform", (2,))]
+    >>> both = counter_noise(key, specs, tf.constant([4, 7]), 0, "float32")[0]
+    >>> alone = counter_noise(key, specs, tf.constant([7]), 0, "float32")[0]
     >>> both.shape, bool(tf.reduce_all(both[1] == alone[0]))
     (TensorShape([2, 2]), True)
 
@@ -243,50 +221,62 @@ def counter_noise(key, parts, episodes, step, dtype):
     """
     dtype = tf.as_dtype(dtype)
     sizes = [math.prod(part.shape) for part in parts]
-    total, wide = sum(sizes), dtype.size == 8
-    blocks = total if wide else -(-total // 2)  # of two words each
-    place = tf.cast(tf.reshape(step, [-1, 1]), tf.uint32) * np.uint32(blocks)
-    place += np.arange(blocks, dtype="uint32")
-    high, low = _threefry(key, tf.cast(episodes, tf.uint32)[:, None], place)
-    if not wide:
+    total, is_float64 = sum(sizes), dtype.size == 8
+    blocks = total if is_float64 else -(-total // 2)  # a block has two words
+    counters = tf.cast(tf.reshape(step, [-1, 1]), tf.uint32) * np.uint32(blocks)
+    counters += np.arange(blocks, dtype="uint32")
+    high, low = _threefry(key, tf.cast(episodes, tf.uint32)[:, None], counters)
+    if not is_float64:
         high, low = tf.concat([high, low], axis=-1)[:, :total], None
-    drawn, begin = [], 0
+    noise, begin = [], 0
     for part, size in zip(parts, sizes, strict=True):
-        mine = [x if x is None else x[:, begin : begin + size] for x in (high, low)]
-        numbers = tf.reshape(_DRAW[part.kind](*mine, dtype), [-1, *part.shape])
-        drawn.append(numbers)
+        words = [x if x is None else x[:, begin : begin + size] for x in (high, low)]
+        values = _FROM_WORDS[part.kind](*words, dtype)
+        noise.append(tf.reshape(values, [-1, *part.shape]))
         begin += size
-    return drawn
+    return noise
 
 
 def _uniform(high, low, dtype):
-    """Numbers k / 2ⁿ with the n bits of a significand, from words of 32 bits."""
+    """Returns k / 2ⁿ from 32-bit words; n is the number of bits of a significand.
+
+    Args:
+        high: uint32 tensor.
+        low: uint32 tensor with the lower bits, or `None` for 32-bit floats.
+        dtype: Float type.
+    """
     if low is None:
-        return tf.cast(_shifted(high, 8), dtype) * 2.0**-24
-    high, low = tf.cast(_shifted(high, 5), dtype), tf.cast(_shifted(low, 6), dtype)
+        return tf.cast(_right_shift(high, 8), dtype) * 2.0**-24
+    high = tf.cast(_right_shift(high, 5), dtype)
+    low = tf.cast(_right_shift(low, 6), dtype)
     return (high * 2.0**26 + low) * 2.0**-53
 
 
 def _normal(high, low, dtype):
-    """The inverse of the distribution function, at (k + 1/2) / 2ⁿ⁻¹: never infinite."""
+    """Returns standard normal numbers from 32-bit words; see `_uniform`.
+
+    They are the inverse distribution function at (k + 1/2) / 2ⁿ⁻¹, which is never 0 or
+    1. So the numbers are always finite.
+    """
     if low is None:
-        middle = (tf.cast(_shifted(high, 9), dtype) + 0.5) * 2.0**-22
+        doubled = (tf.cast(_right_shift(high, 9), dtype) + 0.5) * 2.0**-22
     else:
-        high, low = tf.cast(_shifted(high, 6), dtype), tf.cast(_shifted(low, 6), dtype)
-        middle = (high * 2.0**26 + low + 0.5) * 2.0**-51
-    return math.sqrt(2) * tf.math.erfinv(middle - 1.0)
+        high = tf.cast(_right_shift(high, 6), dtype)
+        low = tf.cast(_right_shift(low, 6), dtype)
+        doubled = (high * 2.0**26 + low + 0.5) * 2.0**-51
+    return math.sqrt(2) * tf.math.erfinv(doubled - 1.0)
 
 
-_DRAW = {"uniform": _uniform, "normal": _normal}
+_FROM_WORDS = {"uniform": _uniform, "normal": _normal}
 _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 
 
 def _threefry(key, first, second):
-    """Two words for each pair of counters: Threefry-2x32 with 20 rounds.
+    """Returns two words for each pair of counters: Threefry-2x32 with 20 rounds.
 
     Args:
         key: `[2]` or `[B, 2]` uint32.
-        first, second: `[B, 1]` and `[B or 1, N]` uint32.
+        first, second: `[B, 1]` and `[B or 1, N]` uint32, the counters.
 
     Returns:
         Two tensors `[B, N]` uint32.
@@ -299,14 +289,14 @@ def _threefry(key, first, second):
         for distance in _ROTATIONS[group % 2]:
             x[0] += x[1]
             left = tf.bitwise.left_shift(x[1], np.uint32(distance))
-            turned = tf.bitwise.bitwise_or(left, _shifted(x[1], 32 - distance))
-            x[1] = _xor(x[0], turned)
+            rotated = tf.bitwise.bitwise_or(left, _right_shift(x[1], 32 - distance))
+            x[1] = _xor(x[0], rotated)
         x[0] += keys[(group + 1) % 3]
         x[1] += keys[(group + 2) % 3] + np.uint32(group + 1)
     return x
 
 
-def _shifted(words, bits):
+def _right_shift(words, bits):
     return tf.bitwise.right_shift(words, np.uint32(bits))
 
 

@@ -11,7 +11,7 @@ OBSERVATIONS = (
     "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these, nested to "
     "any depth"
 )
-_OBSERVED = (
+_OBSERVATION_LEAVES = (
     gym.spaces.Box,
     gym.spaces.Discrete,
     gym.spaces.MultiDiscrete,
@@ -22,68 +22,76 @@ ACTIONS = (
     "Tuple of these, nested to any depth"
 )
 
-
-UNBOUNDED_WIDTH = 1e7  # bounds as wide as the type are how many environments say "none"
+# Many environments write the limits of the type if an observation has no bounds.
+UNBOUNDED_WIDTH = 1e7
 
 
 def check_observation_space(space):
-    """Returns the space, or names the part of it that is not supported.
+    """Returns the space, or raises an error if a part of it is not supported.
 
     Raises:
-        ValueError: with the unsupported part and the supported kinds.
+        ValueError: If a part is not supported, or two names of inputs are equal.
     """
     _check_keys(to_nest(space), "observation")
     for part in _parts(space):
-        if not isinstance(part, _OBSERVED) or 0 in part.shape:
+        if not isinstance(part, _OBSERVATION_LEAVES) or 0 in part.shape:
             raise ValueError(
                 f"Observation space {part!r} is not supported. "
-                f"Supported: {OBSERVATIONS}; nothing empty. Received: {space!r}. "
+                f"Supported: {OBSERVATIONS}; not empty. Received: {space!r}. "
                 "Wrap the environment with gymnasium.wrappers.FlattenObservation, "
                 "FilterObservation or TransformObservation."
             )
-    named = [safe_name(name) for name in keras.tree.flatten(names(to_nest(space)))]
-    if len(set(named)) < len(named):
+    input_names = [safe_name(name) for name in keras.tree.flatten(names(to_nest(space)))]
+    if len(set(input_names)) < len(input_names):
         raise ValueError(
-            "The keys of an observation, joined by '_', become names of inputs, of "
-            "letters, digits, '_' and '.', and no two may have the same. "
-            f"Received: {sorted(named)} from {space!r}. Rename "
-            "one with gymnasium.wrappers.TransformObservation."
+            "The keys of an observation, joined by '_', become the names of inputs. In "
+            "these names only letters, digits, '_' and '.' are kept, and all names must "
+            f"differ. Received: {sorted(input_names)} from {space!r}. Rename a key with "
+            "gymnasium.wrappers.TransformObservation."
         )
     return space
 
 
 def _parts(space):
-    """The simple spaces inside, and the containers that hold nothing."""
+    """Returns the leaves of a space, and its empty `Dict` and `Tuple` spaces."""
     if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and len(space):
         children = space.values() if isinstance(space, gym.spaces.Dict) else space
         return [part for child in children for part in _parts(child)]
     return [space]
 
 
-def _check_keys(nested, whole):
-    """Refuses keys that cannot be names, for Keras and for the export."""
+def _check_keys(nested, kind):
+    """Raises an error if a key cannot be a name in Keras and in the export.
+
+    Args:
+        nested: Nested dicts and tuples.
+        kind: "observation" or "action", for the message.
+    """
     for key, child in _children(nested):
         if isinstance(nested, dict) and not (isinstance(key, str) and "/" not in key):
             raise ValueError(
-                f"The keys of an {whole} become names: strings without '/'. "
-                f"Received: {key!r} in {nested!r}. Rename it with "
-                f"gymnasium.wrappers.Transform{whole.capitalize()}."
+                f"The keys of an {kind} become names, so they must be strings without "
+                f"'/'. Received: {key!r} in {nested!r}. Rename the key with "
+                f"gymnasium.wrappers.Transform{kind.capitalize()}."
             )
-        _check_keys(child, whole)
+        _check_keys(child, kind)
 
 
 def _children(nested):
-    """`(key, child)` of a dict, `(number, child)` of a tuple; a leaf has none."""
+    """Returns `(key, child)` pairs of a dict, or `(index, child)` pairs of a tuple.
+
+    A leaf has no children.
+    """
     if isinstance(nested, dict):
         return nested.items()
     return enumerate(nested) if isinstance(nested, tuple) else ()
 
 
 def check_action_space(space):
-    """Returns the space, or names the part of it that is not supported.
+    """Returns the space, or raises an error if a part of it is not supported.
 
     Raises:
-        ValueError: when no head exists for the space.
+        ValueError: If no head exists for a part of the space.
     """
     nested = to_nest(space)
     for part in keras.tree.flatten(nested):
@@ -91,9 +99,9 @@ def check_action_space(space):
             raise ValueError(
                 f"Action space {part!r} is not supported. Supported: {ACTIONS}. "
                 f"Received: {space!r}. Wrap the environment with "
-                "gymnasium.wrappers.TransformAction, or give the agent a head: "
-                "`head=tfr.heads.Multinomial(categories, trials)` for counts, or one of "
-                "your own."
+                "gymnasium.wrappers.TransformAction, or pass a head to the agent: "
+                "`head=tfr.heads.Multinomial(categories, trials)` for counts, or your "
+                "own head."
             )
     if nested is not space:
         action_names(nested)
@@ -109,14 +117,14 @@ def _has_head(space):
 
 
 def action_names(nested):
-    """A name for each leaf of a nested action, in the order of `keras.tree.flatten`.
+    """Returns a name for each leaf of an action, in the order of `keras.tree.flatten`.
 
     Args:
-        nested: Tuple or dict of leaves, or of such tuples and dicts.
+        nested: Nested tuples and dicts of leaves.
 
     Raises:
-        ValueError: when a tuple or dict is empty, a key is no string or has a "/", or
-            two leaves get the same name.
+        ValueError: If a tuple or dict is empty, a key is not a string or contains "/",
+            or two leaves have the same name.
 
     Example:
 
@@ -125,20 +133,20 @@ def action_names(nested):
     """
     _check_not_empty(nested)
     _check_keys(nested, "action")
-    found = tuple(keras.tree.flatten(names(nested, whole="action")))
-    if len(set(found)) < len(found):
+    leaf_names = tuple(keras.tree.flatten(names(nested, root="action")))
+    if len(set(leaf_names)) < len(leaf_names):
         raise ValueError(
-            "The keys on the way down to a part of an action, joined by '_', make its "
-            f"name. Expected: a name for each. Received: {found}. Rename a key with "
-            "gymnasium.wrappers.TransformAction."
+            "The keys of each part of an action, joined by '_', become its name. "
+            f"Expected: a different name for each part. Received: {leaf_names}. Rename "
+            "a key with gymnasium.wrappers.TransformAction."
         )
-    return found
+    return leaf_names
 
 
 def _check_not_empty(nested):
     if isinstance(nested, (dict, tuple)) and not nested:
         raise ValueError(
-            "Every tuple and dict of an action must have a part. "
+            "A tuple or dict of an action must not be empty. "
             f"Received: {nested!r}. Remove it with gymnasium.wrappers.TransformAction."
         )
     for _, child in _children(nested):
@@ -146,16 +154,16 @@ def _check_not_empty(nested):
 
 
 def observation_spec(space, float_dtype):
-    """One observation as a structure of `tf.TensorSpec`, without the batch axis.
+    """Returns one observation as a structure of `tf.TensorSpec`, without batch axis.
 
     Args:
         space: An observation space.
-        float_dtype: The type in which the policy computes. Real observations are
-            recorded in it, so that acting and learning see the same bits; whole
-            numbers keep their own type.
+        float_dtype: The type in which the policy computes. Float observations are
+            recorded in this type, so that acting and learning use the same bits. Integer
+            observations keep their own type.
 
     Returns:
-        A `tf.TensorSpec`, or dicts and tuples of them as the space nests.
+        A `tf.TensorSpec`, or dicts and tuples of them, nested like the space.
 
     Example:
 
@@ -165,33 +173,35 @@ def observation_spec(space, float_dtype):
     TensorSpec(shape=(), dtype=tf.int64, name=None)
     """
 
-    def leaf(part):
-        real = np.issubdtype(part.dtype, np.floating)
-        return tf.TensorSpec(part.shape, float_dtype if real else part.dtype)
+    def leaf_spec(part):
+        is_float = np.issubdtype(part.dtype, np.floating)
+        return tf.TensorSpec(part.shape, float_dtype if is_float else part.dtype)
 
-    return keras.tree.map_structure(leaf, to_nest(space))
+    return keras.tree.map_structure(leaf_spec, to_nest(space))
 
 
-def real_shapes(structure):
-    """The shapes of a structure, batch axis first; an empty one for what is not real.
+def float_shapes(observation_spec):
+    """Returns the shapes of the float leaves, batch axis first; `()` for other leaves.
 
     Example:
 
-    >>> real_shapes({"speed": tf.TensorSpec((2,)), "gear": tf.TensorSpec((), "int64")})
+    >>> float_shapes({"speed": tf.TensorSpec((2,)), "gear": tf.TensorSpec((), "int64")})
     {'speed': (None, 2), 'gear': ()}
     """
     return keras.tree.map_structure(
-        lambda leaf: (None, *leaf.shape) if leaf.dtype.is_floating else (), structure
+        lambda leaf: (None, *leaf.shape) if leaf.dtype.is_floating else (),
+        observation_spec,
     )
 
 
-def names(structure, path=(), whole="observation"):
-    """A name for each part of a structure: the keys on the way down to it.
+def names(structure, path=(), root="observation"):
+    """Returns a name for each leaf of a structure: its keys, joined by '_'.
 
     Args:
-        structure: A leaf, or a tuple or dict of leaves or of such tuples and dicts.
-        path: Keys that lead to the structure itself.
-        whole: Name of what has no key, or begins with the number of a tuple's part.
+        structure: A leaf, or nested tuples and dicts of leaves.
+        path: Tuple, the keys that lead to the structure itself.
+        root: String, the name of a leaf without keys, and the first part of a name that
+            would begin with an index.
 
     Example:
 
@@ -201,17 +211,17 @@ def names(structure, path=(), whole="observation"):
     """
     if isinstance(structure, dict):
         parts = structure.items()
-        return {key: names(child, (*path, key), whole) for key, child in parts}
+        return {key: names(child, (*path, key), root) for key, child in parts}
     if isinstance(structure, tuple):
         parts = enumerate(structure)
-        return tuple(names(child, (*path, i), whole) for i, child in parts)
+        return tuple(names(child, (*path, i), root) for i, child in parts)
     if not path or isinstance(path[0], int):
-        path = (whole, *path)
+        path = (root, *path)
     return "_".join(map(str, path))
 
 
 def safe_name(name):
-    """A name as TensorFlow takes it, of letters, digits, `_` and `.`; no `_` begins it.
+    """Returns a valid TensorFlow name: letters, digits, `_` and `.`, not first a `_`.
 
     Example:
 
@@ -221,27 +231,32 @@ def safe_name(name):
     return re.sub("^_", "key_", re.sub("[^A-Za-z0-9_.]", "_", name))
 
 
-def of_shapes(shapes, float_dtype):
-    """The same as `structure` from shapes alone, where no space is known.
+def specs_from_shapes(shapes, float_dtype):
+    """Returns an observation spec from shapes alone, if no space is known.
 
     Args:
         shapes: Shape with the batch axis first, or dicts and tuples of such shapes.
-        float_dtype: The type of every array: shapes do not tell whole numbers.
+        float_dtype: The type of every array, because shapes contain no types.
 
     Example:
 
-    >>> of_shapes({"speed": (None, 2)}, "float32")
+    >>> specs_from_shapes({"speed": (None, 2)}, "float32")
     {'speed': TensorSpec(shape=(2,), dtype=tf.float32, name=None)}
     """
     if isinstance(shapes, dict):
-        return {key: of_shapes(child, float_dtype) for key, child in shapes.items()}
+        return {
+            key: specs_from_shapes(child, float_dtype) for key, child in shapes.items()
+        }
     if all(size is None or isinstance(size, int) for size in shapes):
         return tf.TensorSpec(tuple(shapes)[1:], float_dtype)
-    return tuple(of_shapes(child, float_dtype) for child in shapes)
+    return tuple(specs_from_shapes(child, float_dtype) for child in shapes)
 
 
 def to_config(space):
-    """The space as plain numbers, strings, lists and dicts; None stays None.
+    """Returns the space as numbers, strings, lists and dicts; None stays None.
+
+    Raises:
+        ValueError: If the space is of another kind.
 
     Example:
 
@@ -279,20 +294,23 @@ def to_config(space):
         return {"kind": "Dict", "parts": parts}
     if isinstance(space, gym.spaces.Tuple):
         return {"kind": "Tuple", "parts": [to_config(child) for child in space]}
-    raise ValueError(f"Space {space!r} cannot be written down.")
+    raise ValueError(
+        "A space must be Discrete, MultiDiscrete, MultiBinary, Box, Dict or Tuple to be "
+        f"saved in a config. Received: {space!r}"
+    )
 
 
 def from_config(config):
-    """The space that `to_config` wrote; only the kinds named there are built.
+    """Returns the space from a config of `to_config`.
 
     Raises:
-        ValueError: when the kind is unknown.
+        ValueError: If the kind is not one that `to_config` writes.
     """
     if config is None or isinstance(config, gym.Space):
         return config
     kind = config.get("kind")
     if kind == "Discrete":
-        # Files of version 0 do not say the type.
+        # Files of version 0 do not contain the type.
         dtype = np.dtype(config.get("dtype", "int64"))
         return gym.spaces.Discrete(
             int(config["n"]), start=int(config["start"]), dtype=dtype
@@ -321,57 +339,61 @@ def from_config(config):
 
 
 def _bound_to_config(bound):
-    # One number for a uniform bound keeps the file of an image policy small.
-    same = bound.size > 0 and bool(np.all(bound == bound.flat[0]))
-    return bound.flat[0].item() if same else bound.tolist()
+    # A uniform bound is one number, so that the file of an image policy is small.
+    is_uniform = bound.size > 0 and bool(np.all(bound == bound.flat[0]))
+    return bound.flat[0].item() if is_uniform else bound.tolist()
 
 
 def expect_spaces(agent_spaces, environment_spaces):
-    """Refuses an environment whose spaces are not those of the agent.
+    """Raises an error if the spaces of agent and environment differ.
 
     Args:
-        agent_spaces: `(observation space, action space)` the agent was built for.
-        environment_spaces: The same two of the environment.
+        agent_spaces: `(observation space, action space)` of the agent; a space that is
+            None is not compared.
+        environment_spaces: `(observation space, action space)` of the environment.
 
     Raises:
-        ValueError: with both spaces, when one of the two differs.
+        ValueError: If one of the two spaces differs.
     """
-    names = ("observation", "action")
-    for name, ours, theirs in zip(names, agent_spaces, environment_spaces, strict=True):
-        if ours is not None and ours != theirs:
+    pairs = zip(("observation", "action"), agent_spaces, environment_spaces, strict=True)
+    for name, expected, received in pairs:
+        if expected is not None and expected != received:
             raise ValueError(
-                f"The agent was made for another {name} space. Expected: {ours!r}. "
-                f"Received: {theirs!r}. Build a new agent for this environment, or "
-                "wrap the environment so that its spaces agree."
+                f"The agent was made for another {name} space. Expected: {expected!r}. "
+                f"Received: {received!r}. Build a new agent for this environment, or "
+                "wrap the environment so that its spaces are equal to those of the agent."
             )
 
 
-def expect_shapes(ours, theirs):
-    """Refuses observations of other shapes than an agent was built for.
+def expect_shapes(agent_spec, environment_spec):
+    """Raises an error if the observations of agent and environment differ in shape.
 
     Args:
-        ours, theirs: See `structure`.
+        agent_spec, environment_spec: See `observation_spec`.
 
     Raises:
-        ValueError: with the shapes of both.
+        ValueError: If the shapes differ.
     """
-    ours, theirs = (
-        keras.tree.map_structure(lambda leaf: tuple(leaf.shape), x)
-        for x in (ours, theirs)
+    expected, received = (
+        keras.tree.map_structure(lambda leaf: tuple(leaf.shape), spec)
+        for spec in (agent_spec, environment_spec)
     )
-    if ours != theirs:
+    if expected != received:
         raise ValueError(
             "The agent was built for observations of other shapes. "
-            f"Expected: {ours}. Received: {theirs}"
+            f"Expected: {expected}. Received: {received}"
         )
 
 
 def sample_observations(space, float_dtype, count, rng):
-    """`count` plausible observations, stacked; large bounds are not taken at their word.
+    """Returns `count` random observations of ordinary size, stacked.
+
+    Floats are standard normal numbers, clipped to the bounds. Integers of a `Box` are at
+    most 255 above the lower bound.
 
     Args:
         space: An observation space.
-        float_dtype: See `structure`.
+        float_dtype: See `observation_spec`.
         count: Positive int, the length of the leading axis.
         rng: `np.random.Generator`.
 
@@ -379,10 +401,10 @@ def sample_observations(space, float_dtype, count, rng):
         The structure of the space, with an array `[count, …]` for each leaf.
     """
 
-    def draw(part):
+    def sample(part):
         shape = (count, *part.shape)
         if isinstance(part, gym.spaces.Box):
-            return _in_box(part, shape, float_dtype, rng)
+            return _sample_box(part, shape, float_dtype, rng)
         if isinstance(part, gym.spaces.MultiBinary):
             first, last = 0, 1
         else:
@@ -390,22 +412,23 @@ def sample_observations(space, float_dtype, count, rng):
             first, last = part.start, part.start + (sizes - 1)
         return rng.integers(first, last, shape, endpoint=True).astype(part.dtype)
 
-    return keras.tree.map_structure(draw, to_nest(space))
+    return keras.tree.map_structure(sample, to_nest(space))
 
 
-# The numbers at which an observation is tried, besides its bounds.
+# The numbers of `edge_observations`; infinity stands for a bound.
 _EDGES = 0.0, 1.0, -1.0, 1e3, -1e3, -np.inf, np.inf
 
 
 def edge_observations(space, float_dtype):
-    """Observations at 0, ±1, ±1000 and the bounds of their space, stacked.
+    """Returns observations at 0, ±1, ±1000 and the bounds of the space, stacked.
 
-    Every number lies between its bounds; where these are infinite or more than 1e7 apart,
-    ±1000 stands for them. Choices take their first and their last value.
+    Every number is clipped to its bounds. If the bounds are infinite or more than 1e7
+    apart, they are limited to ±1000. The bounds of a choice are its first and its last
+    value.
 
     Args:
         space: An observation space.
-        float_dtype: See `structure`.
+        float_dtype: See `observation_spec`.
 
     Returns:
         The structure of the space, with an array `[7, …]` for each leaf.
@@ -416,14 +439,14 @@ def edge_observations(space, float_dtype):
     [0.0, 1.0, -1.0, 5.0, -2.0, -2.0, 5.0]
     """
 
-    def at(part):
+    def edges(part):
         if isinstance(part, gym.spaces.Box):
             low, high = (bound.astype("float64") for bound in (part.low, part.high))
-            wide = ~(high - low < UNBOUNDED_WIDTH)
-            low = np.where(wide, np.maximum(low, -1e3), low)
-            high = np.where(wide, np.maximum(low, np.minimum(high, 1e3)), high)
-            real = np.issubdtype(part.dtype, np.floating)
-            dtype = float_dtype if real else part.dtype
+            unbounded = ~(high - low < UNBOUNDED_WIDTH)
+            low = np.where(unbounded, np.maximum(low, -1e3), low)
+            high = np.where(unbounded, np.maximum(low, np.minimum(high, 1e3)), high)
+            is_float = np.issubdtype(part.dtype, np.floating)
+            dtype = float_dtype if is_float else part.dtype
         elif isinstance(part, gym.spaces.MultiBinary):
             low, high, dtype = np.zeros(part.shape), np.ones(part.shape), part.dtype
         else:
@@ -433,10 +456,10 @@ def edge_observations(space, float_dtype):
         rows = [np.clip(np.full(part.shape, edge), low, high) for edge in _EDGES]
         return np.stack(rows).astype(dtype)
 
-    return keras.tree.map_structure(at, to_nest(space))
+    return keras.tree.map_structure(edges, to_nest(space))
 
 
-def _in_box(box, shape, float_dtype, rng):
+def _sample_box(box, shape, float_dtype, rng):
     if np.issubdtype(box.dtype, np.floating):
         values = np.clip(rng.standard_normal(shape), box.low, box.high)
         return values.astype(float_dtype)
@@ -445,7 +468,9 @@ def _in_box(box, shape, float_dtype, rng):
 
 
 def middle_and_half(low, high):
-    """The middle of bounds and half their width; 0 and 1 where they say nothing.
+    """Returns the middle of bounds and half their width.
+
+    These are 0 and 1 if the bounds are equal, infinite or more than 1e7 apart.
 
     Example:
 
@@ -453,14 +478,14 @@ def middle_and_half(low, high):
     (array([15.,  0.]), array([5., 1.]))
     """
     low, high = np.asarray(low, "float64"), np.asarray(high, "float64")
-    known = (high - low < UNBOUNDED_WIDTH) & (high > low)
-    with np.errstate(invalid="ignore"):  # ∞ - ∞, which is not known
-        middle = np.where(known, (high + low) / 2, 0.0)
-    return middle, np.where(known, (high - low) / 2, 1.0)
+    bounded = (high - low < UNBOUNDED_WIDTH) & (high > low)
+    with np.errstate(invalid="ignore"):  # ∞ - ∞, which the condition excludes
+        middle = np.where(bounded, (high + low) / 2, 0.0)
+    return middle, np.where(bounded, (high - low) / 2, 1.0)
 
 
 def to_nest(space):
-    """The space as plain dicts and tuples, with its simple spaces as leaves.
+    """Returns the space as nested dicts and tuples with simple spaces as leaves.
 
     Example:
 

@@ -1,5 +1,7 @@
 """Environments written in TensorFlow operations: Gymnasium's classics, and toys."""
 
+from typing import Any
+
 import gymnasium as gym
 
 from tf_reinforce.data.seeding import NoiseSpec
@@ -29,7 +31,12 @@ __all__ = [
     "twin_of",
 ]
 
-TWINS = {
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+TWINS: dict[str, type[TensorEnv]] = {
     "Acrobot-v1": Acrobot,
     "CartPole-v1": CartPole,
     "MountainCar-v0": MountainCar,
@@ -38,15 +45,15 @@ TWINS = {
 }
 
 
-def make(id, **kwargs):
-    """The tensor environment that equals one of Gymnasium's.
+def make(id: str, **kwargs: Any) -> TensorEnv:
+    """Returns the tensor environment that equals a Gymnasium environment.
 
     Args:
         id: Environment id, a key of `TWINS`.
-        **kwargs: Keywords of every `TensorEnv`, for example `dtype`.
+        **kwargs: Arguments of every `TensorEnv`, for example `dtype`.
 
     Raises:
-        ValueError: when there is none, with the ids that have one.
+        ValueError: if no tensor environment equals this one; lists the valid ids.
 
     Example:
 
@@ -56,14 +63,17 @@ def make(id, **kwargs):
     if id not in TWINS:
         raise ValueError(
             f"There is no tensor environment for {id!r}. Expected one of {list(TWINS)}. "
-            "Train on the host instead (`agent.fit(id)`, `--engine host`), or write one: "
-            "docs/your_tensor_env.md."
+            "Train on the host instead (`agent.fit(id)`, `--engine host`), or write a "
+            "tensor environment: docs/your_tensor_env.md."
         )
     return TWINS[id](**kwargs)
 
 
-def twin_of(id):
-    """The twin of an environment as it is registered now, or `None` where none equals it.
+def twin_of(id: str) -> TensorEnv | None:
+    """Returns the twin of an environment id, or `None` if no twin equals it.
+
+    The twin is returned only if the id is registered with Gymnasium's own class, time
+    limit and reward threshold, and without keywords and additional wrappers.
 
     Args:
         id: Environment id.
@@ -76,12 +86,12 @@ def twin_of(id):
     if id not in TWINS:
         return None
     twin, spec = make(id), gym.spec(id)
-    ours = twin.max_episode_steps, twin.reward_threshold, {}, ()
-    theirs = (
+    expected: tuple = twin.max_episode_steps, twin.reward_threshold, {}, ()
+    registered = (
         spec.max_episode_steps,
         spec.reward_threshold,
         spec.kwargs,
         spec.additional_wrappers,
     )
-    original = str(spec.entry_point).startswith("gymnasium.envs.classic_control.")
-    return twin if original and ours == theirs else None
+    is_gymnasium = str(spec.entry_point).startswith("gymnasium.envs.classic_control.")
+    return twin if is_gymnasium and registered == expected else None

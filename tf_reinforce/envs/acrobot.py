@@ -9,26 +9,29 @@ import tensorflow as tf
 from tf_reinforce.data import seeding
 from tf_reinforce.envs import base
 
-SECONDS, GRAVITY = 0.2, 9.8
-FASTEST = 4 * math.pi, 9 * math.pi
+TIME_STEP, GRAVITY = 0.2, 9.8
+MAX_VELOCITIES = 4 * math.pi, 9 * math.pi
 
 
 class Acrobot(base.TensorEnv):
-    """Gymnasium's Acrobot-v1, as in the book: -1 for every step until the tip is up.
+    """Gymnasium's Acrobot-v1: the reward is -1 for every step until the tip is up.
 
-    Masses, lengths and moments of inertia are 1; the centres of mass are in the middle.
-    A state is `[B, 4]`: the angle of the first link from hanging down, that of the
-    second to the first, both in [-π, π), and their angular velocities. A step is one of
-    Runge and Kutta's fourth order.
+    Masses, lengths and moments of inertia are 1. The centre of mass of each link is in
+    its middle. A state is `[B, 4]`: the angle of the first link from the downward
+    vertical, the angle of the second link relative to the first, both in [-π, π), and
+    the two angular velocities. One step is integrated by the Runge-Kutta method of
+    fourth order.
 
     Reference:
         Sutton (1996), Generalization in reinforcement learning: successful examples
-        using sparse coarse coding. Advances in Neural Information Processing Systems 8.
+        using sparse coarse coding. Advances in Neural Information Processing Systems 8;
+        equations: Sutton & Barto (1998), Reinforcement learning: an introduction,
+        section 11.3 (`book_or_nips = "book"` in Gymnasium).
     """
 
     max_episode_steps, reward_threshold = 500, -100.0
     action_space = gym.spaces.Discrete(3)
-    _high = np.array([1, 1, 1, 1, *FASTEST], "float32")
+    _high = np.array([1, 1, 1, 1, *MAX_VELOCITIES], "float32")
     observation_space = gym.spaces.Box(-_high, _high)
     initial_noise = seeding.NoiseSpec("uniform", (4,))
 
@@ -36,21 +39,21 @@ class Acrobot(base.TensorEnv):
         return noise * 0.2 - 0.1
 
     def observation(self, state):
-        first, second, *turning = tf.unstack(state, axis=-1)
-        angles = [f(angle) for angle in (first, second) for f in (tf.cos, tf.sin)]
-        return tf.stack([*angles, *turning], axis=-1)
+        angle1, angle2, *velocities = tf.unstack(state, axis=-1)
+        angles = [f(angle) for angle in (angle1, angle2) for f in (tf.cos, tf.sin)]
+        return tf.stack([*angles, *velocities], axis=-1)
 
     def transition(self, state, action, noise):
         torque = tf.cast(action, self.dtype) - 1.0
         k1 = _derivative(state, torque)
-        k2 = _derivative(state + SECONDS / 2 * k1, torque)
-        k3 = _derivative(state + SECONDS / 2 * k2, torque)
-        k4 = _derivative(state + SECONDS * k3, torque)
-        state += SECONDS / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
+        k2 = _derivative(state + TIME_STEP / 2 * k1, torque)
+        k3 = _derivative(state + TIME_STEP / 2 * k2, torque)
+        k4 = _derivative(state + TIME_STEP * k3, torque)
+        state += TIME_STEP / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
         angles = tf.math.floormod(state[:, :2] + math.pi, 2 * math.pi) - math.pi
-        fastest = tf.constant(FASTEST, self.dtype)
-        turning = tf.clip_by_value(state[:, 2:], -fastest, fastest)
-        return tf.concat([angles, turning], axis=-1)
+        limits = tf.constant(MAX_VELOCITIES, self.dtype)
+        velocities = tf.clip_by_value(state[:, 2:], -limits, limits)
+        return tf.concat([angles, velocities], axis=-1)
 
     def reward(self, state, action, next_state):
         return tf.cast(self.terminal(next_state), self.dtype) - 1.0
@@ -60,16 +63,19 @@ class Acrobot(base.TensorEnv):
 
 
 def _derivative(state, torque):
-    """The angular velocities, and the accelerations that follow from all of it."""
-    first, second, speed1, speed2 = tf.unstack(state, axis=-1)
-    cosine, sine = tf.cos(second), tf.sin(second)
-    inertia = 3.5 + cosine  # of both links about the joint; the second's own is 1.25
-    coupling = 1.25 + 0.5 * cosine
-    weight2 = 0.5 * GRAVITY * tf.sin(first + second)
-    weight = 1.5 * GRAVITY * tf.sin(first) + weight2
-    fling = 0.5 * sine * tf.square(speed2) + sine * speed1 * speed2
-    pull = weight - fling
-    swing = torque + coupling / inertia * pull - 0.5 * sine * tf.square(speed1) - weight2
-    acceleration2 = swing / (1.25 - tf.square(coupling) / inertia)
-    acceleration1 = -(coupling * acceleration2 + pull) / inertia
-    return tf.stack([speed1, speed2, acceleration1, acceleration2], axis=-1)
+    """Returns the time derivative of states, `[B, 4]`: velocities and accelerations.
+
+    `d1`, `d2`, `phi1` and `phi2` are named as in Sutton & Barto (1998), section 11.3.
+    """
+    angle1, angle2, velocity1, velocity2 = tf.unstack(state, axis=-1)
+    cosine, sine = tf.cos(angle2), tf.sin(angle2)
+    d1 = 3.5 + cosine  # inertia of both links about the fixed joint
+    d2 = 1.25 + 0.5 * cosine  # 1.25: inertia of the second link about its joint
+    phi2 = 0.5 * GRAVITY * tf.sin(angle1 + angle2)
+    gravity = 1.5 * GRAVITY * tf.sin(angle1) + phi2
+    centrifugal = 0.5 * sine * tf.square(velocity2) + sine * velocity1 * velocity2
+    phi1 = gravity - centrifugal
+    net_torque = torque + d2 / d1 * phi1 - 0.5 * sine * tf.square(velocity1) - phi2
+    acceleration2 = net_torque / (1.25 - tf.square(d2) / d1)
+    acceleration1 = -(d2 * acceleration2 + phi1) / d1
+    return tf.stack([velocity1, velocity2, acceleration1, acceleration2], axis=-1)

@@ -1,8 +1,10 @@
 """Defines the interface of a tensor environment."""
 
 import abc
+from typing import Any
 
 import gymnasium as gym
+import tensorflow as tf
 
 from tf_reinforce import validation
 from tf_reinforce.data import seeding
@@ -10,37 +12,40 @@ from tf_reinforce.envs import vector
 
 
 class TensorEnv(abc.ABC):
-    """An environment as pure functions of batches, in TensorFlow operations.
+    """An environment as pure functions on batches, written as TensorFlow operations.
 
         s₀ = initial(noise),   aₜ ~ π(· | observation(sₜ)),
         sₜ₊₁ = transition(sₜ, aₜ, noise),   rₜ = reward(sₜ, aₜ, sₜ₊₁)
 
-    until `terminal(sₜ₊₁)`, or until the clock cuts the episode. Every function works on
-    `B` episodes at once, the batch axis first, and on each as if it were alone. All
-    other axes have a fixed size. Nothing is remembered but the state, and all chance
-    comes in as `noise`; so a whole training runs in TensorFlow, and can be repeated.
+    An episode ends when `terminal(sₜ₊₁)`, or is truncated by the time limit. Every
+    function computes `B` episodes at once, the batch axis first, and each episode
+    independently of the others. All other axes have a fixed size. The state holds all
+    information that is kept between steps, and all randomness comes from `noise`. So a
+    training runs entirely in TensorFlow, and is repeatable.
 
-    A state is a tensor or a structure of them (tuple, dict), of the subclass' choosing.
-    Actions arrive in the environment's own units, `[B, …]`, nested as the action space:
-    whole numbers in the type of their space, real ones in `dtype`. Agents
-    play inside of a Box; what others send to `as_gymnasium` may lie outside.
+    A state is a tensor or a structure of tensors (tuple, dict) that the subclass chooses.
+    Actions are in the units of the environment, `[B, …]`, nested like the action space:
+    integers in the type of their space, real numbers in `dtype`. Actions of an agent lie
+    within the bounds of a Box. Actions that a user passes to `as_gymnasium` may not.
 
-    No function may change what it is given.
+    No function may change its arguments.
 
-    An attribute is a constant of the compiled program. When it has changed, the next
-    call of `fit`, `evaluate` or `collect`, the next update and the next `reset` of
-    `as_gymnasium` compile the program anew. Keep what changes often in a `tf.Variable`.
+    An attribute is a constant of the compiled program. When an attribute has changed, the
+    next call of `fit`, `evaluate` or `collect`, the next update and the next `reset` of
+    `as_gymnasium` compile the program again. Store values that change often in a
+    `tf.Variable`.
 
     Args:
-        dtype: `"float32"` or `"float64"`, for the subclass to compute in.
+        dtype: `"float32"` or `"float64"`, the type that the subclass computes in.
 
     Attributes:
         observation_space, action_space: `gymnasium.Space`, of one episode.
-        max_episode_steps: Int, the clock; `None` where every episode ends by itself,
-            and then `fit` has to be given one.
-        reward_threshold: Float, the mean return that counts as solved, or `None`.
+        max_episode_steps: Int, the time limit; `None` if every episode terminates without
+            a limit, and then `fit` requires `max_episode_steps`.
+        reward_threshold: Float, the mean return at which the task counts as solved, or
+            `None`.
         initial_noise: `NoiseSpec` for the first state of one episode.
-        transition_noise: `NoiseSpec` for each step, or `None` where a step is certain.
+        transition_noise: `NoiseSpec` for each step, or `None` if steps are deterministic.
     """
 
     observation_space: gym.Space
@@ -50,43 +55,43 @@ class TensorEnv(abc.ABC):
     initial_noise = seeding.NoiseSpec("uniform", ())
     transition_noise: seeding.NoiseSpec | None = None
 
-    def __init__(self, dtype="float32"):
+    def __init__(self, dtype: str = "float32") -> None:
         self.dtype = validation.one_of("dtype", dtype, ("float32", "float64"))
 
     @abc.abstractmethod
-    def initial(self, noise):
-        """First states from noise `[B, *initial_noise.shape]`."""
+    def initial(self, noise: tf.Tensor | None) -> Any:
+        """Returns initial states from noise, `[B, *initial_noise.shape]`."""
 
     @abc.abstractmethod
-    def observation(self, state):
-        """What is seen of states, nested as the observation space, `[B, …]` each."""
+    def observation(self, state: Any) -> Any:
+        """Returns observations of states, nested like the observation space, `[B, …]`."""
 
     @abc.abstractmethod
-    def transition(self, state, action, noise):
-        """The next states, as `initial` nests them.
+    def transition(self, state: Any, action: Any, noise: tf.Tensor | None) -> Any:
+        """Returns the next states, nested like those of `initial`.
 
-        `noise` is `[B, *transition_noise.shape]`, or `None`. Answers for episodes that
-        are over are not used, whatever they are.
+        `noise` is `[B, *transition_noise.shape]`, or `None`. Results for episodes that
+        have ended are ignored, and may have any value.
         """
 
     @abc.abstractmethod
-    def reward(self, state, action, next_state):
-        """`[B]` float, for the action taken in `state`."""
+    def reward(self, state: Any, action: Any, next_state: Any) -> tf.Tensor:
+        """Returns rewards, `[B]` float, of the actions taken in `state`."""
 
     @abc.abstractmethod
-    def terminal(self, state):
-        """`[B]` bool: whether the task ends on reaching these states."""
+    def terminal(self, state: Any) -> tf.Tensor:
+        """Returns `[B]` bool: True if the episode terminates in this state."""
 
-    def as_gymnasium(self, num_envs):
-        """So many of these environments as a `gymnasium.vector.VectorEnv`.
+    def as_gymnasium(self, num_envs: int) -> vector.TensorVectorEnv:
+        """Returns a `gymnasium.vector.VectorEnv` of `num_envs` such environments.
 
         >>> from tf_reinforce import envs
-        >>> worlds = envs.CartPole().as_gymnasium(3)
-        >>> observations, _ = worlds.reset(seed=0)
+        >>> vector_env = envs.CartPole().as_gymnasium(3)
+        >>> observations, _ = vector_env.reset(seed=0)
         >>> observations.shape, observations.dtype.name
         ((3, 4), 'float32')
         """
         return vector.TensorVectorEnv(self, num_envs)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"{type(self).__name__}()"

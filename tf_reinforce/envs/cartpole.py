@@ -9,18 +9,18 @@ import tensorflow as tf
 from tf_reinforce.data import seeding
 from tf_reinforce.envs import base
 
-GRAVITY, FORCE, SECONDS = 9.8, 10.0, 0.02
+GRAVITY, FORCE, TIME_STEP = 9.8, 10.0, 0.02
 POLE_MASS, HALF_LENGTH = 0.1, 0.5
 TOTAL_MASS = POLE_MASS + 1.0
-POLE_MOMENT = POLE_MASS * HALF_LENGTH
-FARTHEST, STEEPEST = 2.4, 12 * 2 * math.pi / 360
+POLE_MASS_LENGTH = POLE_MASS * HALF_LENGTH
+MAX_POSITION, MAX_ANGLE = 2.4, 12 * 2 * math.pi / 360
 
 
 class CartPole(base.TensorEnv):
-    """Gymnasium's CartPole-v1: one reward for every step until the pole falls.
+    """Gymnasium's CartPole-v1: the reward is 1 for every step until the pole falls.
 
-    A state is an observation, `[B, 4]`: position, velocity, angle, angular velocity.
-    The step with which the pole falls, or the cart leaves the track, is rewarded too.
+    A state equals its observation, `[B, 4]`: position, velocity, angle, angular velocity.
+    The step in which the pole falls, or the cart leaves the track, is rewarded too.
 
     Reference:
         Barto, Sutton & Anderson (1983), Neuronlike adaptive elements that can solve
@@ -31,7 +31,7 @@ class CartPole(base.TensorEnv):
 
     max_episode_steps, reward_threshold = 500, 475.0
     action_space = gym.spaces.Discrete(2)
-    _high = np.array([2 * FARTHEST, np.inf, 2 * STEEPEST, np.inf], "float32")
+    _high = np.array([2 * MAX_POSITION, np.inf, 2 * MAX_ANGLE, np.inf], "float32")
     observation_space = gym.spaces.Box(-_high, _high)
     initial_noise = seeding.NoiseSpec("uniform", (4,))
 
@@ -42,19 +42,22 @@ class CartPole(base.TensorEnv):
         return state
 
     def transition(self, state, action, noise):
-        x, speed, angle, turning = tf.unstack(state, axis=-1)
+        _, velocity, angle, angular_velocity = tf.unstack(state, axis=-1)
         force = tf.where(tf.equal(action, 1), FORCE, -FORCE)
         force = tf.cast(force, self.dtype)
         cosine, sine = tf.cos(angle), tf.sin(angle)
-        push = (force + POLE_MOMENT * tf.square(turning) * sine) / TOTAL_MASS
+        centrifugal = POLE_MASS_LENGTH * tf.square(angular_velocity) * sine
+        push = (force + centrifugal) / TOTAL_MASS
         inertia = 4.0 / 3.0 - POLE_MASS * tf.square(cosine) / TOTAL_MASS
-        swing = (GRAVITY * sine - cosine * push) / (HALF_LENGTH * inertia)
-        pull = push - POLE_MOMENT * swing * cosine / TOTAL_MASS
-        derivative = [speed, pull, turning, swing]
-        return state + SECONDS * tf.stack(derivative, axis=-1)
+        angular_acceleration = GRAVITY * sine - cosine * push
+        angular_acceleration /= HALF_LENGTH * inertia
+        reaction = POLE_MASS_LENGTH * angular_acceleration * cosine / TOTAL_MASS
+        acceleration = push - reaction
+        derivative = [velocity, acceleration, angular_velocity, angular_acceleration]
+        return state + TIME_STEP * tf.stack(derivative, axis=-1)
 
     def reward(self, state, action, next_state):
         return tf.ones_like(state[:, 0])
 
     def terminal(self, state):
-        return (tf.abs(state[:, 0]) > FARTHEST) | (tf.abs(state[:, 2]) > STEEPEST)
+        return (tf.abs(state[:, 0]) > MAX_POSITION) | (tf.abs(state[:, 2]) > MAX_ANGLE)

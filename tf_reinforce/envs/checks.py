@@ -10,77 +10,78 @@ import tensorflow as tf
 from tf_reinforce import validation
 from tf_reinforce.data import spaces
 
-_ROWS = 7  # episodes it is tried with, a number that no shape has by accident
+_ROWS = 7  # episodes of the trial batch: a size that no other axis has by accident
 
 
 def check(env):
-    """Refuses an environment whose tensors are not what its spaces and words say.
+    """Raises an error if the tensors of an environment do not fit its spaces and types.
 
-    Its functions are traced, and nothing is computed.
+    The functions of the environment are traced; nothing is computed.
 
     Args:
         env: `TensorEnv`.
 
     Raises:
-        ValueError: naming the function, and the shapes and types expected and received.
+        ValueError: names the function, and the shapes and types expected and received.
     """
     spaces.check_observation_space(env.observation_space)
     spaces.check_action_space(env.action_space)
     validation.positive_int_or_none("max_episode_steps", env.max_episode_steps)
-    # A graph of a function, so that a world may hold tensors and variables.
-    tf.function(lambda: _try_out(env), autograph=False).get_concrete_function()
+    # A graph of its own, because an environment may hold tensors and variables.
+    tf.function(lambda: _check_functions(env), autograph=False).get_concrete_function()
 
 
-def _try_out(env):
+def _check_functions(env):
     name = type(env).__name__
-    state = _answer(env, "initial", _noise(env, env.initial_noise))
-    form = keras.tree.map_structure(_leaf(f"{name}.initial"), state)
-    seen = _answer(env, "observation", state)
-    _expect_observation(f"{name}.observation", seen, env)
-    actions = keras.tree.map_structure(_some_actions, spaces.to_nest(env.action_space))
+    state = _call(env, "initial", _zero_noise(env, env.initial_noise))
+    state_specs = keras.tree.map_structure(_spec_reader(f"{name}.initial"), state)
+    observation = _call(env, "observation", state)
+    _check_observation(f"{name}.observation", observation, env)
+    actions = keras.tree.map_structure(_zero_actions, spaces.to_nest(env.action_space))
     actions = cast_actions(env, actions)
-    noise = _noise(env, env.transition_noise)
-    following = _answer(env, "transition", state, actions, noise)
-    met = keras.tree.map_structure(_leaf(f"{name}.transition"), following)
-    if met != form:
+    noise = _zero_noise(env, env.transition_noise)
+    next_state = _call(env, "transition", state, actions, noise)
+    next_specs = keras.tree.map_structure(_spec_reader(f"{name}.transition"), next_state)
+    if next_specs != state_specs:
         raise ValueError(
             f"`{name}.transition` must return a state as `initial` does. Expected: "
-            f"{form}. Received: {met}"
+            f"{state_specs}. Received: {next_specs}"
         )
-    reward = _answer(env, "reward", state, actions, following)
-    _expect(f"{name}.reward", reward, (), "float", lambda dtype: dtype.is_floating)
-    over = _answer(env, "terminal", following)
-    _expect(f"{name}.terminal", over, (), "bool", lambda dtype: dtype.is_bool)
+    reward = _call(env, "reward", state, actions, next_state)
+    _check_tensor(f"{name}.reward", reward, (), "float", lambda dtype: dtype.is_floating)
+    terminal = _call(env, "terminal", next_state)
+    _check_tensor(f"{name}.terminal", terminal, (), "bool", lambda dtype: dtype.is_bool)
 
 
-def _answer(env, function, *given):
-    """What a function of the environment returns, and leaves as it was given."""
-    before = keras.tree.flatten(given)
-    answer = getattr(env, function)(*given)
-    after = keras.tree.flatten(given)
+def _call(env, function, *arguments):
+    """Returns the result of a function; raises if the function changes its arguments."""
+    before = keras.tree.flatten(arguments)
+    result = getattr(env, function)(*arguments)
+    after = keras.tree.flatten(arguments)
     if [*map(id, before)] != [*map(id, after)]:
         raise ValueError(
-            f"`{type(env).__name__}.{function}` must not change what it is given: others "
-            "read it still. Expected: a new structure, as {**state, 'x': …}. Received: "
-            "one in which a tensor was replaced"
+            f"`{type(env).__name__}.{function}` must not change its arguments, because "
+            "other functions receive them too. Expected: a new structure, for example "
+            "{**state, 'x': …}. Received: an argument in which a tensor was replaced"
         )
-    return answer
+    return result
 
 
 def cast_actions(env, actions):
-    """Actions as a world receives them: whole numbers in the type of their space, real
-    ones in that of the world.
+    """Returns actions in the types in which a tensor environment receives them.
+
+    Integer actions get the type of their space, real actions the type of the environment.
     """
 
     def cast(space, action):
-        real = np.issubdtype(space.dtype, np.floating)
-        return tf.cast(action, env.dtype if real else space.dtype)
+        is_real = np.issubdtype(space.dtype, np.floating)
+        return tf.cast(action, env.dtype if is_real else space.dtype)
 
     return keras.tree.map_structure(cast, spaces.to_nest(env.action_space), actions)
 
 
-# Objects that are not looked into: they have a state of their own, or none at all.
-_WHOLE = (
+# Objects that `constants` identifies by their id: their contents are not compared.
+_OPAQUE_TYPES = (
     gym.Space,
     tf.Module,
     tf.Variable,
@@ -93,60 +94,65 @@ _WHOLE = (
 
 
 def constants(env):
-    """What a traced program holds of an environment as constants.
+    """Returns the values of an environment that a traced program holds as constants.
 
     Returns:
-        A tuple that can be hashed, and differs once an attribute or a number in one of
-        its lists, dicts, sets, arrays and objects has changed. Variables are no
-        constants, and spaces, models and functions are not looked into.
+        A hashable tuple. It changes when an attribute changes, or a number in one of its
+        lists, dicts, sets, arrays or objects. Variables are not constants. The contents
+        of spaces, models and functions are not compared.
     """
     return tuple((name, _constant(value, {id(env)})) for name, value in vars(env).items())
 
 
-def _constant(value, above):
-    """`above` are the ids of what the value is a part of: it may be one of its parts."""
-    if id(value) in above:
+def _constant(value, parents):
+    """Returns a hashable copy of a value.
+
+    `parents` are the ids of the objects that contain the value. They end the recursion if
+    an object contains itself.
+    """
+    if id(value) in parents:
         return type(value).__name__, id(value)
-    above = above | {id(value)}
+    parents = parents | {id(value)}
     if isinstance(value, dict):
-        return "dict", *((key, _constant(part, above)) for key, part in value.items())
+        return "dict", *((key, _constant(part, parents)) for key, part in value.items())
     if isinstance(value, (list, tuple)):
-        return type(value).__name__, *(_constant(part, above) for part in value)
+        return type(value).__name__, *(_constant(part, parents) for part in value)
     if isinstance(value, (set, frozenset)):
-        return "set", *sorted(repr(_constant(part, above)) for part in value)
+        return "set", *sorted(repr(_constant(part, parents)) for part in value)
     if isinstance(value, (np.ndarray, np.generic, tf.Tensor)):
         array = np.asarray(value)
         return array.dtype.str, array.shape, array.tobytes()
     if isinstance(value, (int, float, str, type(None))):
-        return type(value).__name__, repr(value)  # NaN is the same as itself
-    if isinstance(value, _WHOLE) or not hasattr(value, "__dict__"):
+        return type(value).__name__, repr(value)  # `repr`, so that NaN equals NaN
+    if isinstance(value, _OPAQUE_TYPES) or not hasattr(value, "__dict__"):
         return type(value).__name__, id(value)
-    return type(value).__name__, id(value), _constant(vars(value), above)
+    return type(value).__name__, id(value), _constant(vars(value), parents)
 
 
 def is_valid_observation(env, observation):
-    """`[B]` bool: whether what is seen is finite, and choices are among their choices."""
-    leaves = keras.tree.flatten(spaces.to_nest(env.observation_space))
-    fit = [
-        tf.reduce_all(tf.reshape(fits, [tf.shape(fits)[0], -1]), axis=1)
-        for fits in map(_fitting, leaves, keras.tree.flatten(observation))
+    """Returns `[B]` bool: True if all reals are finite and all choices are in range."""
+    leaf_spaces = keras.tree.flatten(spaces.to_nest(env.observation_space))
+    valid = [
+        tf.reduce_all(tf.reshape(elements, [tf.shape(elements)[0], -1]), axis=1)
+        for elements in map(_is_valid, leaf_spaces, keras.tree.flatten(observation))
     ]
-    return tf.reduce_all(tf.stack(fit), axis=0)
+    return tf.reduce_all(tf.stack(valid), axis=0)
 
 
-def _fitting(space, seen):
-    if seen.dtype.is_floating:
-        return tf.math.is_finite(seen)
+def _is_valid(space, observation):
+    """Returns a bool for each element of one array of the observation."""
+    if observation.dtype.is_floating:
+        return tf.math.is_finite(observation)
     bounds = category_bounds(space)
     if bounds is None:
-        return tf.ones_like(seen, tf.bool)
+        return tf.ones_like(observation, tf.bool)
     low, high = (tf.constant(np.array(x), tf.int64) for x in bounds)
-    seen = tf.cast(seen, tf.int64)
-    return (low <= seen) & (seen <= high)
+    observation = tf.cast(observation, tf.int64)
+    return (low <= observation) & (observation <= high)
 
 
 def category_bounds(space):
-    """The least and the largest choice, or `None` where whole numbers are no choices."""
+    """Returns the least and the largest category, or `None` for a Box."""
     if isinstance(space, gym.spaces.Discrete):
         return space.start, space.start + space.n - 1
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -154,64 +160,69 @@ def category_bounds(space):
     return (0, 1) if isinstance(space, gym.spaces.MultiBinary) else None
 
 
-def _noise(env, noise):
-    if noise is None:
+def _zero_noise(env, spec):
+    """Returns zeros of the shape of a `NoiseSpec`; raises if the spec is invalid."""
+    if spec is None:
         return None
-    shape = getattr(noise, "shape", None)
+    shape = getattr(spec, "shape", None)
     sizes = shape if isinstance(shape, tuple) else [None]
-    fixed = all(isinstance(size, int) for size in sizes)
-    if getattr(noise, "kind", None) not in ("uniform", "normal") or not fixed:
+    is_fixed = all(isinstance(size, int) for size in sizes)
+    if getattr(spec, "kind", None) not in ("uniform", "normal") or not is_fixed:
         raise ValueError(
             f"A noise of `{type(env).__name__}` must be one `NoiseSpec`, uniform or "
-            "normal, of the shape of one episode's. Expected: for example "
-            f"NoiseSpec('uniform', (2,)). Received: {noise!r}"
+            "normal, with the shape of one episode's noise. Expected: for example "
+            f"NoiseSpec('uniform', (2,)). Received: {spec!r}"
         )
     return tf.zeros([_ROWS, *shape], env.dtype)
 
 
-def _leaf(function):
-    """A function from a tensor of a batch to the `(shape, type)` of one episode's."""
+def _spec_reader(function):
+    """Returns a function from a batch tensor to the `(shape, type)` of one episode.
 
-    def described(tensor):
+    The returned function raises an error if a row per episode or a fixed size is missing.
+    """
+
+    def read(tensor):
         tensor = tf.convert_to_tensor(tensor)
         shape = tensor.shape
         if shape.rank in (None, 0) or shape[0] != _ROWS or not shape.is_fully_defined():
             raise ValueError(
                 f"`{function}` must return tensors with a row for each episode, and all "
-                f"other axes of a fixed size. Expected, for {_ROWS} episodes: shape "
-                f"({_ROWS}, …) without None. Received: {shape}. What is chosen by "
-                "a value (`tf.boolean_mask`, `tf.unique`) has no fixed size: use "
-                "`tf.where(condition, a, b)`."
+                f"other axes must have a fixed size. Expected, for {_ROWS} episodes: "
+                f"shape ({_ROWS}, …) without None. Received: {shape}. Results of "
+                "operations that select by value, as `tf.boolean_mask` and `tf.unique`, "
+                "have no fixed size: use `tf.where(condition, a, b)`."
             )
         return tuple(shape[1:]), tensor.dtype.name
 
-    return described
+    return read
 
 
-def _expect_observation(function, seen, env):
+def _check_observation(function, observation, env):
     expected = spaces.observation_spec(env.observation_space, env.dtype)
     try:
-        keras.tree.assert_same_structure(expected, seen)
+        keras.tree.assert_same_structure(expected, observation)
     except ValueError:
         raise ValueError(
             f"`{function}` must be nested as the observation space. Expected: {expected}."
-            f" Received: {seen}"
+            f" Received: {observation}"
         ) from None
 
-    def compare(leaf, tensor):
-        kind = "a float type" if leaf.dtype.is_floating else leaf.dtype.name
-        _expect(function, tensor, tuple(leaf.shape), kind, _alike(leaf.dtype))
+    def compare(spec, tensor):
+        kind = "a float type" if spec.dtype.is_floating else spec.dtype.name
+        _check_tensor(function, tensor, tuple(spec.shape), kind, _same_kind(spec.dtype))
 
-    keras.tree.map_structure(compare, expected, seen)
+    keras.tree.map_structure(compare, expected, observation)
 
 
-def _alike(dtype):
+def _same_kind(dtype):
+    """Returns a predicate on types: equal to `dtype`, or both are float types."""
     return lambda other: other == dtype or dtype.is_floating and other.is_floating
 
 
-def _expect(function, tensor, shape, kind, fits):
-    received, dtype = _leaf(function)(tensor)
-    if received != shape or not fits(tf.as_dtype(dtype)):
+def _check_tensor(function, tensor, shape, kind, is_valid_dtype):
+    received, dtype = _spec_reader(function)(tensor)
+    if received != shape or not is_valid_dtype(tf.as_dtype(dtype)):
         raise ValueError(
             f"`{function}` must return shape {(_ROWS, *shape)} for {_ROWS} episodes, of "
             f"type {kind}. Received: shape {(_ROWS, *received)} of type {dtype}. Nothing "
@@ -219,5 +230,5 @@ def _expect(function, tensor, shape, kind, fits):
         )
 
 
-def _some_actions(space):
+def _zero_actions(space):
     return tf.constant(np.zeros((_ROWS, *space.shape), space.dtype))

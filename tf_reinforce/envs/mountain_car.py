@@ -6,16 +6,16 @@ import tensorflow as tf
 
 from tf_reinforce.envs import base
 
-LEFT, RIGHT, FASTEST = -1.2, 0.6, 0.07
-_LOW, _HIGH = (np.array([end, speed], "float32") for end, speed in
-               ((LEFT, -FASTEST), (RIGHT, FASTEST)))  # fmt: skip
+MIN_POSITION, MAX_POSITION, MAX_SPEED = -1.2, 0.6, 0.07
+_LOW = np.array([MIN_POSITION, -MAX_SPEED], "float32")
+_HIGH = np.array([MAX_POSITION, MAX_SPEED], "float32")
 
 
 class MountainCar(base.TensorEnv):
-    """Gymnasium's MountainCar-v0: -1 for every step until the goal on the right.
+    """Gymnasium's MountainCar-v0: the reward is -1 for every step until the goal.
 
-    A state is an observation, `[B, 2]`: position and velocity. The wall on the left
-    stops the car.
+    A state equals its observation, `[B, 2]`: position and velocity. The goal is on the
+    right. The wall on the left stops the car.
 
     Reference:
         Moore (1990), Efficient memory-based learning for robot control. PhD thesis,
@@ -34,7 +34,7 @@ class MountainCar(base.TensorEnv):
         return state
 
     def transition(self, state, action, noise):
-        return _rolled(state, (tf.cast(action, self.dtype) - 1.0) * 0.001)
+        return _next_state(state, (tf.cast(action, self.dtype) - 1.0) * 0.001)
 
     def reward(self, state, action, next_state):
         return -tf.ones_like(state[:, 0])
@@ -44,9 +44,10 @@ class MountainCar(base.TensorEnv):
 
 
 class MountainCarContinuous(MountainCar):
-    """Gymnasium's MountainCarContinuous-v0: 100 at the goal, less what force costs.
+    """Gymnasium's MountainCarContinuous-v0: 100 at the goal, minus a cost of the force.
 
-    A force outside of [-1, 1] pushes as the nearest inside, and costs what was asked.
+    A force outside of [-1, 1] is clipped before it moves the car. Its cost is computed
+    from the force before clipping.
     """
 
     max_episode_steps, reward_threshold = 999, 90.0
@@ -55,19 +56,19 @@ class MountainCarContinuous(MountainCar):
 
     def transition(self, state, action, noise):
         force = tf.clip_by_value(action[:, 0], -1.0, 1.0)
-        return _rolled(state, force * 0.0015)
+        return _next_state(state, force * 0.0015)
 
     def reward(self, state, action, next_state):
-        effort = tf.square(action[:, 0])
-        return 100.0 * tf.cast(self.terminal(next_state), self.dtype) - 0.1 * effort
+        cost = tf.square(action[:, 0])
+        return 100.0 * tf.cast(self.terminal(next_state), self.dtype) - 0.1 * cost
 
 
-def _rolled(state, push):
-    """The next state under a push and the slope of a hill of height sin 3x."""
+def _next_state(state, force):
+    """Returns the next states, under a force `[B]` and the slope of the hill sin 3x."""
     position, velocity = tf.unstack(state, axis=-1)
-    velocity += push - 0.0025 * tf.cos(3.0 * position)
-    velocity = tf.clip_by_value(velocity, -FASTEST, FASTEST)
-    position = tf.clip_by_value(position + velocity, LEFT, RIGHT)
-    stopped = (position <= LEFT) & (velocity < 0.0)
+    velocity += force - 0.0025 * tf.cos(3.0 * position)
+    velocity = tf.clip_by_value(velocity, -MAX_SPEED, MAX_SPEED)
+    position = tf.clip_by_value(position + velocity, MIN_POSITION, MAX_POSITION)
+    stopped = (position <= MIN_POSITION) & (velocity < 0.0)
     velocity = tf.where(stopped, tf.zeros_like(velocity), velocity)
     return tf.stack([position, velocity], axis=-1)

@@ -9,19 +9,19 @@ import tensorflow as tf
 from tf_reinforce.data import seeding
 from tf_reinforce.envs import base
 
-SECONDS, GRAVITY, FASTEST, STRONGEST = 0.05, 10.0, 8.0, 2.0
+TIME_STEP, GRAVITY, MAX_SPEED, MAX_TORQUE = 0.05, 10.0, 8.0, 2.0
 
 
 class Pendulum(base.TensorEnv):
-    """Gymnasium's Pendulum-v1: the cost of angle, speed and torque, 200 steps long.
+    """Gymnasium's Pendulum-v1: a cost of angle, velocity and torque, for 200 steps.
 
     A state is `[B, 2]`: the angle from upright in [-π, π), and the angular velocity.
-    A torque outside of [-2, 2] acts, and costs, as the nearest inside.
+    A torque outside of [-2, 2] is clipped, for the dynamics and for its cost.
     """
 
     max_episode_steps = 200
-    action_space = gym.spaces.Box(-STRONGEST, STRONGEST, (1,))
-    _high = np.array([1, 1, FASTEST], "float32")
+    action_space = gym.spaces.Box(-MAX_TORQUE, MAX_TORQUE, (1,))
+    _high = np.array([1, 1, MAX_SPEED], "float32")
     observation_space = gym.spaces.Box(-_high, _high)
     initial_noise = seeding.NoiseSpec("uniform", (2,))
 
@@ -29,26 +29,28 @@ class Pendulum(base.TensorEnv):
         return (2.0 * noise - 1.0) * tf.constant([math.pi, 1.0], self.dtype)
 
     def observation(self, state):
-        angle, turning = tf.unstack(state, axis=-1)
-        return tf.stack([tf.cos(angle), tf.sin(angle), turning], axis=-1)
+        angle, velocity = tf.unstack(state, axis=-1)
+        return tf.stack([tf.cos(angle), tf.sin(angle), velocity], axis=-1)
 
     def transition(self, state, action, noise):
-        angle, turning = tf.unstack(state, axis=-1)
-        swing = 1.5 * GRAVITY * tf.sin(angle) + 3.0 * self._torque(action)
-        turning = tf.clip_by_value(turning + swing * SECONDS, -FASTEST, FASTEST)
-        return tf.stack([_wrapped(angle + turning * SECONDS), turning], axis=-1)
+        angle, velocity = tf.unstack(state, axis=-1)
+        acceleration = 1.5 * GRAVITY * tf.sin(angle) + 3.0 * self._torque(action)
+        velocity += acceleration * TIME_STEP
+        velocity = tf.clip_by_value(velocity, -MAX_SPEED, MAX_SPEED)
+        return tf.stack([_wrap_angle(angle + velocity * TIME_STEP), velocity], axis=-1)
 
     def reward(self, state, action, next_state):
-        angle, turning = tf.unstack(state, axis=-1)
-        effort = tf.square(self._torque(action))
-        return -(tf.square(angle) + 0.1 * tf.square(turning) + 0.001 * effort)
+        angle, velocity = tf.unstack(state, axis=-1)
+        cost = tf.square(self._torque(action))
+        return -(tf.square(angle) + 0.1 * tf.square(velocity) + 0.001 * cost)
 
     def terminal(self, state):
         return tf.zeros_like(state[:, 0], tf.bool)
 
     def _torque(self, action):
-        return tf.clip_by_value(action[:, 0], -STRONGEST, STRONGEST)
+        return tf.clip_by_value(action[:, 0], -MAX_TORQUE, MAX_TORQUE)
 
 
-def _wrapped(angle):
+def _wrap_angle(angle):
+    """Returns the equivalent angle in [-π, π)."""
     return tf.math.floormod(angle + math.pi, 2 * math.pi) - math.pi

@@ -10,7 +10,7 @@ from tf_reinforce.envs import base
 
 
 class Bandit(base.TensorEnv):
-    """One choice among arms, and the episode is over.
+    """A multi-armed bandit: an episode is one choice among the arms.
 
     Args:
         values: Floats, the reward of each arm.
@@ -25,7 +25,7 @@ class Bandit(base.TensorEnv):
     1.0
     """
 
-    observation_space = gym.spaces.Box(0, 1, (1,))  # always 1: there is nothing to see
+    observation_space = gym.spaces.Box(0, 1, (1,))  # always 1
     max_episode_steps = 1
 
     def __init__(self, values=(0.0, 0.5, 1.0), **kwargs):
@@ -51,13 +51,13 @@ class Bandit(base.TensorEnv):
 
 
 class Corridor(base.TensorEnv):
-    """A corridor to be walked to its right end: -1 for every step.
+    """A corridor with its goal at the right end: the reward is -1 for every step.
 
-    Actions are 0, to the left (the wall stops it), and 1, to the right. The clock stands
-    at four times the way.
+    Action 0 moves to the left, unless the wall is there. Action 1 moves to the right.
+    The time limit is four times the number of steps from the start to the goal.
 
     Args:
-        length: Int, at least 2, how many cells there are.
+        length: Int, at least 2, the number of cells.
         **kwargs: See `TensorEnv`.
 
     Attributes:
@@ -98,11 +98,12 @@ class Corridor(base.TensorEnv):
 
 
 class Catch(base.TensorEnv):
-    """A ball falls, a paddle below it moves, and all of it is seen as a picture.
+    """A paddle catches a falling ball. The observation is an image.
 
-    The board has 7 × 7 cells of 12 × 12 pixels. The ball begins in any column of the
-    highest row and falls one cell per step; the paddle begins in the middle of the
-    lowest and moves by one cell. Six steps, then +1 for a catch and -1 for a miss.
+    The board has 7 × 7 cells of 12 × 12 pixels. The ball starts in a random column of
+    the highest row and falls one cell per step. The paddle starts in the middle of the
+    lowest row and moves by at most one cell per step. An episode has six steps. The last
+    reward is 1 if the paddle catches the ball, else -1; all others are zero.
 
     Attributes:
         optimum: Float, the return of the best policy.
@@ -121,8 +122,10 @@ class Catch(base.TensorEnv):
         return {"row": zero, "column": column, "paddle": zero + self.CELLS // 2}
 
     def observation(self, state):
-        ball = self._at(state["row"], state["column"])
-        paddle = self._at(tf.zeros_like(state["row"]) + self.CELLS - 1, state["paddle"])
+        ball = self._cell_mask(state["row"], state["column"])
+        paddle = self._cell_mask(
+            tf.zeros_like(state["row"]) + self.CELLS - 1, state["paddle"]
+        )
         cells = tf.where(ball, 255, tf.where(paddle, 128, 0))
         pixels = tf.repeat(tf.repeat(cells, self.CELL, axis=1), self.CELL, axis=2)
         return tf.cast(pixels[..., None], tf.uint8)
@@ -134,14 +137,14 @@ class Catch(base.TensorEnv):
 
     def reward(self, state, action, next_state):
         caught = tf.equal(next_state["column"], next_state["paddle"])
-        worth = tf.where(caught, 1.0, -1.0)
-        return tf.cast(tf.where(self.terminal(next_state), worth, 0.0), self.dtype)
+        reward = tf.where(caught, 1.0, -1.0)
+        return tf.cast(tf.where(self.terminal(next_state), reward, 0.0), self.dtype)
 
     def terminal(self, state):
         return tf.equal(state["row"], self.CELLS - 1)
 
-    def _at(self, row, column):
-        """`[B, 7, 7]` bool: the one cell in this row and column."""
+    def _cell_mask(self, row, column):
+        """Returns `[B, 7, 7]` bool: True in the cell of this row and column."""
         cells = tf.range(self.CELLS)
         rows, columns = tf.equal(cells, row[:, None]), tf.equal(cells, column[:, None])
         return rows[:, :, None] & columns[:, None, :]

@@ -14,18 +14,19 @@ from tf_reinforce.envs import checks
 
 
 class TensorVectorEnv(gym.vector.VectorEnv):
-    """`num_envs` tensor environments side by side, one XLA program for a step of all.
+    """A batch of tensor environments; one XLA program steps all of them.
 
-    An environment that has ended is reset in the next step, whose action it ignores
-    (`AutoresetMode.NEXT_STEP`). After `reset(seed=7)` environment i draws from seed
-    7 + i, as Gymnasium's own do; a list gives each its own.
+    When an episode has ended, the next step resets its environment and ignores the action
+    (`AutoresetMode.NEXT_STEP`). After `reset(seed=7)`, environment i draws from seed
+    7 + i, as in Gymnasium's vector environments. A list gives each environment its own
+    seed.
 
     Args:
         env: `TensorEnv`.
         num_envs: Int.
 
     Raises:
-        ValueError: when the tensors of the environment are not what its spaces say.
+        ValueError: if the tensors of the environment do not fit its spaces.
     """
 
     metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
@@ -36,128 +37,142 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         self.env = env
         self.single_observation_space = env.observation_space
         self.single_action_space = env.action_space
-        batch = gym.vector.utils.batch_space
-        self.observation_space = batch(env.observation_space, num_envs)
-        self.action_space = batch(env.action_space, num_envs)
+        batch_space = gym.vector.utils.batch_space
+        self.observation_space = batch_space(env.observation_space, num_envs)
+        self.action_space = batch_space(env.action_space, num_envs)
         self._keys = None  # [num_envs, 2, 2] uint32
-        self._constants = None  # those of the compiled programs
+        self._constants = None  # `checks.constants` of the compiled programs
 
     def reset(self, *, seed=None, options=None):
-        """Begins an episode in every environment; see `gymnasium.vector.VectorEnv`."""
+        """Starts an episode in every environment; see `gymnasium.vector.VectorEnv`."""
         self._compile()
-        first = self._keys is None
-        seeds = self._seeds(seed, first)
-        if first:
+        is_first = self._keys is None
+        seeds = self._env_seeds(seed, is_first)
+        if is_first:
             self._keys = np.zeros((self.num_envs, 2, 2), "uint32")
             self._episodes = np.zeros(self.num_envs, "int32")
         self._episodes += 1
-        for i, one in enumerate(seeds):
-            if one is not None:
-                one = seeding.check_seed(one)
-                self._keys[i] = seeding.rollout_keys(one, "vector", 0)[:2]
+        for i, env_seed in enumerate(seeds):
+            if env_seed is not None:
+                env_seed = validation.check_seed(env_seed)
+                self._keys[i] = seeding.rollout_keys(env_seed, "vector", 0)[:2]
                 self._episodes[i] = 0
         self._lengths = np.zeros(self.num_envs, "int32")
-        self._over = np.zeros(self.num_envs, bool)
-        self._state, observations = self._begin(self._keys, self._episodes)
-        return self._numpy(observations), {}
+        self._ended = np.zeros(self.num_envs, bool)
+        self._state, observations = self._reset_program(self._keys, self._episodes)
+        return self._to_numpy(observations), {}
 
     def step(self, actions):
-        """One step of every environment, or the reset of one that had ended."""
+        """Steps every environment; resets an environment if its episode has ended."""
         if self._keys is None:
             raise gym.error.ResetNeeded("Call `reset` before `step`.")
-        actions = keras.tree.map_structure(_taken, self._nested(actions), self._leaves())
-        self._episodes += self._over
-        self._lengths = np.where(self._over, 0, self._lengths + 1).astype("int32")
-        self._state, observations, rewards, terminations = self._advance(
-            self._keys, self._episodes, self._lengths, self._over, self._state, actions
+        actions = keras.tree.map_structure(
+            _to_tensor, self._check_nesting(actions), self._action_spaces()
+        )
+        self._episodes += self._ended
+        self._lengths = np.where(self._ended, 0, self._lengths + 1).astype("int32")
+        self._state, observations, rewards, terminations = self._step_program(
+            self._keys, self._episodes, self._lengths, self._ended, self._state, actions
         )
         terminations = terminations.numpy()
         limit = self.env.max_episode_steps
         truncations = np.zeros_like(terminations)
         if limit is not None:
             truncations = self._lengths >= limit
-        self._over = terminations | truncations
+        self._ended = terminations | truncations
         rewards = rewards.numpy().astype("float64")
-        return self._numpy(observations), rewards, terminations, truncations, {}
+        return self._to_numpy(observations), rewards, terminations, truncations, {}
 
     def _compile(self):
-        """Makes the programs, anew once an attribute of the environment has changed."""
+        """Compiles the programs, again if an attribute of the environment has changed."""
         constants = checks.constants(self.env)
         if constants != self._constants:
             self._constants = constants
-            self._begin, self._advance = (
+            self._reset_program, self._step_program = (
                 tf.function(functools.partial(step), jit_compile=True, autograph=False)
-                for step in (self._begun, self._advanced)
+                for step in (self._initial_states, self._next_states)
             )
 
-    def _begun(self, keys, episodes):
+    def _initial_states(self, keys, episodes):
+        """Returns initial states and their observations."""
         env = self.env
-        drawn = [env.initial_noise], episodes, 0, env.dtype
-        noise = seeding.counter_noise(keys[:, 0], *drawn)[0]
+        noise_args = [env.initial_noise], episodes, 0, env.dtype
+        noise = seeding.counter_noise(keys[:, 0], *noise_args)[0]
         state = env.initial(noise)
         return state, env.observation(state)
 
-    def _advanced(self, keys, episodes, lengths, over, state, actions):
+    def _next_states(self, keys, episodes, lengths, ended, state, actions):
+        """Returns states, observations, rewards and terminations after one step.
+
+        Where `ended` is True, the state is an initial state and the reward is zero.
+        """
         env, noise = self.env, None
         if env.transition_noise is not None:
-            drawn = [env.transition_noise], episodes, lengths, env.dtype
-            noise = seeding.counter_noise(keys[:, 1], *drawn)[0]
+            noise_args = [env.transition_noise], episodes, lengths, env.dtype
+            noise = seeding.counter_noise(keys[:, 1], *noise_args)[0]
         actions = checks.cast_actions(env, actions)
-        following = env.transition(state, actions, noise)
-        rewards = env.reward(state, actions, following)
-        rewards = tf.where(over, tf.zeros_like(rewards), rewards)
-        terminations = env.terminal(following) & ~over
-        first, _ = self._begun(keys, episodes)
+        next_state = env.transition(state, actions, noise)
+        rewards = env.reward(state, actions, next_state)
+        rewards = tf.where(ended, tf.zeros_like(rewards), rewards)
+        terminations = env.terminal(next_state) & ~ended
+        initial_state, _ = self._initial_states(keys, episodes)
         state = keras.tree.map_structure(
-            lambda new, old: tf.where(_beside(over, new), new, old), first, following
+            lambda new, old: tf.where(_expand_like(ended, new), new, old),
+            initial_state,
+            next_state,
         )
         return state, env.observation(state), rewards, terminations
 
-    def _seeds(self, seed, first):
-        """A seed for each environment; `None` goes on with the numbers it has."""
+    def _env_seeds(self, seed, is_first):
+        """Returns a seed for each environment; `None` continues its random stream."""
         if seed is None:
-            drawn = int(np.random.SeedSequence().generate_state(1)[0])
-            return self._seeds(drawn, first) if first else [None] * self.num_envs
+            entropy = int(np.random.SeedSequence().generate_state(1)[0])
+            if is_first:
+                return self._env_seeds(entropy, is_first)
+            return [None] * self.num_envs
         if not isinstance(seed, (list, tuple)):
-            seed = seeding.check_seed(seed)
+            seed = validation.check_seed(seed)
             return [seed + i for i in range(self.num_envs)]
-        if len(seed) != self.num_envs or (first and None in seed):
+        if len(seed) != self.num_envs or (is_first and None in seed):
             raise ValueError(
                 f"`seed` must be an int, or a list with one for each of {self.num_envs} "
                 f"environments, at the first reset without None. Received: {seed}"
             )
         return list(seed)
 
-    def _leaves(self):
+    def _action_spaces(self):
         return spaces.to_nest(self.action_space)
 
-    def _nested(self, actions):
-        if not isinstance(self._leaves(), (dict, tuple)):
+    def _check_nesting(self, actions):
+        """Returns the actions; raises if they are not nested like the action space."""
+        if not isinstance(self._action_spaces(), (dict, tuple)):
             return np.asarray(actions)
         try:
-            keras.tree.assert_same_structure(self._leaves(), actions)
+            keras.tree.assert_same_structure(self._action_spaces(), actions)
         except ValueError:
             raise ValueError(
                 f"`actions` must be nested as {self.action_space}. Received: {actions!r}"
             ) from None
         return actions
 
-    def _numpy(self, observations):
-        nested = spaces.to_nest(self.observation_space)
+    def _to_numpy(self, observations):
+        """Returns observations as NumPy arrays in the types of the observation space."""
         return keras.tree.map_structure(
-            lambda tensor, space: tensor.numpy().astype(space.dtype), observations, nested
+            lambda tensor, space: tensor.numpy().astype(space.dtype),
+            observations,
+            spaces.to_nest(self.observation_space),
         )
 
 
-def _taken(action, space):
-    """An action for each environment in the type of their space, or an error."""
+def _to_tensor(action, space):
+    """Returns actions in the type of their space; raises if the space excludes them."""
     action = np.asarray(action)
-    if isinstance(space, gym.spaces.Box):  # its bounds are for the world to clip
-        fits = action.dtype.kind in "fiub" and action.shape == space.shape
-        fits = fits and np.isfinite(action).all()
+    if isinstance(space, gym.spaces.Box):  # the environment clips at its bounds
+        valid = action.dtype.kind in "fiub" and action.shape == space.shape
+        valid = valid and np.isfinite(action).all()
     else:
-        fits = action.dtype.kind in "iub" and space.contains(action.astype(space.dtype))
-    if not fits:
+        valid = action.dtype.kind in "iub" and space.contains(action.astype(space.dtype))
+    if not valid:
         raise ValueError(
             f"`actions` must be actions of {space}, one for each environment. "
             f"Received: {action!r}"
@@ -165,6 +180,6 @@ def _taken(action, space):
     return tf.constant(action.astype(space.dtype))
 
 
-def _beside(rows, tensor):
-    """`[B]` with as many axes as a tensor `[B, …]` has."""
-    return tf.reshape(rows, [-1, *[1] * (tensor.shape.rank - 1)])
+def _expand_like(flags, tensor):
+    """Returns `[B]` flags reshaped to `[B, 1, …]`, with the rank of a tensor `[B, …]`."""
+    return tf.reshape(flags, [-1, *[1] * (tensor.shape.rank - 1)])

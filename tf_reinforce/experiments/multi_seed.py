@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,20 +23,20 @@ from tf_reinforce.data import seeding
 from tf_reinforce.policies import models
 from tf_reinforce.training import learner
 
-_FEWEST = 8  # seeds for a program of their own: each has to be compiled
+_MIN_SEEDS = 8  # per program: fewer seeds are not worth the compilation of a program
 
 
 class SeedResults:
-    """`K` agents that were trained together; see `train_seeds`.
+    """The results of `train_seeds`: `K` agents that were trained together.
 
     Attributes:
         seeds: List of `K` ints.
         history: Dict of float64 arrays `[epochs, K]` under the log keys, without
-            `steps_per_second`; NaN from the update on that would not have been finite.
-        failures: Dict from seeds to the number of that update, which their agents
-            have not made: `agent(seed).fit(env, seed=seed)` begins with it, and says
-            what is wrong.
-        env_steps: Int, what all of them learned from.
+            `steps_per_second`; NaN from the first update that was not finite.
+        failures: Dict from a seed to the number of its first update that was not finite.
+            The agent has not made this update. `agent(seed).fit(env, seed=seed)` starts
+            with this update, and raises an error that names the cause.
+        env_steps: Int, the environment steps that all agents learned from.
     """
 
     def __init__(self, make, groups, history, failures, env_steps):
@@ -45,12 +47,12 @@ class SeedResults:
         self._make = make
         self._groups = groups
 
-    def agent(self, seed):
-        """The agent of one seed as it was trained, `Reinforce`, ready to go on."""
+    def agent(self, seed: int) -> Any:
+        """Returns the trained agent of one seed, a `Reinforce` that can train further."""
         if seed not in self.seeds:
             raise ValueError(f"`seed` must be one of {self.seeds}. Received: {seed!r}")
         group = next(group for group in self._groups if seed in group.seeds)
-        agent = _built(self._make, seed, group.world)
+        agent = _build_agent(self._make, seed, group.tensor_envs)
         group.write_to(agent, group.seeds.index(seed))
         if seed not in self.failures:
             optimizers.finalize(agent.optimizer)
@@ -58,40 +60,48 @@ class SeedResults:
 
 
 def train_seeds(
-    make, env, seeds, *, epochs, episodes_per_epoch=16, max_episode_steps=None
-):
-    """Trains an agent for each of many seeds in one program, or one for each core.
+    make: Callable[[int], Any],
+    env: Any,
+    seeds: Sequence[int],
+    *,
+    epochs: int,
+    episodes_per_epoch: int = 16,
+    max_episode_steps: int | None = None,
+) -> SeedResults:
+    """Trains an agent for each seed, all in one program or one program per core.
 
-    All of them play together, their weights stacked and their matrix products batched;
-    each then makes its own update. An agent comes out as by
-    `make(seed).fit(env, epochs=…, seed=seed)`, up to the rounding of these products.
-    Faster where an operation has one thread, as the programs have a core each: begin the
-    process with `tf.config.threading.set_intra_op_parallelism_threads(1)`.
+    The agents collect episodes together: their weights are stacked and their matrix
+    products are batched. Then each agent makes its own update. The result for a seed
+    equals `make(seed).fit(env, epochs=…, seed=seed)`, up to the rounding of these matrix
+    products. Training is faster if each operation uses one thread, because each program
+    has a core of its own. To set this, call
+    `tf.config.threading.set_intra_op_parallelism_threads(1)` at the start of the process.
 
     Args:
-        make: Function from a seed to an agent, compiled: `Reinforce`. All must be alike,
-            but for their weights, the state and the learning rate of their optimizers.
+        make: Function from a seed to a compiled agent, `Reinforce`. The agents may differ
+            only in their weights, and in the state and the learning rate of their
+            optimizers.
         env: `tfr.envs.TensorEnv`.
-        seeds: Ints, each once.
-        epochs: Int, updates of each. `compile(steps_per_execution=U)` makes U of them in
-            one call.
+        seeds: Distinct ints.
+        epochs: Int, the number of updates of each agent.
+            `compile(steps_per_execution=U)` makes U updates in one call.
         episodes_per_epoch: Int, episodes per update.
-        max_episode_steps: Int, a time limit. Defaults to the environment's own.
+        max_episode_steps: Int, a time limit. Defaults to that of the environment.
 
     Returns:
         `SeedResults`.
 
     Raises:
-        ValueError: when a layer of the policy cannot be stacked (convolutions cannot),
-            or the agents are not alike.
-        EnvironmentFault, FloatingPointError: when no seed could make its first update.
+        ValueError: if a layer of the policy cannot be stacked (convolutions cannot), or
+            if the agents differ in anything else.
+        EnvironmentFault, FloatingPointError: if no agent could make its first update.
 
     Example:
 
     >>> from tf_reinforce import envs
-    >>> world = envs.Bandit([0.0, 1.0])
-    >>> make = lambda seed: agents.Reinforce.for_env(world, hidden=(4,), seed=seed)
-    >>> results = train_seeds(make, world, range(3), epochs=20)
+    >>> env = envs.Bandit([0.0, 1.0])
+    >>> make = lambda seed: agents.Reinforce.for_env(env, hidden=(4,), seed=seed)
+    >>> results = train_seeds(make, env, range(3), epochs=20)
     >>> results.history["episode_return"].shape
     (20, 3)
     >>> results.agent(2).updates
@@ -99,183 +109,213 @@ def train_seeds(
     >>> results.env_steps  # 16 episodes of one step for each update
     960
     """
-    seeds = [seeding.check_seed(seed) for seed in seeds]
+    seeds = [validation.check_seed(seed) for seed in seeds]
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must be ints, each once. Received: {seeds}")
     epochs = validation.positive_int("epochs", epochs)
-    count = validation.positive_int("episodes_per_epoch", episodes_per_epoch)
+    num_episodes = validation.positive_int("episodes_per_epoch", episodes_per_epoch)
     if not isinstance(env, envs.TensorEnv):
         raise ValueError(
-            "Many seeds at once play in a `TensorEnv`, for example "
+            "`train_seeds` requires a `TensorEnv`, for example "
             f"`tfr.envs.make('CartPole-v1')`. Received: {env!r}"
         )
-    with make_envs.open_envs(env, 1, max_episode_steps=max_episode_steps) as world:
-        groups = [_SeedGroup(world, make, some, count) for some in _partition(seeds)]
+    limit: dict[str, Any] = dict(max_episode_steps=max_episode_steps)
+    with make_envs.open_envs(env, 1, **limit) as tensor_envs:
+        groups = [
+            _SeedGroup(tensor_envs, make, part, num_episodes)
+            for part in _partition(seeds)
+        ]
         for group in groups[1:]:
-            _expect_alike(groups[0].likeness, group.likeness)
-            _expect_apart(groups[0].variables, group.variables)
+            _check_same_signature(groups[0].signature, group.signature)
+            _check_nothing_shared(groups[0].variables, group.variables)
         with concurrent.futures.ThreadPoolExecutor(len(groups)) as threads:
-            told = list(threads.map(lambda group: group.train(epochs), groups))
-        told = [np.concatenate(parts, axis=1) for parts in zip(*told, strict=True)]
-        history, alive = _history(*told), told[0][:, :, 0] > 0
-        made = [n for group in groups for n in group.counters()[:, 0].tolist()]
-        failed = ~alive.all(axis=0)
-        failures = {seeds[place]: made[place] for place in np.flatnonzero(failed)}
-        steps = int(told[2][alive].sum())
-        found = SeedResults(make, groups, history, failures, steps)
-        if not alive.any():  # says what is wrong
-            options = dict(epochs=1, episodes_per_epoch=count, verbose=0)
-            found.agent(seeds[0]).fit(world, seed=seeds[0], **options)
-    return found
+            outputs = list(threads.map(lambda group: group.train(epochs), groups))
+        outputs = [np.concatenate(parts, axis=1) for parts in zip(*outputs, strict=True)]
+        metrics, returns, lengths, _ = outputs
+        finite = metrics[:, :, 0] > 0
+        updates = [n for group in groups for n in group.counters()[:, 0].tolist()]
+        failed = np.flatnonzero(~finite.all(axis=0))
+        failures = {seeds[index]: updates[index] for index in failed}
+        history, steps = _history(metrics, returns, lengths), int(lengths[finite].sum())
+        results = SeedResults(make, groups, history, failures, steps)
+        if not finite.any():  # `fit` raises an error that names the cause
+            options = dict(epochs=1, episodes_per_epoch=num_episodes, verbose=0)
+            results.agent(seeds[0]).fit(tensor_envs, seed=seeds[0], **options)
+    return results
 
 
-def _built(make, seed, world):
+def _build_agent(make, seed, tensor_envs):
     agent = validation.instance("make(seed)", make(seed), agents.Reinforce)
-    agent.build_for_env(world)
+    agent.build_for_env(tensor_envs)
     if agent._rates:
         raise ValueError(
-            "A linear `learning_rate` is set by a callback, and there are none here. "
-            "Give the optimizer a schedule: keras.optimizers.schedules.PolynomialDecay."
+            "A linear `learning_rate` is set by a callback, and `train_seeds` runs no "
+            "callbacks. Pass the optimizer a schedule instead: "
+            "keras.optimizers.schedules.PolynomialDecay."
         )
     return agent
 
 
 def _partition(seeds):
-    """The seeds in equal parts, one for each core, unless they would be few."""
-    parts = max(1, min(compiled_rollout.num_threads(), len(seeds) // _FEWEST))
-    cuts = [len(seeds) * part // parts for part in range(parts + 1)]
-    return [seeds[a:b] for a, b in itertools.pairwise(cuts)]
+    """Returns the seeds in equal parts: one per core, unless the parts would be small."""
+    parts = max(1, min(compiled_rollout.num_threads(), len(seeds) // _MIN_SEEDS))
+    bounds = [len(seeds) * part // parts for part in range(parts + 1)]
+    return [seeds[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
 class _SeedGroup:
-    """The weights of `K` agents, stacked, and the program that trains them.
+    """The stacked weights of `K` agents, and the program that trains them.
 
-    The first agent is the one whose graphs are used: it plays and learns with the
-    weights of each in turn.
+    The program uses the graphs of the first agent: it assigns the weights of each agent
+    to the first agent in turn.
     """
 
-    def __init__(self, world, make, seeds, count):
-        self.world = world
+    def __init__(self, tensor_envs, make, seeds, num_episodes):
+        self.tensor_envs = tensor_envs
         self.seeds = seeds
-        self._first = first = _built(make, seeds[0], world)
-        self.variables, self.likeness = _state(first), _signature(first)
-        states = [_numbers(first)]
+        self._first_agent = first = _build_agent(make, seeds[0], tensor_envs)
+        self.variables, self.signature = _state(first), _signature(first)
+        states = [_state_values(first)]
         for seed in seeds[1:]:
-            agent = _built(make, seed, world)
-            _expect_alike(self.likeness, _signature(agent))
-            _expect_apart(self.variables, _state(agent))
-            states.append(_numbers(agent))
-        self._stacks = [tf.Variable(np.stack(each)) for each in zip(*states)]
-        deciding = first._collector.decision
-        places = {id(variable): i for i, variable in enumerate(self.variables)}
-        stacks = [self._stacks[places[id(v)]] for v in deciding.variables]
-        group_size = first._group_size(world, count, None)
+            agent = _build_agent(make, seed, tensor_envs)
+            _check_same_signature(self.signature, _signature(agent))
+            _check_nothing_shared(self.variables, _state(agent))
+            states.append(_state_values(agent))
+        self._stacks = [tf.Variable(np.stack(values)) for values in zip(*states)]
+        actor = first.trainer.collector.actor
+        indices = {id(variable): i for i, variable in enumerate(self.variables)}
+        request = first.trainer.training_request(
+            tensor_envs, seeds[0], num_episodes, None
+        )
         self._rollout = compiled_rollout.Rollout(
-            world, deciding, count, group_size=group_size, stacks=stacks
+            tensor_envs,
+            actor,
+            request.episodes,
+            group_size=request.group_size,
+            stacked_weights=[self._stacks[indices[id(v)]] for v in actor.variables],
         )
         keys = tf.TensorSpec((None, len(states), 4, 2), tf.uint32)
         signature = [keys, tf.TensorSpec((len(states),), tf.bool)]
-        graph = tf.function(self._trained, input_signature=signature, autograph=False)
+        graph = tf.function(self._updates, input_signature=signature, autograph=False)
         with compiled_rollout.explain_compile_errors():
             self._graph = graph.get_concrete_function()
 
-    def write_to(self, agent, number):
+    def write_to(self, agent, index):
+        """Assigns the weights with this index to an agent."""
         for variable, stack in zip(_state(agent), self._stacks, strict=True):
-            variable.assign(stack[number])
+            variable.assign(stack[index])
 
     def counters(self):
-        """`[K, 3]`: how many updates, episodes and steps each has learned from."""
-        places = [variable is self._first.counters for variable in self.variables]
-        return self._stacks[places.index(True)].numpy()
+        """Returns `[K, 3]`: the updates, episodes and steps of each agent."""
+        is_counters = [v is self._first_agent.counters for v in self.variables]
+        return self._stacks[is_counters.index(True)].numpy()
 
     def train(self, epochs):
-        """What each update of each agent says, `[epochs, K, …]`; see `learning`."""
-        update, told = 0, []
-        alive = np.ones(len(self.seeds), bool)
-        members = list(zip(self.seeds, self.counters()[:, 0].tolist(), strict=True))
+        """Makes updates; returns the outputs of each update, arrays `[epochs, K, …]`.
+
+        See `learner.update_from_rollout` for the outputs.
+        """
+        update, outputs = 0, []
+        active = np.ones(len(self.seeds), bool)
+        first_updates = self.counters()[:, 0].tolist()
         while update < epochs:
-            most = min(self._first.steps_per_execution, epochs - update)
+            num_updates = min(self._first_agent.steps_per_execution, epochs - update)
             keys = [
                 [
                     seeding.rollout_keys(seed, "training", first + u)
-                    for seed, first in members
+                    for seed, first in zip(self.seeds, first_updates, strict=True)
                 ]
-                for u in range(update, update + most)
+                for u in range(update, update + num_updates)
             ]
             with compiled_rollout.explain_compile_errors():
-                made = self._graph(tf.constant(np.array(keys)), tf.constant(alive))
-            told.append([part.numpy() for part in made])
-            alive = told[-1][0][-1, :, 0] > 0
-            update += most
-        return [np.concatenate(parts) for parts in zip(*told, strict=True)]
+                tensors = self._graph(tf.constant(np.array(keys)), tf.constant(active))
+            outputs.append([tensor.numpy() for tensor in tensors])
+            active = outputs[-1][0][-1, :, 0] > 0
+            update += num_updates
+        return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
 
-    def _trained(self, keys, alive):
-        first, rollout = self._first, self._rollout
-        made = first._learner.make_train_step(first.optimizer, rollout)
-        count = [rollout.agents * tf.shape(keys)[0]]
-        tapes = learner.history_arrays(count[0], rollout.count)
+    def _updates(self, keys, active):
+        """Returns the outputs of the updates, `[U, K, …]`, in the graph.
 
-        def one(number, alive, played, tapes):
-            update, member = number // rollout.agents, number % rollout.agents
-            self._take(member)
-            mine = _own(played, member, rollout)
-            mine = mine._replace(sound=mine.sound & alive[member])
-            told = learner.update_from_rollout(made, mine, keys[update, member, 3])
-            self._give(member)
-            sound = tf.logical_and(alive[member], told[0][0] > 0)
-            alive = tf.tensor_scatter_nd_update(alive, [[member]], [sound])
-            return number + 1, alive, played, learner.write_history(tapes, number, told)
+        Args:
+            keys: `[U, K, 4, 2]` uint32, see `seeding.rollout_keys`.
+            active: `[K]` bool, False for an agent that makes no more updates.
+        """
+        first, rollout = self._first_agent, self._rollout
+        step = first.trainer.learner.make_train_step(first.optimizer, rollout)
+        num_updates = rollout.num_agents * tf.shape(keys)[0]
+        arrays = learner.history_arrays(num_updates, rollout.count)
 
-        def round_(update, alive, tapes):
-            played = rollout(keys[update, :, :3])
-            end = (update + 1) * rollout.agents
-            _, alive, _, tapes = tf.while_loop(
+        def update_agent(number, active, result, arrays):
+            update, index = number // rollout.num_agents, number % rollout.num_agents
+            self._load(index)
+            agent_result = _result_of_agent(result, index, rollout)
+            valid = agent_result.valid & active[index]
+            agent_result = agent_result._replace(valid=valid)
+            outputs = learner.update_from_rollout(
+                step, agent_result, keys[update, index, 3]
+            )
+            self._store(index)
+            finite = tf.logical_and(active[index], outputs[0][0] > 0)
+            active = tf.tensor_scatter_nd_update(active, [[index]], [finite])
+            arrays = learner.write_history(arrays, number, outputs)
+            return number + 1, active, result, arrays
+
+        def update_all(update, active, arrays):
+            result = rollout(keys[update, :, :3])
+            end = (update + 1) * rollout.num_agents
+            _, active, _, arrays = tf.while_loop(
                 lambda number, *_: number < end,
-                one,
-                (update * rollout.agents, alive, played, tapes),
+                update_agent,
+                (update * rollout.num_agents, active, result, arrays),
                 parallel_iterations=1,
             )
-            return update + 1, alive, tapes
+            return update + 1, active, arrays
 
-        *_, tapes = tf.while_loop(
+        *_, arrays = tf.while_loop(
             lambda update, *_: update < tf.shape(keys)[0],
-            round_,
-            (tf.constant(0), alive, tapes),
+            update_all,
+            (tf.constant(0), active, arrays),
             parallel_iterations=1,
         )
-        shape = [-1, rollout.agents]
-        stacked = [tape.stack() for tape in tapes]
-        return [tf.reshape(x, [*shape, *x.shape[1:]]) for x in stacked]
+        stacks = [array.stack() for array in arrays]
+        shape = [-1, rollout.num_agents]
+        return [tf.reshape(x, [*shape, *x.shape[1:]]) for x in stacks]
 
-    def _take(self, member):
+    def _load(self, index):
+        """Assigns the weights with this index to the first agent."""
         for variable, stack in zip(self.variables, self._stacks, strict=True):
-            variable.assign(stack[member])
+            variable.assign(stack[index])
 
-    def _give(self, member):
+    def _store(self, index):
+        """Writes the weights of the first agent back to this index."""
         for variable, stack in zip(self.variables, self._stacks, strict=True):
-            stack[member].assign(variable)
+            stack[index].assign(variable)
 
 
 def _state(agent):
-    """All that an update reads and changes, as Keras variables."""
-    state = [*agent.variables]
+    """Returns all Keras variables that an update reads or changes."""
+    variables = [*agent.variables]
     for optimizer in _optimizers(agent):
-        state += optimizer.variables
-    return list({id(variable): variable for variable in state}.values())
+        variables += optimizer.variables
+    return list({id(variable): variable for variable in variables}.values())
 
 
 def _signature(agent):
-    """What agents must have in common, by a name for each thing."""
+    """Returns a dict of all properties in which the agents must be equal, by name."""
     parts = {"policy": agent.policy, "head": agent.head, "baseline": agent.baseline}
     layers = {
-        f"{name}, layer {number}": (type(layer).__name__, _plain(layer.get_config()))
+        f"{name}, layer {number}": (type(layer).__name__, _comparable(layer.get_config()))
         for name, part in parts.items()
         for number, layer in enumerate(part._flatten_layers())
         if not isinstance(layer, keras.Model)
     }
     optimizers = {
-        f"optimizer {number}": (type(one).__name__, _plain(one.get_config()))
-        for number, one in enumerate(_optimizers(agent))
+        f"optimizer {number}": (
+            type(optimizer).__name__,
+            _comparable(optimizer.get_config()),
+        )
+        for number, optimizer in enumerate(_optimizers(agent))
     }
     settings = {name: getattr(agent, name) for name in config.AGENT}
     settings["entropy_coef"] = keras.saving.serialize_keras_object(agent.entropy_coef)
@@ -286,35 +326,35 @@ def _signature(agent):
     return {**settings, **layers, **optimizers}
 
 
-def _plain(config):
-    """A configuration without what may differ: names, models, how weights begin."""
+def _comparable(config):
+    """Returns a config without names, models, initializers and the learning rate."""
     if isinstance(config, dict):
         return {
-            key: _plain(value)
+            key: _comparable(value)
             for key, value in config.items()
             if key not in ("name", "seed", "model", "layer", "layers")
             and not key.endswith("initializer")
             and not (key == "learning_rate" and isinstance(value, float))
         }
     if isinstance(config, (list, tuple)):
-        return [_plain(value) for value in config]
+        return [_comparable(value) for value in config]
     return config
 
 
-def _expect_alike(ours, theirs):
-    for name in {**ours, **theirs}:
-        if ours.get(name) != theirs.get(name):
+def _check_same_signature(expected, received):
+    for name in {**expected, **received}:
+        if expected.get(name) != received.get(name):
             raise ValueError(
-                "`make` must give agents that are alike but for their weights. They "
-                f"differ in {name}. Expected, as the first seed has it: "
-                f"{ours.get(name)}. Received: {theirs.get(name)}"
+                "`make` must return agents that are alike except for their weights. They "
+                f"differ in {name}. Expected, as for the first seed: "
+                f"{expected.get(name)}. Received: {received.get(name)}"
             )
 
 
-def _expect_apart(ours, theirs):
-    known = {id(variable) for variable in ours}
-    for variable in theirs:
-        if id(variable) in known:
+def _check_nothing_shared(variables, other_variables):
+    ids = {id(variable) for variable in variables}
+    for variable in other_variables:
+        if id(variable) in ids:
             raise ValueError(
                 "`make` must build new models, parts and optimizers for each seed. Two "
                 f"seeds share the variable {variable.path!r}"
@@ -322,35 +362,40 @@ def _expect_apart(ours, theirs):
 
 
 def _optimizers(agent):
-    found = agent.optimizer, getattr(agent.baseline, "optimizer", None)
-    return [optimizer for optimizer in found if optimizer is not None]
+    optimizers = agent.optimizer, getattr(agent.baseline, "optimizer", None)
+    return [optimizer for optimizer in optimizers if optimizer is not None]
 
 
-def _numbers(agent):
+def _state_values(agent):
     return [variable.numpy() for variable in _state(agent)]
 
 
-def _own(played, member, rollout):
-    """What one of the agents played."""
-    begin = member * rollout.count
-    episodes = records.select_episodes(played.episodes, begin, begin + rollout.count)
-    mine = slice(begin, begin + rollout.count)
+def _result_of_agent(result, index, rollout):
+    """Returns the part of a `RolloutResult` that one agent collected."""
+    start = index * rollout.count
+    stop = start + rollout.count
     return compiled_rollout.RolloutResult(
-        episodes, played.returns[mine], played.sound[mine]
+        records.select_episodes(result.episodes, start, stop),
+        result.returns[start:stop],
+        result.valid[start:stop],
     )
 
 
-def _history(figures, returns, lengths, _):
-    """`[epochs, K]` for each log key."""
-    alive = figures[:, :, 0] > 0
-    logs = dict(
-        zip(train_step.METRICS, np.moveaxis(figures[:, :, 1:], 2, 0), strict=True)
-    )
-    told = [
-        [episode_statistics.metrics(*both) for both in zip(*of_update, strict=True)]
-        for of_update in zip(returns, lengths, strict=True)
+def _history(metrics, returns, lengths):
+    """Returns a dict from log keys to arrays `[epochs, K]`.
+
+    Args:
+        metrics: `[epochs, K, 1 + M]`: whether the update was finite, and its metrics.
+        returns, lengths: `[epochs, K, B]`, of the episodes.
+    """
+    finite = metrics[:, :, 0] > 0
+    columns = np.moveaxis(metrics[:, :, 1:], 2, 0)
+    logs = dict(zip(train_step.METRICS, columns, strict=True))
+    statistics = [
+        [episode_statistics.metrics(*pair) for pair in zip(*update, strict=True)]
+        for update in zip(returns, lengths, strict=True)
     ]
-    for name in told[0][0]:
+    for name in statistics[0][0]:
         if name not in logs:
-            logs[name] = np.array([[one[name] for one in row] for row in told])
-    return {name: np.where(alive, x, np.nan) for name, x in logs.items()}
+            logs[name] = np.array([[agent[name] for agent in row] for row in statistics])
+    return {name: np.where(finite, x, np.nan) for name, x in logs.items()}

@@ -26,32 +26,31 @@ from tf_reinforce.data import seeding
 from tf_reinforce.experiments import multi_seed
 from tf_reinforce.presets import toml_files
 
-MAX_UPDATES = 300  # where neither a budget nor a target ends the training
+MAX_UPDATES = 300  # limit if there is no budget and the target is not reached
 EPISODES = 100  # per evaluation
-EVERY = 10  # updates from one evaluation to the next, at the most
+EVERY = 10  # updates from one evaluation to the next
 
 
 def new_directory(path, env, seed):
-    """The folder of a new run, made; never one that already holds something.
+    """Creates the folder of a new run; an existing folder must be empty.
 
     Args:
         path: Path, or `None` for `runs/ENV/DATE_seedN`.
         env: Environment id.
         seed: Int.
 
+    Returns:
+        `pathlib.Path`.
+
     Raises:
-        FileExistsError: when the folder exists and is not empty.
+        FileExistsError: if the folder exists and is not empty.
     """
     if path is None:
         date = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
         name = env.replace(":", "_").replace("/", "_")
         path = os.path.join("runs", name, f"{date}_seed{seed}")
     path = pathlib.Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(
-            f"{path} already holds something, and nothing is overwritten. Choose "
-            "another --run-dir, or remove it."
-        )
+    files.expect_empty_folder(path)
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -65,34 +64,34 @@ def remove_if_unstarted(directory):
 
 
 def reward_threshold(env, env_kwargs=None):
-    """The environment's own reward threshold, or `None`."""
+    """Returns the reward threshold of an environment, or `None`."""
     with make_envs.open_envs(env, 1, env_kwargs=env_kwargs) as envs:
         return envs.spec.reward_threshold if envs.spec is not None else None
 
 
-def train(learner, env, directory, settings, *, target, seed, twin=None, verbose=True):
-    """Trains, evaluates and keeps an agent in a run directory.
+def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=True):
+    """Trains and evaluates an agent, and saves the best agent in a run directory.
 
     Args:
-        learner: `Reinforce`, compiled.
+        agent: `Reinforce`, compiled.
         env: Environment id.
         directory: `pathlib.Path` of an empty folder.
-        settings: Dict, kept in `config.json`. Of its tables, `fit` are keywords for
-            `Reinforce.fit`, the budget and what to collect; for `evaluation` and
-            `env_kwargs` see `evaluation_options`.
-        target: Float or `None`; without a budget the training ends there.
+        settings: Dict, saved in `config.json`. Its table `fit` contains the keyword
+            arguments of `Reinforce.fit`: the budget and how to collect. For
+            `evaluation` and `env_kwargs` see `evaluation_options`.
+        target: Float or `None`. Without a budget, training stops at this return.
         seed: Int.
-        twin: `envs.TensorEnv` to train on instead of the environment itself, which
-            the evaluations are made on all the same; or `None`.
-        verbose: Bool. True shows a progress line.
+        twin: `envs.TensorEnv` to train on instead of `env`, or `None`. Evaluations use
+            `env` in both cases.
+        verbose: Bool. If True, a progress line is printed.
 
     Returns:
-        Dict: `evaluation` of the best agent on episodes it was not chosen on,
-        `updates`, `env_steps`, `seconds` of training, `evaluations`, `interrupted`.
+        Dict: `evaluation` of the best agent on new episodes, `updates`, `env_steps`,
+        `seconds` of training, `evaluations`, `interrupted`.
     """
     fit = settings["fit"]
-    limitless = fit.get("epochs") is None and fit.get("steps") is None
-    if limitless:
+    has_budget = fit.get("epochs") is not None or fit.get("steps") is not None
+    if not has_budget:
         fit = {**fit, "epochs": MAX_UPDATES}
     engine = "host" if twin is None else "compiled"
     config = {"env": env, "engine": engine, "seed": seed, "target_return": target}
@@ -100,43 +99,51 @@ def train(learner, env, directory, settings, *, target, seed, twin=None, verbose
     write_json(directory / "config.json", config)
     write_json(directory / "versions.json", versions())
     options, path = evaluation_options(settings), directory / "agent.keras"
-    judge = evaluation.EvaluationCallback(
+    progress = callbacks.ProgressLine() if verbose else None
+    evaluator = evaluation.EvaluationCallback(
         env,
         options,
         seed,
         path,
         every=settings["evaluation"].get("every", EVERY),
-        target=target if limitless else None,
+        target=None if has_budget else target,
+        progress=progress,
     )
     fit = {**fit, "env_kwargs": settings["env_kwargs"], "seed": seed}
-    played = env if twin is None else twin
-    seconds, interrupted = _learn(learner, played, directory, [judge], verbose, **fit)
-    if not interrupted and judge.judged != learner.updates:
-        judge.judge({})
+    training_env = env if twin is None else twin
+    seconds, interrupted = _fit(
+        agent, training_env, directory, [evaluator, progress], **fit
+    )
+    if not interrupted and evaluator.evaluated_update != agent.updates:
+        _announce(verbose, "evaluating the last agent …")
+        evaluator.evaluate({})
     if not path.exists():
-        learner.save(path)
+        agent.save(path)
     result = {
-        "updates": learner.updates,
-        "env_steps": learner.env_steps,
+        "updates": agent.updates,
+        "env_steps": agent.env_steps,
         "seconds": seconds,
-        "evaluations": judge.evaluations,
+        "evaluations": evaluator.evaluations,
         "interrupted": interrupted,
         "evaluation": None,
     }
     if not interrupted:
+        episodes = options["episodes"]
+        _announce(verbose, f"evaluating the best agent on {episodes} new episodes …")
         result["evaluation"] = agents.load(path).evaluate(env, seed=seed, **options)
         write_json(directory / "evaluation.json", result["evaluation"])
     return result
 
 
 def train_seeds(make, env, directory, settings, twin, seeds):
-    """Trains many seeds at once, evaluates each, and keeps the best in a run directory.
+    """Trains many seeds at once, evaluates each agent, and saves the best one.
 
     Args:
-        make: Function from a seed to an agent, compiled.
-        env: Environment id, which the evaluations are made on.
+        make: Function from a seed to a compiled agent.
+        env: Environment id, for the evaluations.
         directory: `pathlib.Path` of an empty folder.
-        settings: As for `train`; of `fit`, `epochs` and `episodes_per_epoch`.
+        settings: As for `train`; `fit` contains `epochs`, and may contain
+            `episodes_per_epoch` and `max_episode_steps`.
         twin: `envs.TensorEnv` to train on.
         seeds: Ints.
 
@@ -148,75 +155,86 @@ def train_seeds(make, env, directory, settings, twin, seeds):
     write_json(directory / "config.json", config)
     write_json(directory / "versions.json", versions())
     names = ("epochs", "episodes_per_epoch", "max_episode_steps")
-    chosen = {name: fit[name] for name in names if fit.get(name) is not None}
-    began = time.perf_counter()
-    trained = multi_seed.train_seeds(make, twin, seeds, **chosen)
-    seconds = time.perf_counter() - began
-    _write_curves(directory / "log.csv", trained)
-    options, figures = evaluation_options(settings), {}
+    budget = {name: fit[name] for name in names if fit.get(name) is not None}
+    start = time.perf_counter()
+    _announce(True, f"training {len(seeds)} seeds at once …")
+    results = multi_seed.train_seeds(make, twin, seeds, **budget)
+    seconds = time.perf_counter() - start
+    _write_history(directory / "log.csv", results)
+    options, metrics = evaluation_options(settings), {}
+    _announce(True, f"evaluating each agent on {options['episodes']} episodes …")
     for seed in seeds:
-        agent = trained.agent(seed)
-        figures[seed] = agent.evaluate(env, seed=seed, **options)
-        best = max(figures, key=lambda known: figures[known]["episode_return"])
-        if best == seed:
+        agent = results.agent(seed)
+        metrics[seed] = agent.evaluate(env, seed=seed, **options)
+        best_seed = max(metrics, key=lambda key: metrics[key]["episode_return"])
+        if best_seed == seed:
             agent.save(directory / "agent.keras")
-    write_json(directory / "evaluation.json", figures)
+    write_json(directory / "evaluation.json", metrics)
     return {
-        "returns": {seed: one["episode_return"] for seed, one in figures.items()},
-        "env_steps": trained.env_steps,
+        "returns": {seed: logs["episode_return"] for seed, logs in metrics.items()},
+        "env_steps": results.env_steps,
         "seconds": seconds,
     }
 
 
-def _write_curves(path, trained):
-    """One row for each update of each seed; nothing where it would not be finite."""
-    names = list(trained.history)
-    with files.atomic_write(path) as aside, open(aside, "w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["epoch", "seed", *names])
-        for epoch, figures in enumerate(zip(*trained.history.values(), strict=True)):
-            for seed, *of_seed in zip(trained.seeds, *figures, strict=True):
-                rows.writerow([epoch, seed, *of_seed])
+def _write_history(path, results):
+    """Writes one CSV row for each update of each seed; NaN if it was not finite."""
+    names = list(results.history)
+    with files.atomic_write(path) as temporary, open(temporary, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["epoch", "seed", *names])
+        for epoch, logs in enumerate(zip(*results.history.values(), strict=True)):
+            for seed, *values in zip(results.seeds, *logs, strict=True):
+                writer.writerow([epoch, seed, *values])
 
 
-def _learn(learner, env, directory, listening, verbose, **fit):
-    """Fits, with the logs of a run. How long it took, and whether Ctrl-C came."""
-    log = keras.callbacks.CSVLogger(os.fspath(directory / "log.csv"))
-    listening = [
-        *listening,
-        log,
-        callbacks.EpisodeLogger(directory / "episodes.csv"),
-    ]
+def _announce(verbose, text):
+    """Prints what begins now and may take long."""
     if verbose:
-        listening.append(callbacks.ProgressLine())
-    began = time.perf_counter()
+        print(text, flush=True)
+
+
+def _fit(agent, env, directory, run_callbacks, **options):
+    """Runs `fit` with the callbacks and the log files of a run.
+
+    Returns:
+        The seconds of training, and a bool: True if Ctrl-C was pressed.
+    """
+    csv_logger = keras.callbacks.CSVLogger(os.fspath(directory / "log.csv"))
+    evaluator, progress = run_callbacks
+    episode_logger = callbacks.EpisodeLogger(directory / "episodes.csv")
+    fit_callbacks = [evaluator, csv_logger, episode_logger]
+    if progress is not None:
+        fit_callbacks.append(progress)
+    start = time.perf_counter()
     try:
-        with _GracefulInterrupt(learner) as interrupted:
+        with _GracefulInterrupt(agent) as signals:
 
-            def stop_now(logs):  # Ctrl-C may come before the training begins
-                learner.stop_training |= bool(interrupted)
+            def stop_if_interrupted(logs):  # Ctrl-C may come before training begins
+                agent.stop_training |= bool(signals)
 
-            listening.append(keras.callbacks.LambdaCallback(on_train_begin=stop_now))
-            learner.fit(env, callbacks=listening, verbose=0, **fit)
+            stop = keras.callbacks.LambdaCallback(on_train_begin=stop_if_interrupted)
+            fit_callbacks.append(stop)
+            agent.fit(env, callbacks=fit_callbacks, verbose=0, **options)
     finally:
-        if log.csv_file is not None:
-            log.csv_file.close()  # Keras closes it only where nothing failed
-    return time.perf_counter() - began, bool(interrupted)
+        if csv_logger.csv_file is not None:
+            csv_logger.csv_file.close()  # Keras closes the file only without an error
+    return time.perf_counter() - start, bool(signals)
 
 
 def evaluation_options(settings):
-    """Keywords for `Reinforce.evaluate`, as the settings of a run say.
+    """Returns the keyword arguments for `Reinforce.evaluate` from the settings of a run.
 
     Args:
-        settings: Dict. `env_kwargs` for the environment's constructor; in the table
-            `evaluation`, where they are not the usual ones, `episodes`,
-            `deterministic` and `max_episode_steps`; in `fit`, `num_envs` and `workers`.
+        settings: Dict. `env_kwargs` are keyword arguments of the environment's
+            constructor. The table `evaluation` may contain `episodes`, `deterministic`
+            and `max_episode_steps`; the table `fit`, `num_envs` and `workers`.
     """
-    chosen = settings["evaluation"]
+    evaluation_settings = settings["evaluation"]
     return {
-        "episodes": chosen.get("episodes", EPISODES),
-        "deterministic": chosen.get("deterministic", True),
-        "max_episode_steps": chosen.get("max_episode_steps"),
+        "episodes": evaluation_settings.get("episodes", EPISODES),
+        "deterministic": evaluation_settings.get("deterministic", True),
+        "max_episode_steps": evaluation_settings.get("max_episode_steps"),
         "num_envs": settings["fit"].get("num_envs", 8),
         "workers": settings["fit"].get("workers", 1),
         "env_kwargs": settings["env_kwargs"],
@@ -224,87 +242,94 @@ def evaluation_options(settings):
 
 
 def random_return(env, settings, seed):
-    """The mean return of a random policy on the episodes of a run's evaluation.
+    """Returns the mean return of a random policy over the episodes of an evaluation.
 
-    Actions are drawn by `gymnasium.Space.sample`, from the legal ones where the
-    settings of the agent name an `action_mask`.
+    Actions are sampled by `gymnasium.Space.sample`. If the settings of the agent contain
+    an `action_mask`, only legal actions are sampled.
 
     Args:
         env: Environment id.
         settings: As for `train`.
-        seed: Int; an episode begins as the evaluation's of that seed does.
+        seed: Int. Episodes start from the same reset seeds as in an evaluation with
+            this seed.
     """
     options = evaluation_options(settings)
-    world = gym.make(
+    gym_env = gym.make(
         env,
         max_episode_steps=options["max_episode_steps"],
         disable_env_checker=True,
         **options["env_kwargs"],
     )
-    where = settings["agent"].get("action_mask")
-    find = action_masks.MaskPath(where).find if where else lambda *answer: None
-    limit = world.spec.max_episode_steps or batched_envs.DEFAULT_MAX_EPISODE_STEPS
+    mask_path = settings["agent"].get("action_mask")
+    mask_source = action_masks.MaskPath(mask_path) if mask_path else None
+    limit = gym_env.spec.max_episode_steps or batched_envs.DEFAULT_MAX_EPISODE_STEPS
     rng = seeding.generator(seed, "evaluation/action")
-    world.action_space.seed(int(rng.integers(2**31)))
-    starts = seeding.EpisodeSeeds(seed, "evaluation", update=0)
+    gym_env.action_space.seed(int(rng.integers(2**31)))
+    episode_seeds = seeding.EpisodeSeeds(seed, "evaluation", update=0)
     total = 0.0
-    with contextlib.closing(world):
+    with contextlib.closing(gym_env):
         for episode in range(options["episodes"]):
-            observation, info = world.reset(seed=starts.environment(episode))
+            reset_seed = episode_seeds.environment(episode)
+            observation, info = gym_env.reset(seed=reset_seed)
             for _ in range(limit):
-                mask = find(observation, info)
-                action = world.action_space.sample(mask)
-                observation, reward, *ended, info = world.step(action)
+                mask = mask_source.lookup(observation, info) if mask_source else None
+                action = gym_env.action_space.sample(mask)
+                step = gym_env.step(action)
+                observation, reward, terminated, truncated, info = step
                 total += float(reward)
-                if any(ended):
+                if terminated or truncated:
                     break
     return total / options["episodes"]
 
 
 class _GracefulInterrupt:
-    """The first Ctrl-C ends training after the update, the second at once."""
+    """Handles Ctrl-C: the first one stops training after the update, a second at once.
 
-    def __init__(self, learner):
-        self._learner = learner
-        self._came = []
+    The context value is a list that is not empty after the first Ctrl-C.
+    """
+
+    def __init__(self, agent):
+        self._agent = agent
+        self._signals = []
 
     def __enter__(self):
         try:
-            self._before = signal.signal(signal.SIGINT, self._stop)
-        except ValueError:  # not the main thread: leave signals alone
-            self._before = None
-        return self._came
+            self._previous_handler = signal.signal(signal.SIGINT, self._handle)
+        except ValueError:  # only the main thread can handle signals
+            self._previous_handler = None
+        return self._signals
 
-    def _stop(self, number, frame):
-        if self._came:
+    def _handle(self, number, frame):
+        if self._signals:
             raise KeyboardInterrupt
-        self._came.append(number)
-        self._learner.stop_training = True
+        self._signals.append(number)
+        self._agent.stop_training = True
         print("\nfinishing the update, then saving …", file=sys.stderr)
 
     def __exit__(self, *error):
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGINT, self._previous_handler)
 
 
 def agent_file(run):
-    """The agent file of a run: the file itself, or `agent.keras` in a run directory."""
+    """Returns the agent file of a run: `run` itself, or `agent.keras` in the folder."""
     path = pathlib.Path(run)
     return path / "agent.keras" if path.is_dir() else path
 
 
-def environment_of(run):
-    """The environment id that a run directory names, its keywords and its limit.
+def read_env(run):
+    """Returns the environment id of a run directory, and its evaluation options.
 
-    The file may be a stranger's. An id of the form `module:Id` is not taken from it:
-    making it would import the module. Of the keywords for the environment's constructor
-    only numbers and booleans are (`toml_files.SAFE_TYPES`).
+    The file may come from an untrusted source. An id of the form `module:Id` is not
+    returned, because making this environment would import the module. Keyword arguments
+    of the environment's constructor may only be numbers and booleans
+    (`toml_files.SAFE_TYPES`).
 
     Returns:
-        The id or `None`, and a dict of keywords for `Reinforce.evaluate`.
+        The id or `None`, and a dict of keyword arguments for `Reinforce.evaluate`.
 
     Raises:
-        ValueError: naming a keyword that is not taken.
+        ValueError: if a keyword argument has another type; names the argument.
     """
     path = pathlib.Path(run) / "config.json"
     config = json.loads(path.read_text()) if path.is_file() else {}
@@ -312,8 +337,8 @@ def environment_of(run):
     for name, value in env_kwargs.items():
         if not isinstance(value, toml_files.SAFE_TYPES):
             raise ValueError(
-                f"{path} makes its environment with {name}={value!r}, and from a file "
-                "only numbers and booleans are taken. Evaluate it in Python: "
+                f"{path} contains the environment argument {name}={value!r}. From a "
+                "file, only numbers and booleans are taken. Evaluate in Python: "
                 f"tfr.load({os.fspath(agent_file(run))!r}).evaluate(env, env_kwargs=…)."
             )
     options = {
@@ -324,7 +349,7 @@ def environment_of(run):
 
 
 def versions():
-    """What the run was made with."""
+    """Returns the versions of Python, the platform and the packages of a run."""
     packages = (
         "tf-reinforce",
         "tensorflow",
@@ -335,16 +360,16 @@ def versions():
         "ai-edge-litert",
         "mujoco",
     )
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    result = {"python": platform.python_version(), "platform": platform.platform()}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            result[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            result[package] = None
+    return result
 
 
 def write_json(path, content):
-    """Writes a JSON file whole or not at all."""
-    with files.atomic_write(path) as aside:
-        pathlib.Path(aside).write_text(json.dumps(content, indent=2) + "\n")
+    """Writes a JSON file atomically."""
+    with files.atomic_write(path) as temporary:
+        pathlib.Path(temporary).write_text(json.dumps(content, indent=2) + "\n")

@@ -1,13 +1,14 @@
 """Computes characteristic eligibilities, d ln π / d parameter, in closed form.
 
 The eligibility of a sample is the direction in which each parameter of its distribution
-has to move to make that sample more likely. REINFORCE multiplies it by the return minus
-the baseline and back-propagates the product. `docs/eligibility.md` derives every formula.
+must change to make that sample more likely. REINFORCE multiplies the eligibility by the
+return minus the baseline, and back-propagates the product. `docs/eligibility.md` derives
+every formula.
 
-All functions compute in the type of the parameters (Python numbers count as float64), for
-any number of rows, and do not broadcast. Shapes are always checked, except under XLA,
-which drops assertions. Values are checked outside traced functions, where they are known.
-Gradients flow through the formulas.
+All functions compute in the type of the parameters (float64 for Python numbers), for any
+number of rows. Nothing is broadcast. Shapes are always checked, except under XLA, which
+drops assertions. Values are checked in eager mode only, because a traced function has no
+values. Gradients flow through the formulas.
 
 Reference:
     Williams (1992), Simple statistical gradient-following algorithms for connectionist
@@ -17,31 +18,52 @@ Reference:
 
 import math
 import numbers
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
+from numpy.typing import ArrayLike
 
-_IMPOSSIBLE = (
-    "must not have happened with a probability of zero, or of one too small for its type"
-)
+__all__ = [
+    "BetaEligibility",
+    "GaussianEligibility",
+    "bernoulli_logits",
+    "bernoulli_probs",
+    "beta",
+    "categorical_logits",
+    "categorical_probs",
+    "categorical_simplex",
+    "clipped_gaussian",
+    "gaussian",
+    "multinomial_logits",
+    "multinomial_probs",
+    "multinomial_simplex",
+    "tanh_gaussian",
+]
 
 
-def bernoulli_probs(probs, actions):
-    """Of a coin with the probability p of a one: what a change of p does.
+def __dir__() -> list[str]:
+    return __all__
+
+
+_POSSIBLE = "must not have a probability of zero, or a probability too small for its type"
+
+
+def bernoulli_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
+    """Returns the eligibility of binary actions with respect to the probability p of 1.
 
         d ln π / dp = (y - p) / (p (1 - p)):    1 / p for a one, -1 / (1 - p) for a zero
 
     Args:
         probs: `[...]` float in [0, 1], p.
-        actions: `[...]` zeros and ones, y; one of them that cannot happen is refused.
+        actions: `[...]` zeros and ones, y, with a probability that is not zero.
 
     Returns:
-        `[...]` float. Never zero: each outcome pulls p towards itself.
+        `[...]` float. Never zero: positive for a one and negative for a zero.
 
     Raises:
-        ValueError: when a number is none of these, or the shapes differ.
+        ValueError: If a value is not as described, or the shapes differ.
 
     Example:
 
@@ -52,30 +74,29 @@ def bernoulli_probs(probs, actions):
         Williams (1992), section 4.
     """
     probs = _floats(probs=probs)
-    actions = _whole(actions)
+    actions = _integers(actions)
     _same_shape(probs=probs, actions=actions)
-    _refuse((probs < 0) | (probs > 1), "`probs` must lie in [0, 1]", probs)
-    _refuse((actions < 0) | (actions > 1), "`actions` must be 0 or 1", actions)
-    chance = tf.where(actions > 0, probs, 1.0 - probs)
-    wanted = f"`actions` {_IMPOSSIBLE}"
-    _refuse(chance <= 0, wanted, actions)
-    return tf.where(actions > 0, 1.0 / chance, -1.0 / chance)
+    _raise_if((probs < 0) | (probs > 1), "`probs` must lie in [0, 1]", probs)
+    _raise_if((actions < 0) | (actions > 1), "`actions` must be 0 or 1", actions)
+    action_probs = tf.where(actions > 0, probs, 1.0 - probs)
+    _raise_if(action_probs <= 0, f"`actions` {_POSSIBLE}", actions)
+    return tf.where(actions > 0, 1.0 / action_probs, -1.0 / action_probs)
 
 
-def bernoulli_logits(logits, actions):
-    """Of the same coin, p = 1 / (1 + exp(-z)): what a change of the logit z does.
+def bernoulli_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
+    """Returns the eligibility of binary actions with respect to the logit z of p.
 
-        d ln π / dz = y - p
+        d ln π / dz = y - p,    with  p = 1 / (1 + exp(-z))
 
     Args:
         logits: `[...]` float, z.
         actions: `[...]` zeros and ones, y.
 
     Returns:
-        `[...]` float, zero only where the outcome was certain to the last digit.
+        `[...]` float, zero only if the probability of the action rounds to one.
 
     Raises:
-        ValueError: when a number is none of these, or the shapes differ.
+        ValueError: If a value is not as described, or the shapes differ.
 
     Example:
 
@@ -86,26 +107,27 @@ def bernoulli_logits(logits, actions):
         Williams (1992), section 4, Bernoulli-logistic units.
     """
     logits = _floats(logits=logits)
-    actions = _whole(actions)
+    actions = _integers(actions)
     _same_shape(logits=logits, actions=actions)
-    _refuse((actions < 0) | (actions > 1), "`actions` must be 0 or 1", actions)
+    _raise_if((actions < 0) | (actions > 1), "`actions` must be 0 or 1", actions)
     return tf.where(actions > 0, tf.sigmoid(-logits), -tf.sigmoid(logits))
 
 
-def categorical_logits(logits, actions):
-    """Of one choice among K with p = softmax(z): one-hot minus probabilities.
+def categorical_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
+    """Returns the eligibility of a categorical action with respect to logits z.
 
-        d ln π / dzₖ = [k = a] - pₖ
+        d ln π / dzₖ = [k = a] - pₖ,    with  p = softmax(z)
 
     Args:
         logits: `[..., K]` float, z.
         actions: `[...]` ints in 0 to K - 1, a.
 
     Returns:
-        `[..., K]` float; the numbers of each choice add up to zero.
+        `[..., K]` float: one-hot minus probabilities. Each row sums to zero.
 
     Raises:
-        ValueError: when an action is out of range or not whole, or shapes do not fit.
+        ValueError: If an action is out of range or not an integer, or the shapes do not
+            fit.
 
     Example:
 
@@ -117,24 +139,25 @@ def categorical_logits(logits, actions):
     return _one_hot(actions, logits) - tf.nn.softmax(logits)
 
 
-def categorical_probs(probs, actions):
-    """Of one choice among K whose probabilities are normalised inside: π(a) = pₐ / Σp.
+def categorical_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
+    """Returns the eligibility of a categorical action with respect to relative p.
 
-        d ln π / dpₖ = [k = a] / pₐ - 1 / Σp
+        d ln π / dpₖ = [k = a] / pₐ - 1 / Σp,    with  π(a) = pₐ / Σp
 
-    Only the ratios of p count, so every category that was not chosen is pushed down by
-    the same 1 / Σp: the more of the others, the less of this one. Multiplying p by c
-    divides the eligibility by c and changes nothing else.
+    The probabilities are normalized by this function, so only the ratios of p count. The
+    eligibility of every category that was not sampled is -1 / Σp, because a larger p of
+    these categories makes the sampled one less likely. To multiply p by c divides the
+    eligibility by c and has no other effect.
 
     Args:
-        probs: `[..., K]` float, not negative, of any positive sum.
+        probs: `[..., K]` float, not negative, with any positive sum.
         actions: `[...]` ints in 0 to K - 1, of categories with pₐ > 0.
 
     Returns:
         `[..., K]` float, orthogonal to p.
 
     Raises:
-        ValueError: when a number is none of these, or shapes do not fit.
+        ValueError: If a value is not as described, or the shapes do not fit.
 
     Example:
 
@@ -146,24 +169,25 @@ def categorical_probs(probs, actions):
     return multinomial_probs(probs, _one_hot(actions, probs), 1)
 
 
-def categorical_simplex(probs, actions):
-    """Of one choice among K with π(a) = pₐ as it stands, nothing normalised.
+def categorical_simplex(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
+    """Returns the eligibility of a categorical action with respect to normalized p.
 
-        d ln π / dpₖ = [k = a] / pₐ
+        d ln π / dpₖ = [k = a] / pₐ,    with  π(a) = pₐ
 
-    The right derivative only along directions that keep Σp = 1: its expectation is one in
-    every component, a vector that points out of the simplex. Behind a softmax that part
-    vanishes, and this form and `categorical_probs` send back the same.
+    This derivative is right only along directions that keep Σp = 1. Its expectation is
+    one in every component, a vector that points out of the simplex. If p is the output
+    of a softmax, the softmax removes that part. Then this function and
+    `categorical_probs` back-propagate the same gradient.
 
     Args:
-        probs: `[..., K]` float, not negative, that add up to one.
+        probs: `[..., K]` float, not negative, with the sum one.
         actions: `[...]` ints in 0 to K - 1, of categories with pₐ > 0.
 
     Returns:
-        `[..., K]` float, zero for every category that was not chosen.
+        `[..., K]` float, zero for every category that was not sampled.
 
     Raises:
-        ValueError: when a number is none of these, or shapes do not fit.
+        ValueError: If a value is not as described, or the shapes do not fit.
 
     Example:
 
@@ -174,21 +198,23 @@ def categorical_simplex(probs, actions):
     return multinomial_simplex(probs, _one_hot(actions, probs), 1)
 
 
-def multinomial_logits(logits, counts, trials):
-    """Of N choices among K with p = softmax(z), counted: counts minus expected counts.
+def multinomial_logits(
+    logits: ArrayLike, counts: ArrayLike, trials: ArrayLike
+) -> tf.Tensor:
+    """Returns the eligibility of the counts of N choices with respect to logits z.
 
-        d ln π / dzₖ = nₖ - N pₖ
+        d ln π / dzₖ = nₖ - N pₖ,    with  p = softmax(z)
 
     Args:
         logits: `[..., K]` float, z.
-        counts: `[..., K]` whole numbers, n, that add up to N.
+        counts: `[..., K]` integers, n, with the sum N.
         trials: Positive int, N.
 
     Returns:
-        `[..., K]` float, zero where a count is what was expected.
+        `[..., K]` float: counts minus expected counts.
 
     Raises:
-        ValueError: when counts are negative, not whole or do not add up to N, or the
+        ValueError: If counts are negative, are not integers or do not sum to N, or the
             shapes differ.
 
     Example:
@@ -202,21 +228,25 @@ def multinomial_logits(logits, counts, trials):
     return counts - trials * tf.nn.softmax(logits)
 
 
-def multinomial_probs(probs, counts, trials):
-    """Of N choices whose probabilities are normalised inside: N times the categorical.
+def multinomial_probs(
+    probs: ArrayLike, counts: ArrayLike, trials: ArrayLike
+) -> tf.Tensor:
+    """Returns the eligibility of the counts of N choices with respect to relative p.
 
         d ln π / dpₖ = nₖ / pₖ - N / Σp
 
+    This is the sum of `categorical_probs` over the N choices.
+
     Args:
-        probs: `[..., K]` float, not negative, of any positive sum.
-        counts: `[..., K]` whole numbers that add up to N, zero where pₖ is.
+        probs: `[..., K]` float, not negative, with any positive sum.
+        counts: `[..., K]` integers with the sum N; nₖ must be zero if pₖ is zero.
         trials: Positive int, N.
 
     Returns:
         `[..., K]` float, orthogonal to p.
 
     Raises:
-        ValueError: when a number is none of these, or the shapes differ.
+        ValueError: If a value is not as described, or the shapes differ.
 
     Example:
 
@@ -227,26 +257,30 @@ def multinomial_probs(probs, counts, trials):
     probs = _not_negative(probs)
     counts = _counts(counts, trials, probs)
     total = tf.reduce_sum(probs, axis=-1, keepdims=True)
-    _refuse(total[..., 0] <= 0, "`probs` must not all be zero", probs)
-    _refuse(total[..., 0] > probs.dtype.max, "`probs` must have a finite sum", probs)
-    return _per_probability(counts, probs) - trials / total
+    _raise_if(total[..., 0] <= 0, "`probs` must not all be zero", probs)
+    _raise_if(total[..., 0] > probs.dtype.max, "`probs` must have a finite sum", probs)
+    return _counts_over_probs(counts, probs) - trials / total
 
 
-def multinomial_simplex(probs, counts, trials):
-    """Of N choices with probabilities as they stand; see `categorical_simplex`.
+def multinomial_simplex(
+    probs: ArrayLike, counts: ArrayLike, trials: ArrayLike
+) -> tf.Tensor:
+    """Returns the eligibility of the counts of N choices with respect to normalized p.
 
         d ln π / dpₖ = nₖ / pₖ
 
+    This is the sum of `categorical_simplex` over the N choices.
+
     Args:
-        probs: `[..., K]` float, not negative, that add up to one.
-        counts: `[..., K]` whole numbers that add up to N, zero where pₖ is.
+        probs: `[..., K]` float, not negative, with the sum one.
+        counts: `[..., K]` integers with the sum N; nₖ must be zero if pₖ is zero.
         trials: Positive int, N.
 
     Returns:
-        `[..., K]` float, zero for a category that never came.
+        `[..., K]` float, zero for a category with a count of zero.
 
     Raises:
-        ValueError: when a number is none of these, or the shapes differ.
+        ValueError: If a value is not as described, or the shapes differ.
 
     Example:
 
@@ -257,41 +291,41 @@ def multinomial_simplex(probs, counts, trials):
     probs = _not_negative(probs)
     counts = _counts(counts, trials, probs)
     total = tf.reduce_sum(probs, axis=-1)
-    off = tf.abs(total - 1.0) > (1e-9 if probs.dtype == tf.float64 else 1e-5)
-    wanted = "`probs` must add up to one; `…_probs` takes any that are not negative"
-    _refuse(off, wanted, probs)
-    return _per_probability(counts, probs)
+    wrong_sum = tf.abs(total - 1.0) > (1e-9 if probs.dtype == tf.float64 else 1e-5)
+    requirement = "`probs` must add up to one (`…_probs` accepts any positive sum)"
+    _raise_if(wrong_sum, requirement, probs)
+    return _counts_over_probs(counts, probs)
 
 
 class GaussianEligibility(NamedTuple):
-    """`[...]` float each: with respect to μ, to σ and to ln σ."""
+    """The derivatives of ln π with respect to μ, σ and ln σ, each `[...]` float."""
 
     mean: tf.Tensor
     std: tf.Tensor
     log_std: tf.Tensor
 
 
-def gaussian(mean, std, samples):
-    """Of a normal number, or of each component of a diagonal Gaussian.
+def gaussian(mean: ArrayLike, std: ArrayLike, samples: ArrayLike) -> GaussianEligibility:
+    """Returns the eligibility of samples of a Gaussian, component by component.
 
         d ln π / dμ = (y - μ) / σ²,    d ln π / dσ = ((y - μ)² - σ²) / σ³,
         d ln π / d ln σ = ((y - μ)² - σ²) / σ²
 
-    A sample pulls the mean towards itself. It widens the distribution when it lies
-    further than σ from the mean, and narrows it otherwise. The components of a diagonal
-    Gaussian are independent: its log-density is a sum, its eligibility this, component
-    by component.
+    To make a sample more likely, the mean moves towards the sample. σ grows if the
+    sample is further than σ from the mean, and shrinks otherwise. The components of a
+    diagonal Gaussian are independent, so its log-density is a sum over components. Its
+    eligibility is this function for each component.
 
     Args:
         mean: `[...]` float, μ.
         std: `[...]` float above zero, σ.
-        samples: `[...]` float, y, as drawn: not clipped.
+        samples: `[...]` float, y, before any clipping.
 
     Returns:
         `GaussianEligibility`.
 
     Raises:
-        ValueError: when a number is none of these, or the shapes differ.
+        ValueError: If a value is not as described, or the shapes differ.
 
     Example:
 
@@ -303,13 +337,17 @@ def gaussian(mean, std, samples):
     """
     mean, std, samples = _floats(mean=mean, std=std, samples=samples)
     _same_shape(mean=mean, std=std, samples=samples)
-    _refuse(std <= 0, "`std` must be above zero", std)
-    away = (samples - mean) / std
-    return GaussianEligibility(away / std, (away**2 - 1.0) / std, away**2 - 1.0)
+    _raise_if(std <= 0, "`std` must be above zero", std)
+    z = (samples - mean) / std
+    return GaussianEligibility(z / std, (z**2 - 1.0) / std, z**2 - 1.0)
 
 
-def clipped_gaussian(mean, std, low, high, actions):
-    """Of y = min(max(x, low), high) with a normal x, scored as what it then is.
+def clipped_gaussian(
+    mean: ArrayLike, std: ArrayLike, low: ArrayLike, high: ArrayLike, actions: ArrayLike
+) -> GaussianEligibility:
+    """Returns the eligibility of a Gaussian sample that was clipped to bounds.
+
+        y = min(max(x, low), high)   with a normal x
 
         ln π(y) = ln N(y; μ, σ)      between the bounds: the eligibility of `gaussian`
                 = ln Φ(z)            at low,   z = (low - μ) / σ
@@ -317,9 +355,9 @@ def clipped_gaussian(mean, std, low, high, actions):
 
         d ln Φ(z) / dμ = ∓h(z) / σ,    d ln Φ(z) / d ln σ = -z h(z),    h = φ / Φ
 
-    An action at a bound says no more than that x lay there or beyond: it pulls the mean
-    outwards by the mean of what all those samples would have pulled. h is one over the
-    ratio of Mills, exact however unlikely the bound was.
+    If an action is at a bound, x was at this bound or beyond it. The eligibility is then
+    the mean of the eligibilities of all such x. h is the inverse Mills ratio; it is
+    exact even if the bound is very unlikely.
 
     Args:
         mean: `[...]` float, μ of x.
@@ -332,7 +370,7 @@ def clipped_gaussian(mean, std, low, high, actions):
         `GaussianEligibility`.
 
     Raises:
-        ValueError: when a number is none of these, or the shapes differ.
+        ValueError: If a value is not as described, or the shapes differ.
 
     Example:
 
@@ -348,26 +386,28 @@ def clipped_gaussian(mean, std, low, high, actions):
         for name, bound in (("low", low), ("high", high))
     )
     _same_shape(mean=mean, std=std, low=low, high=high, actions=actions)
-    _refuse(~(low < high), "`low` must be below `high`", low)
-    outside = (actions < low) | (actions > high)
-    _refuse(outside, "`actions` must lie between `low` and `high`", actions)
-    inner = gaussian(mean, std, actions)
+    _raise_if(~(low < high), "`low` must be below `high`", low)
+    out_of_bounds = (actions < low) | (actions > high)
+    _raise_if(out_of_bounds, "`actions` must lie between `low` and `high`", actions)
+    between = gaussian(mean, std, actions)
     side = tf.where(actions <= low, -1.0, tf.where(actions >= high, 1.0, 0.0))
-    side = tf.cast(side, mean.dtype)
+    side = tf.cast(side, mean.dtype)  # -1 at low, 1 at high, 0 between them
     z = side * (mean - actions) / std
-    pull = _inverse_mills(z)
-    outer = (side * pull / std, -z * pull / std, -z * pull)
-    pairs = zip(inner, outer, strict=True)
+    ratio = _inverse_mills_ratio(z)
+    at_bound = (side * ratio / std, -z * ratio / std, -z * ratio)
+    pairs = zip(between, at_bound, strict=True)
     return GaussianEligibility(*(tf.where(side == 0, a, b) for a, b in pairs))
 
 
-def tanh_gaussian(mean, std, actions):
-    """Of a = tanh(y) with a normal y: that of y.
+def tanh_gaussian(
+    mean: ArrayLike, std: ArrayLike, actions: ArrayLike
+) -> GaussianEligibility:
+    """Returns the eligibility of a = tanh(y) for a Gaussian y, which is that of y.
 
         ln π(a) = ln N(y; μ, σ) - ln(1 - a²),    y = artanh a
 
-    The squashing adds a term in which no parameter occurs. Near ±1 a rounded action no
-    longer says which y it was: where y itself is at hand, pass it to `gaussian`.
+    The term that tanh adds does not depend on the parameters. Near ±1 rounding makes y
+    inexact. If y itself is available, pass y to `gaussian`.
 
     Args:
         mean: `[...]` float, μ of y.
@@ -378,7 +418,7 @@ def tanh_gaussian(mean, std, actions):
         `GaussianEligibility`.
 
     Raises:
-        ValueError: when a number is none of these, or the shapes differ.
+        ValueError: If a value is not as described, or the shapes differ.
 
     Example:
 
@@ -386,19 +426,23 @@ def tanh_gaussian(mean, std, actions):
     [0.5493, -0.6983, -0.6983]
     """
     mean, std, actions = _floats(mean=mean, std=std, actions=actions)
-    _refuse(tf.abs(actions) >= 1, "`actions` must lie in (-1, 1)", actions)
+    _raise_if(tf.abs(actions) >= 1, "`actions` must lie in (-1, 1)", actions)
     return gaussian(mean, std, tf.atanh(actions))
 
 
 class BetaEligibility(NamedTuple):
-    """`[...]` float each: with respect to α and to β."""
+    """The derivatives of ln π with respect to α and β, each `[...]` float."""
 
     concentration1: tf.Tensor
     concentration0: tf.Tensor
 
 
-def beta(concentration1, concentration0, samples):
-    """Of a number in (0, 1) with a density proportional to y^(α - 1) (1 - y)^(β - 1).
+def beta(
+    concentration1: ArrayLike, concentration0: ArrayLike, samples: ArrayLike
+) -> BetaEligibility:
+    """Returns the eligibility of samples of a Beta distribution.
+
+        π(y) ∝ y^(α - 1) (1 - y)^(β - 1)
 
         d ln π / dα = ln y - ψ(α) + ψ(α + β),    d ln π / dβ = ln(1 - y) - ψ(β) + ψ(α + β)
 
@@ -413,136 +457,142 @@ def beta(concentration1, concentration0, samples):
         `BetaEligibility`.
 
     Raises:
-        ValueError: when a number is none of these, or the shapes differ.
+        ValueError: If a value is not as described, or the shapes differ.
 
     Example:
 
     >>> [round(float(x), 4) for x in beta(1.0, 1.0, 0.5)]
     [0.3069, 0.3069]
     """
-    alpha, other, samples = _floats(
+    alpha, beta_, samples = _floats(
         concentration1=concentration1, concentration0=concentration0, samples=samples
     )
-    _same_shape(concentration1=alpha, concentration0=other, samples=samples)
-    _refuse(alpha <= 0, "`concentration1` must be above zero", alpha)
-    _refuse(other <= 0, "`concentration0` must be above zero", other)
-    _refuse((samples <= 0) | (samples >= 1), "`samples` must lie in (0, 1)", samples)
-    both = tf.math.digamma(alpha + other)
+    _same_shape(concentration1=alpha, concentration0=beta_, samples=samples)
+    _raise_if(alpha <= 0, "`concentration1` must be above zero", alpha)
+    _raise_if(beta_ <= 0, "`concentration0` must be above zero", beta_)
+    _raise_if((samples <= 0) | (samples >= 1), "`samples` must lie in (0, 1)", samples)
+    digamma_sum = tf.math.digamma(alpha + beta_)
     return BetaEligibility(
-        tf.math.log(samples) - tf.math.digamma(alpha) + both,
-        tf.math.log1p(-samples) - tf.math.digamma(other) + both,
+        tf.math.log(samples) - tf.math.digamma(alpha) + digamma_sum,
+        tf.math.log1p(-samples) - tf.math.digamma(beta_) + digamma_sum,
     )
 
 
-def _inverse_mills(z):
-    """φ(z) / Φ(z), finite and exact on either side."""
+def _inverse_mills_ratio(z: tf.Tensor) -> tf.Tensor:
+    """Returns φ(z) / Φ(z), finite and exact for negative and positive z."""
     root = math.sqrt(2.0)
-    lower, upper = tf.minimum(z, 0.0), tf.maximum(z, 0.0)
-    within = tf.exp(-(upper**2) / 2) / tf.math.erfc(-upper / root)
-    beyond = 1.0 / tfp.math.erfcx(-lower / root)
-    return math.sqrt(2.0 / math.pi) * tf.where(z < 0, beyond, within)
+    negative, positive = tf.minimum(z, 0.0), tf.maximum(z, 0.0)
+    for_positive = tf.exp(-(positive**2) / 2) / tf.math.erfc(-positive / root)
+    for_negative = 1.0 / tfp.math.erfcx(-negative / root)
+    return math.sqrt(2.0 / math.pi) * tf.where(z < 0, for_negative, for_positive)
 
 
-def _per_probability(counts, probs):
-    """n / p, and zero where nothing was counted, even where p is zero."""
+def _counts_over_probs(counts: Any, probs: Any) -> tf.Tensor:
+    """Returns n / p, and zero if n is zero, even if p is zero too."""
     impossible = (counts > 0) & (probs <= 0)
-    _refuse(impossible, f"`actions` or `counts` {_IMPOSSIBLE}", probs)
+    _raise_if(impossible, f"`actions` or `counts` {_POSSIBLE}", probs)
     return tf.math.divide_no_nan(counts, probs)
 
 
-def _floats(**named):
-    """Finite tensors of one float type: that of the first, float64 for plain numbers."""
-    first = next(iter(named.values()))
+def _floats(**arguments: Any) -> Any:
+    """Returns finite tensors in the float type of the first argument.
+
+    The type is float64 if the first argument is not a float array or tensor.
+    """
+    first = next(iter(arguments.values()))
     dtype = tf.as_dtype(getattr(first, "dtype", tf.float64))
     dtype = dtype if dtype.is_floating else tf.float64
     tensors = []
-    for name, values in named.items():
+    for name, values in arguments.items():
         values = tf.cast(_numbers(f"`{name}`", values), dtype)
-        _refuse(~tf.math.is_finite(values), f"`{name}` must be finite", values)
+        _raise_if(~tf.math.is_finite(values), f"`{name}` must be finite", values)
         tensors.append(values)
     return tensors if len(tensors) > 1 else tensors[0]
 
 
-def _numbers(name, values):
-    """An array or tensor of whole or real numbers, or an error."""
+def _numbers(name: str, values: Any) -> tf.Tensor:
+    """Returns an array or tensor of a float or integer type, or raises an error."""
     values = values if tf.is_tensor(values) else np.asarray(values)
-    kind = tf.as_dtype(values.dtype)
-    if not (kind.is_floating or kind.is_integer):
+    dtype = tf.as_dtype(values.dtype)
+    if not (dtype.is_floating or dtype.is_integer):
         raise ValueError(f"{name} must be numbers. Received: {values!r}")
     return values
 
 
-def _not_negative(probs):
+def _not_negative(probs: Any) -> tf.Tensor:
     probs = _floats(probs=probs)
-    _refuse(probs < 0, "`probs` must not be negative", probs)
+    _raise_if(probs < 0, "`probs` must not be negative", probs)
     return probs
 
 
-def _whole(actions):
-    """Whole numbers as int64, from which no fraction was cut."""
+def _integers(actions: Any) -> tf.Tensor:
+    """Returns integers as int64; raises an error if a number has a fraction."""
     actions = tf.convert_to_tensor(_numbers("Actions and counts", actions))
     if actions.dtype.is_floating:
         fraction = ~tf.math.is_finite(actions) | (actions != tf.round(actions))
-        _refuse(fraction, "actions and counts must be whole numbers", actions)
+        _raise_if(fraction, "actions and counts must be whole numbers", actions)
     return tf.cast(actions, tf.int64)
 
 
-def _one_hot(actions, parameters):
-    actions = _whole(actions)
-    _require_categories(parameters)
+def _one_hot(actions: Any, parameters: tf.Tensor) -> tf.Tensor:
+    actions = _integers(actions)
+    _check_categories(parameters)
     _same_shape(actions=actions, **{"rows of parameters": parameters[..., 0]})
-    count = parameters.shape[-1] or tf.shape(parameters)[-1]
-    outside = (actions < 0) | (actions >= tf.cast(count, tf.int64))
-    last = count - 1 if isinstance(count, int) else "K - 1"
-    _refuse(outside, f"`actions` must lie in 0 to {last}", actions)
-    return tf.one_hot(actions, count, dtype=parameters.dtype)
+    size = parameters.shape[-1] or tf.shape(parameters)[-1]
+    out_of_range = (actions < 0) | (actions >= tf.cast(size, tf.int64))
+    last = size - 1 if isinstance(size, int) else "K - 1"
+    _raise_if(out_of_range, f"`actions` must lie in 0 to {last}", actions)
+    return tf.one_hot(actions, size, dtype=parameters.dtype)
 
 
-def _counts(counts, trials, parameters):
-    """Counts in the type of the parameters; they are added up as whole numbers."""
-    counts = _whole(counts)
-    _require_categories(parameters)
+def _counts(counts: Any, trials: Any, parameters: tf.Tensor) -> tf.Tensor:
+    """Returns the counts in the type of the parameters; their sum is checked in int64."""
+    counts = _integers(counts)
+    _check_categories(parameters)
     _same_shape(parameters=parameters, counts=counts)
-    _refuse(counts < 0, "`counts` must not be negative", counts)
-    whole = isinstance(trials, numbers.Integral) and not isinstance(trials, bool)
-    if not whole or trials < 1:
+    _raise_if(counts < 0, "`counts` must not be negative", counts)
+    is_int = isinstance(trials, numbers.Integral) and not isinstance(trials, bool)
+    if not is_int or trials < 1:
         raise ValueError(f"`trials` must be a positive int. Received: {trials!r}")
-    off = tf.reduce_sum(counts, axis=-1) != int(trials)
-    _refuse(off, f"`counts` must add up to the {trials} trials", counts)
+    wrong_sum = tf.reduce_sum(counts, axis=-1) != int(trials)
+    _raise_if(wrong_sum, f"`counts` must add up to the {trials} trials", counts)
     return tf.cast(counts, parameters.dtype)
 
 
-def _require_categories(parameters):
+def _check_categories(parameters: tf.Tensor) -> None:
     if parameters.shape.rank == 0 or 0 in parameters.shape[-1:]:
         raise ValueError(
-            "One number per category is needed, in the last axis. "
+            "Parameters must have one number per category, in the last axis. "
             f"Received: shape {parameters.shape}"
         )
 
 
-def _same_shape(**named):
-    """Refuses different shapes: at once where they are known, else in the graph."""
-    (_, first), *others = named.items()
+def _same_shape(**tensors: Any) -> None:
+    """Raises an error if shapes differ: at once, or in the graph if a size is unknown."""
+    (_, first), *others = tensors.items()
     if not all(first.shape.is_compatible_with(other.shape) for _, other in others):
-        received = ", ".join(f"{name} {tensor.shape}" for name, tensor in named.items())
+        received = ", ".join(f"{name} {tensor.shape}" for name, tensor in tensors.items())
         raise ValueError(
             f"All shapes must be the same; nothing is broadcast. Received: {received}"
         )
     for name, other in others:
         if not (first.shape.is_fully_defined() and other.shape.is_fully_defined()):
-            message = f"All shapes must be the same; that of {name} is not."
+            message = f"All shapes must be the same; the shape of {name} differs."
             tf.debugging.assert_equal(tf.shape(first), tf.shape(other), message=message)
 
 
-def _refuse(wrong, wanted, values):
-    """Raises where a condition holds; in a traced function values are not known.
+def _raise_if(invalid: tf.Tensor, requirement: str, values: Any) -> None:
+    """Raises a `ValueError` if any value is invalid; does nothing in a traced function.
 
     Args:
-        wrong: Bool, of the shape of `values` or of its first axes.
-        wanted: What was expected, as a sentence.
-        values: Of which the first few wrong ones are shown.
+        invalid: Bool tensor with the shape of `values` or of its first axes.
+        requirement: String, the sentence that says what was expected.
+        values: Tensor; the message shows the first five invalid values.
     """
-    if not tf.is_symbolic_tensor(wrong) and np.any(wrong):
-        found = np.asarray(values)[np.asarray(wrong)].tolist()
-        shown = found[0] if len(found) == 1 else f"{found[:5]}, {len(found)} of them"
-        raise ValueError(f"{wanted[0].upper()}{wanted[1:]}. Received: {shown}")
+    if not tf.is_symbolic_tensor(invalid) and np.any(invalid):
+        received = np.asarray(values)[np.asarray(invalid)].tolist()
+        shown = received[0]
+        if len(received) > 1:
+            shown = f"{received[:5]}, {len(received)} of them"
+        requirement = f"{requirement[0].upper()}{requirement[1:]}"
+        raise ValueError(f"{requirement}. Received: {shown}")

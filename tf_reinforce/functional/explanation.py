@@ -5,28 +5,32 @@ import tensorflow as tf
 
 from tf_reinforce.functional import eligibility
 
-_WAYS = (
-    "Give `probs` or `logits` with `action` or `counts`, or give `mean`, `std` and "
+_COMBINATIONS = (
+    "Pass `probs` or `logits` with `action` or `counts`, or pass `mean`, `std` and "
     "`sample`."
 )
 
 
-def text(**given):
-    """Closed form beside automatic differentiation, with four decimals.
+def text(**arguments):
+    """Returns a table of the closed form beside automatic differentiation.
+
+    Pass `probs` or `logits` together with `action` or `counts`; or `counts` alone; or
+    `mean`, `std` and `sample`.
 
     Args:
-        probs: Floats, relative probabilities of K categories; or
-        logits: floats; with
-        action: int, the category sampled; or
-        counts: K ints, how often each was sampled; alone, of even probabilities.
-        mean, std, sample: Floats of a diagonal Gaussian instead.
+        probs: K floats, relative probabilities of K categories.
+        logits: K floats, the logits of K categories.
+        action: Int, the category that was sampled.
+        counts: K ints, how often each category was sampled. Without `probs` and `logits`
+            all categories have the same probability.
+        mean, std, sample: Floats, the parameters of a diagonal Gaussian and a sample.
 
     Returns:
-        String of several lines.
+        String of several lines; numbers have four decimals.
 
     Raises:
-        ValueError: when the arguments do not belong together, or a number is not what
-            `eligibility` takes.
+        ValueError: If this combination of arguments is not supported, or `eligibility`
+            does not accept a number.
 
     Example:
 
@@ -38,29 +42,29 @@ def text(**given):
      * 0  0.0000       0.5000   0.2500      0.5000     0.5000      0.0000
        1  0.0000       0.5000  -0.2500     -0.5000    -0.5000      0.0000
     <BLANKLINE>
-    On logits the eligibility is what came minus what was expected: every output
-    neuron receives its share, not only that of the category that came.
+    The eligibility of logits is the sampled counts minus the expected counts. So every
+    output receives a gradient, not only the output of the sampled category.
     """
     kinds = {
-        ("action", "probs"): _choice,
-        ("action", "logits"): _choice,
+        ("action", "probs"): _categorical,
+        ("action", "logits"): _categorical,
         ("counts",): _counts,
         ("counts", "probs"): _counts,
         ("counts", "logits"): _counts,
         ("mean", "sample", "std"): _gaussian,
     }
-    kind = kinds.get(tuple(sorted(given)))
+    kind = kinds.get(tuple(sorted(arguments)))
     if kind is None:
-        received = ", ".join(sorted(given)) or "nothing"
-        raise ValueError(f"{_WAYS} Received: {received}.")
-    return kind(**{name: _numbers(name, values) for name, values in given.items()})
+        received = ", ".join(sorted(arguments)) or "nothing"
+        raise ValueError(f"{_COMBINATIONS} Received: {received}.")
+    return kind(**{name: _numbers(name, values) for name, values in arguments.items()})
 
 
 def _numbers(name, values):
-    """`[N]` finite floats, or one for `action`; N is one at least."""
+    """Returns `[N]` finite floats with N ≥ 1, or one number for `action`."""
     values = np.asarray(values)
-    wanted = (0,) if name == "action" else (0, 1)
-    if values.dtype.kind not in "fiu" or values.ndim not in wanted or not values.size:
+    ranks = (0,) if name == "action" else (0, 1)
+    if values.dtype.kind not in "fiu" or values.ndim not in ranks or not values.size:
         shape = "one number" if name == "action" else "a row of one or more numbers"
         raise ValueError(f"`{name}` must be {shape}. Received: {values.tolist()!r}")
     if not np.isfinite(values).all():
@@ -68,13 +72,13 @@ def _numbers(name, values):
     return values if name == "action" else np.atleast_1d(values).astype("float64")
 
 
-def _choice(action, probs=None, logits=None):
+def _categorical(action, probs=None, logits=None):
     name, values = _parameters(probs, logits)
-    closed = _closed(name, "categorical")(values, action)
+    closed_form = _eligibility_function(name, "categorical")(values, action)
     k = int(action)
-    marks = [f"{'*' if i == k else ' '} {i}" for i in range(len(values))]
-    first = f"One of {_categories(values)}; category {k} was sampled."
-    return _page(first, name, values, np.eye(len(values))[k], closed, marks)
+    labels = [f"{'*' if i == k else ' '} {i}" for i in range(len(values))]
+    title = f"One of {_categories(values)}; category {k} was sampled."
+    return _page(title, name, values, np.eye(len(values))[k], closed_form, labels)
 
 
 def _counts(counts, probs=None, logits=None):
@@ -82,58 +86,61 @@ def _counts(counts, probs=None, logits=None):
         probs = np.full(len(counts), 1 / len(counts))
     name, values = _parameters(probs, logits)
     trials = int(np.sum(counts))
-    closed = _closed(name, "multinomial")(values, counts, trials)
-    marks = [f"{int(n)} × {k}" for k, n in enumerate(counts)]
-    first = f"{trials} choices among {_categories(values)}, counted."
-    return _page(first, name, values, counts, closed, marks)
+    closed_form = _eligibility_function(name, "multinomial")(values, counts, trials)
+    labels = [f"{int(n)} × {k}" for k, n in enumerate(counts)]
+    title = f"{trials} choices among {_categories(values)}, counted."
+    return _page(title, name, values, counts, closed_form, labels)
 
 
-def _page(first, name, values, counts, closed, marks):
-    """Heading, table and sentence; one choice is a count of one."""
-    log_prob, automatic = _differentiated(name, values, counts)
-    expected = counts.sum() * _probabilities(name, values)
-    columns = _columns(closed, automatic, np.exp(log_prob))
+def _page(title, name, values, counts, closed_form, labels):
+    """Returns heading, table and sentence; a categorical action is a count of one."""
+    log_prob, automatic = _log_prob_and_gradient(name, values, counts)
+    expected_counts = counts.sum() * _probabilities(name, values)
+    derivatives = _derivatives(closed_form, automatic, np.exp(log_prob))
     rows = [
-        (mark, value, chance, *derivatives)
-        for mark, value, chance, derivatives in zip(marks, values, expected, columns)
+        (label, value, expected, *numbers)
+        for label, value, expected, numbers in zip(
+            labels, values, expected_counts, derivatives
+        )
     ]
     second = "probability" if counts.sum() == 1 else "expected"
-    heading = f"{first}\n{_likelihood(name, log_prob)}"
+    heading = f"{title}\n{_likelihood(name, log_prob)}"
     return "\n\n".join((heading, _table(name, second, rows), _SENTENCES[name]))
 
 
 def _gaussian(mean, std, sample):
-    closed = eligibility.gaussian(mean, std, sample)
+    closed_form = eligibility.gaussian(mean, std, sample)
     with tf.GradientTape() as tape:
         variables = [tf.constant(mean), tf.constant(std)]
         tape.watch(variables)
-        away = (sample - variables[0]) / variables[1]
-        log_prob = -(away**2) / 2 - tf.math.log(variables[1] * np.sqrt(2 * np.pi))
-        total = tf.reduce_sum(log_prob)
-    by_mean, by_std = tape.gradient(total, variables)
+        deviations = (sample - variables[0]) / variables[1]
+        log_probs = -(deviations**2) / 2 - tf.math.log(variables[1] * np.sqrt(2 * np.pi))
+        log_prob = tf.reduce_sum(log_probs)
+    by_mean, by_std = tape.gradient(log_prob, variables)
     automatic = by_mean, by_std, by_std * std
-    if not np.isfinite([*closed, *automatic]).all():
+    if not np.isfinite([*closed_form, *automatic]).all():
         raise ValueError("A derivative is too large for a float64: `std` is too small.")
     lines = ["            component  closed form  automatic  difference"]
-    for name, ours, theirs in zip(("mean", "std", "log std"), closed, automatic):
-        for k, (x, y) in enumerate(zip(ours.numpy(), theirs.numpy())):
-            cells = f"{_four(x):>11}  {_four(y):>9}  {_four(x - y):>10}"
+    parameters = zip(("mean", "std", "log std"), closed_form, automatic)
+    for name, by_formula, by_tape in parameters:
+        for k, (x, y) in enumerate(zip(by_formula.numpy(), by_tape.numpy())):
+            cells = f"{_format(x):>11}  {_format(y):>9}  {_format(x - y):>10}"
             lines.append(f"d / d {name:<7} {k:>6}  {cells}")
     return "\n\n".join(
         (
             f"A Gaussian with {len(mean)} component{'s' * (len(mean) > 1)}.\n"
-            f"log-density {_four(total)}",
+            f"log-density {_format(log_prob)}",
             "\n".join(lines),
-            "A sample pulls the mean towards itself, the harder the narrower the "
-            "distribution; it\nwidens the distribution when it lies further than one "
-            "deviation away, and narrows it\notherwise.",
+            "To make the sample more likely, the mean moves towards the sample; the "
+            "smaller `std`, the\nlarger the derivative. `std` grows if the sample is "
+            "further than one `std` from the mean,\nand shrinks otherwise.",
         )
     )
 
 
 def _likelihood(name, log_prob):
     return (
-        f"log-probability {_four(log_prob)}, probability {_four(np.exp(log_prob))}; "
+        f"log-probability {_format(log_prob)}, probability {_format(np.exp(log_prob))}; "
         f"derivatives with respect to {name}"
     )
 
@@ -147,7 +154,7 @@ def _categories(values):
     return "1 category" if len(values) == 1 else f"{len(values)} categories"
 
 
-def _closed(name, family):
+def _eligibility_function(name, family):
     return getattr(eligibility, f"{family}_{name}")
 
 
@@ -156,45 +163,51 @@ def _probabilities(name, values):
     return weights / weights.sum()
 
 
-def _differentiated(name, values, counts):
-    """ln π of the counts, and its derivative, by TensorFlow."""
+def _log_prob_and_gradient(name, values, counts):
+    """Returns ln π of the counts, and its derivative by automatic differentiation."""
     x, n = tf.constant(values), tf.constant(counts, tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(x)
         if name == "logits":
             log_p = tf.nn.log_softmax(x)
-        else:  # what never came may have the probability zero
+        else:  # a category with a count of zero may have the probability zero
             log_p = tf.math.log(tf.where(n > 0, x, 1.0)) - tf.math.log(tf.reduce_sum(x))
-        ways = tf.math.lgamma(tf.reduce_sum(n) + 1) - tf.reduce_sum(tf.math.lgamma(n + 1))
-        log_prob = ways + tf.reduce_sum(n * log_p)
+        log_factorials = tf.math.lgamma(n + 1)
+        log_coefficient = tf.math.lgamma(tf.reduce_sum(n) + 1)
+        log_coefficient -= tf.reduce_sum(log_factorials)
+        log_prob = log_coefficient + tf.reduce_sum(n * log_p)
     return log_prob.numpy(), tape.gradient(log_prob, x).numpy()
 
 
-def _columns(closed, automatic, prob):
-    for ours, theirs in zip(closed.numpy(), automatic, strict=True):
-        yield prob * ours, ours, theirs, ours - theirs
+def _derivatives(closed_form, automatic, prob):
+    for by_formula, by_tape in zip(closed_form.numpy(), automatic, strict=True):
+        yield prob * by_formula, by_formula, by_tape, by_formula - by_tape
 
 
 def _table(name, second, rows):
     cells = [["", name, second, "d prob", "d log-prob", "automatic", "difference"]]
-    cells += [[first, *map(_four, numbers)] for first, *numbers in rows]
+    cells += [[label, *map(_format, numbers)] for label, *numbers in rows]
     if any(not np.isfinite(numbers).all() for _, *numbers in rows):
-        raise ValueError(f"A derivative is too large for a float64, of `{name}`.")
+        raise ValueError(
+            f"A derivative with respect to `{name}` is too large for a float64: a "
+            "number in it is too small."
+        )
     widths = [max(4, *map(len, column)) for column in zip(*cells)]
     return "\n".join(
         "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths)) for row in cells
     )
 
 
-def _four(number):
-    """Four decimals, and no minus in front of zero."""
+def _format(number):
+    """Returns the number with four decimals, and 0.0000 in place of -0.0000."""
     return f"{round(float(number), 4) + 0.0:.4f}"
 
 
 _SENTENCES = {
-    "logits": "On logits the eligibility is what came minus what was expected: every "
-    "output\nneuron receives its share, not only that of the category that came.",
-    "probs": "Only the ratios of the numbers count: for every choice each of them is "
-    "pushed down by\nthe same 1 / sum, whether it came or not, and the one that came is "
-    "pushed up by 1 / its own.",
+    "logits": "The eligibility of logits is the sampled counts minus the expected "
+    "counts. So every\noutput receives a gradient, not only the output of the sampled "
+    "category.",
+    "probs": "The numbers are divided by their sum, so only their ratios count. Each "
+    "choice adds\n-1 / sum to the derivative of every category, and 1 / number to that "
+    "of the sampled one.",
 }

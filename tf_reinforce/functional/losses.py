@@ -1,36 +1,54 @@
 """Computes losses whose gradients are policy gradients: sums over steps, per episode.
 
-A mean over steps is not the policy gradient. It divides each batch by its mean episode
-length, which depends on the actions; with few episodes its expectation can even point in
-the opposite direction. Every loss here is a sum over the valid steps of a batch, divided
-by the number of *episodes*.
+The gradient of a mean over steps is not the policy gradient. Such a mean divides each
+batch by its mean episode length, which depends on the actions. With few episodes its
+expectation can even point in the opposite direction. Every loss here is a sum over the
+valid steps of a batch, divided by the number of *episodes*.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tf_reinforce.functional import shapes
 
+__all__ = [
+    "Reinforce",
+    "entropy",
+    "global_norm",
+    "gradients",
+    "policy_gradient",
+    "value",
+]
 
-def policy_gradient(log_probs, advantages, episodes):
-    """The surrogate whose gradient is REINFORCE.
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def policy_gradient(
+    log_probs: tf.Tensor, advantages: tf.Tensor, episodes: tf.Tensor | int
+) -> tf.Tensor:
+    """Returns the surrogate loss whose gradient is minus the policy gradient.
 
         L = - 1/E Σₙ log π(aₙ|sₙ) Aₙ,    with A held constant
 
-    Its value means nothing; its gradient is minus the policy gradient.
+    Only the gradient of this loss has a meaning, its value has none.
 
     Args:
-        log_probs: `[N]` float, of the actions as they were sampled, for the `N`
+        log_probs: `[N]` float, the log-probabilities of the raw actions, for the `N`
             valid steps of all episodes.
-        advantages: `[N]` float, return minus baseline. Zero: the step teaches
-            nothing. Gradients stop here.
-        episodes: Scalar, `E`.
+        advantages: `[N]` float, return minus baseline. Zero: the step does not
+            contribute to the gradient. Gradients stop here.
+        episodes: Scalar, `E`, the number of episodes.
 
     Returns:
         Scalar loss in the type of `log_probs`. Gradients flow to `log_probs` only.
 
     Raises:
-        ValueError: when the shapes differ; nothing is broadcast.
+        ValueError: If the shapes differ; nothing is broadcast.
 
     Example:
 
@@ -46,17 +64,17 @@ def policy_gradient(log_probs, advantages, episodes):
     return -tf.reduce_sum(log_probs * advantages) / tf.cast(episodes, log_probs.dtype)
 
 
-def entropy(entropies, episodes):
-    """Minus the entropy of the policy, summed over an episode: a term of the loss.
+def entropy(entropies: tf.Tensor, episodes: tf.Tensor | int) -> tf.Tensor:
+    """Returns minus the entropy of the policy, summed over steps, per episode.
 
         L = - 1/E Σₙ H(π(·|sₙ))
 
     Args:
         entropies: `[N]` float, in nats, for the valid steps.
-        episodes: Scalar, `E`.
+        episodes: Scalar, `E`, the number of episodes.
 
     Returns:
-        Scalar loss; making it small makes the policy more random.
+        Scalar loss; to minimize it makes the policy more random.
 
     Example:
 
@@ -71,21 +89,21 @@ def entropy(entropies, episodes):
     return -tf.reduce_sum(entropies) / tf.cast(episodes, entropies.dtype)
 
 
-def value(values, returns, episodes):
-    """Half the squared error of a value baseline, summed over an episode.
+def value(values: tf.Tensor, returns: tf.Tensor, episodes: tf.Tensor | int) -> tf.Tensor:
+    """Returns half the squared error of a value baseline, summed over steps, per episode.
 
         L = 1/E Σₙ (v(sₙ) - Gₙ)² / 2,    with G held constant
 
     Args:
         values: `[N]` float, predictions for the valid steps.
-        returns: `[N]` float, their targets. Gradients stop here.
-        episodes: Scalar, `E`.
+        returns: `[N]` float, the targets. Gradients stop here.
+        episodes: Scalar, `E`, the number of episodes.
 
     Returns:
         Scalar loss in the type of `values`.
 
     Raises:
-        ValueError: when the shapes differ; nothing is broadcast.
+        ValueError: If the shapes differ; nothing is broadcast.
 
     Example:
 
@@ -97,67 +115,70 @@ def value(values, returns, episodes):
     return tf.reduce_sum(tf.square(errors)) / (2.0 * tf.cast(episodes, values.dtype))
 
 
-def gradients(tape, loss, variables):
-    """∂L/∂w for each Keras variable; zeros where the loss does not depend on it.
+def gradients(
+    tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
+) -> list[tf.Tensor]:
+    """Returns ∂L/∂w for each Keras variable; zeros if the loss does not depend on it.
 
     Args:
-        tape: `tf.GradientTape` that saw the loss.
+        tape: `tf.GradientTape` that recorded the loss.
         loss: Scalar float tensor.
         variables: List of Keras variables.
 
     Returns:
-        List of tensors shaped as the variables.
+        List of dense tensors with the shapes of the variables.
     """
-    # TensorFlow makes no zeros for a Keras variable, only for its own inside.
-    inside = [variable.value for variable in variables]
-    none = tf.UnconnectedGradients.ZERO
-    found = tape.gradient(loss, inside, unconnected_gradients=none)
-    # That of an embedding is slices, which are no array.
-    return [tf.convert_to_tensor(gradient) for gradient in found]
+    # TensorFlow returns zeros only for a `tf.Variable`, which a Keras variable wraps.
+    tf_variables = [variable.value for variable in variables]
+    zero = tf.UnconnectedGradients.ZERO
+    results = tape.gradient(loss, tf_variables, unconnected_gradients=zero)
+    # The gradient of an embedding is a `tf.IndexedSlices`.
+    return [tf.convert_to_tensor(gradient) for gradient in results]
 
 
-def global_norm(gradients):
-    """The length of all gradients as one vector, √Σ g².
+def global_norm(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the Euclidean norm of all gradients as one vector, √Σ g².
 
     Args:
         gradients: List of float tensors; their types may differ.
 
     Returns:
-        Scalar, float64 if one of the gradients is, else float32.
+        Scalar, float64 if one of the gradients is float64, else float32.
 
     Example:
 
     >>> global_norm([tf.constant([3.0], tf.bfloat16), tf.constant([4.0])]).numpy()
     np.float32(5.0)
     """
-    double = any(gradient.dtype == tf.float64 for gradient in gradients)
-    dtype = tf.float64 if double else tf.float32
+    any_float64 = any(gradient.dtype == tf.float64 for gradient in gradients)
+    dtype = tf.float64 if any_float64 else tf.float32
     return tf.linalg.global_norm([tf.cast(gradient, dtype) for gradient in gradients])
 
 
-# The agent has the plain name.
+# The agent is registered as "Reinforce", so the loss needs another name.
 @keras.saving.register_keras_serializable("tf_reinforce", name="ReinforceLoss")
 class Reinforce(keras.losses.Loss):
-    """REINFORCE as a loss for plain `model.compile` and `model.fit`.
+    """The REINFORCE loss for plain `model.compile` and `model.fit`.
 
         Lₙ = - log π(aₙ|sₙ),    weighted by  sample_weight = advantages
 
     With `fit(observations, actions, sample_weight=advantages)` one step on one batch
-    is the policy gradient of these steps. Keras divides by the number of steps in
-    the batch; `reduction="sum"` with advantages divided by the number of episodes
-    gives the estimator of `policy_gradient`.
+    follows the policy gradient of these steps. Keras divides by the number of steps in
+    the batch. For the estimator of `policy_gradient`, use `reduction="sum"` and divide
+    the advantages by the number of episodes.
 
-    Fractional actions are refused, but not under XLA, which drops assertions.
+    Fractional actions raise an error, except under XLA, which drops assertions.
 
     Pitfall: one-hot labels multiplied by the return under
     `categorical_crossentropy(from_logits=True)` have the same loss and a *different*
     gradient.
 
     Args:
-        head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`; its own weights
-            are not the model's, and `fit` does not train them. `None`: the outputs are
-            the logits of a categorical distribution, the actions whole numbers from 0.
-            A `Composite`, whose actions are several arrays, is refused.
+        head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`. The weights of the
+            head do not belong to the model, so `fit` does not train them. `None`: the
+            outputs are the logits of a categorical distribution, and the actions are
+            integers from 0. A `Composite` is not supported, because its actions are
+            several arrays.
         reduction: As in every Keras loss.
         name: Optional name.
 
@@ -169,55 +190,70 @@ class Reinforce(keras.losses.Loss):
     0.51082...
     """
 
-    def __init__(self, head=None, *, reduction="sum_over_batch_size", name="reinforce"):
+    def __init__(
+        self,
+        head: Any = None,
+        *,
+        reduction: str = "sum_over_batch_size",
+        name: str = "reinforce",
+    ) -> None:
         super().__init__(name=name, reduction=reduction)
         if head is not None and not isinstance(
             head.action_spec("float32"), tf.TensorSpec
         ):
             raise ValueError(
-                "Keras hands a loss one array of actions, and this head has several. "
-                f"Received: head={head!r}. Give a head for one array, or learn with "
-                "`tfr.Reinforce(policy, head)`, which takes nested actions."
+                "Keras passes one array of actions to a loss, so the actions of `head` "
+                f"must be one array. Received: head={head!r}. Pass a head with one array "
+                "of actions, or train with `tfr.Reinforce(policy, head)`, which supports "
+                "nested actions."
             )
         self.head = head
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         action_shape = () if self.head is None else self.head.action_shape
         expected = [*y_pred.shape[:-1], *action_shape]
         if not y_true.shape.is_compatible_with(expected):
             raise ValueError(
                 f"Actions for outputs of shape {y_pred.shape} must have the shape "
-                f"{tuple(expected)}. Received: shape {y_true.shape}. Nothing is "
-                "broadcast. Remove the last axis, for example `actions[:, 0]`."
+                f"{tuple(expected)}; nothing is broadcast. Received: shape "
+                f"{y_true.shape}. Remove the last axis, for example `actions[:, 0]`."
             )
         if self.head is None:
-            actions = _whole(y_true, tf.int32)
+            actions = _to_integers(y_true, tf.int32)
             return tf.nn.sparse_softmax_cross_entropy_with_logits(actions, y_pred)
         if y_pred.shape[-1] not in (None, self.head.outputs_size):
             raise ValueError(
                 f"{self.head!r} needs {self.head.outputs_size} outputs for each action. "
-                f"Received: outputs of shape {y_pred.shape}. Change the last layer."
+                f"Received: outputs of shape {y_pred.shape}. Change the size of the last "
+                "layer."
             )
         if not self.head.built:
             self.head.build(y_pred.shape)
         dtype = tf.as_dtype(self.head.action_dtype or y_pred.dtype)
-        actions = _whole(y_true, dtype) if dtype.is_integer else tf.cast(y_true, dtype)
+        convert = _to_integers if dtype.is_integer else tf.cast
+        actions = convert(y_true, dtype)
         return -self.head.distribution(y_pred).log_prob(actions)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         head = keras.saving.serialize_keras_object(self.head)
         return {**super().get_config(), "head": head}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "Reinforce":
         head = keras.saving.deserialize_keras_object(config["head"])
         return cls(**{**config, "head": head})
 
 
-def _whole(actions, dtype):
-    """Actions in a whole type: Keras hands them over as floats, perhaps fractions."""
-    whole = tf.cast(actions, dtype)
+def _to_integers(actions: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns the actions in an integer type; Keras passes them to a loss as floats.
+
+    Raises:
+        InvalidArgumentError: If an action is not an integer.
+    """
+    integers = tf.cast(actions, dtype)
     tf.debugging.assert_equal(
-        tf.cast(whole, actions.dtype), actions, message="Actions must be whole numbers."
+        tf.cast(integers, actions.dtype),
+        actions,
+        message="Actions must be whole numbers.",
     )
-    return whole
+    return integers

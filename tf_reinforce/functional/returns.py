@@ -1,32 +1,47 @@
 """Computes every kind of return with one recursion."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from tf_reinforce.functional import shapes
 
+__all__ = [
+    "coefficients",
+    "discounted_returns",
+    "episode_returns",
+    "lambda_returns",
+]
 
-def lambda_returns(rewards, discounts, next_values, lambdas):
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def lambda_returns(
+    rewards: tf.Tensor, discounts: tf.Tensor, next_values: tf.Tensor, lambdas: tf.Tensor
+) -> tf.Tensor:
     """Mixes Monte Carlo and bootstrapped returns along a trajectory.
 
         Gₜ = rₜ + γₜ [(1 - λₜ) vₜ₊₁ + λₜ Gₜ₊₁],    with  G_T = v_T
 
-    With λ = 1 this is the Monte Carlo return of REINFORCE, with λ = 0 the one-step
-    target of temporal differences. A terminated step has γₜ = 0, a step at which the
-    clock cut the episode λₜ = 0: one recursion carries every case.
+    With λ = 1 this is the Monte Carlo return of REINFORCE, with λ = 0 the one-step TD
+    target. The last step of a terminated episode has γₜ = 0, the last step of a truncated
+    episode has λₜ = 0. So one recursion computes every case.
 
     Args:
         rewards: `[T, B]` float, rₜ received for the action taken at t.
         discounts: `[T, B]` float, γₜ; zero where the episode terminated at t.
         next_values: `[T, B]` float, vₜ₊₁, the value of the observation that
             followed; zeros when there is no value baseline.
-        lambdas: `[T, B]` float, λₜ; zero where the episode was cut at t.
+        lambdas: `[T, B]` float, λₜ; zero where the episode was truncated at t.
 
     Returns:
-        `[T, B]` float, the returns Gₜ. Gradients flow to every argument: the caller
-        stops what it does not mean to train.
+        `[T, B]` float, the returns Gₜ. Gradients flow to every argument; apply
+        `tf.stop_gradient` to the arguments that should not be trained.
 
     Raises:
-        ValueError: when the shapes differ; nothing is broadcast.
+        ValueError: If the shapes differ; nothing is broadcast.
 
     Example:
 
@@ -46,8 +61,8 @@ def lambda_returns(rewards, discounts, next_values, lambdas):
     """
     shapes.expect([(x, "TB") for x in (rewards, discounts, next_values, lambdas)])
 
-    # Gₜ = constantₜ + slopeₜ Gₜ₊₁, and affine maps compose associatively: composing
-    # each step with the one 1, 2, 4, … rows later takes log T sweeps. Dividing by
+    # Gₜ = constantₜ + slopeₜ Gₜ₊₁, and affine maps compose associatively. So each step
+    # is composed with the step 1, 2, 4, … rows later, in log T sweeps. To divide by
     # powers of γ instead would overflow.
     rows = tf.shape(rewards)[0]
     end = tf.concat([tf.zeros_like(rewards[1:]), next_values[-1:]], axis=0)
@@ -55,7 +70,7 @@ def lambda_returns(rewards, discounts, next_values, lambdas):
     constants = rewards + discounts * (1.0 - lambdas) * next_values + slopes * end
     index = tf.range(rows + 1)
 
-    def compose(distance, constants, slopes):
+    def compose(distance: Any, constants: tf.Tensor, slopes: tf.Tensor) -> Any:
         later = tf.minimum(index + distance, rows)  # row `rows` is the zero map
         return (
             2 * distance,
@@ -71,8 +86,8 @@ def lambda_returns(rewards, discounts, next_values, lambdas):
     return returns[:-1]
 
 
-def discounted_returns(rewards, discounts):
-    """The discounted sum of the rewards from each step on: reward-to-go.
+def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor) -> tf.Tensor:
+    """Returns the discounted sum of the rewards from each step on, the reward-to-go.
 
         Gₜ = rₜ + γₜ Gₜ₊₁,    with  G_T = 0
 
@@ -81,7 +96,7 @@ def discounted_returns(rewards, discounts):
         discounts: `[T, B]` float, γₜ; zero at the last step of an episode.
 
     Returns:
-        `[T, B]` float; see `lambda_returns`, of which this is the case λ = 1, v = 0.
+        `[T, B]` float: the `lambda_returns` for λ = 1 and v = 0.
 
     Example:
 
@@ -93,26 +108,34 @@ def discounted_returns(rewards, discounts):
     return lambda_returns(rewards, discounts, zeros, ones)
 
 
-def coefficients(valid, lengths, terminated, gamma, gae_lambda, dtype):
-    """The γₜ and λₜ that tell an ending apart from a cut.
+def coefficients(
+    valid: tf.Tensor,
+    lengths: tf.Tensor,
+    terminated: tf.Tensor,
+    gamma: float,
+    gae_lambda: float,
+    dtype: Any,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns γₜ and λₜ, which distinguish terminated from truncated episodes.
 
     Args:
-        valid: `[T, B]` bool, the steps that happened.
-        lengths: `[B]` int, at least 1.
-        terminated: `[B]` bool: the task ended the episode; False: the clock cut it.
+        valid: `[T, B]` bool; False for padding.
+        lengths: `[B]` int, the number of steps of each episode, at least 1.
+        terminated: `[B]` bool, True for terminated and False for truncated episodes.
         gamma: Float in [0, 1]. Zero: only the next reward counts.
-        gae_lambda: Float in [0, 1]. One: Monte Carlo up to the episode's end.
+        gae_lambda: Float in [0, 1]. One: Monte Carlo up to the end of the episode.
         dtype: Float dtype of both results.
 
     Returns:
-        `discounts` and `lambdas`, `[T, B]` each: γ and λ inside an episode; γₜ = 0 at
-        a terminated last step, λₜ = 0 at a cut one, both zero in the padding.
+        `discounts` and `lambdas`, `[T, B]` each: γ and λ inside an episode. γₜ is zero at
+        the last step of a terminated episode, λₜ at the last step of a truncated one.
+        Both are zero in the padding.
 
     Example:
 
-    >>> both = tf.constant([[True, True], [True, True]])
+    >>> valid = tf.constant([[True, True], [True, True]])
     >>> terminated = [True, False]
-    >>> discounts, lambdas = coefficients(both, [2, 2], terminated, 0.9, 1.0, "float64")
+    >>> discounts, lambdas = coefficients(valid, [2, 2], terminated, 0.9, 1.0, "float64")
     >>> discounts.numpy().tolist(), lambdas.numpy().tolist()
     ([[0.9, 0.9], [0.0, 0.9]], [[1.0, 1.0], [1.0, 0.0]])
     """
@@ -123,12 +146,12 @@ def coefficients(valid, lengths, terminated, gamma, gae_lambda, dtype):
     return discounts, tf.where(valid & ~(last & ~terminated), gae_lambda, zero)
 
 
-def episode_returns(rewards, valid):
-    """The plain sum of each episode's rewards, undiscounted: what a task reports.
+def episode_returns(rewards: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """Returns the undiscounted sum of the rewards of each episode.
 
     Args:
-        rewards: `[T, B]` float; whatever stands in the padding is ignored.
-        valid: `[T, B]` bool, the steps that happened.
+        rewards: `[T, B]` float; padding is ignored, even if it is NaN.
+        valid: `[T, B]` bool; False for padding.
 
     Returns:
         `[B]` float.

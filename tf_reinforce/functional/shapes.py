@@ -1,22 +1,24 @@
-"""Refuses shapes that would broadcast."""
+"""Checks shapes, so that nothing is broadcast."""
 
 import numpy as np
 import tensorflow as tf
 
 
 def expect(arrays):
-    """Raises unless every array has its axes, and arrays of the same axes one shape.
+    """Raises an error if arrays with the same axes differ in shape, or ranks are wrong.
 
-    In a graph, sizes that are unknown while it is traced are compared when it runs.
-    `tf.debugging.assert_shapes` made a quarter of the operations of an update.
+    Sizes that are unknown while a graph is traced are compared when the graph runs.
+    `tf.debugging.assert_shapes` is not used, because it added a quarter of the operations
+    of an update.
 
     Args:
-        arrays: List of pairs: an array, and a string with a letter for each of its
+        arrays: List of pairs: an array, and a string with one letter for each of its
             axes; `()` for a scalar.
 
     Raises:
-        ValueError: when the shapes differ.
-        InvalidArgumentError: when they differ only once a graph runs.
+        ValueError: If a rank is wrong, or the shapes differ.
+        InvalidArgumentError: If the shapes differ, and this is known only when a graph
+            runs.
 
     Example:
 
@@ -24,25 +26,25 @@ def expect(arrays):
     >>> expect([(np.ones(3), "N"), (np.zeros([3, 1]), "N")])
     Traceback (most recent call last):
         ...
-    ValueError: Arrays [N] must have one shape of rank 1. Received: (3,), (3, 1)
+    ValueError: Arrays [N] must have the same shape of rank 1. Received: (3,), (3, 1)
     """
     groups = {}
     for array, axes in arrays:
         groups.setdefault(axes, []).append(array)
     for axes, group in groups.items():
-        shapes = [_static(array) for array in group]
-        alike = [shapes[0].is_compatible_with(shape) for shape in shapes]
-        if not all(alike) or any(shape.rank != len(axes) for shape in shapes):
+        shapes = [_static_shape(array) for array in group]
+        compatible = [shapes[0].is_compatible_with(shape) for shape in shapes]
+        if not all(compatible) or any(shape.rank != len(axes) for shape in shapes):
             raise ValueError(
-                f"Arrays [{', '.join(axes)}] must have one shape of rank {len(axes)}. "
-                f"Received: {', '.join(map(str, shapes))}"
+                f"Arrays [{', '.join(axes)}] must have the same shape of rank "
+                f"{len(axes)}. Received: {', '.join(map(str, shapes))}"
             )
         if len(group) > 1 and not all(shape.is_fully_defined() for shape in shapes):
             sizes = tf.stack([tf.shape(array) for array in group])
-            same = tf.reduce_all(sizes == sizes[:1])
-            said = f"Arrays [{', '.join(axes)}] must have one shape. Received:"
-            tf.debugging.Assert(same, [said, sizes])
+            equal = tf.reduce_all(sizes == sizes[:1])
+            message = f"Arrays [{', '.join(axes)}] must have the same shape. Received:"
+            tf.debugging.Assert(equal, [message, sizes])
 
 
-def _static(array):
+def _static_shape(array):
     return tf.TensorShape(array.shape if hasattr(array, "shape") else np.shape(array))

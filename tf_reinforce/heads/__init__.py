@@ -1,6 +1,7 @@
 """Heads, which turn the outputs of a policy into a distribution over actions."""
 
 import math
+from typing import Any
 
 import gymnasium as gym
 import keras
@@ -37,24 +38,31 @@ __all__ = [
 ]
 
 
-def for_space(space, **kwargs):
-    """The head that speaks the language of an action space.
+def __dir__() -> list[str]:
+    return __all__
+
+
+def for_space(space: gym.Space, **kwargs: Any) -> Head:
+    """Returns the default head for an action space.
 
     Args:
         space: `Discrete`, `MultiDiscrete`, `MultiBinary`, `Box` of a float or integer
             type, or `Tuple` and `Dict` of these, nested to any depth.
-        **kwargs: Keywords of every Keras layer, for example `dtype`.
+        **kwargs: Keyword arguments of every Keras layer, for example `dtype`.
 
     Returns:
-        `Categorical` for `Discrete` and `MultiCategorical` for `MultiDiscrete`, offset
-        by their start; `Bernoulli` for `MultiBinary`; `Gaussian` for `Box`, clipped to
-        its bounds and rounded for an integer type, with a first deviation of half their
-        half-width where both are finite and less than 1e7 apart, and 1 elsewhere, at
-        least 1/2 for an integer type, so that it leaves its number; for `Tuple` and
-        `Dict` the `Composite` of the heads of their parts.
+        - `Discrete`: `Categorical`, offset by the start of the space.
+        - `MultiDiscrete`: `MultiCategorical`, offset by the starts of the space.
+        - `MultiBinary`: `Bernoulli`.
+        - `Box`: `Gaussian`, clipped to the bounds, and rounded for an integer type. The
+          initial standard deviation is a quarter of the width between the bounds. It is
+          1 if the width is 1e7 or more. For an integer type it is at least 1/2, so that
+          samples are rounded to more than one integer.
+        - `Tuple` and `Dict`: `Composite` of the heads of their parts.
 
     Raises:
-        ValueError: for any other space, and for bounds that leave no room.
+        ValueError: if the space is another one, or if a lower bound is not below its
+            upper bound.
 
     Example:
 
@@ -78,19 +86,23 @@ def for_space(space, **kwargs):
     return _gaussian(space, **kwargs)
 
 
-def _gaussian(space, **kwargs):
-    """The head of a `Box`, in numbers of Python: they hold the bounds of every type."""
+def _gaussian(space: Any, **kwargs: Any) -> Any:
+    """Returns the head of a `Box`.
+
+    The bounds are Python numbers, which represent the bounds of every type exactly.
+    """
     low, high = (np.ravel(x).tolist() for x in (space.low, space.high))
-    widths = [last - first for first, last in zip(low, high, strict=True)]
+    widths = [upper - lower for lower, upper in zip(low, high, strict=True)]
     if not all(width > 0 for width in widths):
         raise ValueError(
-            f"The action space {space!r} leaves no room between its bounds. Remove "
-            "the fixed dimensions with gymnasium.wrappers.TransformAction."
+            "Each lower bound of an action space must be below its upper bound. "
+            f"Received: {space!r}, which leaves no room between its bounds. Remove the "
+            "fixed dimensions with gymnasium.wrappers.TransformAction."
         )
-    whole = space.dtype.kind != "f"
-    least = 0.5 if whole else 0.0
+    integer = space.dtype.kind != "f"
+    min_scale = 0.5 if integer else 0.0
     scales = [
-        max(width / 4, least) if width < spaces.UNBOUNDED_WIDTH else 1.0
+        max(width / 4, min_scale) if width < spaces.UNBOUNDED_WIDTH else 1.0
         for width in widths
     ]
     return Gaussian(
@@ -98,12 +110,12 @@ def _gaussian(space, **kwargs):
         low=_scalar(low),
         high=_scalar(high),
         shape=space.shape,
-        whole=whole,
+        integer=integer,
         initial_scale=_scalar(scales),
         **kwargs,
     )
 
 
-def _scalar(values):
-    """One number where all are the same, else the list as it is."""
+def _scalar(values: Any) -> Any:
+    """Returns one number if all values are equal, else the list unchanged."""
     return values[0] if all(value == values[0] for value in values) else values

@@ -1,6 +1,8 @@
 """Independent binary actions."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import gymnasium as gym
 import keras
@@ -13,20 +15,20 @@ from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
 
-_OFF, _ON, _FREE = 0, 1, 2  # marks of a mask, as Gymnasium's MultiBinary has them
+_OFF, _ON, _FREE = 0, 1, 2  # values of a mask, as in Gymnasium's MultiBinary
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Bernoulli(base.Head):
-    """`n` switches, each 0 or 1; the policy puts out `[..., n]` logits.
+    """`n` binary actions, each 0 or 1; the policy returns `[..., n]` logits.
 
         π(a|s) = Πₖ pₖ^aₖ (1 - pₖ)^(1 - aₖ),    p = 1 / (1 + exp(-z))
 
-    Given the observation the switches are independent of each other. A mask has one mark
-    per switch: 0 must be off, 1 must be on, 2 is free.
+    Given the observation the `n` numbers are independent of each other. A mask has one
+    entry per number: 0 if it must be 0, 1 if it must be 1, 2 if both are legal.
 
     Args:
-        n: Positive int, how many switches there are.
+        n: Positive int, the number of binary actions.
         shape: Shape of the environment's action. Defaults to `(n,)`.
 
     Example:
@@ -45,13 +47,15 @@ class Bernoulli(base.Head):
 
     action_dtype = "int64"
 
-    def __init__(self, n, *, shape=None, **kwargs):
+    def __init__(
+        self, n: int, *, shape: Sequence[int] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.n = validation.positive_int("n", n)
         self.shape = (self.n,) if shape is None else tuple(shape)
         if math.prod(self.shape) != self.n:
             raise ValueError(
-                f"An action of shape {self.shape} does not hold {self.n} switches. "
+                f"An action of shape {self.shape} does not hold {self.n} numbers. "
                 f"Received: n={n}, shape={shape}"
             )
         self.outputs_size = self.n
@@ -59,62 +63,64 @@ class Bernoulli(base.Head):
         self.noise = seeding.NoiseSpec("uniform", (self.n,))
         self.mask_size = self.n
 
-    def distribution(self, outputs):
-        switches = tfp.distributions.Bernoulli(logits=outputs, dtype=tf.int64)
-        return tfp.distributions.Independent(switches, 1)
+    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
+        each = tfp.distributions.Bernoulli(logits=outputs, dtype=tf.int64)
+        return tfp.distributions.Independent(each, 1)
 
-    def eligibility(self, outputs, actions):
+    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         return eligibility.bernoulli_logits(outputs, actions)
 
-    def sample(self, outputs, noise):
-        # Beyond these p is 0 or 1 in any type, and LiteRT knows no sigmoid of 1e30.
+    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
+        # Beyond these bounds p is 0 or 1 in any type. LiteRT has no sigmoid of 1e30.
         logits = tf.clip_by_value(outputs, -1e4, 1e4)
-        # Zero stands for the numbers below the least that the generator draws: else a
-        # switch with p = 1e-30 would be on as often as noise is zero. As u is below one,
-        # p = 0 is never on and p = 1 always.
+        # Noise of zero represents all numbers below the smallest positive number that
+        # the generator draws. Without the lower bound, p = 1e-30 would give 1 whenever
+        # the noise is zero. Noise is below one: p = 0 always gives 0, p = 1 always 1.
         noise = tf.maximum(noise, np.finfo(logits.dtype.as_numpy_dtype).eps / 4)
         return tf.cast(noise < tf.sigmoid(logits), tf.int64)
 
-    def mode(self, outputs):
+    def mode(self, outputs: tf.Tensor) -> Any:
         return tf.cast(outputs > 0, tf.int64)
 
-    def mask_outputs(self, outputs, mask):
-        sure = tf.constant(outputs.dtype.max / 2, outputs.dtype)
-        outputs = tf.where(base.marked(mask, _OFF), -sure, outputs)
-        return tf.where(base.marked(mask, _ON), sure, outputs)
+    def is_logit(self) -> np.ndarray:
+        return np.ones(self.outputs_size, bool)
 
-    def flatten_mask(self, mask):
+    def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
+        large = tf.constant(outputs.dtype.max / 2, outputs.dtype)
+        outputs = tf.where(base.mask_equals(mask, _OFF), -large, outputs)
+        return tf.where(base.mask_equals(mask, _ON), large, outputs)
+
+    def flatten_mask(self, mask: Any) -> np.ndarray:
         if mask is None:
             return np.full(self.n, _FREE, "int8")
-        marks = np.ravel(mask)
-        if marks.shape != (self.n,) or not np.isin(marks, (_OFF, _ON, _FREE)).all():
+        flat = np.ravel(mask)
+        if flat.shape != (self.n,) or not np.isin(flat, (_OFF, _ON, _FREE)).all():
             raise ValueError(
-                f"a mask of {self!r} must have {self.n} marks: 0 for a switch that must "
-                f"be off, 1 for one that must be on, 2 for a free one. Received: {mask!r}"
+                f"a mask of {self!r} must have {self.n} entries: 0 if the number must "
+                f"be 0, 1 if it must be 1, 2 if both are legal. Received: {mask!r}"
             )
-        return marks.astype("int8")
+        return flat.astype("int8")
 
-    def has_legal_action(self, mask):
+    def has_legal_action(self, mask: np.ndarray) -> Any:
         return np.isin(mask, (_OFF, _ON, _FREE)).all(axis=-1)
 
-    def is_legal(self, actions, mask):
+    def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         return ((mask == _FREE) | (actions == mask)).all(axis=-1)
 
-    def parameters(self, outputs):
+    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {"logits": outputs, "probs": tf.sigmoid(outputs)}
 
-    def to_environment(self, actions):
+    def to_environment(self, actions: Any) -> Any:
         return actions if len(self.shape) == 1 else tf.reshape(actions, [-1, *self.shape])
 
-    def matches_space(self, space):
-        same = isinstance(space, gym.spaces.MultiBinary)
-        return same and space.shape == self.shape
+    def matches_space(self, space: gym.Space) -> bool:
+        return isinstance(space, gym.spaces.MultiBinary) and space.shape == self.shape
 
-    def is_valid(self, actions):
+    def is_valid(self, actions: Any) -> Any:
         return (actions == 0) | (actions == 1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "n": self.n, "shape": list(self.shape)}
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Bernoulli({self.n})"

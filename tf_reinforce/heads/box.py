@@ -1,6 +1,8 @@
 """Bounds, shapes and rounding, which all heads for a `Box` share."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,136 +17,164 @@ class Box(base.Head):
 
     Args:
         size: Positive int, `A`.
-        low: Number or `A` numbers, the least action the environment takes.
-        high: Number or `A` numbers, the greatest.
+        low: Number or `A` numbers, the lower bounds of the environment's action.
+        high: Number or `A` numbers, the upper bounds.
         shape: Shape of the environment's action. Defaults to `(size,)`.
-        whole: Bool. True for an environment that takes whole numbers: it receives the
-            nearest one inside the bounds.
+        integer: Bool. True for an environment that takes integers: it receives the
+            nearest integer inside the bounds.
 
     Raises:
-        ValueError: when bounds, shape and size do not fit.
+        ValueError: if bounds, shape and size do not fit together.
     """
 
     action_dtype = None
 
-    def __init__(self, size, low, high, *, shape=None, whole=False, **kwargs):
+    def __init__(
+        self,
+        size: int,
+        low: float | Sequence[float],
+        high: float | Sequence[float],
+        *,
+        shape: Sequence[int] | None = None,
+        integer: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.size = validation.positive_int("size", size)
         self.shape = [self.size] if shape is None else list(shape)
-        self.whole = bool(whole)
+        self.integer = bool(integer)
         if math.prod(self.shape) != self.size:
             raise ValueError(
                 f"An action of shape {tuple(self.shape)} does not hold {self.size} "
                 f"numbers. Received: size={size}, shape={shape}"
             )
-        self.low = self._per_number("low", low, math.ceil if whole else float)
-        self.high = self._per_number("high", high, math.floor if whole else float)
-        with np.errstate(invalid="ignore"):  # NaN is not below anything
-            ordered = np.all(_exact(self.low) < _exact(self.high))
-        if not ordered:
+        self.low = self._python_numbers("low", low, math.ceil if integer else float)
+        self.high = self._python_numbers("high", high, math.floor if integer else float)
+        with np.errstate(invalid="ignore"):  # every comparison with NaN is False
+            is_below = np.all(_exact(self.low) < _exact(self.high))
+        if not is_below:
             raise ValueError(
                 f"`low` must be below `high`. Received: low={low}, high={high}"
             )
         self.action_shape = (self.size,)
 
-    def _per_number(self, name, values, convert=float):
-        """One number or a list of `A`, in numbers of Python: they hold any bound."""
-        given = np.asarray(values)
-        if given.shape not in ((), (self.size,)):
+    def _python_numbers(self, name: str, values: Any, convert: Any = float) -> Any:
+        """Returns one number or a list of `A`, as Python numbers.
+
+        Python numbers represent the bounds of every type exactly.
+        """
+        array = np.asarray(values)
+        if array.shape not in ((), (self.size,)):
             raise ValueError(
                 f"`{name}` must be one number or {self.size} numbers. "
-                f"Received: {name}={given.tolist()}"
+                f"Received: {name}={array.tolist()}"
             )
-        plain = [convert(x) if _finite(x) else float(x) for x in given.ravel().tolist()]
-        return plain if given.ndim else plain[0]
+        numbers = array.ravel().tolist()
+        converted = [convert(x) if _is_finite(x) else float(x) for x in numbers]
+        return converted if array.ndim else converted[0]
 
-    def bounds(self, like):
-        """`low` and `high` in the type of a tensor, rounded inwards.
+    def bounds(self, like: Any) -> Any:
+        """Returns `low` and `high` in the type of a tensor, rounded inwards.
 
-        No wider type then finds an action outside.
+        So an action at a bound is also inside the bounds in a wider type.
         """
         low, high = _round(self.low, like, 1), _round(self.high, like, -1)
         return base.constant(low, like), base.constant(high, like)
 
-    def inside(self, actions):
-        """`[..., A]` numbers, clipped to the bounds."""
+    def clip(self, actions: Any) -> Any:
+        """Clips `[..., A]` numbers to the bounds."""
         low, high = self.bounds(actions)
         return tf.minimum(tf.maximum(actions, low), high)
 
-    def between(self, shares, others):
-        """`[..., A]` shares of the way from `low` to `high`, and one minus them.
+    def rescale(self, fractions: Any, complements: Any) -> Any:
+        """Maps numbers in [0, 1] to the interval from `low` to `high`.
 
-        Where whole numbers are sent, each has a unit to itself, the ends as well.
+        For an integer action the interval is wider by 0.5 at both ends. So each integer
+        has an interval of width 1 around it, also `low` and `high`.
+
+        Args:
+            fractions: `[..., A]` float in [0, 1].
+            complements: `[..., A]` float, one minus `fractions`.
+
+        Returns:
+            `[..., A]` float.
         """
-        low, high = self.bounds(shares)
-        if self.whole:
+        low, high = self.bounds(fractions)
+        if self.integer:
             low, high = low - 0.5, high + 0.5
-        return others * low + shares * high  # `high - low` might overflow
+        return complements * low + fractions * high  # `high - low` might overflow
 
-    def to_environment(self, actions):
-        inside = self.inside(tf.round(actions) if self.whole else actions)
-        return tf.reshape(inside, [-1, *self.shape])
+    def to_environment(self, actions: Any) -> Any:
+        clipped = self.clip(tf.round(actions) if self.integer else actions)
+        return tf.reshape(clipped, [-1, *self.shape])
 
-    def at_bounds(self, actions):
-        if self.whole:  # an end is a number as any other
+    def at_bounds(self, actions: Any) -> tf.Tensor:
+        if self.integer:  # the bounds are ordinary choices
             return super().at_bounds(actions)
-        sent = tf.reshape(self.to_environment(actions), [-1, self.size])
-        low, high = self.bounds(sent)
-        near = 1e-3 * (high / 2 - low / 2)  # infinite, and nothing near, without bounds
-        near = tf.where(near < sent.dtype.max, 2 * near, 0.0)
-        return (sent <= low + near) | (sent >= high - near)
+        env_actions = tf.reshape(self.to_environment(actions), [-1, self.size])
+        low, high = self.bounds(env_actions)
+        # Without bounds the tolerance is infinite; it is then set to zero.
+        tolerance = 1e-3 * (high / 2 - low / 2)
+        tolerance = tf.where(tolerance < env_actions.dtype.max, 2 * tolerance, 0.0)
+        return (env_actions <= low + tolerance) | (env_actions >= high - tolerance)
 
-    def matches_space(self, space):
-        same = isinstance(space, gym.spaces.Box) and space.shape == tuple(self.shape)
-        if not same or (space.dtype.kind != "f" and not self.whole):
+    def matches_space(self, space: Any) -> bool:
+        is_box = isinstance(space, gym.spaces.Box) and space.shape == tuple(self.shape)
+        if not is_box or (space.dtype.kind != "f" and not self.integer):
             return False
         low, high = (_exact(np.ravel(bound)) for bound in (space.low, space.high))
         inside = (_exact(self.low) >= low) & (_exact(self.high) <= high)
         return bool(np.all(inside))
 
-    def require_finite(self):
-        """Refuses bounds that are not all finite.
-
-        Raises:
-            ValueError: with the heads that need none.
-        """
+    def require_finite(self) -> None:
+        """Raises `ValueError` unless all bounds are finite."""
         numbers = [*_exact(self.low).ravel(), *_exact(self.high).ravel()]
-        if not all(map(_finite, numbers)):
+        if not all(map(_is_finite, numbers)):
             raise ValueError(
-                f"{type(self).__name__} needs finite bounds: it spreads its actions "
-                f"between them. Received: low={self.low}, high={self.high}. Take "
+                f"{type(self).__name__} needs finite bounds: it maps a bounded interval "
+                f"to them. Received: low={self.low}, high={self.high}. Use "
                 "ClippedGaussian or Gaussian, which work with any bounds."
             )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "size": self.size,
             "low": self.low,
             "high": self.high,
             "shape": self.shape,
-            "whole": self.whole,
+            "integer": self.integer,
         }
 
-    def __repr__(self):
-        whole = ", whole=True" if self.whole else ""
+    def __repr__(self) -> str:
+        integer = ", integer=True" if self.integer else ""
         name = type(self).__name__
-        return f"{name}({self.size}, low={self.low}, high={self.high}{whole})"
+        return f"{name}({self.size}, low={self.low}, high={self.high}{integer})"
 
 
-def _finite(value):
+def _is_finite(value: Any) -> Any:
     return isinstance(value, int) or math.isfinite(value)
 
 
-def _exact(values):
-    """An array of Python's numbers, which compare whole ones with floats exactly."""
+def _exact(values: Any) -> Any:
+    """Returns an array of Python numbers: they compare integers with floats exactly."""
     return np.asarray(np.asarray(values).tolist(), object)
 
 
-def _round(bound, like, direction):
-    """A bound in the type of a tensor, never outside the bound itself."""
+def _round(bound: Any, like: Any, direction: Any) -> Any:
+    """Returns a bound in the type of a tensor, rounded inwards.
+
+    Args:
+        bound: Number, or list of numbers.
+        like: Tensor of the type.
+        direction: 1 for a lower bound, -1 for an upper bound.
+
+    Returns:
+        NumPy array.
+    """
     exact = _exact(bound)
-    with np.errstate(over="ignore"):  # beyond the type's range: infinite, then inwards
+    # A bound beyond the range of the type becomes infinite, and is then moved inwards.
+    with np.errstate(over="ignore"):
         rounded = exact.astype("float64").astype(like.dtype.as_numpy_dtype)
     compare = np.less if direction > 0 else np.greater
     outside = compare(_exact(rounded.astype("float64")), exact).astype(bool)

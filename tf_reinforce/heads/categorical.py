@@ -1,5 +1,7 @@
 """One choice among finitely many."""
 
+from typing import Any
+
 import gymnasium as gym
 import keras
 import numpy as np
@@ -14,16 +16,16 @@ from tf_reinforce.heads import base
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Categorical(base.Head):
-    """One of `K` actions; the policy puts out `[..., K]` logits.
+    """One of `K` actions; the policy returns `[..., K]` logits.
 
         π(a|s) = exp(zₐ) / Σₖ exp(zₖ),    a = arg maxₖ [zₖ - log(-log uₖ)]
 
-    Logits, never probabilities: their gradient, one-hot minus probabilities, is right
-    however sure the policy is.
+    The outputs are logits, not probabilities. The gradient with respect to logits,
+    one-hot minus probabilities, is accurate also if a probability is close to 0 or 1.
 
     Args:
         size: Positive int, `K`.
-        start: Int, the environment's name for action 0, as in `Discrete(K, start)`.
+        start: Int, the first action of the environment, as in `Discrete(K, start)`.
             Raw actions always count from 0.
 
     Example:
@@ -36,9 +38,9 @@ class Categorical(base.Head):
     """
 
     action_shape = ()
-    action_dtype = "int64"  # as Gymnasium's
+    action_dtype = "int64"  # as in Gymnasium
 
-    def __init__(self, size, *, start=0, **kwargs):
+    def __init__(self, size: int, *, start: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.size = validation.positive_int("size", size)
         self.start = int(start)
@@ -46,65 +48,80 @@ class Categorical(base.Head):
         self.noise = seeding.NoiseSpec("uniform", (self.size,))
         self.mask_size = self.size
 
-    def distribution(self, outputs):
+    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         return tfp.distributions.Categorical(logits=outputs)
 
-    def eligibility(self, outputs, actions):
+    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         return eligibility.categorical_logits(outputs, actions)
 
-    def sample(self, outputs, noise):
-        # Gumbel's trick: the largest of logits plus -log(-log u) is a sample.
-        return self.mode(centred(outputs) + gumbel(noise))
+    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
+        # Gumbel-max trick: the argmax of logits plus -log(-log u) is a sample.
+        return self.mode(center_logits(outputs) + gumbel(noise))
 
-    def mode(self, outputs):
+    def mode(self, outputs: tf.Tensor) -> Any:
         return tf.argmax(outputs, axis=-1, output_type=tf.int64)
 
-    def mask_outputs(self, outputs, mask):
-        return without(outputs, base.marked(mask, 0))
+    def is_logit(self) -> np.ndarray:
+        return np.ones(self.outputs_size, bool)
 
-    def has_legal_action(self, mask):
+    def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
+        return mask_logits(outputs, base.mask_equals(mask, 0))
+
+    def has_legal_action(self, mask: np.ndarray) -> Any:
         return (mask != 0).any(axis=-1)
 
-    def is_legal(self, actions, mask):
-        places = np.clip(actions, 0, self.size - 1)[..., None]  # padding may be anything
-        return np.take_along_axis(mask, places, axis=-1)[..., 0] != 0
+    def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
+        # Padding may contain any number; clip it to valid indices.
+        indices = np.clip(actions, 0, self.size - 1)[..., None]
+        return np.take_along_axis(mask, indices, axis=-1)[..., 0] != 0
 
-    def parameters(self, outputs):
+    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
 
-    def to_environment(self, actions):
+    def to_environment(self, actions: Any) -> Any:
         return actions + self.start if self.start else actions
 
-    def matches_space(self, space):
-        same = isinstance(space, gym.spaces.Discrete)
-        return same and (space.n, space.start) == (self.size, self.start)
+    def matches_space(self, space: Any) -> bool:
+        is_discrete = isinstance(space, gym.spaces.Discrete)
+        return is_discrete and (space.n, space.start) == (self.size, self.start)
 
-    def is_valid(self, actions):
+    def is_valid(self, actions: Any) -> Any:
         return (actions >= 0) & (actions < self.size)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "size": self.size, "start": self.start}
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Categorical({self.size}, start={self.start})"
 
 
-def without(logits, illegal):
-    """Logits by which what is illegal has the probability 0, finite all the same.
+def mask_logits(logits: Any, illegal: Any) -> Any:
+    """Returns finite logits that give illegal choices the probability 0.
 
-    The rest is as if there had never been more: no gradient reaches an illegal logit,
-    and 0 ln 0 is 0 in the entropy.
+    The distribution of the legal choices is the one without illegal choices. The gradient
+    with respect to an illegal logit is zero, and its term 0 ln 0 of the entropy is 0.
+
+    Args:
+        logits: `[..., K]` float tensor.
+        illegal: `[..., K]` bool, True for an illegal choice.
+
+    Returns:
+        `[..., K]` float; half the most negative number of the type where illegal.
     """
     return tf.where(illegal, tf.constant(logits.dtype.min / 2, logits.dtype), logits)
 
 
-def centred(logits):
-    """Logits whose largest is zero: large ones would swallow the noise."""
+def center_logits(logits: Any) -> Any:
+    """Subtracts the largest logit, so that large logits do not round the noise away."""
     return logits - tf.reduce_max(logits, axis=-1, keepdims=True)
 
 
-def gumbel(noise):
-    """Uniform numbers as Gumbel noise; u = 0 would rule out even a sure action."""
+def gumbel(noise: Any) -> Any:
+    """Converts uniform numbers u to Gumbel noise.
+
+    Numbers are at least the smallest positive normal number, because u = 0 gives
+    -infinity, which would exclude an action also if its probability is one.
+    """
     tiny = np.finfo(tf.as_dtype(noise.dtype).as_numpy_dtype).tiny
     noise = tf.maximum(noise, tiny)
     return -tf.math.log(-tf.math.log(noise))

@@ -1,6 +1,8 @@
 """Real actions with a Gaussian distribution, clipped to bounds."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,33 +13,35 @@ from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
 from tf_reinforce.heads import normal
 
-_FAR = 40.0  # standard deviations: what lies beyond has no weight in float64
+_MAX_Z = 40.0  # standard deviations: the probability beyond is zero in float64
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class ClippedGaussian(normal.GaussianHead):
-    """A vector of `A` reals in their bounds; the policy puts out `[..., A]` means.
+    """A vector of `A` reals inside bounds; the policy returns `[..., A]` means.
 
         x = μ(s) + σ ε,    a = min(max(x, low), high)
         π(a|s) = Φ((low - μ) / σ) at low,    Φ((μ - high) / σ) at high,
                  N(a; μ, σ²) between
 
-    Whatever lies beyond a bound is one action for the environment, and is scored as
-    one: with the probability of all of it. The gradient has the same expectation as that
-    of `Gaussian` and never a larger variance.
+    All numbers beyond a bound are one action for the environment. So the probability of
+    a bound is the probability of all numbers beyond it. The gradient has the same
+    expectation as that of `Gaussian`, and its variance is never larger.
 
-    The raw action is the clipped one: it is all that the score depends on, and what the
-    environment received (but for rounding), so that its actions can be scored as they
-    are. Bounds are rounded inwards to the type of an action, as they are for sending.
+    The raw action is the clipped number, which the environment receives (except for
+    integer rounding). So actions that an environment received can be evaluated
+    directly. Bounds are rounded inwards to the type of the action, as in
+    `to_environment`.
 
-    `mode` is the clipped mean: the median, and the likeliest action of its kind. (The
-    probability of a bound and a density between them cannot be compared.)
+    `mode` is the clipped mean. It is the median of the action. The true mode is not
+    defined, because the probability of a bound and the density between the bounds cannot
+    be compared.
 
     Args:
         size: Positive int, `A`.
-        low: Number or `A` numbers, the least action; -∞ for none.
-        high: Number or `A` numbers, the greatest; ∞ for none.
-        shape, whole, initial_scale, state_dependent_scale: As of `Gaussian`.
+        low: Number or `A` numbers, the lower bounds; -∞ for none.
+        high: Number or `A` numbers, the upper bounds; ∞ for none.
+        shape, integer, initial_scale, state_dependent_scale: See `Gaussian`.
 
     Example:
 
@@ -52,91 +56,110 @@ class ClippedGaussian(normal.GaussianHead):
         Fujita & Maeda (2018), Clipped action policy gradient. arXiv:1802.07564
     """
 
-    def __init__(self, size, low, high, **kwargs):
+    def __init__(
+        self,
+        size: int,
+        low: float | Sequence[float],
+        high: float | Sequence[float],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(size, low, high, **kwargs)
         self.support = base.Support(self.low, self.high, atoms=True)
 
-    def distribution(self, outputs):
+    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         mean, scale = self.parameters(outputs).values()
         low, high = self.bounds(mean)
-        return tfp.distributions.Independent(_Clipped(mean, scale, low, high), 1)
+        return tfp.distributions.Independent(_ClippedNormal(mean, scale, low, high), 1)
 
-    def eligibility(self, outputs, actions):
+    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         mean, scale = self.parameters(outputs).values()
         low, high = (bound + tf.zeros_like(mean) for bound in self.bounds(mean))
-        inside = self.inside(tf.cast(actions, mean.dtype))
-        slopes = eligibility.clipped_gaussian(mean, scale, low, high, inside)
-        return self.to_outputs(outputs, slopes)
+        clipped = self.clip(tf.cast(actions, mean.dtype))
+        slopes = eligibility.clipped_gaussian(mean, scale, low, high, clipped)
+        return self.chain_rule(outputs, slopes)
 
-    def sample(self, outputs, noise):
-        return self.inside(super().sample(outputs, noise))
+    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
+        return self.clip(super().sample(outputs, noise))
 
-    def mode(self, outputs):
-        return self.inside(super().mode(outputs))
+    def mode(self, outputs: tf.Tensor) -> Any:
+        return self.clip(super().mode(outputs))
 
-    def is_valid(self, actions):
-        # To the nearest of the type: 0.1 in float32 lies beyond 0.1, and is that bound.
-        with np.errstate(over="ignore"):  # what it cannot hold at all is infinite
+    def is_valid(self, actions: Any) -> Any:
+        # Bounds are rounded to nearest: 0.1 in float32 is above 0.1, and is that bound.
+        with np.errstate(over="ignore"):  # a bound beyond the type becomes infinite
             low = np.asarray(self.low, actions.dtype)
             high = np.asarray(self.high, actions.dtype)
         return np.isfinite(actions) & (actions >= low) & (actions <= high)
 
 
-class _Clipped(normal.TransformedNormal):
-    """A clipped normal number: two probabilities and a density between them."""
+class _ClippedNormal(normal.TransformedNormal):
+    """A clipped normal number: a probability at each bound, and a density between."""
 
-    def __init__(self, loc, scale, low, high):
+    def __init__(
+        self,
+        loc: tf.Tensor,
+        scale: tf.Tensor,
+        low: float | Sequence[float],
+        high: float | Sequence[float],
+    ) -> None:
         super().__init__(loc, scale, low=low, high=high)
         self.low = low
         self.high = high
 
     @classmethod
-    def _parameter_properties(cls, dtype, num_classes=None):
+    def _parameter_properties(cls, dtype: Any, num_classes: Any = None) -> Any:
         names = ("loc", "scale", "low", "high")
         return {name: tfp.util.ParameterProperties() for name in names}
 
-    def _log_prob(self, actions):
+    def _log_prob(self, actions: Any) -> Any:
         below, above = actions <= self.low, actions >= self.high
         z = (actions - self.loc) / self.scale
-        # Zero where it is not looked at: its gradient would be no number far out.
-        outer = tf.where(below, z, tf.where(above, -z, 0.0))
-        inner = tf.where(below | above, tf.zeros_like(z), z)
-        density = -(inner**2) / 2 - tf.math.log(self.scale) - math.log(math.tau) / 2
-        return tf.where(below | above, _log_cdf(outer), density)
+        # Unused entries are set to zero: the gradient of a large z would be NaN.
+        tail_z = tf.where(below, z, tf.where(above, -z, 0.0))
+        density_z = tf.where(below | above, tf.zeros_like(z), z)
+        density = -(density_z**2) / 2 - tf.math.log(self.scale) - math.log(math.tau) / 2
+        return tf.where(below | above, _log_cdf(tail_z), density)
 
-    def _mode(self):
+    def _mode(self) -> Any:
         return tf.minimum(tf.maximum(self.loc, self.low), self.high)
 
-    def _entropy(self):
-        """-P ln P of either end, and ∫ φ(z) [z²/2 + ln σ + ln √2π] dz between them."""
-        a = self._distance(self.low, -_FAR)
-        b = self._distance(self.high, _FAR)
-        ends = [tf.math.xlogy(p, p) for p in (_cdf(a), _cdf(-b))]
-        left = tf.where(a + b > 0, -b, a)  # differences of the smaller tails
+    def _entropy(self) -> Any:
+        """Returns -P ln P of both bounds plus ∫ φ(z) [z²/2 + ln σ + ln √2π] dz."""
+        a = self._z_of_bound(self.low, -_MAX_Z)
+        b = self._z_of_bound(self.high, _MAX_Z)
+        atoms = [tf.math.xlogy(p, p) for p in (_cdf(a), _cdf(-b))]
+        # The difference of the two smaller tails loses fewer digits.
+        left = tf.where(a + b > 0, -b, a)
         right = tf.where(a + b > 0, -a, b)
-        between = _cdf(right) - _cdf(left)
+        inside = _cdf(right) - _cdf(left)
         edges = (a * tf.exp(-(a**2) / 2) - b * tf.exp(-(b**2) / 2)) / math.sqrt(math.tau)
-        each = tf.math.log(self.scale) + math.log(math.tau) / 2 + 0.5
-        return each * between + edges / 2 - ends[0] - ends[1]
+        normal_entropy = tf.math.log(self.scale) + math.log(math.tau) / 2 + 0.5
+        return normal_entropy * inside + edges / 2 - atoms[0] - atoms[1]
 
-    def _distance(self, bound, endless):
-        """A bound in deviations from the mean, where it is within sight of it."""
+    def _z_of_bound(self, bound: Any, infinite_z: Any) -> Any:
+        """Returns (bound - mean) / scale, limited to ±`_MAX_Z`.
+
+        Args:
+            bound: `[..., A]` float, may be infinite.
+            infinite_z: Float, the result for an infinite bound.
+        """
         finite = tf.abs(bound) <= bound.dtype.max
-        gap = tf.where(finite, bound, 0.0) - self.loc
-        near = finite & (tf.abs(gap) < _FAR * self.scale)
-        # A quotient out of sight may be infinite, and its slope no number.
-        z = tf.where(near, gap, 0.0) / self.scale
-        return tf.where(near, z, tf.where(finite, _FAR * tf.sign(gap), endless))
+        difference = tf.where(finite, bound, 0.0) - self.loc
+        near = finite & (tf.abs(difference) < _MAX_Z * self.scale)
+        # Without `near`, a quotient may be infinite and its gradient NaN.
+        z = tf.where(near, difference, 0.0) / self.scale
+        limit = tf.where(finite, _MAX_Z * tf.sign(difference), infinite_z)
+        return tf.where(near, z, limit)
 
 
-def _cdf(z):
-    """Φ(z), which may be zero far out: there p ln p is, too."""
+def _cdf(z: Any) -> Any:
+    """Returns Φ(z). It may underflow to zero; p ln p is then zero, too."""
     return tf.math.erfc(-z / math.sqrt(2.0)) / 2
 
 
-def _log_cdf(z):
-    """ln Φ(z), whose value and slope are exact however far out z lies."""
+def _log_cdf(z: Any) -> Any:
+    """Returns ln Φ(z); value and gradient are accurate for every z."""
     lower, upper = tf.minimum(z, 0.0), tf.maximum(z, 0.0)
-    root = math.sqrt(2.0)
-    tail = tf.math.log(tfp.math.erfcx(-lower / root) / 2) - lower**2 / 2
-    return tf.where(z < 0, tail, tf.math.log1p(-tf.math.erfc(upper / root) / 2))
+    sqrt_2 = math.sqrt(2.0)
+    tail = tf.math.log(tfp.math.erfcx(-lower / sqrt_2) / 2) - lower**2 / 2
+    return tf.where(z < 0, tail, tf.math.log1p(-tf.math.erfc(upper / sqrt_2) / 2))

@@ -1,12 +1,14 @@
 """Several heads as one, nested like the action space."""
 
 import functools
+from typing import Any
 
 import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
+from numpy.typing import ArrayLike
 
 from tf_reinforce.data import spaces
 from tf_reinforce.heads import base
@@ -18,14 +20,13 @@ class Composite(base.Head):
 
         π(a|s) = Π_leaves π_leaf(a_leaf|s)
 
-    Given the observation the leaves are independent of each other. The policy puts out
-    what all leaves need, one after another in the order of `keras.tree.flatten`, that is
-    with sorted keys; a mask holds their masks in the same order. Raw actions, noise and
-    what the environment receives are nested as the heads.
+    Given the observation the leaves are independent of each other. The policy returns
+    the outputs of all leaves, concatenated in the order of `keras.tree.flatten`, that is
+    with sorted keys. A mask concatenates the masks of the leaves in the same order. Raw
+    actions, noise and the actions of the environment are nested like the heads.
 
     Args:
-        heads: Tuple or dict of heads, or of such tuples and dicts. Keys are strings
-            without "/".
+        heads: Tuple or dict of heads, nested to any depth. Keys are strings without "/".
 
     Example:
 
@@ -40,77 +41,83 @@ class Composite(base.Head):
     ['gear_logits', 'gear_probs', 'lamps_logits', 'lamps_probs']
     """
 
-    def __init__(self, heads, **kwargs):
+    def __init__(self, heads: tuple | dict, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        _check(heads)
+        _check_heads(heads)
         self.names = spaces.action_names(heads)
         self.leaves = keras.tree.flatten(heads)
-        # Keras follows lists but loses what nests deeper, and it would replace the dicts.
+        # Keras tracks layers in a flat list. It does not track layers that are nested
+        # deeper, and would replace the dicts. So `_pack` keeps the nesting.
         self._pack = functools.partial(keras.tree.pack_sequence_as, heads)
         self.outputs_size = sum(leaf.outputs_size for leaf in self.leaves)
         self.mask_size = sum(leaf.mask_size for leaf in self.leaves)
 
-    def build(self, outputs_shape):
+    def build(self, outputs_shape: Any) -> None:
         for leaf in self.leaves:
             if not leaf.built:
                 leaf.build((*outputs_shape[:-1], leaf.outputs_size))
 
-    def set_float_type(self, dtype):
+    def set_float_type(self, dtype: str) -> None:
         super().set_float_type(dtype)
         for leaf in self.leaves:
             if not leaf.built:
                 leaf.set_float_type(dtype)
 
     @property
-    def heads(self):
-        """The heads, nested as they were given."""
+    def heads(self) -> Any:
+        """The heads, nested like the argument of the constructor."""
         return self._pack(list(self.leaves))
 
     @property
-    def noise(self):
-        """`NoiseSpec` for each leaf, nested as the heads."""
+    def noise(self) -> Any:  # type: ignore[override]
+        """`NoiseSpec` of each leaf, nested like the heads."""
         return self._pack([leaf.noise for leaf in self.leaves])
 
-    def action_spec(self, dtype):
+    def action_spec(self, dtype: Any) -> Any:
         return self._pack([leaf.action_spec(dtype) for leaf in self.leaves])
 
-    def distribution(self, outputs):
-        leaves = [
+    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
+        distributions = [
             leaf.distribution(part)
-            for leaf, part in zip(self.leaves, self._split(outputs), strict=True)
+            for leaf, part in zip(self.leaves, self._split_outputs(outputs), strict=True)
         ]
-        return _Joint(leaves, self._pack)
+        return _JointDistribution(distributions, self._pack)
 
-    def eligibility(self, outputs, actions):
-        parts = zip(self.leaves, self._split(outputs), self._flat(actions), strict=True)
+    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        outputs, actions = self._split_outputs(outputs), self._flatten(actions)
+        parts = zip(self.leaves, outputs, actions, strict=True)
         return tf.concat([leaf.eligibility(o, a) for leaf, o, a in parts], axis=-1)
 
-    def sample(self, outputs, noise):
-        parts = zip(self.leaves, self._split(outputs), self._flat(noise), strict=True)
+    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
+        outputs, noise = self._split_outputs(outputs), self._flatten(noise)
+        parts = zip(self.leaves, outputs, noise, strict=True)
         return self._pack([leaf.sample(o, u) for leaf, o, u in parts])
 
-    def mode(self, outputs):
-        parts = zip(self.leaves, self._split(outputs), strict=True)
+    def mode(self, outputs: tf.Tensor) -> Any:
+        parts = zip(self.leaves, self._split_outputs(outputs), strict=True)
         return self._pack([leaf.mode(part) for leaf, part in parts])
 
-    def relative_scale(self, outputs):
-        parts = zip(self.leaves, self._split(outputs), strict=True)
+    def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
+        parts = zip(self.leaves, self._split_outputs(outputs), strict=True)
         return tf.concat([leaf.relative_scale(part) for leaf, part in parts], axis=-1)
 
-    def at_bounds(self, actions):
-        parts = zip(self.leaves, self._flat(actions), strict=True)
+    def at_bounds(self, actions: Any) -> tf.Tensor:
+        parts = zip(self.leaves, self._flatten(actions), strict=True)
         return tf.concat([leaf.at_bounds(part) for leaf, part in parts], axis=-1)
 
-    def output_scaling(self):
+    def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
         offsets, scales = zip(
             *(leaf.output_scaling() for leaf in self.leaves), strict=True
         )
         return np.concatenate(offsets), np.concatenate(scales)
 
-    def mask_outputs(self, outputs, mask):
-        ruled = [leaf.mask_size for leaf in self.leaves if leaf.mask_size]
-        masks = iter(tf.split(mask, ruled, axis=-1) if ruled else ())
-        parts = zip(self.leaves, self._split(outputs), strict=True)
+    def is_logit(self) -> np.ndarray:
+        return np.concatenate([leaf.is_logit() for leaf in self.leaves])
+
+    def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
+        sizes = [leaf.mask_size for leaf in self.leaves if leaf.mask_size]
+        masks = iter(tf.split(mask, sizes, axis=-1) if sizes else ())
+        parts = zip(self.leaves, self._split_outputs(outputs), strict=True)
         return tf.concat(
             [
                 leaf.mask_outputs(o, next(masks)) if leaf.mask_size else o
@@ -119,89 +126,90 @@ class Composite(base.Head):
             axis=-1,
         )
 
-    def flatten_mask(self, mask):
-        return np.concatenate(keras.tree.flatten(_read(self.heads, mask)))
+    def flatten_mask(self, mask: Any) -> np.ndarray:
+        return np.concatenate(keras.tree.flatten(_flatten_masks(self.heads, mask)))
 
-    def has_legal_action(self, mask):
+    def has_legal_action(self, mask: np.ndarray) -> Any:
         parts = zip(self.leaves, self._split_mask(mask), strict=True)
         return np.all([leaf.has_legal_action(part) for leaf, part in parts], axis=0)
 
-    def is_legal(self, actions, mask):
-        parts = zip(self.leaves, self._flat(actions), self._split_mask(mask), strict=True)
-        return np.all([leaf.is_legal(a, part) for leaf, a, part in parts], axis=0)
+    def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
+        actions, masks = self._flatten(actions), self._split_mask(mask)
+        parts = zip(self.leaves, actions, masks, strict=True)
+        return np.all([leaf.is_legal(a, m) for leaf, a, m in parts], axis=0)
 
-    def parameters(self, outputs):
+    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {
-            f"{name}_{word}": values
-            for name, leaf, part in zip(
-                self.names, self.leaves, self._split(outputs), strict=True
+            f"{leaf_name}_{name}": values
+            for leaf_name, leaf, part in zip(
+                self.names, self.leaves, self._split_outputs(outputs), strict=True
             )
-            for word, values in leaf.parameters(part).items()
+            for name, values in leaf.parameters(part).items()
         }
 
-    def to_environment(self, actions):
-        parts = zip(self.leaves, self._flat(actions), strict=True)
+    def to_environment(self, actions: Any) -> Any:
+        parts = zip(self.leaves, self._flatten(actions), strict=True)
         return self._pack([leaf.to_environment(a) for leaf, a in parts])
 
-    def check_actions(self, actions, lengths, masks=None):
-        ruled = masks is not None and masks.shape[-1]
-        ruling = self._split_mask(masks) if ruled else [None] * len(self.leaves)
-        parts = zip(self.names, self.leaves, self._flat(actions), ruling, strict=True)
+    def check_actions(self, actions: Any, lengths: ArrayLike, masks: Any = None) -> None:
+        has_masks = masks is not None and masks.shape[-1]
+        masks = self._split_mask(masks) if has_masks else [None] * len(self.leaves)
+        parts = zip(self.names, self.leaves, self._flatten(actions), masks, strict=True)
         for name, leaf, part, mask in parts:
             try:
                 leaf.check_actions(part, lengths, mask)
             except ValueError as error:
                 raise ValueError(f"In the part {name!r}: {error}") from None
 
-    def matches_space(self, space):
-        return _fits(self.heads, space)
+    def matches_space(self, space: gym.Space) -> bool:
+        return _matches_space(self.heads, space)
 
-    def is_valid(self, actions):
-        parts = zip(self.leaves, self._flat(actions), strict=True)
+    def is_valid(self, actions: Any) -> Any:
+        parts = zip(self.leaves, self._flatten(actions), strict=True)
         return self._pack([leaf.is_valid(a) for leaf, a in parts])
 
-    def _split(self, outputs):
+    def _split_outputs(self, outputs: Any) -> Any:
         return tf.split(outputs, [leaf.outputs_size for leaf in self.leaves], axis=-1)
 
-    def _split_mask(self, mask):
+    def _split_mask(self, mask: Any) -> Any:
         ends = np.cumsum([leaf.mask_size for leaf in self.leaves])
         return np.split(mask, ends[:-1], axis=-1)
 
-    def _flat(self, nested):
-        """The leaves of a structure, if it nests as the heads do."""
+    def _flatten(self, nested: Any) -> Any:
+        """Flattens a structure; raises if it is not nested like the heads."""
         keras.tree.assert_same_structure(self.heads, nested)
         return keras.tree.flatten(nested)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "heads": _to_config(self.heads)}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Any:
         return super().from_config({**config, "heads": _from_config(config["heads"])})
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Composite({self.heads})"
 
 
-def _check(heads):
-    """Refuses what is no structure of heads, each with weights of its own."""
+def _check_heads(heads: Any) -> None:
+    """Raises unless `heads` are different heads in tuples and dicts."""
     if not isinstance(heads, (tuple, dict)):
         raise TypeError(f"`heads` must be a tuple or a dict. Received: heads={heads!r}")
     leaves = list(_leaves(heads))
     for leaf in leaves:
         if not isinstance(leaf, base.Head) or isinstance(leaf, Composite):
             raise TypeError(
-                "`heads` must be heads in tuples and dicts; a Composite is no part of "
-                f"another one: nest its heads. Received: {leaf!r} in {heads!r}"
+                "`heads` must be heads in tuples and dicts. A Composite cannot contain "
+                f"another Composite: nest its heads. Received: {leaf!r} in {heads!r}"
             )
     if len(set(map(id, leaves))) < len(leaves):
         raise ValueError(
-            "Each of `heads` must be another object, with weights of its own. "
+            "Each of `heads` must be a different object with its own weights. "
             f"Received: heads={heads!r}"
         )
 
 
-def _leaves(heads):
+def _leaves(heads: Any) -> Any:
     if not isinstance(heads, (tuple, dict)):
         yield heads
         return
@@ -209,14 +217,14 @@ def _leaves(heads):
         yield from _leaves(part)
 
 
-class _Joint(tfp.distributions.Distribution):
-    """Independent distributions as one, over values that nest as the heads do.
+class _JointDistribution(tfp.distributions.Distribution):
+    """The joint distribution of independent leaves, nested like the heads.
 
-    TFP's own draws a sample even for a log-probability, and the distribution of a head
-    need not be able to: a head has its own `sample`.
+    TFP's joint distribution samples also to compute a log-probability. The distribution
+    of a head may have no `sample`, because a head has its own.
     """
 
-    def __init__(self, leaves, pack):
+    def __init__(self, leaves: Any, pack: Any) -> None:
         self._leaves = leaves
         self._pack = pack
         super().__init__(
@@ -226,66 +234,67 @@ class _Joint(tfp.distributions.Distribution):
             allow_nan_stats=True,
         )
 
-    def _log_prob(self, actions):
+    def _log_prob(self, actions: Any) -> Any:
         parts = zip(self._leaves, keras.tree.flatten(actions), strict=True)
         return tf.add_n([leaf.log_prob(action) for leaf, action in parts])
 
-    def _entropy(self):
+    def _entropy(self) -> Any:
         return tf.add_n([leaf.entropy() for leaf in self._leaves])
 
-    def _sample_n(self, n, seed=None):
+    def _sample_n(self, n: Any, seed: Any = None) -> Any:
         seeds = tfp.random.split_seed(seed, len(self._leaves))
         parts = zip(self._leaves, tf.unstack(seeds), strict=True)
-        return self._pack([leaf.sample(n, seed=one) for leaf, one in parts])
+        return self._pack([leaf.sample(n, seed=leaf_seed) for leaf, leaf_seed in parts])
 
-    def _batch_shape(self):
+    def _batch_shape(self) -> Any:
         return self._leaves[0].batch_shape
 
-    def _batch_shape_tensor(self):
+    def _batch_shape_tensor(self) -> Any:
         return self._leaves[0].batch_shape_tensor()
 
-    def _event_shape(self):
+    def _event_shape(self) -> Any:
         return self._pack([leaf.event_shape for leaf in self._leaves])
 
-    def _event_shape_tensor(self):
+    def _event_shape_tensor(self) -> Any:
         return self._pack([leaf.event_shape_tensor() for leaf in self._leaves])
 
 
-def _read(heads, mask, path=()):
-    """A flat mask for each head; `None` in place of any part rules nothing out."""
+def _flatten_masks(heads: Any, mask: Any, path: Any = ()) -> Any:
+    """Returns a flat mask for each head; `None` for a part makes its actions legal."""
     if isinstance(heads, base.Head):
         try:
             return heads.flatten_mask(mask)
         except ValueError as error:
             name = "_".join(map(str, path))
             raise ValueError(f"in the part {name!r}, {error}") from None
-    named = isinstance(heads, dict)
-    keys = list(heads) if named else list(range(len(heads)))
+    is_dict = isinstance(heads, dict)
+    keys = list(heads) if is_dict else list(range(len(heads)))
     if mask is None:
         parts = dict.fromkeys(keys)
-    elif named:
+    elif is_dict:
         parts = mask if isinstance(mask, dict) else {}
     else:
         parts = dict(enumerate(mask)) if isinstance(mask, tuple) else {}
     if set(parts) != set(keys):
-        wanted = f"a dict with the keys {keys}" if named else f"a tuple of {len(keys)}"
-        raise ValueError(f"a mask of {heads!r} must be {wanted}. Received: {mask!r}")
-    read = {key: _read(heads[key], parts[key], (*path, key)) for key in keys}
-    return read if named else tuple(read.values())
+        kind = f"a dict with the keys {keys}" if is_dict else f"a tuple of {len(keys)}"
+        raise ValueError(f"a mask of {heads!r} must be {kind}. Received: {mask!r}")
+    masks = {key: _flatten_masks(heads[key], parts[key], (*path, key)) for key in keys}
+    return masks if is_dict else tuple(masks.values())
 
 
-def _fits(heads, space):
+def _matches_space(heads: Any, space: Any) -> Any:
     if isinstance(heads, base.Head):
         return heads.matches_space(space)
     if isinstance(heads, dict):
-        same = isinstance(space, gym.spaces.Dict) and set(space) == set(heads)
-        return same and all(_fits(head, space[key]) for key, head in heads.items())
-    same = isinstance(space, gym.spaces.Tuple) and len(space) == len(heads)
-    return same and all(map(_fits, heads, space))
+        if not isinstance(space, gym.spaces.Dict) or set(space) != set(heads):
+            return False
+        return all(_matches_space(head, space[key]) for key, head in heads.items())
+    is_tuple = isinstance(space, gym.spaces.Tuple) and len(space) == len(heads)
+    return is_tuple and all(map(_matches_space, heads, space))
 
 
-def _to_config(heads):
-    """As `spaces.to_config` does it: JSON knows no tuples."""
+def _to_config(heads: Any) -> Any:
+    """Returns a JSON config, as `spaces.to_config`: JSON has lists but no tuples."""
     if isinstance(heads, dict):
         parts = {key: _to_config(part) for key, part in heads.items()}
         return {"kind": "Dict", "parts": parts}
@@ -294,7 +303,7 @@ def _to_config(heads):
     return keras.saving.serialize_keras_object(heads)
 
 
-def _from_config(config):
+def _from_config(config: Any) -> Any:
     if config.get("kind") == "Dict":
         return {key: _from_config(part) for key, part in config["parts"].items()}
     if config.get("kind") == "Tuple":

@@ -1,8 +1,11 @@
 """Real actions with a Gaussian distribution."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
+import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tf_reinforce.functional import eligibility
@@ -11,25 +14,26 @@ from tf_reinforce.heads import normal
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Gaussian(normal.GaussianHead):
-    """A vector of `A` reals; the policy puts out `[..., A]` means.
+    """A vector of `A` reals; the policy returns `[..., A]` means.
 
-        a = μ(s) + σ ε,    ε ~ N(0, 1),    log σ learned, the same for every s
+        a = μ(s) + σ ε,    ε ~ N(0, 1),    log σ is learned and does not depend on s
 
-    The unclipped sample is stored and scored; only the environment sees it clipped.
-    Scoring the clipped action as if it were unclipped would bias the gradient;
-    `ClippedGaussian` scores it rightly.
+    The raw action is the unclipped sample, and `log_prob` is its density. Only the
+    environment receives the clipped action. The unclipped density of a clipped action
+    would bias the gradient; `ClippedGaussian` uses the distribution after clipping.
 
     Args:
         size: Positive int, `A`.
-        low: Number or `A` numbers, the least action the environment takes.
-        high: Number or `A` numbers, the greatest.
+        low: Number or `A` numbers, the lower bounds of the environment's action.
+        high: Number or `A` numbers, the upper bounds.
         shape: Shape of the environment's action. Defaults to `(size,)`.
-        whole: Bool. True for an environment that takes whole numbers: it receives the
-            nearest one inside the bounds.
+        integer: Bool. True for an environment that takes integers: it receives the
+            nearest integer inside the bounds.
         initial_scale: Positive float or `A` of them, σ before training, in the units
             of the action.
-        state_dependent_scale: Bool. True: the policy puts out `[..., 2 A]`, the means
-            and then what changes log σ, at most a hundredfold; see `normal.GaussianHead`.
+        state_dependent_scale: Bool. True: the policy returns `[..., 2 A]`, the means and
+            then numbers that change σ by at most a factor of 100; see
+            `normal.GaussianHead`.
 
     Example:
 
@@ -43,15 +47,22 @@ class Gaussian(normal.GaussianHead):
         Williams (1992), section 6. doi:10.1007/BF00992696
     """
 
-    def __init__(self, size, *, low=-math.inf, high=math.inf, **kwargs):
+    def __init__(
+        self,
+        size: int,
+        *,
+        low: float | Sequence[float] = -math.inf,
+        high: float | Sequence[float] = math.inf,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(size, low, high, **kwargs)
 
-    def distribution(self, outputs):
+    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         parameters = self.parameters(outputs)
         return tfp.distributions.MultivariateNormalDiag(
             loc=parameters["mean"], scale_diag=parameters["scale"]
         )
 
-    def eligibility(self, outputs, actions):
+    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         mean, scale = self.parameters(outputs).values()
-        return self.to_outputs(outputs, eligibility.gaussian(mean, scale, actions))
+        return self.chain_rule(outputs, eligibility.gaussian(mean, scale, actions))

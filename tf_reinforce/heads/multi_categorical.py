@@ -1,12 +1,15 @@
 """Several choices, each among finitely many."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
+from numpy.typing import ArrayLike
 
 from tf_reinforce import validation
 from tf_reinforce.data import seeding
@@ -17,15 +20,15 @@ from tf_reinforce.heads import categorical
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class MultiCategorical(base.Head):
-    """`D` choices at once, the d-th one of `sizes[d]`; the policy puts out all logits.
+    """`D` choices, the d-th among `sizes[d]`; the policy returns the logits of all.
 
-        π(a|s) = Π_d softmax(z_d)[a_d],    z = (z_1, …, z_D) one after another
+        π(a|s) = Π_d softmax(z_d)[a_d],    z = (z_1, …, z_D), concatenated
 
     Given the observation the choices are independent of each other.
 
     Args:
-        sizes: `D` positive ints, how many there are to choose from.
-        start: Int or `D` ints, the environment's names of the first ones, as in
+        sizes: `D` positive ints, the number of options of each choice.
+        start: Int or `D` ints, the first action of the environment for each choice, as in
             `MultiDiscrete(sizes, start=start)`. Raw actions always count from 0.
         shape: Shape of the environment's action. Defaults to `(D,)`.
 
@@ -40,7 +43,14 @@ class MultiCategorical(base.Head):
 
     action_dtype = "int64"
 
-    def __init__(self, sizes, *, start=0, shape=None, **kwargs):
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        start: ArrayLike = 0,
+        shape: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.sizes = tuple(validation.positive_int("sizes", size) for size in sizes)
         count = len(self.sizes)
@@ -49,10 +59,10 @@ class MultiCategorical(base.Head):
         if not count or math.prod(self.shape) != count:
             raise ValueError(
                 f"An action of shape {self.shape} does not hold {count} choices, or "
-                f"there are none. Received: sizes={self.sizes}, shape={shape}"
+                f"`sizes` is empty. Received: sizes={self.sizes}, shape={shape}"
             )
-        whole = np.asarray(start).dtype.kind in "iu"
-        if not whole or np.shape(start) not in ((), (count,)):
+        is_integer = np.asarray(start).dtype.kind in "iu"
+        if not is_integer or np.shape(start) not in ((), (count,)):
             raise ValueError(
                 f"`start` must be one whole number or {count} of them. "
                 f"Received: start={start!r}"
@@ -61,34 +71,37 @@ class MultiCategorical(base.Head):
         self.action_shape = (count,)
         self.noise = seeding.NoiseSpec("uniform", (self.outputs_size,))
         self.mask_size = self.outputs_size
-        # Choices of different sizes become one block `[D, K]`: the place of each of its
-        # entries among the logits, and which of its entries lie beyond their choice.
+        # Choices of different sizes are padded to one block `[D, K]`. `_indices` are the
+        # indices of its entries among the logits; `_is_padding` marks its padding.
         sizes, columns = np.array(self.sizes)[:, None], np.arange(max(self.sizes))
-        self._first = np.cumsum(self.sizes) - self.sizes
-        self._places = self._first[:, None] + np.minimum(columns, sizes - 1)
-        self._beyond = columns >= sizes
+        self._offsets = np.cumsum(self.sizes) - self.sizes
+        self._indices = self._offsets[:, None] + np.minimum(columns, sizes - 1)
+        self._is_padding = columns >= sizes
 
-    def distribution(self, outputs):
-        choices = tfp.distributions.Categorical(logits=self._block(outputs))
+    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
+        choices = tfp.distributions.Categorical(logits=self._to_block(outputs))
         return tfp.distributions.Independent(choices, 1)
 
-    def eligibility(self, outputs, actions):
-        slopes = eligibility.categorical_logits(self._block(outputs), actions)
-        return self._flat(slopes)
+    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        slopes = eligibility.categorical_logits(self._to_block(outputs), actions)
+        return self._from_block(slopes)
 
-    def sample(self, outputs, noise):
-        noise = tf.gather(noise, self._places, axis=-1)
-        logits = categorical.centred(self._block(outputs))
+    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
+        noise = tf.gather(noise, self._indices, axis=-1)
+        logits = categorical.center_logits(self._to_block(outputs))
         return tf.argmax(logits + categorical.gumbel(noise), axis=-1)
 
-    def mode(self, outputs):
-        return tf.argmax(self._block(outputs), axis=-1)
+    def mode(self, outputs: tf.Tensor) -> Any:
+        return tf.argmax(self._to_block(outputs), axis=-1)
 
-    def mask_outputs(self, outputs, mask):
-        return categorical.without(outputs, base.marked(mask, 0))
+    def is_logit(self) -> np.ndarray:
+        return np.ones(self.outputs_size, bool)
 
-    def flatten_mask(self, mask):
-        sizes = tuple(np.size(part) for part in _parts(mask))
+    def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
+        return categorical.mask_logits(outputs, base.mask_equals(mask, 0))
+
+    def flatten_mask(self, mask: Any) -> np.ndarray:
+        sizes = tuple(np.size(part) for part in _flatten_parts(mask))
         if len(sizes) > 1 and sizes != self.sizes:
             raise ValueError(
                 f"a mask of {self!r} must have a part for each choice, of the sizes "
@@ -96,45 +109,44 @@ class MultiCategorical(base.Head):
             )
         return super().flatten_mask(mask)
 
-    def has_legal_action(self, mask):
-        return np.logical_or.reduceat(mask != 0, self._first, axis=-1).all(axis=-1)
+    def has_legal_action(self, mask: np.ndarray) -> Any:
+        return np.logical_or.reduceat(mask != 0, self._offsets, axis=-1).all(axis=-1)
 
-    def is_legal(self, actions, mask):
-        places = self._first + np.clip(actions, 0, np.array(self.sizes) - 1)
-        return (np.take_along_axis(mask, places, axis=-1) != 0).all(axis=-1)
+    def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
+        indices = self._offsets + np.clip(actions, 0, np.array(self.sizes) - 1)
+        return (np.take_along_axis(mask, indices, axis=-1) != 0).all(axis=-1)
 
-    def parameters(self, outputs):
-        probs = self._flat(tf.nn.softmax(self._block(outputs)))
+    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
+        probs = self._from_block(tf.nn.softmax(self._to_block(outputs)))
         return {"logits": outputs, "probs": probs}
 
-    def to_environment(self, actions):
+    def to_environment(self, actions: Any) -> Any:
         if np.any(self.start):
             actions += base.constant(self.start, actions)
         return actions if len(self.shape) == 1 else tf.reshape(actions, [-1, *self.shape])
 
-    def matches_space(self, space):
-        same = isinstance(space, gym.spaces.MultiDiscrete) and space.shape == self.shape
-        if not same:
+    def matches_space(self, space: gym.Space) -> bool:
+        if not isinstance(space, gym.spaces.MultiDiscrete) or space.shape != self.shape:
             return False
-        first = np.broadcast_to(self.start, len(self.sizes))
+        expected = np.broadcast_to(self.start, len(self.sizes))
         sizes, start = np.ravel(space.nvec), np.ravel(space.start)
-        return np.array_equal(sizes, self.sizes) and np.array_equal(start, first)
+        return np.array_equal(sizes, self.sizes) and np.array_equal(start, expected)
 
-    def is_valid(self, actions):
+    def is_valid(self, actions: Any) -> Any:
         return (actions >= 0) & (actions < np.array(self.sizes))
 
-    def _block(self, logits):
-        """`[..., P]` to `[..., D, K]`; what is beyond a choice has no probability."""
-        block = tf.gather(logits, self._places, axis=-1)
-        return categorical.without(block, self._beyond)
+    def _to_block(self, logits: Any) -> Any:
+        """Converts `[..., P]` to `[..., D, K]`; padding has the probability zero."""
+        block = tf.gather(logits, self._indices, axis=-1)
+        return categorical.mask_logits(block, self._is_padding)
 
-    def _flat(self, block):
-        """`[..., D, K]` back to `[..., P]`."""
-        inside = np.flatnonzero(~self._beyond)
-        shape = tf.concat([tf.shape(block)[:-2], [self._beyond.size]], axis=0)
-        return tf.gather(tf.reshape(block, shape), inside, axis=-1)
+    def _from_block(self, block: Any) -> Any:
+        """Converts `[..., D, K]` back to `[..., P]`."""
+        indices = np.flatnonzero(~self._is_padding)
+        shape = tf.concat([tf.shape(block)[:-2], [self._is_padding.size]], axis=0)
+        return tf.gather(tf.reshape(block, shape), indices, axis=-1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "sizes": list(self.sizes),
@@ -142,13 +154,15 @@ class MultiCategorical(base.Head):
             "shape": list(self.shape),
         }
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"MultiCategorical({list(self.sizes)}, start={self.start})"
 
 
-def _parts(mask):
-    """The masks in tuples and lists, one for each choice; a flat mask is one part."""
-    nested = isinstance(mask, (tuple, list)) and any(
+def _flatten_parts(mask: Any) -> Any:
+    """Returns a list of the masks of all choices; a flat mask is one part."""
+    is_nested = isinstance(mask, (tuple, list)) and any(
         isinstance(part, (tuple, list, np.ndarray)) for part in mask
     )
-    return [inner for part in mask for inner in _parts(part)] if nested else [mask]
+    if not is_nested:
+        return [mask]
+    return [leaf for part in mask for leaf in _flatten_parts(part)]

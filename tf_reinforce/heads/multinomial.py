@@ -1,6 +1,7 @@
 """Counts of how often each category was chosen."""
 
 import math
+from typing import Any
 
 import gymnasium as gym
 import keras
@@ -14,17 +15,17 @@ from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
 from tf_reinforce.heads import categorical
 
-_NONE = -1e30  # a logit without any probability, far from overflowing
+_MIN_LOGIT = -1e30  # gives the probability zero, and N times this does not overflow
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Multinomial(base.Head):
-    """Counts of `N` independent choices among `K`; the policy puts out `[..., K]` logits.
+    """Counts of `N` independent choices among `K`; the policy returns `[..., K]` logits.
 
         π(n|s) = N! Πₖ pₖ^nₖ / nₖ!,    p = softmax(z)
 
-    For environments whose action says how much of each: where N units go, how a budget
-    is split. The environment receives the counts.
+    This head is for environments whose action distributes N units over K categories, for
+    example a budget. The environment receives the counts.
 
     Args:
         categories: Positive int, `K`.
@@ -42,7 +43,7 @@ class Multinomial(base.Head):
 
     action_dtype = "int64"
 
-    def __init__(self, categories, trials, **kwargs):
+    def __init__(self, categories: int, trials: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.categories = validation.positive_int("categories", categories)
         self.trials = validation.positive_int("trials", trials)
@@ -51,112 +52,117 @@ class Multinomial(base.Head):
         self.noise = seeding.NoiseSpec("uniform", (self.trials, self.categories))
         self.mask_size = self.categories
 
-    def distribution(self, outputs):
-        return _Counts(self.trials, outputs)
+    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
+        return _MultinomialWithEntropy(self.trials, outputs)
 
-    def eligibility(self, outputs, actions):
+    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         return eligibility.multinomial_logits(outputs, actions, self.trials)
 
-    def sample(self, outputs, noise):
-        logits = categorical.centred(outputs)[..., None, :]
-        chosen = tf.argmax(logits + categorical.gumbel(noise), axis=-1)
-        return self._count(chosen)
+    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
+        logits = categorical.center_logits(outputs)[..., None, :]
+        categories = tf.argmax(logits + categorical.gumbel(noise), axis=-1)
+        return self._count(categories)
 
-    def mode(self, outputs):
-        # One more of category k multiplies the probability by N pₖ / (nₖ + 1): the most
-        # likely counts are those of the N largest quotients pₖ / j.
-        steps = tf.math.log(tf.range(1.0, self.trials + 1.0))
-        logits = categorical.centred(outputs)[..., None, :]
-        gains = logits - tf.cast(steps, outputs.dtype)[:, None]
+    def mode(self, outputs: tf.Tensor) -> Any:
+        # Increasing nₖ by one multiplies the probability by a multiple of pₖ / (nₖ + 1).
+        # So the most likely counts are those of the N largest quotients pₖ / j.
+        log_j = tf.math.log(tf.range(1.0, self.trials + 1.0))
+        logits = categorical.center_logits(outputs)[..., None, :]
+        log_quotients = logits - tf.cast(log_j, outputs.dtype)[:, None]
         shape = tf.concat(
             [tf.shape(outputs)[:-1], [self.trials * self.categories]], axis=0
         )
-        _, largest = tf.math.top_k(tf.reshape(gains, shape), self.trials)
-        return self._count(largest % self.categories)
+        _, indices = tf.math.top_k(tf.reshape(log_quotients, shape), self.trials)
+        return self._count(indices % self.categories)
 
-    def _count(self, chosen):
-        """`[..., N]` categories to `[..., K]` counts."""
-        return tf.reduce_sum(tf.one_hot(chosen, self.categories, dtype=tf.int64), axis=-2)
+    def _count(self, categories: Any) -> Any:
+        """Converts `[..., N]` categories to `[..., K]` counts."""
+        one_hot = tf.one_hot(categories, self.categories, dtype=tf.int64)
+        return tf.reduce_sum(one_hot, axis=-2)
 
-    def mask_outputs(self, outputs, mask):
-        return categorical.without(outputs, base.marked(mask, 0))
+    def is_logit(self) -> np.ndarray:
+        return np.ones(self.outputs_size, bool)
 
-    def has_legal_action(self, mask):
+    def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
+        return categorical.mask_logits(outputs, base.mask_equals(mask, 0))
+
+    def has_legal_action(self, mask: np.ndarray) -> Any:
         return (mask != 0).any(axis=-1)
 
-    def is_legal(self, actions, mask):
+    def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         return ((mask != 0) | (actions == 0)).all(axis=-1)
 
-    def parameters(self, outputs):
+    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
 
-    def to_environment(self, actions):
+    def to_environment(self, actions: Any) -> Any:
         return actions
 
-    def matches_space(self, space):
+    def matches_space(self, space: gym.Space) -> bool:
         if isinstance(space, gym.spaces.MultiDiscrete):
             low, high = np.asarray(space.start), space.start + space.nvec - 1
         elif isinstance(space, gym.spaces.Box) and space.dtype.kind in "iu":
             low, high = space.low, space.high
         else:
             return False
-        enough = np.all(low <= 0) and np.all(high >= self.trials)
-        return space.shape == (self.categories,) and bool(enough)
+        inside = np.all(low <= 0) and np.all(high >= self.trials)
+        return space.shape == (self.categories,) and bool(inside)
 
-    def is_valid(self, actions):
-        whole = np.sum(actions, axis=-1, keepdims=True) == self.trials
-        return (actions >= 0) & whole
+    def is_valid(self, actions: Any) -> Any:
+        correct_sum = np.sum(actions, axis=-1, keepdims=True) == self.trials
+        return (actions >= 0) & correct_sum
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "categories": self.categories,
             "trials": self.trials,
         }
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Multinomial({self.categories}, trials={self.trials})"
 
 
-class _Counts(tfp.distributions.Multinomial):
-    """TFP's, which scores whole numbers too, and impossible ones as such.
+class _MultinomialWithEntropy(tfp.distributions.Multinomial):
+    """TFP's Multinomial with an entropy, and -∞ as log-probability of invalid counts.
 
-    TFP leaves the entropy out. Every count is binomial by itself, so that
-    H = -ln N! - N Σ p ln p + Σₖ E[ln nₖ!] takes N + 1 terms per category. They cancel,
-    and are therefore added up in float64.
+    The counts may be integers. Each single count has a binomial distribution. So the
+    entropy H = -ln N! - N Σ p ln p + Σₖ E[ln nₖ!] has N + 1 terms per category. The terms
+    cancel, and are therefore summed in float64.
     """
 
-    def __init__(self, trials, logits):
+    def __init__(self, trials: int, logits: tf.Tensor) -> None:
         super().__init__(tf.cast(trials, logits.dtype), logits=logits)
         self._trials = trials
 
-    def _log_prob(self, counts):
+    def _log_prob(self, counts: Any) -> Any:
         counts = tf.cast(counts, self.dtype)
-        whole = tf.reduce_sum(counts, axis=-1) == self.total_count
-        possible = whole & tf.reduce_all(counts >= 0, axis=-1)
-        impossible = tf.constant(-math.inf, self.dtype)
-        return tf.where(possible, super()._log_prob(counts), impossible)
+        correct_sum = tf.reduce_sum(counts, axis=-1) == self.total_count
+        valid = correct_sum & tf.reduce_all(counts >= 0, axis=-1)
+        minus_infinity = tf.constant(-math.inf, self.dtype)
+        return tf.where(valid, super()._log_prob(counts), minus_infinity)
 
-    def _entropy(self):
-        # Logits of what is masked lie lower still, and N of them would be infinite.
-        logits = tf.maximum(tf.cast(self.logits, tf.float64), _NONE)
-        log_p, log_rest = _log_shares(logits)
+    def _entropy(self) -> Any:
+        # Masked logits are below `_MIN_LOGIT`; N times such a logit would be infinite.
+        logits = tf.maximum(tf.cast(self.logits, tf.float64), _MIN_LOGIT)
+        log_p, log_1_minus_p = _log_probs_and_complements(logits)
         n = tf.range(self._trials + 1.0, dtype=tf.float64)
         log_factorial = tf.math.lgamma(n + 1.0)
-        choices = log_factorial[-1] - log_factorial - log_factorial[::-1]
-        ways = n * log_p[..., None] + n[::-1] * log_rest[..., None]
-        expected = tf.reduce_sum(tf.exp(choices + ways) * log_factorial, axis=[-1, -2])
-        spread = tf.reduce_sum(tf.exp(log_p) * log_p, axis=-1)
-        return tf.cast(expected - log_factorial[-1] - n[-1] * spread, self.dtype)
+        log_binomial = log_factorial[-1] - log_factorial - log_factorial[::-1]
+        log_powers = n * log_p[..., None] + n[::-1] * log_1_minus_p[..., None]
+        probs = tf.exp(log_binomial + log_powers)
+        expected = tf.reduce_sum(probs * log_factorial, axis=[-1, -2])
+        sum_p_log_p = tf.reduce_sum(tf.exp(log_p) * log_p, axis=-1)
+        return tf.cast(expected - log_factorial[-1] - n[-1] * sum_p_log_p, self.dtype)
 
 
-def _log_shares(logits):
-    """`[..., K]` each: ln p and ln(1 - p), finite however sure the choice is.
+def _log_probs_and_complements(logits: Any) -> Any:
+    """Returns ln p and ln(1 - p), `[..., K]` each; finite also if p rounds to one.
 
-    1 - p itself would be zero, and its logarithm's gradient no number.
+    1 - p itself would then be zero, and the gradient of its logarithm NaN.
     """
-    whole = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
-    alone = tf.eye(logits.shape[-1], dtype=tf.bool)
-    none = tf.constant(_NONE, logits.dtype)
-    others = tf.where(alone, none, logits[..., None, :])
-    return logits - whole, tf.reduce_logsumexp(others, axis=-1) - whole
+    total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
+    diagonal = tf.eye(logits.shape[-1], dtype=tf.bool)
+    min_logit = tf.constant(_MIN_LOGIT, logits.dtype)
+    others = tf.where(diagonal, min_logit, logits[..., None, :])
+    return logits - total, tf.reduce_logsumexp(others, axis=-1) - total

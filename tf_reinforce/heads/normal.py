@@ -1,6 +1,8 @@
 """Mean, scale and noise, which all Gaussian heads share."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,39 +13,39 @@ from tf_reinforce.data import spaces
 from tf_reinforce.heads import base
 from tf_reinforce.heads import box
 
-_WIDEST = math.log(100.0)
+_MAX_LOG_RATIO = math.log(100.0)  # L, the largest |log σ - log σ₀|
 
 
 class GaussianHead(box.Box):
-    """A Box head that draws x = μ(s) + σ ε with normal ε.
+    """A Box head that samples x = μ(s) + σ ε with normal ε.
 
-    The policy puts out `[..., A]` means. One log σ per number is learned and the same
-    for every s; or, with `state_dependent_scale`, the policy puts out `[..., 2 A]`: the
-    means, then as many z, and nothing else is learned:
+    The policy returns `[..., A]` means. One log σ per number is a weight of the head; it
+    does not depend on s. If `state_dependent_scale` is True, the policy returns
+    `[..., 2 A]`, the means and then `A` numbers z, and the head has no weights:
 
         log σ = log σ₀ + L tanh(z / L),    L = ln 100
 
-    Outputs of zero give σ₀, and a small z is a change of log σ as it stands. No output,
-    however large, takes σ further than to a hundredth or the hundredfold of σ₀.
+    If z is zero, σ is σ₀. A small z changes log σ by z. For every z, σ lies between
+    σ₀ / 100 and 100 σ₀.
 
     Args:
-        size, low, high, shape, whole: See `Box`.
+        size, low, high, shape, integer: See `Box`.
         initial_scale: Positive float or `A` of them, σ₀, in the units of x.
-        state_dependent_scale: Bool.
+        state_dependent_scale: Bool. True if the policy returns z.
     """
 
     def __init__(
         self,
-        size,
-        low,
-        high,
+        size: int,
+        low: float | Sequence[float],
+        high: float | Sequence[float],
         *,
-        initial_scale=1.0,
-        state_dependent_scale=False,
-        **kwargs,
-    ):
+        initial_scale: float | Sequence[float] = 1.0,
+        state_dependent_scale: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(size, low, high, **kwargs)
-        self.initial_scale = self._per_number("initial_scale", initial_scale)
+        self.initial_scale = self._python_numbers("initial_scale", initial_scale)
         if not np.all(np.isfinite(initial_scale)) or np.min(initial_scale) <= 0:
             raise ValueError(
                 "`initial_scale` is a standard deviation and must be positive. "
@@ -53,7 +55,7 @@ class GaussianHead(box.Box):
         self.outputs_size = self.size * (2 if state_dependent_scale else 1)
         self.noise = seeding.NoiseSpec("normal", (self.size,))
 
-    def build(self, outputs_shape):
+    def build(self, outputs_shape: Any) -> None:
         if self.state_dependent_scale:
             return
         self.log_scale = self.add_weight(
@@ -64,7 +66,7 @@ class GaussianHead(box.Box):
             ),
         )
 
-    def relative_scale(self, outputs):
+    def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
         widths = np.subtract(self.high, self.low, dtype="float64")
         _, scales = self.output_scaling()
         units = np.where(
@@ -72,41 +74,49 @@ class GaussianHead(box.Box):
         )
         return self.parameters(outputs)["scale"] / base.constant(units, outputs)
 
-    def output_scaling(self):
-        """The middle of the bounds and half their width; 0 and 1 where there are none."""
+    def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the middle of the bounds and half their width; 0 and 1 if unbounded."""
         offsets, scales = super().output_scaling()
         middle, scales[: self.size] = spaces.middle_and_half(self.low, self.high)
         offsets[: self.size] = np.clip(middle, self.low, self.high)
         return offsets, scales
 
-    def sample(self, outputs, noise):
+    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
         return self._mean(outputs) + self._scale(outputs) * noise
 
-    def mode(self, outputs):
+    def mode(self, outputs: tf.Tensor) -> Any:
         return tf.identity(self._mean(outputs))
 
-    def parameters(self, outputs):
+    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         mean = self._mean(outputs)
         scale = self._scale(outputs) * tf.ones_like(mean)
         return {"mean": tf.identity(mean), "scale": scale}
 
-    def to_outputs(self, outputs, slopes):
-        """What a change of each output does, from `eligibility.GaussianEligibility`."""
+    def chain_rule(self, outputs: Any, slopes: Any) -> Any:
+        """Converts derivatives with respect to mean and log σ to d / d outputs.
+
+        Args:
+            outputs: `[..., P]` float tensor.
+            slopes: `eligibility.GaussianEligibility`, `[..., A]` each.
+
+        Returns:
+            `[..., P]` float.
+        """
         if not self.state_dependent_scale:
             return slopes.mean
-        bent = tf.tanh(outputs[..., self.size :] / _WIDEST)
-        return tf.concat([slopes.mean, slopes.log_std * (1.0 - bent**2)], axis=-1)
+        tanh = tf.tanh(outputs[..., self.size :] / _MAX_LOG_RATIO)
+        return tf.concat([slopes.mean, slopes.log_std * (1.0 - tanh**2)], axis=-1)
 
-    def _mean(self, outputs):
+    def _mean(self, outputs: Any) -> Any:
         return outputs[..., : self.size] if self.state_dependent_scale else outputs
 
-    def _scale(self, outputs):
+    def _scale(self, outputs: Any) -> Any:
         if not self.state_dependent_scale:
             return tf.exp(tf.cast(self.log_scale, outputs.dtype))
-        bent = tf.tanh(outputs[..., self.size :] / _WIDEST)
-        return base.constant(self.initial_scale, outputs) * tf.exp(_WIDEST * bent)
+        tanh = tf.tanh(outputs[..., self.size :] / _MAX_LOG_RATIO)
+        return base.constant(self.initial_scale, outputs) * tf.exp(_MAX_LOG_RATIO * tanh)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "initial_scale": self.initial_scale,
@@ -115,12 +125,12 @@ class GaussianHead(box.Box):
 
 
 class TransformedNormal(tfp.distributions.Distribution):
-    """A number made from a normal one with location and scale, of any shape.
+    """A function of a normal number with location and scale, of any batch shape.
 
-    A subclass gives `_log_prob` and `_entropy`.
+    A subclass implements `_log_prob` and `_entropy`.
     """
 
-    def __init__(self, loc, scale, **parameters):
+    def __init__(self, loc: tf.Tensor, scale: tf.Tensor, **parameters: Any) -> None:
         self.loc = loc
         self.scale = scale
         super().__init__(
@@ -132,8 +142,8 @@ class TransformedNormal(tfp.distributions.Distribution):
         )
 
     @classmethod
-    def _parameter_properties(cls, dtype, num_classes=None):
+    def _parameter_properties(cls, dtype: Any, num_classes: Any = None) -> Any:
         return {name: tfp.util.ParameterProperties() for name in ("loc", "scale")}
 
-    def _event_shape(self):
+    def _event_shape(self) -> Any:
         return tf.TensorShape([])

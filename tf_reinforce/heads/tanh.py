@@ -1,6 +1,8 @@
 """Real actions with a Gaussian distribution, squashed between bounds by tanh."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,36 +12,37 @@ import tensorflow_probability as tfp
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import normal
 
+# Nodes of the trapezoid rule for the entropy.
 _STEP = 0.25
-_NORMAL = np.arange(-9.0, 9.0 + _STEP, _STEP)
-_LOGISTIC = np.arange(-20.0, 20.0 + _STEP, _STEP)
+_NORMAL_NODES = np.arange(-9.0, 9.0 + _STEP, _STEP)
+_LOGISTIC_NODES = np.arange(-20.0, 20.0 + _STEP, _STEP)
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class TanhGaussian(normal.GaussianHead):
-    """A vector of `A` reals inside finite bounds; the policy puts out `[..., A]` means.
+    """A vector of `A` reals inside finite bounds; the policy returns `[..., A]` means.
 
         x = μ(s) + σ ε,    y = tanh x,    a = low + (high - low) (1 + y) / 2
         ln π(y|s) = ln N(x; μ, σ²) - ln(1 - y²)
 
-    The raw action is x, so that nothing is ever unsquashed: near a bound y has no
-    digits left to say which x it was. `log_prob` takes x and gives the density of y,
-    whatever the bounds are; that of a is less by Σ ln((high - low) / 2). Both terms are
-    exact at any x, by ln(1 - tanh² x) = 2 (ln 2 - x - softplus(-2 x)).
+    The raw action is x. So tanh is never inverted: near a bound, rounding makes many x
+    the same y. `log_prob` takes x and returns the log-density of y, which does not depend
+    on the bounds; the log-density of a is less by Σ ln((high - low) / 2). Both terms are
+    accurate for every x, by ln(1 - tanh² x) = 2 (ln 2 - x - softplus(-2 x)).
 
-    The entropy is that of y as well. It has no closed form; a fixed sum gives it to
-    1e-13 in float64 for every μ and σ, with gradients.
+    The entropy is that of y, too. It has no closed form. A numerical integral with fixed
+    nodes has an error of 1e-13 in float64 for every μ and σ, and has gradients.
 
-    `mode` is the most likely x, the mean. Squashed it is the median of the action; the
-    density of y may be highest at a bound, where no policy should be sent.
+    `mode` is the most likely x, the mean; the action of the mean is the median. The
+    density of y may be largest at a bound, which would be a poor greedy action.
 
     Args:
         size: Positive int, `A`.
         low: Number or `A` numbers, finite.
         high: Number or `A` numbers, finite.
-        initial_scale: Positive float or `A` of them, σ of x before training. The middle
-            half of the range is where |x| is below 0.55.
-        shape, whole, state_dependent_scale: As of `Gaussian`.
+        initial_scale: Positive float or `A` of them, σ of x before training. If |x| is
+            below 0.55, the action is in the middle half of its range.
+        shape, integer, state_dependent_scale: See `Gaussian`.
 
     Example:
 
@@ -50,62 +53,68 @@ class TanhGaussian(normal.GaussianHead):
     ([[50.0]], [[2.0]])
     """
 
-    def __init__(self, size, low, high, **kwargs):
+    def __init__(
+        self,
+        size: int,
+        low: float | Sequence[float],
+        high: float | Sequence[float],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(size, low, high, **kwargs)
         self.require_finite()
 
-    def output_scaling(self):
-        return super(
-            normal.GaussianHead, self
-        ).output_scaling()  # x is in no units of the environment
+    def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
+        # x is not in the units of the environment.
+        return super(normal.GaussianHead, self).output_scaling()
 
-    def distribution(self, outputs):
+    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         mean, scale = self.parameters(outputs).values()
-        return tfp.distributions.Independent(_Squashed(mean, scale), 1)
+        return tfp.distributions.Independent(_TanhNormal(mean, scale), 1)
 
-    def density_variable(self, actions):
+    def density_variable(self, actions: Any) -> Any:
         return tf.tanh(actions)
 
-    def eligibility(self, outputs, actions):
+    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         mean, scale = self.parameters(outputs).values()
-        return self.to_outputs(outputs, eligibility.gaussian(mean, scale, actions))
+        return self.chain_rule(outputs, eligibility.gaussian(mean, scale, actions))
 
-    def to_environment(self, actions):
-        shares = tf.sigmoid(2.0 * actions), tf.sigmoid(-2.0 * actions)
-        return super().to_environment(self.between(*shares))
+    def to_environment(self, actions: Any) -> Any:
+        fractions, complements = tf.sigmoid(2.0 * actions), tf.sigmoid(-2.0 * actions)
+        return super().to_environment(self.rescale(fractions, complements))
 
 
-class _Squashed(normal.TransformedNormal):
-    """The tanh of a normal number, named by that number."""
+class _TanhNormal(normal.TransformedNormal):
+    """The distribution of tanh x for normal x; `log_prob` takes x."""
 
-    def _log_prob(self, x):
+    def _log_prob(self, x: Any) -> Any:
         z = (x - self.loc) / self.scale
         density = -(z**2) / 2 - tf.math.log(self.scale) - math.log(math.tau) / 2
         return density + 2.0 * _log_cosh(x)
 
-    def _entropy(self):
+    def _entropy(self) -> Any:
         normal_entropy = tf.math.log(self.scale) + math.log(math.tau * math.e) / 2
         return normal_entropy - 2.0 * self._expected_log_cosh()
 
-    def _expected_log_cosh(self):
-        """E[ln cosh x], by the trapezoid rule along whatever is narrower.
+    def _expected_log_cosh(self) -> Any:
+        """Returns E[ln cosh x] by the trapezoid rule.
 
-        Either along ε; or, since ln cosh x = E|x + t| - ln 2 for a logistic t with a
-        density of sech²(t) / 2, along t, with the mean of a folded normal number.
+        If σ is below 1, the integral is over ε. Otherwise it is over a logistic t with
+        the density sech²(t) / 2: since ln cosh x = E|x + t| - ln 2, the integrand is the
+        mean of a folded normal number.
         """
-        weights = _STEP * np.exp(-(_NORMAL**2) / 2) / math.sqrt(math.tau)
+        weights = _STEP * np.exp(-(_NORMAL_NODES**2) / 2) / math.sqrt(math.tau)
         scale = tf.minimum(self.scale, 1.0)[..., None]
-        values = _log_cosh(self.loc[..., None] + scale * _NORMAL)
-        narrow = tf.reduce_sum(values * weights, axis=-1)
-        weights = _STEP / np.cosh(_LOGISTIC) ** 2 / 2
+        values = _log_cosh(self.loc[..., None] + scale * _NORMAL_NODES)
+        over_normal = tf.reduce_sum(values * weights, axis=-1)
+        weights = _STEP / np.cosh(_LOGISTIC_NODES) ** 2 / 2
         scale = tf.maximum(self.scale, 1.0)[..., None]
-        mean = self.loc[..., None] + _LOGISTIC
+        mean = self.loc[..., None] + _LOGISTIC_NODES
         z = mean / scale / math.sqrt(2.0)
         folded = mean * tf.math.erf(z) + scale * tf.exp(-(z**2)) * math.sqrt(2 / math.pi)
-        wide = tf.reduce_sum(folded * weights, axis=-1) - math.log(2.0)
-        return tf.where(self.scale < 1.0, narrow, wide)
+        over_logistic = tf.reduce_sum(folded * weights, axis=-1) - math.log(2.0)
+        return tf.where(self.scale < 1.0, over_normal, over_logistic)
 
 
-def _log_cosh(x):
-    """-ln(1 - tanh² x) / 2, where tanh x has long been rounded to one."""
+def _log_cosh(x: Any) -> Any:
+    """Returns ln cosh x = -ln(1 - tanh² x) / 2, also if tanh x is rounded to one."""
     return x + tf.nn.softplus(-2.0 * x) - math.log(2.0)

@@ -8,72 +8,77 @@ from tf_reinforce.policies import models
 from tf_reinforce.policies import recurrent
 
 
-def check_model_shapes(policy, head, baseline, structure):
-    """Refuses parts that do not fit.
+def check_model_shapes(policy, head, baseline, observation_spec):
+    """Raises `ValueError` if policy, head, baseline and observations do not fit together.
 
     Args:
         policy: Keras model, built.
         head: `heads.Head`.
         baseline: `baselines.Baseline`.
-        structure: `tf.TensorSpec`, or a structure of them: one observation.
+        observation_spec: `tf.TensorSpec`, or a structure of them: one observation.
 
     Returns:
-        The `recurrent.RecurrentPolicy` of a policy that remembers, else `None`.
+        `recurrent.RecurrentPolicy` if the policy is recurrent, else `None`.
 
     Raises:
-        ValueError: with what was expected and what there is.
+        ValueError: with what was expected and what was received.
     """
-    memory = None
-    if recurrent.is_recurrent(policy, structure):
-        memory = recurrent.RecurrentPolicy(policy, structure)
-        memory.check()
-    outputs = models.call_on_zeros(policy, structure, memory)
-    _expect_same(policy, outputs, models.call_on_zeros(policy, structure, memory))
+    recurrent_policy = None
+    if recurrent.is_recurrent(policy, observation_spec):
+        recurrent_policy = recurrent.RecurrentPolicy(policy, observation_spec)
+        recurrent_policy.check()
+    outputs, repeated = (
+        models.call_on_zeros(policy, observation_spec, recurrent_policy) for _ in range(2)
+    )
+    _check_deterministic(policy, outputs, repeated)
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), outputs)
-    shared = baseline.shares_policy
-    two = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
-    if (shared and not (two and shapes["values"] == (2, 1))) or (
-        not shared and not tf.is_tensor(outputs)
+    is_shared = baseline.shares_policy
+    has_values = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
+    if (is_shared and not (has_values and shapes["values"] == (2, 1))) or (
+        not is_shared and not tf.is_tensor(outputs)
     ):
         raise ValueError(
             'A policy with two outputs, {"outputs": (batch, P), "values": (batch, '
-            "1)}, and a `Value()` baseline without a model belong together; any "
-            f"other has one output. Received, for a batch of 2: {shapes} and the "
+            "1)}, and a `Value()` baseline without a model belong together. Every "
+            f"other policy has one output. Received, for a batch of 2: {shapes} and the "
             f"baseline {type(baseline).__name__}"
         )
-    head.check_outputs((outputs["outputs"] if shared else outputs).shape)
+    head.check_outputs((outputs["outputs"] if is_shared else outputs).shape)
     critic = getattr(baseline, "model", None)
     if critic is not None:
-        _check_critic(critic, policy, structure)
-    return memory
+        _check_critic(critic, policy, observation_spec)
+    return recurrent_policy
 
 
-def _expect_same(policy, outputs, again):
-    pairs = zip(keras.tree.flatten(outputs), keras.tree.flatten(again), strict=True)
-    near = [np.allclose(one, two, 1e-3, 1e-5, equal_nan=True) for one, two in pairs]
-    if not all(near):
+def _check_deterministic(policy, outputs, repeated):
+    """Raises `ValueError` if two calls with the same inputs gave different outputs."""
+    pairs = zip(keras.tree.flatten(outputs), keras.tree.flatten(repeated), strict=True)
+    close = [np.allclose(x, y, 1e-3, 1e-5, equal_nan=True) for x, y in pairs]
+    if not all(close):
         raise ValueError(
-            "A policy must put out the same for the same observations, or actions are "
-            "scored by another policy than the one that chose them. Received: "
-            f"{policy!r}, whose outputs differ from call to call in inference mode. "
-            "Leave chance to the head."
+            "A policy must return the same outputs for the same observations. Otherwise "
+            "log-probabilities belong to another policy than the one that sampled the "
+            f"actions. Received: {policy!r}, whose outputs differ between calls in "
+            "inference mode. Remove random layers from the policy; sampling belongs to "
+            "the head."
         )
 
 
-def _check_critic(critic, policy, structure):
-    if recurrent.is_recurrent(critic, structure):
+def _check_critic(critic, policy, observation_spec):
+    """Raises `ValueError` if a critic is recurrent or shares weights with the policy."""
+    if recurrent.is_recurrent(critic, observation_spec):
         raise ValueError(
-            "The model of a `Value` baseline sees one observation at a time, "
-            f"[N, …]. Received: {critic!r}, which has recurrent layers. A value that "
-            "remembers shares the policy: a policy with the outputs {'outputs': …, "
-            "'values': …} and tfr.baselines.Value()."
+            "The model of a `Value` baseline takes one observation at a time, "
+            f"[N, …]. Received: {critic!r}, which has recurrent layers. A recurrent "
+            "value shares the layers of the policy: use a policy with the outputs "
+            "{'outputs': …, 'values': …} and tfr.baselines.Value()."
         )
-    own = {id(variable) for variable in policy.variables}
-    common = [variable.path for variable in critic.variables if id(variable) in own]
+    policy_ids = {id(variable) for variable in policy.variables}
+    common = [v.path for v in critic.variables if id(v) in policy_ids]
     if common:
         raise ValueError(
-            "The policy and the model of a `Value` baseline have weights of their own. "
-            f"Received: two models with {', '.join(common)} in common. Share a trunk "
-            "through one policy with the outputs {'outputs': …, 'values': …} and "
+            "The policy and the model of a `Value` baseline must not share weights. "
+            f"Received: two models with {', '.join(common)} in common. To share layers, "
+            "use one policy with the outputs {'outputs': …, 'values': …} and "
             "tfr.baselines.Value()."
         )

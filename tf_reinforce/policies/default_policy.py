@@ -10,19 +10,17 @@ from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 
-_PLACES = 100_000  # a one-hot choice of more is a job for an embedding
-
-
-_SMALLEST_IMAGE = 7  # rows and columns: what an agent of MiniGrid sees around it
+_MAX_ONE_HOT = 100_000  # entries of a one-hot vector; for more, use an embedding
+_MIN_IMAGE_SIZE = 7  # rows and columns, the size of the observations of MiniGrid
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class OneHot(keras.layers.Layer):
-    """Choices as zeros and ones: each has a place for every value it can take.
+    """Encodes discrete numbers one-hot, with one entry for each possible value.
 
     Args:
-        sizes: List of positive ints, how many values each choice has.
-        starts: List of ints, the first value of each.
+        sizes: List of positive ints, the number of values of each discrete number.
+        starts: List of ints, the smallest value of each.
 
     Example:
 
@@ -34,44 +32,46 @@ class OneHot(keras.layers.Layer):
         super().__init__(**kwargs)
         self.sizes = list(sizes)
         self.starts = list(starts)
-        # Place p is one where choice `owners[p]` takes the value `values[p]`.
-        self._owners = np.repeat(np.arange(len(self.sizes)), self.sizes)
-        runs = [np.arange(n) + start for n, start in zip(self.sizes, self.starts)]
-        self._values = np.concatenate(runs)
+        # Entry i is one if input number `_indices[i]` has the value `_values[i]`.
+        self._indices = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        ranges = [np.arange(n) + start for n, start in zip(self.sizes, self.starts)]
+        self._values = np.concatenate(ranges)
 
-    def call(self, choices):
-        choices = keras.ops.cast(choices, "int64")
-        choices = keras.ops.reshape(choices, (-1, len(self.sizes)))
-        taken = keras.ops.take(choices, self._owners, axis=1)
-        return keras.ops.cast(taken == self._values, self.compute_dtype)
+    def call(self, inputs):
+        inputs = keras.ops.cast(inputs, "int64")
+        inputs = keras.ops.reshape(inputs, (-1, len(self.sizes)))
+        repeated = keras.ops.take(inputs, self._indices, axis=1)
+        return keras.ops.cast(repeated == self._values, self.compute_dtype)
 
-    def compute_output_shape(self, choices_shape):
-        return choices_shape[0], sum(self.sizes)
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape[0], sum(self.sizes)
 
     def get_config(self):
         return {**super().get_config(), "sizes": self.sizes, "starts": self.starts}
 
 
 def default_policy(space, hidden, outputs_size, seed, units=None):
-    """A branch for each array of an observation, and tanh layers on all of them.
+    """Builds a model with a branch for each array of an observation, and tanh layers.
 
-    | array | what the tanh layers see of it |
+    | array | its branch |
     |---|---|
-    | `Box` of reals | its numbers as they are |
-    | `Discrete`, `MultiDiscrete` | one-hot: a place for each value |
-    | `MultiBinary`, `Box` of bools | zeros and ones |
-    | `Box` of uint8 or bools that is an image | in [0, 1], through convolutions |
-    | any other `Box` of whole numbers | from its bounds to [-1, 1] |
+    | `Box` of reals | flattens the numbers |
+    | `Discrete`, `MultiDiscrete` | encodes one-hot, with an entry for each value |
+    | `MultiBinary`, `Box` of bools | flattens zeros and ones |
+    | `Box` of uint8 or bools that is an image | scales to [0, 1], convolves, flattens |
+    | any other `Box` of integers | scales from the bounds to [-1, 1], flattens |
 
-    Layers of tanh learn best from numbers around zero; an image keeps its zero, which is
-    what borders and empty cells are. Where bounds are infinite or more than 1e7 apart,
-    numbers are taken as they are: bounds as wide as the type say nothing.
+    The branches are concatenated. Layers of tanh learn best from numbers around zero. An
+    image keeps its zero, which is the value of borders and empty cells. If the bounds of
+    integers are infinite or at least 1e7 apart, the numbers are not scaled: such bounds
+    are usually those of the type and contain no information.
 
     An image has two large axes (7 or more): `[H, W]`, `[H, W, C]`, `[C, H, W]` (also
-    frames, as Gymnasium's FrameStackObservation stacks them) or `[S, H, W, C]`, frames of
-    at most four channels. Of three axes, channels are the one beside two equal ones,
-    else the smaller of first and last. Strides of two follow the first convolution until
-    fewer than six rows or columns are left.
+    stacked frames of Gymnasium's FrameStackObservation) or `[S, H, W, C]`, frames of at
+    most four channels. If two adjacent axes of three have equal sizes, the other axis is
+    the channels; otherwise it is the smaller of the first and the last axis.
+    Convolutions with stride two follow the first one until fewer than six rows or columns
+    are left.
 
     Args:
         space: An observation space.
@@ -82,12 +82,12 @@ def default_policy(space, hidden, outputs_size, seed, units=None):
             last layer multiplies by the scales and adds the offsets.
 
     Returns:
-        Keras model from `[N, …]` to `[N, P]`, orthogonal weights; those of the last
-        layer are scaled by 0.01, so that the first policy is nearly even. Its inputs
-        are named by the keys of the observation.
+        Keras model from `[N, …]` to `[N, P]` with orthogonal weights. Those of the last
+        layer are scaled by 0.01, so that the initial policy is nearly uniform. The
+        inputs have the names of the keys of the observation.
 
     Raises:
-        ValueError: when a choice has too many values to be written one-hot.
+        ValueError: if a one-hot encoding would have more than 100,000 entries.
 
     Example:
 
@@ -100,33 +100,34 @@ def default_policy(space, hidden, outputs_size, seed, units=None):
     def orthogonal(gain):
         return keras.initializers.Orthogonal(gain, seed=int(rng.integers(2**31)))
 
-    structure = spaces.observation_spec(space, keras.config.floatx())
+    observation_spec = spaces.observation_spec(space, keras.config.floatx())
     inputs = keras.tree.map_structure(
         lambda leaf, name: keras.Input(leaf.shape, dtype=leaf.dtype.name, name=name),
-        structure,
-        spaces.names(structure),
+        observation_spec,
+        spaces.names(observation_spec),
     )
     leaves = keras.tree.flatten(spaces.to_nest(space))
-    parts = [
+    features = [
         _branch(leaf, x, orthogonal)
         for leaf, x in zip(leaves, keras.tree.flatten(inputs), strict=True)
     ]
-    x = keras.layers.Concatenate(name=".all")(parts) if len(parts) > 1 else parts[0]
+    concatenate = keras.layers.Concatenate(name=".all")
+    x = concatenate(features) if len(features) > 1 else features[0]
     dense = keras.layers.Dense
     for i, size in enumerate(hidden):
-        weights = orthogonal(np.sqrt(2.0))
-        x = dense(size, "tanh", kernel_initializer=weights, name=f".hidden_{i}")(x)
+        kernel = orthogonal(np.sqrt(2.0))
+        x = dense(size, "tanh", kernel_initializer=kernel, name=f".hidden_{i}")(x)
     last = dense(outputs_size, kernel_initializer=orthogonal(0.01), name=".outputs")
     outputs = last(x)
-    offsets, scales = (list(map(float, part)) for part in units or ((), ()))
+    offsets, scales = (list(map(float, numbers)) for numbers in units or ((), ()))
     if any(offsets) or any(scale != 1.0 for scale in scales):
         outputs = keras.layers.Rescaling(scales, offsets, name=".units")(outputs)
     return keras.Model(inputs, outputs, name="policy")
 
 
 def _branch(space, x, orthogonal):
-    """`[N, …]` as the space has it to `[N, F]` floats."""
-    # No key of an observation is the name of a layer: a point stands between.
+    """Converts one array of an observation, `[N, …]`, to `[N, F]` floats."""
+    # The dot keeps the names of layers different from the keys of an observation.
     name = spaces.safe_name(x.name)
     flatten = keras.layers.Flatten(name=f"{name}.flat")
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
@@ -136,7 +137,7 @@ def _branch(space, x, orthogonal):
     if isinstance(space, gym.spaces.Box) and space.dtype in (np.uint8, np.bool_):
         axes = _image_axes(space.shape)
         if axes is not None:
-            return flatten(_convolved(space, x, axes, orthogonal))
+            return flatten(_convolutions(space, x, axes, orthogonal))
     scale, offset = _to_unit(space)
     return keras.layers.Rescaling(scale, offset, name=f"{name}.scaled")(flatten(x))
 
@@ -144,46 +145,52 @@ def _branch(space, x, orthogonal):
 def _one_hot(space, name):
     discrete = isinstance(space, gym.spaces.Discrete)
     sizes = np.ravel(space.n if discrete else space.nvec).tolist()
-    if sum(sizes) > _PLACES:
+    if sum(sizes) > _MAX_ONE_HOT:
         raise ValueError(
-            f"The default policy writes choices one-hot, with at most {_PLACES:,} places "
-            f"in all. Received: {space!r}. Give a policy of your own, for example with "
-            "keras.layers.Embedding."
+            "The default policy encodes discrete observations one-hot, with at most "
+            f"{_MAX_ONE_HOT:,} entries. Received: {space!r}. Pass your own policy, for "
+            "example with keras.layers.Embedding."
         )
     return OneHot(sizes, np.ravel(space.start).tolist(), name=name)
 
 
 def _to_unit(space):
-    """`scale` and `offset` that bring whole numbers from their bounds to [-1, 1]."""
+    """Returns scale and offset that map integers from their bounds to [-1, 1]."""
     if isinstance(space, gym.spaces.MultiBinary) or space.dtype == np.bool_:
         return 1.0, 0.0
     middle, half = spaces.middle_and_half(np.ravel(space.low), np.ravel(space.high))
-    both = 1.0 / half, 0.0 - middle / half
-    same = all(np.all(x == x[0]) for x in both)
-    return tuple(x[0].item() if same else x.tolist() for x in both)
+    scale_and_offset = 1.0 / half, 0.0 - middle / half
+    uniform = all(np.all(x == x[0]) for x in scale_and_offset)
+    return tuple(x[0].item() if uniform else x.tolist() for x in scale_and_offset)
 
 
 def _image_axes(shape):
-    """The axes of an image, channels last, counted behind the batch; `None` if none."""
+    """Returns the axes of an image in the order that puts channels last.
+
+    The batch is axis 0 and not included.
+
+    Returns:
+        Tuple of ints, or `None` if the shape is not that of an image.
+    """
     if len(shape) == 2:
         axes = (1, 2)
     elif len(shape) == 3:
         first, middle, last = shape
-        ends = first == middle or (middle != last and last <= first)
-        axes = (1, 2, 3) if ends else (2, 3, 1)
+        channels_last = first == middle or (middle != last and last <= first)
+        axes = (1, 2, 3) if channels_last else (2, 3, 1)
     elif len(shape) == 4 and shape[3] <= 4:
         axes = (2, 3, 1, 4)
     else:
         return None
-    large = all(shape[axis - 1] >= _SMALLEST_IMAGE for axis in axes[:2])
+    large = all(shape[axis - 1] >= _MIN_IMAGE_SIZE for axis in axes[:2])
     return axes if large else None
 
 
-def _convolved(space, x, axes, orthogonal):
-    """`[N, …]` of an image to `[N, H', W', F]` with few weights.
+def _convolutions(space, x, axes, orthogonal):
+    """Converts images `[N, …]` to `[N, H', W', F]` with few weights.
 
-    Each decision hands the weights over anew, and images are seen one by one: the dense
-    layer on what is left would cost more than the convolutions.
+    LiteRT takes and rearranges all weights for each image, one image at a time. So the
+    dense layer on a larger result would cost more than the convolutions.
     """
     name, layers = spaces.safe_name(x.name), keras.layers
     height, width = (space.shape[axis - 1] for axis in axes[:2])

@@ -1,4 +1,4 @@
-"""Answers questions about any Keras policy: its type, its constants, its layers."""
+"""Inspects any Keras policy: its type, its constants, its outputs, its layers."""
 
 import warnings
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def float_type(policy):
-    """The type in which a policy's observations, outputs and actions are computed.
+    """Returns the type of the observations, outputs and real actions of a policy.
 
     Args:
         policy: Keras model, built. Its weights may be of several types.
@@ -16,24 +16,28 @@ def float_type(policy):
     Returns:
         `"float64"` if a weight is float64, else `"float32"`, also for half precision.
     """
-    double = any(weight.dtype == "float64" for weight in policy.weights)
-    return "float64" if double else "float32"
+    has_float64 = any(weight.dtype == "float64" for weight in policy.weights)
+    return "float64" if has_float64 else "float32"
 
 
 def constants(*models):
-    """What traced programs hold of Keras models as constants, as a tuple to compare.
+    """Returns the parts of Keras models that traced programs hold as constants.
 
-    The variables there are, of which `enable_lora` adds some, and what `adapted` names.
+    These are the set of variables, to which `enable_lora` adds some, and the statistics
+    from `adapted_layers`.
+
+    Returns:
+        Tuple; two tuples are equal if traced programs remain valid.
     """
-    variables = [id(v) for model in models for v in model.variables]
-    numbers = [(name, array.tobytes()) for name, array in adapted_layers(*models)]
-    return tuple(variables), tuple(numbers)
+    variable_ids = [id(v) for model in models for v in model.variables]
+    statistics = [(name, array.tobytes()) for name, array in adapted_layers(*models)]
+    return tuple(variable_ids), tuple(statistics)
 
 
 def adapted_layers(*models):
-    """The statistics of layers that `adapt`: `(name, array)` each.
+    """Returns the statistics of layers with `adapt`, as a list of `(name, array)`.
 
-    Keras computes them from weights, and keeps them as plain tensors beside these.
+    Keras computes them from weights, and keeps them as plain tensors beside the weights.
     """
     return [
         (name, np.asarray(value))
@@ -45,39 +49,43 @@ def adapted_layers(*models):
     ]
 
 
-def call_on_zeros(policy, structure, memory=None):
-    """The outputs of a policy for two observations of zeros.
+def call_on_zeros(policy, observation_spec, recurrent_policy=None):
+    """Returns the outputs of a policy for two observations of zeros.
 
     Args:
         policy: Keras model.
-        structure: `tf.TensorSpec`, or a structure of them: one observation.
-        memory: `recurrent.RecurrentPolicy`, where the policy is to take one step.
+        observation_spec: `tf.TensorSpec`, or a structure of them: one observation.
+        recurrent_policy: `recurrent.RecurrentPolicy` if the policy is recurrent; then one
+            step is computed.
 
     Raises:
-        ValueError: when the policy does not take such observations, with both shapes.
+        ValueError: if the policy does not take such observations.
     """
     zeros = keras.tree.map_structure(
-        lambda leaf: tf.zeros((2, *leaf.shape), leaf.dtype), structure
+        lambda leaf: tf.zeros((2, *leaf.shape), leaf.dtype), observation_spec
     )
-    wrong = ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError, UserWarning
+    errors = ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError, UserWarning
     try:
         with warnings.catch_warnings():
-            # Keras says this and goes on, with arrays in each other's places.
+            # Keras only warns of another structure, and assigns arrays to wrong inputs.
             warnings.filterwarnings("error", ".*structure of `inputs`", UserWarning)
-            if memory is not None:
-                return memory.step(zeros, memory.initial(2))[0]
+            if recurrent_policy is not None:
+                states = recurrent_policy.initial_state(2)
+                return recurrent_policy.step(zeros, states)[0]
             return policy(zeros, training=False)
-    except wrong as error:
-        shapes = keras.tree.map_structure(lambda leaf: (None, *leaf.shape), structure)
+    except errors as error:
+        shapes = keras.tree.map_structure(
+            lambda leaf: (None, *leaf.shape), observation_spec
+        )
         raise ValueError(
             "The policy does not take the observations of this environment. "
-            f"Expected: an input of shape {shapes}. Received: {policy!r}, which says: "
+            f"Expected: an input of shape {shapes}. Received: {policy!r}, which raises: "
             f"{error}"
         ) from error
 
 
 def warn_inference_layers(policy):
-    """Says which dropout, noise and batch normalisation layers do nothing of theirs."""
+    """Warns of dropout, noise and batch normalization layers: they do not train."""
     kinds = (
         keras.layers.Dropout,
         keras.layers.SpatialDropout1D,
@@ -92,7 +100,73 @@ def warn_inference_layers(policy):
     names = [layer.name for layer in layers if isinstance(layer, kinds)]
     if names:
         warnings.warn(
-            f"The layers {', '.join(names)} run in inference mode, also while "
-            "training: the policy that acts and the one that learns must be the same.",
+            f"The layers {', '.join(names)} run in inference mode, also during "
+            "training: actions and updates must use the same policy.",
             stacklevel=3,
         )
+
+
+def warn_bounded_logits(policy, head):
+    """Warns of softmax and sigmoid at the end of a policy whose outputs are logits.
+
+    The layers of a subclassed model are not known in order, so it is not inspected.
+
+    Args:
+        policy: Keras model, built.
+        head: `heads.Head`.
+    """
+    is_logit = head.is_logit()
+    symbolic = getattr(policy, "outputs", None) or ()  # "outputs" before "values"
+    ends = [
+        f"the layer {name!r}, which ends in {activation}"
+        for tensor in symbolic[:1]
+        for name, activation, start, stop in _bounded_ends(tensor, 0, len(is_logit))
+        if is_logit[start:stop].any()
+    ]
+    if ends:
+        warnings.warn(
+            f"The outputs of the policy are logits of {head!r}, so the last layer must "
+            f"be linear (`activation=None`). Received: {' and '.join(ends)}. Such logits "
+            "lie between 0 and 1, so the policy cannot become sure: the more likely of "
+            "two actions has a probability of at most 0.73. The head itself applies "
+            "softmax or sigmoid. Remove the activation.",
+            stacklevel=3,
+        )
+
+
+_BOUNDED = ("softmax", "sigmoid")
+_IDENTITIES = (
+    keras.layers.Dropout,
+    keras.layers.Flatten,
+    keras.layers.Identity,
+    keras.layers.Reshape,
+)
+
+
+def _bounded_ends(tensor, start, stop):
+    """Yields `(layer, activation, start, stop)` for ends in softmax or sigmoid.
+
+    Args:
+        tensor: A symbolic tensor, columns `start` to `stop` of the outputs of a policy.
+        start, stop: Ints.
+    """
+    operation, node_index, tensor_index = tensor._keras_history
+    inputs = operation._inbound_nodes[node_index].input_tensors
+    if isinstance(operation, keras.layers.TimeDistributed):
+        operation = operation.layer
+    activation = getattr(operation, "activation", operation)
+    activation = getattr(activation, "__name__", type(activation).__name__).lower()
+    sizes = [part.shape[-1] for part in inputs]
+    if isinstance(operation, keras.Model):
+        if getattr(operation, "outputs", None):
+            yield from _bounded_ends(operation.outputs[tensor_index], start, stop)
+    elif activation in _BOUNDED:
+        yield operation.name, activation, start, stop
+    elif isinstance(operation, _IDENTITIES) or (
+        isinstance(operation, keras.layers.Activation) and activation == "linear"
+    ):
+        yield from _bounded_ends(inputs[0], start, stop)
+    elif isinstance(operation, keras.layers.Concatenate) and sum(sizes) == stop - start:
+        for part, size in zip(inputs, sizes, strict=True):
+            yield from _bounded_ends(part, start, start + size)
+            start += size

@@ -1,29 +1,41 @@
 """Normalizes observations and scales with running statistics."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
+from tf_reinforce import fixed_arguments
 from tf_reinforce import validation
+
+__all__ = [
+    "RunningNormalization",
+    "RunningScale",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class RunningNormalization(keras.layers.Layer):
-    """Subtracts the running mean and divides by the running deviation.
+    """Subtracts the running mean and divides by the running standard deviation.
 
         x' = clip((x - m) / √(v + ε), -c, c)
 
-    The statistics are weights: they travel in the agent's file and in its export.
-    They change in `update` alone, which the agent calls once at the end of each of its
-    own, so that one of those is made under one normalisation. Before the first update the
-    layer passes observations through, unclipped.
+    The statistics are weights, so the agent's file and its export contain them. Only
+    `update` changes them. The agent calls it once at the end of each of its updates, so
+    that one normalization holds during an update. Before the first update the layer
+    returns observations unchanged and unclipped.
 
-    Every real array of a nested observation has its own statistics. Whole numbers
-    (choices, counts, images) pass through untouched; where the layer is built with an
-    empty shape in their place, without even a batch axis, nothing is kept for them.
+    Every real array of a nested observation has its own statistics. Integer arrays
+    (discrete numbers, counts, images) are returned unchanged. If the layer is built with
+    an empty shape for an array, without a batch axis, it has no statistics for the array.
 
     Args:
         epsilon: Positive float, added to the variance.
-        clip: Positive float, the bound of the result, in deviations.
+        clip: Positive float, the bound of the result, in standard deviations.
 
     Example:
 
@@ -38,7 +50,9 @@ class RunningNormalization(keras.layers.Layer):
         doi:10.1080/00031305.1983.10483115
     """
 
-    def __init__(self, *, epsilon=1e-8, clip=10.0, **kwargs):
+    def __init__(
+        self, *, epsilon: float = 1e-8, clip: float = 10.0, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         if not epsilon > 0 or not clip > 0:
             raise ValueError(
@@ -48,34 +62,35 @@ class RunningNormalization(keras.layers.Layer):
         self.epsilon = epsilon
         self.clip = clip
 
-    def __setattr__(self, name, value):
-        validation.expect_changeable(self, name, value)
+    def __setattr__(self, name: str, value: Any) -> None:
+        fixed_arguments.expect_changeable(self, name, value)
         super().__setattr__(name, value)
 
-    def build(self, observations_shape):
-        every = _flatten_shapes(observations_shape)
-        self._kept = [shape != () for shape in every]
-        shapes = [shape[1:] for shape in every if shape]
-        make = self.add_weight
+    def build(self, observations_shape: Any) -> None:
+        all_shapes = _flatten_shapes(observations_shape)
+        self._has_statistics = [shape != () for shape in all_shapes]
+        shapes = [shape[1:] for shape in all_shapes if shape]
+        add = self.add_weight
         frozen = {"trainable": False, "autocast": False}
-        self.count = make((), "zeros", dtype="float64", name="count", **frozen)
-        # Sums in float64 are right to the last digits however the data is split ...
+        self.count = add((), "zeros", dtype="float64", name="count", **frozen)
+        # Sums in float64 are accurate to the last digits for every split into batches.
+        # Means are relative to `origins`, the first observations.
         self.origins = [
-            make(s, "zeros", dtype="float64", name="origin", **frozen) for s in shapes
+            add(s, "zeros", dtype="float64", name="origin", **frozen) for s in shapes
         ]
         self.means = [
-            make(s, "zeros", dtype="float64", name="mean", **frozen) for s in shapes
+            add(s, "zeros", dtype="float64", name="mean", **frozen) for s in shapes
         ]
         self.squares = [
-            make(s, "zeros", dtype="float64", name="squares", **frozen) for s in shapes
+            add(s, "zeros", dtype="float64", name="squares", **frozen) for s in shapes
         ]
-        # ... and what acting reads is derived from them, in the type it computes in.
-        self.shifts = [make(s, "zeros", name="shift", **frozen) for s in shapes]
-        self.factors = [make(s, "ones", name="factor", **frozen) for s in shapes]
-        self.bound = make((), _no_bound, name="bound", **frozen)
+        # `call` reads these weights, in the type that it computes in.
+        self.shifts = [add(s, "zeros", name="shift", **frozen) for s in shapes]
+        self.factors = [add(s, "ones", name="factor", **frozen) for s in shapes]
+        self.bound = add((), _largest_float, name="bound", **frozen)
 
-    def call(self, observations):
-        def normalize(leaf, shift, factor):
+    def call(self, observations: Any) -> Any:
+        def normalize(leaf: tf.Tensor, shift: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
             if not leaf.dtype.is_floating:
                 return leaf
             shift, factor, bound = (
@@ -86,62 +101,65 @@ class RunningNormalization(keras.layers.Layer):
         flat = [tf.convert_to_tensor(x) for x in keras.tree.flatten(observations)]
         statistics = zip(self.shifts, self.factors, strict=True)
         normalized = [
-            normalize(leaf, *next(statistics)) if kept else leaf
-            for leaf, kept in zip(flat, self._kept, strict=True)
+            normalize(leaf, *next(statistics)) if has_statistics else leaf
+            for leaf, has_statistics in zip(flat, self._has_statistics, strict=True)
         ]
         return keras.tree.pack_sequence_as(observations, normalized)
 
     @property
-    def acting_variables(self):
+    def acting_variables(self) -> list[keras.Variable]:
         """The weights that `call` reads."""
         return [*self.shifts, *self.factors, self.bound]
 
-    def update(self, observations):
-        """Takes in a batch of `[N, …]` observations, all of equal weight."""
+    def update(self, observations: Any) -> None:
+        """Updates the statistics with `[N, …]` observations, all of equal weight."""
         flat = keras.tree.flatten(observations)
-        new = tf.cast(tf.shape(flat[0])[0], tf.float64)
-        old = tf.convert_to_tensor(self.count)
-        total = old + new
-        kept = [leaf for leaf, kept in zip(flat, self._kept, strict=True) if kept]
-        for index, leaf in enumerate(kept):
+        new_count = tf.cast(tf.shape(flat[0])[0], tf.float64)
+        old_count = tf.convert_to_tensor(self.count)
+        count = old_count + new_count
+        real = [x for x, used in zip(flat, self._has_statistics, strict=True) if used]
+        for index, leaf in enumerate(real):
             leaf = tf.cast(leaf, tf.float64)
-            origin = tf.where(old > 0, self.origins[index], leaf[0])
+            origin = tf.where(old_count > 0, self.origins[index], leaf[0])
             leaf -= origin
-            center = tf.reduce_mean(leaf, axis=0)
-            spread = tf.reduce_sum(tf.square(leaf - center), axis=0)
-            gap = center - self.means[index]
-            mean = self.means[index] + gap * (new / total)
-            squares = self.squares[index] + spread + tf.square(gap) * (old * new / total)
-            deviation = tf.sqrt(squares / total + self.epsilon)
+            new_mean = tf.reduce_mean(leaf, axis=0)
+            new_squares = tf.reduce_sum(tf.square(leaf - new_mean), axis=0)
+            difference = new_mean - self.means[index]
+            mean = self.means[index] + difference * (new_count / count)
+            between = tf.square(difference) * (old_count * new_count / count)
+            squares = self.squares[index] + new_squares + between
+            deviation = tf.sqrt(squares / count + self.epsilon)
             self.origins[index].assign(origin)
             self.means[index].assign(mean)
             self.squares[index].assign(squares)
             self.shifts[index].assign(tf.cast(origin + mean, self.variable_dtype))
             self.factors[index].assign(tf.cast(1.0 / deviation, self.variable_dtype))
-        self.count.assign(total)
+        self.count.assign(count)
         self.bound.assign(self.clip)
 
-    def compute_output_shape(self, observations_shape):
+    def compute_output_shape(self, observations_shape: Any) -> Any:
         return observations_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilon": self.epsilon, "clip": self.clip}
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class RunningScale(keras.layers.Layer):
-    """Divides by the size of what was seen so far.
+    """Divides by the running standard deviation or root mean square.
 
         x' = x / √(1/n Σᵢ (xᵢ - c)²),    c the mean, or zero
 
-    The statistics are weights. They change in `update` alone, which the agent calls once
-    at the end of each of its own, so that what is divided says nothing of its divisor.
-    Only before the first update there is none: the samples then give their own. Where
-    there is no size (all were alike, or all zero) values stay as they are.
+    The statistics are weights. Only `update` changes them. The agent calls it once at the
+    end of each of its updates, so that the divisor does not depend on the values that are
+    divided. Before the first update the statistics are those of the `samples` argument.
+    If the divisor is zero (all samples are equal, or all are zero), values are returned
+    unchanged.
 
     Args:
-        centered: Bool. True: the deviation from the mean; False: the root mean square.
-        epsilon: Positive float. A deviation below this share of the mean is rounding.
+        centered: Bool. True: the standard deviation; False: the root mean square.
+        epsilon: Positive float. A standard deviation of at most `epsilon` times the mean
+            is a rounding error and counts as zero.
 
     Example:
 
@@ -152,68 +170,83 @@ class RunningScale(keras.layers.Layer):
     [0.5, 2.0]
     """
 
-    def __init__(self, *, centered=False, epsilon=1e-8, **kwargs):
+    def __init__(
+        self, *, centered: bool = False, epsilon: float = 1e-8, **kwargs: Any
+    ) -> None:
         super().__init__(**{"autocast": False, **kwargs})
         self.centered = bool(centered)
         self.epsilon = validation.within("epsilon", epsilon, 1e-300, 1e300)
 
-    def __setattr__(self, name, value):
-        validation.expect_changeable(self, name, value)
+    def __setattr__(self, name: str, value: Any) -> None:
+        fixed_arguments.expect_changeable(self, name, value)
         super().__setattr__(name, value)
 
-    def build(self, shape=None):
-        zero = dict(shape=(), dtype="float64", trainable=False, autocast=False)
-        self.count = self.add_weight(name="count", initializer="zeros", **zero)
-        self.mean = self.add_weight(name="mean", initializer="zeros", **zero)
-        self.squares = self.add_weight(name="squares", initializer="zeros", **zero)
+    def build(self, shape: Any = None) -> None:
+        scalar = dict(shape=(), dtype="float64", trainable=False, autocast=False)
+        self.count = self.add_weight(name="count", initializer="zeros", **scalar)
+        self.mean = self.add_weight(name="mean", initializer="zeros", **scalar)
+        self.squares = self.add_weight(name="squares", initializer="zeros", **scalar)
 
-    def call(self, values, samples):
-        """`values` of any shape, divided; `samples` as `update` will take them in."""
+    def call(self, values: tf.Tensor, samples: tf.Tensor) -> Any:
+        """Returns the values divided by the running scale.
 
-        def own():
-            count, mean, squares = self._with(samples)
-            return self._size(count, mean, squares)
+        Args:
+            values: Float tensor of any shape.
+            samples: `[N]`, the samples that the next `update` receives. They are used
+                only before the first update. `None`: the statistics are always used.
+        """
 
-        def seen():
-            return self._size(self.count.value, self.mean.value, self.squares.value)
+        def scale_of_samples() -> tf.Tensor:
+            count, mean, squares = self._statistics_with(samples)
+            return self._scale(count, mean, squares)
 
-        size = seen() if samples is None else tf.cond(self.count > 0, seen, own)
-        return values / tf.cast(size, values.dtype)
+        def running_scale() -> tf.Tensor:
+            return self._scale(self.count.value, self.mean.value, self.squares.value)
 
-    def update(self, samples):
-        """Takes in a batch of samples, `[N]`, all of equal weight."""
-        count, mean, squares = self._with(samples)
+        if samples is None:
+            scale = running_scale()
+        else:
+            scale = tf.cond(self.count > 0, running_scale, scale_of_samples)
+        return values / tf.cast(scale, values.dtype)
+
+    def update(self, samples: tf.Tensor) -> None:
+        """Updates the statistics with samples `[N]`, all of equal weight."""
+        count, mean, squares = self._statistics_with(samples)
         self.count.assign(count)
         self.mean.assign(mean)
         self.squares.assign(squares)
 
-    def _with(self, samples):
-        """The statistics with further samples among them."""
+    def _statistics_with(self, samples: tf.Tensor) -> Any:
+        """Returns count, mean and sum of squares, with further samples added."""
         samples = tf.cast(samples, tf.float64)
-        new = tf.cast(tf.size(samples), tf.float64)
-        old, center = self.count.value, tf.math.divide_no_nan(tf.reduce_sum(samples), new)
-        spread = tf.reduce_sum(tf.square(samples - center))
-        gap, total = center - self.mean.value, old + new
-        share = tf.math.divide_no_nan(new, total)
-        squares = self.squares.value + spread + tf.square(gap) * old * share
-        return total, self.mean.value + gap * share, squares
+        new_count = tf.cast(tf.size(samples), tf.float64)
+        old_count = self.count.value
+        count = old_count + new_count
+        new_mean = tf.math.divide_no_nan(tf.reduce_sum(samples), new_count)
+        new_squares = tf.reduce_sum(tf.square(samples - new_mean))
+        difference = new_mean - self.mean.value
+        fraction = tf.math.divide_no_nan(new_count, count)
+        between = tf.square(difference) * old_count * fraction
+        squares = self.squares.value + new_squares + between
+        return count, self.mean.value + difference * fraction, squares
 
-    def _size(self, count, mean, squares):
-        square = tf.math.divide_no_nan(squares, count)
-        size = tf.sqrt(square if self.centered else square + mean * mean)
-        return tf.where(size > self.epsilon * tf.abs(mean), size, 1.0)
+    def _scale(self, count: tf.Tensor, mean: tf.Tensor, squares: tf.Tensor) -> tf.Tensor:
+        """Returns the divisor; 1 if the standard deviation or mean square is zero."""
+        variance = tf.math.divide_no_nan(squares, count)
+        scale = tf.sqrt(variance if self.centered else variance + mean * mean)
+        return tf.where(scale > self.epsilon * tf.abs(mean), scale, 1.0)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {"centered": self.centered, "epsilon": self.epsilon}
         return {**super().get_config(), **config}
 
 
-def _no_bound(shape, dtype):
+def _largest_float(shape: Any, dtype: Any) -> Any:
     return tf.fill(shape, tf.as_dtype(dtype).max)
 
 
-def _flatten_shapes(shape):
-    """The shapes in a structure of shapes, in the order of `keras.tree.flatten`."""
+def _flatten_shapes(shape: Any) -> Any:
+    """Returns the shapes in a structure, in the order of `keras.tree.flatten`."""
     if isinstance(shape, dict):
         return [s for key in sorted(shape) for s in _flatten_shapes(shape[key])]
     if all(size is None or isinstance(size, int) for size in shape):

@@ -1,8 +1,8 @@
 """Runs recurrent policies over sequences to learn, and step by step to act.
 
-A user writes a Keras model from sequences to sequences. An update feeds it whole
-episodes. Acting feeds it one observation at a time and carries the recurrent state. Both
-use the same layers and the same weights; nothing is copied.
+A user writes a Keras model from sequences to sequences. An update calls it with whole
+episodes. Acting calls it with one observation at a time and carries the recurrent state.
+Both use the same layers and the same weights; nothing is copied.
 """
 
 import contextvars
@@ -13,25 +13,28 @@ import tensorflow as tf
 
 from tf_reinforce.data import seeding
 
-# What one step reads and writes, while it runs: threads do not see each other's.
+# The states that the current step reads and writes. Each thread has its own.
 _STEP: contextvars.ContextVar = contextvars.ContextVar("step")
 
-# How far a whole sequence and its single steps may lie apart. They add up in another
-# order; half precision is off in its third digit.
+# The largest differences, relative and absolute, between the outputs of a sequence and of
+# its single steps. They sum in another order; half precision has three digits.
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
+_CHECK_STEPS = 5  # length of the episodes of `RecurrentPolicy.check`
 
-def is_recurrent(policy, structure):
-    """Whether a policy remembers earlier observations.
+
+def is_recurrent(policy, observation_spec):
+    """Returns whether the output of a policy depends on earlier observations.
 
     Args:
         policy: Keras model.
-        structure: `tf.TensorSpec`, or a structure of them: one observation.
+        observation_spec: `tf.TensorSpec`, or a structure of them: one observation.
 
     Returns:
-        Bool: whether there is a `keras.layers.RNN` in it. The exception are layers that
-        run along an axis of the observation itself, as over a stack of frames: the
-        inputs then have the observation's own axes, of which there are several.
+        Bool: whether the policy contains a `keras.layers.RNN`. It is False if these
+        layers run along an axis of the observation itself, for example over a stack of
+        frames. In that case an observation has several axes, and the inputs of the
+        policy have the axes of the observation only.
 
     Example:
 
@@ -40,140 +43,144 @@ def is_recurrent(policy, structure):
     >>> is_recurrent(policy, tf.TensorSpec((4,)))
     True
     """
-    if not _remembers(policy):
+    if not _has_rnn(policy):
         return False
-    ranks = [leaf.shape.rank for leaf in keras.tree.flatten(structure)]
-    return max(ranks) < 2 or _ranks(policy) != sorted(rank + 1 for rank in ranks)
+    ranks = [leaf.shape.rank for leaf in keras.tree.flatten(observation_spec)]
+    return max(ranks) < 2 or _input_ranks(policy) != sorted(rank + 1 for rank in ranks)
 
 
-def one_observation(structure, policy):
-    """The structure of one observation, where that of a sequence may have been given.
+def remove_time_axis(spec, policy):
+    """Returns the spec of one observation, given that of an observation or a sequence.
 
     Args:
-        structure: `tf.TensorSpec`, or a structure of them, without the batch axis.
+        spec: `tf.TensorSpec`, or a structure of them, without the batch axis.
         policy: Keras model.
 
     Returns:
-        The structure, without its first axis where that is the open time axis of a
-        policy with recurrent layers.
+        The spec without its first axis, if that is the time axis (`None`) of a policy
+        with recurrent layers; otherwise the spec.
     """
-    ranks = [leaf.shape.rank + 1 for leaf in keras.tree.flatten(structure)]
+    ranks = [leaf.shape.rank + 1 for leaf in keras.tree.flatten(spec)]
     if (
-        not _remembers(policy)
-        or _ranks(policy) != sorted(ranks)
+        not _has_rnn(policy)
+        or _input_ranks(policy) != sorted(ranks)
         or any(x.shape[1] is not None for x in policy.inputs)
     ):
-        return structure
+        return spec
     return keras.tree.map_structure(
-        lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), structure
+        lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), spec
     )
 
 
 class RecurrentPolicy:
     """A recurrent policy as a function of one observation and a state.
 
-    The state is a list of arrays, those of each recurrent layer in the order in which
-    the layers are called. A layer that is called twice has two states. A layer behind
-    a mask also remembers its last output, which it repeats at a step that is masked.
+    The state is a list of arrays: the states of each recurrent layer, in the order in
+    which the layers are called. A layer that is called twice has two states. The state of
+    a layer with a mask includes its last output, which it repeats at a masked step.
 
-    Training mode does not exist here: dropout, recurrent dropout included, is off.
+    All layers run in inference mode: dropout, also recurrent dropout, is off.
 
     Args:
         policy: Functional or Sequential Keras model from sequences `[B, T, …]` to
             `[B, T, P]`, or to a dict of such outputs.
-        structure: `tf.TensorSpec`, or a structure of them: one observation.
+        observation_spec: `tf.TensorSpec`, or a structure of them: one observation.
 
     Attributes:
-        state: List of `tf.TensorSpec`, the state of one episode; without a batch axis.
-        whole: Keras model, the policy on whole sequences, of any number and length.
+        state_spec: List of `tf.TensorSpec`, the state of one episode, without batch axis.
+        sequence_model: Keras model, the policy on sequences of any number and length.
 
     Raises:
-        ValueError: when such a policy cannot be run one step at a time, with the layer
-            or the shape in its way, and the remedy.
+        ValueError: if the policy cannot run one step at a time. The message names the
+            layer or the shape, and the remedy.
 
     Example:
 
     >>> layers = [keras.layers.LSTM(8, return_sequences=True), keras.layers.Dense(2)]
     >>> policy = keras.Sequential([keras.Input((None, 4)), *layers])
-    >>> memory = RecurrentPolicy(policy, tf.TensorSpec((4,)))
-    >>> [(spec.name, tuple(spec.shape)) for spec in memory.state]
+    >>> recurrent_policy = RecurrentPolicy(policy, tf.TensorSpec((4,)))
+    >>> [(spec.name, tuple(spec.shape)) for spec in recurrent_policy.state_spec]
     [('state_0', (8,)), ('state_1', (8,))]
-    >>> outputs, states = memory.step(tf.zeros([3, 4]), memory.initial(3))
+    >>> states = recurrent_policy.initial_state(3)
+    >>> outputs, states = recurrent_policy.step(tf.zeros([3, 4]), states)
     >>> outputs.shape, len(states)
     (TensorShape([3, 2]), 2)
     """
 
-    def __init__(self, policy, structure):
-        _check_inputs(policy, structure)
+    def __init__(self, policy, observation_spec):
+        _check_inputs(policy, observation_spec)
         self._policy = policy
-        self._structure = structure
-        # The layers themselves are kept, but for the recurrent ones, which are wrapped.
-        self._model = keras.models.clone_model(
-            policy, clone_function=_one_step, recursive=True
+        self._observation_spec = observation_spec
+        # The clone has the same layer objects; only recurrent layers are wrapped.
+        self._step_model = keras.models.clone_model(
+            policy, clone_function=_to_single_step, recursive=True
         )
-        # Keras 3.15 takes the batch for the time inside a TimeDistributed layer wherever
-        # the number of steps is open, as it is in an update.
-        self.whole = policy
-        if _holds(policy, keras.layers.TimeDistributed):
-            self.whole = keras.models.clone_model(
-                policy, clone_function=_folded, recursive=True
+        # In Keras 3.15 a TimeDistributed layer confuses the batch and the time axis if
+        # the number of steps is unknown, as it is in an update.
+        self.sequence_model = policy
+        if _contains(policy, keras.layers.TimeDistributed):
+            self.sequence_model = keras.models.clone_model(
+                policy, clone_function=_replace_time_distributed, recursive=True
             )
         _check_outputs(policy)
-        self._calls = self._try_out()
-        self.state = [
+        self._calls = self._trace_calls()
+        self.state_spec = [
             tf.TensorSpec(state.shape[1:], state.dtype, f"state_{i}")
-            for i, state in enumerate(self.initial(1))
+            for i, state in enumerate(self.initial_state(1))
         ]
 
-    def initial(self, batch_size):
-        """The state before the first observation, as the cells themselves begin.
+    def initial_state(self, batch_size):
+        """Returns the state before the first observation, from the cells of the layers.
 
-        Zeros for the cells of Keras. A cell may have learned its first state: call this
-        anew after an update.
+        It is zero for the cells of Keras. The initial state of a cell may be a weight; so
+        call this method again after an update.
 
         Args:
             batch_size: Int, or scalar int tensor.
 
         Returns:
-            List of tensors `[batch_size, …]`, one for each of `state`.
+            List of tensors `[batch_size, …]`, one for each of `state_spec`.
         """
         states = []
-        for layer, repeated in self._calls:
-            states += keras.tree.flatten(layer.first_state(batch_size))
-            if repeated is not None:
-                states.append(tf.zeros([batch_size, *repeated.shape], repeated.dtype))
+        for layer, output_spec in self._calls:
+            states += keras.tree.flatten(layer.initial_state(batch_size))
+            if output_spec is not None:
+                shape = [batch_size, *output_spec.shape]
+                states.append(tf.zeros(shape, output_spec.dtype))
         return states
 
     def step(self, observations, states):
-        """Outputs for one observation per row, and what is remembered of it.
+        """Returns the outputs for one observation per row, and the new states.
 
-        Plain operations without a loop: it can be traced, converted to LiteRT, and run
+        The operations contain no loop. They can be traced, converted to LiteRT, and run
         under a `keras.StatelessScope`.
 
         Args:
             observations: Structure of arrays `[N, …]`.
-            states: List of tensors `[N, …]`, from `initial` or from the step before.
+            states: List of tensors `[N, …]`, from `initial_state` or the previous step.
 
         Returns:
-            Outputs `[N, P]`, or a dict of them as the policy has; and the new states.
+            Outputs `[N, P]`, or a dict of outputs if the policy returns one; and the new
+            states.
 
         Raises:
-            ValueError: when the number of states is another.
+            ValueError: if the number of states is wrong.
         """
-        if len(states) != len(self.state):
+        if len(states) != len(self.state_spec):
             raise ValueError(
-                f"`states` must be a list of {len(self.state)} arrays, one for each of "
-                f"`state`. Received: {len(states)}. Begin an episode with `initial`."
+                f"`states` must be a list of {len(self.state_spec)} arrays, one for each "
+                f"of `state_spec`. Received: {len(states)}. Start an episode with "
+                "`initial_state`."
             )
-        return self._run(observations, _Step(states))
+        return self._run(observations, _StepStates(states))
 
     def check(self):
-        """Refuses a policy whose single steps are not those of the whole sequence.
+        """Raises if single steps and whole sequences give different outputs.
 
-        Two random episodes of five steps are run both ways. A single step knows nothing
-        but its observation and the state: where it agrees with the whole sequence, no
-        later observation has had a part in an earlier output. The weights are disturbed
-        for the comparison, since a last layer of zeros would hide everything.
+        Two random episodes of five steps are computed both ways. A single step depends
+        on its observation and the state only. So if both ways agree, no output depends on
+        a later observation. Noise is added to the weights for the comparison, because
+        with a last layer of zeros all outputs would agree.
 
         Raises:
             ValueError: with the step and both outputs.
@@ -181,46 +188,52 @@ class RecurrentPolicy:
         rng = seeding.generator(0, "parity")
 
         def draw(leaf):
-            shape = (2, 5, *leaf.shape)
+            shape = (2, _CHECK_STEPS, *leaf.shape)
             if leaf.dtype.is_floating:
                 numbers = rng.standard_normal(shape)
-                numbers[0, 2] = 0.0  # a step that a Masking layer leaves out
+                numbers[0, 2] = 0.0  # a step that a Masking layer masks
             else:
                 numbers = rng.integers(0, 2, shape)
             return tf.constant(numbers.astype(leaf.dtype.as_numpy_dtype))
 
-        observations = keras.tree.map_structure(draw, self._structure)
-        disturbed = [
-            (variable, _disturbed(variable, rng))
+        observations = keras.tree.map_structure(draw, self._observation_spec)
+        noisy = [
+            (variable, _add_noise(variable, rng))
             for variable in self._policy.trainable_variables
         ]
-        with keras.StatelessScope(state_mapping=disturbed):
-            given = keras.tree.flatten(self._policy(observations, training=False))
-            whole = keras.tree.flatten(self.whole(observations, training=False))
-            states, single = self.initial(2), []
-            for now in range(5):
-                row = keras.tree.map_structure(lambda x, now=now: x[:, now], observations)
+        with keras.StatelessScope(state_mapping=noisy):
+            original = self._policy(observations, training=False)
+            sequence = self.sequence_model(observations, training=False)
+            states, steps = self.initial_state(2), []
+            for t in range(_CHECK_STEPS):
+                row = keras.tree.map_structure(lambda x, t=t: x[:, t], observations)
                 outputs, states = self.step(row, states)
-                single.append(keras.tree.flatten(outputs))
-        for expected, folded, *received in zip(given, whole, *single, strict=True):
-            _compare(np.asarray(expected), np.stack(received, axis=1))
-            _compare(np.asarray(expected), np.asarray(folded))
+                steps.append(keras.tree.flatten(outputs))
+        originals, sequences = map(keras.tree.flatten, (original, sequence))
+        for expected, replaced, *single in zip(originals, sequences, *steps, strict=True):
+            _compare(np.asarray(expected), np.stack(single, axis=1))
+            _compare(np.asarray(expected), np.asarray(replaced))
 
-    def _try_out(self):
-        """One step of zeros: shows which layers remember, and in which order."""
+    def _trace_calls(self):
+        """Returns the recurrent layers in the order of their calls, by one step of zeros.
+
+        Returns:
+            List of `(layer, output_spec)`; see `_StepStates.calls`.
+        """
         zeros = keras.tree.map_structure(
-            lambda leaf: tf.zeros([1, *leaf.shape], leaf.dtype), self._structure
+            lambda leaf: tf.zeros([1, *leaf.shape], leaf.dtype), self._observation_spec
         )
-        first = _Step(None)
+        step = _StepStates(None)
         try:
-            self._run(zeros, first)
+            self._run(zeros, step)
         except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
+            expected = _sequence_shapes(self._observation_spec)
             raise ValueError(
                 "The policy does not take the observations of this environment one step "
-                f"at a time. Expected: an input of shape {_shapes(self._structure)}, for "
-                f"any number of steps. Received: {self._policy!r}, which says: {error}"
+                f"at a time. Expected: an input of shape {expected}, for any number of "
+                f"steps. Received: {self._policy!r}, which raises: {error}"
             ) from error
-        return first.calls
+        return step.calls
 
     def _run(self, observations, step):
         sequences = keras.tree.map_structure(
@@ -228,29 +241,34 @@ class RecurrentPolicy:
         )
         token = _STEP.set(step)
         try:
-            outputs = self._model(sequences, training=False)
+            outputs = self._step_model(sequences, training=False)
         finally:
             _STEP.reset(token)
-        return keras.tree.map_structure(lambda x: x[:, 0], outputs), step.after
+        return keras.tree.map_structure(lambda x: x[:, 0], outputs), step.new_states
 
 
-class _Step:
-    """The states of one step: handed out, and taken back, in the order of the calls."""
+class _StepStates:
+    """The states of one step, read and written in the order of the calls of layers.
+
+    Args:
+        states: List of tensors, the states before the step. `None`: every layer starts
+            from its initial state.
+    """
 
     def __init__(self, states):
-        self.first = states is None
-        self.before = list(states or [])
-        self.after = []
-        self.calls = []  # recurrent layer, and the output it may have to repeat
+        self.use_initial = states is None
+        self.old_states = list(states or [])
+        self.new_states = []
+        self.calls = []  # (recurrent layer, spec of the output in its state or None)
 
-    def take(self, count):
-        """The next states that are due."""
-        taken, self.before = self.before[:count], self.before[count:]
-        return taken
+    def pop(self, count):
+        """Removes and returns the next `count` states."""
+        popped, self.old_states = self.old_states[:count], self.old_states[count:]
+        return popped
 
 
-class _OneStep(keras.layers.Layer):
-    """A recurrent layer on sequences of one step: its cell, called once."""
+class _SingleStepRNN(keras.layers.Layer):
+    """A recurrent layer on sequences of one step: it calls its cell once."""
 
     def __init__(self, rnn):
         super().__init__(name=rnn.name, dtype=rnn.dtype_policy)
@@ -261,35 +279,36 @@ class _OneStep(keras.layers.Layer):
         if initial_state_shape is not None:
             raise ValueError(
                 f"The recurrent layer {self.name!r} is called with `initial_state`. That "
-                "would begin anew at every step. Leave it out; for another first state, "
-                "write a cell with `get_initial_state` and use keras.layers.RNN(cell)."
+                "would reset its state at every step. Remove `initial_state`. For "
+                "another initial state, write a cell with `get_initial_state` and use "
+                "keras.layers.RNN(cell)."
             )
 
     def call(self, sequences, initial_state=None, mask=None, training=False):
-        step, first = _STEP.get(), self.first_state(tf.shape(sequences)[0])
-        flat = keras.tree.flatten(first)
-        before = flat if step.first else step.take(len(flat))
-        output, after = self.rnn.cell(
-            sequences[:, 0], keras.tree.pack_sequence_as(first, before)
+        step, initial = _STEP.get(), self.initial_state(tf.shape(sequences)[0])
+        flat = keras.tree.flatten(initial)
+        old = flat if step.use_initial else step.pop(len(flat))
+        output, new = self.rnn.cell(
+            sequences[:, 0], keras.tree.pack_sequence_as(initial, old)
         )
-        after, repeated = keras.tree.flatten(after), None
+        new, output_spec = keras.tree.flatten(new), None
         if mask is not None:
-            present = keras.tree.flatten(mask)[0][:, 0]
-            after = [_where(present, new, old) for new, old in zip(after, before)]
+            unmasked = keras.tree.flatten(mask)[0][:, 0]
+            new = [_where(unmasked, after, before) for after, before in zip(new, old)]
             last = tf.zeros_like(output)
             if not self.rnn.zero_output_for_mask:
-                repeated = tf.TensorSpec(output.shape[1:], output.dtype)
-                last = last if step.first else step.take(1)[0]
-            output = _where(present, output, last)
-        step.after += after if repeated is None else [*after, output]
-        step.calls.append((self, repeated))
+                output_spec = tf.TensorSpec(output.shape[1:], output.dtype)
+                last = last if step.use_initial else step.pop(1)[0]
+            output = _where(unmasked, output, last)
+        step.new_states += new if output_spec is None else [*new, output]
+        step.calls.append((self, output_spec))
         sequence = tf.expand_dims(tf.cast(output, self.compute_dtype), 1)
         if self.rnn.return_state:
-            return sequence, *keras.tree.pack_sequence_as(first, after)
+            return sequence, *keras.tree.pack_sequence_as(initial, new)
         return sequence
 
-    def first_state(self, batch_size):
-        """What the layer begins with, nested as its cell nests it."""
+    def initial_state(self, batch_size):
+        """Returns the initial state of the layer, in the structure of its cell."""
         return keras.tree.map_structure(
             lambda state: tf.cast(state, self.rnn.cell.compute_dtype),
             self.rnn.get_initial_state(batch_size),
@@ -302,121 +321,121 @@ class _OneStep(keras.layers.Layer):
         return self.rnn.compute_output_shape(sequences_shape)
 
 
-class _Folded(keras.layers.Layer):
-    """A layer for each step of sequences, as one call with the steps in the batch."""
+class _BatchedTimeDistributed(keras.layers.Layer):
+    """Applies a layer to all steps in one call: `[B, T, …]` reshaped to `[B T, …]`."""
 
-    def __init__(self, distributed):
-        super().__init__(name=distributed.name, dtype=distributed.dtype_policy)
-        self.distributed = distributed
+    def __init__(self, time_distributed):
+        super().__init__(name=time_distributed.name, dtype=time_distributed.dtype_policy)
+        self.time_distributed = time_distributed
         self.supports_masking = True
 
     def call(self, sequences, mask=None, training=False):
         leading = tf.shape(sequences)[:2]
         rows = tf.reshape(sequences, [-1, *sequences.shape[2:]])
-        results = self.distributed.layer(rows, training=training)
+        results = self.time_distributed.layer(rows, training=training)
         shape = tf.concat([leading, tf.shape(results)[1:]], axis=0)
-        folded = tf.reshape(results, shape)
-        folded.set_shape([*sequences.shape[:2], *results.shape[1:]])
-        return folded
+        outputs = tf.reshape(results, shape)
+        outputs.set_shape([*sequences.shape[:2], *results.shape[1:]])
+        return outputs
 
     def compute_output_shape(self, sequences_shape):
-        return self.distributed.compute_output_shape(sequences_shape)
+        return self.time_distributed.compute_output_shape(sequences_shape)
 
 
-def _folded(layer):
-    """The layer itself, or what stands for it where it is distributed over time."""
-    distributed = isinstance(layer, keras.layers.TimeDistributed)
-    return _Folded(layer) if distributed else layer
+def _replace_time_distributed(layer):
+    """Returns the layer, or its replacement if it is a TimeDistributed layer."""
+    is_distributed = isinstance(layer, keras.layers.TimeDistributed)
+    return _BatchedTimeDistributed(layer) if is_distributed else layer
 
 
-def _one_step(layer):
-    """The layer itself, or what stands for it where it remembers."""
+def _to_single_step(layer):
+    """Returns the layer, or its single-step wrapper if it is recurrent."""
     if isinstance(layer, keras.layers.Bidirectional):
         raise ValueError(
-            f"The layer {layer.name!r} is Bidirectional: it reads an episode also from "
-            "its end, which has not happened when the policy acts. Use the layer inside "
-            "it alone, with return_sequences=True."
+            f"The layer {layer.name!r} is Bidirectional: it also reads an episode "
+            "backwards from its end, which is unknown when the policy acts. Use only the "
+            "layer inside it, with return_sequences=True."
         )
     if isinstance(layer, keras.layers.RNN):
         _check_layer(layer)
-        return _OneStep(layer)
-    if isinstance(layer, keras.Model) and _remembers(layer):
+        return _SingleStepRNN(layer)
+    if isinstance(layer, keras.Model) and _has_rnn(layer):
         raise ValueError(
             f"The model {layer.name!r} inside the policy is a subclass of keras.Model "
-            "with recurrent layers, and Keras cannot run it again step by step. Build it "
+            "with recurrent layers. Keras cannot run such a model step by step. Build it "
             "as a Functional or Sequential model."
         )
     return layer
 
 
 def _check_layer(layer):
-    """Refuses a recurrent layer that makes no sequence, or not from left to right."""
+    """Raises unless a recurrent layer maps sequences to sequences, forwards in time."""
     name = f"The recurrent layer {layer.name!r}"
     if not layer.return_sequences:
         raise ValueError(
-            f"{name} puts out its last step only; a policy needs an output at every "
+            f"{name} returns its last output only; a policy needs an output at every "
             "step. Received: return_sequences=False. Set return_sequences=True."
         )
     if layer.go_backwards:
         raise ValueError(
-            f"{name} reads an episode from its end, which has not happened when the "
+            f"{name} reads an episode backwards from its end, which is unknown when the "
             "policy acts. Received: go_backwards=True. Set go_backwards=False."
         )
     if layer.stateful:
         raise ValueError(
-            f"{name} keeps its state from one batch to the next; here every episode "
-            "begins anew, and the state between two steps is carried for you. "
-            "Received: stateful=True. Set stateful=False."
+            f"{name} keeps its state from one batch to the next. Here every episode "
+            "starts from the initial state, and the agent carries the state from step to "
+            "step. Received: stateful=True. Set stateful=False."
         )
     if layer.unroll:
         raise ValueError(
-            f"{name} is unrolled, for which the number of steps must be fixed; episodes "
-            "have any. Received: unroll=True. Set unroll=False."
+            f"{name} is unrolled, which needs a fixed number of steps; the number of "
+            "steps of an episode varies. Received: unroll=True. Set unroll=False."
         )
 
 
-def _check_inputs(policy, structure):
-    """Refuses inputs that are not sequences of any length."""
-    expected = _shapes(structure)
-    leaves = keras.tree.flatten(structure)
+def _check_inputs(policy, observation_spec):
+    """Raises unless the inputs of a policy are sequences of any length."""
+    expected = _sequence_shapes(observation_spec)
+    leaves = keras.tree.flatten(observation_spec)
     remedy = ", ".join(f"keras.Input({(None, *leaf.shape)})" for leaf in leaves)
-    ranks = _ranks(policy)
+    ranks = _input_ranks(policy)
     if ranks is None:
         raise ValueError(
             "A policy with recurrent layers must be a Functional or Sequential model "
-            "that begins with keras.Input, so that Keras can run it step by step. "
-            f"Received: {policy!r}, whose inputs are not known. A subclass of "
-            "keras.Model cannot be run again layer by layer: build it as a Functional "
-            f"or Sequential model from {remedy}."
+            "that starts with keras.Input, so that Keras can run it step by step. "
+            f"Received: {policy!r}, whose inputs are not known. Keras cannot run a "
+            "subclass of keras.Model layer by layer: build it as a Functional or "
+            f"Sequential model from {remedy}."
         )
     received = keras.tree.map_structure(lambda x: tuple(x.shape), policy.inputs)
     if ranks != sorted(leaf.shape.rank + 2 for leaf in leaves):
         raise ValueError(
             "A policy with recurrent layers takes sequences of observations: batch and "
-            f"time come first. Expected: inputs of shape {expected}. Received: inputs of "
-            f"shape {received}. Begin it with {remedy}."
+            f"time are the first axes. Expected: inputs of shape {expected}. Received: "
+            f"inputs of shape {received}. Start the policy with {remedy}."
         )
     if any(shape[1] is not None for shape in received):
         raise ValueError(
-            "Episodes have any number of steps, so that the time axis of a policy must "
-            f"be left open. Expected: inputs of shape {expected}. Received: inputs of "
-            f"shape {received}. Begin it with {remedy}."
+            "The size of the time axis of a policy must be None, because the number of "
+            f"steps of an episode varies. Expected: inputs of shape {expected}. "
+            f"Received: inputs of shape {received}. Start the policy with {remedy}."
         )
 
 
 def _check_outputs(policy):
-    """Refuses outputs that are not one row of numbers per step."""
+    """Raises unless the outputs of a policy are one row of numbers per step."""
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), policy.outputs)
     if any(len(shape) != 3 for shape in shapes):
         raise ValueError(
-            "A policy with recurrent layers must put out one row of numbers per step, "
-            f"shape (None, None, P). Received: outputs of shape {shapes}. Leave out "
-            "layers that take the time axis away, as Flatten and pooling over time do."
+            "A policy with recurrent layers must return one row of numbers per step, "
+            f"shape (None, None, P). Received: outputs of shape {shapes}. Remove layers "
+            "that remove the time axis, for example Flatten and pooling over time."
         )
 
 
 def _compare(expected, received):
-    """Refuses single steps `[B, T, P]` that are not those of the whole sequence."""
+    """Raises if outputs `[B, T, P]` of single steps differ from those of a sequence."""
     if expected.shape != received.shape:
         difference = (
             f"a sequence gives outputs of the shape {expected.shape}, and its single "
@@ -424,53 +443,55 @@ def _compare(expected, received):
         )
     else:
         tolerance = _TOLERANCES[expected.dtype.name]
-        whole, single = expected.astype("float64"), received.astype("float64")
-        close = np.isclose(single, whole, rtol=tolerance, atol=tolerance)
+        sequence, single = expected.astype("float64"), received.astype("float64")
+        close = np.isclose(single, sequence, rtol=tolerance, atol=tolerance)
         if close.all():
             return
         episode, step, _ = np.argwhere(~close)[0]
         difference = (
-            f"at step {step} of 5 the whole sequence gives {expected[episode, step]}, "
-            f"and the single steps {received[episode, step]}"
+            f"at step {step} of {_CHECK_STEPS} the whole sequence gives "
+            f"{expected[episode, step]}, and the single steps {received[episode, step]}"
         )
     raise ValueError(
         "The policy mixes time steps in other ways than through recurrent layers, so "
-        f"that it cannot act step by step: for random numbers, {difference}. Expected: "
-        "the same both ways. Leave out convolution, attention, pooling and normalisation "
-        "over the time axis, and layers of your own with recurrent layers hidden inside; "
-        "wrap what belongs to one step into keras.layers.TimeDistributed."
+        f"it cannot act step by step: for random numbers, {difference}. Expected: the "
+        "same outputs both ways. Remove convolution, attention, pooling and "
+        "normalization over the time axis, and custom layers that contain recurrent "
+        "layers. Wrap layers for single steps in keras.layers.TimeDistributed."
     )
 
 
-def _disturbed(variable, rng):
-    """The value of a variable, with noise that a layer neither drowns nor misses."""
+def _add_noise(variable, rng):
+    """Returns the value of a variable plus noise of the size of usual weights."""
     fan_in = variable.shape[0] if len(variable.shape) > 1 else 4
     noise = rng.standard_normal(tuple(variable.shape)) / np.sqrt(fan_in)
     return variable.value + tf.cast(noise, variable.dtype)
 
 
-def _where(present, new, old):
-    """Rows `[N, …]` of the new array where a step is present, else of the old one."""
+def _where(condition, new, old):
+    """Selects rows `[N, …]` of the new array if the `[N]` condition is True, else old."""
     for _ in range(new.shape.rank - 1):
-        present = tf.expand_dims(present, -1)
-    return tf.where(present, new, old)
+        condition = tf.expand_dims(condition, -1)
+    return tf.where(condition, new, old)
 
 
-def _remembers(model):
-    """Whether there is a recurrent layer anywhere in a model."""
-    return _holds(model, keras.layers.RNN)
+def _has_rnn(model):
+    """Returns whether a model contains a recurrent layer, at any depth."""
+    return _contains(model, keras.layers.RNN)
 
 
-def _holds(model, kind):
+def _contains(model, layer_class):
     layers = model._flatten_layers(include_self=True, recursive=True)
-    return any(isinstance(layer, kind) for layer in layers)
+    return any(isinstance(layer, layer_class) for layer in layers)
 
 
-def _ranks(policy):
-    """The sorted ranks of a policy's inputs, or `None` where they are not known."""
+def _input_ranks(policy):
+    """Returns the sorted ranks of a policy's inputs, or `None` if they are not known."""
     inputs = getattr(policy, "inputs", None)
     return None if inputs is None else sorted(len(x.shape) for x in inputs)
 
 
-def _shapes(structure):
-    return keras.tree.map_structure(lambda leaf: (None, None, *leaf.shape), structure)
+def _sequence_shapes(observation_spec):
+    return keras.tree.map_structure(
+        lambda leaf: (None, None, *leaf.shape), observation_spec
+    )

@@ -11,27 +11,28 @@ from tf_reinforce.data import seeding
 from tf_reinforce.policies import default_policy
 from tf_reinforce.presets import toml_files
 
-FOR_BOX = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
+BOX_HEADS = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
 
 
-BOUNDS = ("size", "low", "high", "shape", "whole")  # what an action space says of them
+# The arguments of a head that follow from the action space.
+SPACE_ARGUMENTS = ("size", "low", "high", "shape", "integer")
 
 
-OF_VALUE = ("passes", "minibatch_size", "scale")
+VALUE_ARGUMENTS = ("passes", "minibatch_size", "scale")
 
 
-VALUE = {"kind", "hidden", "learning_rate", *OF_VALUE}
+VALUE_KEYS = {"kind", "hidden", "learning_rate", *VALUE_ARGUMENTS}
 
 
-RATE = {"first", "last"}
+RATE_KEYS = {"first", "last"}
 
 
-def build_parts(chosen, observation_space, action_space, seed):
-    """The keywords of `Reinforce.for_env` with objects in place of names.
+def build_parts(settings, observation_space, action_space, seed):
+    """Builds the head, the baseline and the learning rates that settings describe.
 
     Args:
-        chosen: Dict, of which `head`, `baseline` and `learning_rate` may be as in a
-            preset.
+        settings: Dict of arguments of `Reinforce.for_env`. `head`, `baseline` and
+            `learning_rate` may have the form of a preset.
         observation_space, action_space: `gymnasium.Space`.
         seed: Int; the initial weights of a value network are a function of it.
 
@@ -40,33 +41,33 @@ def build_parts(chosen, observation_space, action_space, seed):
         `(optimizer, first, last)` for each learning rate that changes.
 
     Raises:
-        ValueError, TypeError: when a setting is not acceptable.
+        ValueError, TypeError: if a setting is invalid.
     """
-    chosen = dict(chosen)
-    first, last = _rate(chosen["learning_rate"])
-    baseline = chosen.get("baseline", "leave_one_out")
+    settings = dict(settings)
+    first, last = _learning_rates(settings["learning_rate"])
+    baseline = settings.get("baseline", "leave_one_out")
     baseline, baseline_rates = _baseline(baseline, observation_space, seed)
-    head = chosen.get("head")
+    head = settings.get("head")
     if not isinstance(head, heads.Head):
         head = _head(head, action_space)
-    goals = [("optimizer", first, last)]
+    schedules = [("optimizer", first, last)]
     if baseline_rates:
-        goals.append(("baseline.optimizer", *baseline_rates))
-    chosen.update(head=head, baseline=baseline, learning_rate=first)
-    return chosen, [goal for goal in goals if goal[1] != goal[2]]
+        schedules.append(("baseline.optimizer", *baseline_rates))
+    settings.update(head=head, baseline=baseline, learning_rate=first)
+    return settings, [schedule for schedule in schedules if schedule[1] != schedule[2]]
 
 
-def _rate(setting):
-    """The first and the last learning rate."""
+def _learning_rates(setting):
+    """Returns the first and the last learning rate."""
     if isinstance(setting, keras.optimizers.schedules.LearningRateSchedule):
         return setting, setting
     if not isinstance(setting, dict):
         setting = validation.within("learning_rate", setting, 0, math.inf)
         return setting, setting
-    toml_files.expect_keys("A learning rate that changes", setting, RATE)
-    if set(setting) != RATE:
+    toml_files.expect_keys("A linear learning rate", setting, RATE_KEYS)
+    if set(setting) != RATE_KEYS:
         raise ValueError(
-            "A learning rate that changes is {first = 0.01, last = 0.001}. "
+            "A linear learning rate has the form {first = 0.01, last = 0.001}. "
             f"Received: {setting!r}"
         )
     return [
@@ -76,44 +77,44 @@ def _rate(setting):
 
 
 def _baseline(setting, observation_space, seed):
-    """What a baseline is called, or a value network with its two learning rates."""
+    """Returns a baseline or its name, and the two learning rates of a value network."""
     if setting == "value":
         setting = {"kind": "value"}
     if not isinstance(setting, dict):
         return None if setting == "none" else setting, ()
-    toml_files.expect_keys("A baseline that learns", setting, VALUE)
+    toml_files.expect_keys("A baseline with settings", setting, VALUE_KEYS)
     if setting.get("kind") != "value":
         raise ValueError(
-            'A baseline that learns has kind = "value". '
+            'A baseline with settings must have kind = "value". '
             f"Received: kind={setting.get('kind')!r}"
         )
-    rate = _rate(setting.get("learning_rate", 1e-2))
-    # The same network as the policy's, from other draws.
-    other = int(seeding.generator(seed, "weights", 1).integers(2**31))
+    rates = _learning_rates(setting.get("learning_rate", 1e-2))
+    # The same architecture as the policy, with other initial weights.
+    value_seed = int(seeding.generator(seed, "weights", 1).integers(2**31))
     model = default_policy.default_policy(
-        observation_space, setting.get("hidden", (64, 64)), 1, other
+        observation_space, setting.get("hidden", (64, 64)), 1, value_seed
     )
-    optimizer = keras.optimizers.Adam(rate[0])
-    more = {name: setting[name] for name in OF_VALUE if name in setting}
-    return baselines.Value(model, optimizer, **more), rate
+    optimizer = keras.optimizers.Adam(rates[0])
+    options = {name: setting[name] for name in VALUE_ARGUMENTS if name in setting}
+    return baselines.Value(model, optimizer, **options), rates
 
 
 def _head(setting, action_space):
-    """The head of that name for a Box, or an error that lists those there are."""
-    usual = heads.for_space(action_space)
+    """Returns the head of a name; raises if the head does not fit the action space."""
+    default = heads.for_space(action_space)
     if setting is None:
-        return usual
+        return default
     options = dict(setting) if isinstance(setting, dict) else {"kind": setting}
     kind = options.pop("kind", None)
-    if not isinstance(usual, heads.Gaussian) or kind not in FOR_BOX:
+    if not isinstance(default, heads.Gaussian) or kind not in BOX_HEADS:
         raise ValueError(
-            f"`head` names one for a Box, of {', '.join(FOR_BOX)}. "
-            f"Received: head={setting!r} for {action_space!r}"
+            "`head` must be the name of a head for a Box, one of "
+            f"{', '.join(BOX_HEADS)}. Received: head={setting!r} for {action_space!r}"
         )
-    further = () if kind == "Beta" else ("initial_scale", "state_dependent_scale")
-    toml_files.expect_keys(f"The head {kind}", options, further)
-    told = BOUNDS
+    valid = () if kind == "Beta" else ("initial_scale", "state_dependent_scale")
+    toml_files.expect_keys(f"The head {kind}", options, valid)
+    names = SPACE_ARGUMENTS
     if kind in ("Gaussian", "ClippedGaussian"):
-        told = (*BOUNDS, "initial_scale")  # in units of the action, as the bounds are
-    known = {name: getattr(usual, name) for name in told}
-    return getattr(heads, kind)(**{**known, **options})
+        names = (*SPACE_ARGUMENTS, "initial_scale")  # in units of the action, as bounds
+    arguments = {name: getattr(default, name) for name in names}
+    return getattr(heads, kind)(**{**arguments, **options})

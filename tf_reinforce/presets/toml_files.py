@@ -1,8 +1,10 @@
 """Reads preset files."""
 
+import logging
 import math
 import pathlib
 import tomllib
+from typing import Any
 
 from tf_reinforce import config
 from tf_reinforce import validation
@@ -10,7 +12,7 @@ from tf_reinforce import validation
 FOLDER = pathlib.Path(__file__).parent
 
 
-# The keywords of `Reinforce.for_env` and `Reinforce`, and of `fit`.
+# The arguments of `Reinforce.for_env` and `Reinforce`, and of `fit`.
 TABLES = {
     "agent": {"hidden", "head", "baseline", "learning_rate", *config.AGENT},
     "fit": {*config.FIT},
@@ -18,33 +20,56 @@ TABLES = {
 }
 
 
-# What an environment's constructor may be given from a file, which could be a
-# stranger's: a text may be the path of anything.
+# The types of environment arguments that a file may contain. The file may come from an
+# untrusted source, and a string could be the path of any file.
 SAFE_TYPES = (bool, int, float)
 
 
 EMPTY: dict = {"env_kwargs": {}, **dict.fromkeys(TABLES, {})}
 
 
-def names():
-    """The presets there are, sorted."""
+def names() -> list[str]:
+    """Returns the names of all presets, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def read(name):
-    """The settings in a preset.
+def names_for(env: str) -> list[str]:
+    """Returns the names of all presets for an environment id, its own name first.
+
+    Example:
+
+    >>> names_for("FrozenLake-v1"), names_for("Corridor-v0")
+    (['FrozenLake-v1', 'FrozenLake-v1-dry'], [])
+    """
+    return [name for name in names() if f"{name}-".startswith(f"{env}-")]
+
+
+def log_preset(env: Any) -> None:
+    """Logs how to use the preset of an environment id, if there is one."""
+    for name in names_for(env)[:1] if isinstance(env, str) else ():
+        logging.getLogger("tf_reinforce").info(
+            "There is a preset for %s, which is not used. To use it: "
+            "`Reinforce.for_env(%r, preset=%r)`.",
+            env,
+            env,
+            name,
+        )
+
+
+def read(name: str) -> dict[str, Any]:
+    """Returns the settings of a preset.
 
     Args:
-        name: One of `names()`, or the path of a file of your own, ending in `.toml`.
+        name: One of `names()`, or the path of your own file, ending in `.toml`.
 
     Returns:
         Dict: `env`, `env_kwargs`, and the tables `agent`, `fit` and `evaluation`, each
         a dict.
 
     Raises:
-        ValueError: when there is no such preset, or it is not well-formed, or it holds
-            a key that means nothing; with the key and the ones known there.
-        FileNotFoundError: when there is no such file.
+        ValueError: if the preset does not exist, is not valid TOML or contains an
+            invalid key or value; names the key, and the keys that are valid there.
+        FileNotFoundError: if the file does not exist.
 
     Example:
 
@@ -55,48 +80,58 @@ def read(name):
     if path.suffix != ".toml":
         if name not in names():
             raise ValueError(
-                f"There is no preset {name!r}. There are: {', '.join(names())}. A file "
-                "of your own ends in .toml."
+                f"There is no preset {name!r}. Expected one of: {', '.join(names())}; or "
+                "the path of your own file, ending in .toml."
             )
         path = FOLDER / f"{name}.toml"
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"The preset {name} is no TOML: {error}") from error
-    expect_keys(f"The preset {name}", found, {"env", "env_kwargs", *TABLES})
-    env_kwargs = found.get("env_kwargs", {})
+        raise ValueError(f"The preset {name} is not valid TOML: {error}") from error
+    expect_keys(f"The preset {name}", settings, {"env", "env_kwargs", *TABLES})
+    env_kwargs = settings.get("env_kwargs", {})
     expect_keys(f"`env_kwargs` of the preset {name}", env_kwargs, env_kwargs)
-    for table, known in TABLES.items():
-        expect_keys(f"[{table}] of the preset {name}", found.get(table, {}), known)
-    if not isinstance(found.get("env"), str):
+    for table, keys in TABLES.items():
+        expect_keys(f"[{table}] of the preset {name}", settings.get(table, {}), keys)
+    if not isinstance(settings.get("env"), str):
         raise ValueError(
             f'The preset {name} must name its environment: env = "CartPole-v1". '
-            f"Received: env={found.get('env')!r}"
+            f"Received: env={settings.get('env')!r}"
         )
-    judging = found.get("evaluation", {})
-    for key in judging.keys() & {"episodes", "every", "max_episode_steps"}:
-        validation.positive_int(key, judging[key])
-    if "target" in judging:
-        validation.within("target", judging["target"], -math.inf, math.inf)
-    if "deterministic" in judging:
-        validation.one_of("deterministic", judging["deterministic"], (True, False))
-    return {**EMPTY, **found}
+    _validate_evaluation(settings.get("evaluation", {}))
+    return {**EMPTY, **settings}
 
 
-def expect_keys(where, found, known):
-    if not isinstance(found, dict):
-        raise ValueError(f"{where} must be a table of settings. Received: {found!r}")
-    for key in found:
-        if key not in known:
+def _validate_evaluation(settings):
+    for key in settings.keys() & {"episodes", "every", "max_episode_steps"}:
+        validation.positive_int(key, settings[key])
+    if "target" in settings:
+        validation.within("target", settings["target"], -math.inf, math.inf)
+    if "deterministic" in settings:
+        validation.one_of("deterministic", settings["deterministic"], (True, False))
+
+
+def expect_keys(name, table, keys):
+    """Raises `ValueError` if a table is not a dict, or has a key that is not in `keys`.
+
+    Args:
+        name: Start of the error message, for example `"The head Beta"`.
+        table: Dict.
+        keys: The valid keys.
+    """
+    if not isinstance(table, dict):
+        raise ValueError(f"{name} must be a table of settings. Received: {table!r}")
+    for key in table:
+        if key not in keys:
             raise ValueError(
-                f"{where} holds {key!r}, which means nothing there. "
-                f"Known: {', '.join(sorted(known))}."
+                f"{name} has the key {key!r}, which is not valid there. "
+                f"Expected one of: {', '.join(sorted(keys)) or '(no keys)'}."
             )
 
 
 def safe_defaults(defaults):
-    """What of an agent's defaults may come from a file; see `SAFE_TYPES`."""
-    kept = {name: x for name, x in defaults.items() if name in TABLES["fit"]}
+    """Returns the defaults of an agent that may come from a file; see `SAFE_TYPES`."""
+    fit = {name: x for name, x in defaults.items() if name in TABLES["fit"]}
     env_kwargs = defaults.get("env_kwargs") or {}
-    plain = {name: x for name, x in env_kwargs.items() if isinstance(x, SAFE_TYPES)}
-    return {**kept, "env_kwargs": plain}
+    safe = {name: x for name, x in env_kwargs.items() if isinstance(x, SAFE_TYPES)}
+    return {**fit, "env_kwargs": safe}

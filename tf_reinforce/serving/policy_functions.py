@@ -9,45 +9,48 @@ from tf_reinforce.data import spaces
 from tf_reinforce.serving import saved_model
 
 
-def policy_functions(decision, action_dtypes):
-    """The functions of a policy that others call, traced for any batch size.
+def policy_functions(actor, action_dtypes):
+    """Returns the exported functions of a policy, traced for any batch size.
 
     Args:
-        decision: `actor.ActorPolicy`.
-        action_dtypes: Type in which the environment takes its actions, or a structure.
+        actor: `actor.ActorPolicy`.
+        action_dtypes: The type in which the environment takes its actions, or a structure
+            of types.
 
     Returns:
         Dict of `tf.function`s that return dicts of tensors:
 
-        `act(observation)`: `action`, the most likely one, in environment units.
-        `sample(observation, seed)`: `action`, and `raw_action` as it is scored; the
-        same seed draws the same actions.
-        `distribution(observation)`: its parameters by name.
+        `act(observation)`: `action`, the most likely action, in environment units.
+        `sample(observation, seed)`: `action`, and `raw_action`, the same action as the
+        head sampled it. Equal seeds give equal actions.
+        `distribution(observation)`: the parameters of the distribution by name.
         `log_prob(observation, raw_action)`: `log_prob`, `[N]`.
 
-        Where `info` carries the masks, each takes `action_mask`, `[N, M]` int8, as a
-        further argument. A policy that remembers takes its states last, a dict from
-        `state_0`, … to `[N, …]`, and returns the next ones beside the rest;
-        `initial_state(count)` begins episodes. Parts of a nested action are returned
-        by name, `action_arm` for the part `arm`. A part of the observation that is
-        called as another argument is, enters as `observation_seed`.
+        If masks come from `info`, each function takes `action_mask`, `[N, M]` int8, as a
+        further argument. A recurrent policy takes its states as the last argument, a
+        dict from `state_0`, … to `[N, …]`, and also returns the next states.
+        `initial_state(count)` returns the states for new episodes. Parts of a nested
+        action are returned by name, `action_arm` for the part `arm`. If a part of the
+        observation has the name of another argument, for example `seed`, its name in the
+        signature is `observation_seed`.
     """
-    endpoints = _PolicyFunctions(decision, action_dtypes)
-    more, seed = endpoints.more, tf.TensorSpec((), tf.int64, "seed")
-    raw = _specs(decision.action_spec, "raw_action")
-    observation = _apart_from(
-        keras.tree.flatten([more, seed, raw]), decision.observation_spec
+    policy = _PolicyFunctions(actor, action_dtypes)
+    extra_specs, seed = policy.extra_specs, tf.TensorSpec((), tf.int64, "seed")
+    raw_action = _batch_specs(actor.action_spec, "raw_action")
+    observation = _observation_specs(
+        actor.observation_spec, keras.tree.flatten([extra_specs, seed, raw_action])
     )
     signatures = {
-        "act": [observation, *more],
-        "sample": [observation, seed, *more],
-        "distribution": [observation, *more],
-        "log_prob": [observation, raw, *more],
+        "act": [observation, *extra_specs],
+        "sample": [observation, seed, *extra_specs],
+        "distribution": [observation, *extra_specs],
+        "log_prob": [observation, raw_action, *extra_specs],
     }
-    if decision.memory is not None:
+    if actor.recurrent is not None:
         signatures["initial_state"] = [tf.TensorSpec((), tf.int32)]
-    # Partials of their own, lest TensorFlow take each policy for a retracing.
-    functions = {name: functools.partial(getattr(endpoints, name)) for name in signatures}
+    # A partial for each policy. TensorFlow counts traces per function, and would warn of
+    # retracing if many policies shared one.
+    functions = {name: functools.partial(getattr(policy, name)) for name in signatures}
     return {
         name: tf.function(function, input_signature=signatures[name], autograph=False)
         for name, function in functions.items()
@@ -55,134 +58,151 @@ def policy_functions(decision, action_dtypes):
 
 
 def with_finite_check(functions, name, variables):
-    """One of the endpoints, which also says whether all that decided was finite.
+    """Returns an exported function that also returns whether all its inputs are finite.
+
+    The check covers the parameters of the action distribution and the variables.
 
     Args:
-        functions: See `endpoints`.
+        functions: Dict of functions, see `policy_functions`.
         name: `"act"` or `"sample"`.
-        variables: The Keras variables that decide.
+        variables: The Keras variables that the action depends on.
 
     Returns:
-        A function of the same arguments; the same results, and a scalar bool.
+        A function of the same arguments; it returns the same results and a scalar bool.
     """
     signature = functions[name].input_signature
-    drawn = int(name == "sample")  # its second argument is the seed
+    num_seeds = int(name == "sample")  # the second argument of `sample` is the seed
 
-    def answer(observation, *given):
-        parameters = functions["distribution"](observation, *given[drawn:])
-        deciding = [*parameters.values(), *(v.value for v in variables)]
+    def checked(observation, *inputs):
+        parameters = functions["distribution"](observation, *inputs[num_seeds:])
+        values = [*parameters.values(), *(v.value for v in variables)]
         finite = [
-            tf.reduce_all(tf.math.is_finite(numbers))
-            for numbers in map(tf.convert_to_tensor, deciding)
-            if numbers.dtype.is_floating
+            tf.reduce_all(tf.math.is_finite(tensor))
+            for tensor in map(tf.convert_to_tensor, values)
+            if tensor.dtype.is_floating
         ]
-        return functions[name](observation, *given), tf.reduce_all(finite)
+        return functions[name](observation, *inputs), tf.reduce_all(finite)
 
-    answering = tf.function(answer, input_signature=signature, autograph=False)
-    return answering.get_concrete_function()  # to find it takes a third of a call
+    graph = tf.function(checked, input_signature=signature, autograph=False)
+    return graph.get_concrete_function()  # its lookup takes a third of a call
 
 
 class _PolicyFunctions:
-    """The functions; `more` are the arguments that only some decisions have."""
+    """The exported functions as methods.
 
-    def __init__(self, decision, action_dtypes):
-        self._decision = decision
-        self._dtypes = action_dtypes
-        self._told = (
-            decision.mask_source is not None and not decision.mask_source.observed
-        )
-        self.more = []
-        if self._told:
-            shape = (None, decision.mask_size)
-            self.more.append(tf.TensorSpec(shape, tf.int8, "action_mask"))
-        if decision.memory is not None:
-            self.more.append(state_dict(_specs(tuple(decision.state), "state")))
+    `extra_specs` are the specs of the arguments that only some policies have: the mask
+    and the recurrent states.
+    """
+
+    def __init__(self, actor, action_dtypes):
+        self._actor = actor
+        self._action_dtypes = action_dtypes
+        source = actor.mask_source
+        self._mask_is_input = source is not None and not source.observed
+        self.extra_specs = []
+        if self._mask_is_input:
+            shape = (None, actor.mask_size)
+            self.extra_specs.append(tf.TensorSpec(shape, tf.int8, "action_mask"))
+        if actor.recurrent is not None:
+            states = _batch_specs(tuple(actor.state_spec), "state")
+            self.extra_specs.append(state_dict(states))
 
     def act(self, observation, *more):
         outputs, states = self._outputs(observation, more)
-        return {**self._sent(self._decision.select_actions(outputs)), **states}
+        raw_actions = self._actor.select_actions(outputs)
+        return {**self._env_actions(raw_actions), **states}
 
     def sample(self, observation, seed, *more):
         outputs, states = self._outputs(observation, more)
-        noise = self._decision.sample_noise(seed, tf.shape(outputs)[0])
-        raw = self._decision.select_actions(outputs, noise)
-        return {**self._sent(raw), **flatten_by_name("raw_action", raw), **states}
+        noise = self._actor.sample_noise(seed, tf.shape(outputs)[0])
+        raw_actions = self._actor.select_actions(outputs, noise)
+        return {
+            **self._env_actions(raw_actions),
+            **flatten_by_name("raw_action", raw_actions),
+            **states,
+        }
 
     def distribution(self, observation, *more):
         outputs, states = self._outputs(observation, more)
-        return {**self._decision.head.parameters(outputs), **states}
+        return {**self._actor.head.parameters(outputs), **states}
 
     def log_prob(self, observation, raw_action, *more):
         outputs, states = self._outputs(observation, more)
-        scores = self._decision.head.distribution(outputs).log_prob(raw_action)
-        return {"log_prob": scores, **states}
+        log_probs = self._actor.head.distribution(outputs).log_prob(raw_action)
+        return {"log_prob": log_probs, **states}
 
     def initial_state(self, count):
-        return state_dict(self._decision.initial_state(count))
+        return state_dict(self._actor.initial_state(count))
 
-    def _outputs(self, observation, more):
-        """The outputs under the mask, and the next states by name."""
-        source, mask = self._decision.mask_source, None
+    def _outputs(self, observation, extra_inputs):
+        """Returns the masked outputs, and the next states by name."""
+        source, mask = self._actor.mask_source, None
         if source is not None:
-            mask = more[0] if self._told else source.of(observation)
-        states = list(more[-1].values()) if self._decision.memory is not None else []
-        _, outputs, states = self._decision.outputs(observation, mask, states)
+            mask = (
+                extra_inputs[0] if self._mask_is_input else source.from_batch(observation)
+            )
+        states = []
+        if self._actor.recurrent is not None:
+            states = list(extra_inputs[-1].values())
+        _, outputs, states = self._actor.outputs(observation, mask, states)
         return outputs, state_dict(states)
 
-    def _sent(self, raw):
-        actions = self._decision.head.to_environment(raw)
-        cast = keras.tree.map_structure(tf.cast, actions, self._dtypes)
-        return flatten_by_name("action", cast)
+    def _env_actions(self, raw_actions):
+        """Returns actions in the units and types of the environment, by name."""
+        actions = self._actor.head.to_environment(raw_actions)
+        actions = keras.tree.map_structure(tf.cast, actions, self._action_dtypes)
+        return flatten_by_name("action", actions)
 
 
-def _specs(structure, *path):
-    """A batch of what the structure describes, its parts by name."""
+def _batch_specs(specs, *path):
+    """Returns specs with a batch axis and a name for each part."""
     return keras.tree.map_structure(
         lambda leaf, name: tf.TensorSpec((None, *leaf.shape), leaf.dtype, name),
-        structure,
-        signature_names(structure, *path),
+        specs,
+        signature_names(specs, *path),
     )
 
 
-def _apart_from(others, structure):
-    """The same for observations, whose keys may be any words, also those of others."""
-    taken = {spec.name for spec in others}
+def _observation_specs(specs, other_specs):
+    """Returns batch specs of the observation; renames parts that collide with others."""
+    other_names = {spec.name for spec in other_specs}
 
     def rename(spec):
-        name = f"observation_{spec.name}" if spec.name in taken else spec.name
+        collides = spec.name in other_names
+        name = f"observation_{spec.name}" if collides else spec.name
         return tf.TensorSpec(spec.shape, spec.dtype, name)
 
-    return keras.tree.map_structure(rename, _specs(structure))
+    return keras.tree.map_structure(rename, _batch_specs(specs))
 
 
 def signature_names(structure, *path):
-    """The name of each part in a signature: letters, digits, `_` and `.`.
+    """Returns the name of each part in a signature: letters, digits, `_` and `.`.
 
     Raises:
-        ValueError: when two parts get the same name.
+        ValueError: if two parts get the same name.
 
     Example:
 
     >>> signature_names({"a b": 1, "c": (2, 3)}, "action")
     {'a b': 'action_a_b', 'c': ('action_c_0', 'action_c_1')}
     """
-    found = keras.tree.map_structure(spaces.safe_name, spaces.names(structure, path))
-    saved_model._expect_distinct_names(keras.tree.flatten(found))
-    return found
+    names = keras.tree.map_structure(spaces.safe_name, spaces.names(structure, path))
+    saved_model.check_distinct_names(keras.tree.flatten(names))
+    return names
 
 
 def flatten_by_name(name, structure):
-    """A flat dict from a name for each part of a structure to its tensor.
+    """Returns a flat dict from the name of each part of a structure to its tensor.
 
     Example:
 
     >>> flatten_by_name("action", {"arm": 1, "legs": (2, 3)})
     {'action_arm': 1, 'action_legs_0': 2, 'action_legs_1': 3}
     """
-    flat = keras.tree.flatten(signature_names(structure, name))
-    return dict(zip(flat, keras.tree.flatten(structure), strict=True))
+    names = keras.tree.flatten(signature_names(structure, name))
+    return dict(zip(names, keras.tree.flatten(structure), strict=True))
 
 
 def state_dict(states):
-    """States as a dict, by the names under which they enter and leave."""
+    """Returns recurrent states by their names in the signatures."""
     return {f"state_{i}": state for i, state in enumerate(states)}

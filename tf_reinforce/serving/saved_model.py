@@ -7,10 +7,11 @@ import keras
 
 from tf_reinforce import files
 
-_NAMES = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
+_FOLDER_CONTENTS = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
 
 
-def _expect_distinct_names(names):
+def check_distinct_names(names):
+    """Raises `ValueError` if two names of a signature are equal."""
     if len(set(names)) < len(names):
         raise ValueError(
             "In a signature every part needs a name of its own, of letters, digits, '_' "
@@ -20,25 +21,25 @@ def _expect_distinct_names(names):
 
 
 def write(path, functions, layers):
-    """Writes the endpoints as a SavedModel; a folder that was there is replaced whole.
+    """Writes functions as a SavedModel; an existing folder is replaced atomically.
 
     Args:
         path: Path of the folder.
-        functions: See `endpoints`.
+        functions: Dict of functions, see `policy_functions.policy_functions`.
         layers: Keras layers whose weights the functions read.
 
     Raises:
-        ValueError: when two arguments of a function have the same name.
+        ValueError: if two arguments of a function have the same name.
     """
     for function in functions.values():
         arguments = keras.tree.flatten(function.input_signature)
-        _expect_distinct_names([spec.name for spec in arguments])
+        check_distinct_names([spec.name for spec in arguments])
     archive = keras.export.ExportArchive()
     for layer in layers:
         archive.track(layer)
     for name, function in functions.items():
         archive.add_endpoint(name, function)
-    # TensorFlow prints a description of the endpoints; `endpoints` has a better one.
-    quiet = contextlib.redirect_stdout(io.StringIO())
-    with files.atomic_replace_folder(path, _NAMES) as aside, quiet:
-        archive.write_out(aside, verbose=False)
+    # Silences the description of the functions that Keras and TensorFlow print.
+    silence = contextlib.redirect_stdout(io.StringIO())
+    with files.atomic_replace_folder(path, _FOLDER_CONTENTS) as temporary, silence:
+        archive.write_out(temporary, verbose=False)

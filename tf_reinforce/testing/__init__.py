@@ -1,7 +1,7 @@
-"""Checks heads and baselines of your own by enumeration.
+"""Checks custom heads and baselines by enumeration.
 
-`check_gradient` compares the expected update of an agent with the gradient it claims to
-follow, `check_head` a head with the definition of a distribution.
+`check_gradient` compares the expected update of an agent with the gradient that it should
+follow. `check_head` compares a head with the definition of a distribution.
 """
 
 from tf_reinforce.testing.distributions import check_head
@@ -9,3 +9,7 @@ from tf_reinforce.testing.gradients import GradientReport
 from tf_reinforce.testing.gradients import check_gradient
 
 __all__ = ["GradientReport", "check_gradient", "check_head"]
+
+
+def __dir__() -> list[str]:
+    return __all__

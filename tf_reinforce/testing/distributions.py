@@ -2,16 +2,18 @@
 
 import abc
 import math
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from tf_reinforce import heads
 from tf_reinforce import validation
 from tf_reinforce.testing import enumeration
 
-_DRAWS = 20_000
+_NUM_SAMPLES = 20_000
 
 _TOLERANCES = {
     "legality": 0.0,
@@ -25,82 +27,91 @@ _TOLERANCES = {
     "mode": 1e-9,
 }
 _MEANINGS = {
-    "legality": "Under the mask `is_legal` must be true of the actions that can happen, "
-    "and all others must have the probability zero; the error counts actions. Look at "
-    "`mask_outputs` and `is_legal`.",
+    "legality": "Under the mask, all actions with `is_legal` must have a probability "
+    "above zero, and all others must have the probability zero. The error is the number "
+    "of wrong actions. Check `mask_outputs` and `is_legal`.",
     "probabilities": "exp(log_prob) must sum, or integrate, to one over all raw actions. "
-    "Look at `distribution`, or at `actions` if some were left out.",
-    "eligibility": "`eligibility` must be the derivative of log_prob by the outputs, as "
-    "automatic differentiation finds it. Look at `eligibility`.",
-    "finite_differences": "`eligibility` must be the slope of log_prob by the outputs, "
-    "as central differences find it. Look for a gradient that log_prob stops.",
-    "sample": "`sample` must draw from `distribution`; the error counts standard errors. "
-    "Look at `sample`.",
-    "moments": "The first two moments of `sample` must be those of `distribution`. Look "
-    "at `sample`.",
-    "expected_eligibility": "The expectation of `eligibility` must be zero. Look whether "
-    "log_prob is normalised for all outputs, not for these alone; for a continuous head "
-    "also at `sample`, and whether log_prob has a kink or an edge (Laplace, uniform): "
-    "such a one is too rough to be integrated here.",
+    "Check `distribution`, and whether `actions` is complete.",
+    "eligibility": "`eligibility` must be the derivative of log_prob with respect to the "
+    "outputs by automatic differentiation. Check `eligibility`.",
+    "finite_differences": "`eligibility` must be the derivative of log_prob with respect "
+    "to the outputs by central differences. Check whether log_prob stops a gradient.",
+    "sample": "`sample` must sample from `distribution`. The error is a number of "
+    "standard errors. Check `sample`.",
+    "moments": "The first two moments of `sample` must be those of `distribution`. Check "
+    "`sample`.",
+    "expected_eligibility": "The expectation of `eligibility` must be zero. Check "
+    "whether log_prob is normalized for all outputs. For a continuous head, also check "
+    "`sample`, and whether log_prob has a kink or an edge (Laplace, uniform), because "
+    "this check cannot integrate such a density.",
     "entropy": "The distribution's entropy must be minus the expectation of log_prob. "
-    "Look at the `entropy` of `distribution`.",
-    "mode": "No raw action may be more likely than `mode`. Look at `mode`.",
+    "Check the `entropy` of `distribution`.",
+    "mode": "No raw action may be more likely than `mode`. Check `mode`.",
 }
 
 
-def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
-    """Proves that a head is the distribution it says it is.
+def check_head(
+    head: Any,
+    outputs: ArrayLike | None = None,
+    *,
+    mask: Any = None,
+    actions: Any = None,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Checks that the methods of a head agree with the definition of a distribution.
 
-    All raw actions are enumerated, or, for a continuous head, integrated over. Checked
-    in this order, so that the first failure is the cause of later ones:
+    All raw actions are enumerated. For a continuous head, integrals over all raw actions
+    are computed. The properties are checked in this order, so that the first failure is
+    not a consequence of another one:
 
-    - `legality`: under a mask only, and for all actions: what is legal can happen, and
-      what is not has the probability zero. All other checks are then about the legal
-      actions and the masked outputs, so that an illegal draw fails `sample`;
-    - `probabilities`: exp(log_prob) sums, or integrates, to one;
-    - `eligibility`: the closed form is what automatic differentiation of log_prob finds;
-    - `finite_differences`: and what central differences of log_prob find;
-    - `sample`: 20,000 draws, with noise from the seed, have the frequencies of all
-      actions (one draw more or less besides), or the first two moments, within six
-      standard errors;
-    - `moments`: the same two moments without drawing; only of continuous heads whose
-      samples follow the noise smoothly;
-    - `expected_eligibility`: is zero;
-    - `entropy`: is the expectation of -log_prob;
-    - `mode`: no raw action is more likely.
+    - `legality`: only with a mask. Legal actions have a probability above zero, and
+      illegal actions have the probability zero. All other checks then use the legal
+      actions and the masked outputs, so that an illegal sample fails `sample`.
+    - `probabilities`: exp(log_prob) sums, or integrates, to one.
+    - `eligibility`: The closed form equals automatic differentiation of log_prob.
+    - `finite_differences`: The closed form equals central differences of log_prob.
+    - `sample`: 20,000 samples, with noise from the seed, have the right number of each
+      action, within six standard errors and one sample. For a continuous head, they have
+      the right first two moments, within six standard errors.
+    - `moments`: The first two moments are right, computed without sampling. This is
+      checked only for continuous heads without a `support`.
+    - `expected_eligibility`: The expectation of the eligibility is zero.
+    - `entropy`: The entropy is the expectation of -log_prob.
+    - `mode`: No raw action is more likely than the mode.
 
     Args:
-        head: `tfr.heads.Head`; built if it is not. Continuous heads must draw one or two
-            numbers from as many of noise, smoothly, or state their `support`; with a
-            log_prob that is smooth in the action (not Laplace or uniform). The leaves
-            of a composite must make whole numbers.
-        outputs: `[N, P]` a few rows of outputs. Defaults to three normal ones.
-        mask: `[head.mask_size]` whole numbers, the mask under which to check a head with
-            whole-number actions. Defaults to none.
-        actions: `[K, …]` all raw actions of a head with whole-number actions, nested as
-            these are. Defaults to every array of whole numbers from 0 that
+        head: `tfr.heads.Head`; it is built if necessary. A continuous head must sample
+            one or two numbers. They must be smooth functions of as many numbers of noise,
+            or the head must have a `support`. log_prob must be smooth in the action (not
+            Laplace or uniform). The leaves of a composite must have integer actions.
+        outputs: `[N, P]` a few rows of outputs. Defaults to three standard normal rows.
+        mask: `[head.mask_size]` integers, the mask for the check of a head with integer
+            actions. Defaults to no mask.
+        actions: `[K, …]` all raw actions of a head with integer actions, nested like
+            these actions. Defaults to every array of integers from 0 that
             `head.is_valid` accepts.
-        seed: Int, for the outputs and for the noise of the draws.
+        seed: Int, for the outputs and for the noise of the samples.
 
     Returns:
-        Dict from the property to its largest error. Errors of numbers above 1 are
-        relative to these, the error of `sample` counts standard errors.
+        Dict from the property to its largest error. Errors are relative if the expected
+        numbers are above 1. The error of `sample` is a number of standard errors.
 
     Raises:
-        AssertionError: naming the property, its error and what to look at.
-        ValueError: when an argument is not acceptable, or there is too much to count.
+        AssertionError: If an error exceeds its tolerance. The message has the property,
+            the error and what to check.
+        ValueError: If an argument is invalid, or there are too many actions.
 
     Example:
 
-    A head of your own that adds uniform noise where Gumbel's is needed:
+    A custom head that adds uniform noise instead of Gumbel noise:
 
-    >>> class Mine(heads.Categorical):
+    >>> class UniformNoise(heads.Categorical):
     ...     def sample(self, outputs, noise):
     ...         return self.mode(outputs + noise)
-    >>> check_head(Mine(3))
+    >>> check_head(UniformNoise(3))
     Traceback (most recent call last):
         ...
-    AssertionError: `sample` of Categorical(3, start=0): `sample` must draw from...
+    AssertionError: `sample` of Categorical(3, start=0): `sample` must sample from...
     >>> check_head(heads.Categorical(3))["entropy"] < 1e-9
     True
     """
@@ -113,8 +124,8 @@ def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
     outputs = np.asarray(outputs, "float64")
     if outputs.shape != (len(np.atleast_1d(outputs)), head.outputs_size):
         raise ValueError(
-            f"`outputs` must be rows of what a policy puts out for {head!r}, of the "
-            f"shape (N, {head.outputs_size}). Received: shape {outputs.shape}"
+            f"`outputs` must be rows of policy outputs for {head!r}, of the shape "
+            f"(N, {head.outputs_size}). Received: shape {outputs.shape}"
         )
     if not len(outputs) or not np.isfinite(outputs).all():
         raise ValueError(
@@ -123,12 +134,12 @@ def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
         )
     for noise in keras.tree.flatten(head.noise):
         validation.one_of("head.noise.kind", noise.kind, ("uniform", "normal"))
-    if enumeration.is_whole(head):
+    if enumeration.is_integer(head):
         actions = enumeration.raw_actions(head, actions)
-        mask = None if mask is None else enumeration.checked_mask(head, mask)
+        mask = None if mask is None else enumeration.validate_mask(head, mask)
     else:
-        _require_integrable(head, actions=actions, mask=mask)
-    report = {}
+        _check_integrable(head, actions=actions, mask=mask)
+    report: dict[str, float] = {}
     for row in outputs:
         for name, error in _errors(head, row, actions, mask, rng):
             error = float(error)
@@ -142,33 +153,33 @@ def check_head(head, outputs=None, *, mask=None, actions=None, seed=0):
     return report
 
 
-def _require_integrable(head, **options):
-    given = [name for name, value in options.items() if value is not None]
-    if given:
+def _check_integrable(head, **options):
+    received = [name for name, value in options.items() if value is not None]
+    if received:
         raise ValueError(
-            "`actions` and `mask` are for heads with whole-number actions; those of a "
-            f"continuous head are integrated over. Received: {given} for {head!r}"
+            "`actions` and `mask` are for heads with integer actions, and must be None "
+            f"for a continuous head. Received: {received} for {head!r}"
         )
     if isinstance(head, heads.Composite):
         raise ValueError(
-            "All leaves of a composite must make whole-number actions, to be enumerated "
-            f"together. Received: {head!r}. Check its continuous leaves alone."
+            "All leaves of a composite must have integer actions, because these are "
+            f"enumerated together. Received: {head!r}. Check its continuous leaves alone."
         )
 
 
 def _errors(head, row, actions, mask, rng):
-    """(property, error) of a head at one row of outputs."""
+    """Yields `(property, error)` of a head for one row of outputs."""
     if mask is not None:
-        head = _Masked(head, mask)
+        head = _MaskedHead(head, mask)
         legal = head.is_legal(actions)
-        yield "legality", head.misjudged(row, actions, legal)
-        actions = enumeration.pick(actions, legal)
-    check = _Enumerated if enumeration.is_whole(head) else _Integrated
+        yield "legality", head.count_wrong(row, actions, legal)
+        actions = enumeration.select(actions, legal)
+    check = _EnumeratedCheck if enumeration.is_integer(head) else _IntegratedCheck
     yield from check(head, row, actions, rng).errors()
 
 
-class _Masked:
-    """A head under one mask: what it does with outputs, it does with masked ones."""
+class _MaskedHead:
+    """A head under one mask; its methods mask the outputs first."""
 
     def __init__(self, head, mask):
         self.head = head
@@ -197,15 +208,15 @@ class _Masked:
         return self.head.mode(self.mask_outputs(outputs))
 
     def is_valid(self, actions):
-        possible = enumeration.is_valid(self.head, actions)
-        return (possible & self.is_legal(actions))[:, None]
+        valid = enumeration.is_valid(self.head, actions)
+        return (valid & self.is_legal(actions))[:, None]
 
     def is_legal(self, actions):
-        """`[N]` bool for `[N, …]` raw actions."""
+        """Returns `[N]` bool for `[N, …]` raw actions."""
         return enumeration.is_legal(self.head, actions, self.mask)
 
-    def misjudged(self, row, actions, legal):
-        """How many actions are legal and cannot happen, or the other way round."""
+    def count_wrong(self, row, actions, legal):
+        """Returns the number of actions whose probability contradicts `is_legal`."""
         outputs = self.mask_outputs(tf.constant(np.tile(row, (len(legal), 1))))
         if not np.isfinite(outputs).all():
             return math.inf
@@ -214,85 +225,100 @@ class _Masked:
         return np.sum((log_probs > -1e300) != legal)
 
 
-class _Weighed(abc.ABC):
-    """A head at one row of outputs: many raw actions, each with its probability."""
+class _Check(abc.ABC):
+    """The errors of a head for one row of outputs, from weighted raw actions.
+
+    Args:
+        head: Head.
+        row: `[P]` one row of outputs.
+        actions: `[N, …]` raw actions.
+        measure: `[N]` weights, so that a sum of values times weights is a sum or integral
+            over all raw actions.
+        rng: `np.random.Generator`.
+    """
 
     def __init__(self, head, row, actions, measure, rng):
         self.head = head
         self.row = row
         self.actions = actions
         self.rng = rng
-        self.log_probs, self.slopes = self._differentiated()
-        counts = measure > 0  # where it is zero, log_prob may be anything
+        self.log_probs, self.gradients = self._log_probs_and_gradients()
         weights = np.exp(self.log_probs) * measure
-        self.probs = np.where(counts, weights, 0.0)
+        # If the measure is zero, log_prob may have any value.
+        self.probs = np.where(measure > 0, weights, 0.0)
 
     def outputs(self, count, row=None):
-        """The row, `count` times."""
+        """Returns `[count, P]`, copies of the row."""
         return tf.constant(np.tile(self.row if row is None else row, (count, 1)))
 
     def expectation(self, values):
-        """E[f(a)] from `[N, …]` values f(a), where the probability is not zero."""
+        """Returns E[f(a)] from `[N, …]` values f(a).
+
+        Values of actions with probability zero are ignored, even if they are NaN.
+        """
         probs = self.probs.reshape(-1, *[1] * (np.ndim(values) - 1))
         return np.sum(probs * np.where(probs > 0, values, 0.0), axis=0)
 
     def errors(self):
-        """(property, error), in the order in which they are to be believed."""
+        """Yields `(property, error)` in the order of the docstring of `check_head`."""
         yield "probabilities", abs(self.probs.sum() - 1)
         count = enumeration.count(self.actions)
-        closed = self.head.eligibility(self.outputs(count), self.actions)
-        closed = self.like("eligibility", closed, (count, len(self.row)), "float64")
-        yield "eligibility", _far(closed, self.slopes)
-        # Differences of actions that never happen would be rounding alone.
-        near = self.log_probs > self.log_probs.max() - 20
-        yield "finite_differences", _far(closed[near], self._differences(near))
+        closed_form = self.head.eligibility(self.outputs(count), self.actions)
+        closed_form = self.validate(
+            "eligibility", closed_form, (count, len(self.row)), "float64"
+        )
+        yield "eligibility", _error(closed_form, self.gradients)
+        # The differences of very unlikely actions would be rounding errors.
+        likely = self.log_probs > self.log_probs.max() - 20
+        differences = self._finite_differences(likely)
+        yield "finite_differences", _error(closed_form[likely], differences)
         yield "sample", self.sample_error()
         yield from self.more_errors()
-        yield "expected_eligibility", np.abs(self.expectation(closed)).max()
+        yield "expected_eligibility", np.abs(self.expectation(closed_form)).max()
         entropy = self.head.distribution(self.outputs(1)).entropy().numpy()
-        yield "entropy", _far(entropy, -self.expectation(self.log_probs))
+        yield "entropy", _error(entropy, -self.expectation(self.log_probs))
         yield "mode", self.mode_error()
 
     @abc.abstractmethod
     def sample_error(self):
-        """How far draws are from the distribution, in standard errors."""
+        """Returns the error of samples, in standard errors."""
 
     @abc.abstractmethod
     def more_errors(self):
-        """(property, error) that only one kind of action has."""
+        """Returns an iterable of `(property, error)` for one kind of action only."""
 
     @abc.abstractmethod
     def mode_error(self):
-        """By how much the log-probability of some action exceeds that of the mode."""
+        """Returns the largest log-probability minus that of the mode, at least zero."""
 
-    def draws(self):
-        """`[20000, …]` raw actions from fresh noise."""
-        draws = {"uniform": self.rng.random, "normal": self.rng.standard_normal}
+    def samples(self):
+        """Returns `[20000, …]` raw actions from new noise."""
+        generate = {"uniform": self.rng.random, "normal": self.rng.standard_normal}
         noise = keras.tree.map_structure(
-            lambda noise: tf.constant(draws[noise.kind]((_DRAWS, *noise.shape))),
+            lambda spec: tf.constant(generate[spec.kind]((_NUM_SAMPLES, *spec.shape))),
             self.head.noise,
         )
-        drawn = self.head.sample(self.outputs(_DRAWS), noise)
-        return self.raw_actions("sample", drawn, _DRAWS)
+        actions = self.head.sample(self.outputs(_NUM_SAMPLES), noise)
+        return self.validate_actions("sample", actions, _NUM_SAMPLES)
 
     def mode(self):
-        """`[1, …]`: the head's most likely action."""
-        return self.raw_actions("mode", self.head.mode(self.outputs(1)), 1)
+        """Returns `[1, …]`, the head's mode."""
+        return self.validate_actions("mode", self.head.mode(self.outputs(1)), 1)
 
-    def raw_actions(self, name, actions, count):
-        """So many raw actions, of the structure, shapes and types that are promised."""
-        raw = self.head.action_spec("float64")
-        keras.tree.assert_same_structure(raw, actions)
+    def validate_actions(self, name, actions, count):
+        """Returns `[count, …]` raw actions as arrays; see `validate` for errors."""
+        action_spec = self.head.action_spec("float64")
+        keras.tree.assert_same_structure(action_spec, actions)
         return keras.tree.map_structure(
-            lambda spec, part: self.like(
+            lambda spec, part: self.validate(
                 name, part, (count, *spec.shape), spec.dtype.name
             ),
-            raw,
+            action_spec,
             actions,
         )
 
-    def like(self, name, values, shape, dtype):
-        """An array of the shape and type that are promised, or what came instead."""
+    def validate(self, name, values, shape, dtype):
+        """Returns an array; raises an error if its shape or type is wrong."""
         values = np.asarray(values)
         if values.shape != shape or values.dtype != dtype:
             raise AssertionError(
@@ -303,11 +329,11 @@ class _Weighed(abc.ABC):
         return values
 
     def log_prob(self, actions, row=None):
-        """`[N]` for `[N, …]` raw actions, at this row of outputs or another."""
+        """Returns `[N]` for `[N, …]` raw actions, for the row of outputs or another."""
         outputs = self.outputs(enumeration.count(actions), row)
         return self.head.distribution(outputs).log_prob(actions).numpy()
 
-    def _differentiated(self):
+    def _log_probs_and_gradients(self):
         count = enumeration.count(self.actions)
         outputs = self.outputs(count)
         with tf.GradientTape() as tape:
@@ -315,17 +341,17 @@ class _Weighed(abc.ABC):
             log_probs = self.head.distribution(outputs).log_prob(self.actions)
         if log_probs.shape != (count,) or log_probs.dtype != tf.float64:
             raise AssertionError(
-                f"`log_prob` of {self.head!r} must give one number per action in the "
+                f"`log_prob` of {self.head!r} must return one number per action in the "
                 f"type of the outputs. Expected: shape {(count,)} of float64. Received: "
-                f"shape {tuple(log_probs.shape)} of {log_probs.dtype.name}. Look at the "
-                "event shape of `distribution`, and for a cast."
+                f"shape {tuple(log_probs.shape)} of {log_probs.dtype.name}. Check the "
+                "event shape of `distribution`, and whether it casts."
             )
         zero = tf.UnconnectedGradients.ZERO
-        slopes = tape.gradient(log_probs, outputs, unconnected_gradients=zero)
-        return log_probs.numpy(), slopes.numpy()
+        gradients = tape.gradient(log_probs, outputs, unconnected_gradients=zero)
+        return log_probs.numpy(), gradients.numpy()
 
-    def _differences(self, near, step=1e-5):
-        columns, actions = [], enumeration.pick(self.actions, near)
+    def _finite_differences(self, index, step=1e-5):
+        columns, actions = [], enumeration.select(self.actions, index)
         for shift in step * np.eye(len(self.row)):
             above = self.log_prob(actions, self.row + shift)
             below = self.log_prob(actions, self.row - shift)
@@ -333,8 +359,8 @@ class _Weighed(abc.ABC):
         return np.stack(columns, axis=1)
 
 
-class _Enumerated(_Weighed):
-    """Whole-number actions: there are so many and no more."""
+class _EnumeratedCheck(_Check):
+    """The check of integer actions, which are enumerated."""
 
     def __init__(self, head, row, actions, rng):
         measure = np.ones(enumeration.count(actions))
@@ -342,15 +368,15 @@ class _Enumerated(_Weighed):
 
     def sample_error(self):
         count = enumeration.count(self.actions)
-        both = np.concatenate(list(map(enumeration.rows, (self.actions, self.draws()))))
-        _, places = np.unique(both, axis=0, return_inverse=True)
-        known, drawn = places.ravel()[:count], places.ravel()[count:]
-        if not np.isin(drawn, known).all():
+        rows = [enumeration.to_matrix(x) for x in (self.actions, self.samples())]
+        _, indices = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
+        of_actions, of_samples = indices.ravel()[:count], indices.ravel()[count:]
+        if not np.isin(of_samples, of_actions).all():
             return math.inf
-        found = np.bincount(drawn, minlength=places.max() + 1)[known]
-        # One draw besides: the frequency of what hardly ever happens is not normal.
-        spread = np.sqrt(_DRAWS * self.probs * (1 - self.probs)) + 1 / 6
-        return np.max(np.abs(found - _DRAWS * self.probs) / spread)
+        counts = np.bincount(of_samples, minlength=indices.max() + 1)[of_actions]
+        # 1 / 6 allows one more sample, because counts of rare actions are not normal.
+        errors = np.sqrt(_NUM_SAMPLES * self.probs * (1 - self.probs)) + 1 / 6
+        return np.max(np.abs(counts - _NUM_SAMPLES * self.probs) / errors)
 
     def more_errors(self):
         return ()
@@ -362,81 +388,84 @@ class _Enumerated(_Weighed):
         return max(self.log_probs.max() - self.log_prob(mode)[0], 0.0)
 
 
-class _Integrated(_Weighed):
-    """Real actions: the trapezoid rule along a line that leads to all of them.
+class _IntegratedCheck(_Check):
+    """The check of continuous actions, by the trapezoid rule with a substitution.
 
         ∫ f(a) da = ∫ f(a(z)) |da/dz| dz
 
-    Where log_prob is smooth, the error falls exponentially with the number of points.
+    If log_prob is smooth, the error decreases exponentially with the number of points.
     """
 
     def __init__(self, head, row, _, rng):
         size = math.prod(head.action_shape)
         if size > 2 or head.support is None and math.prod(head.noise.shape) != size:
             raise ValueError(
-                "A continuous head must draw one or two numbers, from as many of noise "
-                "or with a `support`. "
+                "A continuous head must sample one or two numbers, from as many numbers "
+                "of noise or with a `support`. "
                 f"Received: {head!r} with actions of shape {head.action_shape} and noise "
-                f"of shape {head.noise.shape}. Take a smaller head of the same kind."
+                f"of shape {head.noise.shape}. Use a smaller head of the same kind."
             )
-        self.chances = None
+        self.noise_probs = None
         if head.support is None:
-            actions, measure, self.chances = _along_noise(head, row, size)
+            actions, measure, self.noise_probs = _grid_of_noise(head, row, size)
         else:
-            actions, measure = _along_support(head, row, size, rng)
+            actions, measure = _grid_of_support(head, row, size, rng)
         super().__init__(head, row, actions, measure, rng)
 
     def powers(self, actions):
-        """`[N, …]`: the action and its square."""
+        """Returns `[N, 2 * size]`, the numbers of each action and their squares."""
         flat = actions.reshape(len(actions), -1)
         return np.concatenate([flat, flat**2], axis=1)
 
     def sample_error(self):
         powers = self.powers(self.actions)
         moments = self.expectation(powers)
-        spread = np.sqrt(self.expectation((powers - moments) ** 2) / _DRAWS)
-        found = self.powers(self.draws()).mean(axis=0)
-        rounding = 1e-14 * np.maximum(1.0, np.abs(moments))  # all there is of an atom
-        return np.max(np.abs(found - moments) / np.maximum(spread, rounding))
+        errors = np.sqrt(self.expectation((powers - moments) ** 2) / _NUM_SAMPLES)
+        means = self.powers(self.samples()).mean(axis=0)
+        # If all probability is on one atom, the standard error is zero.
+        rounding = 1e-14 * np.maximum(1.0, np.abs(moments))
+        return np.max(np.abs(means - moments) / np.maximum(errors, rounding))
 
     def more_errors(self):
-        if self.chances is not None:
+        if self.noise_probs is not None:
             powers = self.powers(self.actions)
-            yield "moments", _far(self.chances @ powers, self.expectation(powers))
+            yield "moments", _error(self.noise_probs @ powers, self.expectation(powers))
 
     def mode_error(self):
         mode = self.mode()
         steps = np.eye(mode.size).reshape(-1, *mode.shape[1:])
         sizes = [sign * 10.0**-k for k in range(5) for sign in (-1, 1)]
-        around = np.concatenate([self.actions] + [mode + size * steps for size in sizes])
-        possible = self.head.is_valid(around).reshape(len(around), -1).all(axis=1)
+        others = np.concatenate([self.actions] + [mode + size * steps for size in sizes])
+        valid = self.head.is_valid(others).reshape(len(others), -1).all(axis=1)
         # A density cannot be compared with a probability.
-        alike = (self._at_ends(around) == self._at_ends(mode)).all(axis=1)
-        rivals = self._likelihood(around[possible & alike])
-        return max(np.nanmax(rivals) - self._likelihood(mode)[0], 0.0)
+        comparable = (self._is_atom(others) == self._is_atom(mode)).all(axis=1)
+        log_densities = self._log_density(others[valid & comparable])
+        return max(np.nanmax(log_densities) - self._log_density(mode)[0], 0.0)
 
-    def _likelihood(self, actions):
-        """log_prob, as the density of the raw actions themselves."""
-        raw = tf.constant(actions)
+    def _log_density(self, actions):
+        """Returns log_prob as the density of the raw actions themselves."""
+        raw_actions = tf.constant(actions)
         with tf.GradientTape() as tape:
-            tape.watch(raw)
-            scored = self.head.density_variable(raw)
-        slopes = np.abs(tape.gradient(scored, raw)).reshape(len(actions), -1)
-        with np.errstate(divide="ignore"):  # too far out to be told from the end
-            return self.log_prob(actions) + np.log(slopes).sum(axis=1)
+            tape.watch(raw_actions)
+            variable = self.head.density_variable(raw_actions)
+        gradients = tape.gradient(variable, raw_actions)
+        factors = np.abs(gradients).reshape(len(actions), -1)
+        with np.errstate(divide="ignore"):  # a number that rounds to a bound
+            return self.log_prob(actions) + np.log(factors).sum(axis=1)
 
-    def _at_ends(self, actions):
-        """`[N, size]` bool: which numbers are atoms."""
+    def _is_atom(self, actions):
+        """Returns `[N, size]` bool: which numbers are atoms."""
         flat, support = actions.reshape(len(actions), -1), self.head.support
         if support is None or not support.atoms:
             return np.zeros(flat.shape, bool)
         return (flat <= support.low) | (flat >= support.high)
 
 
-def _along_noise(head, row, size):
-    """Raw actions, their measure and their chances, by way of the noise that makes them.
+def _grid_of_noise(head, row, size):
+    """Returns raw actions from a grid of noise, their measure and their probabilities.
 
-    Any smooth `sample` may carry the integral, also one from another distribution.
+    The probabilities are those of the noise. The measure makes sums integrals over
+    actions for any smooth `sample`, even if it samples from another distribution.
     """
     axis = np.linspace(-16.0, 16.0, 257)
     grid = np.stack(np.meshgrid(*[axis] * size, indexing="ij"), axis=-1)
@@ -447,67 +476,70 @@ def _along_noise(head, row, size):
         noise = tf.reshape(_noise(grid, head.noise.kind), [-1, *head.noise.shape])
         actions = head.sample(outputs, noise)
         flat = tf.reshape(head.density_variable(actions), [-1, size])
-        parts = [flat[:, place] for place in range(size)]
-    slopes = [tape.gradient(part, grid) for part in parts]
-    if any(slope is None for slope in slopes):
+        numbers = [flat[:, index] for index in range(size)]
+    gradients = [tape.gradient(number, grid) for number in numbers]
+    if any(gradient is None for gradient in gradients):
         raise AssertionError(
-            f"`sample` of {head!r}: every number of a continuous action must follow "
-            "the noise smoothly. Received: one that does not follow it at all."
+            f"`sample` of {head!r}: every number of a continuous action must be a smooth "
+            "function of the noise. Received: a number without a gradient."
         )
-    wild = ~np.isfinite([flat.numpy().T, *(slope.numpy().T for slope in slopes)])
-    if wild.any():
-        place = np.flatnonzero(wild.reshape(-1, len(grid)).any(axis=0))[0]
+    infinite = ~np.isfinite([flat.numpy().T, *(x.numpy().T for x in gradients)])
+    if infinite.any():
+        index = np.flatnonzero(infinite.reshape(-1, len(grid)).any(axis=0))[0]
         raise AssertionError(
-            f"`sample` of {head!r}: actions, and how they follow the noise, must be "
-            f"finite. Received: {flat[place].numpy().tolist()} for the noise "
-            f"{noise[place].numpy().tolist()}, with the slope "
-            f"{[slope[place].numpy().tolist() for slope in slopes]}."
+            f"`sample` of {head!r}: actions and their gradients with respect to the "
+            f"noise must be finite. Received: {flat[index].numpy().tolist()} for the "
+            f"noise {noise[index].numpy().tolist()}, with the gradients "
+            f"{[gradient[index].numpy().tolist() for gradient in gradients]}."
         )
     cell = (axis[1] - axis[0]) ** size
     density = np.exp(-(grid.numpy() ** 2) / 2) / math.sqrt(2 * math.pi)
-    measure = cell * np.abs(np.linalg.det(np.stack(slopes, axis=1)))
+    measure = cell * np.abs(np.linalg.det(np.stack(gradients, axis=1)))
     return actions.numpy(), measure, cell * density.prod(axis=1)
 
 
-def _along_support(head, row, size, rng):
-    """Raw actions and their measure, by way of a line through all of the support."""
-    draw = {"uniform": rng.random, "normal": rng.standard_normal}[head.noise.kind]
-    noise = tf.constant(draw((1000, *head.noise.shape)))
-    draws = head.sample(tf.constant(np.tile(row, (1000, 1))), noise).numpy()
-    ends = [np.broadcast_to(x, size) for x in (head.support.low, head.support.high)]
+def _grid_of_support(head, row, size, rng):
+    """Returns raw actions from a grid over the support of a head, and their measure."""
+    generate = {"uniform": rng.random, "normal": rng.standard_normal}[head.noise.kind]
+    noise = tf.constant(generate((1000, *head.noise.shape)))
+    samples = head.sample(tf.constant(np.tile(row, (1000, 1))), noise).numpy()
+    bounds = [np.broadcast_to(x, size) for x in (head.support.low, head.support.high)]
     rules = [
-        _rule(numbers, low, high, head.support.atoms)
-        for numbers, low, high in zip(draws.reshape(1000, size).T, *ends, strict=True)
+        _quadrature(numbers, low, high, head.support.atoms)
+        for numbers, low, high in zip(samples.reshape(1000, size).T, *bounds, strict=True)
     ]
-    places, weights = (
+    points, weights = (
         np.stack(np.meshgrid(*parts, indexing="ij"), axis=-1).reshape(-1, size)
         for parts in zip(*rules, strict=True)
     )
-    return places.reshape(-1, *head.action_shape), weights.prod(axis=1)
+    return points.reshape(-1, *head.action_shape), weights.prod(axis=1)
 
 
-def _rule(draws, low, high, atoms):
-    """Points of an interval and their weights, close together where the draws lie.
+def _quadrature(samples, low, high, atoms):
+    """Returns points of an interval and their weights, densest near the samples.
 
-    The interval is the image of the real line; a sinh makes tails short. An atom is a
-    point of the weight 1.
+    The real line is mapped to the interval. A sinh of the grid makes the points sparse
+    in the tails. An atom is a point with the weight 1.
     """
-    line, back, slope = _line(low, high)
-    inside = draws[(draws > low) & (draws < high)]
+    to_line, from_line, derivative = _line_maps(low, high)
+    inside = samples[(samples > low) & (samples < high)]
     middle, width = 0.0, 1.0
-    if len(inside) > 10:  # fewer do not tell
-        middle, width = np.mean(line(inside)), np.std(line(inside))
+    if len(inside) > 10:  # from fewer samples the estimates would be too noisy
+        middle, width = np.mean(to_line(inside)), np.std(to_line(inside))
     grid = np.linspace(-6.0, 6.0, 257)
     with np.errstate(over="ignore"):
-        points = back(middle + width * np.sinh(grid))
-    weights = slope(points) * width * np.cosh(grid) * (grid[1] - grid[0])
-    kept = (points > low) & (points < high) & (np.abs(points) < 1e50)
+        points = from_line(middle + width * np.sinh(grid))
+    weights = derivative(points) * width * np.cosh(grid) * (grid[1] - grid[0])
+    usable = (points > low) & (points < high) & (np.abs(points) < 1e50)
     ends = [end for end in (low, high) if atoms and math.isfinite(end)]
-    return np.append(points[kept], ends), np.append(weights[kept], np.ones(len(ends)))
+    return np.append(points[usable], ends), np.append(weights[usable], np.ones(len(ends)))
 
 
-def _line(low, high):
-    """An interval to the real line, and back, and the slope of the way back."""
+def _line_maps(low, high):
+    """Returns the maps from an interval to the real line and back, and a derivative.
+
+    The derivative is that of the map back, as a function of the point in the interval.
+    """
     if math.isfinite(low) and math.isfinite(high):
         return (
             lambda a: np.log((a - low) / (high - a)),
@@ -526,14 +558,14 @@ def _line(low, high):
 
 
 def _noise(grid, kind):
-    """Noise of a kind from points of the real line, where it would be normal."""
+    """Returns noise of a kind from a grid of points of standard normal noise."""
     if kind == "normal":
         return grid
     below_one = np.nextafter(1.0, 0.0)
     return tf.minimum(tf.math.erfc(-grid / math.sqrt(2)) / 2, below_one)
 
 
-def _far(found, reference):
-    """The largest difference; of numbers above 1, relative to the largest."""
+def _error(values, reference):
+    """Returns the largest difference, relative to the largest reference above 1."""
     scale = max(1.0, np.max(np.abs(reference)))
-    return float(np.max(np.abs(found - reference)) / scale)
+    return float(np.max(np.abs(values - reference)) / scale)

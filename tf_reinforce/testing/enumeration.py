@@ -1,4 +1,4 @@
-"""Enumerates the actions of a head."""
+"""Enumerates the raw actions of a head."""
 
 import itertools
 import math
@@ -8,57 +8,66 @@ import numpy as np
 
 from tf_reinforce import heads
 
-_MOST_ACTIONS = 100_000
+_MAX_ACTIONS = 100_000
 
 
-def is_whole(head):
-    """Whether the head makes whole-number actions, in all of their parts."""
+def is_integer(head):
+    """Returns whether all parts of the head's actions are integers."""
     return all(
         spec.dtype.is_integer for spec in keras.tree.flatten(head.action_spec("float64"))
     )
 
 
 def raw_actions(head, actions=None):
-    """`[K, …]` every raw action of a head with whole-number actions, nested as these."""
+    """Returns `[K, …]` all raw actions of a head with integer actions, as arrays.
+
+    Args:
+        head: `tfr.heads.Head`.
+        actions: `[K, …]` raw actions, nested like the actions of the head. Defaults to
+            every array of integers from 0 that `head.is_valid` accepts.
+
+    Raises:
+        ValueError: If `actions` are not valid raw actions, or there are too many.
+    """
     if actions is None:
-        actions = _counted(head)
-    raw = head.action_spec("float64")
+        actions = _all_actions(head)
+    action_spec = head.action_spec("float64")
     try:
-        arrays = keras.tree.map_structure_up_to(raw, np.asarray, actions)
+        arrays = keras.tree.map_structure_up_to(action_spec, np.asarray, actions)
     except (TypeError, ValueError):
         raise ValueError(
-            f"`actions` must be arrays, nested as the raw actions of {head!r}. "
+            f"`actions` must be arrays, nested like the raw actions of {head!r}. "
             f"Received: {actions!r}"
         ) from None
     actions = keras.tree.map_structure(
-        lambda spec, part: _checked(head, spec, part), raw, arrays
+        lambda spec, part: _validate_part(head, spec, part), action_spec, arrays
     )
     if len({len(part) for part in keras.tree.flatten(actions)}) > 1 or count(actions) < 2:
         raise ValueError(
-            f"`actions` must be two or more raw actions of {head!r}. Received: "
-            f"{[len(part) for part in keras.tree.flatten(actions)]} of them"
+            f"`actions` must be two or more raw actions of {head!r}. Received: parts "
+            f"with {[len(part) for part in keras.tree.flatten(actions)]} actions"
         )
-    wrong = np.flatnonzero(~is_valid(head, actions))
-    if len(wrong):
+    invalid = np.flatnonzero(~is_valid(head, actions))
+    if len(invalid):
         raise ValueError(
             f"`actions` must be raw actions of {head!r}. Received: "
-            f"{pick(actions, wrong[0])}, which `head.is_valid` refuses."
+            f"{select(actions, invalid[0])}, which `head.is_valid` does not accept."
         )
     return actions
 
 
 def is_valid(head, actions):
-    """`[N]`: which of `[N, …]` are whole raw actions."""
-    return rows(head.is_valid(actions)).all(axis=1)
+    """Returns `[N]` bool: which of `[N, …]` actions are valid in all their parts."""
+    return to_matrix(head.is_valid(actions)).all(axis=1)
 
 
-def checked_mask(head, mask):
-    """`[M]` int8, a mask that leaves the head a legal action."""
+def validate_mask(head, mask):
+    """Returns the mask as `[M]` int8; raises an error if it leaves no legal action."""
     mask = np.asarray(mask)
     if mask.shape != (head.mask_size,) or mask.dtype.kind not in "biu" or not mask.size:
         raise ValueError(
-            f"A mask of {head!r} must be {head.mask_size} whole numbers, as "
-            f"`head.flatten_mask` returns them. Received: {mask.tolist()}"
+            f"A mask of {head!r} must be {head.mask_size} whole numbers, in the format "
+            f"of `head.flatten_mask`. Received: {mask.tolist()}"
         )
     mask = mask.astype("int8")
     if not head.has_legal_action(mask):
@@ -69,28 +78,28 @@ def checked_mask(head, mask):
 
 
 def is_legal(head, actions, mask):
-    """`[N]`: which of `[N, …]` raw actions are legal under a mask `[M]`."""
+    """Returns `[N]` bool: which of `[N, …]` raw actions are legal under a `[M]` mask."""
     masks = np.tile(mask, (1, count(actions), 1))
-    return head.is_legal(pick(actions, None), masks)[0]
+    return head.is_legal(select(actions, None), masks)[0]
 
 
 def count(actions):
-    """`N` of `[N, …]`, or of a structure of them."""
+    """Returns `N`, the number of `[N, …]` actions, which may be nested."""
     return len(keras.tree.flatten(actions)[0])
 
 
-def pick(actions, index):
-    """Some of `[N, …]`, or of a structure of them."""
+def select(actions, index):
+    """Returns the actions at an index of `[N, …]` actions, which may be nested."""
     return keras.tree.map_structure(lambda part: part[index], actions)
 
 
-def rows(actions):
-    """`[N, …]`, or a structure of them, as one array `[N, places]`."""
+def to_matrix(actions):
+    """Returns `[N, …]` actions, which may be nested, as one array `[N, size]`."""
     parts = keras.tree.flatten(actions)
     return np.concatenate([np.reshape(part, (len(part), -1)) for part in parts], axis=1)
 
 
-def _checked(head, spec, part):
+def _validate_part(head, spec, part):
     if part.shape[1:] != tuple(spec.shape) or part.ndim == 0:
         raise ValueError(
             f"`actions` must be two or more raw actions of {head!r}, of the shape "
@@ -104,39 +113,40 @@ def _checked(head, spec, part):
     return part.astype(spec.dtype.name)
 
 
-def _counted(head):
-    """Every action: of a composite, all combinations of those of its leaves."""
+def _all_actions(head):
+    """Returns every action; for a composite, all combinations of its leaves' actions."""
     if not isinstance(head, heads.Composite):
-        return _counted_arrays(head)
-    leaves = [_counted_arrays(leaf) for leaf in head.leaves]
-    _refuse_too_many(head, [len(leaf) for leaf in leaves])
+        return _all_arrays(head)
+    leaves = [_all_arrays(leaf) for leaf in head.leaves]
+    _check_count(head, [len(leaf) for leaf in leaves])
     grid = np.meshgrid(*(np.arange(len(leaf)) for leaf in leaves), indexing="ij")
     parts = [leaf[index.ravel()] for leaf, index in zip(leaves, grid, strict=True)]
     return keras.tree.pack_sequence_as(head.heads, parts)
 
 
-def _counted_arrays(head):
-    """Every array of whole numbers from 0 that the head accepts.
+def _all_arrays(head):
+    """Returns every array of integers from 0 that the head accepts.
 
-    How far to count is asked of each place alone, with zeros in all others.
+    The largest integer of each entry is the largest that the head accepts if all other
+    entries are zero.
     """
-    ranges, size = [], math.prod(head.action_shape)
-    for place in range(size):
-        alone = np.zeros((_MOST_ACTIONS + 1, size), "int64")
-        alone[:, place] = np.arange(_MOST_ACTIONS + 1)
-        accepted = is_valid(head, alone.reshape(-1, *head.action_shape))
-        ranges.append(1 + int(max(np.flatnonzero(accepted), default=-1)))
-    _refuse_too_many(head, ranges)
-    counted = np.array(list(itertools.product(*map(range, ranges))), head.action_dtype)
-    counted = counted.reshape(-1, *head.action_shape)
-    return counted[is_valid(head, counted)]
+    sizes, num_entries = [], math.prod(head.action_shape)
+    for entry in range(num_entries):
+        candidates = np.zeros((_MAX_ACTIONS + 1, num_entries), "int64")
+        candidates[:, entry] = np.arange(_MAX_ACTIONS + 1)
+        accepted = is_valid(head, candidates.reshape(-1, *head.action_shape))
+        sizes.append(1 + int(max(np.flatnonzero(accepted), default=-1)))
+    _check_count(head, sizes)
+    actions = np.array(list(itertools.product(*map(range, sizes))), head.action_dtype)
+    actions = actions.reshape(-1, *head.action_shape)
+    return actions[is_valid(head, actions)]
 
 
-def _refuse_too_many(head, ranges):
-    if not 0 < math.prod(ranges) <= _MOST_ACTIONS:
+def _check_count(head, sizes):
+    if not 0 < math.prod(sizes) <= _MAX_ACTIONS:
         raise ValueError(
-            f"The raw actions of {head!r} cannot be counted: `head.is_valid` accepts "
-            f"{ranges} numbers for its {len(ranges)} places; there may be at most "
-            f"{_MOST_ACTIONS} combinations. Let `is_valid` say which there are, give all "
-            "raw actions as `actions`, or take a smaller head of the same kind."
+            f"The raw actions of {head!r} cannot be enumerated: there must be 1 to "
+            f"{_MAX_ACTIONS} combinations. Received: `head.is_valid` accepts {sizes} "
+            f"integers for its {len(sizes)} entries. Change `is_valid`, pass all raw "
+            "actions as `actions`, or use a smaller head of the same kind."
         )

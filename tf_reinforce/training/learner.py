@@ -1,4 +1,4 @@
-"""Traces updates once, and makes them."""
+"""Traces the functions that learn from episodes, and calls them."""
 
 import functools
 import numbers
@@ -8,214 +8,253 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import validation
 from tf_reinforce.algorithm import inspection
 from tf_reinforce.algorithm import train_step
 from tf_reinforce.collect import compiled_rollout
+from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 
-_NO_STEP_LIMIT = 2**62  # steps, where no number of them ends a call
-_BLOCK = 65_536  # steps of which a gradient is summed up at a time, to save memory
-_SMALL_BLOCK = 8_192  # the same where agents learn in turn: it stays in a core's cache
+_NO_STEP_LIMIT = 2**62  # steps
+_BLOCK = 65_536  # steps of which a gradient is computed at a time, to save memory
+_SMALL_BLOCK = 8_192  # the same for several agents; it fits the cache of a core
 
 
 class UpdateResult(NamedTuple):
-    """One update of the compiled engine, in NumPy."""
+    """One update, in NumPy."""
 
     logs: dict  # floats, `train_step.METRICS`
-    returns: np.ndarray  # [B] float64
+    returns: np.ndarray  # [B] float64, the sum of rewards of each episode
     lengths: np.ndarray  # [B] int32
     terminated: np.ndarray  # [B] bool
 
 
 class Learner:
-    """Makes updates, and says what they would be made from.
+    """Traces the functions that learn from episodes, and calls them.
 
     Args:
-        rule: `estimator.PolicyGradientEstimator`.
-        decision: `actor.ActorPolicy`, whose records it learns from.
+        gradient_estimator: `estimator.PolicyGradientEstimator`.
+        actor: `actor.ActorPolicy`, which collects the episodes.
         counters: Int64 weight `[3]`: updates, episodes and environment steps so far.
-        **steps: `passes` and `minibatch_size`; see `train_step.TrainStep`.
+        passes, minibatch_size: See `train_step.TrainStep`.
     """
 
-    def __init__(self, rule, decision, counters, **steps):
-        self.estimator = rule
-        self.decision = decision
+    def __init__(self, gradient_estimator, actor, counters, *, passes, minibatch_size):
+        self.estimator = gradient_estimator
+        self.actor = actor
         self.counters = counters
-        self._steps = steps
-        self._graphs = {}
+        self.passes = passes
+        self.minibatch_size = minibatch_size
+        self._graphs = {}  # concrete functions, by the method that calls them
 
     def update(self, optimizer, episodes, permutations):
-        """One update from a record; see `Reinforce.update`.
+        """Makes one update from episodes in NumPy.
 
         Args:
-            optimizer: Keras optimizer, built on the weights of the rule.
-            episodes: `Episodes` of NumPy arrays, checked.
-            permutations: See the method `orders`.
+            optimizer: Keras optimizer, built on the weights of the estimator.
+            episodes: `Episodes` of NumPy arrays, validated.
+            permutations: See the method `permutations`.
 
         Returns:
-            Dict of floats, `train_step.METRICS`.
+            `UpdateResult`.
+
+        Raises:
+            FloatingPointError: If the update would not be finite. It is not made.
         """
-        update = self.make_train_step(optimizer)
-        whole = tf.TensorSpec((None, None), tf.int32)
-        graph = self._graph(update, self._record(), whole, needs=(optimizer,))
-        finite, *figures = graph(_tensors(episodes), permutations).numpy().tolist()
+        graph = self._graph(
+            "update",
+            self.make_train_step(optimizer),
+            (self._episodes_specs(), tf.TensorSpec((None, None), tf.int32)),
+            (optimizer,),
+        )
+        finite, *metrics = graph(_tensors(episodes), permutations).numpy().tolist()
         if not finite:
-            self._refuse(episodes)
-        return dict(zip(train_step.METRICS, figures, strict=True))
+            self._raise_not_finite(episodes)
+        return UpdateResult(
+            dict(zip(train_step.METRICS, metrics, strict=True)),
+            episode_statistics.episode_returns(episodes),
+            episodes.lengths,
+            episodes.terminated,
+        )
 
-    def train(self, optimizer, rollout, seed, *, most, steps=None):
-        """Up to `most` updates of the compiled engine in one call: play, learn, again.
+    def train(self, optimizer, rollout, seed, *, max_updates, max_steps=None):
+        """Makes up to `max_updates` updates of the compiled engine in one call.
 
-        An update that would not be finite ends the call without being made; only as the
-        first one of a call it is an error, so that all that was made is told before.
+        The call ends before an update that would not be finite. Such an update raises an
+        error only if it is the first of a call, so that earlier updates are reported.
 
         Args:
             optimizer: As for `update`.
             rollout: `compiled_rollout.Rollout`.
             seed: Int, the master seed.
-            most: Int, at least 1.
-            steps: Int; no update begins once so many steps were learned from in this
-                call. `None`: as many as there are.
+            max_updates: Int, at least 1.
+            max_steps: Int; no update starts after this many environment steps of the
+                call. `None`: no limit.
 
         Returns:
             List of `UpdateResult`, at least one.
+
+        Raises:
+            FloatingPointError: If the first update would not be finite.
         """
-        update = self.make_train_step(optimizer, rollout)
-
-        def train(keys, steps):
-            return _updates(rollout, update, keys, steps)
-
-        counts = tf.TensorSpec((None, 4, 2), tf.uint32), tf.TensorSpec((), tf.int64)
-        graph = self._graph(train, *counts, needs=(optimizer, rollout))
+        step = self.make_train_step(optimizer, rollout)
+        graph = self._graph(
+            "train",
+            lambda keys, max_steps: _updates(rollout, step, keys, max_steps),
+            (tf.TensorSpec((None, 4, 2), tf.uint32), tf.TensorSpec((), tf.int64)),
+            (optimizer, rollout),
+        )
         first = int(self.counters[0])
-        keys = [seeding.rollout_keys(seed, "training", first + u) for u in range(most)]
-        steps = tf.constant(_NO_STEP_LIMIT if steps is None else steps, tf.int64)
+        updates = range(first, first + max_updates)
+        keys = [seeding.rollout_keys(seed, "training", update) for update in updates]
+        limit = tf.constant(_NO_STEP_LIMIT if max_steps is None else max_steps, tf.int64)
         with compiled_rollout.explain_compile_errors():
-            made = [x.numpy() for x in graph(tf.constant(np.stack(keys)), steps)]
-        found = [
-            UpdateResult(dict(zip(train_step.METRICS, figures, strict=True)), *columns)
-            for (finite, *figures), *columns in zip(made[0].tolist(), *made[1:])
+            history = [x.numpy() for x in graph(tf.constant(np.stack(keys)), limit)]
+        results = [
+            UpdateResult(dict(zip(train_step.METRICS, metrics, strict=True)), *columns)
+            for (finite, *metrics), *columns in zip(history[0].tolist(), *history[1:])
             if finite
         ]
-        if not found:
-            self._refuse(compiled_rollout.validate_result(rollout, rollout(keys[0][:3])))
-        return found
+        if not results:
+            rollout_result = rollout(keys[0][:3])
+            self._raise_not_finite(
+                compiled_rollout.validate_result(rollout, rollout_result)
+            )
+        return results
 
-    def learn(self, optimizer, rollout, played, seed):
-        """The one update that `train` would make from what was played."""
-        update = self.make_train_step(optimizer, rollout)
-
-        def learn(played, key):
-            return update_from_rollout(update, played, key)[0]
-
-        key = seeding.rollout_keys(seed, "training", int(self.counters[0]))[3]
+    def update_from_rollout(self, optimizer, rollout, rollout_result, seed):
+        """Makes the update that `train` would make from this result of a rollout."""
+        step = self.make_train_step(optimizer, rollout)
         spec = tf.TensorSpec
         specs = compiled_rollout.RolloutResult(
-            self._record(), spec((None,), tf.float64), spec((None,), tf.bool)
+            self._episodes_specs(), spec((None,), tf.float64), spec((None,), tf.bool)
         )
         graph = self._graph(
-            learn, specs, tf.TensorSpec((2,), tf.uint32), needs=(optimizer, rollout)
+            "update_from_rollout",
+            lambda result, key: update_from_rollout(step, result, key)[0],
+            (specs, spec((2,), tf.uint32)),
+            (optimizer, rollout),
         )
-        finite, *figures = graph(played, key).numpy().tolist()
+        key = seeding.rollout_keys(seed, "training", int(self.counters[0]))[3]
+        finite, *metrics = graph(rollout_result, key).numpy().tolist()
         if not finite:
-            self._refuse(compiled_rollout.validate_result(rollout, played))
-        episodes = played.episodes
-        columns = played.returns, episodes.lengths, episodes.terminated
-        logs = dict(zip(train_step.METRICS, figures, strict=True))
+            self._raise_not_finite(
+                compiled_rollout.validate_result(rollout, rollout_result)
+            )
+        episodes = rollout_result.episodes
+        columns = rollout_result.returns, episodes.lengths, episodes.terminated
+        logs = dict(zip(train_step.METRICS, metrics, strict=True))
         return UpdateResult(logs, *(column.numpy() for column in columns))
 
     def per_episode_gradients(self, episodes, baseline):
-        """See `inspection.per_episode_gradients`; `episodes` are checked."""
-
-        def per_episode_gradients(record, baseline):
-            return inspection.per_episode_gradients(self.estimator, record, baseline)
-
-        flag = tf.TensorSpec((), tf.bool)
-        graph = self._graph(per_episode_gradients, self._record(), flag)
+        """Returns `inspection.per_episode_gradients` of validated episodes."""
+        graph = self._graph(
+            "per_episode_gradients",
+            functools.partial(inspection.per_episode_gradients, self.estimator),
+            (self._episodes_specs(), tf.TensorSpec((), tf.bool)),
+        )
         return graph(_tensors(episodes), tf.constant(bool(baseline)))
 
     def step_statistics(self, episodes):
-        """See `inspection.step_statistics`, in NumPy; `episodes` are checked."""
-
-        def step_statistics(record):
-            return inspection.step_statistics(self.estimator, record)
-
-        found = self._graph(step_statistics, self._record())(_tensors(episodes))
-        return keras.tree.map_structure(lambda tensor: tensor.numpy(), found)
+        """Returns `inspection.step_statistics` of validated episodes, in NumPy."""
+        graph = self._graph(
+            "step_statistics",
+            functools.partial(inspection.step_statistics, self.estimator),
+            (self._episodes_specs(),),
+        )
+        statistics = graph(_tensors(episodes))
+        return keras.tree.map_structure(lambda tensor: tensor.numpy(), statistics)
 
     def make_train_step(self, optimizer, rollout=None):
-        """The `train_step.TrainStep` from a record, or from what a rollout may bring."""
-        block = None
-        # A memory reads episodes whole, and would do so for every block.
-        if rollout is not None and self.decision.memory is None:
-            block = _BLOCK if rollout.stacks is None else _SMALL_BLOCK
-            block = block if rollout.count * rollout.world.limit > block else None
-        steps = {**self._steps, "block": block}
-        return train_step.TrainStep(self.estimator, optimizer, self.counters, **steps)
+        """Returns the `train_step.TrainStep` for episodes in NumPy, or for a rollout."""
+        block_size = None
+        # A recurrent policy reads whole episodes, and would do so for every block.
+        if rollout is not None and self.actor.recurrent is None:
+            limit = _BLOCK if rollout.stacked_weights is None else _SMALL_BLOCK
+            block_size = (
+                limit if rollout.count * rollout.tensor_envs.limit > limit else None
+            )
+        return train_step.TrainStep(
+            self.estimator,
+            optimizer,
+            self.counters,
+            passes=self.passes,
+            minibatch_size=self.minibatch_size,
+            block_size=block_size,
+        )
 
     def permutations(self, episodes, seed):
-        """`[permutations, N]` int32: random orders of the steps an update learns from."""
-        seed, lengths = seeding.check_seed(seed), episodes.lengths
-        if self.estimator.settings["on_truncation"] == "drop":
-            lengths = lengths[episodes.terminated]
-        count = self.make_train_step(None).permutations
+        """Returns `[num_permutations, N]` int32, random orders of the valid steps.
+
+        Args:
+            episodes: `Episodes` of NumPy arrays, validated.
+            seed: Int, the master seed.
+        """
+        seed = validation.check_seed(seed)
+        count = self.make_train_step(None).num_permutations
         if not count:
             return tf.zeros([0, 0], tf.int32)
         rng = seeding.generator(seed, "training/minibatches", int(self.counters[0]))
+        lengths = np.asarray(self.estimator.learned_lengths(episodes))
         steps = np.arange(lengths.sum(), dtype="int32")
         return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
 
-    def _refuse(self, episodes):
+    def _raise_not_finite(self, episodes):
         cause = inspection.explain_non_finite(self.estimator, episodes)
         raise FloatingPointError(
-            f"Update {int(self.counters[0])} would not be finite and was not made; all "
-            f"weights are as they were. {cause} Try a smaller learning rate, "
+            f"Update {int(self.counters[0])} would not be finite and was not made. All "
+            f"weights are unchanged. {cause} Try a smaller learning rate, "
             "`global_clipnorm`, or smaller rewards."
         )
 
-    def _record(self):
-        decision = self.decision
-        return records.specs(
-            decision.observation_spec, decision.action_spec, decision.mask_size
-        )
+    def _episodes_specs(self):
+        actor = self.actor
+        return records.specs(actor.observation_spec, actor.action_spec, actor.mask_size)
 
-    def _graph(self, function, *signature, needs=()):
-        """A function as one graph; made anew only for other parts.
+    def _graph(self, name, function, signature, parts=()):
+        """Returns a function as one concrete function, which is cached.
 
-        The one graph itself: finding it anew is slower than a small update.
+        A concrete function avoids the search for a trace, which takes longer than a small
+        update. It is traced again if variables, a part or a Python constant of a part
+        changed.
+
+        Args:
+            name: String, the method that calls it.
+            function: Function to trace; only called if there is no trace yet.
+            signature: Tuple of `tf.TensorSpec`.
+            parts: Tuple of the optimizers and rollouts that the function uses.
         """
-        name = getattr(function, "__name__", type(function).__name__)
-        learning = [
+        variables = [
             *self.estimator.variables,
             *self.estimator.baseline.trainable_variables,
         ]
-        needs = getattr(self.estimator.baseline, "optimizer", None), *needs
-        key = (*map(id, learning), *needs, *map(_constants, needs))
-        key += _schedule(self.estimator.settings["entropy_coef"])
+        parts = getattr(self.estimator.baseline, "optimizer", None), *parts
+        key = (*map(id, variables), *parts, *map(_constants, parts))
+        key += _schedule(self.estimator.options.entropy_coef)
         if self._graphs.get(name, (None,))[0] != key:
-            # A partial of its own, lest TensorFlow take each agent for a retracing.
-            step = functools.partial(function)
-            traced = tf.function(step, input_signature=signature, autograph=False)
+            # TensorFlow warns of retracing if functions of several agents are equal.
+            unique = functools.partial(function)
+            traced = tf.function(unique, input_signature=signature, autograph=False)
             self._graphs[name] = key, traced.get_concrete_function()
         return self._graphs[name][1]
 
 
 def _constants(optimizer):
-    """What a traced update holds of an optimizer as constants, as a tuple to compare."""
+    """Returns the Python constants of an optimizer that a trace includes, as a tuple."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return ()
     plain = numbers.Number, str, type(None)
-    found = [(k, v) for k, v in vars(optimizer).items() if isinstance(v, plain)]
-    found = [(name, value) for name, value in found if not name.startswith("_")]
+    constants = [(k, v) for k, v in vars(optimizer).items() if isinstance(v, plain)]
+    public = [(name, value) for name, value in constants if not name.startswith("_")]
     inner = getattr(optimizer, "inner_optimizer", None)
-    return *found, *_schedule(optimizer._learning_rate), _constants(inner)
+    return *public, *_schedule(optimizer._learning_rate), _constants(inner)
 
 
 def _schedule(rate):
-    """What a traced update holds of a learning rate or an entropy coefficient.
+    """Returns the constants of a learning rate or entropy coefficient, as a tuple.
 
-    A rate that is no schedule is a variable, which the update reads.
+    A learning rate that is no schedule is a variable, which the trace reads.
     """
     if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return (id(rate),)
@@ -226,68 +265,83 @@ def _tensors(episodes):
     return keras.tree.map_structure(tf.constant, episodes)
 
 
-def _updates(rollout, update, keys, steps):
-    """`[U, …]` each: what updates say of themselves; returns, lengths, endings."""
+def _updates(rollout, step, keys, max_steps):
+    """Makes updates in the graph; returns metrics, returns, lengths and `terminated`.
+
+    Args:
+        rollout: `compiled_rollout.Rollout`.
+        step: `train_step.TrainStep`.
+        keys: `[U, 4, 2]` uint32, see `seeding.rollout_keys`.
+        max_steps: Scalar int64; no update starts after this many environment steps.
+
+    Returns:
+        List of tensors `[u, …]`, u ≤ U, as `update_from_rollout` returns them.
+    """
     count = tf.shape(keys)[0]
 
-    def one(number, finite, taken, told):
-        played = rollout(keys[number, :3])
-        made = update_from_rollout(update, played, keys[number, 3])
-        taken += tf.reduce_sum(tf.cast(played.episodes.lengths, tf.int64))
-        return number + 1, made[0][0] > 0, taken, write_history(told, number, made)
+    def update(number, finite, steps, history):
+        result = rollout(keys[number, :3])
+        row = update_from_rollout(step, result, keys[number, 3])
+        steps += tf.reduce_sum(tf.cast(result.episodes.lengths, tf.int64))
+        return number + 1, row[0][0] > 0, steps, write_history(history, number, row)
 
-    *_, told = tf.while_loop(
-        lambda number, finite, taken, told: (number < count) & finite & (taken < steps),
-        one,
+    *_, history = tf.while_loop(
+        lambda number, finite, steps, _: (number < count) & finite & (steps < max_steps),
+        update,
         (0, True, tf.constant(0, tf.int64), history_arrays(count, rollout.count)),
         parallel_iterations=1,
     )
-    return [tape.stack() for tape in told]
+    return [array.stack() for array in history]
 
 
-def update_from_rollout(update, played, key):
-    """The update from what was played, if that is sound: what it says, in the graph.
+def update_from_rollout(step, rollout_result, key):
+    """Makes the update from the result of a rollout in the graph, if it is valid.
 
     Args:
-        update: `train_step.TrainStep`.
-        played: `compiled_rollout.RolloutResult`.
-        key: `[2]` uint32, of the order of minibatches; see `seeding.rollout_keys`.
+        step: `train_step.TrainStep`.
+        rollout_result: `compiled_rollout.RolloutResult`.
+        key: `[2]` uint32, of the permutations; see `seeding.rollout_keys`.
 
     Returns:
-        What `train_step.TrainStep` returns; returns, lengths and endings of the episodes.
+        The result of `step`, and returns, lengths and `terminated` of the episodes.
     """
-    episodes = records.trim(played.episodes)
-    permutations = _permutations(key, update, episodes)
-    nothing = tf.zeros([1 + len(train_step.METRICS)], tf.float64)
-    sound = tf.reduce_all(played.sound)
-    figures = tf.cond(sound, lambda: update(episodes, permutations), lambda: nothing)
-    return figures, played.returns, episodes.lengths, episodes.terminated
+    episodes = records.trim(rollout_result.episodes)
+    permutations = _permutations(key, step, episodes)
+    metrics = tf.cond(
+        tf.reduce_all(rollout_result.valid),
+        lambda: step(episodes, permutations),
+        lambda: tf.zeros([1 + len(train_step.METRICS)], tf.float64),
+    )
+    return metrics, rollout_result.returns, episodes.lengths, episodes.terminated
 
 
 def history_arrays(updates, episodes):
-    """Where `learn_from` is written down for so many updates of so many episodes."""
-    figures = [1 + len(train_step.METRICS)]
-    specs = [(tf.float64, figures), (tf.float64, [episodes])]
+    """Returns `tf.TensorArray`s for the results of `update_from_rollout`.
+
+    Args:
+        updates: Int or scalar int tensor, the number of updates.
+        episodes: Int, the number of episodes of an update.
+    """
+    metrics = [1 + len(train_step.METRICS)]
+    specs = [(tf.float64, metrics), (tf.float64, [episodes])]
     specs += [(dtype, [episodes]) for dtype in (tf.int32, tf.bool)]
     return [tf.TensorArray(dtype, updates, element_shape=shape) for dtype, shape in specs]
 
 
-def write_history(told, number, made):
-    """The tapes, after one more update."""
-    return [tape.write(number, x) for tape, x in zip(told, made, strict=True)]
+def write_history(history, number, row):
+    """Returns the arrays with the results of one more update."""
+    return [array.write(number, x) for array, x in zip(history, row, strict=True)]
 
 
-def _permutations(key, update, episodes):
-    """`[permutations, N]` int32: random orders of the steps an update learns from."""
-    lengths = episodes.lengths
-    if update.estimator.settings["on_truncation"] == "drop":
-        lengths = tf.where(episodes.terminated, lengths, 0)
-    if not update.permutations:
+def _permutations(key, step, episodes):
+    """Returns `[num_permutations, N]` int32, random orders of the valid steps."""
+    if not step.num_permutations:
         return tf.zeros([0, 0], tf.int32)
-    steps, one = tf.range(tf.reduce_sum(lengths)), [seeding.NoiseSpec("uniform", ())]
+    lengths = step.estimator.learned_lengths(episodes)
+    steps, spec = tf.range(tf.reduce_sum(lengths)), [seeding.NoiseSpec("uniform", ())]
     return tf.stack(
         [
-            tf.argsort(seeding.counter_noise(key, one, steps, number, "float64")[0])
-            for number in range(update.permutations)
+            tf.argsort(seeding.counter_noise(key, spec, steps, number, "float64")[0])
+            for number in range(step.num_permutations)
         ]
     )

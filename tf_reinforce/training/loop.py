@@ -1,4 +1,4 @@
-"""Runs epochs around Keras callbacks."""
+"""Runs the epochs of `fit` and calls Keras callbacks."""
 
 import keras
 
@@ -6,7 +6,7 @@ from tf_reinforce import optimizers
 from tf_reinforce import validation
 from tf_reinforce.callbacks import episodes as episode_callbacks
 
-# A monitoring callback left at `mode="auto"` cannot know which way is up.
+# The meaning of `mode="auto"` of a monitoring callback, for each log key.
 HIGHER_IS_BETTER = (
     "episode_return",
     "episode_return_min",
@@ -15,13 +15,9 @@ HIGHER_IS_BETTER = (
 )
 LOWER_IS_BETTER = ("value_loss", "gradient_norm")
 
-# How long to train, and how much to collect for each update: two ways to say either.
-BUDGET = ("epochs", "steps", "episodes_per_epoch", "steps_per_epoch")
-ALIKE = BUDGET[:2], BUDGET[2:]
+_MAX_UPDATES_PER_CALL = 10_000
 
-_MAX_UPDATES_PER_CALL = 10_000  # updates in one call, at the most
-
-# These work on the agent as it is after each update, which is then made by itself.
+# These callbacks read or change the agent after each update, before the next one.
 _EVERY_UPDATE = (
     keras.callbacks.BackupAndRestore,
     keras.callbacks.EarlyStopping,
@@ -32,174 +28,142 @@ _EVERY_UPDATE = (
 )
 
 
-def merge_options(defaults, given):
-    """What was given over the defaults: of two ways to say one thing, the one given.
-
-    Example:
-
-    >>> merge_options({"epochs": 5, "num_envs": 4}, {"epochs": None, "steps": 100})
-    {'num_envs': 4, 'steps': 100}
-    """
-    given = {name: value for name, value in given.items() if value is not None}
-    silent = {name for pair in ALIKE if given.keys() & set(pair) for name in pair}
-    kept = {name: value for name, value in defaults.items() if name not in silent}
-    return {**kept, **given}
-
-
-def check_budget(epochs, steps, episodes_per_epoch, steps_per_epoch):
-    """Checks how long to train and how much to collect per epoch.
-
-    Returns:
-        The four numbers; of each pair exactly one is `None`.
-
-    Raises:
-        ValueError: when both or neither of `epochs` and `steps` are given, when both
-            `episodes_per_epoch` and `steps_per_epoch` are, or one is below 1.
-    """
-    if (epochs is None) == (steps is None):
-        raise ValueError(
-            "Give either `epochs` (updates) or `steps` (environment steps). "
-            f"Received: epochs={epochs!r}, steps={steps!r}"
-        )
-    if episodes_per_epoch is not None and steps_per_epoch is not None:
-        raise ValueError(
-            "Give either `episodes_per_epoch` or `steps_per_epoch`. Received: "
-            f"episodes_per_epoch={episodes_per_epoch!r}, "
-            f"steps_per_epoch={steps_per_epoch!r}"
-        )
-    if episodes_per_epoch is None and steps_per_epoch is None:
-        episodes_per_epoch = 16
-    given = dict(
-        epochs=epochs,
-        steps=steps,
-        episodes_per_epoch=episodes_per_epoch,
-        steps_per_epoch=steps_per_epoch,
-    )
-    return [
-        x if x is None else validation.positive_int(name, x) for name, x in given.items()
-    ]
-
-
 def check_validation(episodes, freq):
-    """Refuses counts of validation episodes and epochs below 1."""
+    """Raises unless the numbers of validation episodes and epochs are positive ints."""
     validation.positive_int("validation_episodes", episodes)
     for epoch in freq if isinstance(freq, (list, tuple, set)) else [freq]:
         validation.positive_int("validation_freq", epoch)
 
 
 class CallbackList(keras.callbacks.CallbackList):
-    """Keras' list, which also tells those who listen of the episodes."""
+    """A Keras callback list that also notifies `EpisodeCallback`s."""
 
-    def hearing(self, name):
-        """A function that tells those who hear of `name`; `None` where nobody does."""
-        silent = getattr(episode_callbacks.EpisodeCallback, name)
-        found = [getattr(callback, name, None) for callback in self.callbacks]
-        hearing = [x for x in found if getattr(x, "__func__", x) not in (None, silent)]
+    def notifier(self, name):
+        """Returns a function that calls a method of all callbacks that override it.
 
-        def tell(*given):
-            for hear in hearing:
-                hear(*given)
+        Args:
+            name: String, a method of `EpisodeCallback`.
 
-        return tell if hearing else None
+        Returns:
+            Function with the arguments of the method, or `None` if no callback
+            overrides the method.
+        """
+        default = getattr(episode_callbacks.EpisodeCallback, name)
+        methods = [getattr(callback, name, None) for callback in self.callbacks]
+        methods = [x for x in methods if getattr(x, "__func__", x) not in (None, default)]
+
+        def notify(*args):
+            for method in methods:
+                method(*args)
+
+        return notify if methods else None
 
 
 def run_loop(
-    agent, epoch, validate, callbacks, *, epochs, steps, initial_epoch, freq, verbose
+    agent, updates, validate, callbacks, *, budget, initial_epoch, freq, verbose
 ):
-    """Calls `epoch` until the budget is spent, and tells the callbacks.
+    """Makes updates until the budget is spent, and calls the callbacks.
 
     Args:
-        agent: `keras.Model` the callbacks work on.
-        epoch: Function that makes an update, or several; returns for each its logs and
-            `(episode, logs)` for each episode. Its arguments are a function to be
-            called with the `Episodes` and logs before the update is made, or `None`;
-            how many updates it may make, and how many steps are left, or `None`.
+        agent: `keras.Model` of the callbacks.
+        updates: Function that makes one or more updates. For each update, it returns the
+            logs, and `(episode, logs)` of each episode. Its arguments are a function that
+            receives the `Episodes` and logs before an update is made, or `None`; the
+            largest number of updates; and the remaining environment steps, or `None`.
         validate: Function without arguments that returns logs, or `None`.
         callbacks: List of Keras callbacks.
-        epochs: Int, the number of the last epoch, or `None`.
-        steps: Int, environment steps instead, or `None`.
+        budget: `(epochs, steps)`: the number of the last epoch and `None`, or `None` and
+            a number of environment steps.
         initial_epoch: Int, the number of the first epoch.
-        verbose: What callbacks are told, 0 or 1; `"auto"` is 1.
         freq: Int n, or list of ints: validation after every n-th epoch, or after
-            these (counted from 1, as in Keras).
+            these epochs (counted from 1, as in Keras).
+        verbose: The verbosity that callbacks receive, 0 or 1; `"auto"` is 1.
 
     Returns:
         Keras' `History`.
     """
-    _expect_last_epoch(callbacks, epochs, steps)
-    callbacks = CallbackList(
+    epochs, steps = budget
+    callbacks = _callback_list(agent, callbacks, budget, verbose)
+    each = any(isinstance(callback, _EVERY_UPDATE) for callback in callbacks.callbacks)
+    agent.stop_training = False
+    first_step = agent.env_steps
+    counted = optimizers.progress(agent.optimizer)
+    callbacks.on_train_begin()
+    notify = callbacks.notifier("on_episodes_collected")
+    notify_end = callbacks.notifier("on_episode_end")
+    # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`.
+    epoch, agent._initial_epoch = agent._initial_epoch or initial_epoch, None
+    # That callback may also have restored counters of an interrupted run.
+    logs, remaining = {}, steps and steps - (agent.env_steps - first_step)
+
+    def begin_epoch():
+        callbacks.on_epoch_begin(epoch)
+        callbacks.on_train_batch_begin(0)
+
+    def continues():
+        return epoch < epochs if steps is None else remaining > 0
+
+    while not agent.stop_training and continues():
+        begin_epoch()
+        most = 1 if each else _updates_until_validation(epoch, epochs, validate and freq)
+        for number, (logs, episodes) in enumerate(updates(notify, most, remaining)):
+            if number:
+                begin_epoch()
+            for episode in episodes if notify_end is not None else ():
+                notify_end(*episode)
+            if steps is not None:
+                remaining = steps - int(logs["env_steps"] - first_step)
+            callbacks.on_train_batch_end(0, logs)
+            if validate is not None and _is_due(epoch + 1, freq):
+                logs = {**logs, **_validate(callbacks, validate)}
+            callbacks.on_epoch_end(epoch, logs)
+            epoch += 1
+    optimizers.finalize(agent.optimizer, counted)
+    callbacks.on_train_end(logs)
+    return agent.history
+
+
+def _callback_list(agent, callbacks, budget, verbose):
+    """Returns a `CallbackList`; raises if a callback does not fit the budget."""
+    epochs, steps = budget
+    _check_last_epoch(callbacks, epochs, steps)
+    return CallbackList(
         _set_monitor_modes(callbacks),
         add_history=True,
         model=agent,
         verbose=1 if verbose == "auto" else int(verbose),
         epochs=epochs,
         steps=1,
+        end_env_steps=steps and agent.env_steps + steps,
     )
-    prompt = any(isinstance(callback, _EVERY_UPDATE) for callback in callbacks.callbacks)
-    agent.stop_training = False
-    before = agent.env_steps
-    since = optimizers.progress(agent.optimizer)
-    callbacks.on_train_begin()
-    collected, ended = map(callbacks.hearing, ("on_episodes_collected", "on_episode_end"))
-    # BackupAndRestore says here where to go on.
-    current, agent._initial_epoch = agent._initial_epoch or initial_epoch, None
-    logs, left = {}, steps and steps - (agent.env_steps - before)
-
-    def goes_on():
-        return current < epochs if steps is None else left > 0
-
-    def begin():
-        callbacks.on_epoch_begin(current)
-        callbacks.on_train_batch_begin(0)
-
-    while not agent.stop_training and goes_on():
-        begin()
-        most = 1 if prompt else _until(current, epochs, validate and freq)
-        for number, (logs, episodes) in enumerate(epoch(collected, most, left)):
-            if number:
-                begin()
-            if ended is not None:
-                for episode in episodes:
-                    ended(*episode)
-            if steps is not None:
-                left = steps - int(logs["env_steps"] - before)
-            callbacks.on_train_batch_end(0, logs)
-            if validate is not None and _due(current + 1, freq):
-                logs = {**logs, **_validated(callbacks, validate)}
-            callbacks.on_epoch_end(current, logs)
-            current += 1
-    optimizers.finalize(agent.optimizer, since)
-    callbacks.on_train_end(logs)
-    return agent.history
 
 
-def _expect_last_epoch(callbacks, epochs, steps):
+def _check_last_epoch(callbacks, epochs, steps):
     swaps = [x for x in callbacks if isinstance(x, keras.callbacks.SwapEMAWeights)]
     if epochs is None and any(callback.swap_on_epoch for callback in swaps):
         raise ValueError(
-            "SwapEMAWeights(swap_on_epoch=True) has to know which epoch is the last, and "
-            "`steps` leaves that open. Expected: `epochs` in place of `steps`. Received: "
-            f"steps={steps}"
+            "SwapEMAWeights(swap_on_epoch=True) needs the number of the last epoch. "
+            "`steps` does not determine it. Expected: `epochs` instead of `steps`. "
+            f"Received: steps={steps}"
         )
 
 
-def _validated(callbacks, validate):
+def _validate(callbacks, validate):
     callbacks.on_test_begin()
-    figures = validate()
-    callbacks.on_test_end(figures)
-    return {f"val_{name}": figure for name, figure in figures.items()}
+    metrics = validate()
+    callbacks.on_test_end(metrics)
+    return {f"val_{name}": metric for name, metric in metrics.items()}
 
 
-def _until(current, epochs, freq):
-    """How many updates may follow before somebody has to look."""
-    most = _MAX_UPDATES_PER_CALL if epochs is None else epochs - current
+def _updates_until_validation(epoch, epochs, freq):
+    """Returns the number of updates until the last epoch or the next validation."""
+    most = _MAX_UPDATES_PER_CALL if epochs is None else epochs - epoch
     if freq:
-        ahead = range(1, most + 1)
-        most = next((n for n in ahead if _due(current + n, freq)), most)
+        most = next((n for n in range(1, most + 1) if _is_due(epoch + n, freq)), most)
     return min(most, _MAX_UPDATES_PER_CALL)
 
 
-def _due(epoch, freq):
+def _is_due(epoch, freq):
     return epoch in freq if isinstance(freq, (list, tuple, set)) else epoch % freq == 0
 
 

@@ -1,0 +1,313 @@
+"""Callbacks write what happened and stop when asked."""
+
+import csv
+import io
+import types
+
+import keras
+import pytest
+
+import tf_reinforce as tfr
+from tf_reinforce import callbacks
+
+HEADER = ["episode", "update", "episode_return", "episode_length", "terminated"]
+
+
+def train(callback, epochs=1, first=0, episodes=2):
+    """Drives a callback as the training loop does; episode n earns n + 0.5."""
+    callback.on_train_begin()
+    for epoch in range(first, first + epochs):
+        for episode in range(epoch * episodes, (epoch + 1) * episodes):
+            callback.on_episode_end(
+                episode,
+                {
+                    "episode_return": episode + 0.5,
+                    "episode_length": episode + 1,
+                    "terminated": episode % 2 == 0,
+                    "update": epoch,
+                },
+            )
+        callback.on_epoch_end(epoch, {})
+    callback.on_train_end({})
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.reader(file))
+
+
+def row(episode, update):
+    ended = "1" if episode % 2 == 0 else "0"
+    return [str(episode), str(update), f"{episode}.5", str(episode + 1), ended]
+
+
+def test_the_episode_logger_writes_one_row_per_episode(tmp_path):
+    path = tmp_path / "episodes.csv"
+    train(callbacks.EpisodeLogger(path), epochs=2)
+    assert rows(path) == [HEADER, row(0, 0), row(1, 0), row(2, 1), row(3, 1)]
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_the_episode_logger_replaces_or_continues_its_file(tmp_path, append):
+    path = tmp_path / "episodes.csv"
+    train(callbacks.EpisodeLogger(str(path)))
+    train(callbacks.EpisodeLogger(str(path), append=append), first=1)
+    kept = [row(0, 0), row(1, 0)] if append else []
+    assert rows(path) == [HEADER, *kept, row(2, 1), row(3, 1)]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_appending_to_no_rows_begins_with_the_header(tmp_path, empty):
+    """An empty file may be left by a kill, or made beforehand by `tempfile`."""
+    path = tmp_path / "episodes.csv"
+    if empty:
+        path.touch()
+    train(callbacks.EpisodeLogger(path, append=True))
+    assert rows(path) == [HEADER, row(0, 0), row(1, 0)]
+
+
+def test_rows_are_on_disk_after_each_epoch_to_the_last_digit(tmp_path):
+    """A run that is killed keeps the rows of the updates it finished."""
+    path, exact = tmp_path / "episodes.csv", 0.1 + 0.2
+    logger = callbacks.EpisodeLogger(path)
+    logger.on_train_begin()
+    assert rows(path) == [HEADER]
+    logs = {"episode_return": exact, "episode_length": 2, "terminated": True, "update": 0}
+    logger.on_episode_end(0, logs)
+    logger.on_epoch_end(0, {})
+    assert rows(path) == [HEADER, ["0", "0", "0.30000000000000004", "2", "1"]]
+
+
+def test_an_episode_callback_is_a_keras_callback_with_one_verb_more():
+    callback = callbacks.EpisodeCallback()
+    assert isinstance(callback, keras.callbacks.Callback)
+    train(callback)
+
+
+# StopAtReturn
+
+
+def stops(callback, logs):
+    model = types.SimpleNamespace(stop_training=False)
+    callback.set_model(model)
+    callback.on_epoch_end(0, logs)
+    return model.stop_training
+
+
+@pytest.mark.parametrize(
+    "logs, stop",
+    [
+        ({"episode_return": 9.9}, False),
+        ({"episode_return": 10.0}, True),
+        ({"episode_return": 11.0, "val_episode_return": 0.0}, True),
+        ({"episode_return": float("nan")}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_training_stops_when_the_return_reaches_its_target(logs, stop):
+    assert stops(callbacks.StopAtReturn(10.0), logs) is stop
+
+
+def test_the_validation_return_may_be_asked_instead():
+    callback = callbacks.StopAtReturn(-5.0, monitor="val_episode_return")
+    assert not stops(callback, {"episode_return": 0.0})
+    assert not stops(callback, {"episode_return": 0.0, "val_episode_return": -6.0})
+    assert stops(callback, {"episode_return": -9.0, "val_episode_return": -5.0})
+
+
+@pytest.mark.parametrize("target", [float("inf"), float("-inf"), float("nan")])
+def test_a_target_that_is_not_finite_is_refused(target):
+    with pytest.raises(ValueError, match=f"`target` must be finite.*{target}"):
+        callbacks.StopAtReturn(target)
+
+
+# ProgressLine
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+LOGS = {
+    "episode_return": 12.34,
+    "episode_length": 56.7,
+    "entropy": 0.69315,
+    "env_steps": 12345.0,
+    "steps_per_second": 6789.4,
+}
+LINE = "return 12.3 · length 57 · entropy 0.693 · 12,345 steps · 6,789 steps/s"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Each look at the clock finds it 30 seconds later."""
+    now = iter(range(0, 10**6, 30))
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+
+
+def progress(stream, epochs, every=1.0, first=0, total="same", logs=LOGS):
+    line = callbacks.ProgressLine(every=every, stream=stream)
+    line.set_params({"epochs": first + epochs if total == "same" else total})
+    line.on_train_begin()
+    for epoch in range(first, first + epochs):
+        line.on_epoch_end(epoch, logs)
+    line.on_train_end()
+    return stream.getvalue()
+
+
+def test_a_terminal_has_one_line_that_is_rewritten(clock):
+    text = progress(Terminal(), epochs=3)
+    assert text.count("\n") == 1 and text.endswith("\n")
+    lines = text.removesuffix("\n").split("\r")
+    assert lines == [
+        "",
+        f"update 1/3 · {LINE}\x1b[K",
+        f"update 2/3 · {LINE} · left 0:30\x1b[K",
+        f"update 3/3 · {LINE} · left 0:00\x1b[K",
+    ]
+
+
+def test_a_plain_stream_has_one_line_per_report(clock):
+    text = progress(io.StringIO(), epochs=2)
+    assert text.splitlines() == [
+        f"update 1/2 · {LINE}",
+        f"update 2/2 · {LINE} · left 0:00",
+    ]
+    assert "\x1b" not in text and "\r" not in text
+
+
+def test_a_plain_stream_is_not_flooded_and_always_gets_the_last_line(clock):
+    """One report in 100 seconds: after the fourth look at the clock, and at the end."""
+    text = progress(io.StringIO(), epochs=6, every=100.0)
+    assert [line.split(" · ")[0] for line in text.splitlines()] == [
+        "update 4/6",
+        "update 6/6",
+    ]
+
+
+def test_a_run_that_stops_early_still_says_its_last_line(clock):
+    text = progress(io.StringIO(), epochs=2, every=1e9, total=9)
+    assert [line.split(" · ")[0] for line in text.splitlines()] == ["update 2/9"]
+
+
+def test_a_budget_in_steps_has_no_last_epoch_to_count_towards(clock):
+    text = progress(io.StringIO(), epochs=1, total=None)
+    assert text == f"update 1 · {LINE}\n"
+
+
+def test_a_resumed_run_counts_the_time_since_it_went_on(clock):
+    """After its first epoch, one epoch took 30 seconds, and two are left."""
+    text = progress(io.StringIO(), epochs=2, first=5, total=9)
+    assert text.splitlines()[0] == f"update 6/9 · {LINE}"
+    assert text.splitlines()[1] == f"update 7/9 · {LINE} · left 1:00"
+
+
+def times(monkeypatch, *seconds):
+    now = iter(seconds)
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+
+
+def test_remaining_time_ignores_the_first_update_which_compiles(monkeypatch):
+    times(monkeypatch, 0, 100, 102, 104)
+    lines = progress(io.StringIO(), epochs=3, total=2003).splitlines()
+    assert "left" not in lines[0]
+    assert [line.split(" · ")[-1] for line in lines[1:]] == [
+        "left 1:06:42",
+        "left 1:06:40",
+    ]
+
+
+def test_remaining_time_with_several_updates_per_call(monkeypatch):
+    """The updates of a call are reported together when it ends."""
+
+    class Model:
+        steps_per_execution = 2
+
+    times(monkeypatch, 0, 100, 100, 110, 110)
+    line = callbacks.ProgressLine(every=-1, stream=io.StringIO())
+    line.set_params({"epochs": 8})
+    line.set_model(Model())
+    line.on_train_begin()
+    for epoch in range(4):
+        line.on_epoch_end(epoch, LOGS)
+    lines = line.stream.getvalue().splitlines()
+    assert ["left" in line for line in lines] == [False, False, False, True]
+    assert lines[3].endswith("left 0:20")
+
+
+def test_budget_in_steps_has_a_total_and_a_remaining_time(monkeypatch):
+    times(monkeypatch, 0, 50, 60, 70)
+    line = callbacks.ProgressLine(stream=io.StringIO())
+    line.set_params({"epochs": None, "end_env_steps": 13000})
+    line.on_train_begin()
+    for epoch, steps in enumerate((11000.0, 12000.0, 13001.0)):
+        line.on_epoch_end(epoch, {**LOGS, "env_steps": steps})
+    counts = [line.split(" · ", 4)[4] for line in line.stream.getvalue().splitlines()]
+    assert counts == [
+        "11,000/13,000 steps · 6,789 steps/s",
+        "12,000/13,000 steps · 6,789 steps/s · left 0:10",
+        "13,001/13,000 steps · 6,789 steps/s · left 0:00",
+    ]
+
+
+def test_fit_by_steps_tells_the_callbacks_its_last_step():
+    seen = []
+
+    class Params(callbacks.EpisodeCallback):
+        def on_train_begin(self, logs=None):
+            seen.append(self.params["end_env_steps"])
+
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
+    for budget in (dict(steps=10), dict(steps=10), dict(epochs=1)):
+        seen.append(agent.env_steps)
+        one = dict(episodes_per_epoch=1, num_envs=1, callbacks=[Params()], verbose=0)
+        agent.fit("CartPole-v1", **budget, **one)
+    assert seen[1] == seen[0] + 10 and seen[3] == seen[2] + 10 and seen[5] is None
+
+
+def test_long_evaluations_are_announced(monkeypatch):
+    """In a plain stream: the first one, and each one after an evaluation of a second."""
+    times(monkeypatch, 0, 5, 17, 20, 20.5, 30, 30.1)
+    line = callbacks.ProgressLine(stream=io.StringIO())
+    line.on_train_begin()
+    for announced in (1, 2, 2):
+        line.on_test_begin()
+        assert line.stream.getvalue() == "evaluating …\n" * announced
+        line.on_test_end()
+
+
+def test_terminal_shows_an_evaluation_in_the_progress_line(clock):
+    line = callbacks.ProgressLine(stream=Terminal())
+    line.set_params({"epochs": 2})
+    line.on_train_begin()
+    line.on_test_begin()
+    line.on_epoch_end(0, LOGS)
+    line.on_test_begin()
+    line.on_train_end()
+    assert line.stream.getvalue().split("\r") == [
+        "",
+        "evaluating …\x1b[K",
+        f"update 1/2 · {LINE}\x1b[K",
+        f"update 1/2 · {LINE} · evaluating …\x1b[K\n",
+    ]
+
+
+def test_a_validation_return_is_shown_beside_the_other(clock):
+    logs = {**LOGS, "val_episode_return": 99.5}
+    text = progress(io.StringIO(), epochs=1, logs=logs)
+    assert "return 12.3 · evaluation 99.5 · length 57" in text
+
+
+def test_training_that_never_began_an_epoch_writes_nothing():
+    assert progress(Terminal(), epochs=0) == progress(io.StringIO(), epochs=0) == ""
+
+
+def test_standard_output_is_the_stream_that_is_meant(clock, capsys):
+    line = callbacks.ProgressLine()
+    line.set_params({"epochs": 1})
+    line.on_train_begin()
+    line.on_epoch_end(0, LOGS)
+    line.on_train_end()
+    assert capsys.readouterr().out == f"update 1/1 · {LINE}\n"

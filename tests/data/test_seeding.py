@@ -1,0 +1,316 @@
+"""Every random number is a function of its address, and addresses never overlap."""
+
+import itertools
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
+
+SEEDS = (0, 1, 2**32, 2**63 - 1)
+PURPOSES = ("training", "validation", "evaluation")
+
+
+def words(*address):
+    return tuple(seeding.seed_sequence(*address).generate_state(4, np.uint64).tolist())
+
+
+def test_no_two_addresses_share_a_word():
+    counters = [(), (0,), (1,), (0, 0), (0, 1), (1, 0)]
+    addresses = list(itertools.product(SEEDS, seeding.STREAMS, counters))
+    drawn = [w for seed, stream, rest in addresses for w in words(seed, stream, *rest)]
+    assert len(set(drawn)) == 4 * len(addresses)
+
+
+def test_the_same_address_gives_the_same_numbers():
+    for stream in seeding.STREAMS:
+        draws = [seeding.generator(7, stream, 3, 1).random(5) for _ in range(2)]
+        np.testing.assert_array_equal(*draws)
+
+
+def test_streams_keep_their_numbers():
+    """The place in `STREAMS` is part of every seeded result: NumPy's own definition."""
+    place = {"weights": 0, "training/environment": 1, "training/action": 2, "parity": 7}
+    for stream, number in place.items():
+        truth = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(number, 9)))
+        assert seeding.generator(5, stream, 9).random() == truth.random()
+
+
+def test_counters_may_be_numpy_integers():
+    assert words(0, "parity", np.int64(3)) == words(0, "parity", 3)
+
+
+def test_an_unknown_stream_is_refused():
+    with pytest.raises(ValueError, match="Unknown stream.*'training/weather'"):
+        seeding.seed_sequence(0, "training/weather")
+    with pytest.raises(ValueError, match="Unknown stream.*'tuning/environment'"):
+        seeding.EpisodeSeeds(0, "tuning", 0).environment(0)
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1, np.int8(3), np.uint64(3), np.int64(0)])
+def test_whole_numbers_are_seeds(seed):
+    checked = validation.check_seed(seed)
+    assert type(checked) is int and checked == seed
+
+
+@pytest.mark.parametrize("seed", [True, np.True_, 1.0, np.float32(1), None, "1", [1]])
+def test_what_is_no_whole_number_is_no_seed(seed):
+    with pytest.raises(TypeError, match="must be a whole number"):
+        validation.check_seed(seed)
+
+
+@pytest.mark.parametrize("seed", [-1, np.int32(-5), 2**63])
+def test_a_seed_out_of_range_is_refused(seed):
+    with pytest.raises(ValueError, match=r"must lie in \[0, 2\*\*63\)"):
+        validation.check_seed(seed)
+
+
+def test_no_environment_seed_appears_twice_in_a_hundred_runs():
+    runs = [seeding.EpisodeSeeds(seed, "training", update=0) for seed in range(100)]
+    drawn = [run.environment(episode) for run in runs for episode in range(64)]
+    assert len(set(drawn)) == 6400
+    assert all(type(seed) is int and 0 <= seed < 2**31 for seed in drawn)
+
+
+def test_purposes_and_updates_share_no_environment():
+    drawn = [
+        seeding.EpisodeSeeds(0, purpose, update).environment(episode)
+        for purpose, update, episode in itertools.product(PURPOSES, range(20), range(32))
+    ]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_no_two_episodes_share_action_noise():
+    drawn = [
+        seeding.EpisodeSeeds(seed, purpose, update).action(episode).random()
+        for seed, purpose, update, episode in itertools.product(
+            SEEDS, PURPOSES, range(3), range(40)
+        )
+    ]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_the_numbers_of_an_episode_do_not_depend_on_what_was_asked_before():
+    """Words are made in blocks; the order of the questions must not show them."""
+
+    def fresh():
+        return seeding.EpisodeSeeds(11, "evaluation", update=2)
+
+    def noise(seeds, episode):
+        return seeds.action(episode).random(3).tolist()
+
+    episodes = range(50)
+    environments = [fresh().environment(episode) for episode in episodes]
+    noises = [noise(fresh(), episode) for episode in episodes]
+    forward, backward = fresh(), fresh()
+    assert noises[::-1] == [noise(backward, episode) for episode in episodes[::-1]]
+    for _ in range(2):
+        assert environments == [forward.environment(episode) for episode in episodes]
+        assert noises == [noise(forward, episode) for episode in episodes]
+
+
+def test_environments_and_actions_have_streams_of_their_own(monkeypatch):
+    asked, sequence = [], seeding.seed_sequence
+
+    def listening(*address):
+        asked.append(address)
+        return sequence(*address)
+
+    monkeypatch.setattr(seeding, "seed_sequence", listening)
+    seeds = seeding.EpisodeSeeds(3, "validation", update=5)
+    seeds.environment(0), seeds.action(0)
+    kinds = "validation/environment", "validation/action"
+    assert asked == [(3, kind, 5, 0) for kind in kinds]
+
+
+def test_action_noise_is_not_the_randomness_of_the_environment():
+    """Same numbers on both sides would tie the action to the state."""
+    seeds = seeding.EpisodeSeeds(0, "training", update=0)
+    for episode in range(32):
+        # As gymnasium.utils.seeding.np_random makes it from the seed of `reset`.
+        environment = np.random.default_rng(seeds.environment(episode)).random(8)
+        assert not set(environment) & set(seeds.action(episode).random(8))
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_depends_on_its_seed_alone(kind, dtype):
+    def draw(seed):
+        return seeding.stateless_noise(seed, kind, [4, 3], dtype)
+
+    first = draw(tf.constant(3)).numpy()
+    tf.random.normal([5])  # something global happens in between
+    np.testing.assert_array_equal(first, draw(tf.constant(3, tf.int64)))
+    assert first.dtype == dtype and first.shape == (4, 3)
+    assert not np.isin(first, draw(tf.constant(4))).any()
+
+
+def test_noise_is_the_same_in_a_traced_function():
+    def draw(seed):
+        return seeding.stateless_noise(seed, "uniform", [16], "float32")
+
+    seed = tf.constant(5)
+    np.testing.assert_array_equal(draw(seed), tf.function(draw)(seed))
+
+
+def test_noise_has_the_moments_of_its_kind():
+    """Six standard errors of the mean and of the mean square, 100 000 draws."""
+    count = 100_000
+    uniform = seeding.stateless_noise(
+        tf.constant(0), "uniform", [count], "float64"
+    ).numpy()
+    normal = seeding.stateless_noise(tf.constant(0), "normal", [count], "float64").numpy()
+    assert uniform.min() >= 0 and uniform.max() < 1
+    assert abs(uniform.mean() - 1 / 2) < 6 * np.sqrt(1 / 12 / count)
+    assert abs((uniform**2).mean() - 1 / 3) < 6 * np.sqrt(4 / 45 / count)
+    assert abs(normal.mean()) < 6 * np.sqrt(1 / count)
+    assert abs((normal**2).mean() - 1) < 6 * np.sqrt(2 / count)
+
+
+@pytest.mark.parametrize(
+    "key, counter, words",
+    [
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+    ],
+)
+def test_threefry_gives_the_known_answers(key, counter, words):
+    """The three of Threefry-2x32-20 in `kat_vectors` of Random123, by its authors."""
+    key, counter = (np.array(x, "uint32") for x in (key, counter))
+    drawn = seeding._threefry(key, *(tf.constant(x[None, None]) for x in counter))
+    assert tuple(int(x[0, 0]) for x in drawn) == words
+
+
+PARTS = [
+    seeding.NoiseSpec("uniform", (3,)),
+    seeding.NoiseSpec("normal", (2, 2)),
+    seeding.NoiseSpec("uniform", ()),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_of_tensors_depends_on_its_address_alone(dtype):
+    key = seeding.rollout_keys(3, "training", 5)[1]
+
+    def draw(episodes, step):
+        return seeding.counter_noise(key, PARTS, episodes, step, dtype)
+
+    together, alone = draw(tf.range(6), 4), draw(tf.constant([5, 2]), 4)
+    ways = [
+        tf.function(draw, jit_compile=True)(tf.range(6), tf.constant(4)),
+        tf.function(draw)(tf.range(6), tf.constant(4)),
+        draw(tf.range(6), tf.fill([6], 4)),
+        seeding.counter_noise(np.tile(key, (6, 1)), PARTS, tf.range(6), 4, dtype),
+    ]
+    for place, part in enumerate(together):
+        assert part.shape[1:] == PARTS[place].shape and part.dtype == dtype
+        np.testing.assert_array_equal(tf.gather(part, [5, 2]), alone[place])
+        for way in ways:  # XLA has an `erfinv` of its own
+            error = 4 * np.finfo(dtype).eps if PARTS[place].kind == "normal" else 0
+            np.testing.assert_allclose(way[place], part, rtol=8 * error, atol=error)
+
+
+def test_no_two_addresses_of_tensors_share_their_noise():
+    keys = [seeding.rollout_keys(0, "training", update) for update in (0, 1)]
+    one = [seeding.NoiseSpec("uniform", (5,))]
+    drawn = [
+        seeding.counter_noise(key, one, tf.range(4), step, "float64")[0].numpy().ravel()
+        for pair in keys
+        for key in pair
+        for step in range(3)
+    ]
+    assert len(np.unique(drawn)) == 2 * 4 * 3 * 4 * 5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_of_tensors_is_uniform_and_normal(dtype):
+    """Moments of a million within six standard errors; no number is infinite or 1."""
+    key, count = seeding.rollout_keys(1, "evaluation", 0)[0], 1_000_000
+    parts = [seeding.NoiseSpec(kind, (1000,)) for kind in ("uniform", "normal")]
+    uniform, normal = (
+        x.numpy().ravel().astype("float64")
+        for x in seeding.counter_noise(key, parts, tf.range(1000), 0, dtype)
+    )
+    assert uniform.min() >= 0 and uniform.max() < 1 and np.isfinite(normal).all()
+    six = 6 / np.sqrt(count)
+    assert abs(uniform.mean() - 1 / 2) < six * np.sqrt(1 / 12)
+    assert abs((uniform**2).mean() - 1 / 3) < six * np.sqrt(4 / 45)
+    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((normal**power).mean() - moment) < six * np.sqrt(variance)
+    assert abs(np.corrcoef(uniform[:-1], uniform[1:])[0, 1]) < six
+    assert abs(np.corrcoef(uniform, normal)[0, 1]) < six
+
+
+def test_the_ends_of_the_noise_are_finite():
+    """The smallest and the largest words there are."""
+    words = tf.constant([0, 2**32 - 1], tf.uint32)
+    for dtype in (tf.float32, tf.float64):
+        low = words if dtype == tf.float64 else None
+        uniform = seeding._uniform(words, low, dtype).numpy()
+        normal = seeding._normal(words, low, dtype).numpy()
+        assert uniform[0] == 0 and 1 - 1e-7 < uniform[1] < 1
+        assert np.isfinite(normal).all() and normal[0] == -normal[1] < -5
+
+
+def test_random_numbers_come_through_one_door():
+    """No `tf.random` outside of `seeding`; and there every call names its algorithm."""
+    package = pathlib.Path(seeding.__file__).parent
+    users = [
+        path.name for path in package.rglob("*.py") if "tf.random." in path.read_text()
+    ]
+    assert users == ["seeding.py"]
+    source = (package / "seeding.py").read_text()
+    assert source.count("tf.random.") == 2 and source.count('alg="philox"') == 1
+
+
+class Words(np.random.bit_generator.ISeedSequence):
+    """Four words of 64 bits, from which a bit generator begins."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def generate_state(self, n_words, dtype=np.uint32):
+        assert (n_words, dtype) == (4, np.uint64)
+        return self.words
+
+
+def test_an_action_generator_begins_with_the_words_of_its_episode():
+    """Sixteen episodes share one sequence, and each has four words of it."""
+    seeds = seeding.EpisodeSeeds(7, "training", update=2)
+    for episode in (0, 5, 15, 16, 37):
+        block = seeding.seed_sequence(7, "training/action", 2, episode // 16)
+        words = block.generate_state(64, np.uint64)[4 * (episode % 16) :][:4]
+        begun = np.random.PCG64(Words(words))
+        assert seeds.action(episode).bit_generator.state == begun.state
+        assert seeds.action(episode, 3).bit_generator.state == begun.jumped(3).state
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_of_tensors_is_made_of_the_words_at_its_counters(dtype):
+    """Step s has the counters s n to s n + n - 1, with n blocks for all parts."""
+    key, episodes, step = seeding.rollout_keys(1, "training", 4)[2], [3, 2**31], 9
+    kinds = ("uniform", 3), ("normal", 2), ("uniform", 4)
+    parts = [seeding.NoiseSpec(kind, (size,)) for kind, size in kinds]
+    found = seeding.counter_noise(
+        key, parts, tf.constant(episodes, tf.int64), step, dtype
+    )
+    blocks = 5 if dtype == "float32" else 9
+    counters = step * blocks + np.arange(blocks, dtype="uint32")
+    first = np.array(episodes, "uint32")[:, None]
+    high, low = (x.numpy() for x in seeding._threefry(key, first, counters[None]))
+    if dtype == "float32":
+        words = np.concatenate([high, low], axis=-1)[:, :9]
+        uniform, middle = (words >> 8) * 2.0**-24, ((words >> 9) + 0.5) * 2.0**-22
+    else:
+        high, low = high.astype("uint64"), low.astype("uint64")
+        uniform = ((high >> 5) * 2**26 + (low >> 6)) * 2.0**-53
+        middle = ((high >> 6) * 2**26 + (low >> 6) + 0.5) * 2.0**-51
+    normal = np.sqrt(2) * tf.math.erfinv(tf.constant(middle - 1.0, dtype)).numpy()
+    np.testing.assert_array_equal(found[0], uniform[:, :3])
+    tolerance = 1e-6 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(found[1], normal[:, 3:5], rtol=tolerance)
+    np.testing.assert_array_equal(found[2], uniform[:, 5:])

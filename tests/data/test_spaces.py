@@ -1,0 +1,273 @@
+"""Spaces are understood or refused by name, and survive being written down."""
+
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_reinforce.data import spaces
+
+INF = np.inf
+Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
+
+
+def box(low, high, dtype):
+    return Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype)
+
+
+SPACES = {
+    "discrete": Discrete(4),
+    "start": Discrete(3, start=-2),
+    "uniform": Box(-0.1, 0.3, (2, 3), np.float32),
+    "scalar": Box(0.0, 1.0, (), np.float32),
+    "per_dimension": box([-1.5, 0.1], [0.2, 1 / 3], np.float32),
+    "infinite": Box(-INF, INF, (4,), np.float32),
+    "half_infinite": box([-INF, 0.0], [1.0, INF], np.float32),
+    "image": Box(0, 255, (8, 8, 3), np.uint8),
+    "wide": box([0.1, -1e300], [1 / 3, 1e300], np.float64),
+    "widest_ints": Box(-(2**63), 2**63 - 1, (2,), np.int64),
+    "bools": Box(0, 1, (3, 2), np.bool_),
+    "small_choice": Discrete(3, start=-1, dtype=np.int8),
+    "choices": gym.spaces.MultiDiscrete([[3, 2], [5, 7]], start=[[0, -9], [4, 1]]),
+    "small_choices": gym.spaces.MultiDiscrete([3, 2], np.int8, start=[-1, 4]),
+    "flags": gym.spaces.MultiBinary(4),
+    "rows_of_flags": gym.spaces.MultiBinary([2, 3]),
+}
+SPACES["nested"] = gym.spaces.Dict(
+    z=SPACES["wide"],
+    a=gym.spaces.Tuple([SPACES["image"], gym.spaces.Dict(b=SPACES["half_infinite"])]),
+)
+SPACES["of_choices"] = gym.spaces.Tuple(
+    [SPACES["start"], gym.spaces.Dict(z=SPACES["choices"], a=SPACES["flags"])]
+)
+EVERY_SPACE = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+OBSERVED = list(SPACES.values())
+
+
+def assert_identical(one, other):
+    """Gymnasium compares bounds with a tolerance; here every bit counts."""
+    assert one == other
+    if isinstance(one, gym.spaces.Dict):
+        for key in one:
+            assert_identical(one[key], other[key])
+    elif isinstance(one, gym.spaces.Tuple):
+        for left, right in zip(one, other, strict=True):
+            assert_identical(left, right)
+    assert one.dtype == other.dtype and one.shape == other.shape
+    if isinstance(one, Box):
+        for name in ("low", "high", "bounded_below", "bounded_above"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+@EVERY_SPACE
+def test_a_space_survives_being_written_down(space):
+    assert_identical(space, spaces.from_config(spaces.to_config(space)))
+
+
+@EVERY_SPACE
+def test_a_space_survives_a_json_file(space):
+    text = json.dumps(spaces.to_config(space))
+    assert_identical(space, spaces.from_config(json.loads(text)))
+
+
+def test_a_uniform_bound_is_written_as_one_number():
+    """The file of an image policy must not hold every pixel's bound."""
+    config = spaces.to_config(SPACES["image"])
+    assert (config["low"], config["high"]) == (0, 255)
+
+
+def test_no_space_and_a_space_itself_pass_through():
+    assert spaces.to_config(None) is None
+    assert spaces.from_config(None) is None
+    space = SPACES["start"]
+    assert spaces.from_config(space) is space
+
+
+def test_a_space_without_numbers_for_it_cannot_be_written_down():
+    with pytest.raises(ValueError, match="to be saved in a config. Received: Text"):
+        spaces.to_config(gym.spaces.Dict(a=gym.spaces.Text(3)))
+
+
+def test_only_known_kinds_are_built():
+    with pytest.raises(ValueError, match="kind='Graph'"):
+        spaces.from_config({"kind": "Graph"})
+
+
+@pytest.mark.parametrize("space", OBSERVED)
+def test_supported_observation_spaces_are_returned(space):
+    assert spaces.check_observation_space(space) is space
+
+
+UNSUPPORTED = [
+    gym.spaces.Text(3),
+    gym.spaces.Graph(Box(0, 1, (2,)), Discrete(2)),
+    gym.spaces.Sequence(Discrete(2)),
+    gym.spaces.OneOf([Discrete(2), Box(0, 1)]),
+    gym.spaces.Dict(),
+    gym.spaces.Tuple([]),
+    Box(0, 1, (0,)),
+    Box(0, 1, (2, 0), np.uint8),
+]
+
+
+@pytest.mark.parametrize("part", UNSUPPORTED, ids=repr)
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
+def test_the_unsupported_part_of_an_observation_space_is_named(part, nested):
+    space = gym.spaces.Dict(a=SPACES["image"], b=gym.spaces.Tuple([part]))
+    listed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple"
+    with pytest.raises(ValueError, match=f"{listed}.*FlattenObservation") as refused:
+        spaces.check_observation_space(space if nested else part)
+    assert f"Observation space {part!r} is not supported" in str(refused.value)
+
+
+def test_two_arrays_of_one_name_are_refused():
+    """They are inputs by name in the export."""
+    for space in (
+        gym.spaces.Dict(a=gym.spaces.Tuple([Discrete(2)]), a_0=Discrete(2)),
+        gym.spaces.Dict({"a 0": Discrete(2), "a_0": Discrete(2)}),
+    ):
+        with pytest.raises(ValueError, match=r"\['a_0', 'a_0'\].*TransformObservation"):
+            spaces.check_observation_space(space)
+
+
+ACTIONS = {
+    **{name: SPACES[name] for name in ("discrete", "start", "half_infinite", "wide")},
+    "multi": gym.spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[0, 1], [2, -3]]),
+    "bits": gym.spaces.MultiBinary((2, 2)),
+    "nested": gym.spaces.Dict(
+        {"1": gym.spaces.Tuple([Discrete(2)]), "a b": gym.spaces.Dict(x=Box(0, 1))}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_supported_action_spaces_are_returned(name):
+    assert spaces.check_action_space(ACTIONS[name]) is ACTIONS[name]
+
+
+NO_ACTIONS = {
+    "text": gym.spaces.Text(3),
+    "sequence": gym.spaces.Sequence(Discrete(2)),
+    "one_of": gym.spaces.OneOf([Discrete(2), Discrete(3)]),
+    "graph": gym.spaces.Graph(Discrete(2), None),
+    "no_number": Box(0.0, 1.0, (0,)),
+    "no_choice": gym.spaces.MultiDiscrete(np.zeros(0, "int64")),
+}
+
+
+@pytest.mark.parametrize("name", NO_ACTIONS)
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
+def test_an_unsupported_action_space_is_named(name, nested):
+    part = NO_ACTIONS[name]
+    space = gym.spaces.Dict(a=gym.spaces.Tuple([Discrete(2), part])) if nested else part
+    with pytest.raises(ValueError, match="Supported: Discrete, MultiDis") as refused:
+        spaces.check_action_space(space)
+    assert f"Action space {part!r} is not supported" in str(refused.value)
+    assert f"Received: {space!r}" in str(refused.value)
+
+
+NO_NAMES = {
+    "slash": (gym.spaces.Dict({"a/b": Discrete(2)}), "without '/'"),
+    "number": (gym.spaces.Dict({1: Discrete(2)}), "strings"),
+    "empty": (gym.spaces.Tuple([Discrete(2), gym.spaces.Tuple([])]), "must not be empty"),
+    "same": (
+        gym.spaces.Dict({"a_0": Discrete(2), "a": gym.spaces.Tuple([Discrete(2)])}),
+        "a different name for each part. Received: .'a_0', 'a_0'.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_the_parts_of_an_action_have_names(name):
+    space, message = NO_NAMES[name]
+    with pytest.raises(ValueError, match=message):
+        spaces.check_action_space(space)
+
+
+def test_the_structure_keeps_whole_numbers_and_takes_the_policys_float_type():
+    spec = tf.TensorSpec
+    assert spaces.observation_spec(SPACES["nested"], "float32") == {
+        "a": (spec((8, 8, 3), tf.uint8), {"b": spec((2,), tf.float32)}),
+        "z": spec((2,), tf.float32),
+    }
+    assert spaces.observation_spec(SPACES["scalar"], "float64") == spec((), tf.float64)
+    assert spaces.observation_spec(SPACES["of_choices"], "float32") == (
+        spec((), tf.int64),
+        {"a": spec((4,), tf.int8), "z": spec((2, 2), tf.int64)},
+    )
+    assert spaces.observation_spec(SPACES["small_choice"], "float32") == spec((), tf.int8)
+    assert spaces.observation_spec(SPACES["bools"], "float32") == spec((3, 2), tf.bool)
+
+
+def test_shapes_alone_give_the_same_structure():
+    spec = tf.TensorSpec
+    shapes = {"z": (None, 2), "a": ((None, 8, 8), [(7,)])}
+    assert spaces.specs_from_shapes(shapes, "float32") == {
+        "z": spec((2,), tf.float32),
+        "a": (spec((8, 8), tf.float32), (spec((), tf.float32),)),
+    }
+
+
+def test_the_right_environment_is_accepted():
+    ours = SPACES["nested"], SPACES["start"]
+    spaces.expect_spaces(ours, ours)
+    spaces.expect_spaces((None, None), ours)
+
+
+@pytest.mark.parametrize("index, name", [(0, "observation"), (1, "action")])
+def test_another_environment_is_refused_with_both_spaces(index, name):
+    ours = [SPACES["uniform"], Discrete(3)]
+    theirs = list(ours)
+    theirs[index] = [SPACES["infinite"], Discrete(3, start=1)][index]
+    with pytest.raises(ValueError, match=f"another {name} space") as refused:
+        spaces.expect_spaces(ours, theirs)
+    assert repr(ours[index]) in str(refused.value)
+    assert repr(theirs[index]) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "space", [*OBSERVED, Box(5.0, 6.0, (2,)), Box(0, 0, (2,), np.int8)]
+)
+def test_examples_are_finite_and_inside_the_space(space):
+    rng = np.random.default_rng(0)
+    made = spaces.sample_observations(space, "float64", 16, rng)
+
+    def check(part, values):
+        if isinstance(part, gym.spaces.Dict):
+            return [check(part[key], values[key]) for key in part]
+        if isinstance(part, gym.spaces.Tuple):
+            return [check(*pair) for pair in zip(part, values, strict=True)]
+        real = np.issubdtype(part.dtype, np.floating)
+        assert values.dtype == ("float64" if real else part.dtype)
+        assert values.shape == (16, *part.shape)
+        assert np.isfinite(values).all()
+        assert all(part.contains(np.asarray(value, part.dtype)) for value in values)
+
+    check(space, made)
+
+
+def test_examples_differ_and_repeat_with_their_generator():
+    draws = [
+        spaces.sample_observations(
+            SPACES["image"], "float32", 2, np.random.default_rng(3)
+        )
+        for _ in range(2)
+    ]
+    np.testing.assert_array_equal(*draws)
+    assert len(np.unique(draws[0])) > 100
+
+
+@pytest.mark.parametrize("name", ["start", "choices", "flags", "bools"])
+def test_examples_take_every_value_of_a_choice(name):
+    space, rng = SPACES[name], np.random.default_rng(0)
+    made = spaces.sample_observations(space, "float32", 400, rng)
+    first, sizes = {
+        "start": lambda: (space.start, space.n),
+        "choices": lambda: (space.start, space.nvec),
+        "flags": lambda: (0, np.full(4, 2)),
+        "bools": lambda: (0, np.full((3, 2), 2)),
+    }[name]()
+    np.testing.assert_array_equal(made.min(axis=0), first)
+    np.testing.assert_array_equal(made.max(axis=0), first + sizes - 1)

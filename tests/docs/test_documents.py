@@ -1,0 +1,117 @@
+"""What the documents show is what happens."""
+
+import pathlib
+import re
+import runpy
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from gymnasium.envs import registration
+
+from tf_reinforce import cli
+
+ROOT = pathlib.Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+ONE_EPOCH = {"numpy_reinforce": ["--epochs", "1"], "eligibility": []}
+LONGEST = {
+    "numpy_reinforce": 120,
+    "eligibility": 90,
+    "your_own_parts": 90,
+    "memory": 75,
+    "catch": 70,
+}
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+    """As it stands, thirty updates and all."""
+    monkeypatch.chdir(tmp_path)
+    world = {}
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), world)
+    assert world["agent"].evaluate("CartPole-v1")["episode_return"] > 400
+
+
+def test_the_tensor_environment_of_the_documents_is_learned(tmp_path, capsys):
+    text = (ROOT / "docs" / "your_tensor_env.md").read_text()
+    world, sources = {}, re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    written = sources[0].split("class Boat")[1].split("\n\n\nagent")[0]
+    assert len(written.splitlines()) <= 40
+    for block in sources:
+        exec(compile(block, "your_tensor_env.md", "exec"), world)
+    returned, shape = capsys.readouterr().out.splitlines()
+    assert float(returned) > 60 and shape == "(10, 16)"
+    assert world["observations"].shape == (8, 4)
+
+
+def test_only_the_function_act_of_an_export_converts_to_litert(tmp_path, monkeypatch):
+    """As the document says; the action is the one of the agent."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "spaces.md").read_text().split("## Export to LiteRT")[1]
+    world = {}
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    with warnings.catch_warnings():
+        # TensorFlow 2.21 announces that its own interpreter moves to LiteRT.
+        warnings.filterwarnings("ignore", module="tensorflow")
+        exec(compile(block, "spaces.md", "exec"), world)
+    observations = np.zeros((1, 4), "float32")
+    expected = world["agent"].act(observations, deterministic=True)
+    np.testing.assert_array_equal(world["action"], expected)
+    converter = world["tf"].lite.TFLiteConverter
+    with pytest.raises(Exception, match="StatelessRandom|Could not translate"):
+        converter.from_saved_model("policy").convert()
+
+
+def test_the_commands_of_the_readme_are_understood():
+    commands = [
+        line.removeprefix("$ tf-reinforce ").split("#")[0].split()
+        for block in blocks("console")
+        for line in block.splitlines()
+        if line.startswith("$ tf-reinforce")
+    ]
+    assert len(commands) >= 3
+    for command in commands:
+        assert cli._parser().parse_args(command).command
+
+
+def test_the_readme_is_short_and_shows_code_early():
+    lines = README.splitlines()
+    assert len(lines) <= 110
+    assert lines.index("```python") < 30
+
+
+def test_every_link_of_the_documents_leads_somewhere():
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")):
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+            if not target.startswith("http"):
+                assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_every_logged_key_is_explained(tmp_path):
+    import tf_reinforce as tfr
+
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
+    logs = agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, verbose=0).history
+    explained = (ROOT / "docs" / "logs.md").read_text()
+    for key in logs:
+        short = key.replace("episode_return", "")
+        assert f"`{key}`" in explained or f"`{short}`" in explained, key
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda p: p.stem)
+def test_every_example_runs_for_one_epoch(path, tmp_path, monkeypatch, capsys):
+    assert len(path.read_text().splitlines()) <= LONGEST.get(path.stem, 60)
+    arguments = ONE_EPOCH.get(path.stem, ["1"])
+    monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+    monkeypatch.syspath_prepend(path.parent)  # as Python itself does
+    monkeypatch.chdir(tmp_path)
+    known = {**registration.registry}
+    known.pop("Catch-v0", None)  # other tests import that example too
+    monkeypatch.setattr(registration, "registry", known)
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out

@@ -1,0 +1,393 @@
+"""Tensor environments are Gymnasium's, or worlds whose best return is known."""
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+from toy_worlds import Walk
+
+import tf_reinforce as tfr
+from tf_reinforce import envs
+from tf_reinforce.data import seeding
+from tf_reinforce.envs import checks
+
+STEPS = 500
+
+
+def wrapped(angle):
+    return (np.asarray(angle) + math.pi) % (2 * math.pi) - math.pi
+
+
+def state_of(original, id):
+    """What the original remembers, in float64, as its twin does."""
+    state = np.array(original.unwrapped.state, "float64")
+    if id == "Pendulum-v1":
+        state[0] = wrapped(state[0])
+    return state
+
+
+def set_state(worlds, originals, id):
+    states = np.stack([state_of(original, id) for original in originals])
+    worlds._state = tf.constant(states.astype(worlds.env.dtype))
+
+
+@pytest.mark.parametrize("id", envs.TWINS)
+def test_a_twin_says_what_gymnasium_says(id):
+    twin, spec, original = envs.make(id), gym.spec(id), gym.make(id)
+    assert twin.max_episode_steps == spec.max_episode_steps
+    assert twin.reward_threshold == spec.reward_threshold
+    assert twin.observation_space == original.observation_space
+    assert twin.action_space == original.action_space
+
+
+@pytest.mark.parametrize("starts", sweeps.some([15, 100], always=[15]))
+@pytest.mark.parametrize("id", envs.TWINS)
+def test_a_twin_walks_beside_its_original(id, starts):
+    """Many starts, 500 steps each, from the original's own state at every step.
+
+    Chaotic systems part in float32; one step is within 1e-5 of the original's, its
+    reward, its termination and its time limit included.
+    """
+    originals = [gym.make(id) for _ in range(starts)]
+    worlds = envs.make(id).as_gymnasium(starts)
+    worlds.reset(seed=0)
+    for seed, original in enumerate(originals):
+        original.reset(seed=seed)
+        original.action_space.seed(seed)
+    over = np.zeros(starts, bool)
+    ends = np.zeros(2, int)
+    for _ in range(STEPS):
+        set_state(worlds, originals, id)
+        actions = np.array([env.action_space.sample() for env in originals])
+        answers = worlds.step(actions)
+        begun, pairs = over, list(zip(originals, actions, strict=True))
+        for original in (originals[i] for i in np.flatnonzero(begun)):
+            original.reset()
+        if begun.all():  # the clock cut them all: this was their reset
+            over = ~begun
+            continue
+        walked = [pairs[i] for i in np.flatnonzero(~begun)]
+        truths = [original.step(action)[:4] for original, action in walked]
+        mine = [answer[~begun] for answer in answers[:4]]
+        seen, rewards, *ended = map(np.array, zip(*truths, strict=True))
+        np.testing.assert_allclose(mine[0], seen, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(mine[1], rewards, rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(mine[2:], ended)
+        over = (answers[2] | answers[3]) & ~begun
+        ends += [answers[2].sum(), answers[3].sum()]
+    assert ends.sum() >= (starts if id != "MountainCarContinuous-v0" else 0)
+
+
+EDGES = {
+    "Acrobot-v1": ([-3, -3, -9, -9], [3, 3, 9, 9]),
+    "CartPole-v1": ([-2.5, -2, -0.25, -2], [2.5, 2, 0.25, 2]),
+    "MountainCar-v0": ([-1.2, -0.07], [0.6, 0.07]),
+    "MountainCarContinuous-v0": ([-1.2, -0.07], [0.6, 0.07]),
+}
+
+
+@pytest.mark.parametrize("id", EDGES)
+def test_a_twin_ends_where_its_original_ends(id):
+    """From states anywhere: a random policy hardly ever comes to a goal or a wall."""
+    original, twin, rng = gym.make(id).unwrapped, envs.make(id), np.random.default_rng(0)
+    original.action_space.seed(0)
+    single = id == "MountainCarContinuous-v0"  # computes in float32 itself
+    states = rng.uniform(*EDGES[id], (2000, len(EDGES[id][0]))).astype("float32")
+    actions, truths = [original.action_space.sample() for _ in states], []
+    for seed, (state, action) in enumerate(zip(states, actions, strict=True)):
+        original.reset(seed=seed)
+        original.state = state if single else state.astype("float64")
+        truths.append(original.step(action)[:3])
+    seen, rewards, ended = map(np.array, zip(*truths, strict=True))
+    before, actions = tf.constant(states), tf.constant(np.array(actions))
+    after = twin.transition(before, actions, None)
+    np.testing.assert_allclose(twin.observation(after), seen, rtol=0, atol=1e-5)
+    earned = twin.reward(before, actions, after)
+    np.testing.assert_allclose(earned, rewards, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(twin.terminal(after), ended)
+    assert 50 < ended.sum() < 1900
+
+
+def test_cartpole_runs_free_for_500_steps():
+    """In float64 to the bit, although errors grow by e⁴ in a second."""
+    original, twin = gym.make("CartPole-v1").unwrapped, envs.CartPole("float64")
+    original.reset(seed=3)
+    state = tf.constant(original.state[None])
+    for _ in range(500):
+        _, _, angle, turning = original.state
+        action = int(angle + 0.3 * turning > 0)  # holds the pole up
+        original.step(action)
+        state = twin.transition(state, tf.constant([action]), None)
+        np.testing.assert_array_equal(state[0], original.state)
+        assert not twin.terminal(state)[0]
+
+
+@pytest.mark.parametrize("id", envs.TWINS)
+def test_first_states_are_drawn_as_gymnasiums_are(id):
+    """Uniform between the same bounds: least, largest and mean."""
+    twin, original, count = envs.make(id), gym.make(id), 2000
+    key = seeding.rollout_keys(0, "training", 0)[0]
+    episodes = tf.range(count)
+    noise = seeding.counter_noise(key, [twin.initial_noise], episodes, 0, twin.dtype)[0]
+    ours, theirs = twin.initial(noise).numpy(), []
+    for seed in range(count):
+        original.reset(seed=seed)
+        theirs.append(state_of(original, id))
+    theirs = np.array(theirs)
+    width = np.ptp(theirs, axis=0)
+    for least in (np.min, lambda x, axis: -np.max(x, axis)):
+        assert (np.abs(least(ours, 0) - least(theirs, 0)) <= 0.01 * width).all()
+    error = 6 * width * math.sqrt(2 / 12 / count)
+    assert (np.abs(ours.mean(0) - theirs.mean(0)) <= error).all()
+
+
+def test_the_toys_reach_their_optimum():
+    def play(env, policy, noise):
+        state, total = env.initial(tf.constant(noise)), 0.0
+        alive = tf.ones([len(noise)], tf.bool)
+        for _ in range(env.max_episode_steps or 1):
+            actions = policy(state)
+            following = env.transition(state, actions, None)
+            total += tf.where(alive, env.reward(state, actions, following), 0.0)
+            alive &= ~env.terminal(following)
+            state = following
+        assert not tf.reduce_any(alive)
+        return total.numpy().tolist()
+
+    def follow(state):
+        return tf.sign(state["column"] - state["paddle"])
+
+    noise = np.linspace(0, 1, 8, endpoint=False, dtype="float32")
+    bandit, corridor, catch = envs.Bandit([0.25, 1.0]), envs.Corridor(5), envs.Catch()
+    assert play(bandit, lambda state: [1] * 8, noise) == [bandit.optimum] * 8 == [1.0] * 8
+    assert play(corridor, lambda state: [1] * 8, noise) == [corridor.optimum] * 8
+    assert corridor.optimum == -4.0
+    assert play(catch, follow, noise) == [catch.optimum] * 8
+    assert play(catch, lambda state: [-1], noise[:1]) == [1.0]
+    assert play(catch, lambda state: [1], noise[:1]) == [-1.0]
+
+
+def walked(num_envs, seed, steps=40):
+    worlds = Walk().as_gymnasium(num_envs)
+    worlds.action_space.seed(0)
+    answers = [(*worlds.reset(seed=seed), None, None, None)]
+    for _ in range(steps):
+        answers.append(worlds.step(worlds.action_space.sample()))
+    return answers
+
+
+class Loud(Walk):
+    """Its first place takes more noise than its steps do."""
+
+    initial_noise = envs.NoiseSpec("normal", (10,))
+    transition_noise = envs.NoiseSpec("normal", (1,))
+
+    def initial(self, noise):
+        return noise[:, 3]
+
+    def transition(self, state, action, noise):
+        return noise[:, 0]
+
+    def terminal(self, state):
+        return tf.zeros_like(state, tf.bool)
+
+
+def test_how_an_episode_begins_and_how_it_goes_on_are_drawn_apart():
+    """With one key for both, step 3 would draw the fourth number of the beginning."""
+    worlds = Loud().as_gymnasium(4)
+    first = worlds.reset(seed=0)[0]["place"]
+    actions = worlds.action_space.sample()
+    later = [worlds.step(actions)[0]["place"] for _ in range(8)]
+    assert not np.isin(first, later).any()
+
+
+def test_a_vector_env_resets_in_the_step_after_an_end():
+    """
+    t             0    1    2     3     4
+    termination   .    .    X     .     .
+    reward        .    .    .     0     .
+    observation   s1   s2   end   s0'   s1'
+    """
+    ends, lengths = 0, np.zeros(5, int)
+    before = None
+    for observations, rewards, terminations, truncations, _ in walked(5, 0)[1:]:
+        place = observations["place"][:, 0]
+        assert (observations["side"] == (place > 0)).all()
+        lengths += 1
+        if before is not None:
+            over, last = before
+            assert (rewards[over] == 0).all() and not terminations[over].any()
+            assert ((place[over] >= 0) & (place[over] < 1)).all()  # Walk.initial
+            np.testing.assert_allclose((last + rewards)[~over], place[~over], atol=1e-6)
+            lengths[over] = 0
+        assert (terminations == ((abs(place) > 3) & (lengths > 0))).all()
+        assert (truncations == (lengths == Walk.max_episode_steps)).all()
+        before = terminations | truncations, place
+        ends += before[0].sum()
+    assert ends > 10
+
+
+def test_every_environment_of_a_vector_has_its_own_seed():
+    """Environment i draws from seed + i, whoever stands beside it."""
+    alone, beside = walked(1, 12), walked(3, 10)
+    listed = walked(3, [1, 12, 0])
+    for one, three, list_ in zip(alone, beside, listed, strict=True):
+        assert one[0]["place"][0] == three[0]["place"][2] == list_[0]["place"][1]
+    assert len({x for x in beside[0][0]["place"][:, 0]}) == 3
+
+
+def test_a_reset_without_a_seed_goes_on_to_other_episodes():
+    worlds = envs.CartPole().as_gymnasium(2)
+    first, again, more = (worlds.reset(seed=seed)[0] for seed in (4, 4, None))
+    np.testing.assert_array_equal(first, again)
+    assert not np.isin(more, first).any()
+    fresh, other = (envs.CartPole().as_gymnasium(2).reset()[0] for _ in range(2))
+    assert not np.isin(fresh, other).any()
+
+
+def test_everything_else_works_on_a_vector_of_tensor_environments():
+    worlds = Walk().as_gymnasium(3)
+    agent = tfr.Reinforce.for_env(worlds, hidden=(8,))
+    history = agent.fit(worlds, epochs=2, episodes_per_epoch=4, verbose=0)
+    assert len(history.history["episode_return"]) == 2
+    assert agent.evaluate(worlds, episodes=4)["episode_length"] <= 9
+    wrapped = gym.wrappers.vector.RecordEpisodeStatistics(Walk().as_gymnasium(2))
+    agent.evaluate(wrapped, episodes=4)
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [[0, 2], [0], [0.5, 0.5], [[0], [1]], {"a": 0}, [None, 1]],
+    ids=str,
+)
+def test_what_is_no_action_is_refused(actions):
+    worlds = envs.CartPole().as_gymnasium(2)
+    worlds.reset(seed=0)
+    with pytest.raises(ValueError, match="must be actions of MultiDiscrete"):
+        worlds.step(actions)
+
+
+def test_a_vector_env_refuses_what_it_cannot_do():
+    worlds = envs.CartPole().as_gymnasium(2)
+    with pytest.raises(gym.error.ResetNeeded, match="Call `reset`"):
+        worlds.step([0, 1])
+    with pytest.raises(ValueError, match="list with one for each of 2"):
+        worlds.reset(seed=[1, 2, 3])
+    with pytest.raises(ValueError, match="at the first reset without None"):
+        worlds.reset(seed=[1, None])
+    with pytest.raises(ValueError, match="num_envs"):
+        envs.CartPole().as_gymnasium(0)
+
+
+def test_make_names_the_twins_there_are():
+    assert isinstance(tfr.envs.make("Pendulum-v1", dtype="float64"), envs.Pendulum)
+    with pytest.raises(
+        ValueError, match="no tensor environment for 'Ant-v5'.*CartPole-v1"
+    ):
+        envs.make("Ant-v5")
+
+
+class Broken(envs.CartPole):
+    """A CartPole in which one answer is another."""
+
+    def __init__(self, name, answer):
+        super().__init__()
+        original = getattr(self, name)
+        setattr(self, name, lambda *given: answer(original(*given)))
+
+
+@pytest.mark.parametrize(
+    "name, answer, message",
+    [
+        ("observation", lambda x: x[:, :3], r"shape \(7, 4\).*shape \(7, 3\)"),
+        ("observation", lambda x: {"x": x}, "nested as the observation space"),
+        ("observation", lambda x: tf.cast(x, tf.int32), "a float type.*int32"),
+        ("reward", lambda x: x[:, None], r"shape \(7,\).*shape \(7, 1\)"),
+        ("reward", lambda x: tf.cast(x, tf.int32), "of type float.*int32"),
+        ("reward", lambda x: tf.reduce_sum(x), r"a row for each episode.*\(\)"),
+        ("terminal", lambda x: tf.cast(x, tf.float32), "of type bool.*float32"),
+        ("transition", lambda x: (x, x), "a state as `initial` does"),
+        ("transition", lambda x: tf.cast(x, tf.float64), "a state as `initial` does"),
+        ("transition", lambda x: tf.boolean_mask(x, x[:, 0] > 0), "tf.where"),
+        ("initial", lambda x: x[0], r"a row for each episode.*\(4,\)"),
+    ],
+)
+def test_a_world_that_breaks_its_promise_is_named(name, answer, message):
+    with pytest.raises(ValueError, match=rf"(?s)`Broken\.{name}`.*{message}"):
+        Broken(name, answer).as_gymnasium(2)
+
+
+def test_spaces_and_settings_of_a_world_are_checked():
+    world = envs.CartPole()
+    world.action_space = gym.spaces.Text(3)
+    with pytest.raises(ValueError, match="Action space Text"):
+        world.as_gymnasium(2)
+    world = envs.CartPole()
+    world.max_episode_steps = 0
+    with pytest.raises(ValueError, match="max_episode_steps"):
+        world.as_gymnasium(2)
+    with pytest.raises(ValueError, match="dtype.*float16"):
+        envs.CartPole("float16")
+    with pytest.raises(ValueError, match="length"):
+        envs.Corridor(1)
+    with pytest.raises(TypeError, match="abstract"):
+        envs.TensorEnv()
+
+
+@pytest.mark.parametrize("what", ["state", "action"])
+def test_a_world_that_changes_what_it_is_given_is_refused(what):
+    """The reward would be made from what came after."""
+
+    class Careless(Walk):
+        action_space = gym.spaces.Dict(a=gym.spaces.Discrete(2))
+
+        def initial(self, noise):
+            return {"x": super().initial(noise)}
+
+        def observation(self, state):
+            return super().observation(state["x"])
+
+        def transition(self, state, action, noise):
+            if what == "state":
+                state["x"] = state["x"] + 1
+                return state
+            action["a"] = action["a"] * 0
+            return {"x": state["x"] + 1}
+
+    with pytest.raises(ValueError, match="Careless.transition` must not change its arg"):
+        checks.check(Careless())
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        envs.NoiseSpec("Normal", ()),
+        envs.NoiseSpec("normal", 2),
+        envs.NoiseSpec("uniform", (None,)),
+        (envs.NoiseSpec("uniform", ()),),
+    ],
+    ids=str,
+)
+def test_noise_is_of_a_known_kind_and_shape(noise):
+    world = Walk()
+    world.transition_noise = noise
+    with pytest.raises(
+        ValueError, match="noise of `Walk` must be one `NoiseSpec`.*Received"
+    ):
+        checks.check(world)
+
+
+def test_a_reset_in_the_middle_of_an_episode_starts_its_clock_anew():
+    class Short(envs.CartPole):
+        max_episode_steps = 5
+
+    worlds = Short().as_gymnasium(1)
+    worlds.reset(seed=0)
+    for _ in range(3):
+        worlds.step(np.array([0]))
+    worlds.reset(seed=0)
+    ended = [bool(worlds.step(np.array([t % 2]))[3][0]) for t in range(5)]
+    assert ended == [False] * 4 + [True]

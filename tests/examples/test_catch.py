@@ -1,0 +1,80 @@
+"""The game of pixels: what it is worth, and that it is learned through LiteRT."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+from gymnasium.utils.env_checker import check_env
+
+from tf_reinforce import envs
+
+
+@pytest.fixture(scope="module")
+def catch():
+    yield toys.example("catch")
+    del gym.registry["Catch-v0"]
+
+
+def played(env, choose, seed):
+    """The return of one game, played from its pictures alone."""
+    picture, _ = env.reset(seed=seed)
+    total, over = 0.0, False
+    while not over:
+        picture, reward, over, cut, _ = env.step(choose(picture[..., 0]))
+        assert env.observation_space.contains(picture) and not cut
+        total += reward
+    return total
+
+
+def towards_the_ball(picture):
+    """One cell nearer: the ball is white, the paddle gray."""
+    ball, paddle = (np.argwhere(picture == shade)[0, 1] for shade in (255, 128))
+    return int(np.sign(ball - paddle))
+
+
+def test_the_pictures_say_all_that_is_needed(catch):
+    env = catch.Catch()
+    check_env(env, skip_render_check=True)
+    assert [played(env, towards_the_ball, seed) for seed in range(50)] == 50 * [1.0]
+
+
+def test_its_tensors_are_the_same_game(catch):
+    theirs, ours = catch.Catch(), envs.Catch()
+    theirs.reset(seed=0)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    state = ours.initial(tf.constant([theirs.ball[1] / catch.CELLS + 1e-3]))
+    for action in (-1, 0, 1, 1, 1, 1):
+        picture, reward, landed, *_ = theirs.step(action)
+        before, state = state, ours.transition(state, tf.constant([action]), None)
+        np.testing.assert_array_equal(ours.observation(state)[0], picture)
+        assert ours.reward(before, tf.constant([action]), state)[0] == reward
+        assert ours.terminal(state)[0] == landed
+
+
+def test_who_does_not_look_catches_one_ball_in_seven(catch):
+    """Wherever the paddle ends, the ball comes down in each column alike."""
+    env, columns = catch.Catch(), catch.CELLS
+    for actions in ([0] * 6, [-1] * 6, [1, -1, 1, 1, -1, 0]):
+        returns = []
+        for column in range(columns):
+            moves = iter(actions)
+            env.reset(seed=0)
+            env.ball[1], over, total = column, False, 0.0
+            while not over:
+                _, reward, over, _, _ = env.step(next(moves))
+                total += reward
+            returns.append(total)
+        assert np.mean(returns) == pytest.approx(-5 / 7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_solved_from_pixels_through_litert(seed, catch):
+    """The settings of the example; every ball of a thousand is caught."""
+    agent = catch.make_agent(seed)
+    agent.fit(catch.Catch, epochs=250, episodes_per_epoch=32, seed=seed, verbose=0)
+    result = agent.evaluate(catch.Catch, episodes=1000)
+    assert agent.trainer.collector.programs["acting", False].engine == "litert"
+    assert result["episode_return"] == 1.0

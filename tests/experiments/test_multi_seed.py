@@ -1,0 +1,353 @@
+"""Many seeds in one program are as many runs."""
+
+import contextlib
+import functools
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+from toy_layers import Spelling
+from toy_worlds import Lucky
+
+import tf_reinforce as tfr
+from tf_reinforce import envs
+from tf_reinforce.experiments import multi_seed as training_of_many
+from tf_reinforce.training import learner
+
+SEEDS = [0, 3, 8]
+OPTIONS = {
+    "everything": (
+        envs.CartPole,
+        dict(
+            baseline="value",
+            gae_lambda=0.9,
+            normalize_observations=True,
+            scale_rewards=True,
+            minibatch_size=50,
+            passes=2,
+        ),
+    ),
+    "a deviation, groups": (
+        envs.MountainCarContinuous,
+        dict(
+            baseline=tfr.baselines.LeaveOneOut(group_size=2), scale_advantages="running"
+        ),
+    ),
+}
+
+
+def maker(world, updates=1, **options):
+    def make(seed):
+        agent = tfr.Reinforce.for_env(world, hidden=(8,), seed=seed, **options)
+        agent.compile(keras.optimizers.Adam(0.01), steps_per_execution=updates)
+        return agent
+
+    return make
+
+
+def close(ours, theirs):
+    for x, y in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_each_seed_is_a_run_of_its_own(kind, monkeypatch):
+    """And its gradient is summed up in blocks, where that of one run is not."""
+    monkeypatch.setattr(learner, "_SMALL_BLOCK", 50)
+    make_world, options = OPTIONS[kind]
+    world, seeds = make_world(), [3, 8]
+    make = maker(world, 2, **options)
+    limit = dict(episodes_per_epoch=4, max_episode_steps=60)
+    population = tfr.train_seeds(make, world, seeds, epochs=2, **limit)
+    assert population.seeds == seeds and population.failures == {}
+    place, seed = 1, 8  # the first one's graphs are used for all
+    alone = make(seed)
+    history = alone.fit(world, epochs=2, seed=seed, verbose=0, **limit).history
+    history.pop("steps_per_second")
+    assert set(population.history) == set(history)
+    for name, figures in history.items():
+        mine = population.history[name][:, place]
+        np.testing.assert_allclose(mine, figures, rtol=1e-4, atol=1e-5, err_msg=name)
+    ours = population.agent(seed)
+    close(ours, alone)
+    for agent in (ours, alone):  # the optimizer's state came along
+        agent.fit(world, epochs=1, seed=seed, verbose=0, **limit)
+    close(ours, alone)
+
+
+def test_a_memory_is_stacked_too():
+    world = envs.CartPole()
+
+    def make(seed):
+        initial = keras.initializers.GlorotUniform(seed)
+        drawn = dict(kernel_initializer=initial, recurrent_initializer=initial)
+        layers = [
+            keras.layers.LSTM(4, return_sequences=True, **drawn),
+            keras.layers.Dense(2, kernel_initializer=initial),
+        ]
+        agent = tfr.Reinforce(keras.Sequential([keras.Input((None, 4)), *layers]))
+        agent.compile(keras.optimizers.Adam(1e-2))
+        return agent
+
+    population = tfr.train_seeds(make, world, [1, 2], epochs=2, episodes_per_epoch=3)
+    alone = make(2)
+    alone.fit(world, epochs=2, episodes_per_epoch=3, seed=2, verbose=0)
+    close(population.agent(2), alone)
+
+
+def test_each_seed_begins_its_episodes_from_the_state_that_it_has_learned():
+    world = envs.CartPole()
+
+    def make(seed):
+        agent = tfr.Reinforce(toys.with_learned_start(4, 2, seed))
+        agent.compile(keras.optimizers.SGD(0.1))
+        agent.build_for_env(world)
+        start = agent.policy.layers[0].cell.start
+        start.assign(start * (3.0 * seed - 4.0))
+        return agent
+
+    budget = dict(epochs=3, episodes_per_epoch=3, max_episode_steps=20)
+    population = tfr.train_seeds(make, world, [1, 2], **budget)
+    alone = make(2)
+    alone.fit(world, seed=2, verbose=0, **budget)
+    close(population.agent(2), alone)
+
+
+@functools.cache
+def trained(updates):
+    """Two agents in a corridor, for several tests."""
+    world = envs.Corridor(4)
+    budget = dict(epochs=7, episodes_per_epoch=4)
+    return tfr.train_seeds(maker(world, updates), world, [1, 2], **budget)
+
+
+def test_how_many_updates_a_call_makes_changes_no_bit():
+    np.testing.assert_equal(trained(1).history, trained(3).history)
+
+
+def test_a_seed_that_fails_leaves_the_others_alone():
+    """The weights of the first one overflow: it stays as it is, and the rest go on."""
+    world = envs.CartPole()
+
+    def make(seed):
+        agent = maker(world)(seed)
+        if seed == 0:
+            huge = [np.full_like(x, 3e38) for x in agent.policy.get_weights()]
+            agent.policy.set_weights(huge)
+        return agent
+
+    population = tfr.train_seeds(make, world, SEEDS, epochs=3, episodes_per_epoch=4)
+    assert population.failures == {0: 0}
+    returns = population.history["episode_return"]
+    assert np.isnan(returns[:, 0]).all() and np.isfinite(returns[:, 1:]).all()
+    alone = make(8)
+    alone.fit(world, epochs=3, episodes_per_epoch=4, seed=8, verbose=0)
+    close(population.agent(8), alone)
+    failed = population.agent(0)
+    for x, y in zip(failed.get_weights(), make(0).get_weights(), strict=True):
+        np.testing.assert_array_equal(x, y)
+    with pytest.raises(FloatingPointError, match="outputs are not finite"):
+        failed.fit(world, epochs=1, episodes_per_epoch=4, seed=0, verbose=0)
+
+
+def test_a_seed_that_fails_later_is_left_as_it_was_then():
+    """Not with averages of its weights, as the next update begins with these."""
+    world, seeds = Lucky(dtype="float64"), [3, 1, 9]
+
+    def make(seed):
+        agent = tfr.Reinforce.for_env(world, hidden=(), seed=seed)
+        rate = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.5)
+        agent.compile(rate, steps_per_execution=3)
+        return agent
+
+    budget = dict(epochs=8, episodes_per_epoch=4)
+    population = tfr.train_seeds(make, world, seeds, **budget)
+    ends = []
+    for seed in seeds:
+        alone = make(seed)
+        with contextlib.suppress(FloatingPointError):
+            alone.fit(world, seed=seed, verbose=0, **budget)
+        ends.append(alone.updates)
+        close(population.agent(seed), alone)
+    returns = population.history["episode_return"]
+    assert np.isfinite(returns).sum(axis=0).tolist() == ends == [8, 1, 5]
+    assert population.env_steps == 4 * sum(ends)
+    assert population.failures == {1: 1, 9: 5}
+
+
+def test_averaged_weights_and_agents_that_have_learned_before_are_as_alone():
+    world = envs.Corridor(4)
+
+    def make(seed):
+        agent = tfr.Reinforce.for_env(world, hidden=(4,), seed=seed)
+        rate = 0.05 / (1 + seed)  # rates may differ: they are weights
+        agent.compile(keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.9))
+        if seed:
+            agent.fit(world, epochs=seed, episodes_per_epoch=4, seed=9, verbose=0)
+        return agent
+
+    population = tfr.train_seeds(make, world, [0, 2], epochs=3, episodes_per_epoch=4)
+    alone = make(2)
+    alone.fit(world, epochs=3, episodes_per_epoch=4, seed=2, verbose=0)
+    close(population.agent(2), alone)
+    assert [population.agent(seed).updates for seed in (0, 2)] == [3, 5]
+
+
+def test_a_world_at_fault_is_told(monkeypatch):
+    """By an agent alone, with a seed of its own."""
+    fit, fits = tfr.Reinforce.fit, []
+
+    def heard(agent, env, **given):
+        fits.append(given["seed"])
+        return fit(agent, env, **given)
+
+    monkeypatch.setattr(tfr.Reinforce, "fit", heard)
+    world = envs.Corridor(4)
+    world.reward = lambda state, *_: tf.zeros_like(state, tf.float32) + np.nan
+    with pytest.raises(tfr.collect.EnvironmentFault, match="reward is not finite"):
+        tfr.train_seeds(maker(world), world, [1, 2], epochs=1, episodes_per_epoch=2)
+    assert fits == [1]
+
+
+@pytest.mark.parametrize(
+    "one, other, name",
+    [
+        (dict(gamma=1.0), dict(gamma=0.5), "gamma"),
+        (dict(entropy_coef=0.1), dict(), "entropy_coef"),
+        (dict(baseline="mean"), dict(), "baseline"),
+        (dict(hidden=(3,)), dict(hidden=(4,)), "weights"),
+    ],
+    ids=str,
+)
+def test_agents_must_be_alike(one, other, name):
+    world = envs.Corridor(3)
+    made = functools.partial(tfr.Reinforce.for_env, world)
+    with pytest.raises(ValueError, match=f"alike.*differ in {name}"):
+        tfr.train_seeds(lambda seed: made(**(one, other)[seed]), world, [0, 1], epochs=1)
+
+
+def test_optimizers_must_be_alike_but_for_their_rates():
+    world = envs.Corridor(3)
+
+    def make(seed):
+        agent = tfr.Reinforce.for_env(world, hidden=(2,))
+        agent.compile(keras.optimizers.SGD(0.1 + seed, momentum=0.5 + seed / 4))
+        return agent
+
+    with pytest.raises(ValueError, match="alike.*differ in optimizer 0.*'momentum': 0.5"):
+        tfr.train_seeds(make, world, [0, 1], epochs=1)
+
+
+def test_parts_in_a_list_may_have_other_names():
+    """Keras numbers them: the heads of a Tuple, the cells of a stack."""
+
+    def made():
+        layers, heads = keras.layers, tfr.heads
+        cells = layers.StackedRNNCells([layers.GRUCell(2), layers.LSTMCell(2)])
+        sequence = layers.RNN(cells, return_sequences=True)
+        policy = keras.Sequential([keras.Input((None, 1)), sequence, layers.Dense(3)])
+        head = heads.Composite((heads.Categorical(2), heads.Gaussian(1)))
+        agent = tfr.Reinforce(policy, head)
+        agent.compile("adam")
+        agent.build((None, 1))
+        return agent
+
+    one, other = (training_of_many._signature(made()) for _ in range(2))
+    training_of_many._check_same_signature(one, other)
+
+
+def test_pictures_are_refused_by_what_is_in_their_way():
+    world = envs.Catch()
+    with pytest.raises(ValueError, match="cannot be stacked.*'Conv2D'"):
+        tfr.train_seeds(maker(world), world, [1, 2], epochs=1)
+
+
+def test_what_cannot_be_trained_together_is_refused():
+    world = envs.Corridor(3)
+    make = maker(world)
+    train = functools.partial(tfr.train_seeds, epochs=1)
+    for seeds in ([], [1, 1]):
+        with pytest.raises(ValueError, match="`seeds` must be ints, each once"):
+            train(make, world, seeds)
+    with pytest.raises(TypeError, match="whole number"):
+        train(make, world, [0.5])
+    with pytest.raises(ValueError, match="a `TensorEnv`"):
+        train(make, gym.make("CartPole-v1"), [1, 2])
+    with pytest.raises(TypeError, match="make"):
+        train(lambda seed: None, world, [1])
+    linear = functools.partial(tfr.Reinforce.for_env, world)
+    with pytest.raises(ValueError, match="keras.optimizers.schedules"):
+        train(lambda seed: linear(learning_rate={"first": 1, "last": 0}), world, [1, 2])
+    model = tfr.Reinforce.for_env(world).policy
+
+    def sharing(seed):
+        agent = tfr.Reinforce(model)
+        agent.compile("adam")
+        return agent
+
+    with pytest.raises(ValueError, match="new models.*share the variable.*kernel"):
+        train(sharing, world, [1, 2])
+    population = trained(1)
+    with pytest.raises(ValueError, match=r"one of \[1, 2\].*3"):
+        population.agent(3)
+
+
+def test_a_layer_that_cannot_be_stacked_is_named():
+    world = envs.CartPole()
+
+    def make(seed):
+        layers = [keras.layers.Dense(8), Spelling(name="spelling"), keras.layers.Dense(2)]
+        agent = tfr.Reinforce(keras.Sequential([keras.Input((4,)), *layers]))
+        agent.compile("adam")
+        return agent
+
+    with pytest.raises(ValueError, match="layer `spelling.*be stacked.*'AsString'"):
+        tfr.train_seeds(make, world, [1, 2], epochs=1)
+
+
+def test_the_program_is_traced_once():
+    (group,) = trained(3)._groups
+    assert group._rollout.graph.experimental_get_tracing_count() == 1
+
+
+def test_seeds_are_dealt_to_threads_and_change_no_bit(monkeypatch):
+    world, found = envs.Corridor(4), []
+    monkeypatch.setattr(training_of_many, "_MIN_SEEDS", 2)
+    for threads in (1, 2):
+        asked = "get_inter_op_parallelism_threads"
+        monkeypatch.setattr(tf.config.threading, asked, lambda threads=threads: threads)
+        options = dict(epochs=4, episodes_per_epoch=4)
+        found.append(tfr.train_seeds(maker(world, 2), world, range(5), **options))
+        assert len(found[-1]._groups) == threads
+    alone, dealt = found
+    np.testing.assert_equal(dealt.history, alone.history)
+    assert dealt.seeds == alone.seeds == list(range(5))
+    for seed in (1, 4):  # one of each thread
+        close(dealt.agent(seed), alone.agent(seed))
+    assert dealt.env_steps == alone.env_steps
+
+
+def test_seeds_that_made_no_step_keep_their_weights():
+    """All episodes are cut and dropped: the averages of weights are zero still."""
+    world = envs.CartPole()
+
+    def make(seed):
+        agent = tfr.Reinforce.for_env(world, hidden=(2,), seed=seed, on_truncation="drop")
+        agent.compile(keras.optimizers.SGD(0.1, use_ema=True))
+        return agent
+
+    budget = dict(epochs=1, episodes_per_epoch=2, max_episode_steps=2)
+    population = tfr.train_seeds(make, world, [1, 2], **budget)
+    agent, fresh = population.agent(2), make(2)
+    for ours, theirs in zip(agent.policy_variables, fresh.policy_variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_episodes_that_do_not_fill_their_groups_are_an_error():
+    env = envs.CartPole()
+    make = maker(env, baseline=tfr.baselines.LeaveOneOut(group_size=3))
+    with pytest.raises(ValueError, match="groups of 3 episodes.*episodes=4"):
+        tfr.train_seeds(make, env, [0, 1], epochs=1, episodes_per_epoch=4)

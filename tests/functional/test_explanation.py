@@ -1,0 +1,121 @@
+"""`tf-reinforce explain` says what the documents say."""
+
+import re
+
+import pytest
+
+from tf_reinforce import cli
+from tf_reinforce.functional import explanation
+
+
+def printed(capsys, arguments):
+    assert cli.main(["explain", *arguments.split()]) == 0
+    return capsys.readouterr().out
+
+
+def columns(text):
+    """The numbers below each heading, read from the right."""
+    rows = [re.findall(r"-?\d+\.\d{4}", line) for line in text.splitlines()]
+    rows = [[float(x) for x in row] for row in rows if len(row) >= 5]
+    return dict(zip(("d prob", "closed", "automatic", "gap"), list(zip(*rows))[-4:]))
+
+
+def test_the_numbers_people_ask_about(capsys):
+    text = printed(capsys, "--probs 0.69 0.1 0.2 0.01 --action 0")
+    assert "log-probability -0.3711, probability 0.6900" in text
+    assert columns(text) == {
+        "d prob": (0.31, -0.69, -0.69, -0.69),
+        "closed": (0.4493, -1, -1, -1),
+        "automatic": (0.4493, -1, -1, -1),
+        "gap": (0, 0, 0, 0),
+    }
+
+
+def test_probabilities_a_hundred_times_larger(capsys):
+    text = printed(capsys, "--probs 69 10 20 1 --action 0")
+    assert "log-probability -0.3711, probability 0.6900" in text
+    assert columns(text)["d prob"] == (0.0031, -0.0069, -0.0069, -0.0069)
+    assert columns(text)["closed"] == (0.0045, -0.01, -0.01, -0.01)
+
+
+def test_logits_counts_and_gaussians(capsys):
+    text = printed(capsys, "--logits 0 0 --action 1")
+    assert columns(text)["closed"] == columns(text)["automatic"] == (-0.5, 0.5)
+    text = printed(capsys, "--probs 0.69 0.1 0.2 0.01 --counts 3 1 1 0")
+    assert "-2.0295" in text
+    assert columns(text)["closed"] == (-0.6522, 5, 0, -5)
+    text = printed(capsys, "--logits 0 0 --counts 3 1")
+    assert columns(text)["closed"] == columns(text)["automatic"] == (1, -1)
+    text = printed(capsys, "--probs 1 0 --action 0")
+    assert columns(text)["closed"] == columns(text)["automatic"] == (0, -1)
+    alone = printed(capsys, "--counts 3 1")
+    assert columns(alone)["closed"] == (2, -2)
+    text = printed(capsys, "--mean 0 --std 2 --sample 1")
+    for line in ("mean .* 0.2500 +0.2500", "std .* -0.3750 +-0.3750", "log std .* -0.75"):
+        assert re.search(f"d / d {line}", text)
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e9])
+def test_four_decimals_and_never_an_exponent(scale):
+    text = explanation.text(probs=[scale, 3 * scale], action=1)
+    numbers = re.findall(r"[-\d.]+\d+[eE.\d+-]*", text.split("\n\n")[1])
+    assert numbers and all(re.fullmatch(r"-?\d+\.\d{4}", x) for x in numbers)
+    assert "-0.0000" not in text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(counts=[]),
+        dict(counts=[[1, 2]]),
+        dict(counts=["a"]),
+        dict(probs=[[0.5, 0.5]], action=0),
+        dict(probs=[0.5, 0.5], action=[0]),
+        dict(mean=[], std=[], sample=[]),
+    ],
+    ids=str,
+)
+def test_only_rows_of_numbers_are_taken(given):
+    with pytest.raises(ValueError, match="must be (one number|a row)"):
+        explanation.text(**given)
+
+
+def test_negative_numbers_may_have_exponents(capsys):
+    text = printed(capsys, "--logits -1e-3 2e-3 --action 1")
+    assert columns(text)["closed"] == (-0.4993, 0.4993)
+    assert "d / d mean" in printed(capsys, "--mean -1E-3 --std 1 --sample -.5")
+
+
+def test_wide_numbers_stay_in_their_columns(capsys):
+    for arguments in ("--logits 1000000 0.5 --action 1", "--counts 123456 7"):
+        lines = printed(capsys, arguments).split("\n\n")[1].splitlines()
+        assert len({len(line) for line in lines}) == 1
+        assert all(len(line.split("  ")) >= 7 for line in lines)
+
+
+REFUSED = {
+    "--probs 0.5 0.5": "Pass `probs` or `logits` with",
+    "--probs 1 1 --logits 0 0 --action 0": "Received: action, logits, probs",
+    "--mean 0 --std 1": "Received: mean, std",
+    "--probs 0.5 0.5 --action 2": "0 to 1",
+    "--probs 0.5 0.5 --action 0.5": "whole numbers",
+    "--probs 1 -1 --action 0": "must not be negative",
+    "--probs 1 0 --action 1": "probability of zero",
+    "--probs nan 1 --action 0": "must be finite",
+    "--logits 1 2 --counts 1 2 3": "nothing is broadcast",
+    "--logits 1 2 --counts 1 0.5": "whole numbers",
+    "--probs 1 2 --counts 0 0": "positive int",
+    "--mean 0 0 --std 1 --sample 0 0": "nothing is broadcast",
+    "--mean 0 --std 0 --sample 0": "above zero",
+    "--mean 0 --std 1e-200 --sample 1": "too large for a float64",
+    "--probs 1e308 1e308 --action 0": "finite sum",
+    "--counts inf 1": "`counts` must be finite",
+    "--counts nan 1": "`counts` must be finite",
+    "--logits -inf 0 --action 1": "`logits` must be finite",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_bad_requests_are_refused_in_a_sentence(arguments, capsys):
+    assert cli.main(["explain", *arguments.split()]) == 2
+    assert REFUSED[arguments] in capsys.readouterr().err

@@ -1,0 +1,327 @@
+"""Heads in tuples and dicts: sums over their leaves, whatever the keys are called."""
+
+import itertools
+import json
+import math
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+
+Discrete, Box = gym.spaces.Discrete, gym.spaces.Box
+TREE = {
+    "empty": gym.spaces.Dict({"": Discrete(2)}),
+    "keywords": gym.spaces.Dict({"self": Discrete(2), "value": Box(-1, 1, (2,))}),
+    "one": gym.spaces.Tuple([Discrete(3)]),
+    "deep": gym.spaces.Dict(
+        {
+            "b": gym.spaces.Tuple(
+                [
+                    Discrete(3, start=5),
+                    gym.spaces.Dict({"a b": Box(-1, 1, (2, 2)), "1": Discrete(2)}),
+                ]
+            ),
+            "é.x": gym.spaces.MultiBinary((2, 1)),
+            "a": gym.spaces.MultiDiscrete([[2, 3]], start=[[1, -1]]),
+        }
+    ),
+    # Gymnasium keeps this order, and TensorFlow sorts the keys.
+    "ordered": gym.spaces.Dict([("z", Discrete(2)), ("a", Discrete(4))]),
+}
+
+
+def built(space, **kwargs):
+    head = heads.for_space(space, **kwargs)
+    head.build((None, head.outputs_size))
+    return head
+
+
+def drawn(head, count=5, seed=0, dtype="float64"):
+    """Outputs, and raw actions that the head draws on them."""
+    rng = np.random.default_rng(seed)
+    outputs = tf.constant(rng.normal(size=(count, head.outputs_size)).astype(dtype))
+    noise = keras.tree.map_structure(
+        lambda noise: tf.constant(rng.random((count, *noise.shape)).astype(dtype)),
+        head.noise,
+    )
+    return outputs, noise, head.sample(outputs, noise)
+
+
+def columns(head, outputs):
+    """`(leaf, its outputs)`, one after another, cut by hand."""
+    ends = np.cumsum([leaf.outputs_size for leaf in head.leaves])
+    return zip(head.leaves, np.split(outputs, ends[:-1], axis=1), strict=True)
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_log_probability_and_entropy_are_the_sums_over_the_leaves(name):
+    head = built(TREE[name], dtype="float64")
+    outputs, _, actions = drawn(head)
+    parts = keras.tree.flatten(actions)
+    log_probs, entropies = np.zeros(5), np.zeros(5)
+    for (leaf, numbers), part in zip(columns(head, outputs), parts, strict=True):
+        log_probs += leaf.distribution(tf.constant(numbers)).log_prob(part)
+        entropies += leaf.distribution(tf.constant(numbers)).entropy()
+    distribution = head.distribution(outputs)
+    np.testing.assert_allclose(distribution.log_prob(actions), log_probs, rtol=1e-14)
+    np.testing.assert_allclose(distribution.entropy(), entropies, rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_eligibility_sample_and_mode_are_those_of_the_leaves(name):
+    head = built(TREE[name], dtype="float64")
+    outputs, noise, actions = drawn(head)
+    keras.tree.assert_same_structure(head.heads, actions)
+    keras.tree.assert_same_structure(head.heads, head.mode(outputs))
+    noise, parts = keras.tree.flatten(noise), keras.tree.flatten(actions)
+    modes = keras.tree.flatten(head.mode(outputs))
+    scores = []
+    for i, (leaf, numbers) in enumerate(columns(head, outputs)):
+        numbers = tf.constant(numbers)
+        np.testing.assert_array_equal(leaf.sample(numbers, noise[i]), parts[i])
+        np.testing.assert_array_equal(leaf.mode(numbers), modes[i])
+        scores.append(leaf.eligibility(numbers, parts[i]))
+    ours = head.eligibility(outputs, actions)
+    np.testing.assert_array_equal(ours, np.concatenate(scores, axis=1))
+    with tf.GradientTape() as tape:
+        tape.watch(outputs)
+        log_probs = head.distribution(outputs).log_prob(actions)
+    np.testing.assert_allclose(
+        tape.gradient(log_probs, outputs), ours, rtol=1e-13, atol=1e-14
+    )
+
+
+def test_the_probabilities_of_all_combinations_add_up_to_one():
+    head = heads.Composite({"a": (heads.Categorical(3),), "b": heads.Bernoulli(2)})
+    first, bits = zip(*itertools.product(range(3), itertools.product(range(2), repeat=2)))
+    outputs = tf.constant(np.tile([0.3, -1.0, 2.0, 0.5, -4.0], (12, 1)))
+    actions = {"a": (np.array(first),), "b": np.array(bits)}
+    log_probs = head.distribution(outputs).log_prob(actions)
+    assert np.exp(log_probs).sum() == pytest.approx(1.0, abs=1e-13)
+
+
+def test_two_leaves_of_a_kind_are_drawn_independently():
+    count = 20_000
+    head = heads.Composite((heads.Categorical(2), heads.Categorical(2)))
+    rng = np.random.default_rng(0)
+    noise = tuple(tf.constant(rng.random((count, 2))) for _ in range(2))
+    first, second = head.sample(tf.zeros([count, 4], "float64"), noise)
+    shares = np.bincount(2 * first.numpy() + second.numpy(), minlength=4) / count
+    assert np.abs(shares - 1 / 4).max() < 6 * math.sqrt(3 / 16 / count)
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_the_environment_receives_its_own_nesting(name):
+    space = TREE[name]
+    head = built(space)
+    assert head.matches_space(space)
+    assert [head.matches_space(other) for other in TREE.values()].count(True) == 1
+    _, _, raw = drawn(head, dtype="float32")
+    sent = head.to_environment(raw)
+    assert all(space.contains(row_of(space, sent, row)) for row in range(5))
+
+
+def row_of(space, sent, row):
+    """One action in the types of the space, as the host makes it."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: row_of(part, sent[key], row) for key, part in space.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        pairs = zip(space, sent, strict=True)
+        return tuple(row_of(part, action, row) for part, action in pairs)
+    return sent[row].numpy().astype(space.dtype)
+
+
+def test_parameters_have_flat_names_that_say_whose_they_are():
+    head = built(TREE["deep"])
+    parameters = head.parameters(tf.zeros([2, head.outputs_size]))
+    assert set(parameters) == {
+        "a_logits", "a_probs", "b_0_logits", "b_0_probs", "b_1_1_logits",
+        "b_1_1_probs", "b_1_a b_mean", "b_1_a b_scale", "é.x_logits", "é.x_probs",
+    }  # fmt: skip
+    assert parameters["b_1_a b_mean"].shape == (2, 4)
+
+
+def test_parts_without_a_key_are_numbered_parts_of_an_action():
+    pair = gym.spaces.Tuple([Discrete(2), gym.spaces.Dict(a=Discrete(3))])
+    assert built(pair).names == ("action_0", "action_1_a")
+
+
+def test_a_saved_model_returns_parameters_by_these_names(tmp_path):
+    head, module = built(TREE["deep"]), tf.Module()
+    module.head = head.variables
+    rows = tf.TensorSpec([None, head.outputs_size], tf.float32)
+    function = tf.function(head.parameters, input_signature=[rows])
+    tf.saved_model.save(module, tmp_path, signatures={"distribution": function})
+    loaded = tf.saved_model.load(tmp_path)
+    outputs = tf.ones([1, head.outputs_size])
+    served, truth = loaded.signatures["distribution"](outputs), head.parameters(outputs)
+    assert set(served) == set(truth)
+    np.testing.assert_allclose(served["b_1_a b_mean"], truth["b_1_a b_mean"])
+
+
+# Records
+
+
+def test_an_impossible_action_is_named_with_its_leaf():
+    head = heads.Composite({"a": heads.Categorical(2), "b": (heads.Bernoulli(1),)})
+    actions = {"a": np.array([[0], [1]]), "b": (np.array([[[1]], [[2]]]),)}
+    head.check_actions(actions, np.array([1]))
+    with pytest.raises(ValueError, match="part 'b_0': .*raw actions of Bern.*step 1"):
+        head.check_actions(actions, np.array([2]))
+    possible = head.is_valid(actions)
+    assert possible["a"].all() and possible["b"][0].tolist() == [[[True]], [[False]]]
+
+
+def test_an_illegal_action_is_named_with_its_leaf():
+    """Each leaf has its own columns of the masks, in the order of the outputs."""
+    pair = {"z": heads.Categorical(2), "a": heads.Categorical(3), "m": heads.Gaussian(1)}
+    head = heads.Composite(pair)
+    actions = {"z": np.array([[1]]), "a": np.array([[2]]), "m": np.zeros((1, 1, 1))}
+    length = np.array([1])
+    for marks, part in {"a": [1, 1, 0, 1, 1], "z": [1, 1, 1, 1, 0]}.items():
+        masks = np.int8([[part]])
+        assert head.is_legal(actions, masks).tolist() == [[False]]
+        with pytest.raises(ValueError, match=f"part '{marks}': .*legal actions of Cat"):
+            head.check_actions(actions, length, masks)
+    for masks in (None, np.zeros((1, 1, 0), "int8"), np.ones((1, 1, 5), "int8")):
+        head.check_actions(actions, length, masks)
+
+
+# What is remembered
+
+
+def test_the_leaves_are_trained_and_their_weights_kept(tmp_path):
+    """Keras saves one level of a list or dict; deeper leaves must be found too."""
+
+    def model():
+        kept = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        kept.head = built(TREE["deep"])
+        return kept
+
+    first, second = model(), model()
+    (scale,) = first.head.trainable_variables
+    scale.assign([0.1, 0.2, 0.3, 0.4])
+    first.save_weights(tmp_path / "all.weights.h5")
+    second.load_weights(tmp_path / "all.weights.h5")
+    np.testing.assert_array_equal(second.head.trainable_variables[0], scale)
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_a_composite_survives_its_config(name):
+    """JSON knows no tuples: they come back as tuples all the same."""
+    head = heads.for_space(TREE[name])
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(head)))
+    again = keras.saving.deserialize_keras_object(config)
+    assert repr(again) == repr(head)
+    keras.tree.assert_same_structure(again.heads, head.heads)
+    assert again.matches_space(TREE[name]) and again.noise == head.noise
+    assert again.get_config() == head.get_config()
+
+
+TWICE = heads.Categorical(2)
+REFUSED = {
+    "leaf": (heads.Categorical(2), "`heads` must be a tuple or a dict"),
+    "list": ([heads.Categorical(2)], "`heads` must be a tuple or a dict"),
+    "inner_list": (
+        ([heads.Categorical(2)],),
+        "`heads` must be heads in tuples and dicts",
+    ),
+    "number": ((heads.Categorical(2), 3), "Received: 3 in"),
+    "composite": ((heads.Composite((heads.Categorical(2),)),), "nest its heads"),
+    "twice": ((TWICE, TWICE), "must be a different object"),
+    "empty": ({}, "must not be empty"),
+    "empty_part": ((heads.Categorical(2), ()), "must not be empty"),
+    "slash": ({"a/b": heads.Categorical(2)}, "strings without '/'"),
+    "same": (
+        {"a_0": heads.Categorical(2), "a": (heads.Categorical(2),)},
+        "a different name for each",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_structure_of_heads_is_refused(name):
+    given, message = REFUSED[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        heads.Composite(given)
+
+
+def test_actions_of_another_nesting_are_refused():
+    head = heads.Composite({"a": heads.Categorical(2), "b": heads.Categorical(2)})
+    with pytest.raises(ValueError, match="dict"):
+        head.to_environment((tf.zeros([1], tf.int64), tf.zeros([1], tf.int64)))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_no_leaf_needs_a_distribution_that_draws_samples(nested):
+    """TFP's joint distributions drew one for a log-probability; these two draw none."""
+    leaves = [heads.ClippedGaussian(2, -1.0, 1.0), heads.TanhGaussian(1, -1.0, 1.0)]
+    parts = (leaves[0], {"b": (leaves[1],)} if nested else leaves[1])
+    head = heads.Composite(parts)
+    head.build((None, 3))
+    outputs = tf.constant([[0.1, -0.4, 0.3], [2.0, 0.0, -1.0]])
+    first, second = tf.constant([[1.0, 0.2], [-1.0, 0.5]]), tf.constant([[0.7], [-2.0]])
+    joint = head.distribution(outputs)
+    alone = [x.distribution(o) for x, o in zip(leaves, tf.split(outputs, [2, 1], -1))]
+    actions = (first, {"b": (second,)} if nested else second)
+    expected = alone[0].log_prob(first) + alone[1].log_prob(second)
+    np.testing.assert_allclose(joint.log_prob(actions), expected, rtol=1e-6)
+    entropy = alone[0].entropy() + alone[1].entropy()
+    np.testing.assert_allclose(joint.entropy(), entropy, rtol=1e-6)
+
+
+class Levers(gym.Env):
+    """Earns what the real lever says, and one for each right switch and gear."""
+
+    observation_space = Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Dict(
+        {
+            "1": gym.spaces.Tuple([Discrete(3, start=4), gym.spaces.MultiBinary(2)]),
+            "a b": Box(-1.0, 1.0, (1,), np.float32),
+        }
+    )
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        gear, switches = action["1"]
+        hits = (gear == 6) + np.sum(switches == [1, 0]) + action["a b"][0]
+        return np.zeros(2, np.float32), float(hits), True, False, {}
+
+
+def test_an_agent_learns_nested_actions_is_saved_and_exported(tmp_path):
+    agent = tfr.Reinforce.for_env(Levers, hidden=(), learning_rate=0.1)
+    agent.fit(Levers, epochs=60, episodes_per_epoch=8, verbose=0)
+    assert agent.trainer.collector.programs["acting", False].engine == "litert"
+    assert agent.evaluate(Levers, 4)["episode_return"] > 3.5
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    nothing = np.zeros((1, 2), "float32")
+    action = loaded.act(nothing, deterministic=True)
+    assert action["1"][0].tolist() == [6] and action["1"][1].tolist() == [[1, 0]]
+    np.testing.assert_array_equal(
+        loaded.head.trainable_variables[0], agent.head.trainable_variables[0]
+    )
+
+
+def test_the_distribution_of_a_nested_action_samples_its_parts_independently():
+    head = heads.Composite({"b": heads.Gaussian(2), "a": heads.Categorical(3)})
+    head.build((None, head.outputs_size))
+    actions = head.distribution(tf.zeros((7, head.outputs_size)))
+    assert actions.batch_shape == (7,) and actions.batch_shape_tensor().numpy() == [7]
+    drawn = actions.sample(4, seed=1)
+    assert drawn["a"].shape == (4, 7) and drawn["b"].shape == (4, 7, 2)
+    assert actions.log_prob(drawn).shape == (4, 7)
+    twice = heads.Composite((heads.Categorical(2), heads.Categorical(2)))
+    twice.build((None, twice.outputs_size))
+    one, other = twice.distribution(tf.zeros((1, 4))).sample(4000, seed=1)
+    same = np.mean(one.numpy() == other.numpy())
+    assert abs(same - 0.5) < 6 * np.sqrt(0.25 / 4000)

@@ -1,0 +1,447 @@
+"""Several choices, and switches: against loops, by enumeration, and in environments."""
+
+import itertools
+import math
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+import toy_heads
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+
+SIZES = (2, 4, 1, 3)
+CHOICES = np.array(list(itertools.product(*map(range, SIZES))))
+SWITCHES = np.array(list(itertools.product(range(2), repeat=3)))
+
+
+def revived(head):
+    config = keras.saving.serialize_keras_object(head)
+    return keras.saving.deserialize_keras_object(config)
+
+
+def softmax(logits):
+    odds = np.exp(logits - np.max(logits))
+    return odds / odds.sum()
+
+
+def of_each_choice(values):
+    return np.split(values, np.cumsum(SIZES)[:-1], axis=-1)
+
+
+def logits_of(width, rows=4):
+    return 2 * np.random.default_rng(0).normal(size=(rows, width))
+
+
+# Several choices
+
+
+def test_the_probability_of_several_choices_is_the_product_of_theirs():
+    for row in logits_of(sum(SIZES)):
+        shares = [softmax(part) for part in of_each_choice(row)]
+        truth = [
+            math.prod(share[a] for share, a in zip(shares, action, strict=True))
+            for action in CHOICES
+        ]
+        outputs = tf.constant(np.tile(row, (len(CHOICES), 1)))
+        actions = heads.MultiCategorical(SIZES).distribution(outputs)
+        log_probs = actions.log_prob(CHOICES)
+        np.testing.assert_allclose(log_probs, np.log(truth), rtol=1e-12)
+        assert sum(truth) == pytest.approx(1.0, abs=1e-12)
+        entropy = -sum(p * math.log(p) for p in truth)
+        np.testing.assert_allclose(actions.entropy(), entropy, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_choice_is_the_arg_max_of_its_own_logits_and_noise(dtype):
+    rng = np.random.default_rng(0)
+    logits, noise = rng.random((2, 50, sum(SIZES))).astype(dtype)
+    perturbed = of_each_choice(logits - np.log(-np.log(noise)))
+    truth = np.stack([part.argmax(axis=1) for part in perturbed], axis=1)
+    head = heads.MultiCategorical(SIZES)
+    actions = head.sample(tf.constant(logits), tf.constant(noise))
+    assert actions.dtype == "int64"
+    np.testing.assert_array_equal(actions, truth)
+    truth = np.stack([part.argmax(axis=1) for part in of_each_choice(logits)], axis=1)
+    np.testing.assert_array_equal(head.mode(tf.constant(logits)), truth)
+
+
+def test_choices_are_drawn_independently_of_each_other():
+    """Six standard errors of each joint share; one noise for two would tie them."""
+    count, rng = 20_000, np.random.default_rng(0)
+    noise = tf.constant(rng.random((count, 6)))
+    drawn = heads.MultiCategorical([3, 3]).sample(tf.zeros([count, 6], "float64"), noise)
+    shares = np.bincount(drawn.numpy() @ [3, 1], minlength=9) / count
+    assert np.abs(shares - 1 / 9).max() < 6 * math.sqrt(8 / 81 / count)
+
+
+def test_a_common_offset_of_one_choice_does_not_swallow_the_noise():
+    """In float32 the noise vanishes beside 1e8; the other choice is no excuse."""
+    head, noise = heads.MultiCategorical([2, 2]), np.random.default_rng(0)
+    noise = noise.random((1000, 4), "float32")
+    plain = head.sample(tf.zeros([1000, 4]), noise)
+    offset = head.sample(tf.tile([[0.0, 0.0, 1e8, 1e8]], [1000, 1]), noise)
+    np.testing.assert_array_equal(offset, plain)
+
+
+@pytest.mark.parametrize("gap", [0.0, 30.0, 100.0, 1e4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_score_of_each_choice_is_one_hot_minus_probabilities(gap, dtype):
+    head = heads.MultiCategorical(SIZES)
+    row = gap * np.cos(np.arange(sum(SIZES)))
+    outputs = tf.constant(np.tile(row, (len(CHOICES), 1)), dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(outputs)
+        log_probs = head.distribution(outputs).log_prob(CHOICES)
+    assert log_probs.dtype == dtype and np.isfinite(log_probs).all()
+    truth = [
+        np.concatenate(
+            [
+                np.eye(size)[a] - softmax(part)
+                for size, a, part in zip(SIZES, action, of_each_choice(row), strict=True)
+            ]
+        )
+        for action in CHOICES
+    ]
+    tolerance = dict(rtol=0, atol=1e-5 if dtype == "float32" else 1e-14)
+    np.testing.assert_allclose(tape.gradient(log_probs, outputs), truth, **tolerance)
+    np.testing.assert_allclose(head.eligibility(outputs, CHOICES), truth, **tolerance)
+    probs = np.exp(log_probs)[:, None]
+    assert abs(np.sum(probs * truth, axis=0)).max() < 1e-5
+
+
+def test_one_choice_is_a_categorical_to_the_last_bit():
+    one, many = heads.Categorical(5), heads.MultiCategorical([5])
+    rng = np.random.default_rng(0)
+    logits, noise = (tf.constant(rng.random((20, 5), "float32")) for _ in range(2))
+    actions = one.sample(logits, noise)
+    np.testing.assert_array_equal(many.sample(logits, noise)[:, 0], actions)
+    np.testing.assert_array_equal(
+        many.distribution(logits).log_prob(actions[:, None]),
+        one.distribution(logits).log_prob(actions),
+    )
+
+
+def test_several_choices_name_their_parameters_flat():
+    row = logits_of(sum(SIZES))
+    parameters = heads.MultiCategorical(SIZES).parameters(tf.constant(row))
+    np.testing.assert_array_equal(parameters["logits"], row)
+    for ours, part in zip(of_each_choice(parameters["probs"]), of_each_choice(row)):
+        np.testing.assert_allclose(ours, [softmax(p) for p in part], rtol=1e-13)
+
+
+MULTI = {
+    "plain": gym.spaces.MultiDiscrete([2, 3]),
+    "started": gym.spaces.MultiDiscrete([2, 3], start=[1, -2]),
+    "matrix": gym.spaces.MultiDiscrete([[2, 3], [4, 1]], start=[[5, 0], [-1, 7]]),
+    "bytes": gym.spaces.MultiDiscrete([2, 3], np.int8),
+}
+
+
+@pytest.mark.parametrize("name", MULTI)
+def test_the_environment_hears_its_own_names_of_all_choices(name):
+    space = MULTI[name]
+    head = heads.for_space(space)
+    assert isinstance(head, heads.MultiCategorical) and head.matches_space(space)
+    raw = np.array(list(itertools.product(*map(range, head.sizes))))
+    sent = head.to_environment(tf.constant(raw)).numpy()
+    truth = raw.reshape(-1, *space.shape) + space.start
+    np.testing.assert_array_equal(sent, truth)
+    assert all(space.contains(action) for action in sent.astype(space.dtype))
+    assert [head.matches_space(other) for other in MULTI.values()].count(True) == (
+        2 if name in ("plain", "bytes") else 1
+    )
+
+
+@pytest.mark.parametrize("action", [[-1, 0], [2, 0], [0, 3]])
+def test_a_choice_that_does_not_exist_is_named(action):
+    head = heads.MultiCategorical([2, 3])
+    actions = np.array([[[1, 2]], [action]])
+    head.check_actions(actions, np.array([1]))
+    with pytest.raises(ValueError, match="raw actions of MultiCat.*step 1 of episode 0"):
+        head.check_actions(actions, np.array([2]))
+
+
+# Switches
+
+
+def test_the_probability_of_switches_is_the_product_of_theirs():
+    for row in logits_of(3):
+        on = 1 / (1 + np.exp(-row))
+        truth = np.prod(np.where(SWITCHES == 1, on, 1 - on), axis=1)
+        outputs = tf.constant(np.tile(row, (len(SWITCHES), 1)))
+        actions = heads.Bernoulli(3).distribution(outputs)
+        np.testing.assert_allclose(actions.log_prob(SWITCHES), np.log(truth), rtol=1e-12)
+        entropy = -np.sum(truth * np.log(truth))
+        np.testing.assert_allclose(actions.entropy(), entropy, rtol=1e-12)
+
+
+@pytest.mark.parametrize("gap", [0.0, 30.0, 100.0, 1e4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sure_switches_have_right_log_probabilities_and_scores(gap, dtype):
+    """log σ(z) = -log(1 + e⁻ᶻ): through probabilities it is -inf from z = -104 on."""
+    head, row = heads.Bernoulli(3), np.array([gap, 0.0, -gap])
+    outputs = tf.constant(np.tile(row, (len(SWITCHES), 1)), dtype)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(outputs)
+        actions = head.distribution(outputs)
+        log_probs, entropy = actions.log_prob(SWITCHES), actions.entropy()
+    truth = -np.logaddexp(0, np.where(SWITCHES == 1, -row, row)).sum(axis=1)
+    np.testing.assert_allclose(log_probs, truth, rtol=1e-6)
+    on = np.exp(-np.logaddexp(0, -row))
+    tolerance = dict(rtol=0, atol=1e-6)
+    scores = tape.gradient(log_probs, outputs)
+    np.testing.assert_allclose(scores, SWITCHES - on, **tolerance)
+    np.testing.assert_allclose(
+        head.eligibility(outputs, SWITCHES), SWITCHES - on, **tolerance
+    )
+    assert np.isfinite(entropy).all()
+    assert np.isfinite(tape.gradient(entropy, outputs)).all()
+
+
+def test_switches_have_the_frequencies_of_the_policy():
+    count, rng = 50_000, np.random.default_rng(0)
+    row = np.array([-2.0, 0.0, 1.0])
+    drawn = heads.Bernoulli(3).sample(
+        tf.constant(np.tile(row, (count, 1))), tf.constant(rng.random((count, 3)))
+    )
+    on = 1 / (1 + np.exp(-row))
+    joint = np.prod(np.where(SWITCHES == 1, on, 1 - on), axis=1)
+    shares = np.bincount(drawn.numpy() @ [4, 2, 1], minlength=8) / count
+    assert (np.abs(shares - joint) < 6 * np.sqrt(joint * (1 - joint) / count)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_of_exactly_zero_turns_no_sure_switch(dtype):
+    noise = tf.constant([[0.0, 0.0], [1 - 2**-24, 1 - 2**-24]], dtype)
+    logits = tf.constant([[-1e4, 1e4]] * 2, dtype)
+    drawn = heads.Bernoulli(2).sample(logits, noise)
+    assert drawn.dtype == "int64" and drawn.numpy().tolist() == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("dtype, bits", [("float32", 24), ("float64", 53)])
+def test_noise_of_exactly_zero_turns_on_only_what_is_that_likely(dtype, bits):
+    """Once in 2^bits draws: what is on less often must not wait for it."""
+    logits = tf.constant([[-80.0, -(bits + 2) * math.log(2), -bits * math.log(2)]], dtype)
+    drawn = heads.Bernoulli(3).sample(logits, tf.zeros([1, 3], dtype))
+    assert drawn.numpy().tolist() == [[0, 0, 1]]
+
+
+def test_the_mode_of_switches_and_their_parameters():
+    head, logits = heads.Bernoulli(2), tf.constant([[-0.1, 3.0]])
+    assert head.mode(logits).numpy().tolist() == [[0, 1]]
+    parameters = head.parameters(logits)
+    np.testing.assert_allclose(parameters["probs"], [[0.4750208, 0.9525741]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [3, [2, 3]])
+def test_the_head_of_a_multi_binary_speaks_its_language(n):
+    space = gym.spaces.MultiBinary(n)
+    head = heads.for_space(space)
+    assert isinstance(head, heads.Bernoulli) and head.matches_space(space)
+    assert not head.matches_space(gym.spaces.MultiBinary([3, 2]))
+    logits = tf.constant(logits_of(head.n), "float32")
+    for action in head.to_environment(head.mode(logits)).numpy():
+        assert space.contains(action.astype(space.dtype))
+
+
+@pytest.mark.parametrize("wrong", [-1, 2])
+def test_a_switch_that_is_neither_on_nor_off_is_named(wrong):
+    with pytest.raises(ValueError, match="raw actions of Bernoulli.*step 0 of episode 1"):
+        heads.Bernoulli(1).check_actions(np.array([[[0], [wrong]]]), np.array([1, 1]))
+
+
+# Both
+
+
+REFUSED = {
+    "no_choice": (lambda: heads.MultiCategorical([]), "`sizes` is empty"),
+    "no_size": (lambda: heads.MultiCategorical([2, 0]), "`sizes` must be a whole number"),
+    "half_a_size": (lambda: heads.MultiCategorical([1.5]), "`sizes` must be a whole"),
+    "shape": (lambda: heads.MultiCategorical([2, 2], shape=(3,)), "does not hold 2"),
+    "starts": (lambda: heads.MultiCategorical([2, 2], start=[1, 2, 3]), "or 2 of them"),
+    "half": (lambda: heads.MultiCategorical([2, 2], start=0.5), "one whole number"),
+    "no_switch": (lambda: heads.Bernoulli(0), "`n` must be a whole number"),
+    "switches": (lambda: heads.Bernoulli(4, shape=(2, 3)), "does not hold 4 numbers"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_head_that_makes_no_sense_is_refused(name):
+    make, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        heads.MultiCategorical([2, 3], start=[1, 0], shape=(1, 2), name="mine"),
+        heads.MultiCategorical([np.int64(2), 3]),
+        heads.Bernoulli(4, shape=(2, 2), name="mine"),
+    ],
+)
+def test_a_head_survives_its_config(head):
+    again = revived(head)
+    assert again.get_config() == head.get_config() and repr(again) == repr(head)
+    assert (again.noise, again.action_shape) == (head.noise, head.action_shape)
+
+
+class Lock(gym.Env):
+    """Each number of the secret that the action hits earns one."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, action_space, secret):
+        self.action_space = action_space
+        self.secret = np.array(secret)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        hits = float(np.sum(action == self.secret))
+        return np.zeros(2, np.float32), hits, True, False, {}
+
+
+LOCKS = {
+    "choices": (
+        gym.spaces.MultiDiscrete([[2, 4], [3, 1]], np.int32, start=[[0, 5], [-1, 2]]),
+        [[1, 7], [-1, 2]],
+    ),
+    "switches": (gym.spaces.MultiBinary((2, 2)), [[1, 0], [0, 1]]),
+}
+
+
+@pytest.mark.parametrize("name", sweeps.some(LOCKS, always=["choices"]))
+def test_an_agent_learns_the_secret_is_saved_and_exported(name, tmp_path):
+    space, secret = LOCKS[name]
+
+    def env():
+        return Lock(space, secret)
+
+    agent = tfr.Reinforce.for_env(env, hidden=(), learning_rate=0.1)
+    agent.fit(env, epochs=60, episodes_per_epoch=8, verbose=0)
+    assert agent.trainer.collector.programs["acting", False].engine == "litert"
+    assert agent.evaluate(env, 4)["episode_return"] == 4
+    agent.save(tmp_path / "agent.keras")
+    agent.export(tmp_path / "policy")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    nothing = np.zeros((1, 2), "float32")
+    assert loaded.act(nothing, deterministic=True).tolist() == [secret]
+    served = tf.saved_model.load(tmp_path / "policy")
+    assert served.act(nothing)["action"].numpy().tolist() == [secret]
+
+
+def test_a_head_without_masks_leaves_a_choice_and_knows_no_units():
+    head = heads.Gaussian(1)
+    assert head.has_legal_action(np.zeros((2, 3, 0), "int8")).tolist() == [[True] * 3] * 2
+    offsets, scales = heads.Categorical(3).output_scaling()
+    assert offsets.tolist() == [0.0] * 3 and scales.tolist() == [1.0] * 3
+
+
+def test_a_switch_is_on_where_noise_lies_below_its_probability():
+    logits, noise = tf.zeros([1, 3]), tf.constant([[0.5 - 2.0**-24, 0.5, 0.75]])
+    assert heads.Bernoulli(3).sample(logits, noise).numpy().tolist() == [[1, 0, 0]]
+
+
+def test_without_a_mask_every_switch_is_free():
+    assert heads.Bernoulli(3).flatten_mask(None).tolist() == [2, 2, 2]
+
+
+PAIR = heads.Composite((heads.Categorical(2), heads.Categorical(3)))
+NAMED = heads.Composite({"a": heads.Categorical(2), "b": heads.Bernoulli(3)})
+TWO, THREE = gym.spaces.Discrete(2), gym.spaces.Discrete(3)
+BITS, TREE = gym.spaces.MultiBinary(3), gym.spaces.Dict
+FITTING = {
+    "categorical": (heads.Categorical(3, start=2), gym.spaces.Discrete(3, start=2)),
+    "choices": (heads.MultiCategorical([2, 3]), gym.spaces.MultiDiscrete([2, 3])),
+    "switches": (heads.Bernoulli(3), BITS),
+    "counts": (heads.Multinomial(2, 5), gym.spaces.Box(0, 5, (2,), np.int32)),
+    "box": (heads.Gaussian(2, low=[0.0, -1.0], high=1.0), gym.spaces.Box(-1, 1, (2,))),
+    "pair": (PAIR, gym.spaces.Tuple((TWO, THREE))),
+    "named": (NAMED, TREE({"a": TWO, "b": BITS})),
+}
+STRANGE = {
+    "categorical": [gym.spaces.Discrete(3), gym.spaces.Discrete(2, start=2), BITS],
+    "choices": [
+        gym.spaces.MultiDiscrete([3, 2]),
+        gym.spaces.MultiDiscrete([2, 3], start=[0, 1]),
+        gym.spaces.MultiDiscrete([[2, 3]]),
+        gym.spaces.Box(0, 1, (2,)),
+    ],
+    "switches": [gym.spaces.MultiBinary(2), gym.spaces.MultiBinary([3, 1]), THREE],
+    "counts": [
+        gym.spaces.Box(0, 5, (3,), np.int32),
+        gym.spaces.Box(np.int32([0, 0]), np.int32([5, 4])),
+        gym.spaces.Box(np.int32([1, 0]), np.int32([5, 5])),
+        gym.spaces.Box(0, 5, (2,)),
+        gym.spaces.MultiDiscrete([6, 5]),
+        THREE,
+    ],
+    "box": [
+        gym.spaces.Box(np.float32([0, -0.5]), np.float32([1, 1])),
+        gym.spaces.Box(np.float32([-1, -1]), np.float32([1, 0.5])),
+        gym.spaces.Box(-1, 1, (2, 1)),
+        gym.spaces.Box(-1, 1, (2,), np.int32),
+    ],
+    "pair": [
+        gym.spaces.Tuple((THREE, THREE)),
+        gym.spaces.Tuple((TWO, TWO)),
+        gym.spaces.Tuple((TWO,)),
+        gym.spaces.Tuple((TWO, THREE, TWO)),
+        gym.spaces.MultiDiscrete([2, 3]),
+        TREE({"a": TWO, "b": THREE}),
+        TWO,
+    ],
+    "named": [
+        TREE({"a": TWO, "b": THREE}),
+        TREE({"a": THREE, "b": BITS}),
+        TREE({"a": TWO}),
+        TREE({"a": TWO, "b": BITS, "c": TWO}),
+        gym.spaces.Tuple((TWO, BITS)),
+        BITS,
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_a_head_fits_its_space_and_none_that_differs_in_one_thing(name):
+    head, space = FITTING[name]
+    assert head.matches_space(space) and head.check_space(space) is None
+    for other in STRANGE[name]:
+        assert not head.matches_space(other), other
+        with pytest.raises(ValueError, match="does not sample actions of the space"):
+            head.check_space(other)
+
+
+def test_a_head_of_one_s_own_fits_any_space_unless_it_says_so():
+    head = toy_heads.Switches(2)
+    for space in (TWO, BITS, gym.spaces.Box(0, 1, (2,))):
+        assert head.check_space(space) is None
+
+
+def test_the_mask_of_a_single_choice_may_be_a_number():
+    head = heads.MultiCategorical([2, 1, 2])
+    assert head.flatten_mask(([1, 0], 1, (0, 1))).tolist() == [1, 0, 1, 0, 1]
+
+
+def test_flat_actions_are_sent_as_they_are():
+    actions = np.array([[1, 2], [0, 1]])
+    head = heads.MultiCategorical([2, 3])
+    assert head.to_environment(actions) is actions
+
+
+def test_choices_have_no_bounds_to_stand_at():
+    for head, actions in (
+        (heads.Categorical(2), np.zeros(5, int)),
+        (heads.MultiCategorical([2, 3]), np.zeros((5, 2), int)),
+        (heads.Bernoulli(3), np.zeros((5, 3), int)),
+    ):
+        assert head.at_bounds(tf.constant(actions)).shape == (5, 0)

@@ -1,0 +1,560 @@
+"""Masks: an illegal choice never happens, and the rest is as if it had never been."""
+
+import itertools
+import math
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+
+from tf_reinforce import heads
+from tf_reinforce import testing
+from tf_reinforce.collect import acting_program
+from tf_reinforce.data import action_masks
+from tf_reinforce.policies import actor
+from tf_reinforce.testing import enumeration
+
+CASES = {
+    "one_choice": (heads.Categorical(4), [1, 0, 0, 1]),
+    "forced": (heads.Categorical(3), [0, 1, 0]),
+    "choices": (heads.MultiCategorical([2, 3, 1]), [0, 1, 1, 0, 1, 1]),
+    "equal_choices": (heads.MultiCategorical([3, 3]), [1, 1, 0, 0, 0, 1]),
+    "switches": (heads.Bernoulli(4), [0, 1, 2, 2]),
+    "all_set": (heads.Bernoulli(2), [1, 0]),
+    "counts": (heads.Multinomial(4, trials=3), [1, 0, 1, 0]),
+    "one_count": (heads.Multinomial(3, trials=3), [0, 0, 1]),
+    "nested": (
+        heads.Composite(
+            {
+                "b": (heads.Categorical(3), heads.Bernoulli(2)),
+                "a": heads.Multinomial(2, trials=2),
+            }
+        ),
+        [0, 1, 1, 1, 0, 2, 1],
+    ),
+}
+SURE = {  # how far apart the logits are, and what the largest of them are about
+    "plain": (1.0, 0.0),
+    "sure": (1e4, 0.0),
+    "offset": (1.0, 1e6),
+}
+
+
+def legal_actions(head, mask):
+    actions = enumeration.raw_actions(head)
+    return enumeration.select(actions, enumeration.is_legal(head, actions, np.int8(mask)))
+
+
+def masked(head, mask, outputs):
+    rows = np.tile(np.int8(mask), (len(outputs), 1))
+    return head.mask_outputs(tf.constant(outputs), tf.constant(rows))
+
+
+# What may happen
+
+
+def is_legal(choices, marks):
+    """The definition, for the raw action of one `Categorical` after another."""
+    return all(part[a] for a, part in zip(choices, marks, strict=True))
+
+
+def test_a_combination_of_choices_is_legal_where_each_is():
+    head, marks = heads.MultiCategorical([2, 3, 1]), [[0, 1], [1, 0, 1], [1]]
+    actions = np.array(list(itertools.product(range(2), range(3), range(1))))
+    mask = np.tile(np.concatenate(marks), (4, 6, 1)).astype("int8")
+    legal = head.is_legal(np.tile(actions, (4, 1, 1)), mask)
+    truth = [is_legal(action, marks) for action in actions]
+    assert legal.tolist() == [truth] * 4
+
+
+@pytest.mark.parametrize("mark, legal", [(0, [0]), (1, [1]), (2, [0, 1])])
+def test_a_switch_is_off_on_or_free_as_gymnasium_has_it(mark, legal):
+    head, space = heads.Bernoulli(1), gym.spaces.MultiBinary(1)
+    found = {int(space.sample(mask=np.array([mark], "int8"))[0]) for _ in range(50)}
+    assert found == set(legal)
+    assert legal_actions(head, [mark]).ravel().tolist() == legal
+
+
+def test_counts_are_legal_where_no_illegal_category_has_any():
+    head = heads.Multinomial(3, trials=2)
+    assert legal_actions(head, [1, 0, 1]).tolist() == [[0, 0, 2], [1, 0, 1], [2, 0, 0]]
+
+
+@pytest.mark.parametrize("mask", [[0, 0], [0, 0, 0, 1, 1], [1, 1, 0, 0, 0]])
+def test_a_mask_without_a_legal_action_is_seen(mask):
+    if len(mask) == 2:
+        for head in (heads.Categorical(2), heads.Multinomial(2, trials=3)):
+            assert not head.has_legal_action(np.int8(mask))
+        return
+    head = heads.MultiCategorical([2, 3])
+    both = np.int8([mask, [1, 0, 0, 0, 1]])
+    assert head.has_legal_action(both).tolist() == [False, True]
+    pair = heads.Composite((heads.Categorical(2), heads.Categorical(3)))
+    assert pair.has_legal_action(both).tolist() == [False, True]
+
+
+def test_switches_always_have_a_legal_setting_but_for_unknown_marks():
+    marks = np.int8([[0, 0], [1, 2], [3, 0]])
+    assert heads.Bernoulli(2).has_legal_action(marks).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "head", [heads.Categorical(2), heads.MultiCategorical([2, 2])], ids=repr
+)
+def test_padding_is_no_action_and_may_be_any_number(head):
+    actions = np.full((1, 1, *head.action_shape), 999)
+    legal = head.is_legal(actions, np.ones((1, 1, head.mask_size), "int8"))
+    assert (legal.shape, legal.dtype) == ((1, 1), bool)  # and no index out of range
+
+
+# What happens
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", SURE)
+@pytest.mark.parametrize("name", CASES)
+def test_ten_thousand_samples_and_the_mode_are_legal(name, size, dtype):
+    (head, mask), (gap, offset) = CASES[name], SURE[size]
+    rng, count = np.random.default_rng(0), 10_000
+    outputs = gap * rng.normal(size=(count, head.outputs_size)) + offset
+    outputs = masked(head, mask, outputs.astype(dtype))
+    assert outputs.dtype == dtype and np.isfinite(outputs).all()
+    noise = [
+        tf.constant(rng.random((count, *noise.shape)).astype(dtype))
+        for noise in keras.tree.flatten(head.noise)
+    ]
+    drawn = head.sample(outputs, keras.tree.pack_sequence_as(head.noise, noise))
+    for actions in (drawn, head.mode(outputs)):
+        actions = keras.tree.map_structure(np.asarray, actions)
+        assert enumeration.is_valid(head, actions).all()
+        assert enumeration.is_legal(head, actions, np.int8(mask)).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_masked_head_is_still_the_distribution_it_says_it_is(name):
+    head, mask = CASES[name]
+    report = testing.check_head(head, mask=mask)
+    assert report["legality"] == 0 and report["expected_eligibility"] <= 1e-15
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_illegal_actions_have_no_probability_and_the_others_share_theirs(name):
+    """The legal ones keep their ratios: π(a | legal) = π(a) / Σ_legal π."""
+    head, mask = CASES[name]
+    row = np.random.default_rng(0).normal(size=head.outputs_size)
+    actions = enumeration.raw_actions(head)
+    legal = enumeration.is_legal(head, actions, np.int8(mask))
+    outputs = np.tile(row, (len(legal), 1))
+    free = np.exp(head.distribution(tf.constant(outputs)).log_prob(actions))
+    ruled = np.exp(head.distribution(masked(head, mask, outputs)).log_prob(actions))
+    truth = np.where(legal, free, 0) / np.sum(free[legal])
+    np.testing.assert_allclose(ruled, truth, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("gap", [1.0, 100.0, 1e4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", CASES)
+def test_all_is_finite_and_nothing_reaches_what_is_illegal(name, dtype, gap):
+    """-inf in place of illegal logits would make 0 · ∞ of the entropy and its slope."""
+    head, mask = CASES[name]
+    actions = legal_actions(head, mask)
+    row = gap * np.cos(np.arange(head.outputs_size))
+    outputs = np.tile(row, (enumeration.count(actions), 1)).astype(dtype)
+    ruled = masked(head, mask, outputs)
+    watched = tf.constant(outputs)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(watched)
+        distribution = head.distribution(masked(head, mask, watched))
+        log_probs, entropy = distribution.log_prob(actions), distribution.entropy()
+    values = {
+        "log_prob": log_probs,
+        "entropy": entropy,
+        "slope": tape.gradient(log_probs, watched),
+        "entropy_slope": tape.gradient(entropy, watched),
+        "eligibility": head.eligibility(ruled, actions),
+    }
+    assert {key for key, x in values.items() if not np.isfinite(x).all()} == set()
+    settled = ruled[0] != outputs[0]
+    for key in ("slope", "entropy_slope", "eligibility"):
+        assert not np.any(values[key].numpy()[:, settled]), key
+    np.testing.assert_allclose(values["slope"], values["eligibility"], atol=1e-5)
+
+
+def test_the_entropy_is_that_of_the_smaller_choice():
+    row = np.array([[0.3, 9.0, -1.2, 2.0]])
+    for large, small, mask in (
+        (heads.Categorical(4), heads.Categorical(3), [1, 0, 1, 1]),
+        (heads.Multinomial(4, 5), heads.Multinomial(3, 5), [1, 0, 1, 1]),
+        (heads.Bernoulli(4), heads.Bernoulli(3), [2, 1, 2, 2]),
+    ):
+        ours = large.distribution(masked(large, mask, row)).entropy()
+        truth = small.distribution(tf.constant(row[:, [0, 2, 3]])).entropy()
+        np.testing.assert_allclose(ours, truth, rtol=1e-12)
+
+
+# How masks are read
+
+
+def bytes_of(*marks):
+    return np.array(marks, "int8")
+
+
+READ = {
+    "discrete": (gym.spaces.Discrete(3), bytes_of(1, 0, 1), [1, 0, 1]),
+    "multi": (
+        gym.spaces.MultiDiscrete([2, 3]),
+        (bytes_of(0, 1), bytes_of(1, 0, 1)),
+        [0, 1, 1, 0, 1],
+    ),
+    "matrix": (
+        gym.spaces.MultiDiscrete([[2, 1], [1, 3]], start=[[4, 0], [0, -1]]),
+        ((bytes_of(0, 1), bytes_of(1)), (bytes_of(1), bytes_of(1, 1, 0))),
+        [0, 1, 1, 1, 1, 1, 0],
+    ),
+    "binary": (gym.spaces.MultiBinary((2, 2)), np.int8([[0, 1], [2, 2]]), [0, 1, 2, 2]),
+    "nested": (
+        gym.spaces.Dict(
+            {
+                "b": gym.spaces.Tuple([gym.spaces.Discrete(2), gym.spaces.Box(0, 1)]),
+                "a b": gym.spaces.MultiDiscrete([2, 2]),
+                "1": gym.spaces.MultiBinary(2),
+                "free": gym.spaces.Dict(x=gym.spaces.Discrete(2)),
+            }
+        ),
+        {
+            "b": (bytes_of(0, 1), None),
+            "a b": (bytes_of(1, 0), bytes_of(0, 1)),
+            "1": None,
+            "free": None,
+        },
+        [2, 2, 1, 0, 0, 1, 0, 1, 1, 1],
+    ),
+}
+
+
+def from_zero(space, action):
+    """What Gymnasium sampled, as a raw action."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: from_zero(part, action[key]) for key, part in space.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(map(from_zero, space, action))
+    action = action - getattr(space, "start", 0)
+    return np.ravel(action) if space.shape else np.asarray(action)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_gymnasium_samples_under_is_what_the_head_reads(name):
+    """Every sample of the space under the mask is legal for the head, and no other."""
+    space, mask, truth = READ[name]
+    head = heads.for_space(space)
+    read = head.flatten_mask(mask)
+    assert read.dtype == "int8" and read.tolist() == truth
+    samples = [from_zero(space, space.sample(mask=mask)) for _ in range(200)]
+    samples = keras.tree.map_structure(lambda *leaves: np.stack(leaves), *samples)
+    assert enumeration.is_legal(head, samples, read).all()
+    if enumeration.is_integer(head):
+        every = enumeration.to_matrix(legal_actions(head, read))
+        assert {*map(tuple, every)} == {*map(tuple, enumeration.to_matrix(samples))}
+
+
+@pytest.mark.parametrize("kind", [list, np.array, np.bool_])
+def test_a_flat_mask_is_read_too(kind):
+    head = heads.MultiCategorical([2, 2])
+    assert head.flatten_mask(kind([1, 0, 0, 1])).tolist() == [1, 0, 0, 1]
+
+
+def test_no_mask_rules_nothing_out():
+    assert heads.Categorical(3).flatten_mask(None).tolist() == [1, 1, 1]
+    assert heads.Bernoulli(2).flatten_mask(None).tolist() == [2, 2]
+    assert heads.Gaussian(2).flatten_mask(None).tolist() == []
+
+
+def test_a_mark_that_int8_would_wrap_to_zero_is_not_zero():
+    assert heads.Categorical(2).flatten_mask(np.array([256, 0])).tolist() == [1, 0]
+
+
+PAIR = heads.Composite({"a": heads.Categorical(2), "b": (heads.Bernoulli(1),)})
+UNREADABLE = {
+    "short": (heads.Categorical(3), [1, 0], "must have 3 entries, 0 or 1"),
+    "real": (heads.Categorical(2), [0.5, 1.0], "must have 2 entries, 0 or 1"),
+    "nothing": (heads.Categorical(2), (), "must have 2 entries, 0 or 1"),
+    "parts": (
+        heads.MultiCategorical([2, 3]),
+        (bytes_of(1, 1, 1), bytes_of(1, 1)),
+        r"of the sizes \(2, 3\). Received: parts of the sizes \(3, 2\)",
+    ),
+    "listed": (
+        heads.MultiCategorical([2, 3]),
+        [[1, 0, 1], bytes_of(1, 1)],
+        r"of the sizes \(2, 3\). Received: parts of the sizes \(3, 2\)",
+    ),
+    "mark": (heads.Bernoulli(2), [0, 3], "2 if both are legal. Received: .0, 3"),
+    "minus": (heads.Bernoulli(1), [-1], "1 entries"),
+    "marks": (heads.Bernoulli(2), [0], "2 entries"),
+    "box": (heads.Gaussian(1), [1], "must have 0 entries, 0 or 1"),
+    "part": (PAIR, {"a": [1, 1], "b": ([7],)}, "in the part 'b_0', a mask of Bernoulli"),
+    "keys": (PAIR, {"a": [1, 1]}, "must be a dict with the keys .'a', 'b'"),
+    "tuple": (PAIR, {"a": None, "b": [[2]]}, "must be a tuple of 1"),
+    "flat": (PAIR, [1, 1, 2], "must be a dict"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_mask_that_does_not_fit_is_refused(name):
+    head, mask, message = UNREADABLE[name]
+    with pytest.raises(ValueError, match=message):
+        head.flatten_mask(mask)
+
+
+# What check_head finds
+
+
+class Open(heads.Categorical):
+    """Forgets that there are masks."""
+
+    def mask_outputs(self, outputs, mask):
+        return outputs
+
+
+class Infinite(heads.Categorical):
+    def mask_outputs(self, outputs, mask):
+        return tf.where(tf.equal(mask, 0), -math.inf, outputs)
+
+
+class Faint(heads.Categorical):
+    """1e-8 of the probability is left: enough to be drawn one day."""
+
+    def mask_outputs(self, outputs, mask):
+        return tf.where(tf.equal(mask, 0), outputs - 20.0, outputs)
+
+
+class Lenient(heads.Categorical):
+    def is_legal(self, actions, mask):
+        return np.ones(mask.shape[:-1], bool)
+
+
+class Stubborn(heads.MultiCategorical):
+    """Checks one choice of two."""
+
+    def is_legal(self, actions, mask):
+        return mask[..., 0] == (actions[..., 0] == 0)
+
+
+@pytest.mark.parametrize(
+    "head", [Open(3), Infinite(3), Faint(3), Lenient(3), Stubborn([1, 2])]
+)
+def test_a_head_that_breaks_its_mask_is_found_out(head):
+    with pytest.raises(AssertionError, match="^`legality` of .* Check `mask_outputs`"):
+        testing.check_head(head, mask=[1, 1, 0])
+
+
+class Reshuffled(heads.Categorical):
+    """Draws from what the mask leaves, but not by its probabilities."""
+
+    def sample(self, outputs, noise):
+        level = tf.where(outputs > -1e300, 0.0 * outputs, outputs)
+        return super().sample(level, noise)
+
+
+def test_legal_draws_of_other_frequencies_are_found_out():
+    with pytest.raises(AssertionError, match="^`sample` of "):
+        testing.check_head(Reshuffled(3), [[0.0, 1.0, 2.0]], mask=[1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "head, mask, message",
+    [
+        (heads.Categorical(3), [1, 0], "must be 3 whole numbers"),
+        (heads.Categorical(2), [0.5, 1.0], "must be 2 whole numbers"),
+        (heads.Categorical(2), [0, 0], "must leave .* a legal action"),
+        (heads.Gaussian(1), [1], "are for heads with integer actions"),
+    ],
+)
+def test_a_mask_that_cannot_be_checked_is_refused(head, mask, message):
+    with pytest.raises(ValueError, match=message):
+        testing.check_head(head, mask=mask)
+
+
+# What acts and what learns
+
+
+WITH_REALS = heads.Composite({"real": heads.Gaussian(2), "way": heads.Categorical(3)})
+
+
+@pytest.mark.parametrize("name", [*CASES, "with_reals"])
+def test_litert_follows_the_mask(name):
+    head, mask = {**CASES, "with_reals": (WITH_REALS, [0, 1, 1])}[name]
+    head.build((None, head.outputs_size))
+    rng, count = np.random.default_rng(0), 64
+    rows = rng.normal(size=(count, head.outputs_size)).astype("float32")
+    made = actor.ActorPolicy(
+        lambda observations, states: (1.5 * observations, states),
+        head,
+        tf.TensorSpec((head.outputs_size,)),
+        "float32",
+        head.variables,
+        action_masks.MaskPath("info/action_mask"),
+    )
+    flags = np.tile(np.int8(mask), (count, 1))
+    noise = [rng.random((count, *n.shape), "float32") for n in made.noise_specs]
+    program = acting_program.ActingProgram(made, [rows, flags], noise, greedy=False)
+    assert program.engine == "litert"
+    raw, *_ = program.for_batch(count)([rows, flags, *noise])
+    outputs = head.mask_outputs(tf.constant(1.5 * rows), tf.constant(flags))
+    for ours, theirs in zip(raw, keras.tree.flatten(made.select_actions(outputs, noise))):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    drawn = keras.tree.pack_sequence_as(head.noise, raw)
+    assert enumeration.is_legal(head, drawn, np.int8(mask)).all()
+
+
+def double(kind, *args, **kwargs):
+    return kind(*args, dtype="float64", **kwargs)
+
+
+def nested():
+    leaves = {"a b": double(heads.Categorical, 2), "1": (double(heads.Bernoulli, 2),)}
+    return heads.Composite(leaves, dtype="float64")
+
+
+GRADIENTS = {
+    "one_choice": (lambda: double(heads.Categorical, 3), [[1, 0, 1], [0, 1, 1]], 9),
+    "choices": (
+        lambda: double(heads.MultiCategorical, [2, 2]),
+        [[1, 0, 1, 1], [1, 1, 0, 1]],
+        9,
+    ),
+    "switches": (lambda: double(heads.Bernoulli, 2), [[2, 0], [1, 2]], 8),
+    "counts": (lambda: double(heads.Multinomial, 3, 2), [[1, 0, 1], [0, 1, 1]], 18),
+    "nested": (nested, [[0, 2, 1, 1], [2, 2, 0, 1]], 21),
+    # In the first state only moves that end the episode are left.
+    "short": (lambda: double(heads.Categorical, 4), [[0, 0, 1, 1], [1, 1, 1, 1]], 2),
+}
+
+
+@pytest.mark.parametrize(
+    "name", sweeps.some(GRADIENTS, always=["one_choice", "switches", "short"])
+)
+def test_the_expected_update_is_the_gradient_under_masks(name):
+    """Each state of the task has a mask of its own."""
+    make, states, count = GRADIENTS[name]
+    report = testing.check_gradient(make(), masks=states)
+    assert report.trajectories == count and np.abs(report.exact).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "states, message",
+    [
+        ([[1, 1]], "one mask for each of the 2 states"),
+        ([[1, 1], [0, 0]], "must leave Categorical.*a legal action"),
+        ([[1, 1, 1]] * 2, "must be 2 whole numbers"),
+    ],
+)
+def test_masks_of_states_that_make_no_sense_are_refused(states, message):
+    with pytest.raises(ValueError, match=message):
+        testing.check_gradient(masks=states)
+
+
+@pytest.mark.parametrize(
+    "where", [None, 3, "", "info", "info/", "observation//x", "reward/mask", "info/a/"]
+)
+def test_a_place_that_does_not_exist_is_refused(where):
+    with pytest.raises(ValueError, match="`action_mask` must be None or"):
+        action_masks.MaskPath(where)
+
+
+def test_a_part_is_found_by_its_key_or_its_number():
+    observation = {"b": ({"1": "named"}, ["first", "second"]), "_x": 4}
+    for where, part in (
+        ("observation/b/0/1", "named"),
+        ("observation/b/1", ["first", "second"]),
+        ("observation/_x", 4),
+    ):
+        assert action_masks.MaskPath(where).lookup(observation, {"b": "not this"}) == part
+        assert action_masks.MaskPath(where.replace("observation", "info")).lookup(
+            {}, observation
+        )
+    for where in ("b/2", "b/x", "c", "b/1/0/x", "_x/y"):
+        for kind in ("observation", "info"):
+            with pytest.raises(KeyError, match=f"{kind}/{where}"):
+                action_masks.MaskPath(f"{kind}/{where}").lookup(observation, observation)
+
+
+def test_an_observed_mask_must_be_part_of_the_observation():
+    structure = {"board": tf.TensorSpec((3,)), "legal": tf.TensorSpec((2,), tf.int8)}
+    action_masks.MaskPath("observation/legal").expect_in(structure)
+    action_masks.MaskPath("info/legal").expect_in(tf.TensorSpec((3,)))
+    for wrong in (structure["board"], {"board": structure["board"]}):
+        with pytest.raises(ValueError, match="must name a part of the observation"):
+            action_masks.MaskPath("observation/legal").expect_in(wrong)
+
+
+def together(infos):
+    """What a `VectorEnv` of Gymnasium makes of the infos of its environments."""
+    vector, result = gym.vector.VectorEnv(), {}
+    vector.num_envs = len(infos)
+    for slot, info in enumerate(infos):
+        result = vector._add_info(result, info, slot)
+    return result
+
+
+def test_the_mask_of_one_environment_is_read_from_infos_of_many():
+    """Keys may begin with an underscore, stand deep, and be missing in some slots."""
+    infos = [
+        {"legal": np.array([1, 0]), "more": {"_deep": np.array([1, 1]), "x": 2}},
+        {"other": 3, "a": {"ab": 6, "b": 7}},
+        {"legal": np.array([0, 1]), "more": {"x": 5}, "a": {"b": 8}},
+    ]
+    reader = action_masks.MaskReader(
+        action_masks.MaskPath("info/legal"), heads.Categorical(2).flatten_mask
+    )
+    for slot in (0, 2):
+        found = reader.read_env(slot, None, together(infos))
+        np.testing.assert_array_equal(found, infos[slot]["legal"])
+        np.testing.assert_array_equal(found, reader.read(None, infos[slot]))
+    deep = action_masks.MaskPath("info/more/_deep")
+    np.testing.assert_array_equal(deep.lookup_env(0, None, together(infos)), [1, 1])
+    assert action_masks.MaskPath("info/more/x").lookup_env(2, None, together(infos)) == 5
+    assert (
+        action_masks.MaskPath("info/a").lookup_env(1, None, together(infos))
+        == infos[1]["a"]
+    )
+    assert (
+        action_masks.MaskPath("info/a").lookup_env(2, None, together(infos))
+        == infos[2]["a"]
+    )
+    for slot, where in ((1, "legal"), (1, "more/x"), (2, "more/_deep"), (0, "other")):
+        with pytest.raises(KeyError):
+            action_masks.MaskPath(f"info/{where}").lookup_env(slot, None, together(infos))
+
+
+def test_the_mask_of_one_environment_is_its_row_of_the_observations():
+    observations = {"legal": (np.eye(3, dtype="int8"), np.arange(3)), "board": None}
+    reader = action_masks.MaskReader(
+        action_masks.MaskPath("observation/legal"), lambda mask: mask
+    )
+    found = reader.read_env(1, observations, {"legal": "not this"})
+    np.testing.assert_array_equal(found[0], [0, 1, 0])
+    assert found[1] == 1
+    assert reader.read({"legal": "this"}, {"legal": "not this"}) == "this"
+
+
+def test_masks_of_a_batch_are_flat_and_no_mark_becomes_legal_by_its_type():
+    """256 is zero and -1 is 255 in int8: neither may count as a mark from 0 to 2."""
+    parts = (np.array([[[0, 1], [2, 1]]]), np.array([[256, -1, 3, 7]]))
+    found = action_masks.MaskPath("observation/legal").from_batch({"legal": parts})
+    assert found.dtype == tf.int8
+    np.testing.assert_array_equal(found, [[0, 1, 2, 1, 3, 1, 3, 3]])
+
+
+def test_a_decision_reads_masks_for_its_head_where_it_has_a_source():
+    head = heads.Categorical(2)
+    parts = (None, head, tf.TensorSpec((3,)), "float32", [])
+    masked = actor.ActorPolicy(*parts, mask_source=action_masks.MaskPath("info/legal"))
+    assert masked.mask_size == 2
+    found = masked.mask_reader().read(None, {"legal": [True, False]})
+    assert found.dtype == "int8" and found.tolist() == [1, 0]
+    free = actor.ActorPolicy(*parts)
+    assert free.mask_size == 0 and free.mask_reader() is None

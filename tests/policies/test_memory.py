@@ -1,0 +1,365 @@
+"""Memory: what a recurrent policy carries while it acts is what the update reads."""
+
+import itertools
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+from recurrent_agents import learner
+from recurrent_agents import policy
+from recurrent_agents import ready
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+from tf_reinforce.data import episodes as records
+from tf_reinforce.policies import recurrent
+
+
+def same(one, other):
+    for a, b in zip(tuple(one)[:5], tuple(other)[:5], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("layer", [keras.layers.LSTM, keras.layers.GRU])
+def test_acting_step_by_step_is_the_whole_column(layer):
+    """Every greedy action is the arg max of the policy run over its whole episode."""
+    agent = ready(policy(layer), normalize_observations=True)
+    agent.normalizer.update(np.random.default_rng(0).uniform(0, 12, (50, 2)))
+    with tfr.collect.open_envs(toys.Lengths, 3) as envs:
+        request = toys.request(episodes=30, stream="evaluation", greedy=True)
+        played = agent.trainer.collector.collect(envs, request)
+    assert agent.trainer.collector.programs["acting", True].engine == "litert"
+    episodes = played.episodes
+    likely = np.argmax(agent(episodes.observations.swapaxes(0, 1)), -1)
+    for b, length in enumerate(episodes.lengths):
+        np.testing.assert_array_equal(episodes.actions[:length, b], likely[b, :length])
+    assert len(set(episodes.lengths)) > 5
+
+
+def test_the_number_of_environments_does_not_change_one_number():
+    """Each slot carries its own state, and forgets it when an episode begins."""
+    agent = ready()
+    one = agent.collect(toys.Lengths, 30, num_envs=1)
+    for num_envs in (2, 7, 40):
+        same(one, agent.collect(toys.Lengths, 30, num_envs=num_envs))
+
+
+def test_a_vector_env_forgets_too():
+    """Nothing is random in a `Clock`: what is drawn follows from what is remembered."""
+    agent = ready(policy(inputs=1, outputs=2), toys.Clock)
+    one = agent.collect(toys.Clock, 60, num_envs=1)
+    for mode in gym.vector.AutoresetMode:
+        env = gym.vector.SyncVectorEnv([toys.Clock] * 3, autoreset_mode=mode)
+        same(one, agent.collect(env, 60))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_gradient_is_its_definition(normalize):
+    """Through time, one step after the other, from each episode's own first state."""
+    agent = learner(
+        policy(keras.layers.LSTM, dtype="float64"),
+        baseline=None,
+        gamma=0.9,
+        normalize_observations=normalize,
+    )
+    episodes = agent.collect(toys.Lengths, 3)
+    if normalize:
+        agent.normalizer.update(np.random.default_rng(0).uniform(0, 12, (50, 2)))
+    memory = recurrent.RecurrentPolicy(agent.policy, tf.TensorSpec((2,), "float64"))
+    with tf.GradientTape() as tape:
+        loss = 0.0
+        for b, length in enumerate(episodes.lengths):
+            states = memory.initial_state(1)
+            for t in range(length):
+                seen = tf.constant(episodes.observations[None, t, b])
+                if normalize:
+                    seen = agent.normalizer(seen)
+                outputs, states = memory.step(seen, states)
+                earned = sum(
+                    0.9 ** (k - t) * episodes.rewards[k, b] for k in range(t, length)
+                )
+                log_probs = tf.nn.log_softmax(outputs[0])
+                loss -= log_probs[episodes.actions[t, b]] * earned / 3
+    expected = tape.gradient(loss, agent.policy.trainable_variables)
+    gradients, _, logs = agent.gradients(episodes)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(logs["loss"], loss, rtol=1e-12)
+
+
+# A task with memory, all of it: the second action earns by the first observation, which
+# is gone by then. What an update is on average is added up over every batch.
+
+FIRST, SECOND, ENDS = (0.3, 0.7), (0.6, 0.4), (0.2, 0.5)  # by observation; by action
+EARNED = np.array([[[1.0, -2.0], [0.5, 3.0]], [[-1.0, 4.0], [2.0, -0.5]]])
+FREE, RULED = np.ones((2, 2)), np.array([[1.0, 1.0], [0.0, 1.0]])  # by observation
+
+
+def trajectories(legal):
+    """(chance of the task's moves, [(observation, action, reward), …]) of each."""
+    for first, act in np.argwhere(legal):
+        begun = first, act, first + 2.0 * act
+        yield FIRST[first] * ENDS[act], [begun]
+        for second, last in np.argwhere(legal):
+            chance = FIRST[first] * (1 - ENDS[act]) * SECOND[second]
+            yield chance, [begun, (second, last, EARNED[first, second, last])]
+
+
+def column(paths, legal):
+    """The record of some trajectories; NaN is what never happened."""
+    observations = np.full((3, len(paths), 2), np.nan)
+    rewards = np.full((2, len(paths)), np.nan)
+    actions = np.zeros((2, len(paths)), "int64")
+    masks = np.zeros((2, len(paths), 2), "int8")
+    for b, path in enumerate(paths):
+        for t, (seen, act, earned) in enumerate(path):
+            observations[t, b], masks[t, b] = np.eye(2)[seen], legal[seen]
+            actions[t, b], rewards[t, b] = act, earned
+        observations[len(path), b] = 5.0
+    lengths = np.array([len(path) for path in paths])
+    ended = np.ones(len(paths), bool)
+    return records.Episodes(observations, actions, rewards, lengths, ended, masks)
+
+
+def flat(arrays):
+    return np.concatenate([np.ravel(array) for array in arrays])
+
+
+def chooser(weights, legal):
+    """One step of a GRU written out, and its probabilities over what is legal."""
+    kernel, recurrent, bias, last, offset = weights
+
+    def step(seen, state):
+        ours, theirs = kernel[seen] + bias[0], tf.linalg.matvec(recurrent, state, True)
+        (z, r, h), (u, s, g) = (tf.split(x, 3) for x in (ours, theirs + bias[1]))
+        z, r = tf.sigmoid(z + u), tf.sigmoid(r + s)
+        state = z * state + (1 - z) * tf.tanh(h + r * g)
+        powers = tf.exp(tf.linalg.matvec(last, state, True) + offset) * legal[seen]
+        return powers / tf.reduce_sum(powers), state
+
+    return step
+
+
+def objective(weights, legal, gamma):
+    """J, as a tree of everything that can happen."""
+    step, total = chooser(weights, legal), 0.0
+    for first in range(2):
+        chances, state = step(first, tf.zeros([5], tf.float64))
+        later = sum(
+            SECOND[second] * tf.reduce_sum(step(second, state)[0] * EARNED[first, second])
+            for second in range(2)
+        )
+        earned = first + 2.0 * np.arange(2) + gamma * (1 - np.array(ENDS)) * later
+        total += FIRST[first] * tf.reduce_sum(chances * earned)
+    return total
+
+
+@pytest.mark.parametrize(
+    "baseline, size, legal",
+    [(None, 1, FREE), ("leave_one_out", 2, RULED)],
+    ids=["alone", "masked_pairs"],
+)
+def test_the_expected_update_is_the_gradient_through_memory(baseline, size, legal):
+    """E[Δw] = ∇J in every weight, without sampling; the order of a pair is no matter."""
+    agent = tfr.Reinforce(
+        policy(outputs=2, dtype="float64"),
+        tfr.heads.Categorical(2),
+        baseline,
+        gamma=0.9,
+        discount_states=True,
+        action_mask="info/action_mask",
+    )
+    agent.compile(keras.optimizers.SGD(1.0))
+    agent.build((None, None, 2))
+    rng = np.random.default_rng(0)
+    before = [rng.normal(size=w.shape) for w in agent.policy.weights]
+    weights = [tf.constant(w) for w in before]
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        value = objective(weights, legal, 0.9)
+    step, expected, total = chooser(weights, legal), 0.0, 0.0
+    chances, paths = zip(*trajectories(legal))
+    chances = list(chances)
+    for i, path in enumerate(paths):
+        state = tf.zeros([5], tf.float64)
+        for seen, act, _ in path:
+            probs, state = step(seen, state)
+            chances[i] *= float(probs[act])
+    for batch in itertools.combinations_with_replacement(range(len(paths)), size):
+        agent.policy.set_weights(before)
+        agent.update(column([paths[i] for i in batch], legal))
+        chance = len(set(batch)) * np.prod([chances[i] for i in batch])
+        total += chance
+        expected += chance * (flat(agent.policy.get_weights()) - flat(before))
+    exact = flat(tape.gradient(value, weights))
+    assert total == pytest.approx(1, abs=1e-12) and np.abs(exact).max() > 0.01
+    np.testing.assert_allclose(expected, exact, rtol=0, atol=1e-12)
+
+
+def test_padding_is_never_read():
+    agent = learner(policy(dtype="float64"))
+    episodes = agent.collect(toys.Lengths, 6)
+    expected = agent.gradients(episodes)[0]
+    rows = len(episodes.rewards)
+    dirty = episodes.observations.copy()
+    for b, length in enumerate(episodes.lengths):
+        dirty[length + 1 :, b] = np.nan
+    longer = episodes._replace(
+        observations=np.concatenate([dirty, np.full((9, 6, 2), np.nan)]),
+        actions=np.concatenate([episodes.actions, np.zeros((9, 6), "int64")]),
+        rewards=np.concatenate([episodes.rewards, np.full((9, 6), np.nan)]),
+    )
+    assert len(longer.rewards) == rows + 9
+    for ours, theirs in zip(agent.gradients(longer)[0], expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def shared():
+    inputs = keras.Input((None, 2))
+    trunk = keras.layers.GRU(5, return_sequences=True)(inputs)
+    heads = {name: keras.layers.Dense(n) for name, n in (("outputs", 3), ("values", 1))}
+    return keras.Model(inputs, {name: head(trunk) for name, head in heads.items()})
+
+
+@pytest.mark.parametrize("kind", ["shared", "own"])
+def test_a_value_baseline_goes_with_memory(kind):
+    critic = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    baseline = tfr.baselines.Value(None if kind == "shared" else critic)
+    agent = learner(shared() if kind == "shared" else policy(), baseline=baseline)
+    logs = agent.fit(toys.Lengths, epochs=3, verbose=0).history
+    assert np.isfinite(logs["value_loss"]).all()
+
+
+def test_a_policy_of_sequences_is_a_keras_model_of_sequences():
+    agent = ready()
+    sequences = np.ones((4, 7, 2), "float32")
+    assert agent(sequences).shape == (4, 7, 3)
+    np.testing.assert_allclose(agent.predict(sequences, verbose=0), agent(sequences))
+    given = tfr.Reinforce(policy(), tfr.heads.Categorical(3))
+    given(sequences)  # built without a space, by the shape of a sequence
+    given.compile()
+    given.update(agent.collect(toys.Lengths, 3))
+
+
+# Acting by hand, files and exports
+
+
+def test_act_hands_the_state_on(tmp_path):
+    agent = ready(policy(keras.layers.LSTM))
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    agent.export(tmp_path / "policy")
+    exported = tf.saved_model.load(tmp_path / "policy")
+    rng = np.random.default_rng(0)
+    column = rng.normal(size=(9, 4, 2)).astype("float32")
+    state, theirs = None, exported.initial_state(tf.constant(4))
+    whole = np.argmax(agent(column.swapaxes(0, 1)), -1) + 5
+    for t, row in enumerate(column):
+        actions, state = loaded.act(row, deterministic=True, state=state)
+        answer = exported.act(tf.constant(row), theirs)
+        theirs = {name: answer[name] for name in theirs}
+        np.testing.assert_array_equal(actions, whole[:, t])
+        np.testing.assert_array_equal(answer["action"], whole[:, t])
+    drawn, _ = agent.act(column[0], seed=4)
+    signature = exported.signatures["sample"]
+    begin = exported.initial_state(tf.constant(4))
+    answer = signature(
+        observation=tf.constant(column[0]), seed=tf.constant(4, tf.int64), **begin
+    )
+    np.testing.assert_array_equal(drawn, answer["action"])
+    assert set(answer) == {"action", "raw_action", "state_0", "state_1"}
+
+
+class Ruled(toys.Lengths):
+    """A `Lengths` in which two of the three actions are legal, by the step."""
+
+    def reset(self, **given):
+        observation, _ = super().reset(**given)
+        return observation, {"action_mask": self.is_legal()}
+
+    def step(self, action):
+        *answer, _ = super().step(action)
+        return *answer, {"action_mask": self.is_legal()}
+
+    def is_legal(self):
+        return (np.arange(3) != self.now % 3).astype("int8")
+
+
+def test_the_export_takes_the_mask_and_then_the_state(tmp_path):
+    agent = ready(env=Ruled, action_mask="info/action_mask")
+    agent.export(tmp_path / "policy")
+    exported = tf.saved_model.load(tmp_path / "policy")
+    column = np.random.default_rng(0).normal(size=(5, 4, 2)).astype("float32")
+    state, theirs = None, exported.initial_state(tf.constant(4))
+    for t, row in enumerate(column):
+        mask = np.tile((np.arange(3) != t % 3).astype("int8"), (4, 1))
+        actions, state = agent.act(row, seed=t, action_mask=mask, state=state)
+        seed = tf.constant(t, tf.int64)
+        answer = exported.sample(tf.constant(row), seed, tf.constant(mask), theirs)
+        theirs = {name: answer[name] for name in theirs}
+        np.testing.assert_array_equal(answer["action"], actions)
+        assert not np.any(actions - 5 == t % 3)
+
+
+def test_a_state_is_refused_where_there_is_none():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+    agent = ready(model)
+    with pytest.raises(ValueError, match="no recurrent layer, and takes no `state`"):
+        agent.act(np.zeros((1, 2)), state={})
+
+
+def test_a_resumed_training_is_the_uninterrupted_one(tmp_path):
+    through, half = learner(), keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras")
+    through.fit(toys.Lengths, epochs=4, callbacks=[half], verbose=0)
+    resumed = tfr.load(tmp_path / "2.keras")
+    resumed.fit(toys.Lengths, epochs=2, verbose=0)
+    for ours, theirs in zip(resumed.get_weights(), through.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_policy_that_mixes_steps_otherwise_is_refused():
+    layers = [keras.layers.Conv1D(4, 3, padding="same"), keras.layers.Dense(3)]
+    memory = keras.layers.GRU(4, return_sequences=True)
+    model = keras.Sequential([keras.Input((None, 2)), memory, *layers])
+    with pytest.raises(ValueError, match="mixes time steps"):
+        learner(model).fit(toys.Lengths, epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("batch, steps", [(4, 9), (9, 4), (2, 1)])
+def test_a_layer_for_each_step_knows_time_from_batch(batch, steps):
+    """Keras' TimeDistributed does not, once the number of steps is open."""
+    parts = [
+        keras.layers.TimeDistributed(keras.layers.Dense(3, "tanh")),
+        keras.layers.LSTM(4, return_sequences=True),
+        keras.layers.Dense(2),
+    ]
+    policy = keras.Sequential([keras.Input((None, 1)), *parts])
+    agent = tfr.Reinforce(policy, heads.Categorical(2))
+    agent.build((None, 1))
+    x = np.random.default_rng(0).normal(size=(batch, steps, 1)).astype("float32")
+    shape = tf.TensorSpec((None, None, 1))
+    traced = tf.function(lambda x: agent(x), input_signature=[shape])(tf.constant(x))
+    np.testing.assert_allclose(traced, policy(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_critic_with_a_memory_is_refused():
+    layers = [keras.layers.LSTM(4, return_sequences=True), keras.layers.Dense(1)]
+    critic = keras.Sequential([keras.Input((None, 1)), *layers])
+    agent = tfr.Reinforce.for_env(toys.Clock, hidden=(3,))
+    agent = tfr.Reinforce(agent.policy, baseline=tfr.baselines.Value(critic))
+    agent.compile()
+    with pytest.raises(ValueError, match="takes one observation at a time.*shares"):
+        agent.fit(toys.Clock, epochs=1, verbose=0)
+
+
+def test_an_action_begins_from_the_state_that_is_learned_by_then():
+    agent = tfr.Reinforce(toys.with_learned_start(3, 1))
+    agent.compile(keras.optimizers.SGD(0.1))
+    agent.build_for_env(gym.make("Pendulum-v1"))
+    start, seen = agent.policy.layers[0].cell.start, np.ones((2, 3), "float32")
+    before, _ = agent.act(seen, deterministic=True)
+    start.assign(-start)
+    assert not np.array_equal(before, agent.act(seen, deterministic=True)[0])

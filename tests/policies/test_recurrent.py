@@ -1,0 +1,677 @@
+"""Recurrence: single steps against the whole sequence, as Keras computes it."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+from ai_edge_litert import interpreter as litert
+
+from tf_reinforce.data import episodes as records
+from tf_reinforce.policies import recurrent
+
+VECTOR = tf.TensorSpec((4,), "float32")
+layers = keras.layers
+
+
+def sequential(*parts, shape=(4,), dtype=None):
+    inputs = keras.Input((None, *shape), dtype=dtype)
+    return keras.Sequential([inputs, *parts, layers.Dense(2)])
+
+
+def sequences(kind, units=8, **kwargs):
+    return kind(units, return_sequences=True, **kwargs)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Leaky(keras.Layer):
+    """A cell that begins with what it has learned, not with zeros."""
+
+    state_size = output_size = 3
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 3), name="kernel")
+        self.first = self.add_weight(shape=(3,), initializer="ones", name="first")
+
+    def call(self, inputs, states):
+        new = 0.5 * states[0] + keras.ops.matmul(inputs, self.kernel)
+        return keras.ops.tanh(new), [new]
+
+    def get_initial_state(self, batch_size=None):
+        return keras.ops.broadcast_to(self.first, (batch_size, 3))
+
+
+class Plain(keras.Layer):
+    """A cell without `get_initial_state`, whose state is no list."""
+
+    state_size = 8
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 8), name="kernel")
+
+    def call(self, inputs, states):
+        new = keras.ops.tanh(keras.ops.matmul(inputs, self.kernel) + states[0])
+        return new, new
+
+
+def named():
+    """Two named observations, one of them an image per step; outputs and values."""
+    image = keras.Input((None, 6, 6, 1), name="image")
+    speed = keras.Input((None, 2), name="speed")
+    x = layers.TimeDistributed(layers.Conv2D(3, 3, strides=2, activation="relu"))(image)
+    x = layers.TimeDistributed(layers.Flatten())(x)
+    x = layers.Concatenate()([x, speed])
+    y = sequences(layers.GRU)(x)
+    x = sequences(layers.LSTM, 5)(layers.Concatenate()([x, y]))
+    outputs = {"outputs": layers.Dense(2)(x), "values": layers.Dense(1)(y)}
+    return keras.Model({"image": image, "speed": speed}, outputs)
+
+
+NAMED = {
+    "image": tf.TensorSpec((6, 6, 1), "float32"),
+    "speed": tf.TensorSpec((2,), "float32"),
+}
+
+
+def nested():
+    """Models in models, an operation between layers, and a layer normalisation."""
+    core = keras.Sequential([sequences(layers.LSTM), layers.LayerNormalization()])
+    inputs = keras.Input((None, 4))
+    inner = keras.Model(inputs, core(layers.Dense(6, "tanh")(inputs)) * 2.0)
+    x = keras.Input((None, 4))
+    y = layers.Dense(8)(x) + inner(x)
+    return keras.Model(x, layers.Dense(2)(sequences(layers.SimpleRNN, 3)(y)))
+
+
+def shared():
+    """One layer at two places, and one model at two places: four states in all."""
+    once = sequences(layers.GRU, 4)
+    model = keras.Sequential([keras.Input((None, 4)), sequences(layers.SimpleRNN, 4)])
+    x = keras.Input((None, 4))
+    y = layers.Concatenate()([once(x), model(once(x) + 1.0), model(x)])
+    return keras.Model(x, layers.Dense(2)(y))
+
+
+def with_state():
+    """States that a layer gives away, and nobody takes."""
+    x = keras.Input((None, 4))
+    y, *_ = sequences(layers.LSTM, return_state=True)(x)
+    return keras.Model(x, layers.Dense(2)(y))
+
+
+def stack(*cells):
+    return layers.RNN(list(cells), return_sequences=True)
+
+
+CELLS = {
+    "lstm": lambda: sequential(sequences(layers.LSTM)),
+    "gru": lambda: sequential(sequences(layers.GRU)),
+    "gru_v1": lambda: sequential(sequences(layers.GRU, reset_after=False)),
+    "simple": lambda: sequential(sequences(layers.SimpleRNN)),
+    "stacked": lambda: sequential(
+        stack(layers.LSTMCell(5), layers.GRUCell(3), layers.LSTMCell(2))
+    ),
+    "several": lambda: sequential(
+        layers.Dense(6, "relu"),
+        sequences(layers.LSTM, 5),
+        layers.Dropout(0.5),
+        sequences(layers.GRU, 5),
+        sequences(layers.LSTM, 5),
+    ),
+    "cell": lambda: sequential(layers.RNN(Plain(), return_sequences=True)),
+    "learned_start": lambda: sequential(layers.RNN(Leaky(), return_sequences=True)),
+    "bare": lambda: keras.Sequential([keras.Input((None, 4)), sequences(layers.GRU, 2)]),
+}
+KINDS = {
+    **CELLS,
+    "stack_of_one": lambda: sequential(stack(layers.LSTMCell(5))),
+    "dropout": lambda: sequential(
+        sequences(layers.LSTM, dropout=0.5, recurrent_dropout=0.5),
+        layers.BatchNormalization(),
+    ),
+    "masked": lambda: sequential(
+        layers.Masking(), sequences(layers.LSTM), sequences(layers.GRU, 3)
+    ),
+    "masked_stack": lambda: sequential(
+        layers.Masking(), stack(layers.GRUCell(3), layers.LSTMCell(2))
+    ),
+    "masked_to_zero": lambda: sequential(
+        layers.Masking(), sequences(layers.GRU, zero_output_for_mask=True)
+    ),
+    "embedded": lambda: sequential(
+        layers.Embedding(5, 4, mask_zero=True),
+        sequences(layers.LSTM),
+        shape=(),
+        dtype="int32",
+    ),
+    "conv_lstm": lambda: sequential(
+        sequences(layers.ConvLSTM2D, 2, kernel_size=3),
+        layers.TimeDistributed(layers.Flatten()),
+        shape=(5, 5, 1),
+    ),
+    "frames_within_a_step": lambda: sequential(
+        layers.TimeDistributed(layers.LSTM(3)), sequences(layers.LSTM), shape=(3, 4)
+    ),
+    "named": named,
+    "nested": nested,
+    "shared": shared,
+    "with_state": with_state,
+}
+
+
+def structure_of(policy):
+    if len(policy.inputs) == 2:
+        return NAMED
+    (x,) = policy.inputs
+    return tf.TensorSpec(tuple(x.shape[2:]), x.dtype)
+
+
+def episode(structure, steps, count=3):
+    """Random observations `[T, B, …]`; every third step of episode 0 is zeros."""
+    rng = np.random.default_rng(0)
+
+    def draw(leaf):
+        shape = (steps, count, *leaf.shape)
+        if leaf.dtype.is_integer:
+            numbers = rng.integers(1, 5, shape)
+        else:
+            numbers = rng.standard_normal(shape)
+        numbers[::3, 0] = 0
+        return tf.constant(numbers, leaf.dtype)
+
+    return keras.tree.map_structure(draw, structure)
+
+
+def by_episode(columns):
+    """`[B, T, …]` from `[T, B, …]`, and back."""
+    return keras.tree.map_structure(lambda x: np.swapaxes(x, 0, 1), columns)
+
+
+def row(columns, now):
+    return keras.tree.map_structure(lambda x: x[now], columns)
+
+
+def step_by_step(memory, observations, steps, step=None):
+    states, outputs = memory.initial_state(3), []
+    for now in range(steps):
+        single, states = (step or memory.step)(row(observations, now), states)
+        outputs.append(single)
+    return keras.tree.map_structure(lambda *rows: np.stack(rows), *outputs)
+
+
+def assert_close(ours, theirs, tolerance):
+    keras.tree.assert_same_structure(ours, theirs)
+    pairs = zip(keras.tree.flatten(ours), keras.tree.flatten(theirs), strict=True)
+    for a, b in pairs:
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def made(kind, dtype="float32"):
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
+    policy = KINDS[kind]()
+    structure = keras.tree.map_structure(
+        lambda leaf: leaf if leaf.dtype.is_integer else tf.TensorSpec(leaf.shape, dtype),
+        structure_of(policy),
+    )
+    return policy, recurrent.RecurrentPolicy(policy, structure), structure
+
+
+TRACED = ["gru", "several", "learned_start", "masked_stack", "conv_lstm", "named"]
+TRACED += ["nested", "with_state"]
+WHOLE = [*TRACED, "lstm", "masked", "masked_to_zero", "shared", "frames_within_a_step"]
+
+
+@pytest.mark.parametrize("kind", sweeps.some(KINDS, always=WHOLE))
+def test_single_steps_are_the_whole_sequence(kind):
+    policy, memory, structure = made(kind, "float64")
+    observations = episode(structure, 7)
+    whole = by_episode(policy(by_episode(observations), training=False))
+    assert_close(step_by_step(memory, observations, 7), whole, 1e-12)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    sweeps.some(["lstm", "stacked", "masked", "nested"], always=["lstm", "masked"]),
+)
+def test_the_state_lasts_for_fifty_steps(kind):
+    policy, memory, structure = made(kind, "float64")
+    memory.check()
+    observations = episode(structure, 50)
+    whole = by_episode(policy(by_episode(observations), training=False))
+    step = tf.function(memory.step, autograph=False)
+    assert_close(step_by_step(memory, observations, 50, step), whole, 1e-12)
+
+
+def test_half_precision_is_remembered_in_half_precision():
+    keras.config.set_dtype_policy("mixed_float16")
+    policy = sequential(sequences(layers.LSTM))
+    memory = recurrent.RecurrentPolicy(policy, VECTOR)
+    assert {spec.dtype for spec in memory.state_spec} == {tf.float16}
+    observations = episode(VECTOR, 5)
+    whole = by_episode(policy(by_episode(observations), training=False))
+    assert_close(step_by_step(memory, observations, 5), whole, 5e-3)
+    memory.check()
+
+
+@pytest.mark.parametrize(
+    "kind, shapes",
+    [
+        ("lstm", [(8,), (8,)]),
+        ("gru", [(8,)]),
+        ("stacked", [(5,), (5,), (3,), (2,), (2,)]),
+        ("several", [(5,)] * 5),
+        ("masked", [(8,)] * 3 + [(3,)] * 2),  # with the last output each
+        ("masked_to_zero", [(8,)]),
+        ("conv_lstm", [(3, 3, 2)] * 2),
+        ("frames_within_a_step", [(8,)] * 2),
+        ("shared", [(4,)] * 4),
+    ],
+)
+def test_there_is_a_state_for_every_array_of_every_call(kind, shapes):
+    _, memory, _ = made(kind)
+    assert [tuple(spec.shape) for spec in memory.state_spec] == shapes
+    assert [spec.name for spec in memory.state_spec] == [
+        f"state_{i}" for i in range(len(shapes))
+    ]
+    for spec, state in zip(memory.state_spec, memory.initial_state(6), strict=True):
+        assert state.shape == (6, *spec.shape) and state.dtype == spec.dtype
+        np.testing.assert_array_equal(state, np.zeros(state.shape))
+
+
+def test_a_cell_begins_with_what_it_has_learned():
+    """Also after the update that changed it."""
+    policy, memory, _ = made("learned_start")
+    np.testing.assert_array_equal(memory.initial_state(2)[0], np.ones((2, 3)))
+    (first,) = [v for v in policy.trainable_variables if v.path.endswith("first")]
+    first.assign([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(memory.initial_state(2)[0], [[1.0, 2.0, 3.0]] * 2)
+
+
+def test_an_lstm_step_is_its_formula():
+    """Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al. (2000)."""
+    policy, memory, structure = made("lstm", "float64")
+    kernel, recurrent, bias, out, out_bias = policy.get_weights()
+    rng = np.random.default_rng(0)
+    x, h, c = (rng.standard_normal((3, size)) for size in (4, 8, 8))
+    i, f, g, o = np.split(x @ kernel + h @ recurrent + bias, 4, axis=1)
+    i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+    new_c = f * c + i * np.tanh(g)
+    new_h = o * np.tanh(new_c)
+    outputs, states = memory.step(tf.constant(x), [tf.constant(h), tf.constant(c)])
+    np.testing.assert_allclose(states[0], new_h, rtol=1e-13)
+    np.testing.assert_allclose(states[1], new_c, rtol=1e-13)
+    np.testing.assert_allclose(outputs, new_h @ out + out_bias, rtol=1e-12)
+
+
+# What is shared with the policy
+
+
+def test_the_weights_are_those_of_the_policy():
+    """A new weight is felt at once, and none is made."""
+    policy, memory, structure = made("nested")
+    observations = episode(structure, 4)
+    for variable in policy.trainable_variables:
+        variable.assign(variable + 0.1)
+    whole = by_episode(policy(by_episode(observations)))
+    assert_close(step_by_step(memory, observations, 4), whole, 1e-5)
+
+
+def test_a_policy_is_the_same_model_afterwards(tmp_path):
+    """Summary, config and file know nothing of the steps that its layers also take."""
+    policy = KINDS["nested"]()
+    config, summaries = policy.get_config(), []
+    policy.summary(print_fn=summaries.append)
+    weights = policy.get_weights()
+    recurrent.RecurrentPolicy(policy, VECTOR).check()
+    policy.summary(print_fn=summaries.append)
+    assert summaries[0] == summaries[1] and policy.get_config() == config
+    for before, after in zip(weights, policy.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    policy.save(tmp_path / "policy.keras")
+    loaded = keras.saving.load_model(tmp_path / "policy.keras")
+    observations = by_episode(episode(VECTOR, 4))
+    np.testing.assert_array_equal(loaded(observations), policy(observations))
+
+
+def test_other_weights_take_their_place_in_a_stateless_scope():
+    policy, memory, structure = made("stacked", "float64")
+    other, _, _ = made("stacked", "float64")
+    pairs = [
+        (variable, theirs.value)
+        for variable, theirs in zip(policy.variables, other.variables, strict=True)
+    ]
+    observations = episode(structure, 4)
+    with keras.StatelessScope(state_mapping=pairs):
+        ours = step_by_step(memory, observations, 4)
+    assert_close(ours, by_episode(other(by_episode(observations))), 1e-12)
+
+
+def test_steps_of_two_threads_do_not_mix():
+    """A thread stops in the middle of a step, while another takes one of its own."""
+    gate, inside = threading.Event(), threading.Event()
+
+    class Stop(keras.Layer):
+        def call(self, inputs):
+            if threading.current_thread() is not threading.main_thread():
+                inside.set()
+                gate.wait(60)
+            return inputs
+
+    lstm, gru = sequences(layers.LSTM), sequences(layers.GRU, 3)
+    memory = recurrent.RecurrentPolicy(sequential(lstm, Stop(), gru), VECTOR)
+    x, states, found = tf.ones([2, 4]), memory.initial_state(2), []
+    thread = threading.Thread(
+        target=lambda: found.append(memory.step(x, [state + 1.0 for state in states]))
+    )
+    thread.start()
+    assert inside.wait(60)
+    _, here = memory.step(x, states)
+    gate.set()
+    thread.join()
+    _, there = found[0]
+    _, alone = memory.step(x, [state + 1.0 for state in states])
+    for a, b in zip(there, alone, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert len(here) == 3 and not np.allclose(here[0], there[0])
+
+
+# Graphs
+
+
+@pytest.mark.parametrize("kind", sweeps.some(KINDS, always=TRACED))
+def test_a_step_is_traced_once_and_has_no_loop(kind):
+    """And is that of the whole sequence in single precision too."""
+    policy, memory, structure = made(kind)
+    memory.check()
+    traces = []
+
+    def program(observations, states):
+        traces.append(0)
+        return memory.step(observations, states)
+
+    batched = [
+        keras.tree.map_structure(
+            lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), structure
+        ),
+        [tf.TensorSpec((None, *s.shape), s.dtype, s.name) for s in memory.state_spec],
+    ]
+    traced = tf.function(program, batched, autograph=False)
+    observations = episode(structure, 4)
+    whole = by_episode(policy(by_episode(observations)))
+    assert_close(step_by_step(memory, observations, 4, traced), whole, 1e-5)
+    assert len(traces) == 1
+    kinds = {node.type for node in traced.get_concrete_function().graph.get_operations()}
+    loops = {name for name in kinds if "While" in name or "TensorList" in name}
+    assert not loops or kind == "frames_within_a_step"
+
+
+def lite(policy, memory, structure):
+    """One step as a LiteRT program whose weights are inputs, as acting makes it."""
+    variables = list(policy.variables)
+
+    def stateless(observations, states, weights):
+        pairs = list(zip(variables, weights, strict=True))
+        with keras.StatelessScope(state_mapping=pairs):
+            outputs, states = memory.step(observations, states)
+            return [outputs, *states]
+
+    traced = tf.function(stateless, autograph=False).get_concrete_function(
+        tf.TensorSpec((None, *structure.shape), structure.dtype, "observation"),
+        [tf.TensorSpec((None, *s.shape), s.dtype, s.name) for s in memory.state_spec],
+        [tf.TensorSpec(v.shape, v.dtype, f"weight_{i}") for i, v in enumerate(variables)],
+    )
+    assert not any(tensor.dtype == tf.resource for tensor in traced.captured_inputs)
+    model = tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
+    program = litert.Interpreter(model_content=model, num_threads=1)
+    inputs = {d["name"]: d["index"] for d in program.get_input_details()}
+    for detail in program.get_input_details():
+        if not detail["name"].startswith("weight_"):
+            program.resize_tensor_input(detail["index"], (3, *detail["shape"][1:]))
+    program.allocate_tensors()
+    for i, variable in enumerate(variables):
+        if f"weight_{i}" in inputs:
+            program.set_tensor(inputs[f"weight_{i}"], variable.numpy())
+    places = [d["index"] for d in program.get_output_details()]
+
+    def step(observations, states):
+        program.set_tensor(inputs["observation"], np.asarray(observations))
+        for i, state in enumerate(states):
+            program.set_tensor(inputs[f"state_{i}"], np.asarray(state))
+        program.invoke()
+        outputs, *states = (program.get_tensor(place) for place in places)
+        return outputs, states
+
+    return step
+
+
+CONVERTED = [kind for kind in CELLS if kind not in ("several", "learned_start")]
+
+
+OFTEN = ["lstm", "gru_v1", "cell", "masked", "conv_lstm"]
+
+
+@pytest.mark.parametrize(
+    "kind", sweeps.some([*CONVERTED, "masked", "conv_lstm", "nested"], always=OFTEN)
+)
+def test_a_litert_step_with_weights_as_inputs_is_that_of_keras(kind):
+    policy, memory, structure = made(kind)
+    step = lite(policy, memory, structure)
+    observations = episode(structure, 10)
+    whole = by_episode(policy(by_episode(observations)))
+    assert_close(step_by_step(memory, observations, 10, step), whole, 1e-5)
+
+
+# Columns
+
+
+@pytest.mark.parametrize("kind", ["lstm", "stacked", "masked"])
+def test_padding_has_no_part_in_a_gradient(kind):
+    """It stands behind the end of its column, where nothing comes back from.
+
+    episode 0    o o o . . .     o step, . padding
+    episode 1    o o o o o .
+    """
+    policy, _, structure = made(kind, "float64")
+    observations, lengths = episode(structure, 6, 2).numpy(), [3, 5]
+    observations[3:, 0] = observations[5:, 1] = np.nan
+
+    def alone(column, length):
+        outputs = policy(observations[None, :length, column], training=False)
+        return tf.reduce_sum(outputs**2)
+
+    def together():
+        steps = records.valid_steps(lengths, 6)
+        columns = by_episode(steps.zero_padding(tf.constant(observations)))
+        outputs = tf.transpose(policy(columns, training=False), [1, 0, 2])
+        return tf.reduce_sum(steps.gather(outputs) ** 2)
+
+    weights = [variable.value for variable in policy.trainable_variables]
+    with tf.GradientTape() as tape:
+        truth = alone(0, 3) + alone(1, 5)
+    truth = tape.gradient(truth, weights)
+    with tf.GradientTape() as tape:
+        loss = together()
+    for ours, theirs in zip(tape.gradient(loss, weights), truth, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+# What is recurrent
+
+
+@pytest.mark.parametrize("kind", ["lstm", "embedded", "conv_lstm", "named", "nested"])
+def test_a_policy_with_a_recurrent_layer_is_recurrent(kind):
+    policy = KINDS[kind]()
+    assert recurrent.is_recurrent(policy, structure_of(policy))
+
+
+def test_a_policy_without_a_recurrent_layer_is_not():
+    policy = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
+    assert not recurrent.is_recurrent(policy, VECTOR)
+
+
+@pytest.mark.parametrize("time", [None, 8])
+def test_a_layer_along_the_frames_of_one_observation_remembers_nothing(time):
+    policy = keras.Sequential([keras.Input((time, 4)), layers.LSTM(3), layers.Dense(2)])
+    assert not recurrent.is_recurrent(policy, tf.TensorSpec((8, 4)))
+    assert recurrent.is_recurrent(policy, VECTOR)
+
+
+# Refusals
+
+
+class Subclass(keras.Model):
+    """Keras does not know what is called in here."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory, self.last = sequences(layers.LSTM), layers.Dense(2)
+
+    def call(self, inputs):
+        return self.last(self.memory(inputs))
+
+
+def around(build):
+    """A functional policy with something between two dense layers."""
+    x = keras.Input((None, 4))
+    return keras.Model(x, layers.Dense(2)(build(layers.Dense(4)(x))))
+
+
+def begun_elsewhere():
+    x = keras.Input((None, 4))
+    first = layers.Dense(8)(layers.GlobalMaxPooling1D()(x))
+    return keras.Model(x, sequences(layers.GRU)(x, initial_state=first))
+
+
+def flat(*parts, shape=(4,)):
+    return keras.Sequential([keras.Input(shape), *parts, layers.Dense(2)])
+
+
+REFUSED = {
+    "last_output_only": (
+        lambda: sequential(layers.LSTM(8, name="mine")),
+        "'mine' returns its last output only.*Received: return_sequences=False.*"
+        "Set return_sequences=True",
+    ),
+    "backwards": (
+        lambda: sequential(sequences(layers.GRU, go_backwards=True)),
+        "from its end.*Received: go_backwards=True.*Set go_backwards=False",
+    ),
+    "stateful": (
+        lambda: keras.Sequential(
+            [
+                keras.Input(batch_shape=(2, None, 4)),
+                sequences(layers.LSTM, stateful=True),
+            ]
+        ),
+        "from one batch to the next.*Received: stateful=True.*Set stateful=False",
+    ),
+    "unrolled": (
+        lambda: sequential(sequences(layers.LSTM, unroll=True)),
+        "Received: unroll=True.*Set unroll=False",
+    ),
+    "bidirectional": (
+        lambda: sequential(layers.Bidirectional(sequences(layers.LSTM))),
+        "is Bidirectional.*is unknown",
+    ),
+    "subclass": (
+        Subclass,
+        r"inputs are not known.*Functional or Sequential model from keras.Input\(\(None",
+    ),
+    "subclass_inside": (
+        lambda: around(Subclass()),
+        "inside the policy is a subclass of keras.Model.*Build it as a Functional",
+    ),
+    "no_input": (
+        lambda: keras.Sequential([sequences(layers.LSTM), layers.Dense(2)]),
+        r"inputs are not known.*keras.Input\(\(None, 4\)\)",
+    ),
+    "no_time_axis": (
+        lambda: flat(layers.Reshape((1, 4)), sequences(layers.LSTM)),
+        r"Expected: inputs of shape \(None, None, 4\). Received: inputs of shape "
+        r"\[\(None, 4\)\]. Start the policy with keras.Input\(\(None, 4\)\)",
+    ),
+    "fixed_time_axis": (
+        lambda: flat(sequences(layers.LSTM), shape=(10, 4)),
+        r"time axis of a policy must be None.*"
+        r"Received: inputs of shape \[\(None, 10, 4\)\]. "
+        r"Start the policy with keras.Input\(\(None, 4\)\)",
+    ),
+    "another_width": (
+        lambda: sequential(sequences(layers.LSTM), shape=(3,)),
+        r"does not take the observations.*Expected: an input of shape \(None, None, 4\)",
+    ),
+    "pooled": (
+        lambda: sequential(sequences(layers.LSTM), layers.GlobalAveragePooling1D()),
+        r"one row of numbers per step.*Received: outputs of shape \[\(None, 2\)\]",
+    ),
+    "begun_elsewhere": (begun_elsewhere, "is called with `initial_state`"),
+}
+
+
+@pytest.mark.parametrize("make, message", REFUSED.values(), ids=REFUSED.keys())
+def test_a_policy_that_cannot_act_step_by_step_is_refused(make, message):
+    policy = make()
+    assert recurrent.is_recurrent(policy, VECTOR)
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        recurrent.RecurrentPolicy(policy, VECTOR)
+
+
+class Hidden(keras.Layer):
+    """A recurrent layer inside a layer, where only its weights are seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory = sequences(layers.GRU)
+
+    def build(self, shape):
+        self.memory.build(shape)
+
+    def call(self, inputs):
+        return self.memory(inputs)
+
+
+def future(x):
+    """What is remembered in the end, known at every step."""
+    y, last = sequences(layers.GRU, return_state=True)(x)
+    return y + keras.ops.expand_dims(last, 1)
+
+
+def attended(causal):
+    attention = layers.MultiHeadAttention(2, 4)
+    return lambda x: attention(x, x, use_causal_mask=causal)
+
+
+MIXED = {
+    "convolution": layers.Conv1D(4, 3, padding="same"),
+    "causal_convolution": layers.Conv1D(4, 3, padding="causal"),
+    "attention": attended(False),
+    "causal_attention": attended(True),
+    "mean_over_time": lambda x: x - keras.ops.mean(x, axis=1, keepdims=True),
+    "clock": lambda x: keras.ops.cumsum(keras.ops.ones_like(x), axis=1),
+    "another_length": layers.UpSampling1D(2),
+    "hidden": Hidden(),
+    "future": future,
+}
+
+
+@pytest.mark.parametrize(
+    "kind, last", [*((kind, "zeros") for kind in MIXED), ("clock", "glorot_uniform")]
+)
+def test_time_steps_mixed_in_other_ways_are_refused(kind, last):
+    """A last layer of zeros would say the same both ways: it is no excuse."""
+    x = keras.Input((None, 4))
+    y = MIXED[kind](sequences(layers.LSTM, 4)(x))
+    policy = keras.Model(x, layers.Dense(2, kernel_initializer=last)(y))
+    memory = recurrent.RecurrentPolicy(policy, VECTOR)
+    with pytest.raises(ValueError, match="mixes time steps in other ways.*Expected: the"):
+        memory.check()
+
+
+def test_a_step_without_its_state_is_refused():
+    _, memory, _ = made("lstm")
+    with pytest.raises(ValueError, match="must be a list of 2 arrays.*Received: 1"):
+        memory.step(tf.zeros([3, 4]), memory.initial_state(3)[:1])

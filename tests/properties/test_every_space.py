@@ -1,0 +1,323 @@
+"""Every space, end to end: the rows of docs/spaces.md are what these tests see.
+
+PYTHONPATH=tests/support python tests/properties/test_every_space.py    prints the table
+"""
+
+import pathlib
+import sys
+import tempfile
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+from gymnasium.spaces import Box
+from gymnasium.spaces import Dict
+from gymnasium.spaces import Discrete
+from gymnasium.spaces import MultiBinary
+from gymnasium.spaces import MultiDiscrete
+from gymnasium.spaces import Tuple
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+from tf_reinforce.data import spaces
+from tf_reinforce.serving import policy_functions
+
+DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "spaces.md"
+INF = float("inf")
+
+# (observation, action); heads other than that of `for_space` in HEADS below.
+PAIRS = {
+    "numbers": (Box(-1, 1, (3,)), Discrete(3)),
+    "one_number": (Box(-INF, INF, ()), Discrete(1)),
+    "half_infinite": (Box(0, INF, (2, 2), np.float64), Discrete(4, start=-2)),
+    "half": (Box(-2, 2, (3,), np.float16), MultiDiscrete([3, 2, 4])),
+    "whole": (Box(-5, 5, (4,), np.int32), MultiDiscrete([[2, 3], [4, 1]])),
+    "wide": (
+        Box(-(2**62), 2**62, (2,), np.int64),
+        MultiDiscrete([3, 3], start=[-1, 5]),
+    ),
+    "bytes": (Box(0, 255, (6,), np.uint8), MultiBinary(5)),
+    "gray": (Box(0, 255, (20, 20), np.uint8), MultiBinary((2, 3))),
+    "image": (Box(0, 255, (36, 40, 3), np.uint8), Box(-1, 1, (2,))),
+    "channels_first": (Box(0, 255, (4, 36, 36), np.uint8), Box(-3, 5, (2, 2))),
+    "choice": (Discrete(7), Box(-2, 2, ())),
+    "choice_from": (Discrete(5, start=-3), Box(0, INF, (2,))),
+    "choices": (MultiDiscrete([3, 5]), Box(-INF, INF, (3,), np.float64)),
+    "choices_2d": (
+        MultiDiscrete([[2, 3], [4, 2]]),
+        Box(np.array([-1, 0, -INF], "f"), np.array([1, INF, 3], "f")),
+    ),
+    "choices_from": (MultiDiscrete([4, 2], start=[2, -1]), Box(-1, 1, (2,), np.float16)),
+    "bits": (MultiBinary(6), Box(0, 10, (3,), np.int64)),
+    "bits_2d": (MultiBinary((2, 2)), Box(0, 255, (2, 2), np.uint8)),
+    "unsigned": (
+        Tuple([Discrete(32), Discrete(11), Discrete(2)]),
+        Box(0, 2**64 - 1, (2,), np.uint64),
+    ),
+    "dict": (
+        Dict(position=Box(-1, 1, (2,)), gear=Discrete(5)),
+        Dict(steer=Box(-1, 1, ()), gear=Discrete(5, start=-1)),
+    ),
+    "tuple": (
+        Tuple([Box(0, 255, (12, 12), np.uint8), MultiBinary(3)]),
+        Tuple([Discrete(3), MultiBinary(2), Box(-1, 1, (2,))]),
+    ),
+    "deep": (
+        Dict(a=Tuple([Box(-1, 1, (2,)), Dict(b=Discrete(3))]), c=MultiDiscrete([2, 2])),
+        Dict(
+            {"z a": Tuple([Discrete(2), Dict(b=MultiDiscrete([2, 3]))]), "c": Box(0, 9)}
+        ),
+    ),
+    "clipped": (Box(-1, 1, (2,)), Box(-1, 1, (2,))),
+    "tanh": (Box(-1, 1, (2,), np.float64), Box(-2, 6, (2,))),
+    "beta": (Box(-1, 1, (1,)), Box(0, 1, (2,), np.float64)),
+    "counts": (Dict(left=Box(0, 9, (3,))), MultiDiscrete([5, 5, 5])),
+}
+HEADS = {
+    "clipped": lambda: heads.ClippedGaussian(2, low=-1.0, high=1.0),
+    "tanh": lambda: heads.TanhGaussian(2, low=-2.0, high=6.0),
+    "beta": lambda: heads.Beta(2, low=0.0, high=1.0),
+    "counts": lambda: heads.Multinomial(3, trials=4),
+}
+
+
+class Anything(gym.Env):
+    """Random observations and masks; refuses what its action space does not contain.
+
+    Episodes take 2 to `longest` steps. Masks, and the observations that they come with,
+    are among 200 that the first reset draws: to draw them takes longer than a step.
+    """
+
+    def __init__(self, observation_space, action_space, masked=False, longest=8):
+        self.observation_space, self.action_space = observation_space, action_space
+        self.masked = masked
+        self.longest = longest
+        self.steps = 0
+        self.drawn = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.left = int(self.np_random.integers(2, self.longest + 1))
+        if self.masked and not self.drawn:
+            observed, acted = self.observation_space, self.action_space
+            self.drawn = [
+                (observed.sample(), random_mask(acted, self.np_random))
+                for _ in range(200)
+            ]
+        return self._answer()
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        assert_own_types(self.action_space, action)
+        if self.masked:
+            assert_legal(self.action_space, action, self.mask)
+        self.left -= 1
+        self.steps += 1
+        reward = float(self.np_random.normal())
+        observation, info = self._answer()
+        return observation, reward, self.left == 0, False, info
+
+    def _answer(self):
+        if not self.masked:
+            return self.observation_space.sample(), {}
+        observation, self.mask = self.drawn[self.np_random.integers(200)]
+        return observation, {"action_mask": self.mask}
+
+
+def assert_own_types(space, action):
+    """Python tuples and dicts, with leaves of the space's own type."""
+    if isinstance(space, gym.spaces.Dict):
+        assert type(action) is dict
+        for key, child in space.items():
+            assert_own_types(child, action[key])
+    elif isinstance(space, gym.spaces.Tuple):
+        assert type(action) is tuple
+        for child, part in zip(space, action, strict=True):
+            assert_own_types(child, part)
+    else:
+        assert action.dtype == space.dtype
+
+
+def random_mask(space, rng):
+    """A mask as `Space.sample(mask=…)` takes it, with at least one legal choice."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: random_mask(child, rng) for key, child in space.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(random_mask(child, rng) for child in space)
+    if isinstance(space, gym.spaces.Discrete):
+        return some_legal(space.n, rng)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return nested_masks(space.nvec, rng)
+    if isinstance(space, gym.spaces.MultiBinary):
+        return rng.integers(0, 3, space.shape).astype("int8")
+    return None
+
+
+def nested_masks(nvec, rng):
+    if np.ndim(nvec) == 0:
+        return some_legal(nvec, rng)
+    return tuple(nested_masks(part, rng) for part in nvec)
+
+
+def some_legal(size, rng):
+    mask = rng.integers(0, 2, int(size)).astype("int8")
+    mask[rng.integers(size)] = 1
+    return mask
+
+
+def assert_legal(space, action, mask):
+    if isinstance(space, gym.spaces.Dict):
+        for key, child in space.items():
+            assert_legal(child, action[key], mask[key])
+    elif isinstance(space, gym.spaces.Tuple):
+        for child, part, own in zip(space, action, mask, strict=True):
+            assert_legal(child, part, own)
+    elif isinstance(space, gym.spaces.Discrete):
+        assert mask[action - space.start]
+    elif isinstance(space, gym.spaces.MultiDiscrete):
+        for place in np.ndindex(space.shape):
+            own = mask
+            for i in place:
+                own = own[i]
+            assert own[action[place] - space.start[place]]
+    elif isinstance(space, gym.spaces.MultiBinary):
+        assert np.all((mask == 2) | (mask == action))
+
+
+def flat(tree):
+    return keras.tree.flatten(tree)
+
+
+def assert_same(one, other):
+    for a, b in zip(flat(one), flat(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def live(name, folder):
+    """One update, evaluation, both files; the row of the table."""
+    observed, acted = PAIRS[name]
+    agent = tfr.Reinforce.for_env(
+        lambda: Anything(observed, acted),
+        hidden=(8,),
+        head=HEADS[name]() if name in HEADS else None,
+    )
+    options = {"num_envs": 2, "verbose": 0, "seed": 3}
+    before = [weight.copy() for weight in agent.policy.get_weights()]
+    history = agent.fit(
+        lambda: Anything(observed, acted), epochs=1, episodes_per_epoch=4, **options
+    )
+    assert np.isfinite(history.history["gradient_norm"]).all()
+    after = agent.policy.get_weights()
+    single = acted == PAIRS["one_number"][1]  # one choice: nothing to learn
+    assert single or any(not np.array_equal(a, b) for a, b in zip(before, after))
+    agent.evaluate(lambda: Anything(observed, acted), episodes=4, num_envs=2)
+    agent.save(folder / "agent.keras")
+    loaded = tfr.load(folder / "agent.keras")
+    assert loaded.action_space == acted and loaded.observation_space == observed
+    batch = spaces.sample_observations(observed, "float32", 5, np.random.default_rng(0))
+    agent.export(folder / "policy")
+    exported = tf.saved_model.load(folder / "policy")
+    tensors = keras.tree.map_structure(tf.constant, batch)
+    for theirs, ours in (
+        (exported.act(tensors), agent.act(batch, deterministic=True)),
+        (exported.sample(tensors, tf.constant(7, tf.int64)), agent.act(batch, seed=7)),
+    ):
+        names = flat(policy_functions.signature_names(ours, "action"))
+        assert_same([theirs[name] for name in names], ours)
+    assert_same(loaded.act(batch, seed=7), agent.act(batch, seed=7))
+    engines = {made.engine for made in agent.trainer.collector.programs.values()}
+    return row(name, agent, engines)
+
+
+def row(name, agent, engines):
+    observed, acted = (" ".join(repr(space).split()) for space in PAIRS[name])
+    layers = [
+        type(layer).__name__
+        for layer in agent.policy.layers
+        # Flags pass as they are; ".units" are those of the actions.
+        if getattr(layer, "scale", None) != 1.0 and layer.name != ".units"
+    ]
+    words = {"OneHot": "one-hot", "Rescaling": "scaled", "Conv2D": "convolutions"}
+    seen = ", ".join(words[kind] for kind in words if kind in layers) or "as it is"
+    head = type(agent.head).__name__
+    masks = agent.head.mask_size or "none"
+    (engine,) = engines
+    return f"| `{observed}` | {seen} | `{acted}` | `{head}` | {masks} | {engine} |"
+
+
+# Of all kinds of spaces, the ones that ask for the most.
+OFTEN = ["wide", "bytes", "channels_first", "choices_2d", "deep", "tanh", "counts"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(PAIRS, always=OFTEN))
+def test_every_space_learns_plays_and_is_saved(name, tmp_path):
+    assert live(name, tmp_path) in DOCUMENT.read_text().splitlines()
+
+
+MASKED = [
+    name
+    for name, (_, acted) in PAIRS.items()
+    if name not in HEADS and heads.for_space(acted).mask_size
+]
+
+
+OFTEN_MASKED = ["half_infinite", "wide", "gray", "deep"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(MASKED, always=OFTEN_MASKED))
+def test_masked_actions_never_occur_in_ten_thousand_steps(name):
+    acted = PAIRS[name][1]
+    made = []
+
+    def make():
+        made.append(Anything(Box(-1, 1, (2,)), acted, masked=True, longest=200))
+        return made[-1]
+
+    where = "info/action_mask"
+    agent = tfr.Reinforce.for_env(make, hidden=(), action_mask=where)
+    for weight in agent.policy.weights:  # sure of itself, and often of the illegal
+        weight.assign(30 * np.random.default_rng(1).normal(size=weight.shape))
+    episodes = agent.collect(make, steps=5_000)
+    agent.update(episodes)
+    agent.collect(make, steps=5_000)
+    assert sum(env.steps for env in made) >= 10_000
+    assert episodes.masks.shape[-1] == agent.head.mask_size
+
+
+def test_there_are_at_least_forty():
+    assert len({repr(space) for pair in PAIRS.values() for space in pair}) >= 40
+
+
+NOT_SUPPORTED = [
+    gym.spaces.Text(4),
+    gym.spaces.Sequence(Discrete(2)),
+    gym.spaces.Graph(Box(-1, 1, (2,)), Discrete(2)),
+    gym.spaces.OneOf([Discrete(2), Box(-1, 1)]),
+]
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
+@pytest.mark.parametrize("space", NOT_SUPPORTED, ids=lambda space: type(space).__name__)
+def test_what_is_not_supported_is_refused_at_construction(space, nested):
+    space = Dict(a=Discrete(2), b=Tuple([space])) if nested else space
+    for pair, said in (
+        ((space, Discrete(2)), "Observation space .* is not supported. Supported: Box"),
+        ((Discrete(2), space), "Action space .* is not supported. Supported: Discrete"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            tfr.Reinforce.for_env(lambda pair=pair: Anything(*pair))
+        policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+        agent = tfr.Reinforce(policy)
+        agent.compile()
+        with pytest.raises(ValueError, match=said):
+            agent.fit(lambda pair=pair: Anything(*pair), epochs=1)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or PAIRS:
+        with tempfile.TemporaryDirectory() as folder:
+            print(live(name, pathlib.Path(folder)), flush=True)

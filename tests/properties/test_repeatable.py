@@ -1,0 +1,137 @@
+"""Repeatable: the same seed gives the same bits, wherever and however it is run."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import sweeps
+from repeatable_runs import BATCH
+from repeatable_runs import NAMES
+from repeatable_runs import digest
+from repeatable_runs import logs
+from repeatable_runs import reference
+from repeatable_runs import renewed
+from repeatable_runs import train
+from repeatable_runs import weights
+
+import tf_reinforce as tfr
+
+
+@pytest.mark.parametrize("name", sweeps.some(NAMES, always=["Pendulum-v1"]))
+def test_two_runs_with_one_seed_are_one_run(name):
+    keras.utils.set_random_seed(99)
+    np.random.seed(99)
+    assert digest(*train(name)) == reference(name)[2]
+
+
+def test_two_processes_with_one_seed_are_one_run():
+    root = pathlib.Path(__file__).parents[2]
+    path = os.pathsep.join([str(root / "tests" / "support"), str(root)])
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import repeatable_runs as t; print(t.digest(*t.train('CartPole-v1')))",
+        ],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "123"},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    ).stdout
+    assert said.split()[-1] == reference("CartPole-v1")[2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("num_envs", [1, 16])
+def test_the_number_of_environments_does_not_change_one_bit(name, num_envs):
+    agent, history = train(name, num_envs=num_envs, make=renewed)
+    expected = reference(name)
+    assert logs(history) == expected[1]
+    assert weights(agent) == expected[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_seed_is_another_run(name):
+    """Also where only the environment's and the action's seeds differ."""
+    agent = renewed(name)
+    history = agent.fit(name, epochs=4, seed=1, num_envs=4, **BATCH)
+    assert logs(history)["loss"] != reference(name)[1]["loss"]
+    first = history.history["episode_return"][0]
+    assert first.hex() != reference(name)[1]["episode_return"][0]
+
+
+@pytest.mark.parametrize("name", sweeps.some(NAMES, always=["Pendulum-v1"]))
+def test_training_goes_on_where_it_stopped_also_from_a_file(name, tmp_path):
+    agent, first = train(name, epochs=2, make=renewed)
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert weights(loaded) == weights(agent)
+    for half in (agent, loaded):
+        second = half.fit(name, epochs=2, seed=0, num_envs=4, **BATCH)
+        whole, joined = reference(name)[1], logs(first)
+        for key, values in logs(second).items():
+            assert joined[key] + values == whole[key], key
+        assert weights(half) == reference(name)[0]
+
+
+def test_evaluation_changes_nothing_and_training_does_not_notice():
+    agent, _ = train("CartPole-v1", epochs=2, make=renewed)
+    before = weights(agent)
+    options = {"episodes": 7, "max_episode_steps": 60}
+    figures = {}
+    for deterministic in (True, False):
+        one, again = (
+            agent.evaluate("CartPole-v1", deterministic=deterministic, **options)
+            for _ in range(2)
+        )
+        assert one == again
+        figures[deterministic] = one
+    assert figures[True] != figures[False]
+    agent.act(np.zeros((3, 4), "float32"))
+    agent.predict(np.zeros((3, 4), "float32"), verbose=0)
+    assert weights(agent) == before
+    agent.fit("CartPole-v1", epochs=2, seed=0, num_envs=4, **BATCH)
+    assert weights(agent) == reference("CartPole-v1")[0]
+
+
+def test_evaluation_does_not_depend_on_the_number_of_environments():
+    agent, _ = train("CartPole-v1", epochs=1, make=renewed)
+    for deterministic in (True, False):
+        one, *others = (
+            agent.evaluate("CartPole-v1", 9, deterministic, num_envs=n)
+            for n in (1, 4, 16)
+        )
+        assert others == [one, one]
+
+
+def test_evaluation_plays_other_episodes_than_training():
+    """Under the same seed; so does validation."""
+    agent = renewed("CartPole-v1")
+    options = {"episodes": 5, "max_episode_steps": 60, "deterministic": False}
+    evaluated = agent.evaluate("CartPole-v1", **options)
+    trained = reference("CartPole-v1")[1]
+    returns = {evaluated["episode_return"].hex(), trained["episode_return"][0]}
+    spreads = {evaluated["episode_return_std"].hex(), trained["episode_return_std"][0]}
+    assert len(returns) + len(spreads) == 4
+
+
+def test_validation_and_callbacks_do_not_change_training():
+    agent = renewed("CartPole-v1")
+    seen = []
+    history = agent.fit(
+        "CartPole-v1",
+        epochs=4,
+        num_envs=4,
+        validation_env="CartPole-v1",
+        validation_episodes=3,
+        callbacks=[
+            keras.callbacks.LambdaCallback(on_epoch_end=lambda e, _: seen.append(e))
+        ],
+        **BATCH,
+    )
+    assert len(history.history["val_episode_return"]) == len(seen) == 4
+    assert weights(agent) == reference("CartPole-v1")[0]

@@ -1,0 +1,249 @@
+"""Streams of random numbers are disjoint, and every part draws from its own."""
+
+import itertools
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import callbacks
+from tf_reinforce import envs
+from tf_reinforce import heads
+from tf_reinforce.data import seeding
+from tf_reinforce.policies import actor as deciding
+from tf_reinforce.training import learner
+
+SEEDS = (0, 1, 7, 2**40, 2**63 - 1)
+PURPOSES = ("training", "validation", "evaluation")
+UPDATES = (0, 1, 2, 100)
+EPISODES = (*range(5), 15, 16, 17, 31, 32, 33, 1000)  # words are made 16 at a time
+PARTS = range(4)
+WORDS = 4
+
+
+def host_addresses():
+    """First words of each stream of NumPy's generators, by seed, purpose and counters."""
+    for seed, purpose, update in itertools.product(SEEDS, PURPOSES, UPDATES):
+        for group_size in (1, 2):
+            seeds = seeding.EpisodeSeeds(seed, purpose, update, group_size)
+            for episode, part in itertools.product(EPISODES, PARTS):
+                address = seed, purpose, update, "action", episode, part
+                yield address, seeds.action(episode, part).bit_generator.random_raw(WORDS)
+            for episode in EPISODES:
+                first = episode // group_size
+                address = seed, purpose, update, "environment", first
+                yield address, seeds._words("environment", first)
+    for seed, update in itertools.product(SEEDS, UPDATES):
+        for stream in ("training/minibatches", "weights", "parity"):
+            bits = seeding.generator(seed, stream, update).bit_generator
+            yield (seed, stream, update), bits.random_raw(WORDS)
+
+
+def tensor_addresses():
+    """Numbers of Threefry, a row for each key, step and episode."""
+    uses = [
+        key
+        for seed, purpose, update in itertools.product(
+            SEEDS, (*PURPOSES, "vector"), UPDATES
+        )
+        for key in seeding.rollout_keys(seed, purpose, update)
+    ]
+    keys, steps, episodes = zip(*itertools.product(uses, range(3), EPISODES))
+    parts = [seeding.NoiseSpec("uniform", (2,)), seeding.NoiseSpec("uniform", (3,))]
+    # In float64 each number has a block of its own, and shows 53 bits of it.
+    at = np.stack(keys), parts, tf.constant(episodes), tf.constant(steps), "float64"
+    return np.concatenate(seeding.counter_noise(*at), axis=1)
+
+
+def test_no_two_streams_draw_the_same_numbers():
+    """All pairs over seeds, purposes, updates, episodes, parts, steps and engines."""
+    found = {}
+    for address, words in host_addresses():
+        words = tuple(words.tolist())
+        assert found.setdefault(address, words) == words  # groups change no stream
+    drawn = [word for words in found.values() for word in words]
+    assert len(set(drawn)) == len(drawn) == WORDS * len(found)
+    tensors = tensor_addresses()
+    blocks = set(tensors.ravel().tolist())
+    assert len(blocks) == tensors.size
+    # As numbers on [0, 1) the two engines are compared too.
+    shares = {(word >> 11) * 2.0**-53 for word in drawn}
+    assert not shares & blocks
+    streams = len(found) + len(tensors)
+    assert streams * (streams - 1) // 2 == 117_957_120
+
+
+def test_counters_of_tensor_noise_never_meet(monkeypatch):
+    """Threefry is one-to-one for each key: different counters are different words."""
+    asked = []
+
+    def listening(key, first, second):
+        asked.append((np.asarray(first).ravel(), np.asarray(second).ravel()))
+        return first + tf.zeros_like(second), second + tf.zeros_like(first)
+
+    monkeypatch.setattr(seeding, "_threefry", listening)
+    parts = [seeding.NoiseSpec("uniform", (3,)), seeding.NoiseSpec("normal", ())]
+    for dtype in ("float32", "float64"):
+        asked.clear()
+        for step in range(50):
+            seeding.counter_noise(np.zeros(2, "uint32"), parts, tf.range(9), step, dtype)
+        pairs = [pair for block in asked for pair in itertools.product(*block)]
+        assert len(set(pairs)) == len(pairs) == 50 * 9 * (2 if dtype == "float32" else 4)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+def test_parts_and_seeds_of_acting_draw_apart(kind):
+    """In `agent.act` and in the exported `sample`, for composite actions."""
+    drawn = [
+        seeding.stateless_noise(
+            tf.constant(seed), kind, tf.constant([16]), "float64", part
+        ).numpy()
+        for seed in (0, 1, 2**31, 2**62)
+        for part in range(5)
+    ]
+    assert len(np.unique(drawn)) == 4 * 5 * 16
+
+
+def two_gaussians():
+    """A policy whose outputs are zero: an action is its noise."""
+    head = heads.Composite((heads.Gaussian(2), heads.Gaussian(2)))
+    policy = keras.Sequential(
+        [keras.Input((1,)), keras.layers.Dense(4, kernel_initializer="zeros")]
+    )
+    return tfr.Reinforce(policy, head), head
+
+
+def test_parts_of_a_composite_action_are_independent_when_it_is_drawn(tmp_path):
+    """Equal noise would make them one number, which `log_prob` calls independent."""
+    agent, head = two_gaussians()
+    agent.build((None, 1))
+    observations = np.zeros((50, 1), "float32")
+    agent.export(tmp_path / "policy")
+    exported = tf.saved_model.load(str(tmp_path / "policy"))
+    answer = exported.sample(tf.constant(observations), tf.constant(3, tf.int64))
+    acted = agent.act(observations, seed=3)
+    actor = deciding.ActorPolicy(None, head, tf.TensorSpec((1,)), "float32", [])
+    noise = actor.sample_noise(tf.constant(3, tf.int64), 50)
+    for first, second in (acted, noise, [answer["action_0"], answer["action_1"]]):
+        assert len(np.unique([first, second])) == 200
+
+
+@pytest.mark.parametrize("engine", ["host", "compiled"])
+def test_parts_of_a_composite_action_are_independent_when_it_is_collected(engine):
+    class Levers(envs.Bandit):
+        def __init__(self):
+            super().__init__()
+            box = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+            self.action_space = gym.spaces.Tuple([box, box])
+
+        def reward(self, state, action, next_state):
+            return action[0][:, 0] + action[1][:, 1]
+
+    agent, _ = two_gaussians()
+    world = Levers()
+    env = world if engine == "compiled" else world.as_gymnasium(3)
+    first, second = agent.collect(env, 20).actions
+    assert len(np.unique([first, second])) == 20 * 4
+
+
+def asked_in(monkeypatch, run):
+    """The addresses of NumPy's streams that a run asks for, in their order."""
+    asked, sequence = [], seeding.seed_sequence
+
+    def listening(seed, stream, *counters):
+        asked.append((seed, stream, *counters))
+        return sequence(seed, stream, *counters)
+
+    monkeypatch.setattr(seeding, "seed_sequence", listening)
+    run()
+    monkeypatch.setattr(seeding, "seed_sequence", sequence)
+    return [address for address in asked if address[1] != "parity"]
+
+
+def test_a_run_asks_for_the_streams_of_its_purpose_and_for_none_twice(monkeypatch):
+    """Training, validation, minibatches and evaluation, update by update."""
+    agent = tfr.Reinforce.for_env(toys.Corridor, hidden=(2,), minibatch_size=3, passes=2)
+    budget = dict(epochs=3, episodes_per_epoch=2, max_episode_steps=9, verbose=0)
+    options = dict(validation_env=toys.Corridor, validation_episodes=2, seed=4)
+
+    def run():
+        agent.fit(toys.Corridor, **budget, **options)
+        limit = dict(max_episode_steps=9)
+        agent.evaluate(toys.Corridor, 2, deterministic=False, seed=4, **limit)
+
+    asked = asked_in(monkeypatch, run)
+    assert len(set(asked)) == len(asked)
+    training = [("training/environment", u, 0) for u in range(3)]
+    training += [("training/action", u, 0) for u in range(3)]
+    training += [("training/minibatches", u) for u in range(3)]
+    validation = [("validation/environment", u, 0) for u in (1, 2, 3)]
+    evaluation = [("evaluation/environment", 0, 0), ("evaluation/action", 0, 0)]
+    expected = {(4, *rest) for rest in (*training, *validation, *evaluation)}
+    assert set(asked) == expected
+
+
+def test_the_compiled_engine_asks_for_the_keys_of_its_purpose(monkeypatch):
+    agent, world = tfr.Reinforce.for_env(envs.Bandit(), hidden=(2,)), envs.Bandit()
+    agent.compile("sgd", steps_per_execution=2)
+    budget = dict(epochs=3, episodes_per_epoch=2, verbose=0)
+    options = dict(validation_env=world, validation_freq=3, validation_episodes=2)
+
+    def run():
+        agent.fit(world, seed=4, **budget, **options)
+        agent.evaluate(world, 2, seed=4)
+
+    asked = asked_in(monkeypatch, run)
+    expected = [("training", 0), ("training", 1), ("training", 2)]
+    expected += [("validation", 3), ("evaluation", 0)]
+    assert asked == [(4, f"{purpose}/tensors", u) for purpose, u in expected]
+
+
+class TrainStep:
+    """What `learner` reads of a training step: two passes over all steps."""
+
+    num_permutations = 2
+
+    class estimator:
+        learned_lengths = staticmethod(lambda episodes: episodes.lengths)
+
+
+def test_every_pass_of_the_compiled_engine_has_a_permutation_of_its_own():
+    """Over passes, updates and seeds: no two of 24 steps' 6e23 are equal."""
+    episodes = tfr.Episodes(None, None, None, tf.constant([9, 15]), tf.ones(2, tf.bool))
+    permutations = [
+        learner._permutations(
+            seeding.rollout_keys(seed, "training", u)[3], TrainStep, episodes
+        )
+        for seed, u in itertools.product(range(3), range(4))
+    ]
+    rows = np.concatenate(permutations)
+    assert rows.shape == (3 * 4 * 2, 24)
+    np.testing.assert_array_equal(np.sort(rows, axis=1), [range(24)] * len(rows))
+    assert len({tuple(row) for row in rows.tolist()}) == len(rows)
+
+
+class Numbers(callbacks.EpisodeCallback):
+    """The number of every episode, and of its update."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_episode_end(self, episode, logs):
+        self.seen.append((episode, logs["update"]))
+
+
+@pytest.mark.parametrize("updates", [sweeps.rare(1), 3])
+def test_episodes_are_numbered_over_the_updates_of_one_call_and_over_calls(updates):
+    agent, world = tfr.Reinforce.for_env(envs.Bandit(), hidden=(2,)), envs.Bandit()
+    agent.compile("sgd", steps_per_execution=updates)
+    numbers = Numbers()
+    for _ in range(2):
+        budget = dict(epochs=4, episodes_per_epoch=2, verbose=0)
+        agent.fit(world, callbacks=[numbers], **budget)
+    assert numbers.seen == [(e, e // 2) for e in range(16)]

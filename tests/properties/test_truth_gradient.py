@@ -1,0 +1,568 @@
+"""The expected update is the gradient it claims to be: all episodes, nothing sampled."""
+
+import functools
+import itertools
+import re
+
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+import toy_heads
+from proofs import DOCUMENT
+from proofs import critic
+from proofs import settings_of
+
+import tf_reinforce as tfr
+from tf_reinforce import baselines
+from tf_reinforce import heads
+from tf_reinforce import testing
+from tf_reinforce.functional import losses
+from tf_reinforce.testing import gradients
+
+UNBIASED = [
+    dict(gamma=1.0, discount_states=False),
+    dict(gamma=1.0, discount_states=True),
+    dict(gamma=1.0, returns="whole"),
+    dict(gamma=0.9, discount_states=True),
+    dict(gamma=0.9, returns="whole"),
+    dict(gamma=0.5, discount_states=True),
+    dict(gamma=0.5, returns="whole", discount_states=False),
+]
+BASELINES = [None, "leave_one_out", "value"]
+
+
+@functools.cache
+def enumeration(baseline="leave_one_out", horizon=3, seed=0, **settings):
+    """One traced agent for every batch size."""
+    baseline = critic() if baseline == "value" else baseline
+    return gradients._Enumeration(None, baseline, None, seed, settings, horizon)
+
+
+def named(settings):
+    return "-".join(f"{key}={value}" for key, value in settings.items())
+
+
+# What is unbiased
+
+
+AGENTS = list(itertools.product(UNBIASED, BASELINES))
+# Every fourth agent, and two of them also with the 286 batches of three episodes.
+OFTEN = [
+    *((*agent, size) for agent in AGENTS[::4] for size in (1, 2)),
+    *((*agent, 3) for agent in (AGENTS[4], AGENTS[8])),
+]
+
+
+@pytest.mark.parametrize(
+    "settings, baseline, batch_size",
+    sweeps.some(((*agent, size) for agent in AGENTS for size in (1, 2, 3)), OFTEN),
+    ids=lambda value: named(value) if isinstance(value, dict) else None,
+)
+def test_the_expected_update_is_the_gradient(settings, baseline, batch_size):
+    task = enumeration(baseline, **settings)
+    report = task.check(batch_size, tolerance=None)
+    assert report.error <= 1e-9
+    assert report.cosine == pytest.approx(1, abs=1e-12)
+    assert np.abs(report.exact).max() > 0.1
+
+
+@pytest.mark.parametrize("seed", sweeps.some([1, 2, 3], always=[1]))
+def test_it_is_the_gradient_for_any_weights(seed):
+    testing.check_gradient(seed=seed)
+
+
+class Cautious(baselines.Baseline):
+    """The return of the episode before, in the order of the batch: not its own."""
+
+    def estimate(self, returns, valid, values):
+        return tf.where(valid, tf.roll(returns, 1, axis=1), 0.0)
+
+
+@pytest.mark.parametrize(
+    "baseline, options",
+    [
+        sweeps.rare(baselines.Value, {}),
+        (baselines.Value, {"normalize_observations": True}),
+        (Cautious, {}),
+        sweeps.rare(Cautious, {"returns": "whole"}),
+    ],
+)
+def test_a_baseline_that_sees_no_return_of_its_own_changes_nothing(baseline, options):
+    """`Value()` is a second output, without a trunk; `Cautious` needs every order."""
+    report = testing.check_gradient(baseline=baseline(), **options)
+    assert report.batches == (66 if baseline is baselines.Value else 11**2)
+
+
+@pytest.mark.parametrize(
+    "head, actions, count",
+    [
+        (heads.Categorical(3, start=4, dtype="float64"), None, 18),
+        sweeps.rare(toy_heads.Switches(2, dtype="float64"), None, 25),
+        (toy_heads.Switches(1, dtype="float64"), [[1], [0]], 11),
+        sweeps.rare(heads.Multinomial(2, trials=2, dtype="float64"), None, 18),
+        sweeps.rare(heads.MultiCategorical([2, 2], start=3, dtype="float64"), None, 25),
+        sweeps.rare(heads.Bernoulli(2, shape=(2, 1), dtype="float64"), None, 25),
+        (
+            heads.Composite(
+                {
+                    "a b": toy_heads.Tempered(2, dtype="float64"),
+                    "1": (heads.Categorical(2, dtype="float64"),),
+                }
+            ),
+            None,
+            25,
+        ),
+        (toy_heads.Tempered(2, dtype="float64"), None, 11),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_heads_of_one_s_own_are_followed_too(head, actions, count):
+    report = testing.check_gradient(head, actions=actions)
+    assert report.trajectories == count
+    weights = 3 * head.outputs_size + len(head.trainable_variables)
+    assert report.exact.shape == report.expected.shape == (weights,)
+    assert np.abs(report.exact).min() > 1e-3
+
+
+def test_a_heads_own_weights_and_a_critic_are_as_they_were_before():
+    head, baseline = toy_heads.Tempered(2, dtype="float64"), critic()
+    head.build((None, 2))
+    before = head.log_temperature.numpy()
+    testing.check_gradient(head, baseline, batch_size=1)
+    assert head.log_temperature.numpy() == before
+    np.testing.assert_array_equal(baseline.model.get_weights()[0], [[1.7], [-0.6]])
+    assert baseline.optimizer.iterations.numpy() == 0
+
+
+# The other side of the comparison
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9, 0.5])
+def test_the_exact_gradient_is_the_slope_of_the_expected_return(gamma):
+    """A recursion over the states, in NumPy, and its central differences."""
+    policy = enumeration(gamma=gamma, discount_states=True).agent.policy
+    weights = np.concatenate([w.ravel() for w in policy.get_weights()])
+
+    def value(probs, state, steps):
+        total = 0.0
+        for action in (0, 1):
+            worth = (-1) ** action * (1 + state + action / 2)
+            moves = gradients._TRANSITIONS.get((state, action), gradients._TERMINATION)
+            for chance, following in moves:
+                if following is not None and steps > 1:
+                    worth += gamma * chance * value(probs, following, steps - 1)
+            total += probs[state, action] * worth
+        return total
+
+    def objective(weights):
+        odds = np.exp(weights[:4].reshape(2, 2) + weights[4:])
+        return value(odds / odds.sum(axis=1, keepdims=True), 0, 3)
+
+    steps = 1e-5 * np.eye(6)
+    slopes = [(objective(weights + s) - objective(weights - s)) / 2e-5 for s in steps]
+    exact = enumeration(gamma=gamma, discount_states=True).exact()
+    np.testing.assert_allclose(exact, slopes, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("horizon, count", [(1, 2), (2, 5), (3, 11)])
+def test_the_trajectories_are_all_there_are(horizon, count):
+    task = enumeration(horizon=horizon)
+    likelihoods = task.likelihoods(task.probabilities()).numpy()
+    assert likelihoods.shape == (count,)
+    assert likelihoods.min() > 0
+    assert likelihoods.sum() == pytest.approx(1, abs=1e-14)
+    happened = {(len(s), *s.ravel().tolist()) for s in task.steps}
+    assert len(happened) == count
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_the_batches_are_all_there_are(batch_size, ordered):
+    task = enumeration(Cautious() if ordered else None, horizon=2)
+    batches = list(task._batches(batch_size))
+    assert sum(times for times, _ in batches) == 5**batch_size
+    assert len({tuple(batch) for _, batch in batches}) == len(batches)
+
+
+# What is biased, and by how much
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_the_batch_mean_shrinks_one_step_episodes_by_its_own_share(batch_size):
+    report = enumeration("mean", horizon=1).check(batch_size, None)
+    share = (batch_size - 1) / batch_size
+    np.testing.assert_allclose(
+        report.expected, share * report.exact, rtol=1e-13, atol=1e-14
+    )
+
+
+def test_scaling_leaves_of_one_reward_alone_its_sign():
+    """E[Δw] = ∇ Σ π(a) r(a) / (|r(a)| + ε) for batches of one one-step episode."""
+    task = enumeration(None, horizon=1, scale_advantages="batch")
+    expected, _ = task.expected(1)
+    sizes = np.abs(task.returns)
+    task.returns = task.returns / (sizes + 1e-8 + 1e-12 * sizes)
+    np.testing.assert_allclose(expected, task.exact(), rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "baseline, gamma",
+    [sweeps.rare(None, 0.9), ("leave_one_out", 0.5), ("value", 0.5), (None, 0.0)],
+)
+def test_without_the_state_weighting_each_step_counts_as_the_first(baseline, gamma):
+    """E[Δw] = Σₜ γ⁻ᵗ ∂J/∂w where only the choice at step t depends on w.
+
+    The powers of γ are taken out before they are divided by.
+    """
+    task = enumeration(baseline, gamma=gamma, discount_states=False)
+    rewards = np.nan_to_num(task.record.rewards)
+    total = 0.0
+    for step in range(3):
+        later = gamma ** np.arange(3 - step) @ rewards[step:]
+        with tf.GradientTape() as tape:
+            probs = task.probabilities()
+            here = np.arange(3)[:, None, None] == step
+            likelihoods = task.likelihoods(tf.where(here, probs, tf.stop_gradient(probs)))
+            objective = tf.reduce_sum(likelihoods * later)
+        total += task.flat(tape.gradient(objective, task.compared))
+    report = task.check(2, None)
+    np.testing.assert_allclose(report.expected, total, rtol=1e-13, atol=1e-13)
+    assert report.error > 1e-2
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("coef", [0.1, 1.0])
+def test_the_entropy_bonus_adds_the_slopes_of_the_visited_entropies(coef, batch_size):
+    task = enumeration(entropy_coef=coef)
+    likelihoods = task.likelihoods(task.probabilities()).numpy()
+    visits = np.zeros(2)
+    for likelihood, steps in zip(likelihoods, task.steps, strict=True):
+        visits += likelihood * np.bincount(steps[:, 0], minlength=2)
+    with tf.GradientTape() as tape:
+        probs = task.probabilities()
+        entropies = -tf.reduce_sum(probs * tf.math.log(probs), axis=1)
+        bonus = tf.reduce_sum(visits * entropies)
+    slopes = task.flat(tape.gradient(bonus, task.compared))
+    report = task.check(batch_size, None)
+    np.testing.assert_allclose(
+        report.expected, report.exact + coef * slopes, rtol=1e-13, atol=1e-13
+    )
+
+
+def batches_of_steps(task, least):
+    """Every sequence of episodes that `steps_per_epoch=least` may collect."""
+    lengths = task.record.lengths
+
+    def extended(batch, taken):
+        if taken >= least:
+            yield batch
+            return
+        for column, length in enumerate(lengths):
+            yield from extended([*batch, column], taken + length)
+
+    return list(extended([], 0))
+
+
+def over_batches(task, batches, times=lambda batch: 1):
+    """(Σ P, Σ P · times, Σ P · times · Δw), each over all batches."""
+    likelihoods = task.likelihoods(task.probabilities()).numpy()
+    chances = np.array([np.prod(likelihoods[batch]) for batch in batches])
+    weights = chances * [times(batch) for batch in batches]
+    changes = np.array([task._change(batch) for batch in batches])
+    return chances.sum(), weights.sum(), weights @ changes
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 4])
+def test_the_updates_of_a_number_of_steps_are_unbiased_before_they_are_averaged(least):
+    """E[E Δw] = E[E] ∇J (Wald): whether to go on looks at earlier episodes only."""
+    task = enumeration(None)
+    batches = batches_of_steps(task, least)
+    total, count, change = over_batches(task, batches, times=len)
+    assert total == pytest.approx(1, abs=1e-14)
+    np.testing.assert_allclose(change, count * task.exact(), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("weight", sweeps.some([0.0, 0.5, 2.0], always=[0.0, 2.0]))
+def test_a_shared_trunk_follows_the_value_loss_besides(weight):
+    """E[Δw] = ∇J - weight · ∂ E[Σₜ (v(sₜ) - Gₜ)²/2], the visits and returns held."""
+    task = with_a_trunk(weight)
+    rewards = np.nan_to_num(task.record.rewards)
+    returns = [0.9 ** np.arange(3 - step) @ rewards[step:] for step in range(3)]
+    likelihoods = task.likelihoods(task.probabilities()).numpy()
+    with tf.GradientTape() as tape:
+        values = tf.squeeze(task.agent.policy(np.eye(2))["values"], axis=-1)
+        loss = 0.0
+        for column, steps in enumerate(task.steps):
+            targets = np.array(returns)[: len(steps), column]
+            errors = tf.gather(values, steps[:, 0]) - targets
+            loss += likelihoods[column] * tf.reduce_sum(errors**2) / 2
+    slopes = task.flat(losses.gradients(tape, loss, task.compared))
+    report = task.check(2, None)
+    np.testing.assert_allclose(
+        report.expected, report.exact - weight * slopes, rtol=1e-13, atol=1e-13
+    )
+    assert (report.error > 1e-2) == (weight > 0)
+
+
+def with_a_trunk(weight):
+    """The enumeration of a policy whose values come from the same hidden layer."""
+    task = gradients._Enumeration(None, baselines.Value(loss_weight=weight), None, 0, {})
+    inputs = keras.Input((2,), dtype="float64")
+    hidden = keras.layers.Dense(3, "tanh", dtype="float64")(inputs)
+    ends = {
+        name: keras.layers.Dense(size, name=name, dtype="float64")(hidden)
+        for name, size in {"outputs": 2, "values": 1}.items()
+    }
+    policy = keras.Model(inputs, ends)
+    agent = tfr.Reinforce(policy, task.head, task.agent.baseline, **task.settings)
+    agent.compile(optimizer=keras.optimizers.SGD(1.0))
+    agent.build((None, 2))
+    agent.optimizer.build(agent.policy_variables)
+    rng = np.random.default_rng(0)
+    for variable in policy.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape))
+    task.agent, task.compared = agent, policy.trainable_variables
+    task.changing = [*agent.variables, *agent.optimizer.variables]
+    return task
+
+
+BIASED = [
+    dict(discount_states=False),
+    dict(baseline="mean"),
+    dict(scale_advantages="batch"),
+    dict(scale_advantages="batch", baseline="mean"),
+    dict(scale_advantages="running"),
+    dict(scale_rewards=True),
+    dict(baseline="value", gae_lambda=0.5),
+    dict(mean_over="steps"),
+    dict(entropy_coef=0.01),
+    dict(steps_per_epoch=2),
+]
+
+
+def test_a_bias_is_an_error_unless_it_is_asked_for():
+    message = "Expected: .* within 1e-09. Received: .*'discount_states': False"
+    with pytest.raises(AssertionError, match=message):
+        testing.check_gradient(discount_states=False)
+    report = testing.check_gradient(discount_states=False, tolerance=None)
+    testing.check_gradient(discount_states=False, tolerance=report.error)
+
+
+def rows():
+    """(options, relative bias, cosine) from the document."""
+    section = DOCUMENT.read_text().split("## The estimator, exactly")[1].split("\n## ")[0]
+    return re.findall(r"^\| `(.*?)` \| (\S+) \| (\S+) \|$", section, re.MULTILINE)
+
+
+def first_of_each(rows):
+    """The first of the rows that name the same options."""
+    first = {}
+    for row in rows:
+        first.setdefault(tuple(sorted(settings_of(row[0]))), row)
+    return list(first.values())
+
+
+@pytest.mark.parametrize(
+    "options, bias, cosine", sweeps.some(rows(), always=first_of_each(rows()))
+)
+def test_the_documented_biases_are_the_computed_ones(options, bias, cosine):
+    options = settings_of(options)
+    batch_size, least = options.pop("batch_size", 2), options.pop("steps_per_epoch", 0)
+    task = enumeration(**options)
+    exact = task.exact()
+    if least:
+        *_, expected = over_batches(task, batches_of_steps(task, least))
+    else:
+        expected, _ = task.expected(batch_size)
+    norm = np.linalg.norm
+    error = norm(expected - exact) / norm(exact)
+    assert error > 1e-3
+    assert f"{error:.3f}" == bias
+    assert f"{expected @ exact / norm(expected) / norm(exact):.4f}" == cosine
+
+
+def test_the_document_lists_every_bias():
+    listed = [settings_of(options) for options, _, _ in rows()]
+    for options in BIASED:
+        assert any(options.items() <= row.items() for row in listed), options
+
+
+# What is found out
+
+
+class Greedy(baselines.Baseline):
+    """Half of its own return."""
+
+    def estimate(self, returns, valid, values):
+        return returns / 2
+
+
+class Whole(baselines.Baseline):
+    """All of its own return: nothing is left to learn from."""
+
+    def estimate(self, returns, valid, values):
+        return returns
+
+
+class Best(baselines.Baseline):
+    """The best return of the batch, its own included."""
+
+    def estimate(self, returns, valid, values):
+        best = tf.reduce_max(returns, axis=1, keepdims=True)
+        return tf.where(valid, best, 0.0)
+
+
+@pytest.mark.parametrize(
+    "batch_size, baseline",
+    sweeps.some(
+        itertools.product([1, 2], [Greedy, Whole, Best]),
+        always=[(1, Greedy), (1, Whole), (2, Best)],
+    ),
+)
+def test_a_baseline_that_sees_its_own_return_is_found_out(batch_size, baseline):
+    with pytest.raises(
+        AssertionError, match="whether the baseline depends on the return"
+    ):
+        testing.check_gradient(baseline=baseline(), batch_size=batch_size)
+
+
+def taught(baseline):
+    """A baseline that has learned something before."""
+    baseline.build((None, 2))
+    times = np.arange(6) % 3
+    baseline.apply_gradients([], baselines.BaselineBatch(None, 3.0 + times**2, times, 2))
+    return baseline
+
+
+EARLIER = {
+    "moving_average": (lambda: taught(baselines.MovingAverage()), 2),
+    "time_step": (lambda: taught(baselines.TimeStep(horizon=2)), 2),
+    "pairs": (lambda: baselines.LeaveOneOut(group_size=2), 2),
+    "threes": (lambda: baselines.LeaveOneOut(group_size=3), 3),
+}
+FIRST, LAST = UNBIASED[0], UNBIASED[-1]
+
+
+@pytest.mark.parametrize(
+    "settings, kind",
+    sweeps.some(
+        itertools.product([FIRST, LAST], EARLIER),
+        always=[(FIRST, "moving_average"), (FIRST, "threes")]
+        + [(LAST, "time_step"), (LAST, "pairs")],
+    ),
+    ids=lambda value: named(value) if isinstance(value, dict) else value,
+)
+def test_what_earlier_batches_and_siblings_say_biases_nothing(settings, kind):
+    baseline, batch_size = EARLIER[kind]
+    report = testing.check_gradient(
+        baseline=baseline(), batch_size=batch_size, **settings
+    )
+    assert report.error <= 1e-9
+
+
+class Remembering(baselines.Baseline):
+    """Keeps an average outside of its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+
+    def estimate(self, returns, valid, values):
+        before = tf.identity(self.seen)
+        self.seen.assign_add(tf.reduce_mean(returns))
+        return tf.where(valid, before, 0.0)
+
+
+def test_what_is_remembered_outside_of_weights_is_found_out():
+    with pytest.raises(AssertionError, match="has state outside of its weights"):
+        testing.check_gradient(baseline=Remembering(), batch_size=1)
+
+
+class Idle(heads.Categorical):
+    """Has a weight that decides nothing."""
+
+    def build(self, outputs_shape):
+        self.unused = self.add_weight(name="unused", shape=(2,))
+
+
+def test_a_weight_that_decides_nothing_has_no_gradient():
+    report = testing.check_gradient(Idle(2, dtype="float64"), batch_size=1)
+    assert report.exact[-2:].tolist() == report.expected[-2:].tolist() == [0.0, 0.0]
+
+
+def test_what_learns_nothing_has_no_direction():
+    report = testing.check_gradient(baseline=Whole(), batch_size=1, tolerance=None)
+    assert np.isnan(report.cosine)
+    assert report.relative_error == 1
+    assert not report.expected.any()
+
+
+class Halved(heads.Categorical):
+    """log_prob is half of what it should be."""
+
+    def distribution(self, outputs):
+        return Scaled(super().distribution(outputs))
+
+
+class Scaled:
+    def __init__(self, actions):
+        self.actions = actions
+        self.entropy = actions.entropy
+
+    def log_prob(self, actions):
+        return self.actions.log_prob(actions) / 2
+
+
+class Stopped(heads.Categorical):
+    """The probabilities are right; the gradient of their normalizer is missing."""
+
+    def distribution(self, outputs):
+        total = tf.stop_gradient(tf.reduce_logsumexp(outputs, axis=-1, keepdims=True))
+        return Looked(outputs - total)
+
+
+class Looked:
+    def __init__(self, log_probs):
+        self.log_probs = log_probs
+
+    def log_prob(self, actions):
+        return tf.gather(self.log_probs, actions, axis=-1, batch_dims=1)
+
+    def entropy(self):
+        return -tf.reduce_sum(tf.exp(self.log_probs) * self.log_probs, axis=-1)
+
+
+@pytest.mark.parametrize(
+    "head, message", [(Halved, "must sum to 1"), (Stopped, "complete gradient")]
+)
+def test_a_head_whose_log_probability_is_wrong_is_found_out(head, message):
+    with pytest.raises(AssertionError, match=message):
+        testing.check_gradient(head(2, dtype="float64"))
+
+
+def test_an_action_left_out_is_missed():
+    with pytest.raises(AssertionError, match="whether `actions` is complete"):
+        testing.check_gradient(heads.Categorical(3, dtype="float64"), actions=[0, 2])
+
+
+@pytest.mark.parametrize(
+    "head, options, message",
+    [
+        (None, {"batch_size": 4}, "must be 1, 2 or 3.*Received: batch_size=4"),
+        (None, {"batch_size": 0}, "Received: batch_size=0"),
+        (None, {"batch_size": 1.5}, "Received: batch_size=1.5"),
+        (None, {"lambda_": 0.9}, r"must be options of Reinforce.*\['lambda_'\]"),
+        (None, {"gamma": 2.0}, "Received: gamma=2.0"),
+        (None, {"action_mask": "info/legal"}, "options of Reinforce.*'action_mask'"),
+        (None, {"baseline": "median"}, "Received: baseline='median'"),
+        (None, {"actions": [0, 2]}, "Received: 2, which `head.is_valid` does not accept"),
+        (heads.Gaussian(1, dtype="float64"), {}, "Use `check_head`"),
+        (toy_heads.Tempered(2), {}, "Received: t of type float32|type float32"),
+        (toy_heads.Switches(3, dtype="float64"), {"batch_size": 3}, "smaller head"),
+    ],
+)
+def test_what_cannot_be_enumerated_is_refused(head, options, message):
+    with pytest.raises(ValueError, match=message):
+        testing.check_gradient(head, **options)

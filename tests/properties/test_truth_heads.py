@@ -1,0 +1,482 @@
+"""Heads are the distributions they say they are; broken ones are found out by name."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+import tensorflow_probability as tfp
+import toy_heads
+
+from tf_reinforce import heads
+from tf_reinforce import testing
+from tf_reinforce.testing import enumeration
+
+HEADS = {
+    "categorical-2": lambda: heads.Categorical(2),
+    "categorical-3-named-from-5": lambda: heads.Categorical(3, start=5),
+    "categorical-11": lambda: heads.Categorical(11),
+    "tempered": lambda: toy_heads.Tempered(4, dtype="float64"),
+    "tempered-of-single-weights": lambda: toy_heads.Tempered(3),
+    "switches": lambda: toy_heads.Switches(4),
+    "counts": lambda: heads.Multinomial(3, trials=4),
+    "counts-of-one": lambda: heads.Multinomial(4, trials=1),
+    "choices": lambda: heads.MultiCategorical([2, 3, 1]),
+    "choices-named": lambda: heads.MultiCategorical([3, 3], start=[5, -1], shape=(2, 1)),
+    "bernoulli": lambda: heads.Bernoulli(4),
+    "composite": lambda: heads.Composite(
+        {
+            "b": (heads.Bernoulli(2), heads.Categorical(3)),
+            "a b": heads.Multinomial(3, trials=2),
+        }
+    ),
+    "composite-of-one": lambda: heads.Composite((heads.Categorical(2),)),
+    "gaussian": lambda: heads.Gaussian(1),
+    "gaussian-narrow": lambda: heads.Gaussian(1, initial_scale=0.01, dtype="float64"),
+    "gaussian-wide": lambda: heads.Gaussian(1, initial_scale=300.0, low=-1, high=1),
+    "gaussian-2": lambda: heads.Gaussian(2, initial_scale=[0.5, 3.0], dtype="float64"),
+    "gaussian-scaled": lambda: heads.Gaussian(1, state_dependent_scale=True),
+    "clipped": lambda: heads.ClippedGaussian(1, -1.0, 0.5),
+    "clipped-below": lambda: heads.ClippedGaussian(1, 0.0, np.inf),
+    "clipped-above": lambda: heads.ClippedGaussian(1, -np.inf, 0.3),
+    "clipped-nowhere": lambda: heads.ClippedGaussian(1, -np.inf, np.inf),
+    "clipped-2": lambda: heads.ClippedGaussian(2, [-1.0, -np.inf], [0.5, 1.0]),
+    "clipped-narrow": lambda: heads.ClippedGaussian(1, -1.0, 1.0, initial_scale=0.01),
+    "clipped-wide": lambda: heads.ClippedGaussian(1, -1.0, 1.0, initial_scale=300.0),
+    "clipped-scaled": lambda: heads.ClippedGaussian(1, 0, 9, state_dependent_scale=True),
+    "tanh": lambda: heads.TanhGaussian(1, -1.0, 1.0),
+    "tanh-2": lambda: heads.TanhGaussian(2, -3, [1, 8], initial_scale=[0.3, 1.0]),
+    "tanh-wide": lambda: heads.TanhGaussian(1, -1.0, 1.0, initial_scale=2.0),
+    "tanh-scaled": lambda: heads.TanhGaussian(1, 0, 9, state_dependent_scale=True),
+    "beta": lambda: heads.Beta(1, -2.0, 2.0),
+    "beta-2": lambda: heads.Beta(2, 0.0, [1.0, 9.0]),
+    "logistic": toy_heads.Logistic,
+}
+TOLERANCES = {
+    "probabilities": 1e-9,
+    "eligibility": 1e-12,
+    "finite_differences": 1e-7,
+    "sample": 6.0,
+    "expected_eligibility": 1e-9,
+    "entropy": 1e-9,
+    "mode": 1e-9,
+}
+
+
+OFTEN = ["categorical-3-named-from-5", "tempered", "switches", "counts", "choices-named"]
+OFTEN += ["bernoulli", "composite", "gaussian-wide", "gaussian-scaled", "clipped"]
+OFTEN += ["clipped-below", "tanh", "tanh-scaled", "beta", "logistic"]
+
+
+@functools.cache
+def report(name):
+    return testing.check_head(HEADS[name]())
+
+
+# All words of a head in a row, so that one process makes its report.
+@pytest.mark.parametrize(
+    "word, name",
+    sweeps.some(
+        ((word, name) for name in HEADS for word in TOLERANCES),
+        always=[(word, name) for name in OFTEN for word in TOLERANCES],
+    ),
+)
+def test_a_head_is_the_distribution_it_says_it_is(name, word):
+    assert report(name)[word] <= TOLERANCES[word]
+
+
+@pytest.mark.parametrize("name", sweeps.some(HEADS, always=OFTEN))
+def test_only_heads_that_follow_the_noise_smoothly_have_moments(name):
+    head = HEADS[name]()
+    smooth = not enumeration.is_integer(head) and head.support is None
+    assert ("moments" in report(name)) == smooth
+    assert report(name).get("moments", 0.0) <= 1e-9
+
+
+def test_sure_outputs_and_equal_ones_are_no_exception():
+    outputs = np.array([[0.0, 0.0, 0.0], [30.0, -30.0, 0.0], [300.0, 299.0, -500.0]])
+    assert testing.check_head(heads.Categorical(3), outputs)["entropy"] <= 1e-12
+    outputs = np.array([[0.0], [1e4], [-1e4]])
+    assert testing.check_head(heads.Gaussian(1), outputs)["moments"] <= 1e-9
+    outputs = np.array([[5.0], [-30.0], [1.0]])  # beyond, far beyond and on the bound
+    clipped = heads.ClippedGaussian(1, -1.0, 1.0)
+    assert testing.check_head(clipped, outputs)["entropy"] <= 1e-12
+    outputs = np.array([[-20.0, -20.0], [30.0, -3.0], [1000.0, 900.0]])
+    assert testing.check_head(heads.Beta(1, 0, 1), outputs)["entropy"] <= 1e-9
+
+
+# Heads with one fault each
+
+
+class Bent:
+    """A distribution of which one thing is not as it should be."""
+
+    def __init__(self, actions, log_prob=lambda x: x, entropy=lambda x: x):
+        self.actions = actions
+        self.bend = log_prob, entropy
+
+    def log_prob(self, actions):
+        return self.bend[0](self.actions.log_prob(actions))
+
+    def entropy(self):
+        return self.bend[1](self.actions.entropy())
+
+
+class Half(heads.Categorical):
+    def distribution(self, outputs):
+        return Bent(super().distribution(outputs), lambda x: x / 2)
+
+
+class More(heads.Gaussian):
+    def distribution(self, outputs):
+        return Bent(super().distribution(outputs), lambda x: x + 1e-6)
+
+
+class Forgetful(heads.Categorical):
+    """One-hot alone: the classic confusion with cross-entropy."""
+
+    def eligibility(self, outputs, actions):
+        return tf.one_hot(actions, self.size, dtype=outputs.dtype)
+
+
+class OnceDivided(heads.Gaussian):
+    """By σ where σ² is needed."""
+
+    def eligibility(self, outputs, actions):
+        return super().eligibility(outputs, actions) * self._scale(outputs)
+
+
+class Stopped(heads.Categorical):
+    """The normalizer is held constant, in log_prob and in the closed form."""
+
+    def distribution(self, outputs):
+        total = tf.reduce_logsumexp(outputs, axis=-1)
+        bend = total - tf.stop_gradient(total)
+        return Bent(super().distribution(outputs), lambda x: x + bend)
+
+    def eligibility(self, outputs, actions):
+        return tf.one_hot(actions, self.size, dtype=outputs.dtype)
+
+
+class HalfStopped(heads.Gaussian):
+    def distribution(self, outputs):
+        return super().distribution((outputs + tf.stop_gradient(outputs)) / 2)
+
+    def eligibility(self, outputs, actions):
+        return super().eligibility(outputs, actions) / 2
+
+
+class Greedy(heads.Categorical):
+    def sample(self, outputs, noise):
+        return self.mode(outputs)
+
+
+class OffByOne(heads.Categorical):
+    def sample(self, outputs, noise):
+        return super().sample(outputs, noise) + 1
+
+
+class TooWide(heads.Gaussian):
+    def sample(self, outputs, noise):
+        return outputs + 1.1 * self._scale(outputs) * noise
+
+
+class Deaf(heads.Gaussian):
+    """The noise is not listened to."""
+
+    def sample(self, outputs, noise):
+        return tf.identity(outputs)
+
+
+class HardlyWider(heads.Gaussian):
+    """By 1e-6: no number of draws that a test can make would show it."""
+
+    def sample(self, outputs, noise):
+        return outputs + (1 + 1e-6) * self._scale(outputs) * noise
+
+
+class Leaning(heads.Categorical):
+    """Normalised only where the outputs add up to zero."""
+
+    def distribution(self, outputs):
+        total = tf.reduce_sum(outputs, axis=-1)
+        return Bent(super().distribution(outputs), lambda x: x + total)
+
+    def eligibility(self, outputs, actions):
+        return super().eligibility(outputs, actions) + 1.0
+
+
+class LeaningGaussian(heads.Gaussian):
+    def distribution(self, outputs):
+        total = tf.reduce_sum(outputs, axis=-1)
+        return Bent(super().distribution(outputs), lambda x: x + total)
+
+    def eligibility(self, outputs, actions):
+        return super().eligibility(outputs, actions) + 1.0
+
+
+class Hotter(heads.Categorical):
+    def distribution(self, outputs):
+        return Bent(super().distribution(outputs), entropy=lambda x: x + 1e-6)
+
+
+class HotterGaussian(heads.Gaussian):
+    def distribution(self, outputs):
+        return Bent(super().distribution(outputs), entropy=lambda x: 1.000001 * x)
+
+
+class Contrary(heads.Categorical):
+    def mode(self, outputs):
+        return tf.argmin(outputs, axis=-1)
+
+    def sample(self, outputs, noise):
+        gumbel = -tf.math.log(-tf.math.log(noise))
+        return tf.argmax(outputs + gumbel, axis=-1)
+
+
+class Beyond(heads.Categorical):
+    """The mode is no action at all."""
+
+    def mode(self, outputs):
+        return super().mode(outputs) + self.size
+
+    def sample(self, outputs, noise):
+        return super().sample(outputs, noise) - self.size
+
+
+class Beside(heads.Gaussian):
+    def mode(self, outputs):
+        return outputs + 1e-3
+
+
+class Unclipped(heads.ClippedGaussian):
+    """What is drawn is clipped and scored as if it were not."""
+
+    def distribution(self, outputs):
+        loc, scale = self.parameters(outputs).values()
+        return tfp.distributions.Independent(tfp.distributions.Normal(loc, scale), 1)
+
+    eligibility = heads.Head.eligibility
+
+
+class Halfway(heads.ClippedGaussian):
+    """Clipped a little too early."""
+
+    def sample(self, outputs, noise):
+        return 0.9 * super().sample(outputs, noise)
+
+
+class Unsquashed(heads.TanhGaussian):
+    """The density of x, said to be that of tanh x."""
+
+    def distribution(self, outputs):
+        loc, scale = self.parameters(outputs).values()
+        return tfp.distributions.Independent(tfp.distributions.Normal(loc, scale), 1)
+
+
+class Squashed(heads.TanhGaussian):
+    """Not the most likely x."""
+
+    def mode(self, outputs):
+        return tf.tanh(super().mode(outputs))
+
+
+class Swapped(heads.Beta):
+    def sample(self, outputs, noise):
+        return 1.0 - super().sample(outputs, noise)
+
+
+class Mean(heads.Beta):
+    """Where the mode is asked for."""
+
+    def mode(self, outputs):
+        alpha, beta = self.parameters(outputs).values()
+        return alpha / (alpha + beta)
+
+
+BALANCED = np.array([[0.5, -0.5], [-1.0, 1.0]])
+FAULTS = [
+    ("probabilities", Half(3), None),
+    ("probabilities", More(1), None),
+    ("eligibility", Forgetful(3), None),
+    ("eligibility", OnceDivided(1, initial_scale=2.0), None),
+    ("finite_differences", Stopped(3), None),
+    ("finite_differences", HalfStopped(2), None),
+    ("sample", Greedy(2), None),
+    ("sample", OffByOne(2), None),
+    ("sample", TooWide(1), None),
+    ("sample", Deaf(1), None),
+    ("moments", HardlyWider(1), None),
+    ("expected_eligibility", Leaning(2), BALANCED),
+    ("expected_eligibility", LeaningGaussian(2), BALANCED),
+    ("entropy", Hotter(3), None),
+    ("entropy", HotterGaussian(2), None),
+    ("mode", Contrary(3), None),
+    ("mode", Beyond(3), None),
+    ("mode", Beside(1), None),
+    ("probabilities", Unclipped(1, -1.0, 1.0), None),
+    ("sample", Halfway(1, -1.0, 1.0), None),
+    ("probabilities", Unsquashed(1, -1.0, 1.0), None),
+    ("mode", Squashed(1, -1.0, 1.0), None),
+    ("sample", Swapped(1, 0.0, 1.0), None),
+    ("mode", Mean(1, 0.0, 1.0), None),
+]
+
+
+@pytest.mark.parametrize(
+    "word, head, outputs", FAULTS, ids=[f"{f[0]}-{type(f[1]).__name__}" for f in FAULTS]
+)
+def test_a_fault_is_called_by_its_name(word, head, outputs):
+    with pytest.raises(AssertionError, match=f"^`{word}` of "):
+        testing.check_head(head, outputs)
+
+
+def test_every_property_has_a_fault_that_shows_it():
+    assert {word for word, _, _ in FAULTS} == {*TOLERANCES, "moments"}
+
+
+class Vector(heads.Gaussian):
+    """A log-probability per number, where one per action is needed."""
+
+    def distribution(self, outputs):
+        return tfp.distributions.Normal(outputs, 1.0)
+
+
+def test_a_log_probability_per_number_is_refused():
+    with pytest.raises(AssertionError, match="Check the event shape"):
+        testing.check_head(Vector(2))
+
+
+class Silent(heads.Categorical):
+    """log_prob passes no gradient at all, and no closed form hides it."""
+
+    eligibility = heads.Head.eligibility
+
+    def distribution(self, outputs):
+        return super().distribution(tf.stop_gradient(outputs))
+
+
+def test_a_gradient_that_is_stopped_whole_is_found_out():
+    with pytest.raises(AssertionError, match="whether log_prob stops a gradient"):
+        testing.check_head(Silent(3))
+
+
+class Short(heads.Categorical):
+    def sample(self, outputs, noise):
+        return tf.cast(super().sample(outputs, noise), tf.int32)
+
+
+class Column(heads.Gaussian):
+    def mode(self, outputs):
+        return super().mode(outputs)[:, None]
+
+
+class Flat(heads.Gaussian):
+    def eligibility(self, outputs, actions):
+        return super().eligibility(outputs, actions)[:, 0]
+
+
+@pytest.mark.parametrize(
+    "word, head", [("sample", Short(3)), ("mode", Column(1)), ("eligibility", Flat(1))]
+)
+def test_a_shape_or_type_that_is_not_the_promised_one_is_named(word, head):
+    with pytest.raises(AssertionError, match=f"`{word}` of .* must return the shape"):
+        testing.check_head(head)
+
+
+class Torn(heads.Gaussian):
+    """Infinite where the noise is zero, as a careless inverse often is."""
+
+    def sample(self, outputs, noise):
+        return super().sample(outputs, noise) + 0 / noise
+
+
+def test_a_sample_that_is_not_finite_is_named_with_its_noise():
+    with pytest.raises(AssertionError, match=r"`sample` .* finite.* noise \[0.0\]"):
+        testing.check_head(Torn(1))
+
+
+def test_an_action_left_out_is_missed():
+    with pytest.raises(
+        AssertionError, match="`probabilities`.* whether `actions` is complete"
+    ):
+        testing.check_head(heads.Categorical(3), actions=[0, 1])
+
+
+# What is enumerated
+
+
+@pytest.mark.parametrize(
+    "head, count",
+    [
+        (heads.Categorical(7), 7),
+        (toy_heads.Switches(5), 32),
+        (heads.Multinomial(3, trials=4), 15),
+    ],
+)
+def test_the_raw_actions_of_a_head_are_counted(head, count):
+    actions = enumeration.raw_actions(head)
+    assert actions.shape == (count, *head.action_shape)
+    assert len(np.unique(actions, axis=0)) == count
+    assert actions.dtype == head.action_dtype
+
+
+class Endless(heads.Categorical):
+    def is_valid(self, actions):
+        return actions >= 0
+
+
+class Cauchy(heads.Gaussian):
+    """Draws from what nobody offers."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.noise = heads.NoiseSpec("cauchy", (size,))
+
+
+class Nowhere(toy_heads.Switches):
+    """Never zero: counting from zero finds nothing."""
+
+    def is_valid(self, actions):
+        return actions > 0
+
+
+@pytest.mark.parametrize("head", [Endless(3), Nowhere(2), toy_heads.Switches(17)])
+def test_what_cannot_be_counted_is_refused(head):
+    with pytest.raises(ValueError, match="cannot be enumerated.*pass all raw actions"):
+        testing.check_head(head)
+
+
+@pytest.mark.parametrize(
+    "head, options, message",
+    [
+        (heads.Gaussian(3), {}, "must sample one or two numbers"),
+        (heads.Gaussian(1), {"actions": [[0.0]]}, "are for heads with integer"),
+        (heads.Categorical(3), {"outputs": np.zeros((2, 4))}, r"shape \(N, 3\)"),
+        (heads.Categorical(3), {"outputs": np.zeros(3)}, r"shape \(N, 3\)"),
+        (heads.Categorical(3), {"outputs": np.zeros((0, 3))}, "one or more rows"),
+        (heads.Categorical(2), {"outputs": [[0, np.nan]]}, "finite numbers"),
+        (Cauchy(1), {}, "must be one of .*'normal'.*Received: head.noise.kind='cauchy'"),
+        (heads.Categorical(3), {"actions": [0, 1, 3]}, "Received: 3, which"),
+        (heads.Categorical(3), {"actions": [0.0, 1.0]}, "must be of type int64"),
+        (heads.Categorical(3), {"actions": [[0], [1]]}, r"Received: shape \(2, 1\)"),
+        (heads.Categorical(1), {}, "two or more"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(head, options, message):
+    with pytest.raises(ValueError, match=message):
+        testing.check_head(head, **options)
+
+
+def test_only_heads_are_checked():
+    with pytest.raises(TypeError, match="`head` must be a tf_reinforce.Head"):
+        testing.check_head(keras.layers.Dense(2))
+
+
+def test_the_same_seed_gives_the_same_report():
+    first, again, other = (
+        testing.check_head(heads.Categorical(3), seed=seed) for seed in (1, 1, 2)
+    )
+    assert first == again != other

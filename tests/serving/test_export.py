@@ -1,0 +1,314 @@
+"""The exported policy is the agent's, to the bit, and needs only TensorFlow."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+import tf_reinforce as tfr
+
+SIGNATURES = ["act", "sample", "distribution", "log_prob"]
+
+
+class Aim(toys.Clock):
+    """A `Clock` with bounded actions in float64."""
+
+    action_space = gym.spaces.Box(-1.0, np.array([1.0, 0.5]), (2,), np.float64)
+
+
+class Named(toys.Clock):
+    """A `Clock` whose observation is a dict, in the order of its space."""
+
+    observation_space = gym.spaces.Dict(
+        speed=gym.spaces.Box(-1.0, 1.0, (2,)), place=gym.spaces.Box(-1.0, 1.0, (3,))
+    )
+
+    def _observation(self):
+        half = np.full(3, 0.5, np.float32)
+        return {"speed": half[:2], "place": half * self.now}
+
+
+AGENTS = {
+    "Discrete with a start": (toys.Lengths, {}),
+    "Box with bounds": (Aim, {}),
+    "normalizer": (toys.Lengths, {"normalize_observations": True}),
+    "Dict": (Named, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """Agents that have learned, and the folders of their policies."""
+    found = {}
+    for name, (env, settings) in AGENTS.items():
+        agent = tfr.Reinforce.for_env(env, hidden=(4,), learning_rate=0.5, **settings)
+        agent.fit(env, epochs=2, episodes_per_epoch=4, verbose=0)
+        path = str(tmp_path_factory.mktemp("export") / "policy")
+        agent.export(path)
+        found[name] = agent, path
+    return found
+
+
+@pytest.fixture(scope="module", params=AGENTS)
+def exported(exports, request):
+    """An agent, and its policy loaded again."""
+    agent, path = exports[request.param]
+    return agent, tf.saved_model.load(path)
+
+
+def batch(agent, rows):
+    space, rng = agent.observation_space, np.random.default_rng(0)
+
+    def draw(box):
+        return tf.constant(rng.normal(size=(rows, *box.shape)), tf.float32)
+
+    if isinstance(space, gym.spaces.Dict):
+        return {name: draw(box) for name, box in space.items()}
+    return draw(space)
+
+
+def by_name(observations):
+    """As keywords of a signature."""
+    named = isinstance(observations, dict)
+    return observations if named else {"observation": observations}
+
+
+def same_bits(first, second):
+    first, second = np.asarray(first), np.asarray(second)
+    assert first.dtype == second.dtype
+    np.testing.assert_array_equal(first, second)
+
+
+def test_four_signatures_are_there_by_name_and_as_attributes(exported):
+    _, policy = exported
+    assert set(SIGNATURES) <= set(policy.signatures)
+    assert not hasattr(policy, "initial_state")  # it remembers nothing
+    assert all(callable(getattr(policy, name)) for name in SIGNATURES)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_its_actions_are_the_agent_s_for_any_batch(exported, rows):
+    agent, policy = exported
+    observations = batch(agent, rows)
+    live = agent.act(observations, deterministic=True)
+    same_bits(policy.act(observations)["action"], live)
+    for seed in (0, 2**40):
+        drawn = policy.sample(observations, tf.constant(seed, tf.int64))
+        same_bits(drawn["action"], agent.act(observations, seed=seed))
+        assert len(drawn["raw_action"]) == rows
+    assert live.dtype == agent.action_space.dtype
+    assert all(agent.action_space.contains(action) for action in live)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_its_distribution_is_the_agent_s_for_any_batch(exported, rows):
+    agent, policy = exported
+    observations = batch(agent, rows)
+    outputs = agent(observations)
+    expected = agent.head.parameters(outputs)
+    found = policy.distribution(observations)
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6)
+    raw = policy.sample(observations, tf.constant(1, tf.int64))["raw_action"]
+    log_prob = policy.log_prob(observations, raw)["log_prob"]
+    assert log_prob.shape == (rows,)
+    live = agent.head.distribution(outputs).log_prob(raw)
+    np.testing.assert_allclose(log_prob, live, rtol=1e-5, atol=1e-6)
+
+
+def test_its_functions_are_the_agent_s_to_the_bit(exported):
+    """The functions of the live agent are those that were written."""
+    agent, policy = exported
+    observations = batch(agent, 7)
+    live = agent._live_policy.functions
+    for name in ("act", "distribution"):
+        for key, values in live[name](observations).items():
+            same_bits(getattr(policy, name)(observations)[key], values)
+    seed = tf.constant(4, tf.int64)
+    drawn = live["sample"](observations, seed)
+    for key, values in drawn.items():
+        same_bits(policy.sample(observations, seed)[key], values)
+    given = observations, drawn["raw_action"]
+    same_bits(policy.log_prob(*given)["log_prob"], live["log_prob"](*given)["log_prob"])
+
+
+def test_signatures_take_observations_by_name(exported):
+    agent, policy = exported
+    observations = batch(agent, 3)
+    named, seed = by_name(observations), tf.constant(9, tf.int64)
+    for name, more in (("act", {}), ("distribution", {}), ("sample", {"seed": seed})):
+        found = policy.signatures[name](**named, **more)
+        expected = getattr(policy, name)(observations, *more.values())
+        assert set(found) == set(expected)
+        for key, values in expected.items():
+            same_bits(found[key], values)
+    raw = policy.sample(observations, seed)["raw_action"]
+    found = policy.signatures["log_prob"](**named, raw_action=raw)
+    same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
+
+
+def test_an_observation_may_be_called_as_an_argument_is(tmp_path):
+    """TensorFlow by itself would call one of the two `seed_1`, in silence."""
+    space = gym.spaces.Dict(
+        {name: gym.spaces.Box(0, 1, (2,)) for name in ("raw_action", "seed", "x")}
+    )
+    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
+    agent.export(tmp_path / "policy")
+    policy = tf.saved_model.load(tmp_path / "policy")
+    observations, seed = batch(agent, 3), tf.constant(9, tf.int64)
+    expected = policy.sample(observations, seed)
+    told = {
+        "observation_raw_action": observations["raw_action"],
+        "observation_seed": observations["seed"],
+        "x": observations["x"],
+    }
+    found = policy.signatures["sample"](**told, seed=seed)
+    same_bits(found["raw_action"], expected["raw_action"])
+    raw = expected["raw_action"]
+    found = policy.signatures["log_prob"](**told, raw_action=raw)
+    same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
+
+
+def test_an_observation_that_uses_every_word_is_refused(tmp_path):
+    space = gym.spaces.Dict(
+        {name: gym.spaces.Box(0, 1, (2,)) for name in ("observation_seed", "seed")}
+    )
+    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
+    with pytest.raises(ValueError, match="a name of its own.*'observation_seed'.*Rename"):
+        agent.export(tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
+
+
+def test_it_is_not_traced_again(exports):
+    agent, path = exports["Dict"]
+    policy = tf.saved_model.load(path)
+    observations = [batch(agent, rows) for rows in (1, 2, 5, 9)]
+    functions = [getattr(policy, name) for name in ("act", "sample")]
+    before = [len(function.concrete_functions) for function in functions]
+    for call in range(1000):
+        policy.act(observations[call % 4])
+        policy.sample(observations[call % 4], tf.constant(call, tf.int64))
+    assert [len(function.concrete_functions) for function in functions] == before
+
+
+KNOWS_ONLY_TENSORFLOW = """
+import json, sys
+for name in ("keras", "tensorflow_probability", "tf_reinforce"):
+    sys.modules[name] = None  # importing it fails
+import tensorflow as tf
+for path, given in json.load(sys.stdin):
+    policy = tf.saved_model.load(path)
+    given = {name: tf.constant(array) for name, array in given.items()}
+    seed = tf.constant(5, tf.int64)
+    action = policy.signatures["sample"](**given, seed=seed)["action"]
+    print(json.dumps(action.numpy().tolist()))
+"""
+
+
+def test_a_process_that_knows_only_tensorflow_loads_it(exports):
+    given = []
+    for agent, path in exports.values():
+        arrays = by_name(batch(agent, 3))
+        given.append([path, {k: np.asarray(x).tolist() for k, x in arrays.items()}])
+    answer = subprocess.run(
+        [sys.executable, "-c", KNOWS_ONLY_TENSORFLOW],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 0, answer.stderr
+    lines = answer.stdout.splitlines()
+    for (agent, _), line in zip(exports.values(), lines, strict=True):
+        live = agent.act(batch(agent, 3), seed=5)
+        same_bits(np.array(json.loads(line), live.dtype), live)
+
+
+def files(path):
+    found = {}
+    for root, _, names in os.walk(path):
+        for name in names:
+            with open(os.path.join(root, name), "rb") as file:
+                found[os.path.relpath(os.path.join(root, name), path)] = file.read()
+    return found
+
+
+@pytest.fixture
+def agent(exports):
+    return exports["Discrete with a start"][0]
+
+
+def test_a_folder_that_was_there_is_replaced_whole(agent, tmp_path):
+    path = tmp_path / "policy"
+    (path / "variables").mkdir(parents=True)
+    (path / "variables" / "old").write_text("of another export")
+    agent.export(path)
+    assert not (path / "variables" / "old").exists()
+    assert os.listdir(tmp_path) == ["policy"]
+    observations = batch(agent, 2)
+    policy = tf.saved_model.load(str(path))
+    found = policy.act(observations)["action"]
+    same_bits(found, agent.act(observations, deterministic=True))
+
+
+def test_an_export_that_fails_leaves_the_folder_before_it(agent, tmp_path, monkeypatch):
+    path = tmp_path / "policy"
+    agent.export(path)
+    before = files(path)
+    whole = tf.saved_model.save
+
+    def fail(obj, export_dir, **options):
+        whole(obj, export_dir, **options)
+        os.remove(os.path.join(export_dir, "saved_model.pb"))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tf.saved_model, "save", fail)
+    for target in (path, tmp_path / "new"):
+        with pytest.raises(OSError, match="No space left"):
+            agent.export(target)
+    assert os.listdir(tmp_path) == ["policy"]
+    assert files(path) == before
+
+
+def test_an_export_goes_on_with_the_weights_it_was_written_with(tmp_path):
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+    agent.export(tmp_path / "policy")
+    policy = tf.saved_model.load(str(tmp_path / "policy"))
+    observations = np.ones([1, 1], "float32")
+    before = policy.distribution(observations)["probs"].numpy()
+    for variable in agent.policy.trainable_variables:
+        variable.assign(tf.reshape(tf.range(2.0), variable.shape))
+    same_bits(policy.distribution(observations)["probs"], before)
+    agent.export(tmp_path / "policy")
+    policy = tf.saved_model.load(str(tmp_path / "policy"))
+    probs = keras.ops.softmax(agent(observations))
+    np.testing.assert_allclose(policy.distribution(observations)["probs"], probs, 1e-6)
+
+
+def test_a_loaded_agent_exports_the_same_policy(agent, tmp_path):
+    agent.save(tmp_path / "agent.keras")
+    tfr.load(tmp_path / "agent.keras").export(tmp_path / "policy")
+    policy, observations = tf.saved_model.load(str(tmp_path / "policy")), batch(agent, 5)
+    found = policy.sample(observations, tf.constant(2, tf.int64))
+    same_bits(found["action"], agent.act(observations, seed=2))
+
+
+def test_other_formats_are_refused(agent, tmp_path):
+    with pytest.raises(ValueError, match="`format` must be one of.*Received.*onnx"):
+        agent.export(tmp_path / "policy", format="onnx")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_is_not_replaced_by_a_folder(agent, tmp_path):
+    (tmp_path / "policy").write_text("not an export")
+    with pytest.raises(ValueError, match="A folder was expected. Received: the file"):
+        agent.export(tmp_path / "policy")
+    assert (tmp_path / "policy").read_text() == "not an export"

@@ -1,0 +1,127 @@
+"""Policies, a record, and its advantages as loops: what updates are compared with."""
+
+import keras
+import numpy as np
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+
+# Rows, episodes, numbers in an observation and in an action: no broadcast hides.
+T, B, OBSERVED, A = 7, 5, 3, 2
+LENGTHS = [7, 1, 4, 6, 2]
+TERMINATED = [True, False, False, True, True]
+DEFAULTS = dict(
+    gamma=0.9,
+    gae_lambda=1.0,
+    returns="to_go",
+    discount_states=False,
+    scale_advantages=None,
+    mean_over="episodes",
+    on_truncation="bootstrap",
+    ratio_clip=2.0,
+    entropy_coef=0.0,
+)
+
+
+def network(dtype="float64", hidden=11):
+    keras.utils.set_random_seed(3)
+    options = dict(bias_initializer="normal", dtype=dtype)
+    x = keras.Input((OBSERVED,), dtype=dtype)
+    y = keras.layers.Dense(hidden, "tanh", **options)(x)
+    return keras.Model(x, keras.layers.Dense(A, **options)(y))
+
+
+def shared_network(hidden=3):
+    x = keras.Input((OBSERVED,), dtype="float64")
+    y = keras.layers.Dense(hidden, "tanh", bias_initializer="normal", dtype="float64")(x)
+    ends = {"outputs": A, "values": 1}
+    return keras.Model(
+        x, {k: keras.layers.Dense(n, name=k, dtype="float64")(y) for k, n in ends.items()}
+    )
+
+
+def gaussian(dtype="float64"):
+    head = heads.Gaussian(A, initial_scale=[0.5, 2.0], dtype=dtype)
+    head.build((None, A))
+    return head
+
+
+def record(kind=heads.Categorical, dtype="float64"):
+    rng = np.random.default_rng(1)
+    whole = kind is heads.Categorical
+    actions = rng.integers(A, size=(T, B)) if whole else rng.normal(size=(T, B, A))
+    return tfr.Episodes(
+        rng.normal(size=(T + 1, B, OBSERVED)).astype(dtype),
+        actions.astype("int32" if whole else dtype),
+        rng.normal(size=(T, B)),
+        np.array(LENGTHS, "int32"),
+        np.array(TERMINATED),
+    )
+
+
+def loop_returns(rewards, gamma):
+    total, found = 0.0, []
+    for reward in reversed(rewards):
+        total = reward + gamma * total
+        found.insert(0, total)
+    return found
+
+
+def loop_advantages(episodes, baseline, settings):
+    """Advantages by episode and step, from the words of the documentation."""
+    columns = [episodes.rewards[:n, e] for e, n in enumerate(episodes.lengths)]
+    credited = [loop_returns(rewards, settings["gamma"]) for rewards in columns]
+    if settings["returns"] == "whole":
+        credited = [[given[0]] * len(given) for given in credited]
+    found = []
+    for e, given in enumerate(credited):
+        found.append([])
+        for t, credit in enumerate(given):
+            others = [x[t] for j, x in enumerate(credited) if j != e and t < len(x)]
+            if baseline == "leave_one_out" and others:
+                credit -= sum(others) / len(others)
+            if baseline == "mean":
+                everything = sum(credited, [])
+                credit -= sum(everything) / len(everything)
+            found[-1].append(credit)
+    if settings["scale_advantages"] == "batch":
+        squares = [x * x for given in found for x in given]
+        largest = max(abs(x) for given in credited for x in given)
+        size = (sum(squares) / len(squares)) ** 0.5 + 1e-8 + 1e-12 * largest
+        found = [[x / size for x in given] for given in found]
+    if settings["discount_states"] and settings["returns"] == "to_go":
+        powers = [settings["gamma"] ** t for t in range(max(map(len, found)))]
+        found = [[x * power for x, power in zip(given, powers)] for given in found]
+    return found
+
+
+def padded(episodes, rows):
+    """More rows, and NaN wherever no step happened; actions there are impossible."""
+
+    def fill(array, lengths, nothing):
+        more = np.zeros((rows, *array.shape[1:]), array.dtype)
+        array = np.concatenate([array, more])
+        array[np.arange(len(array))[:, None] >= lengths] = nothing
+        return array
+
+    lengths, real = episodes.lengths, episodes.actions.dtype.kind == "f"
+    return episodes._replace(
+        observations=fill(episodes.observations, lengths + 1, np.nan),
+        actions=fill(episodes.actions, lengths, np.nan if real else -99),
+        rewards=fill(episodes.rewards, lengths, np.nan),
+    )
+
+
+def same_bits(first, second):
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def columns(episodes, order):
+    return episodes._replace(
+        observations=episodes.observations[:, order],
+        actions=episodes.actions[:, order],
+        rewards=episodes.rewards[:, order],
+        lengths=episodes.lengths[order],
+        terminated=episodes.terminated[order],
+    )

@@ -1,0 +1,73 @@
+"""Short trainings, and the digests by which two of them are compared."""
+
+import functools
+import hashlib
+
+import gymnasium as gym
+import keras
+from toys import rewinding
+
+import tf_reinforce as tfr
+
+NAMES = ("CartPole-v1", "Pendulum-v1")
+BATCH = {"episodes_per_epoch": 5, "max_episode_steps": 60, "verbose": 0}
+
+
+def make(name, seed=0):
+    """An agent with everything that has a state: normalizer, value model, Adam."""
+    keras.utils.set_random_seed(0)  # of the value model; the policy has its own seed
+    value = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+    return tfr.Reinforce.for_env(
+        name,
+        hidden=(16,),
+        seed=seed,
+        baseline=tfr.baselines.Value(value),
+        gae_lambda=0.95,
+        normalize_observations=True,
+    )
+
+
+@functools.cache
+def traced(name):
+    agent = make(name)
+    return agent, rewinding(agent, gym.make(name))
+
+
+def renewed(name):
+    """One agent for many tests, as new: its programs are traced once."""
+    agent, rewind = traced(name)
+    rewind()
+    return agent
+
+
+def weights(agent):
+    """A SHA-256 for each weight, counter and optimizer variable."""
+    variables = [*agent.variables, *agent.optimizer.variables]
+    return [hashlib.sha256(variable.numpy()).hexdigest() for variable in variables]
+
+
+def logs(history):
+    return {
+        name: [float(value).hex() for value in values]
+        for name, values in history.history.items()
+        if name != "steps_per_second"
+    }
+
+
+def digest(agent, history):
+    """One SHA-256 for all weights and all logs."""
+    facts = weights(agent), sorted(logs(history).items())
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def train(name, num_envs=4, epochs=4, make=make):
+    agent = make(name)
+    history = agent.fit(name, epochs=epochs, seed=0, num_envs=num_envs, **BATCH)
+    return agent, history
+
+
+@functools.cache
+def reference(name):
+    """What four epochs from seed 0 give: weights and logs."""
+    agent, history = train(name, make=renewed)
+    return weights(agent), logs(history), digest(agent, history)

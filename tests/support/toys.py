@@ -1,0 +1,227 @@
+"""Small environments whose answers are known."""
+
+import copy
+import importlib.util
+import pathlib
+import types
+
+import gymnasium as gym
+import keras
+import numpy as np
+
+from tf_reinforce.collect import acting_program as acting_programs
+from tf_reinforce.collect import environments
+from tf_reinforce.collect import parity
+from tf_reinforce.data import seeding
+
+
+def example(name):
+    """One of the example scripts, as a module."""
+    path = pathlib.Path(__file__).parents[2] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Clock(gym.Env):
+    """Observation: the step number. Shows every misalignment of rows.
+
+    The episode terminates by itself after `length` steps; every reward is the number
+    of the step it was earned in, counted from 1.
+    """
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, length=3):
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.now += 1
+        ended = self.now == self.length
+        return self._observation(), float(self.now), ended, False, {}
+
+    def _observation(self):
+        return np.array([self.now], np.float32)
+
+
+class Bandit(gym.Env):
+    """One step, `len(values)` arms, arm k earns `values[k]`."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    def __init__(self, values=(0.0, 1.0)):
+        self.values = values
+        self.action_space = gym.spaces.Discrete(len(values))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), float(self.values[action]), True, False, {}
+
+
+class Corridor(gym.Env):
+    """Cells 0 to `size`; right leads to the goal, left back; -1 per step.
+
+    The best policy goes right: return -size. Starts in a random cell when `random`.
+    """
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, size=4, random=False):
+        self.size = size
+        self.random = random
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (size + 1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cell = int(self.np_random.integers(self.size)) if self.random else 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.cell = max(0, self.cell + (1 if action == 1 else -1))
+        return self._observation(), -1.0, self.cell == self.size, False, {}
+
+    def _observation(self):
+        return np.eye(self.size + 1, dtype=np.float32)[self.cell]
+
+
+class Lengths(gym.Env):
+    """Episodes whose length depends on the seed: 1 to 12 steps; reward 1 each.
+
+    The observation is (step, length), so that episodes can be told apart.
+    """
+
+    observation_space = gym.spaces.Box(0.0, np.inf, (2,), np.float32)
+    action_space = gym.spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now, self.length = 0, int(self.np_random.integers(1, 13))
+        return self._observation(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.now += 1
+        return self._observation(), 1.0, self.now == self.length, False, {}
+
+    def _observation(self):
+        return np.array([self.now, self.length], np.float32)
+
+
+class Misbehaving(Clock):
+    """A `Clock` that answers with `answer(observation, reward, …)` at step `at`."""
+
+    def __init__(self, at, answer, length=60):
+        super().__init__(length)
+        self.at = at
+        self.answer = answer
+
+    def step(self, action):
+        given = super().step(action)
+        return self.answer(*given) if self.now == self.at else given
+
+
+class Observing(gym.Env):
+    """Five steps of reward 1, with observations drawn from any space."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, observation_space):
+        self.observation_space = copy.deepcopy(observation_space)  # it has a stream
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.now = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.now += 1
+        return self._observation(), 1.0, self.now == 5, False, {}
+
+    def _observation(self):
+        return self.observation_space.sample()
+
+
+@keras.saving.register_keras_serializable("toys")
+class LearnedStart(keras.layers.SimpleRNNCell):
+    """A simple recurrent cell whose state before the first observation is learned."""
+
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        initial = keras.initializers.RandomNormal(stddev=1.0, seed=5)
+        self.start = self.add_weight(
+            name="start", shape=(self.units,), initializer=initial
+        )
+
+    def get_initial_state(self, batch_size=None):
+        if not self.built:
+            return super().get_initial_state(batch_size)
+        return [keras.ops.tile(self.start[None], (batch_size, 1))]
+
+
+def with_learned_start(inputs, outputs, seed=3, dtype="float32"):
+    """A recurrent policy that learns the state with which an episode begins."""
+    initial = keras.initializers.GlorotUniform(seed)
+    cell = LearnedStart(
+        5, kernel_initializer=initial, recurrent_initializer=initial, dtype=dtype
+    )
+    return keras.Sequential(
+        [
+            keras.Input((None, inputs), dtype=dtype),
+            keras.layers.RNN(cell, return_sequences=True, dtype=dtype),
+            keras.layers.Dense(outputs, kernel_initializer=initial, dtype=dtype),
+        ]
+    )
+
+
+def request(episodes=None, steps=None, *, stream="training", **options):
+    """A request for the episodes of update 0 with seed 0."""
+    key = seeding.StreamKey(0, stream, 0)
+    return environments.CollectionRequest(key, episodes, steps, **options)
+
+
+def rollouts(agent):
+    """The programs of the compiled engine, the latest used last."""
+    programs = agent.trainer.collector.programs
+    return [program for key, program in programs.items() if key[0] == "rollout"]
+
+
+def acting_program(agent, observation_space, greedy=False):
+    """A new acting program of an agent."""
+    actor = agent.trainer.collector.actor
+    inputs, noise = parity.example_inputs(actor, observation_space)
+    return acting_programs.ActingProgram(actor, inputs, noise, greedy)
+
+
+def set_ratio_clip(estimator, ratio_clip):
+    """Changes the option of an estimator, also to a variable."""
+    options = {**vars(estimator.options), "ratio_clip": ratio_clip}
+    estimator.options = types.SimpleNamespace(**options)
+
+
+def rewinding(agent, env):
+    """A function that puts an agent back to where it stands now, and sets U.
+
+    Its programs stay: what is compared may differ, but need not be compiled twice.
+    """
+    agent.build_for_env(env)
+    parts = [agent, agent.optimizer, getattr(agent.baseline, "optimizer", None)]
+    start = [(v, v.numpy()) for part in parts if part is not None for v in part.variables]
+
+    def rewind(steps_per_execution=1):
+        for variable, value in start:
+            variable.assign(value)
+        agent.steps_per_execution = steps_per_execution
+
+    return rewind

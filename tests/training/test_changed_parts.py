@@ -1,0 +1,291 @@
+"""Parts that are changed after their programs were traced: followed or refused."""
+
+import dataclasses
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import baselines
+from tf_reinforce import envs
+from tf_reinforce import heads
+from tf_reinforce.collect import results
+from tf_reinforce.policies import normalization
+
+HEADS = [
+    heads.Categorical(3),
+    heads.MultiCategorical([2, 3]),
+    heads.Bernoulli(2),
+    heads.Multinomial(3, 4),
+    heads.Gaussian(1),
+    heads.ClippedGaussian(1, -1.0, 1.0),
+    heads.TanhGaussian(1, -1.0, 1.0),
+    heads.Beta(1, -1.0, 1.0),
+    heads.Composite((heads.Categorical(2), heads.Bernoulli(1))),
+]
+OTHERS = [
+    baselines.LeaveOneOut(group_size=2),
+    baselines.MovingAverage(),
+    baselines.TimeStep(horizon=3),
+    baselines.Value(keras.Sequential([keras.layers.Dense(1)])),
+    normalization.RunningNormalization(),
+    normalization.RunningScale(),
+]
+
+
+@pytest.mark.parametrize("part", [*HEADS, *OTHERS], ids=lambda x: type(x).__name__)
+def test_arguments_of_a_part_are_fixed_once_it_is_built(part):
+    names = part.get_config().keys() - {
+        "name",
+        "trainable",
+        "dtype",
+        "optimizer",
+        "heads",
+    }
+    for name in names:  # until then they may change
+        setattr(part, name, getattr(part, name))
+    part.build((None, getattr(part, "outputs_size", 2)))
+    for name in names:
+        before = getattr(part, name)
+        with pytest.raises(AttributeError, match=f"`{name}` of a .* is fixed once"):
+            setattr(part, name, before)
+    part.trainable = False
+    assert not part.trainable_variables
+
+
+def learner(**options):
+    trunk = keras.Input((1,))
+    hidden = keras.layers.Dense(3, "tanh", kernel_initializer="ones")(trunk)
+    ends = {"outputs": 3, "values": 1}
+    outputs = {
+        name: keras.layers.Dense(size, name=name, kernel_initializer="ones")(hidden)
+        for name, size in ends.items()
+    }
+    agent = tfr.Reinforce(keras.Model(trunk, outputs), baseline=baselines.Value())
+    agent.compile(keras.optimizers.SGD(0.1, **options))
+    return agent
+
+
+def test_a_loss_weight_cannot_change_some_programs_and_not_others():
+    agent, world = learner(), envs.Bandit()
+    agent.fit(world, epochs=1, verbose=0)
+    with pytest.raises(AttributeError, match="`loss_weight` of a Value is fixed"):
+        agent.baseline.loss_weight = 0.0
+
+
+@pytest.mark.parametrize("engine", ["host", "compiled"])
+def test_an_optimizer_that_is_changed_updates_as_it_is_then(engine):
+    """A clip of a hundredth: the update is at most a thousandth long."""
+    agent, world = learner(), envs.Bandit()
+    env = world.as_gymnasium(2) if engine == "host" else world
+    agent.fit(env, epochs=1, verbose=0)
+    agent.optimizer.global_clipnorm = 0.01
+    before = [variable.numpy() for variable in agent.policy_variables]
+    agent.fit(env, epochs=1, verbose=0)
+    moves = zip(agent.policy_variables, before, strict=True)
+    length = np.sqrt(sum(np.sum((v.numpy() - old) ** 2) for v, old in moves))
+    np.testing.assert_allclose(length, 0.001, rtol=1e-4)
+    agent.optimizer.learning_rate = 0.0  # a variable: no program is made anew
+    before = [variable.numpy() for variable in agent.policy_variables]
+    agent.fit(env, epochs=1, verbose=0)
+    np.testing.assert_equal([v.numpy() for v in agent.policy_variables], before)
+
+
+def decaying(rate):
+    return keras.optimizers.schedules.ExponentialDecay(rate, 1, 1.0)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_schedule_that_is_changed_says_the_next_rate(in_place):
+    """Another one may get the number that the last had, where this was its only key."""
+    agent = learner()
+    agent.compile(keras.optimizers.SGD(decaying(0.5)))
+    env = envs.Bandit().as_gymnasium(2)
+    for rate in (0.5, 0.25, 0.125):
+        if in_place:
+            agent.optimizer._learning_rate.initial_learning_rate = rate
+        else:
+            agent.optimizer.learning_rate = decaying(0.75)
+            agent.optimizer.learning_rate = decaying(rate)
+        history = agent.fit(env, epochs=1, verbose=0).history
+        assert history["learning_rate"] == [pytest.approx(rate)]
+
+
+def test_an_entropy_schedule_that_is_changed_says_the_next_coefficient():
+    coefficient = decaying(0.0)
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(3)])
+    agent = tfr.Reinforce(policy, entropy_coef=coefficient)
+    agent.compile(keras.optimizers.SGD(0.0))
+    record = agent.collect(envs.Bandit(), 4)
+    plain = agent.update(record)["loss"]
+    coefficient.initial_learning_rate = 100.0
+    expected = float(agent.gradients(record)[2]["loss"])
+    assert agent.update(record)["loss"] == pytest.approx(expected, rel=1e-5)
+    assert expected < plain - 50
+
+
+@dataclasses.dataclass
+class Gain:
+    factor: float
+    parts: set
+
+
+def test_objects_in_a_tensor_environment_are_looked_into():
+    class Gained(envs.Bandit):
+        def __init__(self):
+            super().__init__([1.0, 1.0, 1.0])
+            self.gain = Gain(1.0, {1.0})
+            self.gain.owner = self  # a circle
+
+        def reward(self, state, action, next_state):
+            factor = self.gain.factor * max(self.gain.parts)
+            return factor * super().reward(state, action, next_state)
+
+    agent, world = learner(), Gained()
+    assert agent.evaluate(world, 2)["episode_return"] == 1.0
+    world.gain.factor = 5.0
+    assert agent.evaluate(world, 2)["episode_return"] == 5.0
+    world.gain.parts.add(2.0)
+    assert agent.evaluate(world, 2)["episode_return"] == 10.0
+    assert agent.evaluate(world, 2)["episode_return"] == 10.0
+    assert len(toys.rollouts(agent)) == 3
+
+
+def test_a_tensor_environment_that_is_changed_is_played_as_it_is_then():
+    """In `evaluate`, in `collect`, in the update of `fit` and step by step."""
+    agent, world = learner(), envs.Bandit([1.0, 1.0, 1.0])
+    stepped = world.as_gymnasium(1)
+
+    def played():
+        history = agent.fit(world, epochs=1, episodes_per_epoch=2, verbose=0).history
+        evaluated = agent.evaluate(world, 2)["episode_return"]
+        return [*history["episode_return"], evaluated, rewards_of(stepped)]
+
+    assert played() == [1.0] * 3
+    world.values[:] = [2.0] * 3  # in place
+    assert played() == [2.0] * 3
+    world.values = [3.0] * 3  # by another list
+    assert played() == [3.0] * 3
+    for in_place in (True, False):
+        if in_place:
+            world.values[:] = [float("nan")] * 3
+        else:
+            world.values = [float("nan")] * 3
+        with pytest.raises(results.EnvironmentFault, match="reward is not finite"):
+            agent.collect(world, 2)
+        world.values = [1.0] * 3
+
+
+def rewards_of(stepped):
+    stepped.reset(seed=0)
+    return float(stepped.step(np.zeros(1, "int64"))[1][0])
+
+
+def test_a_tensor_environment_that_stays_as_it_is_keeps_its_program():
+    """Its arrays, tensors and NaN are the same; a variable is read, not traced."""
+
+    class Scaled(envs.Bandit):
+        def __init__(self):
+            super().__init__([1.0, 1.0, 1.0])
+            self.table = np.array([1.0, np.nan])
+            self.parts = {"unused": (float("nan"), tf.constant([3.0]))}
+            self.scale = tf.Variable(1.0)
+
+        def reward(self, state, action, next_state):
+            return self.scale * super().reward(state, action, next_state)
+
+    agent, world = learner(), Scaled()
+    assert agent.evaluate(world, 2)["episode_return"] == 1.0
+    world.scale.assign(3.0)
+    world.table, world.parts = world.table.copy(), dict(world.parts)
+    assert agent.evaluate(world, 2)["episode_return"] == 3.0
+    assert len(toys.rollouts(agent)) == 1
+
+
+# Layers whose state is not in variables, and variables that come later
+
+
+class Real(toys.Clock):
+    """Its reward is the action, a real number."""
+
+    action_space = gym.spaces.Box(-100, 100, (1,), np.float32)
+
+    def step(self, action):
+        seen, _, *rest = super().step(0)
+        return seen, float(action[0]), *rest
+
+
+def standardising(mean):
+    """An agent whose action is its observation, as a layer standardises it."""
+    layer = keras.layers.Normalization()
+    layer.adapt(np.random.default_rng(0).normal(mean, 10, (1000, 1)).astype("float32"))
+    dense = keras.layers.Dense(1, kernel_initializer="ones")
+    agent = tfr.Reinforce(keras.Sequential([keras.Input((1,)), layer, dense]))
+    agent.compile(keras.optimizers.SGD(0.0))
+    return agent
+
+
+def test_statistics_of_adapt_are_followed_everywhere(tmp_path):
+    """`load_weights` puts other constants into the layer than those that were traced."""
+    first, other = standardising(0.0), standardising(50.0)
+    seen = np.array([[3.0]], "float32")
+    for agent in (first, other):
+        agent.fit(Real, epochs=1, verbose=0)
+        agent.evaluate(Real, 2)
+        agent.act(seen, deterministic=True)
+    first.save_weights(tmp_path / "first.weights.h5")
+    other.load_weights(tmp_path / "first.weights.h5")
+    np.testing.assert_array_equal(other(seen), first(seen))
+    expected = first.act(seen, deterministic=True)
+    np.testing.assert_array_equal(other.act(seen, deterministic=True), expected)
+    assert other.evaluate(Real, 2) == first.evaluate(Real, 2)
+    record = other.collect(Real, 6, seed=3)
+    again = first.collect(Real, 6, seed=3)
+    np.testing.assert_array_equal(record.actions, again.actions)
+    loss = float(other.gradients(record)[2]["policy_loss"])
+    assert other.update(record)["policy_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_variables_that_a_layer_gets_later_are_learned_and_acted_with():
+    layers = [keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)]
+    policy = keras.Sequential([keras.Input((1,)), *layers])
+    agent = tfr.Reinforce(policy, baseline=None)
+    agent.compile(keras.optimizers.SGD(0.1))
+    agent.fit(toys.Clock, epochs=1, verbose=0)
+    layers[0].enable_lora(2)
+    agent.compile(keras.optimizers.SGD(0.1))
+    agent.fit(toys.Clock, epochs=1, verbose=0)
+    assert np.abs(layers[0].lora_kernel_b).max() > 0
+    layers[0].lora_kernel_b.assign(np.full((2, 4), 5.0))
+    seen = np.linspace(-2, 2, 9, dtype="float32")[:, None]
+    greedy = np.argmax(agent(seen), axis=-1)
+    np.testing.assert_array_equal(agent.act(seen, deterministic=True), greedy)
+    record = agent.collect(toys.Clock, 400, seed=1)
+    for step in range(3):
+        chance = float(tf.nn.softmax(agent(record.observations[step, :1]))[0, 1])
+        error = np.sqrt(chance * (1 - chance) / 400)
+        assert abs(record.actions[step].mean() - chance) < 6 * error
+
+
+@pytest.mark.parametrize("part", ["policy", "critic"])
+def test_seeds_whose_layers_adapted_to_other_data_are_not_trained_together(part):
+    world = envs.Bandit([0.0, 1.0])
+
+    def make(seed):
+        layer = keras.layers.Normalization()
+        layer.adapt(np.random.default_rng(seed).normal(size=(9, 1)).astype("float32"))
+        inner = {"policy": [], "critic": [], part: [layer]}
+        policy, critic = (
+            keras.Sequential([keras.Input((1,)), *inner[name], keras.layers.Dense(size)])
+            for name, size in {"policy": 2, "critic": 1}.items()
+        )
+        agent = tfr.Reinforce(policy, baseline=baselines.Value(critic))
+        agent.compile("adam")
+        return agent
+
+    with pytest.raises(ValueError, match="alike.*differ in statistics of `adapt`"):
+        tfr.train_seeds(make, world, [0, 1], epochs=1)

@@ -1,0 +1,73 @@
+"""Chooses inputs on which LiteRT and TensorFlow are compared."""
+
+import keras
+import numpy as np
+
+from tf_reinforce.data import seeding
+from tf_reinforce.data import spaces
+
+_EXAMPLES = 8  # observations drawn from the space when a program is made
+_COMPARED = 64  # steps of every collection
+
+
+def example_inputs(actor, observation_space):
+    """Returns inputs of an acting program before any episode is known.
+
+    Args:
+        actor: `actor.ActorPolicy`.
+        observation_space: `gymnasium.Space`.
+
+    Returns:
+        Two lists of arrays `[N, …]`: observations, masks and states; and noise.
+    """
+    rng = seeding.generator(0, "parity")
+    drawn = [
+        spaces.sample_observations(observation_space, actor.dtype, _EXAMPLES, rng),
+        spaces.edge_observations(observation_space, actor.dtype),
+    ]
+    observations = [
+        np.concatenate(parts)
+        for parts in zip(*map(keras.tree.flatten, drawn), strict=True)
+    ]
+    count = len(observations[0])
+    states, noise = _states_and_noise(actor, count, rng)
+    masks = []
+    if actor.mask_source is not None:
+        masks.append(np.tile(actor.head.flatten_mask(None), (count, 1)))
+    return [*observations, *masks, *states], noise
+
+
+def recorded_inputs(actor, episodes, greedy):
+    """Returns inputs of an acting program from evenly spread steps of episodes.
+
+    Args:
+        actor: `actor.ActorPolicy`.
+        episodes: `Episodes` of NumPy arrays.
+        greedy: Bool. True leaves out the noise.
+
+    Returns:
+        List of arrays `[N, …]`: observations, masks, states and noise.
+    """
+    valid = np.arange(len(episodes.rewards))[:, None] < episodes.lengths
+    steps = np.argwhere(valid)
+    steps = steps[np.linspace(0, len(steps) - 1, _COMPARED).astype(int)]
+    columns = keras.tree.flatten(episodes.observations)
+    if actor.mask_source is not None:
+        columns.append(episodes.masks)
+    rng = seeding.generator(0, "parity", 1)
+    states, noise = _states_and_noise(actor, _COMPARED, rng)
+    rows = [np.asarray(column)[tuple(steps.T)] for column in columns]
+    return [*rows, *states, *([] if greedy else noise)]
+
+
+def _states_and_noise(actor, count, rng):
+    """Returns two lists of random arrays `[count, …]`."""
+    # All states differ: with zeros, two exchanged states would not be noticed.
+    states = [
+        rng.uniform(-1, 1, state.shape).astype(state.dtype.as_numpy_dtype)
+        for state in actor.initial_state(count)
+    ]
+    noise = [
+        rng.random((count, *part.shape)).astype(actor.dtype) for part in actor.noise_specs
+    ]
+    return states, noise

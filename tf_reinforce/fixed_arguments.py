@@ -1,0 +1,43 @@
+"""Refuses to change arguments that traced programs contain as constants."""
+
+import functools
+import inspect
+
+import keras
+
+
+def expect_changeable(part, name, value):
+    """Raises an error if an argument of a built Keras layer would be changed.
+
+    Traced programs contain such an argument as a constant, so some programs would use the
+    new value and others the old one. Weights, `trainable` and an optimizer may change.
+
+    Args:
+        part: Keras layer, a part of an agent.
+        name: String, the attribute that would be set.
+        value: The new value, for the message.
+
+    Raises:
+        AttributeError: If the layer is built and its constructor has this argument.
+    """
+    if getattr(part, "built", False) and name in _fixed_arguments(type(part)):
+        kind = type(part).__name__
+        raise AttributeError(
+            f"`{name}` of a {kind} is fixed once the {kind} is built, because traced "
+            f"programs contain it as a constant. Received: {name}={value!r}. Create "
+            f"another {kind} and another agent with it, and copy the weights with "
+            "`other.set_weights(agent.get_weights())`."
+        )
+
+
+@functools.cache
+def _fixed_arguments(layer_class):
+    """Returns the argument names of the constructors of a layer class and its bases."""
+    bases = layer_class.__mro__[: layer_class.__mro__.index(keras.layers.Layer)]
+    names = {
+        name
+        for base in bases
+        if "__init__" in vars(base)
+        for name in inspect.signature(base.__init__).parameters
+    }
+    return frozenset(names - {"self", "args", "kwargs", "name", "optimizer"})

@@ -1,0 +1,178 @@
+"""Acts on batches of observations, with the functions that `export` writes."""
+
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import validation
+from tf_reinforce.data import spaces
+from tf_reinforce.serving import policy_functions
+
+
+class LivePolicy:
+    """The policy of an agent as a function of batches from a caller.
+
+    Args:
+        actor: `actor.ActorPolicy`.
+        action_space: The action space of the environment, or `None` if it is unknown:
+            actions are then returned in the types of the head.
+    """
+
+    def __init__(self, actor, action_space):
+        self.actor = actor
+        self._action_structure = (
+            actor.action_spec if action_space is None else spaces.to_nest(action_space)
+        )
+        dtypes = keras.tree.map_structure(lambda leaf: leaf.dtype, self._action_structure)
+        self.functions = policy_functions.policy_functions(actor, dtypes)
+        self._checked = {}  # functions with a finite check, by name
+
+    def act(self, observations, deterministic, seed, action_mask, state):
+        """Returns actions, or `(actions, state)`; see `Reinforce.act`."""
+        observations = self._observations(observations)
+        count = len(keras.tree.flatten(observations)[0])
+        inputs = [
+            *self._mask(count, action_mask),
+            *self._state(count, state),
+        ]
+        if not deterministic:
+            if seed is None:
+                seed = np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1
+            inputs.insert(0, tf.constant(validation.check_seed(seed), tf.int64))
+        function = self._with_finite_check("act" if deterministic else "sample")
+        results, finite = function(observations, *inputs)
+        if not finite:
+            raise FloatingPointError(
+                "The policy's outputs are not finite, or its weights: there is no action "
+                "to take. Check the observations, or load an earlier file."
+            )
+        return self._actions(results)
+
+    def _observations(self, observations):
+        """Returns observations as tensors `[N, …]`; raises if shapes do not fit."""
+        batch = _nested("observations", self.actor.observation_spec, observations)
+        counts = [len(array) for array in keras.tree.flatten(batch)]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                "All parts of `observations` must have the same number of rows. "
+                f"Received: {counts} rows"
+            )
+        return batch
+
+    def _mask(self, count, action_mask):
+        """Returns a list with the mask, or an empty list if the policy takes none."""
+        actor = self.actor
+        if actor.mask_source is None or actor.mask_source.observed:
+            if action_mask is None:
+                return []
+            raise ValueError(
+                "The agent reads no `action_mask` beside the observation. Make it with "
+                '`Reinforce(policy, action_mask="info/action_mask")`.'
+            )
+        spec = tf.TensorSpec((actor.mask_size,), tf.int8)
+        mask = _batch("action_mask", spec, [] if action_mask is None else action_mask)
+        if len(mask) != count:
+            raise ValueError(
+                f"`action_mask` must have a row for each of {count} observations. "
+                f"Received: shape {tuple(mask.shape)}. Nothing is broadcast."
+            )
+        if not actor.head.has_legal_action(mask.numpy()).all():
+            raise ValueError(
+                "`action_mask` must leave a legal action in every row. "
+                f"Received: {mask.numpy().tolist()}"
+            )
+        return [mask]
+
+    def _state(self, count, state):
+        """Returns a list with the state, or an empty list without recurrent layers."""
+        if self.actor.recurrent is None:
+            if state is None:
+                return []
+            raise ValueError("The policy has no recurrent layer, and takes no `state`.")
+        initial_state = policy_functions.state_dict(self.actor.initial_state(count))
+        if state is None:
+            return [initial_state]
+        _check_state(state, initial_state)
+        return [state]
+
+    def _with_finite_check(self, name):
+        if name not in self._checked:
+            self._checked[name] = policy_functions.with_finite_check(
+                self.functions, name, self.actor.variables
+            )
+        return self._checked[name]
+
+    def _actions(self, results):
+        """Returns the actions among the results, nested, and the next state if any."""
+        names = policy_functions.signature_names(self._action_structure, "action")
+        actions = keras.tree.map_structure(lambda name: results[name].numpy(), names)
+        if self.actor.recurrent is None:
+            return actions
+        state = policy_functions.state_dict([None] * len(self.actor.state_spec))
+        return actions, {name: results[name] for name in state}
+
+
+def _nested(name, structure, batch):
+    """Returns a batch as tensors `[N, …]`, nested as the structure."""
+    if isinstance(structure, dict):
+        expected = f"a dict with the keys {list(structure)}"
+        if isinstance(batch, Mapping) and set(batch) == set(structure):
+            return {key: _nested(name, structure[key], batch[key]) for key in structure}
+    elif isinstance(structure, tuple):
+        expected = f"a tuple of {len(structure)} parts"
+        if isinstance(batch, (tuple, list)) and len(batch) == len(structure):
+            return tuple(
+                _nested(name, part, array)
+                for part, array in zip(structure, batch, strict=True)
+            )
+    else:
+        return _batch(name, structure, batch)
+    keys = f" with the keys {list(batch)}" if isinstance(batch, Mapping) else ""
+    raise ValueError(
+        f"`{name}` must nest as their space, with a batch in place of each array. "
+        f"Expected: {expected}. Received: {type(batch).__name__}{keys}"
+    )
+
+
+def _check_state(state, initial_state):
+    """Raises unless the state has the shapes of the initial state."""
+    expected = {name: tuple(array.shape) for name, array in initial_state.items()}
+    received = state
+    if isinstance(state, dict):
+        received = {name: tuple(np.shape(array)) for name, array in state.items()}
+    if received != expected:
+        raise ValueError(
+            "`state` must be the second part of what the last call returned, with a row "
+            f"for each observation. Expected: a dict of the shapes {expected}. "
+            f"Received: {received!r}"
+        )
+
+
+def _batch(name, spec, array):
+    """Returns an array as a tensor `[N, …]` of a spec; raises if it does not fit."""
+    try:
+        array = np.asarray(array)
+    except ValueError as error:
+        raise ValueError(
+            f"`{name}` must be an array of shape {(None, *spec.shape)}. Received: "
+            f"{array!r}"
+        ) from error
+    if array.shape[1:] != tuple(spec.shape) or array.ndim != len(spec.shape) + 1:
+        raise ValueError(
+            f"`{name}` must be a batch of shape {(None, *spec.shape)}. "
+            f"Received: shape {array.shape}. Give a single {name.removesuffix('s')} as "
+            f"`{name.removesuffix('s')}[None]`."
+        )
+    dtype = spec.dtype.as_numpy_dtype
+    with np.errstate(invalid="ignore", over="ignore"):  # compared below
+        numbers = array.astype(dtype) if array.dtype.kind in "fiub" else None
+    real = spec.dtype.is_floating
+    if numbers is None or not (real or np.array_equal(numbers, array)):
+        raise ValueError(
+            f"`{name}` must be numbers of type {spec.dtype.name}. Received: "
+            f"{array.tolist()} of type {array.dtype}. Convert them first; nothing is "
+            "rounded here."
+        )
+    return tf.constant(numbers)

@@ -1,0 +1,70 @@
+"""Connects the parts of an agent: estimator, actor, collector and learner."""
+
+from typing import NamedTuple
+
+from tf_reinforce import config
+from tf_reinforce.algorithm import estimator
+from tf_reinforce.data import action_masks
+from tf_reinforce.policies import actor
+from tf_reinforce.policies import recurrent
+from tf_reinforce.training import collector
+from tf_reinforce.training import learner
+from tf_reinforce.training import trainer
+
+
+class Parts(NamedTuple):
+    """The built parts of an agent."""
+
+    policy: object  # keras.Model
+    head: object  # heads.Head
+    baseline: object  # baselines.Baseline
+    normalizer: object  # normalization.RunningNormalization or None
+    scales: dict  # normalization.RunningScale of "rewards" and "advantages"
+    counters: object  # int64 weight [3]: updates, episodes, environment steps
+    options: config.AgentOptions
+    recurrent: recurrent.RecurrentPolicy | None
+    mask_source: action_masks.MaskPath | None
+    observation_spec: object  # tf.TensorSpec, or a structure of them
+    float_type: str  # of outputs, observations and real actions
+
+
+def make_trainer(parts, validate):
+    """Returns the `trainer.Trainer` of built parts.
+
+    Args:
+        parts: `Parts`.
+        validate: Function from `Episodes` to validated `Episodes`.
+    """
+    gradient_estimator = estimator.PolicyGradientEstimator(
+        parts.policy,
+        parts.head,
+        parts.baseline,
+        parts.normalizer,
+        parts.options,
+        parts.recurrent,
+        scales=parts.scales,
+        updates=lambda: parts.counters[0],
+    )
+    variables = [*parts.policy.variables, *parts.head.variables]
+    if parts.normalizer is not None:
+        variables += parts.normalizer.acting_variables
+    actor_policy = actor.ActorPolicy(
+        gradient_estimator.recurrent_step,
+        parts.head,
+        parts.observation_spec,
+        parts.float_type,
+        variables,
+        parts.mask_source,
+        parts.recurrent,
+    )
+    return trainer.Trainer(
+        collector.Collector(actor_policy),
+        learner.Learner(
+            gradient_estimator,
+            actor_policy,
+            parts.counters,
+            passes=parts.options.passes,
+            minibatch_size=parts.options.minibatch_size,
+        ),
+        validate,
+    )

@@ -1,0 +1,421 @@
+"""Builds, saves and loads an agent as a Keras model."""
+
+import dataclasses
+import functools
+import os
+from typing import Any
+
+import gymnasium as gym
+import keras
+import numpy as np
+
+from tf_reinforce import config
+from tf_reinforce import files
+from tf_reinforce import heads
+from tf_reinforce import optimizers
+from tf_reinforce import validation
+from tf_reinforce.callbacks import episodes as episode_callbacks
+from tf_reinforce.callbacks import learning_rate as learning_rates
+from tf_reinforce.data import action_masks
+from tf_reinforce.data import episodes as records
+from tf_reinforce.data import spaces
+from tf_reinforce.policies import compatibility
+from tf_reinforce.policies import models
+from tf_reinforce.policies import normalization
+from tf_reinforce.policies import recurrent
+from tf_reinforce.presets import toml_files
+from tf_reinforce.serving import live_policy
+from tf_reinforce.training import assembly
+
+_UNKNOWN_HEAD = (
+    "Its head depends on the action space, which is not known yet. Pass the head "
+    "(`Reinforce(policy, head=tfr.heads.Categorical(2))`), call `agent.fit(env, …)`, "
+    "which reads the spaces of the environment, or make the agent with "
+    "`Reinforce.for_env(env)`."
+)
+
+_LOSS = "the policy gradient, with the options of `Reinforce`"
+_LOG_KEYS = "the log keys of docs/logs.md, which are always reported"
+# Arguments of `keras.Model.compile` without an effect: name, default, what is used.
+_WITHOUT_EFFECT = (
+    ("loss", None, _LOSS),
+    (
+        "loss_weights",
+        None,
+        f"{_LOSS}; the weight of a shared value is Value(loss_weight=)",
+    ),
+    ("metrics", None, _LOG_KEYS),
+    ("weighted_metrics", None, _LOG_KEYS),
+    (
+        "run_eagerly",
+        False,
+        "compiled updates; `agent.gradients(episodes)` runs eagerly, to debug a policy",
+    ),
+    (
+        "jit_compile",
+        "auto",
+        "XLA for the episodes of a `tfr.envs.TensorEnv`, and TensorFlow graphs otherwise",
+    ),
+)
+
+# Attributes that are constants of traced programs once the agent is built.
+_STATISTICS = ("normalizer", "reward_scale", "advantage_scale")
+_FIXED = frozenset({"policy", "head", "baseline", *_STATISTICS, *config.AGENT})
+
+
+class KerasAgent(keras.Model):
+    """The life cycle of an agent: its parts, `build`, weights, files and configuration.
+
+    `Reinforce` adds the arguments, and the methods that train and act.
+
+    Args:
+        policy, head, baseline: The parts; see `Reinforce`.
+        options: `config.AgentOptions`. Each option becomes an attribute.
+        **kwargs: As for `keras.Model`.
+    """
+
+    def __init__(self, policy, head, baseline, options, **kwargs):
+        super().__init__(**kwargs)
+        self.policy = policy
+        self.head = head
+        self.baseline = baseline
+        options.check_baseline(baseline)
+        for option in config.AGENT:
+            setattr(self, option, getattr(options, option))
+        mask = options.action_mask
+        self._mask_source = None if mask is None else action_masks.MaskPath(mask)
+        self.normalizer = self.reward_scale = self.advantage_scale = None
+        if options.normalize_observations:
+            self.normalizer = normalization.RunningNormalization()
+        if options.scale_rewards:
+            self.reward_scale = normalization.RunningScale(centered=True)
+        if options.scale_advantages == "running":
+            self.advantage_scale = normalization.RunningScale()
+        self.observation_space = self.action_space = None
+        self._rates, self._defaults = [], {}  # `for_env` sets them for `fit`
+
+    def __repr__(self) -> str:
+        """Returns the parts, the options that are not defaults, and the counters."""
+        defaults = {
+            field.name: field.default for field in dataclasses.fields(config.AgentOptions)
+        }
+        options = {name: getattr(self, name) for name in config.AGENT}
+        policy = self.policy
+        parts = [f"policy=<{type(policy).__name__} {policy.name!r}>"]
+        parts += [f"head={self.head!r}", f"baseline={type(self.baseline).__name__}"]
+        parts += [
+            f"{name}={value!r}"
+            for name, value in options.items()
+            if value != defaults[name]
+        ]
+        updates, episodes, steps = self._counted()
+        counters = f"{updates} updates, {episodes} episodes, {steps} steps"
+        state = counters if self.built else "not built"
+        return f"<{type(self).__name__}({', '.join(parts)}): {state}>"
+
+    def __setattr__(self, name, value):
+        if name in _FIXED and getattr(self, "built", False):
+            raise AttributeError(
+                f"`{name}` is fixed once the agent is built. Received: {name}={value!r}. "
+                "To change a value during training, pass a Keras schedule "
+                "(`entropy_coef`, the learning rate). Otherwise make another agent: "
+                "`other = tfr.Reinforce.from_config({**agent.get_config(), "
+                f"{name!r}: …}})`, `other.build_from_config(agent.get_build_config())`, "
+                "`other.set_weights(agent.get_weights())`."
+            )
+        super().__setattr__(name, value)
+
+    def build(self, observations_shape):
+        if self.head is None and self.action_space is None:
+            raise ValueError(f"The agent cannot be built. {_UNKNOWN_HEAD}")
+        if not self.policy.built:
+            self.policy.build(observations_shape)
+        float_type = models.float_type(self.policy)
+        if self.observation_space is None:
+            observation_spec = recurrent.remove_time_axis(
+                spaces.specs_from_shapes(observations_shape, float_type), self.policy
+            )
+        else:
+            observation_spec = spaces.observation_spec(self.observation_space, float_type)
+        # Validate first, so that a failed build can be tried again.
+        head = self.head
+        if head is None:
+            head = heads.for_space(self.action_space)
+        if self._mask_source is not None:
+            self._mask_source.expect_in(observation_spec)
+        recurrent_policy = compatibility.check_model_shapes(
+            self.policy, head, self.baseline, observation_spec
+        )
+        models.warn_inference_layers(self.policy)
+        models.warn_bounded_logits(self.policy, head)
+        self.head = head
+        self._build_parts(observation_spec, float_type)
+        parts = assembly.Parts(
+            policy=self.policy,
+            head=head,
+            baseline=self.baseline,
+            normalizer=self.normalizer,
+            scales=self._scales,
+            counters=self.counters,
+            options=self._agent_options,
+            recurrent=recurrent_policy,
+            mask_source=self._mask_source,
+            observation_spec=observation_spec,
+            float_type=float_type,
+        )
+        self._make_trainer = functools.partial(assembly.make_trainer, parts)
+        self._assemble()
+
+    def _build_parts(self, observation_spec, float_type):
+        """Creates the weights of head, baseline and statistics, and the counters."""
+        if not self.head.built:
+            self.head.set_float_type(float_type)
+            self.head.build((None, self.head.outputs_size))
+        if not self.baseline.built:
+            self.baseline.build(
+                keras.tree.map_structure(lambda x: (None, *x.shape), observation_spec)
+            )
+        if self.normalizer is not None:
+            # In half precision, large numbers with small differences would be equal.
+            self.normalizer.dtype_policy = float_type
+            self.normalizer.build(spaces.float_shapes(observation_spec))
+        for scale in self._scales.values():
+            scale.build()
+        self.counters = self.add_weight(
+            name="counters",
+            shape=(3,),
+            initializer="zeros",
+            dtype="int64",
+            trainable=False,
+        )
+
+    @property
+    def _scales(self):
+        scales = {"rewards": self.reward_scale, "advantages": self.advantage_scale}
+        return {name: scale for name, scale in scales.items() if scale is not None}
+
+    @property
+    def _agent_options(self):
+        return config.AgentOptions(**{name: getattr(self, name) for name in config.AGENT})
+
+    def call(self, observations, training=False):
+        return self.trainer.estimator.forward(observations)[0]
+
+    updates = property(lambda self: self._counted()[0])
+    episodes_seen = property(lambda self: self._counted()[1])
+    env_steps = property(lambda self: self._counted()[2])
+
+    def _counted(self):
+        return self.counters.numpy().tolist() if self.built else [0, 0, 0]
+
+    @property
+    def policy_variables(self) -> list[keras.Variable]:
+        """The trainable weights of policy and head, which the optimizer owns."""
+        return self.trainer.estimator.variables
+
+    @property
+    def trainer(self):
+        """The `training.trainer.Trainer` of a built agent: collector, learner, estimator.
+
+        It is made again after a change of a constant of its traced programs, for example
+        by `adapt` of a normalization layer of the policy in a callback.
+        """
+        if models.constants(*self._models) != self._constants:
+            self._assemble()
+        return self._trainer
+
+    def _assemble(self):
+        self._constants = models.constants(*self._models)
+        self._trainer = self._make_trainer(self._validate)
+        self._live_policies = {}  # keys: whether the action space is known
+
+    @property
+    def _live_policy(self):
+        actor = self.trainer.collector.actor
+        has_space = self.action_space is not None
+        if has_space not in self._live_policies:
+            self._live_policies[has_space] = live_policy.LivePolicy(
+                actor, self.action_space
+            )
+        return self._live_policies[has_space]
+
+    @property
+    def _models(self):
+        """The policy, and the model of a value baseline if there is one."""
+        critic = getattr(self.baseline, "model", None)
+        return [self.policy] if critic is None else [self.policy, critic]
+
+    def build_for_env(self, env: Any) -> None:
+        """Builds a compiled agent, and its optimizer, for an environment.
+
+        Args:
+            env: Any object with an `observation_space` and an `action_space`.
+
+        Raises:
+            ValueError: If the agent is not compiled, or was built for other spaces.
+        """
+        self._require_optimizer()
+        self.build_for_spaces(env.observation_space, env.action_space)
+        self._build_optimizer()
+
+    def build_for_spaces(
+        self, observation_space: gym.Space, action_space: gym.Space
+    ) -> None:
+        """Builds the agent for spaces; raises if it was built for other spaces.
+
+        Args:
+            observation_space, action_space: `gymnasium.Space`.
+        """
+        previous = self.observation_space, self.action_space
+        spaces.expect_spaces(previous, (observation_space, action_space))
+        if self.head is None:
+            spaces.check_action_space(action_space)
+        else:
+            self.head.check_space(action_space)
+        spec = spaces.observation_spec(observation_space, "float32")
+        if self.built:
+            spaces.expect_shapes(self.trainer.collector.actor.observation_spec, spec)
+        self.observation_space, self.action_space = observation_space, action_space
+        if self.built:
+            return
+        try:
+            self.build(keras.tree.map_structure(lambda x: (None, *x.shape), spec))
+        except Exception:
+            # The agent can still be built for other spaces.
+            self.observation_space, self.action_space = previous
+            raise
+
+    def _trainer_for(self, episodes):
+        """Returns the trainer; builds the agent for the shapes of the episodes first."""
+        validation.instance("episodes", episodes, records.Episodes)
+        if not self.built:
+            self.build(
+                keras.tree.map_structure(
+                    lambda array: (None, *np.shape(array)[2:]), episodes.observations
+                )
+            )
+        return self.trainer
+
+    def _build_optimizer(self):
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is not None:
+            optimizers.build(optimizer, self.policy_variables)
+        critic = getattr(self.baseline, "model", None)
+        if critic is not None:  # its optimizer may have been replaced
+            optimizers.build(self.baseline.optimizer, critic.trainable_variables)
+
+    def _require_optimizer(self):
+        if getattr(self, "optimizer", None) is None:
+            raise ValueError(
+                "The agent is not compiled. Call "
+                "`agent.compile(optimizer=keras.optimizers.Adam(1e-2))` first."
+            )
+
+    def _require_built(self):
+        if not self.built:
+            raise ValueError(f"The agent is not built. {_UNKNOWN_HEAD}")
+
+    def _validate(self, episodes):
+        """Returns validated `Episodes` of NumPy arrays in the types of the agent."""
+        actor = self.trainer.collector.actor
+        episodes = records.validate(
+            episodes, actor.observation_spec, actor.action_spec, actor.mask_size
+        )
+        self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
+        return episodes
+
+    def _own_callbacks(self, callbacks, options, verbose):
+        """Returns the callbacks of a `fit`: learning rates, the user's, progress."""
+        callbacks = keras.tree.flatten(callbacks) if callbacks else []
+        if self._rates:
+            end = options.steps and self.env_steps + options.steps
+            rates = learning_rates.LinearLearningRate(self._rates, end, options.epochs)
+            callbacks.insert(0, rates)
+        if verbose:
+            callbacks.append(episode_callbacks.ProgressLine())
+        return callbacks
+
+    def save(
+        self, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
+    ) -> None:
+        """Writes the agent to a `.keras` file, with all weights and optimizer states.
+
+        The write is atomic: it succeeds completely, or leaves an existing file unchanged.
+        Of the `env_kwargs` of `for_env`, only numbers and booleans are saved; pass the
+        others to `fit` again.
+
+        Raises:
+            ValueError: If the name does not end in `.keras`, or the agent is not built.
+            FileExistsError: If the file exists and `overwrite` is False.
+        """
+        path = os.fspath(filepath)
+        if not path.endswith(".keras"):
+            raise ValueError(
+                f"An agent is saved to a file that ends in .keras. Received: {path!r}"
+            )
+        self._require_built()
+        with files.atomic_write(path, overwrite) as aside:
+            self._build_optimizer()
+            super().save(aside, **kwargs)
+
+    def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:
+        """Writes the weights to one file, as in Keras; the write is atomic."""
+        self._require_built()
+        with files.atomic_write(filepath, overwrite) as aside:
+            self._build_optimizer()
+            super().save_weights(aside)
+
+    def load_weights(self, filepath: str | os.PathLike, **kwargs: Any) -> None:
+        """Loads weights, as in Keras, and the optimizer state of a compiled agent."""
+        self._require_built()
+        self._build_optimizer()
+        super().load_weights(filepath, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        serialize = keras.saving.serialize_keras_object
+        return {
+            **super().get_config(),
+            "policy": serialize(self.policy),
+            "head": serialize(self.head),
+            "baseline": serialize(self.baseline),
+            **{name: getattr(self, name) for name in config.AGENT},
+            "entropy_coef": serialize(self.entropy_coef),
+            "rates": [list(rate) for rate in self._rates],
+            "defaults": toml_files.safe_defaults(self._defaults),
+            "observation_space": spaces.to_config(self.observation_space),
+            "action_space": spaces.to_config(self.action_space),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        for part in ("policy", "head", "baseline", "entropy_coef"):
+            config[part] = keras.saving.deserialize_keras_object(config[part])
+        own_spaces = [config.pop(f"{x}_space", None) for x in ("observation", "action")]
+        rates, defaults = config.pop("rates"), config.pop("defaults")
+        agent = cls(**config)
+        agent._rates, agent._defaults = rates, toml_files.safe_defaults(defaults)
+        agent.observation_space, agent.action_space = map(spaces.from_config, own_spaces)
+        return agent
+
+    def _check_compile(self, arguments):
+        """Raises `ValueError` if an argument of `compile` would have no effect."""
+        for name, default, replacement in _WITHOUT_EFFECT:
+            value = arguments.get(name, default)
+            if value is not default and value != default:
+                raise ValueError(
+                    f"`{name}` of `compile` has no effect on an agent and must be "
+                    f"omitted. Received: {name}={value!r}. The agent uses {replacement}."
+                )
+
+    def compile_from_config(self, config):
+        # Keras saves all arguments, and resolves `jit_compile`.
+        without_effect = {name for name, *_ in _WITHOUT_EFFECT}
+        config = {k: value for k, value in config.items() if k not in without_effect}
+        # Keras would also build the optimizer on the weights of the baseline, and then
+        # discard the saved state.
+        rates = self._rates
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self._build_optimizer()
+        self._rates = rates
