@@ -1,8 +1,8 @@
 """Defines `Reinforce`, a Keras model that learns from whole episodes.
 
-The algorithm is in `algorithm.estimator.PolicyGradientEstimator.gradients`, and the
-training loop in `training.trainer.Trainer`. This module defines the arguments and methods
-of an agent. `training.keras_agent` builds, saves and loads the agent.
+The algorithm is in `algorithm.estimator.PolicyGradientEstimator.gradients`, one update in
+`training.trainer.Trainer`, and the epoch loop in `training.loop.run_loop`. This module
+defines the arguments and methods of an agent. `training.keras_agent` builds and saves it.
 """
 
 import contextlib
@@ -381,9 +381,9 @@ class Reinforce(keras_agent.KerasAgent):
             steps: Int, the number of environment steps to train for, instead of `epochs`.
             episodes_per_epoch: Int, episodes per update. Defaults to 16.
             steps_per_epoch: Int, instead of `episodes_per_epoch`. Each update uses the
-                fewest episodes that have this many steps. Their number then depends on
-                their lengths, which biases the mean over episodes by a term of order
-                1 / episodes.
+                fewest episodes whose lengths add up to this number. Their number then
+                depends on their lengths, which biases the mean over episodes by a term
+                of order 1 / episodes.
             num_envs: Int, the number of environments side by side. It does not change
                 the result. Defaults to 8. A `TensorEnv` does not use it.
             workers: Int, the number of processes that share the environments. It does

@@ -38,7 +38,7 @@ class Batch(NamedTuple):
     unbaselined_advantages: tf.Tensor  # [N] float, with a baseline of zero
     divisor: tf.Tensor  # scalar float: sums over steps are divided by it
     num_episodes: tf.Tensor  # scalar int; 1 if there is no episode to learn from
-    scale_samples: dict[str, tf.Tensor]  # [N] float each, for the running scales
+    scale_samples: dict[str, tf.Tensor]  # [N] float, by name of a running scale
 
     @property
     def actions(self):

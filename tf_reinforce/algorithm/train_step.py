@@ -84,12 +84,11 @@ class TrainStep:
         _run_if(finite & not_empty, lambda: self.estimator.update_statistics(estimate))
         finite &= _all_finite([v for v in self._variables if "float" in v.dtype])
         _run_if(~finite, lambda: self._restore(before))
+        _run_if(finite, lambda: self.estimator.update_normalizer(episodes))
         metrics = self._metrics_or_empty(estimate.metrics, not_empty)
         metrics["learning_rate"] = learning_rate
         metrics["env_steps"] = tf.cond(
-            finite,
-            lambda: self._count(episodes),
-            self.counters.value.read_value,
+            finite, lambda: self._count(episodes), self.counters.value.read_value
         )[2]
         scalars = [finite, *(metrics[name] for name in METRICS)]
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars])
@@ -216,8 +215,7 @@ class TrainStep:
         }
 
     def _count(self, episodes):
-        """Updates the normalizer and returns the new counters."""
-        self.estimator.update_normalizer(episodes)
+        """Adds to the counters, and returns them."""
         lengths = tf.cast(episodes.lengths, tf.int64)
         counts = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
         return self.counters.assign_add(tf.stack(counts))

@@ -98,7 +98,7 @@ class Baseline(keras.layers.Layer, abc.ABC):
     def apply_gradients(
         self, gradients: list[tf.Tensor], baseline_batch: BaselineBatch
     ) -> None:
-        """Makes one gradient step.
+        """Updates the baseline after an update of the policy. Does nothing by default.
 
         Args:
             gradients: List, from `gradients(baseline_batch)`. They are finite. A baseline

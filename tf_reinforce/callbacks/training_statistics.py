@@ -72,8 +72,8 @@ def policy_change(before, after):
 
         KL ≈ 1/N Σₙ (ρₙ - 1 - ln ρₙ),    ESS = (Σ ρₙ)² / (N Σ ρₙ²),    ρₙ = π'(aₙ) / π(aₙ)
 
-    Both are estimated from actions of the policy π before the update. The KL estimate is
-    never negative, and unbiased for KL(π ‖ π') if π' does not depend on these samples.
+    Both are estimated from actions that were sampled before the update. The KL estimate
+    is never negative, and unbiased for KL(π ‖ π') if π' does not depend on these samples.
     ESS is the effective sample size, as a share of the N samples: one if all ratios are
     equal.
 

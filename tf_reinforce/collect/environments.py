@@ -15,7 +15,7 @@ from tf_reinforce.data import seeding
 class CollectionRequest(NamedTuple):
     """Which episodes to collect, and how."""
 
-    key: seeding.StreamKey  # episode e is a function of this key and of e
+    key: seeding.StreamKey  # with the number of an episode, fixes its random numbers
     episodes: int | None  # how many episodes, or `None`
     steps: int | None = None  # instead: the fewest episodes that have this many steps
     greedy: bool = False  # True takes the most likely actions

@@ -216,7 +216,7 @@ class _CollectionLoop:
     def _start_episodes(self, observations):
         for env_index in sorted(filter(self.envs.can_start, self.idle)):
             if not self.scheduler.needs_episode(self.row):
-                # The scheduler will need no further episode: these environments are done.
+                # No episode is left to start for this process.
                 self.idle.clear()
                 break
             episode = self.scheduler.start(self.row, env_index)

@@ -10,6 +10,7 @@ import gymnasium as gym
 from tf_reinforce import envs
 from tf_reinforce import validation
 from tf_reinforce.collect import batched_envs
+from tf_reinforce.collect import environments
 from tf_reinforce.collect import tensor_envs
 from tf_reinforce.collect import vector_envs
 from tf_reinforce.collect import worker_pool
@@ -49,9 +50,7 @@ def open_envs(
     """
     validation.positive_int("num_envs", num_envs)
     validation.positive_int("workers", workers)
-    is_open = isinstance(
-        env, (batched_envs.BatchedEnvs, worker_pool.WorkerPool, tensor_envs.TensorEnvs)
-    )
+    is_open = isinstance(env, environments.Environments)
     is_env = isinstance(env, (gym.Env, gym.vector.VectorEnv, envs.TensorEnv))
     for name, is_set in (("env_kwargs", env_kwargs), ("workers", workers > 1)):
         if (is_open or is_env) and is_set:

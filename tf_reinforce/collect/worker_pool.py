@@ -35,7 +35,7 @@ class WorkerPool(environments.HostEnvironments):
     TensorFlow's threads do not exist in a forked process.
 
     Args:
-        first: `batched_envs.SyncEnvs` of one environment, for the spaces and the spec.
+        first: `batched_envs.SyncEnvs` of one environment, closed; its spaces are read.
         make_envs: Function from a number of environments to a `batched_envs.SyncEnvs`.
         sizes: List of positive ints, the number of environments of each worker.
     """

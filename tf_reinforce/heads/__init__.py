@@ -87,7 +87,7 @@ def for_space(space: gym.Space, **kwargs: Any) -> Head:
 
 
 def _gaussian(space: Any, **kwargs: Any) -> Any:
-    """Returns the head of a `Box`.
+    """Returns the default head of a `Box`, a `Gaussian`.
 
     The bounds are Python numbers, which represent the bounds of every type exactly.
     """

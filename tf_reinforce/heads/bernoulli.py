@@ -25,7 +25,7 @@ class Bernoulli(base.Head):
         π(a|s) = Πₖ pₖ^aₖ (1 - pₖ)^(1 - aₖ),    p = 1 / (1 + exp(-z))
 
     Given the observation the `n` numbers are independent of each other. A mask has one
-    entry per number: 0 if it must be 0, 1 if it must be 1, 2 if both are legal.
+    entry per number: 0 allows only 0, 1 allows only 1, and 2 allows both.
 
     Args:
         n: Positive int, the number of binary actions.

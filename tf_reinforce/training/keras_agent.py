@@ -117,8 +117,8 @@ class KerasAgent(keras.Model):
         if name in _FIXED and getattr(self, "built", False):
             raise AttributeError(
                 f"`{name}` is fixed once the agent is built. Received: {name}={value!r}. "
-                "To change a value during training, pass a Keras schedule "
-                "(`entropy_coef`, the learning rate). Otherwise make another agent: "
+                "Only `entropy_coef` and the learning rate can change during training: "
+                "pass a Keras schedule for them. Otherwise make another agent: "
                 "`other = tfr.Reinforce.from_config({**agent.get_config(), "
                 f"{name!r}: …}})`, `other.build_from_config(agent.get_build_config())`, "
                 "`other.set_weights(agent.get_weights())`."
