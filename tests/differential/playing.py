@@ -189,13 +189,8 @@ def compare_with_eager(
             f"exported parameter {name}", parameters[name], values, relative, absolute
         )
     raw = nested_raw_actions(agent, samples)
-    raw_arrays = [
-        samples[name] for name in sorted(samples) if name.startswith("raw_action")
-    ]
     log_prob = agent.head.distribution(outputs).log_prob(raw)
-    exported = policy.log_prob(
-        observation, nested_raw(agent, raw_arrays, samples), *extra_inputs
-    )["log_prob"]
+    exported = policy.log_prob(observation, raw, *extra_inputs)["log_prob"]
     assert_near("exported log_prob", exported, log_prob, 10 * relative, 10 * absolute)
 
 
@@ -210,10 +205,6 @@ def nested_raw_actions(agent, samples):
     return keras.tree.map_structure(
         lambda name: raw_actions.get(name, raw_actions.get(f"raw_action_{name}")), names
     )
-
-
-def nested_raw(agent, raw_arrays, samples):
-    return nested_raw_actions(agent, samples)
 
 
 def assert_near(name, actual, expected, relative, absolute):

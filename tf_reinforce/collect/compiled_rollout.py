@@ -424,6 +424,6 @@ def _is_valid(values, space):
     if values.dtype.kind == "f":
         valid = np.isfinite(values)
     else:
-        low, high = checks.category_bounds(space) or (values.min(), values.max())
+        low, high = spaces.category_bounds(space) or (values.min(), values.max())
         valid = (low <= values) & (values <= high)
     return valid.reshape(*values.shape[:2], -1).all(-1)

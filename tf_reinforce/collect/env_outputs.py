@@ -144,7 +144,7 @@ def _discrete_reader(space):
 def _array_reader(space):
     shape, is_float = space.shape, np.issubdtype(space.dtype, np.floating)
     dtype = np.dtype("float64") if is_float else space.dtype
-    bounds = category_bounds(space)
+    bounds = spaces.category_bounds(space)
 
     def read(env_index, part):
         if not isinstance(part, (np.ndarray, np.generic)):
@@ -183,21 +183,6 @@ def fits_dtype(array, dtype):
     """Returns whether a cast to `dtype` keeps all integers: 200 would be -56 in int8."""
     may_overflow = dtype.kind in "iu" and not np.can_cast(array.dtype, dtype)
     return not may_overflow or np.array_equal(array.astype(dtype), array)
-
-
-def category_bounds(space):
-    """Returns the lowest and the highest category of a space, or `None` for a `Box`.
-
-    The bounds of a `Box` are not checked, because many environments exceed them
-    slightly.
-    """
-    if isinstance(space, gym.spaces.MultiBinary):
-        return 0, 1
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.start, space.start + (space.nvec - 1)
-    if isinstance(space, gym.spaces.Discrete):
-        return int(space.start), int(space.start) + int(space.n) - 1
-    return None
 
 
 def describe(outputs):

@@ -249,7 +249,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                     f"the observations are of type {part.dtype}. "
                     f"Expected: {space.dtype.name}",
                 )
-            if (bounds := env_outputs.category_bounds(space)) is not None:
+            if (bounds := spaces.category_bounds(space)) is not None:
                 is_inside = (part >= bounds[0]) & (part <= bounds[1])
                 self._check_all(is_inside, part, f"is not in {space!r}")
             if not env_outputs.fits_dtype(part, array.dtype):

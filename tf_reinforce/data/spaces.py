@@ -497,3 +497,18 @@ def to_nest(space):
     if isinstance(space, gym.spaces.Tuple):
         return tuple(to_nest(child) for child in space)
     return space
+
+
+def category_bounds(space):
+    """Returns the lowest and the highest category of a space, or `None` for a `Box`.
+
+    The bounds of a `Box` are not checked, because many environments exceed them
+    slightly.
+    """
+    if isinstance(space, gym.spaces.MultiBinary):
+        return 0, 1
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return space.start, space.start + (space.nvec - 1)
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.start), int(space.start) + int(space.n) - 1
+    return None

@@ -143,21 +143,12 @@ def _is_valid(space, observation):
     """Returns a bool for each element of one array of the observation."""
     if observation.dtype.is_floating:
         return tf.math.is_finite(observation)
-    bounds = category_bounds(space)
+    bounds = spaces.category_bounds(space)
     if bounds is None:
         return tf.ones_like(observation, tf.bool)
     low, high = (tf.constant(np.array(x), tf.int64) for x in bounds)
     observation = tf.cast(observation, tf.int64)
     return (low <= observation) & (observation <= high)
-
-
-def category_bounds(space):
-    """Returns the least and the largest category, or `None` for a Box."""
-    if isinstance(space, gym.spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return (0, 1) if isinstance(space, gym.spaces.MultiBinary) else None
 
 
 def _zero_noise(env, spec):
