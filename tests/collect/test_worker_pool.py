@@ -122,7 +122,9 @@ def test_workers_begin_episodes_from_the_learned_state_of_this_update():
 
 def test_there_are_no_more_processes_than_environments(agent):
     one = agent.collect(toys.Lengths, 5)
-    same_bits(one, agent.collect(toys.Lengths, 5, num_envs=2, workers=4))
+    with tfr.collect.open_envs(toys.Lengths, 2, workers=4) as pool:
+        same_bits(one, agent.collect(pool, 5))
+        assert len(multiprocessing.active_children()) == 2
 
 
 def test_seconds_in_environments_are_those_of_a_process(agent, monkeypatch):
