@@ -217,7 +217,7 @@ class Reinforce(keras_agent.KerasAgent):
         seed = validation.check_seed(seed)
         if preset is None:
             toml_files.log_preset(env)
-        preset = toml_files.EMPTY if preset is None else presets.read(preset)
+        preset = toml_files.EMPTY_PRESET if preset is None else presets.read(preset)
         arguments = {"hidden": hidden, "learning_rate": learning_rate}
         arguments = {k: value for k, value in arguments.items() if value is not None}
         defaults = {"hidden": (64, 64), "learning_rate": 1e-2}
@@ -442,7 +442,7 @@ class Reinforce(keras_agent.KerasAgent):
             key = seeding.StreamKey(seed, "validation", self.updates)
             count = min(num_envs, validation_episodes)
             with self._open(validation_env, count, **validation_options) as envs:
-                return self.trainer.evaluate(envs, key, validation_episodes, greedy=True)
+                return self.trainer.evaluate(envs, key, validation_episodes)
 
         with self._open(env, num_envs, options.workers, **env_options) as envs:
             self._build_optimizer()

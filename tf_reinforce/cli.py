@@ -35,9 +35,12 @@ DEFAULTS = {
 BASELINES = ("leave_one_out", "mean", "moving_average", "time_step", "value", "none")
 
 # Options of the command line, and the settings they override.
-AGENT = {name: name for name in (*DEFAULTS, "head")}
-FIT = {name: name for name in config.FIT}
-EVALUATION = {"target_return": "target", "max_episode_steps": "max_episode_steps"}
+AGENT_SETTINGS = {name: name for name in (*DEFAULTS, "head")}
+FIT_SETTINGS = {name: name for name in config.FIT_OPTIONS}
+EVALUATION_SETTINGS = {
+    "target_return": "target",
+    "max_episode_steps": "max_episode_steps",
+}
 
 # Options of other programs, and what to use instead.
 UNKNOWN_OPTIONS = {
@@ -216,7 +219,9 @@ def _check_train_options(options):
     preset = presets.read(options.preset) if options.preset else None
     settings = _settings(options, preset)
     agent, fit = settings["agent"], settings["fit"]
-    config.AgentOptions(**{name: agent[name] for name in config.AGENT if name in agent})
+    config.AgentOptions(
+        **{name: agent[name] for name in config.AGENT_OPTIONS if name in agent}
+    )
     has_budget = fit.keys() & {"epochs", "steps"}
     config.FitOptions(**({} if has_budget else {"epochs": 1}), **fit)
     validation.positive_ints("hidden", agent["hidden"])
@@ -338,7 +343,8 @@ def _settings(options, preset):
         )
     settings = preset or {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {}}
     agent, fit, evaluation = (
-        _explicit_options(options, names) for names in (AGENT, FIT, EVALUATION)
+        _explicit_options(options, names)
+        for names in (AGENT_SETTINGS, FIT_SETTINGS, EVALUATION_SETTINGS)
     )
     return {
         "preset": options.preset,

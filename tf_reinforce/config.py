@@ -77,7 +77,7 @@ _CHECKS = (
     ("normalize_observations", validation.boolean),
 )
 
-AGENT = tuple(field.name for field in dataclasses.fields(AgentOptions))
+AGENT_OPTIONS = tuple(field.name for field in dataclasses.fields(AgentOptions))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,7 @@ class FitOptions:
             )
         if self.episodes_per_epoch is None and self.steps_per_epoch is None:
             object.__setattr__(self, "episodes_per_epoch", 16)
-        for name in FIT:
+        for name in FIT_OPTIONS:
             value = getattr(self, name)
             if value is not None or name in ("num_envs", "workers"):
                 object.__setattr__(self, name, validation.positive_int(name, value))
@@ -136,10 +136,10 @@ def merge_fit_options(defaults, options):
     kept = {
         name: value
         for name, value in defaults.items()
-        if name in FIT and name not in replaced
+        if name in FIT_OPTIONS and name not in replaced
     }
     return {**kept, **options}
 
 
-FIT = tuple(field.name for field in dataclasses.fields(FitOptions))
+FIT_OPTIONS = tuple(field.name for field in dataclasses.fields(FitOptions))
 _ALTERNATIVES = ("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch")

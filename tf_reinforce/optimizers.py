@@ -27,7 +27,7 @@ def build(optimizer, variables):
     optimizer.build(variables)
 
 
-def progress(optimizer):
+def step_count(optimizer):
     """Returns the optimizer and the number of its steps, for a later comparison."""
     inner = _inner(optimizer)
     return inner, int(inner.iterations)
@@ -41,10 +41,10 @@ def finalize(optimizer, since=None):
 
     Args:
         optimizer: Keras optimizer.
-        since: Result of an earlier `progress`, or `None`. If the optimizer has made no
+        since: Result of an earlier `step_count`, or `None`. If the optimizer has made no
             step since then, nothing changes.
     """
-    inner, steps = now = progress(optimizer)
+    inner, steps = now = step_count(optimizer)
     if inner.use_ema and steps > 0 and now != since:
         averages = inner._model_variables_moving_average
         # Keras would pair the averages with the variables that are trainable now. Some

@@ -592,11 +592,9 @@ def test_squares_are_those_of_what_the_statistics_take_in():
         np.sum(np.square(batch.scale_samples["rewards"])),
         np.sum(np.square(episodes.observations[:T][inside])),
     ]
-    np.testing.assert_allclose(rule.statistics_squares(seen, batch), truth, rtol=1e-12)
+    np.testing.assert_allclose(rule.sums_of_squares(seen, batch), truth, rtol=1e-12)
     plain = ruled(scales={"rewards": running_scale()})
-    np.testing.assert_allclose(
-        plain.statistics_squares(seen, batch), truth[:1], rtol=1e-12
-    )
+    np.testing.assert_allclose(plain.sums_of_squares(seen, batch), truth[:1], rtol=1e-12)
 
 
 def test_a_scaled_loss_has_the_same_gradients_and_is_logged_as_it_is():

@@ -98,8 +98,8 @@ def test_no_step_at_all_is_one_empty_part():
 
 def test_a_body_is_repeated_with_the_numbers_from_zero_on():
     numbers = []
-    minibatches.repeat(3, lambda number: numbers.append(int(number)))
-    minibatches.repeat(0, lambda number: numbers.append("never"))
+    minibatches.call_repeatedly(3, lambda number: numbers.append(int(number)))
+    minibatches.call_repeatedly(0, lambda number: numbers.append("never"))
     assert numbers == [0, 1, 2]
 
 

@@ -336,7 +336,7 @@ def test_a_function_of_rows_is_called_with_one_at_least():
 
     for count in (0, 1, 3):
         rows = {"x": tf.range(2.0 * count)}
-        found, nothing = minibatches.on_rows(doubled, rows)
+        found, nothing = minibatches.call_on_rows(doubled, rows)
         assert nothing is None
         np.testing.assert_array_equal(found, 2 * np.arange(2 * count))
     assert seen == [1, 2, 6]

@@ -14,7 +14,7 @@ from tf_reinforce.presets import toml_files
 ROOT = pathlib.Path(__file__).parents[2]
 # As a preset for long episodes has it, on an environment that is always there.
 LONG = {
-    **toml_files.EMPTY,
+    **toml_files.EMPTY_PRESET,
     "env": "Pendulum-v1",
     "agent": {
         "head": "ClippedGaussian",
@@ -181,7 +181,12 @@ def test_those_that_go_along_have_the_weights_that_act(ablation, gradients):
     """And learn all else themselves: the critic as the preset's, averages, scales."""
     agent = {"hidden": [4], "baseline": "value", "scale_advantages": "batch"}
     fit = {"episodes_per_epoch": 4}
-    settings = {**toml_files.EMPTY, "env": "CartPole-v1", "agent": agent, "fit": fit}
+    settings = {
+        **toml_files.EMPTY_PRESET,
+        "env": "CartPole-v1",
+        "agent": agent,
+        "fit": fit,
+    }
     names = ("preset", "scale_advantages=running", "baseline=moving_average")
     chosen = {name: ablation.gradient_variants(settings)[name] for name in names}
     agents = {name: ablation.make_agent(found, 0) for name, found in chosen.items()}

@@ -466,7 +466,7 @@ ILL = {
     "bounded": [{"bounded_logits": 0.96}],
     "saturated": [{"at_bounds": 0.91, "spread": 3.0}, {"at_bounds": 0.91}],
     "collapsed": [{"entropy_share": 0.009}, {"spread": 0.009}],
-    "critic": [
+    "value_baseline": [
         {"gradient_variance_removed": 0.09, "explained_variance": 0.01, "update": 20}
     ],
     "noise": [{"signal": 0.01}],
@@ -565,7 +565,7 @@ def test_the_advised_rate_leaves_a_good_update(steps):
 
 def test_a_shared_value_is_told_what_it_can_do():
     """Without a model it has no scale and no epochs, and its policy puts out values."""
-    useless = {**ILL["critic"][0], "value_shared": 1.0}
+    useless = {**ILL["value_baseline"][0], "value_shared": 1.0}
     text = said(useless)[0].advice
     assert "loss_weight" in text and "a policy that outputs no values" in text
     assert "loss_weight" not in said({**useless, "value_shared": 0.0})[0].advice
@@ -592,7 +592,7 @@ def test_equal_gradients_are_all_signal():
 @pytest.mark.parametrize("shared", [0.0, 1.0])
 def test_leave_one_out_is_advised_with_the_lambda_that_it_takes(shared):
     """Below one it is refused."""
-    text = said({**ILL["critic"][0], "value_shared": shared})[0].advice
+    text = said({**ILL["value_baseline"][0], "value_shared": shared})[0].advice
     assert text.endswith(' baseline="leave_one_out", gae_lambda=1.')
     with pytest.raises(ValueError, match="gae_lambda"):
         agent_for("CartPole-v1", baseline="leave_one_out", gae_lambda=0.9)
@@ -608,8 +608,8 @@ def test_what_could_not_be_judged_is_named():
 
     assert named([plain] * 9) == named([{**plain, "noise": nothing}] * 20) == ["noise"]
     assert named([plain] * 10) == named([valued] * 10) == []
-    assert named([WELL] * 20 + [valued] * 2) == ["critic"]
-    assert named([WELL]) == ["noise", "critic"]
+    assert named([WELL] * 20 + [valued] * 2) == ["value_baseline"]
+    assert named([WELL]) == ["noise", "value_baseline"]
 
 
 def test_the_limits_and_their_reasons_are_documented():
@@ -685,9 +685,13 @@ def test_too_few_episodes():
     assert "episodes per update (now 2), or a baseline" in seen.findings[0].advice
 
 
-@pytest.mark.parametrize("drowned", ["critic", "entropy"])
+@pytest.mark.parametrize("drowned", ["value_baseline", "entropy"])
 def test_rewards_in_millions(drowned):
-    part = {"baseline": critic(1e-3)} if drowned == "critic" else {"entropy_coef": 0.01}
+    part = (
+        {"baseline": critic(1e-3)}
+        if drowned == "value_baseline"
+        else {"entropy_coef": 0.01}
+    )
     causes, _ = train(agent_for("CartPole-v1", **part), millions, 3)
     assert causes == ["rewards"] * 3
 
@@ -743,12 +747,17 @@ def test_small_logits_of_a_new_policy_are_not_bounded(end):
 
 def test_logits_are_bounded_in_three_reports_and_twenty_updates():
     reports = [{**WELL, "update": u, "bounded_logits": 1.0} for u in range(41)]
-    assert advice.bounded(reports[:20]) is None
-    assert advice.bounded(reports[:21]) is not None
-    assert advice.bounded([reports[0], reports[20]]) is None
+    assert advice.advise_on_bounded_logits(reports[:20]) is None
+    assert advice.advise_on_bounded_logits(reports[:21]) is not None
+    assert advice.advise_on_bounded_logits([reports[0], reports[20]]) is None
     outside = [{**reports[10], "bounded_logits": 0.0}]
-    assert advice.bounded(reports[:10] + outside + reports[11:31]) is None
-    assert advice.bounded(reports[:10] + outside + reports[11:32]) is not None
+    assert (
+        advice.advise_on_bounded_logits(reports[:10] + outside + reports[11:31]) is None
+    )
+    assert (
+        advice.advise_on_bounded_logits(reports[:10] + outside + reports[11:32])
+        is not None
+    )
 
 
 def test_only_the_logits_of_a_composite_are_logits():
@@ -774,7 +783,9 @@ def test_actions_at_a_bound():
 def test_a_critic_that_learns_nothing():
     agent = agent_for("CartPole-v1", learning_rate=1e-3, baseline=critic(1e-7))
     causes, _ = train(agent, "CartPole-v1", 25)
-    assert causes == ["critic"] * 3  # reports 22 to 24: three are asked for, from 20 on
+    assert (
+        causes == ["value_baseline"] * 3
+    )  # reports 22 to 24: three are asked for, from 20 on
 
 
 def test_too_many_passes():
@@ -1026,7 +1037,7 @@ def test_episodes_of_a_group_are_not_independent():
 
 
 def test_a_critic_is_judged_by_its_last_reports():
-    useless, useful = {**WELL, **ILL["critic"][0]}, {**WELL, "update": 30}
+    useless, useful = {**WELL, **ILL["value_baseline"][0]}, {**WELL, "update": 30}
     assert advice.diagnose([useless] * 20 + [useful] * 3) == []
     found = advice.diagnose([useful] * 20 + [useless] * 3)
-    assert [finding.cause for finding in found] == ["critic"]
+    assert [finding.cause for finding in found] == ["value_baseline"]

@@ -45,19 +45,19 @@ def conv(outputs=3, depth=1):
 
 
 def observations_of(structure, count):
-    rng = seeding.generator(1, "parity")
+    rng = seeding.generator(1, "engine_comparison")
     if structure.dtype.is_integer:
         return rng.integers(0, 256, (count, *structure.shape), structure.dtype.name)
     return rng.standard_normal((count, *structure.shape), structure.dtype.name)
 
 
 def noise_of(head, count, dtype="float32"):
-    rng = seeding.generator(2, "parity")
+    rng = seeding.generator(2, "engine_comparison")
     draw = rng.random if head.noise.kind == "uniform" else rng.standard_normal
     return draw((count, *head.noise.shape), dtype)
 
 
-def program(model, head, *, greedy=False, dtype="float32"):
+def program(model, head, *, deterministic=False, dtype="float32"):
     """The acting program of a model and a head, and its kind of observations."""
     head.build((None, head.outputs_size))
     structure = tf.TensorSpec(model.input_shape[1:], model.inputs[0].dtype)
@@ -70,7 +70,7 @@ def program(model, head, *, greedy=False, dtype="float32"):
         deciding.ActorPolicy(step, head, structure, dtype, variables),
         [observations_of(structure, 8)],
         [noise_of(head, 8, dtype)],
-        greedy,
+        deterministic,
     )
     return made, structure
 
@@ -127,20 +127,20 @@ GREEDY = ["relu", "beta", "choices", "deep"]
 
 
 @pytest.mark.parametrize(
-    "pair, greedy",
+    "pair, deterministic",
     sweeps.some(
         itertools.product(PAIRS, [False, True]),
         always=[*((pair, False) for pair in SAMPLED), *((pair, True) for pair in GREEDY)],
     ),
-    ids=lambda value: {False: "sampled", True: "greedy"}.get(value, value),
+    ids=lambda value: {False: "sampled", True: "deterministic"}.get(value, value),
 )
-def test_litert_decides_as_keras_does_for_any_number_of_rows(pair, greedy):
+def test_litert_decides_as_keras_does_for_any_number_of_rows(pair, deterministic):
     """Rows do not depend on the batch, so the number of environments is no matter."""
     model, head = PAIRS[pair]()
-    made, structure = program(model, head, greedy=greedy)
+    made, structure = program(model, head, deterministic=deterministic)
     assert made.engine == "litert"
     observations, noise = observations_of(structure, 64), noise_of(head, 64)
-    drawn = None if greedy else tf.constant(noise)
+    drawn = None if deterministic else tf.constant(noise)
     expected = decide(model, head, tf.constant(observations), drawn)
     whole = act(made, observations, noise)
     for ours, theirs in zip(whole, expected):
@@ -158,7 +158,7 @@ def test_litert_decides_as_keras_does_for_any_number_of_rows(pair, greedy):
 
 def test_the_greedy_program_does_not_look_at_the_noise():
     model, head = PAIRS["dense"]()
-    made, structure = program(model, head, greedy=True)
+    made, structure = program(model, head, deterministic=True)
     observations = observations_of(structure, 16)
     likely = model(observations).numpy().argmax(-1)
     for noise in (noise_of(head, 16), np.full((16, 3), np.nan, "float32")):
@@ -188,7 +188,7 @@ def test_the_normalizer_acts_with_the_statistics_of_this_moment():
     agent = tfr.Reinforce(dense(2, 3), normalize_observations=True)
     agent.compile()
     agent.build_for_spaces(toys.Lengths.observation_space, toys.Lengths.action_space)
-    made = toys.acting_program(agent, agent.observation_space, greedy=True)
+    made = toys.acting_program(agent, agent.observation_space, deterministic=True)
     observations = 5 + 3 * observations_of(tf.TensorSpec((2,)), 8)
     for _ in range(2):
         agent.normalizer.update(tf.constant(observations))

@@ -16,8 +16,8 @@ from toys import rewinding
 
 import tf_reinforce as tfr
 from tf_reinforce import envs
+from tf_reinforce.collect import batched_tensor_env
 from tf_reinforce.collect import compiled_rollout
-from tf_reinforce.collect import tensor_envs
 from tf_reinforce.data import seeding
 from tf_reinforce.envs import checks
 from tf_reinforce.training import collector
@@ -107,7 +107,10 @@ def test_an_episode_is_what_its_definition_says(kind, group_size):
     agent = build(env)
     limit = min(env.max_episode_steps or 30, 30)
     agent.build_for_env(env)
-    world, actor = tensor_envs.TensorEnvs(env, limit), agent.trainer.collector.actor
+    world, actor = (
+        batched_tensor_env.BatchedTensorEnv(env, limit),
+        agent.trainer.collector.actor,
+    )
     rollout = compiled_rollout.Rollout(world, actor, 4, group_size=group_size)
     keys = seeding.rollout_keys(5, "training", 7)[:3]
     episodes = compiled_rollout.validate_result(rollout, rollout(keys))

@@ -224,7 +224,7 @@ def test_an_observation_that_does_not_nest_as_its_space_is_named():
     for wrong in ({"a": one}, {"a": one, "b": (one,)}, one, {"a": one, "c": (one, one)}):
         read = env_outputs.ObservationReader(space, "float32")
         rows = [np.zeros((1, 1), "f") for _ in range(3)]
-        with pytest.raises(env_outputs.EnvFault, match="does not nest as its space"):
+        with pytest.raises(env_outputs.IndexedFault, match="does not nest as its space"):
             read(0, wrong, rows)
 
 

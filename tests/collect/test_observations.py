@@ -50,13 +50,15 @@ def test_a_choice_of_two_may_be_a_bool(kind):
 
 @pytest.mark.parametrize("wrong", [1, 6, -1, np.int64(6), np.array(1), True, 2**70])
 def test_a_choice_outside_its_space_is_refused(wrong):
-    with pytest.raises(env_outputs.EnvFault, match=r"is not in Discrete\(4, start=2\)"):
+    with pytest.raises(
+        env_outputs.IndexedFault, match=r"is not in Discrete\(4, start=2\)"
+    ):
         read(Discrete(4, start=2), wrong)
 
 
 @pytest.mark.parametrize("wrong", [2.0, "2", None, np.float32(2), np.array([2]), [2]])
 def test_a_choice_that_is_no_whole_number_is_refused(wrong):
-    with pytest.raises(env_outputs.EnvFault, match="an integer in Discrete"):
+    with pytest.raises(env_outputs.IndexedFault, match="an integer in Discrete"):
         read(Discrete(4), wrong)
 
 
@@ -73,7 +75,7 @@ def test_choices_and_flags_outside_their_space_are_refused(space, right, wrong):
     """256 would be a fine 0 once it is recorded in eight bits."""
     (found,) = read(space, np.array(right))
     assert found.tolist() == right and found.dtype == space.dtype
-    with pytest.raises(env_outputs.EnvFault, match="is not in Multi"):
+    with pytest.raises(env_outputs.IndexedFault, match="is not in Multi"):
         read(space, np.array(wrong))
 
 
@@ -90,15 +92,15 @@ def test_nested_arrays_are_recorded_by_their_keys():
 
 def test_what_differs_from_the_space_is_said():
     with pytest.raises(
-        env_outputs.EnvFault, match=r"keys \['gear', 'speed'\].*dict .*'gear'\]"
+        env_outputs.IndexedFault, match=r"keys \['gear', 'speed'\].*dict .*'gear'\]"
     ):
         read(PAIR, {"gear": 1})
     pair = gym.spaces.Tuple([Discrete(2)] * 2)
     with pytest.raises(
-        env_outputs.EnvFault, match="tuple of 2 parts.*a tuple of 3 parts"
+        env_outputs.IndexedFault, match="tuple of 2 parts.*a tuple of 3 parts"
     ):
         read(pair, (0, 0, 0))
-    with pytest.raises(env_outputs.EnvFault, match="tuple of 2 parts.*a int"):
+    with pytest.raises(env_outputs.IndexedFault, match="tuple of 2 parts.*a int"):
         read(pair, 3)
 
 

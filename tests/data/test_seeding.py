@@ -20,33 +20,38 @@ def words(*address):
 
 def test_no_two_addresses_share_a_word():
     counters = [(), (0,), (1,), (0, 0), (0, 1), (1, 0)]
-    addresses = list(itertools.product(SEEDS, seeding.STREAMS, counters))
+    addresses = list(itertools.product(SEEDS, seeding.SUBSTREAMS, counters))
     drawn = [w for seed, stream, rest in addresses for w in words(seed, stream, *rest)]
     assert len(set(drawn)) == 4 * len(addresses)
 
 
 def test_the_same_address_gives_the_same_numbers():
-    for stream in seeding.STREAMS:
+    for stream in seeding.SUBSTREAMS:
         draws = [seeding.generator(7, stream, 3, 1).random(5) for _ in range(2)]
         np.testing.assert_array_equal(*draws)
 
 
 def test_streams_keep_their_numbers():
-    """The place in `STREAMS` is part of every seeded result: NumPy's own definition."""
-    place = {"weights": 0, "training/environment": 1, "training/action": 2, "parity": 7}
+    """The position in `SUBSTREAMS` is a part of each key, as NumPy defines keys."""
+    place = {
+        "weights": 0,
+        "training/environment": 1,
+        "training/action": 2,
+        "engine_comparison": 7,
+    }
     for stream, number in place.items():
         truth = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(number, 9)))
         assert seeding.generator(5, stream, 9).random() == truth.random()
 
 
 def test_counters_may_be_numpy_integers():
-    assert words(0, "parity", np.int64(3)) == words(0, "parity", 3)
+    assert words(0, "engine_comparison", np.int64(3)) == words(0, "engine_comparison", 3)
 
 
 def test_an_unknown_stream_is_refused():
-    with pytest.raises(ValueError, match="Unknown stream.*'training/weather'"):
+    with pytest.raises(ValueError, match="Unknown substream.*'training/weather'"):
         seeding.seed_sequence(0, "training/weather")
-    with pytest.raises(ValueError, match="Unknown stream.*'tuning/environment'"):
+    with pytest.raises(ValueError, match="Unknown substream.*'tuning/environment'"):
         seeding.EpisodeSeeds(0, "tuning", 0).environment(0)
 
 
@@ -77,16 +82,16 @@ def test_no_environment_seed_appears_twice_in_a_hundred_runs():
 
 def test_purposes_and_updates_share_no_environment():
     drawn = [
-        seeding.EpisodeSeeds(0, purpose, update).environment(episode)
-        for purpose, update, episode in itertools.product(PURPOSES, range(20), range(32))
+        seeding.EpisodeSeeds(0, stream, update).environment(episode)
+        for stream, update, episode in itertools.product(PURPOSES, range(20), range(32))
     ]
     assert len(set(drawn)) == len(drawn)
 
 
 def test_no_two_episodes_share_action_noise():
     drawn = [
-        seeding.EpisodeSeeds(seed, purpose, update).action(episode).random()
-        for seed, purpose, update, episode in itertools.product(
+        seeding.EpisodeSeeds(seed, stream, update).action(episode).random()
+        for seed, stream, update, episode in itertools.product(
             SEEDS, PURPOSES, range(3), range(40)
         )
     ]

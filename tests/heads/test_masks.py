@@ -400,7 +400,9 @@ def test_litert_follows_the_mask(name):
     )
     flags = np.tile(np.int8(mask), (count, 1))
     noise = [rng.random((count, *n.shape), "float32") for n in made.noise_specs]
-    program = acting_program.ActingProgram(made, [rows, flags], noise, greedy=False)
+    program = acting_program.ActingProgram(
+        made, [rows, flags], noise, deterministic=False
+    )
     assert program.engine == "litert"
     raw, *_ = program.for_batch(count)([rows, flags, *noise])
     outputs = head.mask_outputs(tf.constant(1.5 * rows), tf.constant(flags))

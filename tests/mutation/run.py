@@ -77,9 +77,9 @@ OWN = {
         "collect/test_environments_that_fail",
         "test_agent_input",
     ],
-    "collect/parity": ["collect/test_acting_program"],
+    "collect/comparison_inputs": ["collect/test_acting_program"],
     "collect/scheduler": ["collect/test_collecting"],
-    "collect/tensor_envs": ["collect/test_compiled_rollout", "envs/test_envs"],
+    "collect/batched_tensor_env": ["collect/test_compiled_rollout", "envs/test_envs"],
     "collect/vector_envs": [
         "collect/test_collecting",
         "collect/test_environments_that_fail",

@@ -25,11 +25,11 @@ def same(one, other):
 
 @pytest.mark.parametrize("layer", [keras.layers.LSTM, keras.layers.GRU])
 def test_acting_step_by_step_is_the_whole_column(layer):
-    """Every greedy action is the arg max of the policy run over its whole episode."""
+    """Each action is the arg max of the policy that is run over the whole episode."""
     agent = ready(policy(layer), normalize_observations=True)
     agent.normalizer.update(np.random.default_rng(0).uniform(0, 12, (50, 2)))
     with tfr.collect.open_envs(toys.Lengths, 3) as envs:
-        request = toys.request(episodes=30, stream="evaluation", greedy=True)
+        request = toys.request(episodes=30, stream="evaluation", deterministic=True)
         played = agent.trainer.collector.collect(envs, request)
     assert agent.trainer.collector.programs["acting", True].engine == "litert"
     episodes = played.episodes

@@ -130,7 +130,7 @@ def keywords(function):
 
 def test_a_preset_holds_the_keywords_of_the_library():
     making = keywords(agents.Reinforce.for_env) | keywords(agents.Reinforce.__init__)
-    assert toml_files.TABLES["agent"] == making - {
+    assert toml_files.TABLE_KEYS["agent"] == making - {
         "policy",
         "name",
         "preset",
@@ -138,7 +138,7 @@ def test_a_preset_holds_the_keywords_of_the_library():
     }
     fitting = {x for x in keywords(agents.Reinforce.fit) if "validation" not in x}
     less = {"callbacks", "verbose", "initial_epoch", "env_kwargs"}
-    assert toml_files.TABLES["fit"] == fitting - less
+    assert toml_files.TABLE_KEYS["fit"] == fitting - less
 
 
 def test_a_preset_from_python_is_the_command(plain):

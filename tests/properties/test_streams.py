@@ -27,19 +27,19 @@ WORDS = 4
 
 
 def host_addresses():
-    """First words of each stream of NumPy's generators, by seed, purpose and counters."""
-    for seed, purpose, update in itertools.product(SEEDS, PURPOSES, UPDATES):
+    """First words of each stream of NumPy's generators, by seed, stream and counters."""
+    for seed, stream, update in itertools.product(SEEDS, PURPOSES, UPDATES):
         for group_size in (1, 2):
-            seeds = seeding.EpisodeSeeds(seed, purpose, update, group_size)
+            seeds = seeding.EpisodeSeeds(seed, stream, update, group_size)
             for episode, part in itertools.product(EPISODES, PARTS):
-                address = seed, purpose, update, "action", episode, part
+                address = seed, stream, update, "action", episode, part
                 yield address, seeds.action(episode, part).bit_generator.random_raw(WORDS)
             for episode in EPISODES:
                 first = episode // group_size
-                address = seed, purpose, update, "environment", first
+                address = seed, stream, update, "environment", first
                 yield address, seeds._words("environment", first)
     for seed, update in itertools.product(SEEDS, UPDATES):
-        for stream in ("training/minibatches", "weights", "parity"):
+        for stream in ("training/minibatches", "weights", "engine_comparison"):
             bits = seeding.generator(seed, stream, update).bit_generator
             yield (seed, stream, update), bits.random_raw(WORDS)
 
@@ -48,10 +48,10 @@ def tensor_addresses():
     """Numbers of Threefry, a row for each key, step and episode."""
     uses = [
         key
-        for seed, purpose, update in itertools.product(
+        for seed, stream, update in itertools.product(
             SEEDS, (*PURPOSES, "vector"), UPDATES
         )
-        for key in seeding.rollout_keys(seed, purpose, update)
+        for key in seeding.rollout_keys(seed, stream, update)
     ]
     keys, steps, episodes = zip(*itertools.product(uses, range(3), EPISODES))
     parts = [seeding.NoiseSpec("uniform", (2,)), seeding.NoiseSpec("uniform", (3,))]
@@ -162,7 +162,7 @@ def asked_in(monkeypatch, run):
     monkeypatch.setattr(seeding, "seed_sequence", listening)
     run()
     monkeypatch.setattr(seeding, "seed_sequence", sequence)
-    return [address for address in asked if address[1] != "parity"]
+    return [address for address in asked if address[1] != "engine_comparison"]
 
 
 def test_a_run_asks_for_the_streams_of_its_purpose_and_for_none_twice(monkeypatch):
@@ -200,7 +200,7 @@ def test_the_compiled_engine_asks_for_the_keys_of_its_purpose(monkeypatch):
     asked = asked_in(monkeypatch, run)
     expected = [("training", 0), ("training", 1), ("training", 2)]
     expected += [("validation", 3), ("evaluation", 0)]
-    assert asked == [(4, f"{purpose}/tensors", u) for purpose, u in expected]
+    assert asked == [(4, f"{stream}/tensors", u) for stream, u in expected]
 
 
 class TrainStep:

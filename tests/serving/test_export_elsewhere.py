@@ -103,7 +103,7 @@ def test_what_was_seen_twenty_steps_ago_is_remembered(tensorflow_only, tmp_path)
     assert found >= 0.99
     agent.export(tmp_path / "policy")
     with tfr.collect.open_envs(memory.Recall, 8) as envs:
-        request = toys.request(episodes=100, stream="evaluation", greedy=True)
+        request = toys.request(episodes=100, stream="evaluation", deterministic=True)
         played = agent.trainer.collector.collect(envs, request).episodes
     columns = played.observations[:-1]
     answer = read(tensorflow_only, REMEMBERS, tmp_path, observations=columns)

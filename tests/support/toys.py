@@ -10,8 +10,8 @@ import keras
 import numpy as np
 
 from tf_reinforce.collect import acting_program as acting_programs
+from tf_reinforce.collect import comparison_inputs
 from tf_reinforce.collect import environments
-from tf_reinforce.collect import parity
 from tf_reinforce.data import seeding
 
 
@@ -197,11 +197,11 @@ def rollouts(agent):
     return [program for key, program in programs.items() if key[0] == "rollout"]
 
 
-def acting_program(agent, observation_space, greedy=False):
+def acting_program(agent, observation_space, deterministic=False):
     """A new acting program of an agent."""
     actor = agent.trainer.collector.actor
-    inputs, noise = parity.example_inputs(actor, observation_space)
-    return acting_programs.ActingProgram(actor, inputs, noise, greedy)
+    inputs, noise = comparison_inputs.example_inputs(actor, observation_space)
+    return acting_programs.ActingProgram(actor, inputs, noise, deterministic)
 
 
 def set_ratio_clip(estimator, ratio_clip):

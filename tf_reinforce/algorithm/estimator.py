@@ -161,8 +161,8 @@ class PolicyGradientEstimator:
     def batch(self, episodes):
         """Returns the `Batch` of an update: returns, baseline and advantages.
 
-        `credits` are the returns by which actions are weighted without a baseline: the
-        return from each step on, or the return of the whole episode.
+        `unbaselined` are advantages with a baseline of zero: the return from each step
+        on, or the return of the whole episode.
         """
         options = self.options
         episodes = self._learned_episodes(episodes)
@@ -170,26 +170,28 @@ class PolicyGradientEstimator:
         rewards, discounts, lambdas, samples = self._rewards(episodes, valid)
         values = self.values(episodes, rewards.dtype)
         returns = return_functions.lambda_returns(rewards, discounts, values[1:], lambdas)
-        credits = returns
+        unbaselined = returns
         if options.returns == "whole":
-            credits = tf.where(valid, returns[:1], 0.0)
-        baseline = self.baseline.estimate(credits, valid, values[:-1])
-        self._check_baseline(baseline, credits)
-        advantages = tf.where(valid, credits - baseline, 0.0)
-        advantages, credits = self._scale_advantages(advantages, credits, valid, samples)
+            unbaselined = tf.where(valid, returns[:1], 0.0)
+        baseline = self.baseline.estimate(unbaselined, valid, values[:-1])
+        self._check_baseline(baseline, unbaselined)
+        advantages = tf.where(valid, unbaselined - baseline, 0.0)
+        advantages, unbaselined = self._scale_advantages(
+            advantages, unbaselined, valid, samples
+        )
         if options.discount_states and options.returns == "to_go":
-            powers = _powers(options.gamma, credits)
-            advantages, credits = advantages * powers, credits * powers
+            powers = _powers(options.gamma, unbaselined)
+            advantages, unbaselined = advantages * powers, unbaselined * powers
         steps = valid_steps(episodes)
-        returns, advantages, credits, samples = steps.gather(
-            (returns, advantages, credits, samples)
+        returns, advantages, unbaselined, samples = steps.gather(
+            (returns, advantages, unbaselined, samples)
         )
         count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)
         count, length = tf.maximum(count, 1), tf.maximum(tf.size(returns), 1)
         divisor = count if options.mean_over == "episodes" else length
         divisor = tf.cast(divisor, returns.dtype)
         return Batch(
-            episodes, steps, returns, advantages, credits, divisor, count, samples
+            episodes, steps, returns, advantages, unbaselined, divisor, count, samples
         )
 
     def _learned_episodes(self, episodes):
@@ -251,19 +253,19 @@ class PolicyGradientEstimator:
             )
         tf.debugging.assert_equal(tf.shape(baseline), tf.shape(returns), requirement)
 
-    def _scale_advantages(self, advantages, credits, valid, samples):
-        """Divides advantages and credits by a scale, if `scale_advantages` is set."""
+    def _scale_advantages(self, advantages, unbaselined, valid, samples):
+        """Divides advantages and unbaselined by a scale, if `scale_advantages` is set."""
         if self.options.scale_advantages == "batch":
-            steps = tf.reduce_sum(tf.cast(valid, credits.dtype))
+            steps = tf.reduce_sum(tf.cast(valid, unbaselined.dtype))
             # Differences of equal returns are rounding errors, which must stay small.
-            noise = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(credits))
+            noise = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(unbaselined))
             size = tf.norm(advantages) / tf.sqrt(steps) + noise
-            return advantages / size, credits / size
+            return advantages / size, unbaselined / size
         if "advantages" in self.scales:
             samples["advantages"] = advantages
             scale, batch_samples = self.scales["advantages"], advantages[valid]
-            return scale(advantages, batch_samples), scale(credits, batch_samples)
-        return advantages, credits
+            return scale(advantages, batch_samples), scale(unbaselined, batch_samples)
+        return advantages, unbaselined
 
     def baseline_batch(self, batch, permutation=None):
         """Returns the `baselines.BaselineBatch` from which the baseline learns."""
@@ -380,7 +382,7 @@ class PolicyGradientEstimator:
             every_step: `ValidSteps`, all valid steps, which a recurrent policy reads.
         """
         if self.recurrent is None:
-            return minibatches.on_rows(self.forward, steps.gather(observations))
+            return minibatches.call_on_rows(self.forward, steps.gather(observations))
         # Zeros replace the padding, so that no gradient passes through it.
         sequences = _swap_axes(every_step.zero_padding(observations))
         return tuple(
@@ -438,7 +440,7 @@ class PolicyGradientEstimator:
         if self.normalizer is not None:
             self.normalizer.update(valid_steps(episodes).gather(episodes.observations))
 
-    def statistics_squares(self, episodes, batch):
+    def sums_of_squares(self, episodes, batch):
         """Returns sums of squares of all samples for the running statistics.
 
         If these sums are finite, the updated statistics and scales are finite, too.

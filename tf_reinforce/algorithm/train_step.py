@@ -118,7 +118,7 @@ class TrainStep:
         """Returns whether baseline and statistics stay finite; true without steps."""
         empty = tf.equal(tf.size(estimate.batch.returns), 0)
         finite = _all_finite(estimate.baseline_gradients) | empty
-        squares = self.estimator.statistics_squares(episodes, estimate.batch)
+        squares = self.estimator.sums_of_squares(episodes, estimate.batch)
         return finite & _all_finite(squares)
 
     def _gradients_by_blocks(self, batch):

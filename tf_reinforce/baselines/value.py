@@ -41,8 +41,8 @@ class Value(base.Baseline):
 
     Example:
 
-    >>> critic = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    >>> Value(critic).values(tf.zeros([3, 4])).numpy().tolist()
+    >>> value_model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    >>> Value(value_model).values(tf.zeros([3, 4])).numpy().tolist()
     [0.0, 0.0, 0.0]
     """
 
@@ -102,7 +102,7 @@ class Value(base.Baseline):
         def call_model(observations: Any) -> tf.Tensor:
             return self.model(observations, training=False)
 
-        values = minibatches.on_rows(call_model, observations)
+        values = minibatches.call_on_rows(call_model, observations)
         if values.shape.rank != 2 or values.shape[-1] != 1:
             raise ValueError(
                 "The model of a `Value` baseline must return one number per "
@@ -135,12 +135,14 @@ class Value(base.Baseline):
             return
         if self.minibatch_size is None:
             self._step(gradients)
-            minibatches.repeat(self.passes - 1, lambda _: self._step_from(baseline_batch))
+            minibatches.call_repeatedly(
+                self.passes - 1, lambda _: self._step_from(baseline_batch)
+            )
             return
         batches = minibatches.Minibatches.split(
             baseline_batch.permutation, self.minibatch_size
         )
-        minibatches.repeat(
+        minibatches.call_repeatedly(
             self.passes * batches.count,
             lambda number: self._step_from(
                 baseline_batch.minibatch(batches.minibatch(number % batches.count))

@@ -2,8 +2,9 @@
 
 Each cause is a function of all reports so far; it returns a sentence or `None`. A cause
 stands before the causes that it explains. For example, rewards of an unusual size make a
-critic useless, and a useless critic adds noise. When the standard deviation is near zero,
-each update changes the policy too much. Only the first sentence is reported.
+value baseline useless, and a useless value baseline adds noise. When the standard
+deviation is near zero, each update changes the policy too much. Only the first sentence
+is reported.
 """
 
 import itertools
@@ -67,11 +68,11 @@ THRESHOLDS = {
         0.01,
         "half widths of the bounds, the standard deviation of an action",
     ),
-    "critic": Threshold(
+    "value_baseline": Threshold(
         0.1,
         "of the gradient's variance removed, and less than half of that of the variance "
-        "of the returns explained, from update 20 on: before, a critic needs time to "
-        "learn",
+        "of the returns explained, from update 20 on: before, a value baseline needs "
+        "time to learn",
     ),
     "signal_to_noise": Threshold(
         0.25,
@@ -84,8 +85,10 @@ THRESHOLDS = {
     ),
 }
 GOOD_KL = 0.05  # nats per step, the KL divergence that the advice aims at
-WARMUP_UPDATES = 20  # updates after which a critic should reduce the variance
-CRITIC_REPORTS = 3  # reports after the warm-up whose median judges a critic
+WARMUP_UPDATES = 20  # updates after which a value baseline should reduce the variance
+VALUE_BASELINE_REPORTS = (
+    3  # reports after the warm-up whose median judges a value baseline
+)
 BOUNDED_REPORTS, BOUNDED_UPDATES = 3, 20  # reports, and updates, with bounded logits
 MIN_NOISE_REPORTS, MAX_NOISE_REPORTS = 10, 50  # reports that estimate the noise
 
@@ -120,19 +123,20 @@ def undetermined_causes(reports):
             "at least two episodes per update, and complete groups)"
         )
     has_value = any(math.isfinite(report["value_scale"]) for report in reports)
-    if has_value and len(_after_warmup(reports)) < CRITIC_REPORTS:
+    if has_value and len(_after_warmup(reports)) < VALUE_BASELINE_REPORTS:
         causes.append(
-            f"critic (requires {CRITIC_REPORTS} reports from update {WARMUP_UPDATES} on)"
+            f"value_baseline (requires {VALUE_BASELINE_REPORTS} reports from update "
+            f"{WARMUP_UPDATES} on)"
         )
     return causes
 
 
-def rewards(reports):
+def advise_on_rewards(reports):
     """Returns advice if rewards are too large for the value or the entropy bonus."""
     last = reports[-1]
     limit = THRESHOLDS["return_size"].value
     size = last["return_size"]
-    is_useless = not last["explained_variance"] >= THRESHOLDS["critic"].value / 2
+    is_useless = not last["explained_variance"] >= THRESHOLDS["value_baseline"].value / 2
     # Rewards divided by their standard deviation are still large if they hardly vary.
     is_scaled = last["rewards_scaled"]
     subtract = "subtract what all rewards have in common"
@@ -158,7 +162,7 @@ def rewards(reports):
     return None
 
 
-def learning_rate(reports):
+def advise_on_learning_rate(reports):
     """Returns advice if a single gradient step changes the policy too much."""
     last = reports[-1]
     # KL grows with the square of the distance: is a single step too large already?
@@ -173,11 +177,15 @@ def learning_rate(reports):
     )
 
 
-def stale(reports):
+def advise_on_stale_batches(reports):
     """Returns advice if many gradient steps on one batch change the policy too much."""
     last = reports[-1]
     steps = last["gradient_steps"]
-    if steps <= 1 or not last["kl"] > THRESHOLDS["kl"].value or learning_rate(reports):
+    if (
+        steps <= 1
+        or not last["kl"] > THRESHOLDS["kl"].value
+        or advise_on_learning_rate(reports)
+    ):
         return None
     return (
         f"{steps:.0f} gradient steps on one batch changed the policy by "
@@ -188,7 +196,7 @@ def stale(reports):
     )
 
 
-def bounded(reports):
+def advise_on_bounded_logits(reports):
     """Returns advice if softmax or sigmoid at the end of the policy bounds its logits."""
     last, limit = reports[-1], THRESHOLDS["bounded_logits"].value
     late = list(
@@ -206,7 +214,7 @@ def bounded(reports):
     )
 
 
-def saturated(reports):
+def advise_on_actions_at_bounds(reports):
     """Returns advice if nearly all actions reach the environment as a bound."""
     last = reports[-1]
     if not last["at_bounds"] > THRESHOLDS["at_bounds"].value:
@@ -224,7 +232,7 @@ def saturated(reports):
     )
 
 
-def collapsed(reports):
+def advise_on_collapsed_policy(reports):
     """Returns advice if the policy is nearly deterministic."""
     last = reports[-1]
     bonus = f"entropy_coef={_short(max(0.01 * last['advantage_size'], 1e-3))}"
@@ -245,13 +253,15 @@ def collapsed(reports):
     return None
 
 
-def critic(reports):
+def advise_on_value_baseline(reports):
     """Returns advice if the value baseline does not reduce the gradient's variance."""
-    limit = THRESHOLDS["critic"].value
-    late = _after_warmup(reports)[-CRITIC_REPORTS:]
+    limit = THRESHOLDS["value_baseline"].value
+    late = _after_warmup(reports)[-VALUE_BASELINE_REPORTS:]
     removed = _median(late, "gradient_variance_removed")
     explained = _median(late, "explained_variance")
-    if len(late) < CRITIC_REPORTS or not (removed < limit and explained < limit / 2):
+    if len(late) < VALUE_BASELINE_REPORTS or not (
+        removed < limit and explained < limit / 2
+    ):
         return None
     scale = _short(late[-1]["return_size"])
     value = f"Value(model, Adam(1e-2), passes=10, scale={scale})"
@@ -267,7 +277,7 @@ def critic(reports):
     )
 
 
-def noise(reports):
+def advise_on_noise(reports):
     """Returns advice if the episodes are too few to estimate the gradient."""
     measured = _with_noise(reports[-MAX_NOISE_REPORTS:])
     if len(measured) < MIN_NOISE_REPORTS:
@@ -291,7 +301,7 @@ def noise(reports):
     )
 
 
-def environment(reports):
+def advise_on_environment(reports):
     """Returns advice if the environment takes nearly all of the time."""
     last = reports[-1]
     if not last["stepping_share"] > THRESHOLDS["stepping_share"].value:
@@ -306,23 +316,20 @@ def environment(reports):
 
 
 CAUSES = {
-    function.__name__: function
-    for function in (
-        rewards,
-        bounded,
-        collapsed,
-        learning_rate,
-        stale,
-        saturated,
-        critic,
-        noise,
-        environment,
-    )
+    "rewards": advise_on_rewards,
+    "bounded": advise_on_bounded_logits,
+    "collapsed": advise_on_collapsed_policy,
+    "learning_rate": advise_on_learning_rate,
+    "stale": advise_on_stale_batches,
+    "saturated": advise_on_actions_at_bounds,
+    "value_baseline": advise_on_value_baseline,
+    "noise": advise_on_noise,
+    "environment": advise_on_environment,
 }
 
 
 def _after_warmup(reports):
-    """Returns the reports from which on a critic should reduce the variance."""
+    """Returns the reports from which on a value baseline should reduce the variance."""
     return [report for report in reports if report["update"] >= WARMUP_UPDATES]
 
 

@@ -42,15 +42,15 @@ class _ActFunction:
 
     Args:
         actor: `actor.ActorPolicy`.
-        greedy: Bool. True selects the most likely actions and takes no noise.
+        deterministic: Bool. True selects the most likely actions and takes no noise.
 
     Attributes:
         inputs, noise: Lists of `tf.TensorSpec`, the arguments.
     """
 
-    def __init__(self, actor, greedy):
+    def __init__(self, actor, deterministic):
         self._actor = actor
-        self._greedy = greedy
+        self._deterministic = deterministic
         observation = keras.tree.flatten(actor.observation_spec)
         mask = [tf.TensorSpec((actor.mask_size,), tf.int8)] if actor.mask_source else []
         specs = dict(observation=observation, mask=mask, state=actor.state_spec)
@@ -61,7 +61,7 @@ class _ActFunction:
         ]
         self.noise = [
             tf.TensorSpec((None, *noise.shape), actor.dtype, f"noise_{i}")
-            for i, noise in enumerate([] if greedy else actor.noise_specs)
+            for i, noise in enumerate([] if deterministic else actor.noise_specs)
         ]
         self._split = np.cumsum([len(observation), len(mask)]).tolist()
 
@@ -92,7 +92,7 @@ class _ActFunction:
         mask = inputs[mask_index] if actor.mask_source else None
         states = inputs[state_index:]
         outputs, masked, states = actor.outputs(observations, mask, states)
-        raw = actor.select_actions(masked, None if self._greedy else noise)
+        raw = actor.select_actions(masked, None if self._deterministic else noise)
         # The comparison is false for NaN too. LiteRT has no `is_finite`.
         size, largest = tf.abs(outputs), outputs.dtype.max
         finite = tf.reduce_all(size < largest if saturates else size <= largest)
@@ -128,17 +128,17 @@ class ActingProgram:
         examples: List of arrays `[N, …]`, on which LiteRT and TensorFlow are compared:
             observations, the mask if there is one, and states.
         noise: List of arrays `[N, …]`, the noise for the examples.
-        greedy: Bool. True selects the most likely actions and ignores the noise.
+        deterministic: Bool. True selects the most likely actions and ignores the noise.
 
     Attributes:
         engine: `"litert"` or `"tensorflow"`.
         conversions: Int, how many times a LiteRT model was made: at most once.
     """
 
-    def __init__(self, actor, examples, noise, greedy):
+    def __init__(self, actor, examples, noise, deterministic):
         self.conversions = 0
         self._variables = actor.variables
-        self._act_function = _ActFunction(actor, greedy)
+        self._act_function = _ActFunction(actor, deterministic)
         self._compiled, self._layout = self._act_function.trace()
         self._runners, self._comparison_runners = {}, {}
         self.engine = "litert"
@@ -147,7 +147,7 @@ class ActingProgram:
             if actor.dtype == "float64":
                 raise ValueError("the policy computes in float64, and LiteRT does not")
             self._model = self._convert()
-            inputs = [*examples, *(() if greedy else noise)]
+            inputs = [*examples, *(() if deterministic else noise)]
             if difference := self._difference(inputs, weights):
                 raise ValueError(difference)
         # Converter and interpreter raise many types of errors. TensorFlow can always act.

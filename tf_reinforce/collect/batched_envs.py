@@ -59,13 +59,13 @@ class BatchedEnvs(environments.HostEnvironments):
         try:
             out[-1][env_index] = read(*outputs)
         except KeyError as error:
-            raise env_outputs.EnvFault(
+            raise env_outputs.IndexedFault(
                 env_index,
                 f"there is no mask in {error}. Expected: one after every reset and every "
                 "step that does not end the episode",
             ) from None
         except (ValueError, TypeError, IndexError) as error:
-            raise env_outputs.EnvFault(env_index, f"{error}") from None
+            raise env_outputs.IndexedFault(env_index, f"{error}") from None
 
     def reset(self, seed, out):
         """Begins a collection. `seed` is used if episodes have no seeds of their own."""
@@ -129,11 +129,11 @@ class SyncEnvs(BatchedEnvs):
         try:
             outputs = self._envs[env_index].reset(seed=seed)
         except Exception as error:
-            raise env_outputs.EnvFault(
+            raise env_outputs.IndexedFault(
                 env_index, f"reset raised {type(error).__name__}: {error}"
             ) from error
         if not (isinstance(outputs, tuple) and len(outputs) == 2):
-            raise env_outputs.EnvFault(
+            raise env_outputs.IndexedFault(
                 env_index,
                 f"reset returned {env_outputs.describe(outputs)}. Expected: a pair "
                 "(observation, info), as in Gymnasium. Wrap an old Gym environment with "
@@ -171,10 +171,10 @@ class SyncEnvs(BatchedEnvs):
                 elif masks is not None and env_index not in time_limit_envs:
                     info = infos[env_index]
                     self._write_mask(env_index, out, masks.read, observation, info)
-        except env_outputs.EnvFault:
+        except env_outputs.IndexedFault:
             raise
         except Exception as error:
-            raise env_outputs.EnvFault(env_index, _describe_error(error)) from error
+            raise env_outputs.IndexedFault(env_index, _describe_error(error)) from error
         if time_limit_envs:
             ended = {end.env_index for end in ends}
             self._truncate([i for i in time_limit_envs if i not in ended], ends)
@@ -193,7 +193,7 @@ class SyncEnvs(BatchedEnvs):
     def _episode_end(self, env_index, terminated):
         info = self._infos[env_index]
         if not isinstance(info, dict):
-            raise env_outputs.EnvFault(
+            raise env_outputs.IndexedFault(
                 env_index, f"the info is a {type(info).__name__}. Expected: a dict"
             )
         success = env_outputs.read_success(env_index, info.get("is_success"))

@@ -55,10 +55,10 @@ class Rollout:
     shards run the same program.
 
     Args:
-        tensor_envs: `tensor_envs.TensorEnvs`.
+        batched_env: `batched_tensor_env.BatchedTensorEnv`.
         actor: `actor.ActorPolicy`.
         count: Int, number of episodes of each agent.
-        greedy: Bool. True selects the most likely actions.
+        deterministic: Bool. True selects the most likely actions.
         group_size: Int, number of consecutive episodes with the same environment noise.
         recorded: Bool. False returns only returns, lengths and `terminated`; the other
             fields of the record are `None`.
@@ -76,11 +76,11 @@ class Rollout:
 
     def __init__(
         self,
-        tensor_envs,
+        batched_env,
         actor,
         count,
         *,
-        greedy=False,
+        deterministic=False,
         group_size=1,
         recorded=True,
         stacked_weights=None,
@@ -91,17 +91,17 @@ class Rollout:
                 f"Received: action_mask={actor.mask_source.where!r}. Train on the host: "
                 "`agent.fit(env.as_gymnasium(num_envs), …)`."
             )
-        if tensor_envs.limit is None:
+        if batched_env.limit is None:
             raise ValueError(
-                f"{tensor_envs.env!r} states no time limit. The compiled engine requires "
+                f"{batched_env.env!r} states no time limit. The compiled engine requires "
                 "one, because it waits until all episodes have ended. Set its "
                 "`max_episode_steps`, or pass `max_episode_steps` to `fit`, `evaluate` "
                 "or `collect`."
             )
-        self.tensor_envs = tensor_envs
+        self.batched_env = batched_env
         self.actor = actor
         self.count = count
-        self.greedy = greedy
+        self.deterministic = deterministic
         self.group_size = group_size
         self.recorded = recorded
         self.stacked_weights = stacked_weights
@@ -140,7 +140,7 @@ class Rollout:
 
     def _run(self, keys, first):
         """Runs one shard; `first` is the number of its first episode."""
-        limit, shard_size = self.tensor_envs.limit, self.count // self.num_shards
+        limit, shard_size = self.batched_env.limit, self.count // self.num_shards
         numbers = tf.tile(first + tf.range(shard_size), [self.num_agents])
         keys = tf.repeat(keys, shard_size, axis=0)  # for each episode
         last = tf.while_loop(
@@ -162,7 +162,7 @@ class Rollout:
         return RolloutResult(records.Episodes(*record), last.returns, last.valid)
 
     def _initial_carry(self, numbers, keys):
-        env, count = self.tensor_envs.env, self.episodes_per_shard
+        env, count = self.batched_env.env, self.episodes_per_shard
         noise = self._env_noise(env.initial_noise, keys[:, 0], numbers, 0)
         state = env.initial(noise)
         observation, valid = self._observe(state)
@@ -184,8 +184,8 @@ class Rollout:
 
     def _step(self, carry, numbers, keys):
         """Makes one step of every episode; results of ended episodes are not used."""
-        env, actor = self.tensor_envs.env, self.actor
-        noise = [] if self.greedy else self._noise(keys[:, 2], numbers, carry.step)
+        env, actor = self.batched_env.env, self.actor
+        noise = [] if self.deterministic else self._noise(keys[:, 2], numbers, carry.step)
         raw, finite, policy_state = self._select_actions(
             carry.observation, carry.policy_state, noise
         )
@@ -218,7 +218,7 @@ class Rollout:
         )
 
     def _empty_arrays(self):
-        count, limit, actor = self.episodes_per_shard, self.tensor_envs.limit, self.actor
+        count, limit, actor = self.episodes_per_shard, self.batched_env.limit, self.actor
         observation, action = map(
             keras.tree.flatten, (actor.observation_spec, actor.action_spec)
         )
@@ -270,24 +270,24 @@ class Rollout:
     def _select_agent_actions(self, observation, policy_state, noise):
         """Selects the actions of one agent; see `_select_actions`."""
         outputs, _, policy_state = self.actor.outputs(observation, None, policy_state)
-        raw = self.actor.select_actions(outputs, None if self.greedy else noise)
+        raw = self.actor.select_actions(outputs, None if self.deterministic else noise)
         return raw, tf.reduce_all(tf.math.is_finite(outputs), axis=-1), policy_state
 
     def _observe(self, state):
         """Returns the observation in the types of the policy, and whether it is valid."""
-        observation = self.tensor_envs.env.observation(state)
+        observation = self.batched_env.env.observation(state)
         cast = keras.tree.map_structure(
             lambda leaf, tensor: tf.cast(tensor, leaf.dtype),
             self.actor.observation_spec,
             observation,
         )
-        return cast, checks.is_valid_observation(self.tensor_envs.env, observation)
+        return cast, checks.is_valid_observation(self.batched_env.env, observation)
 
     def _env_noise(self, spec, keys, numbers, step):
         """Returns noise for the environment, the same for all episodes of a group."""
         if spec is None:
             return None
-        groups, dtype = numbers // self.group_size, self.tensor_envs.env.dtype
+        groups, dtype = numbers // self.group_size, self.batched_env.env.dtype
         return seeding.counter_noise(keys, [spec], groups, step, dtype)[0]
 
     def _noise(self, keys, numbers, step):
@@ -394,7 +394,7 @@ def validate_result(rollout, result):
     trimmed = records.trim(result.episodes)
     episodes = keras.tree.map_structure(lambda tensor: tensor.numpy(), trimmed)
     observations = keras.tree.flatten(episodes.observations)
-    leaves = keras.tree.flatten(spaces.to_nest(rollout.tensor_envs.observation_space))
+    leaves = keras.tree.flatten(spaces.to_nest(rollout.batched_env.observation_space))
     columns = [("observation", *x) for x in zip(observations, leaves, strict=True)]
     is_step = np.arange(rows + 1)[:, None] <= episodes.lengths
     for name, values, space in [*columns, ("reward", episodes.rewards, None)]:

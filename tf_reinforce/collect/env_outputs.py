@@ -10,7 +10,7 @@ import numpy as np
 from tf_reinforce.data import spaces
 
 
-class EnvFault(Exception):
+class IndexedFault(Exception):
     """An environment returned something invalid, or raised an exception.
 
     The collector adds the numbers of the episode and the step to the message.
@@ -103,7 +103,7 @@ def _structure_fault(env_index, expected, observation):
         received += f" with the keys {list(observation)}"
     elif isinstance(observation, (tuple, list)):
         received += f" of {len(observation)} parts"
-    return EnvFault(
+    return IndexedFault(
         env_index,
         f"the observation does not nest as its space. Expected: {expected}. "
         f"Received: a {received}",
@@ -129,13 +129,13 @@ def _discrete_reader(space):
         if isinstance(part, np.ndarray) and part.shape == ():
             part = part[()]
         if not isinstance(part, (int, np.integer, np.bool_)):
-            raise EnvFault(
+            raise IndexedFault(
                 env_index,
                 f"the observation is a {type(part).__name__}. Expected: an integer in "
                 f"{space!r}. Return int(observation)",
             )
         if not start <= part < stop:
-            raise EnvFault(env_index, f"the observation {part} is not in {space!r}")
+            raise IndexedFault(env_index, f"the observation {part} is not in {space!r}")
         return part
 
     return read
@@ -148,28 +148,28 @@ def _array_reader(space):
 
     def read(env_index, part):
         if not isinstance(part, (np.ndarray, np.generic)):
-            raise EnvFault(
+            raise IndexedFault(
                 env_index,
                 f"the observation is a {type(part).__name__}. Expected: a NumPy "
                 f"array of shape {shape}. Return "
                 "np.asarray(observation, dtype=self.observation_space.dtype)",
             )
         if part.shape != shape:
-            raise EnvFault(
+            raise IndexedFault(
                 env_index,
                 f"the observation has the shape {part.shape}. Expected: {shape}",
             )
         if part.dtype is not dtype and not np.can_cast(part.dtype, dtype, "same_kind"):
-            raise EnvFault(
+            raise IndexedFault(
                 env_index,
                 f"the observation is of type {part.dtype}. Expected: {dtype.name}",
             )
         if bounds and not ((part >= bounds[0]) & (part <= bounds[1])).all():
-            raise EnvFault(
+            raise IndexedFault(
                 env_index, f"the observation {part.tolist()} is not in {space!r}"
             )
         if part.dtype is not dtype and not fits_dtype(part, dtype):
-            raise EnvFault(
+            raise IndexedFault(
                 env_index,
                 f"the observation {part.tolist()} does not fit into {dtype.name}, the "
                 "type of its space",
@@ -193,12 +193,12 @@ def describe(outputs):
 
 
 def read_reward(env_index, reward):
-    """Returns a reward as a float; raises `EnvFault` if it is not one real number."""
+    """Returns a reward as a float; raises `IndexedFault` if it is not one real number."""
     if isinstance(reward, np.ndarray) and reward.shape == ():
         reward = reward[()]
     if not isinstance(reward, (numbers.Real, np.bool_)):
         shape = f" of shape {reward.shape}" if isinstance(reward, np.ndarray) else ""
-        raise EnvFault(
+        raise IndexedFault(
             env_index,
             f"the reward is a {type(reward).__name__}{shape}: {reward!r}. "
             "Expected: one real number. Return float(reward)",
@@ -207,10 +207,10 @@ def read_reward(env_index, reward):
 
 
 def has_ended(env_index, terminated, truncated):
-    """Returns whether the episode ended; raises `EnvFault` if a flag is not a bool."""
+    """Returns whether the episode ended; raises `IndexedFault` unless both are bools."""
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
-            raise EnvFault(
+            raise IndexedFault(
                 env_index,
                 f"`{name}` is a {type(flag).__name__}: {flag!r}. Expected: a bool",
             )
@@ -218,7 +218,7 @@ def has_ended(env_index, terminated, truncated):
 
 
 def read_success(env_index, success):
-    """Returns `is_success`; raises `EnvFault` unless it is a bool, a number or `None`."""
+    """Returns `is_success`, which must be a bool, a number or `None`."""
     if not isinstance(success, (numbers.Real, np.bool_, type(None))):
-        raise EnvFault(env_index, f"`is_success` is {success!r}. Expected: a bool")
+        raise IndexedFault(env_index, f"`is_success` is {success!r}. Expected: a bool")
     return success

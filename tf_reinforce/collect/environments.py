@@ -6,7 +6,7 @@ from typing import NamedTuple
 import gymnasium as gym
 
 from tf_reinforce.collect import acting_program
-from tf_reinforce.collect import parity
+from tf_reinforce.collect import comparison_inputs
 from tf_reinforce.collect import results
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import seeding
@@ -18,7 +18,7 @@ class CollectionRequest(NamedTuple):
     key: seeding.StreamKey  # with the number of an episode, fixes its random numbers
     episodes: int | None  # how many episodes, or `None`
     steps: int | None = None  # instead: the fewest episodes that have this many steps
-    greedy: bool = False  # True takes the most likely actions
+    deterministic: bool = False  # True takes the most likely actions
     group_size: int = 1  # how many consecutive episodes share a reset seed
     recorded: bool = True  # False allows to keep nothing but returns and lengths
 
@@ -82,17 +82,19 @@ class HostEnvironments(Environments):
     """Environments in Python, for which an `acting_program.ActingProgram` acts."""
 
     def program_key(self, request):
-        return "acting", request.greedy
+        return "acting", request.deterministic
 
     def make_program(self, actor, request):
-        inputs, noise = parity.example_inputs(actor, self.observation_space)
-        return acting_program.ActingProgram(actor, inputs, noise, request.greedy)
+        inputs, noise = comparison_inputs.example_inputs(actor, self.observation_space)
+        return acting_program.ActingProgram(actor, inputs, noise, request.deterministic)
 
     def collect(self, actor, program, request):
         try:
             collected = self._play(actor, program, request)
             # With new weights LiteRT may depart from Keras: compare them again.
-            inputs = parity.recorded_inputs(actor, collected.episodes, request.greedy)
+            inputs = comparison_inputs.recorded_inputs(
+                actor, collected.episodes, request.deterministic
+            )
             replaced = program.compare(inputs)
         except results.OutputsNotFinite as error:
             replaced = program.compare(error.inputs)

@@ -86,7 +86,7 @@ def collect(envs, actor, act, request):
         scheduler.EpisodeScheduler(request.episodes, request.steps),
         seeding.EpisodeSeeds(*request.key, request.group_size),
         initial_states(actor, envs.size),
-        request.greedy,
+        request.deterministic,
     )
     seconds = {"stepping": stepping, "acting": time.perf_counter() - start - stepping}
     return results.CollectedEpisodes(
@@ -96,7 +96,7 @@ def collect(envs, actor, act, request):
 
 def collect_share(
     envs, actor, act, policy_states, claim_episode, max_initial,
-    *, seed, stream, update, greedy, group_size,
+    *, seed, stream, update, deterministic, group_size,
 ):  # fmt: skip
     """Collects the episodes that this process claims; runs no TensorFlow operation.
 
@@ -105,14 +105,14 @@ def collect_share(
         claim_episode, max_initial: See `scheduler.SharedScheduler`.
         envs, actor, act: See `collect`.
         seed, stream, update: See `seeding.StreamKey`.
-        greedy, group_size: See `environments.CollectionRequest`.
+        deterministic, group_size: See `environments.CollectionRequest`.
 
     Returns:
         `EpisodeArrays`, possibly of no episodes, and the seconds in the environments.
     """
     seeds = seeding.EpisodeSeeds(seed, stream, update, group_size)
     share = scheduler.SharedScheduler(claim_episode, max_initial)
-    return _collect_arrays(envs, actor, act, share, seeds, policy_states, greedy)
+    return _collect_arrays(envs, actor, act, share, seeds, policy_states, deterministic)
 
 
 def initial_states(actor, size):
@@ -120,13 +120,15 @@ def initial_states(actor, size):
     return [np.array(state) for state in actor.initial_state(size)]
 
 
-def _collect_arrays(envs, actor, act, episode_scheduler, seeds, policy_states, greedy):
+def _collect_arrays(
+    envs, actor, act, episode_scheduler, seeds, policy_states, deterministic
+):
     """Returns `EpisodeArrays`, and the seconds in the environments."""
-    noise = [] if greedy else actor.noise_specs
+    noise = [] if deterministic else actor.noise_specs
     loop = _CollectionLoop(envs, actor, episode_scheduler, noise, seeds, policy_states)
     try:
         episodes = loop.run(act)
-    except env_outputs.EnvFault as fault:
+    except env_outputs.IndexedFault as fault:
         place = loop.describe_env(fault.env_index)
         raise results.EnvironmentFault(f"{place}: {fault}.") from fault.__cause__
     return results.episode_arrays(episodes, loop.buffer), loop.stepping
@@ -201,7 +203,7 @@ class _CollectionLoop:
         has_legal_action = self.masked_head.has_legal_action(masks)
         for env_index in self.active if not has_legal_action.all() else ():
             if not has_legal_action[env_index]:
-                raise env_outputs.EnvFault(
+                raise env_outputs.IndexedFault(
                     env_index,
                     "the mask has no legal action, or there is no mask. Expected: at "
                     "least one entry that is not zero. Received: "

@@ -10,8 +10,8 @@ import gymnasium as gym
 from tf_reinforce import envs
 from tf_reinforce import validation
 from tf_reinforce.collect import batched_envs
+from tf_reinforce.collect import batched_tensor_env
 from tf_reinforce.collect import environments
-from tf_reinforce.collect import tensor_envs
 from tf_reinforce.collect import vector_envs
 from tf_reinforce.collect import worker_pool
 
@@ -42,7 +42,7 @@ def open_envs(
 
     Yields:
         A `batched_envs.BatchedEnvs`; with several workers a `worker_pool.WorkerPool`;
-        for a `TensorEnv` a `tensor_envs.TensorEnvs`.
+        for a `TensorEnv` a `batched_tensor_env.BatchedTensorEnv`.
 
     Raises:
         TypeError: if `env` is none of these.
@@ -71,7 +71,7 @@ def open_envs(
 
 def _open(env: Any, num_envs: Any, workers: Any, env_kwargs: Any, limit: Any) -> Any:
     if isinstance(env, envs.TensorEnv):
-        return tensor_envs.TensorEnvs(env, limit)
+        return batched_tensor_env.BatchedTensorEnv(env, limit)
     if isinstance(env, gym.vector.VectorEnv):
         return vector_envs.VectorEnvAdapter(env, limit)
     if isinstance(env, gym.Env):
@@ -82,7 +82,7 @@ def _open(env: Any, num_envs: Any, workers: Any, env_kwargs: Any, limit: Any) ->
         return _make_batch(make, num_envs, limit)
     first = _make_batch(make, 1, limit)
     first.close()
-    if isinstance(first, tensor_envs.TensorEnvs):
+    if isinstance(first, batched_tensor_env.BatchedTensorEnv):
         raise ValueError(
             "`workers` requires a Gymnasium environment: a tensor environment runs all "
             f"episodes in one program. Received: workers={workers}. Leave `workers` out."
@@ -109,13 +109,13 @@ def _env_factory(env: Any, kwargs: Any, limit: Any) -> Any:
 
 
 def _make_batch(make: Any, count: Any, limit: Any) -> Any:
-    """Makes `count` environments; returns `SyncEnvs`, or `TensorEnvs` of tensor ones."""
+    """Makes `count` environments; returns `SyncEnvs`, or a `BatchedTensorEnv`."""
     batch = []
     try:
         for _ in range(count):
             batch.append(make())
             if isinstance(batch[-1], envs.TensorEnv):
-                return tensor_envs.TensorEnvs(batch.pop(), limit)
+                return batched_tensor_env.BatchedTensorEnv(batch.pop(), limit)
             if not isinstance(batch[-1], gym.Env):
                 raise TypeError(
                     "The callable must return a gymnasium.Env. Received: "

@@ -57,7 +57,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     def reset(self, seed, out):
         observations, infos = self._call("reset", 2, seed=seed)
         self._check_reused_arrays()
-        self._mask_faults = {}  # environment index to the `EnvFault` of its last mask
+        self._mask_faults = {}  # environment index to the `IndexedFault` of its last mask
         self._write(observations, out)
         self._write_masks(observations, infos, out, range(self.size))
         self._can_start = np.ones(self.size, bool)
@@ -125,7 +125,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             finals = {}
         else:
             if "final_obs" not in infos:
-                raise env_outputs.EnvFault(
+                raise env_outputs.IndexedFault(
                     int(env_indices[0]),
                     "an episode ended under SAME_STEP without its last observation. "
                     f"Expected: infos with 'final_obs'. Received: {sorted(infos)}",
@@ -143,11 +143,11 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 self._final_copies[int(env_index)] = copies
 
     def _check_reused_arrays(self):
-        """Raises `EnvFault` if a reset has overwritten the last observation."""
+        """Raises `IndexedFault` if a reset has overwritten the last observation."""
         final_copies, self._final_copies = self._final_copies, {}
         for env_index, pairs in final_copies.items():
             if not all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
-                raise env_outputs.EnvFault(
+                raise env_outputs.IndexedFault(
                     env_index,
                     "the environment returns the same array for every observation. Its "
                     "reset overwrote the last observation of an episode before this "
@@ -159,7 +159,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     def _check_lengths(self, active, ended):
         for env_index in active:
             if self._lengths[env_index] >= self._max_steps and not ended[env_index]:
-                raise env_outputs.EnvFault(
+                raise env_outputs.IndexedFault(
                     env_index,
                     f"the episode did not end within {self._max_steps:,} steps, and the "
                     "collector cannot truncate episodes of a VectorEnv. Wrap its "
@@ -187,29 +187,29 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             outputs = env_index, observations, infos
             try:
                 self._write_mask(env_index, out, self._mask_reader.read_env, *outputs)
-            except env_outputs.EnvFault as fault:
+            except env_outputs.IndexedFault as fault:
                 self._mask_faults[env_index] = fault
 
     def _call(self, name, size, *args, **kwargs):
         """Calls a method of the `VectorEnv`; returns a tuple of `size` values.
 
-        Raises `EnvFault` if the method raises, if it returns anything but such a tuple,
-        or if the last value is not a dict.
+        Raises `IndexedFault` if the method raises, if it does not return such a tuple, or
+        if the last value is not a dict.
         """
         try:
             outputs = getattr(self._env, name)(*args, **kwargs)
         except Exception as error:
-            raise env_outputs.EnvFault(
+            raise env_outputs.IndexedFault(
                 0, f"{name} raised {type(error).__name__}: {error}"
             ) from error
         if not isinstance(outputs, tuple) or len(outputs) != size:
             received = env_outputs.describe(outputs)
-            raise env_outputs.EnvFault(
+            raise env_outputs.IndexedFault(
                 0, f"{name} returned {received}. Expected: a tuple of {size}"
             )
         if not isinstance(outputs[-1], dict):
             received = type(outputs[-1]).__name__
-            raise env_outputs.EnvFault(
+            raise env_outputs.IndexedFault(
                 0, f"{name} returned infos of type {received}. Expected: a dict"
             )
         return outputs
@@ -217,7 +217,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     def _flags(self, name, flags):
         flags = self._column(name, flags, "bools")
         if not ((flags == 0) | (flags == 1)).all():
-            raise env_outputs.EnvFault(
+            raise env_outputs.IndexedFault(
                 0, f"the {name} are {flags.tolist()}. Expected: bools"
             )
         return flags.astype(bool)
@@ -226,7 +226,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         """Returns an array with one number for each environment."""
         values = np.asarray(values)
         if values.shape != (self.size,) or values.dtype.kind not in "fiub":
-            raise env_outputs.EnvFault(
+            raise env_outputs.IndexedFault(
                 0,
                 f"the {name} are of shape {values.shape} and type {values.dtype}. "
                 f"Expected: {expected} of shape {(self.size,)}",
@@ -238,13 +238,13 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         for array, space, part in zip(out, self._reader.leaf_spaces, parts):
             part = np.asarray(part)
             if part.shape != array.shape:
-                raise env_outputs.EnvFault(
+                raise env_outputs.IndexedFault(
                     0,
                     f"the observations have the shape {part.shape}. "
                     f"Expected: {array.shape}",
                 )
             if part.dtype.kind not in ("fiub" if array.dtype.kind == "f" else "iub"):
-                raise env_outputs.EnvFault(
+                raise env_outputs.IndexedFault(
                     0,
                     f"the observations are of type {part.dtype}. "
                     f"Expected: {space.dtype.name}",
@@ -259,9 +259,9 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             array[:] = part
 
     def _check_all(self, is_valid, part, problem):
-        """Raises `EnvFault` for the first environment with an invalid value."""
+        """Raises `IndexedFault` for the first environment with an invalid value."""
         if not is_valid.all():
             env_index = int(np.argwhere(~is_valid)[0][0])
-            raise env_outputs.EnvFault(
+            raise env_outputs.IndexedFault(
                 env_index, f"the observation {part[env_index].tolist()} {problem}"
             )

@@ -70,7 +70,7 @@ class WorkerPool(environments.HostEnvironments):
         # Initial states can be learned, so every collection sends the current ones.
         states = [host_loop.initial_states(actor, size) for size in self._sizes]
         options = request.key._asdict()
-        options.update(greedy=request.greedy, group_size=request.group_size)
+        options.update(deterministic=request.deterministic, group_size=request.group_size)
         counts = request.episodes, request.steps
         shares, stepping, first = [], 0.0, 0
         while (end := self._next_target(shares, first, *counts)) > first:

@@ -44,7 +44,7 @@ class Minibatches(NamedTuple):
         ]
 
 
-def repeat(times, body):
+def call_repeatedly(times, body):
     """Calls `body(index)` for the indices 0 to `times - 1`, one after the other."""
 
     def iteration(index):
@@ -55,7 +55,7 @@ def repeat(times, body):
     tf.while_loop(lambda index: index < tf.cast(times, tf.int64), iteration, [zero])
 
 
-def on_rows(function, inputs):
+def call_on_rows(function, inputs):
     """Calls a function from `[N, …]` to `[N, …]`, also if N is zero.
 
     For N = 0 TensorFlow's convolutions can return the shape of their input. So in that

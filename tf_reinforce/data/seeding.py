@@ -1,7 +1,8 @@
 """Derives every random number from a seed, a stream, an update and an episode.
 
-A stream key is a seed, a stream and counters, such as an update and an episode. Each key
-has its own random numbers, which never overlap with those of another key. No global
+A stream (training, validation, evaluation) has a substream for each kind of random
+number. A seed, a substream and counters, such as an update and an episode, are the key of
+random numbers that never overlap with those of another key. No global
 generator is seeded, and no generator is kept after its episode or call. So the counters
 alone suffice to resume a run.
 """
@@ -14,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 # The position in this tuple is part of each key: append names, never reorder them.
-STREAMS = (
+SUBSTREAMS = (
     "weights",
     "training/environment",
     "training/action",
@@ -22,7 +23,7 @@ STREAMS = (
     "validation/action",
     "evaluation/environment",
     "evaluation/action",
-    "parity",
+    "engine_comparison",
     "training/minibatches",
     "training/tensors",
     "validation/tensors",
@@ -51,31 +52,32 @@ class StreamKey(NamedTuple):
     update: int
 
 
-def seed_sequence(seed, stream, *counters):
-    """Returns the NumPy seed sequence of one stream key.
+def seed_sequence(seed, substream, *counters):
+    """Returns the NumPy seed sequence of one key.
 
     Args:
         seed: Int, the master seed.
-        stream: One of `STREAMS`.
+        substream: One of `SUBSTREAMS`.
         *counters: Ints, for example the update and the episode.
 
     Returns:
         `np.random.SeedSequence`.
 
     Raises:
-        ValueError: If the stream is unknown.
+        ValueError: If the substream is unknown.
     """
-    if stream not in STREAMS:
+    if substream not in SUBSTREAMS:
         raise ValueError(
-            f"Unknown stream. Expected one of {STREAMS}. Received: stream={stream!r}"
+            f"Unknown substream. Expected one of {SUBSTREAMS}. Received: "
+            f"substream={substream!r}"
         )
     return np.random.SeedSequence(
-        seed, spawn_key=(STREAMS.index(stream), *map(int, counters))
+        seed, spawn_key=(SUBSTREAMS.index(substream), *map(int, counters))
     )
 
 
-def generator(seed, stream, *counters):
-    """Returns a new NumPy generator for one stream key; see `seed_sequence`.
+def generator(seed, substream, *counters):
+    """Returns a new NumPy generator for one key; see `seed_sequence`.
 
     Example:
 
@@ -85,7 +87,7 @@ def generator(seed, stream, *counters):
     >>> first == again, first == other
     (True, False)
     """
-    return np.random.Generator(np.random.PCG64(seed_sequence(seed, stream, *counters)))
+    return np.random.Generator(np.random.PCG64(seed_sequence(seed, substream, *counters)))
 
 
 class EpisodeSeeds:
@@ -96,7 +98,7 @@ class EpisodeSeeds:
 
     Args:
         seed: Int, the master seed.
-        purpose: `"training"`, `"validation"` or `"evaluation"`.
+        stream: `"training"`, `"validation"` or `"evaluation"`.
         update: Int, the number of the update.
         group_size: Int, the number of consecutive episodes with the same reset seed.
             Their actions have different noise.
@@ -112,11 +114,10 @@ class EpisodeSeeds:
     False
     """
 
-    def __init__(self, seed, purpose, update, group_size=1):
+    def __init__(self, seed, stream, update, group_size=1):
         self._group_size = group_size
         self._keys = {
-            kind: (seed, f"{purpose}/{kind}", update)
-            for kind in ("environment", "action")
+            kind: (seed, f"{stream}/{kind}", update) for kind in ("environment", "action")
         }
         self._blocks = {}
 
@@ -173,18 +174,18 @@ def stateless_noise(seed, kind, shape, dtype, part=0):
     return sample(shape, seed=pair, dtype=dtype, alg="philox")
 
 
-def rollout_keys(seed, purpose, update):
+def rollout_keys(seed, stream, update):
     """Returns four keys for `counter_noise`.
 
     Args:
         seed: Int, the master seed.
-        purpose: `"training"`, `"validation"`, `"evaluation"` or `"vector"`.
+        stream: `"training"`, `"validation"`, `"evaluation"` or `"vector"`.
         update: Int, the number of the update.
 
     Returns:
         `[4, 2]` uint32 array: the keys for resets, transitions, actions and minibatches.
     """
-    words = seed_sequence(seed, f"{purpose}/tensors", update).generate_state(8, np.uint32)
+    words = seed_sequence(seed, f"{stream}/tensors", update).generate_state(8, np.uint32)
     return words.reshape(4, 2)
 
 

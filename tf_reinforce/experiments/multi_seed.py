@@ -52,7 +52,7 @@ class SeedResults:
         if seed not in self.seeds:
             raise ValueError(f"`seed` must be one of {self.seeds}. Received: {seed!r}")
         group = next(group for group in self._groups if seed in group.seeds)
-        agent = _build_agent(self._make, seed, group.tensor_envs)
+        agent = _build_agent(self._make, seed, group.batched_env)
         group.write_to(agent, group.seeds.index(seed))
         if seed not in self.failures:
             optimizers.finalize(agent.optimizer)
@@ -120,9 +120,9 @@ def train_seeds(
             f"`tfr.envs.make('CartPole-v1')`. Received: {env!r}"
         )
     limit: dict[str, Any] = dict(max_episode_steps=max_episode_steps)
-    with make_envs.open_envs(env, 1, **limit) as tensor_envs:
+    with make_envs.open_envs(env, 1, **limit) as batched_env:
         groups = [
-            _SeedGroup(tensor_envs, make, part, num_episodes)
+            _SeedGroup(batched_env, make, part, num_episodes)
             for part in _partition(seeds)
         ]
         for group in groups[1:]:
@@ -140,13 +140,13 @@ def train_seeds(
         results = SeedResults(make, groups, history, failures, steps)
         if not finite.any():  # `fit` raises an error that names the cause
             options = dict(epochs=1, episodes_per_epoch=num_episodes, verbose=0)
-            results.agent(seeds[0]).fit(tensor_envs, seed=seeds[0], **options)
+            results.agent(seeds[0]).fit(batched_env, seed=seeds[0], **options)
     return results
 
 
-def _build_agent(make, seed, tensor_envs):
+def _build_agent(make, seed, batched_env):
     agent = validation.instance("make(seed)", make(seed), agents.Reinforce)
-    agent.build_for_env(tensor_envs)
+    agent.build_for_env(batched_env)
     if agent._rates:
         raise ValueError(
             "A linear `learning_rate` is set by a callback, and `train_seeds` runs no "
@@ -170,14 +170,14 @@ class _SeedGroup:
     to the first agent in turn.
     """
 
-    def __init__(self, tensor_envs, make, seeds, num_episodes):
-        self.tensor_envs = tensor_envs
+    def __init__(self, batched_env, make, seeds, num_episodes):
+        self.batched_env = batched_env
         self.seeds = seeds
-        self._first_agent = first = _build_agent(make, seeds[0], tensor_envs)
+        self._first_agent = first = _build_agent(make, seeds[0], batched_env)
         self.variables, self.signature = _state(first), _signature(first)
         states = [_state_values(first)]
         for seed in seeds[1:]:
-            agent = _build_agent(make, seed, tensor_envs)
+            agent = _build_agent(make, seed, batched_env)
             _check_same_signature(self.signature, _signature(agent))
             _check_nothing_shared(self.variables, _state(agent))
             states.append(_state_values(agent))
@@ -185,10 +185,10 @@ class _SeedGroup:
         actor = first.trainer.collector.actor
         indices = {id(variable): i for i, variable in enumerate(self.variables)}
         request = first.trainer.training_request(
-            tensor_envs, seeds[0], num_episodes, None
+            batched_env, seeds[0], num_episodes, None
         )
         self._rollout = compiled_rollout.Rollout(
-            tensor_envs,
+            batched_env,
             actor,
             request.episodes,
             group_size=request.group_size,
@@ -317,7 +317,7 @@ def _signature(agent):
         )
         for number, optimizer in enumerate(_optimizers(agent))
     }
-    settings = {name: getattr(agent, name) for name in config.AGENT}
+    settings = {name: getattr(agent, name) for name in config.AGENT_OPTIONS}
     settings["entropy_coef"] = keras.saving.serialize_keras_object(agent.entropy_coef)
     settings["steps_per_execution"] = agent.steps_per_execution
     adapted = models.adapted_layers(*agent._models)

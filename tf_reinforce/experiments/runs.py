@@ -27,8 +27,8 @@ from tf_reinforce.experiments import multi_seed
 from tf_reinforce.presets import toml_files
 
 MAX_UPDATES = 300  # limit if there is no budget and the target is not reached
-EPISODES = 100  # per evaluation
-EVERY = 10  # updates from one evaluation to the next
+EVALUATION_EPISODES = 100  # per evaluation
+EVALUATION_FREQ = 10  # updates from one evaluation to the next
 
 
 def new_directory(path, env, seed):
@@ -105,7 +105,7 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
         options,
         seed,
         path,
-        every=settings["evaluation"].get("every", EVERY),
+        every=settings["evaluation"].get("every", EVALUATION_FREQ),
         target=None if has_budget else target,
         progress=progress,
     )
@@ -232,7 +232,7 @@ def evaluation_options(settings):
     """
     evaluation_settings = settings["evaluation"]
     return {
-        "episodes": evaluation_settings.get("episodes", EPISODES),
+        "episodes": evaluation_settings.get("episodes", EVALUATION_EPISODES),
         "deterministic": evaluation_settings.get("deterministic", True),
         "max_episode_steps": evaluation_settings.get("max_episode_steps"),
         "num_envs": settings["fit"].get("num_envs", 8),

@@ -18,7 +18,7 @@ _PROPOSALS = 31  # of the rejection sampler, per number
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class Beta(box.Box):
+class Beta(box.BoxHead):
     """A vector of `A` reals inside finite bounds; the policy returns `[..., 2 A]`.
 
         y ~ Beta(α, β),    α = 1 + softplus(z),    a = low + (high - low) y

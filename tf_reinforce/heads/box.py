@@ -12,7 +12,7 @@ from tf_reinforce import validation
 from tf_reinforce.heads import base
 
 
-class Box(base.Head):
+class BoxHead(base.Head):
     """A vector of `A` numbers that the environment receives inside its bounds.
 
     Args:

@@ -16,7 +16,7 @@ from tf_reinforce.heads import box
 _MAX_LOG_RATIO = math.log(100.0)  # L, the largest |log σ - log σ₀|
 
 
-class GaussianHead(box.Box):
+class GaussianHead(box.BoxHead):
     """A Box head that samples x = μ(s) + σ ε with normal ε.
 
     The policy returns `[..., A]` means. One log σ per number is a weight of the head; it

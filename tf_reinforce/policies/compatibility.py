@@ -44,9 +44,9 @@ def check_model_shapes(policy, head, baseline, observation_spec):
             f"baseline {type(baseline).__name__}"
         )
     head.check_outputs((outputs["outputs"] if is_shared else outputs).shape)
-    critic = getattr(baseline, "model", None)
-    if critic is not None:
-        _check_critic(critic, policy, observation_spec)
+    value_model = getattr(baseline, "model", None)
+    if value_model is not None:
+        _check_value_model(value_model, policy, observation_spec)
     return recurrent_policy
 
 
@@ -64,17 +64,17 @@ def _check_deterministic(policy, outputs, repeated):
         )
 
 
-def _check_critic(critic, policy, observation_spec):
-    """Raises `ValueError` if a critic is recurrent or shares weights with the policy."""
-    if recurrent.is_recurrent(critic, observation_spec):
+def _check_value_model(value_model, policy, observation_spec):
+    """Raises if the value model is recurrent or shares weights with the policy."""
+    if recurrent.is_recurrent(value_model, observation_spec):
         raise ValueError(
             "The model of a `Value` baseline takes one observation at a time, "
-            f"[N, …]. Received: {critic!r}, which has recurrent layers. A recurrent "
+            f"[N, …]. Received: {value_model!r}, which has recurrent layers. A recurrent "
             "value shares the layers of the policy: use a policy with the outputs "
             "{'outputs': …, 'values': …} and tfr.baselines.Value()."
         )
     policy_ids = {id(variable) for variable in policy.variables}
-    common = [v.path for v in critic.variables if id(v) in policy_ids]
+    common = [v.path for v in value_model.variables if id(v) in policy_ids]
     if common:
         raise ValueError(
             "The policy and the model of a `Value` baseline must not share weights. "

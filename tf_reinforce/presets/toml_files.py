@@ -13,9 +13,9 @@ FOLDER = pathlib.Path(__file__).parent
 
 
 # The arguments of `Reinforce.for_env` and `Reinforce`, and of `fit`.
-TABLES = {
-    "agent": {"hidden", "head", "baseline", "learning_rate", *config.AGENT},
-    "fit": {*config.FIT},
+TABLE_KEYS = {
+    "agent": {"hidden", "head", "baseline", "learning_rate", *config.AGENT_OPTIONS},
+    "fit": {*config.FIT_OPTIONS},
     "evaluation": {"episodes", "every", "deterministic", "target", "max_episode_steps"},
 }
 
@@ -25,7 +25,7 @@ TABLES = {
 SAFE_TYPES = (bool, int, float)
 
 
-EMPTY: dict = {"env_kwargs": {}, **dict.fromkeys(TABLES, {})}
+EMPTY_PRESET: dict = {"env_kwargs": {}, **dict.fromkeys(TABLE_KEYS, {})}
 
 
 def names() -> list[str]:
@@ -88,10 +88,10 @@ def read(name: str) -> dict[str, Any]:
         settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"The preset {name} is not valid TOML: {error}") from error
-    expect_keys(f"The preset {name}", settings, {"env", "env_kwargs", *TABLES})
+    expect_keys(f"The preset {name}", settings, {"env", "env_kwargs", *TABLE_KEYS})
     env_kwargs = settings.get("env_kwargs", {})
     expect_keys(f"`env_kwargs` of the preset {name}", env_kwargs, env_kwargs)
-    for table, keys in TABLES.items():
+    for table, keys in TABLE_KEYS.items():
         expect_keys(f"[{table}] of the preset {name}", settings.get(table, {}), keys)
     if not isinstance(settings.get("env"), str):
         raise ValueError(
@@ -99,7 +99,7 @@ def read(name: str) -> dict[str, Any]:
             f"Received: env={settings.get('env')!r}"
         )
     _validate_evaluation(settings.get("evaluation", {}))
-    return {**EMPTY, **settings}
+    return {**EMPTY_PRESET, **settings}
 
 
 def _validate_evaluation(settings):
@@ -131,7 +131,7 @@ def expect_keys(name, table, keys):
 
 def safe_defaults(defaults):
     """Returns the defaults of an agent that may come from a file; see `SAFE_TYPES`."""
-    fit = {name: x for name, x in defaults.items() if name in TABLES["fit"]}
+    fit = {name: x for name, x in defaults.items() if name in TABLE_KEYS["fit"]}
     env_kwargs = defaults.get("env_kwargs") or {}
     safe = {name: x for name, x in env_kwargs.items() if isinstance(x, SAFE_TYPES)}
     return {**fit, "env_kwargs": safe}

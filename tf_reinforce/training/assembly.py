@@ -12,7 +12,7 @@ from tf_reinforce.training import learner
 from tf_reinforce.training import trainer
 
 
-class Parts(NamedTuple):
+class AgentParts(NamedTuple):
     """The built parts of an agent."""
 
     policy: object  # keras.Model
@@ -32,7 +32,7 @@ def make_trainer(parts, validate):
     """Returns the `trainer.Trainer` of built parts.
 
     Args:
-        parts: `Parts`.
+        parts: `AgentParts`.
         validate: Function from `Episodes` to validated `Episodes`.
     """
     gradient_estimator = estimator.PolicyGradientEstimator(

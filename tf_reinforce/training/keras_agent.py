@@ -60,7 +60,9 @@ _WITHOUT_EFFECT = (
 
 # Attributes that are constants of traced programs once the agent is built.
 _STATISTICS = ("normalizer", "reward_scale", "advantage_scale")
-_FIXED = frozenset({"policy", "head", "baseline", *_STATISTICS, *config.AGENT})
+_FIXED_ATTRIBUTES = frozenset(
+    {"policy", "head", "baseline", *_STATISTICS, *config.AGENT_OPTIONS}
+)
 
 
 class KerasAgent(keras.Model):
@@ -80,7 +82,7 @@ class KerasAgent(keras.Model):
         self.head = head
         self.baseline = baseline
         options.check_baseline(baseline)
-        for option in config.AGENT:
+        for option in config.AGENT_OPTIONS:
             setattr(self, option, getattr(options, option))
         mask = options.action_mask
         self._mask_source = None if mask is None else action_masks.MaskPath(mask)
@@ -99,7 +101,7 @@ class KerasAgent(keras.Model):
         defaults = {
             field.name: field.default for field in dataclasses.fields(config.AgentOptions)
         }
-        options = {name: getattr(self, name) for name in config.AGENT}
+        options = {name: getattr(self, name) for name in config.AGENT_OPTIONS}
         policy = self.policy
         parts = [f"policy=<{type(policy).__name__} {policy.name!r}>"]
         parts += [f"head={self.head!r}", f"baseline={type(self.baseline).__name__}"]
@@ -114,7 +116,7 @@ class KerasAgent(keras.Model):
         return f"<{type(self).__name__}({', '.join(parts)}): {state}>"
 
     def __setattr__(self, name, value):
-        if name in _FIXED and getattr(self, "built", False):
+        if name in _FIXED_ATTRIBUTES and getattr(self, "built", False):
             raise AttributeError(
                 f"`{name}` is fixed once the agent is built. Received: {name}={value!r}. "
                 "Only `entropy_coef` and the learning rate can change during training: "
@@ -150,7 +152,7 @@ class KerasAgent(keras.Model):
         models.warn_bounded_logits(self.policy, head)
         self.head = head
         self._build_parts(observation_spec, float_type)
-        parts = assembly.Parts(
+        parts = assembly.AgentParts(
             policy=self.policy,
             head=head,
             baseline=self.baseline,
@@ -196,7 +198,9 @@ class KerasAgent(keras.Model):
 
     @property
     def _agent_options(self):
-        return config.AgentOptions(**{name: getattr(self, name) for name in config.AGENT})
+        return config.AgentOptions(
+            **{name: getattr(self, name) for name in config.AGENT_OPTIONS}
+        )
 
     def call(self, observations, training=False):
         return self.trainer.estimator.forward(observations)[0]
@@ -242,8 +246,8 @@ class KerasAgent(keras.Model):
     @property
     def _models(self):
         """The policy, and the model of a value baseline if there is one."""
-        critic = getattr(self.baseline, "model", None)
-        return [self.policy] if critic is None else [self.policy, critic]
+        value_model = getattr(self.baseline, "model", None)
+        return [self.policy] if value_model is None else [self.policy, value_model]
 
     def build_for_env(self, env: Any) -> None:
         """Builds a compiled agent, and its optimizer, for an environment.
@@ -300,9 +304,9 @@ class KerasAgent(keras.Model):
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None:
             optimizers.build(optimizer, self.policy_variables)
-        critic = getattr(self.baseline, "model", None)
-        if critic is not None:  # its optimizer may have been replaced
-            optimizers.build(self.baseline.optimizer, critic.trainable_variables)
+        value_model = getattr(self.baseline, "model", None)
+        if value_model is not None:  # its optimizer may have been replaced
+            optimizers.build(self.baseline.optimizer, value_model.trainable_variables)
 
     def _require_optimizer(self):
         if getattr(self, "optimizer", None) is None:
@@ -378,7 +382,7 @@ class KerasAgent(keras.Model):
             "policy": serialize(self.policy),
             "head": serialize(self.head),
             "baseline": serialize(self.baseline),
-            **{name: getattr(self, name) for name in config.AGENT},
+            **{name: getattr(self, name) for name in config.AGENT_OPTIONS},
             "entropy_coef": serialize(self.entropy_coef),
             "rates": [list(rate) for rate in self._rates],
             "defaults": toml_files.safe_defaults(self._defaults),

@@ -173,7 +173,7 @@ class Learner:
         if rollout is not None and self.actor.recurrent is None:
             limit = _BLOCK if rollout.stacked_weights is None else _SMALL_BLOCK
             block_size = (
-                limit if rollout.count * rollout.tensor_envs.limit > limit else None
+                limit if rollout.count * rollout.batched_env.limit > limit else None
             )
         return train_step.TrainStep(
             self.estimator,

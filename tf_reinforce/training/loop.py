@@ -87,7 +87,7 @@ def run_loop(
     each = any(isinstance(callback, _EVERY_UPDATE) for callback in callbacks.callbacks)
     agent.stop_training = False
     first_step = agent.env_steps
-    counted = optimizers.progress(agent.optimizer)
+    counted = optimizers.step_count(agent.optimizer)
     callbacks.on_train_begin()
     notify = callbacks.notifier("on_episodes_collected")
     notify_end = callbacks.notifier("on_episode_end")
@@ -105,8 +105,12 @@ def run_loop(
 
     while not agent.stop_training and continues():
         begin_epoch()
-        most = 1 if each else _updates_until_validation(epoch, epochs, validate and freq)
-        for number, (logs, episodes) in enumerate(updates(notify, most, remaining)):
+        max_updates = (
+            1 if each else _updates_until_validation(epoch, epochs, validate and freq)
+        )
+        for number, (logs, episodes) in enumerate(
+            updates(notify, max_updates, remaining)
+        ):
             if number:
                 begin_epoch()
             for episode in episodes if notify_end is not None else ():
@@ -157,10 +161,13 @@ def _validate(callbacks, validate):
 
 def _updates_until_validation(epoch, epochs, freq):
     """Returns the number of updates until the last epoch or the next validation."""
-    most = _MAX_UPDATES_PER_CALL if epochs is None else epochs - epoch
+    max_updates = _MAX_UPDATES_PER_CALL if epochs is None else epochs - epoch
     if freq:
-        most = next((n for n in range(1, most + 1) if _is_due(epoch + n, freq)), most)
-    return min(most, _MAX_UPDATES_PER_CALL)
+        max_updates = next(
+            (n for n in range(1, max_updates + 1) if _is_due(epoch + n, freq)),
+            max_updates,
+        )
+    return min(max_updates, _MAX_UPDATES_PER_CALL)
 
 
 def _is_due(epoch, freq):

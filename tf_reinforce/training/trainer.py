@@ -60,16 +60,18 @@ class Trainer:
             envs, self.training_request(envs, seed, episodes, steps)
         )
 
-    def evaluate(self, envs, key, episodes, greedy):
+    def evaluate(self, envs, key, episodes, deterministic=True):
         """Returns the metrics of some episodes; see `episode_statistics.batch_metrics`.
 
         Args:
             envs: `environments.Environments`.
             key: `seeding.StreamKey`.
             episodes: Int.
-            greedy: Bool. True takes the most likely actions.
+            deterministic: Bool. True takes the most likely actions.
         """
-        request = environments.CollectionRequest(key, episodes, greedy=greedy)
+        request = environments.CollectionRequest(
+            key, episodes, deterministic=deterministic
+        )
         return self.collector.evaluate(envs, request)
 
     def update(self, optimizer, episodes, seed, permutations=None):

@@ -10,7 +10,7 @@ from tf_reinforce.data import seeding
 from tf_reinforce.envs import checks
 
 
-class TensorEnvs(environments.Environments):
+class BatchedTensorEnv(environments.Environments):
     """A tensor environment with a time limit; all episodes run side by side.
 
     Args:
@@ -36,7 +36,7 @@ class TensorEnvs(environments.Environments):
         return (
             *key,
             request.episodes,
-            request.greedy,
+            request.deterministic,
             request.group_size,
             request.recorded,
         )
@@ -53,7 +53,7 @@ class TensorEnvs(environments.Environments):
             self,
             actor,
             request.episodes,
-            greedy=request.greedy,
+            deterministic=request.deterministic,
             group_size=request.group_size,
             recorded=request.recorded,
         )

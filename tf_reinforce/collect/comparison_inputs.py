@@ -20,7 +20,7 @@ def example_inputs(actor, observation_space):
     Returns:
         Two lists of arrays `[N, …]`: observations, masks and states; and noise.
     """
-    rng = seeding.generator(0, "parity")
+    rng = seeding.generator(0, "engine_comparison")
     drawn = [
         spaces.sample_observations(observation_space, actor.dtype, _EXAMPLES, rng),
         spaces.edge_observations(observation_space, actor.dtype),
@@ -37,13 +37,13 @@ def example_inputs(actor, observation_space):
     return [*observations, *masks, *states], noise
 
 
-def recorded_inputs(actor, episodes, greedy):
+def recorded_inputs(actor, episodes, deterministic):
     """Returns inputs of an acting program from evenly spread steps of episodes.
 
     Args:
         actor: `actor.ActorPolicy`.
         episodes: `Episodes` of NumPy arrays.
-        greedy: Bool. True leaves out the noise.
+        deterministic: Bool. True leaves out the noise.
 
     Returns:
         List of arrays `[N, …]`: observations, masks, states and noise.
@@ -54,10 +54,10 @@ def recorded_inputs(actor, episodes, greedy):
     columns = keras.tree.flatten(episodes.observations)
     if actor.mask_source is not None:
         columns.append(episodes.masks)
-    rng = seeding.generator(0, "parity", 1)
+    rng = seeding.generator(0, "engine_comparison", 1)
     states, noise = _states_and_noise(actor, _COMPARED, rng)
     rows = [np.asarray(column)[tuple(steps.T)] for column in columns]
-    return [*rows, *states, *([] if greedy else noise)]
+    return [*rows, *states, *([] if deterministic else noise)]
 
 
 def _states_and_noise(actor, count, rng):
