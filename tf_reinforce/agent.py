@@ -281,7 +281,7 @@ class Reinforce(keras_agent.KerasAgent):
         """
         trainer = self._trainer_for(episodes)
         estimate = trainer.estimator.gradients(trainer.validate(episodes))
-        return estimate.gradients, estimate.baseline_gradients, estimate.metrics
+        return estimate.gradients, estimate.baseline_step.gradients, estimate.metrics
 
     def per_episode_gradients(
         self, episodes: records.Episodes, baseline: bool = True
@@ -432,16 +432,16 @@ class Reinforce(keras_agent.KerasAgent):
         env_options = self._env_options(env, env_kwargs, limit)
         validation_options = self._env_options(validation_env, env_kwargs, limit)
 
-        def updates(notify: Any, most: int, remaining: Any) -> Any:
-            most = 1 if self._rates else min(most, self.steps_per_execution)
+        def updates(notify: Any, max_updates: int, max_steps: Any) -> Any:
             counts = options.episodes_per_epoch, options.steps_per_epoch
-            arguments = self.optimizer, envs, seed, *counts, notify, most, remaining
-            return self.trainer.updates(*arguments)
+            limits = min(max_updates, self._updates_per_call), max_steps
+            collect_and_update = self.trainer.collect_and_update
+            return collect_and_update(self.optimizer, envs, seed, counts, limits, notify)
 
         def validate() -> dict[str, float]:
             key = seeding.StreamKey(seed, "validation", self.updates)
-            count = min(num_envs, validation_episodes)
-            with self._open(validation_env, count, **validation_options) as envs:
+            size = min(num_envs, validation_episodes)
+            with self._open(validation_env, size, **validation_options) as envs:
                 return self.trainer.evaluate(envs, key, validation_episodes)
 
         with self._open(env, num_envs, options.workers, **env_options) as envs:

@@ -180,7 +180,7 @@ def test_a_mean_over_steps_divides_by_their_number():
         ).gradients(episodes)
         for over in ("episodes", "steps")
     }
-    (whole, _, logs, *_), (shared, _, other, *_) = answers.values()
+    (whole, logs, *_), (shared, other, *_) = answers.values()
     factor = len(episodes.lengths) / np.sum(episodes.lengths)
     for ours, theirs in zip(shared, whole, strict=True):
         np.testing.assert_allclose(ours, factor * theirs.numpy(), rtol=1e-12)
@@ -367,7 +367,8 @@ def test_a_critic_descends_half_its_squared_error_per_episode():
             total += sum((values - returns.numpy()[:length, e]) ** 2) / 2 / B
         return total
 
-    _, found, logs, *_ = rule.gradients(episodes)
+    estimate = rule.gradients(episodes)
+    found, logs = estimate.baseline_step.gradients, estimate.metrics
     np.testing.assert_allclose(logs["value_loss"], loss(), rtol=1e-12)
     close(found, differences(loss, model.trainable_variables), 1e-7)
 
@@ -571,7 +572,7 @@ def test_running_scales_divide_rewards_and_advantages_and_learn_last(seen):
     np.testing.assert_allclose(
         batch.unbaselined_advantages, np.divide(credited, divisor), rtol=1e-11
     )
-    rule.update_statistics(rule.gradients(episodes))
+    rule.update_statistics(batch, rule.baseline_step(batch))
     for name, samples in (("rewards", by_row(returns)), ("advantages", advantages)):
         together = np.concatenate([*seen, samples])
         assert int(scales[name].count) == len(together)
@@ -662,15 +663,16 @@ def test_the_coefficient_of_the_entropy_may_depend_on_the_updates():
 def test_the_loss_of_a_critic_is_logged_and_that_of_a_shared_trunk_is_in_the_loss():
     episodes = record()
     apart = ruled(baselines.Value(critic("float64")))
-    _, own, logs, _, baseline_batch = apart.gradients(episodes)
-    loss, slopes = apart.baseline.gradients(baseline_batch)
-    np.testing.assert_allclose(logs["value_loss"], loss, rtol=1e-12)
-    assert logs["loss"] == logs["policy_loss"]
-    for ours, theirs in zip(own, slopes, strict=True):
+    estimate = apart.gradients(episodes)
+    loss, slopes = apart.baseline.gradients(estimate.baseline_step.batch)
+    np.testing.assert_allclose(estimate.metrics["value_loss"], loss, rtol=1e-12)
+    assert estimate.metrics["loss"] == estimate.metrics["policy_loss"]
+    for ours, theirs in zip(estimate.baseline_step.gradients, slopes, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
     shared = baselines.Value(loss_weight=0.25)
-    _, none, logs, *_ = ruled(shared, policy=shared_network()).gradients(episodes)
-    assert none == []
+    estimate = ruled(shared, policy=shared_network()).gradients(episodes)
+    assert estimate.baseline_step.gradients == []
+    logs = estimate.metrics
     total = logs["policy_loss"] + 0.25 * logs["value_loss"]
     np.testing.assert_allclose(logs["loss"], total, rtol=1e-12)
 

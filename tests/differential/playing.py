@@ -283,9 +283,9 @@ def engines(c):
                 key, 6, group_size=compiled.baseline.reset_group_size
             )
             rollout = compiled.trainer.collector.program(envs, request)
-            result, collected = compiled_rollout.collect(rollout, key)
+            collected = compiled_rollout.collect(rollout, key)
             update_result = compiled.trainer.learner.update_from_rollout(
-                compiled.optimizer, rollout, result, c.seed
+                compiled.optimizer, rollout, collected.rollout_result, c.seed
             )
             logs = host.update(collected.episodes, seed=c.seed)
             compare_updates(c, compiled, host, update_result.logs, logs, initial_weights)

@@ -372,9 +372,9 @@ RETURNS_AND_BASELINES = [
         "algorithm/train_step.py",
         "permutation = permutations[0] if self.num_permutations else None\n",
         "permutation = permutations[0] if self.num_permutations else None\n"
-        "        first = self.estimator.baseline_batch(self.estimator.batch(episodes))\n"
-        "        taught = self.estimator.baseline_gradients(first)[1]\n"
-        "        self.estimator.baseline.apply_gradients(taught, first)\n",
+        "        first = self.estimator.baseline_step(self.estimator.batch(episodes))\n"
+        "        apply_gradients = self.estimator.baseline.apply_gradients\n"
+        "        apply_gradients(first.gradients, first.batch)\n",
         "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
     ),
     Mutant(
@@ -1371,7 +1371,7 @@ STATE = [
         "only_the_policy_is_checked",
         "B42 a baseline's gradients that are not finite",
         "algorithm/train_step.py",
-        "finite = _all_finite(estimate.baseline_gradients) | empty",
+        "finite = _all_finite(baseline_step.gradients) | empty",
         "finite = tf.constant(True)",
         "test_agent_input.py::"
         "test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite[critic]",
@@ -1746,9 +1746,9 @@ STEPS_OF_AN_UPDATE = [
         "entropy_of_the_next_policy",
         "own: the entropy after the update's steps said of the policy that acted",
         "algorithm/train_step.py",
-        '"entropy": tf.reduce_mean(entropy), "finite"',
-        '"entropy": tf.reduce_mean(self.estimator.distribution(batch).entropy()), '
-        '"finite"',
+        '"entropy": tf.reduce_mean(entropy)}, finite',
+        '"entropy": tf.reduce_mean(self.estimator.distribution(batch).entropy())}, '
+        "finite",
         "algorithm/test_train_step.py::test_the_entropy_is_that_of_the_policy_that_acted",
     ),
     Mutant(
@@ -2004,8 +2004,8 @@ TENSORS = [
         "one_order_in_a_call_of_many",
         "own: all updates of a call draw the minibatches of its first",
         "training/learner.py",
-        "keys[number, 3])",
-        "keys[0, 3])",
+        "permutation_key(keys[number]))",
+        "permutation_key(keys[0]))",
         "collect/test_compiled_rollout.py::"
         "test_how_many_updates_a_call_makes_changes_no_bit[everything]",
     ),
@@ -2029,9 +2029,9 @@ TENSORS = [
     Mutant(
         "rates_of_the_first_update",
         "own: linear rates stand still while a call makes several updates",
-        "agent.py",
-        "most = 1 if self._rates else min(",
-        "most = min(",
+        "training/keras_agent.py",
+        "return 1 if self._rates else self.steps",
+        "return self.steps",
         "collect/test_compiled_rollout.py::test_linear_rates_are_set_before_every_update",
     ),
     Mutant(
@@ -2119,7 +2119,7 @@ SURVIVORS = [
         "episodes_numbered_anew",
         "own: episodes are numbered from the same number in each update of a call",
         "training/trainer.py",
-        "first_episode, update = first_episode + len(columns[0]), update + 1",
+        "first_episode, update = first_episode + len(returns), update + 1",
         "update = update + 1",
         "properties/test_streams.py::"
         "test_episodes_are_numbered_over_the_updates_of_one_call_and_over_calls[3]",
@@ -2146,8 +2146,8 @@ SURVIVORS = [
         "first_collection_not_compared",
         "own: LiteRT is not compared on observations that were played",
         "collect/environments.py",
-        "replaced = program.compare(inputs)",
-        "replaced = False and program.compare(inputs)",
+        "replaced = program.leave_litert_if_different(inputs)",
+        "replaced = False and program.leave_litert_if_different(inputs)",
         "collect/test_acting_program.py::"
         "test_what_only_the_first_collection_shows_changes_the_engine[plain]",
     ),
@@ -2155,8 +2155,9 @@ SURVIVORS = [
         "compared_but_once",
         "own: LiteRT is compared with Keras before the first action, and never again",
         "collect/environments.py",
-        "replaced = program.compare(inputs)",
-        "replaced = not program.conversions and program.compare(inputs)",
+        "replaced = program.leave_litert_if_different(inputs)",
+        "replaced = not program.conversions and "
+        "program.leave_litert_if_different(inputs)",
         "collect/test_acting_program.py::"
         "test_litert_is_compared_again_in_every_collection",
     ),
@@ -2282,8 +2283,8 @@ FURTHER_SURVIVORS = [
         "validated_as_trained",
         "own: validation takes the keywords of the training's environment",
         "agent.py",
-        "self._open(validation_env, count, **validation_options)",
-        "self._open(validation_env, count, **env_options)",
+        "self._open(validation_env, size, **validation_options)",
+        "self._open(validation_env, size, **env_options)",
         "presets/test_presets.py::"
         "test_an_environment_of_ones_own_is_validated_on_as_it_is",
     ),

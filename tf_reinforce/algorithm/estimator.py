@@ -75,14 +75,21 @@ class Batch(NamedTuple):
         )
 
 
+class BaselineStep(NamedTuple):
+    """What the baseline learns in one update, before its weights change."""
+
+    batch: baselines.BaselineBatch
+    gradients: list  # of the baseline's own loss; empty if it has no such loss
+    metrics: dict[str, tf.Tensor]  # `{"value_loss": scalar}`, or empty without own loss
+
+
 class GradientEstimate(NamedTuple):
     """The result of `PolicyGradientEstimator.gradients`."""
 
     gradients: list  # ∂L/∂w for each of `variables`, L being the surrogate loss
-    baseline_gradients: list  # of the baseline's own loss
     metrics: dict[str, tf.Tensor]  # scalars, `METRICS`
     batch: Batch
-    baseline_batch: baselines.BaselineBatch
+    baseline_step: BaselineStep
 
 
 class PolicyGradientEstimator:
@@ -149,14 +156,10 @@ class PolicyGradientEstimator:
             `GradientEstimate`.
         """
         batch = self.batch(episodes)
-        baseline_batch = self.baseline_batch(batch, permutation)
-        value_loss, baseline_gradients = self.baseline_gradients(baseline_batch)
+        baseline_step = self.baseline_step(batch, permutation)
         gradients, metrics = (policy_gradients or self.policy_gradients)(batch)
-        if not self.baseline.shares_policy:
-            metrics["value_loss"] = value_loss
-        return GradientEstimate(
-            gradients, baseline_gradients, metrics, batch, baseline_batch
-        )
+        metrics = {**metrics, **baseline_step.metrics}
+        return GradientEstimate(gradients, metrics, batch, baseline_step)
 
     def batch(self, episodes):
         """Returns the `Batch` of an update: returns, baseline and advantages.
@@ -176,7 +179,7 @@ class PolicyGradientEstimator:
         baseline = self.baseline.estimate(unbaselined, valid, values[:-1])
         self._check_baseline(baseline, unbaselined)
         advantages = tf.where(valid, unbaselined - baseline, 0.0)
-        advantages, unbaselined = self._scale_advantages(
+        advantages, unbaselined, samples = self._scaled_advantages(
             advantages, unbaselined, valid, samples
         )
         if options.discount_states and options.returns == "to_go":
@@ -253,40 +256,44 @@ class PolicyGradientEstimator:
             )
         tf.debugging.assert_equal(tf.shape(baseline), tf.shape(returns), requirement)
 
-    def _scale_advantages(self, advantages, unbaselined, valid, samples):
-        """Divides advantages and unbaselined by a scale, if `scale_advantages` is set."""
+    def _scaled_advantages(self, advantages, unbaselined, valid, samples):
+        """Divides both by the scale of the advantages, if `scale_advantages` is set.
+
+        Returns:
+            The advantages, the advantages with a baseline of zero, and the samples for
+            the running scales, to which the advantages are added.
+        """
         if self.options.scale_advantages == "batch":
             steps = tf.reduce_sum(tf.cast(valid, unbaselined.dtype))
             # Differences of equal returns are rounding errors, which must stay small.
             noise = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(unbaselined))
             size = tf.norm(advantages) / tf.sqrt(steps) + noise
-            return advantages / size, unbaselined / size
+            return advantages / size, unbaselined / size, samples
         if "advantages" in self.scales:
-            samples["advantages"] = advantages
             scale, batch_samples = self.scales["advantages"], advantages[valid]
-            return scale(advantages, batch_samples), scale(unbaselined, batch_samples)
-        return advantages, unbaselined
+            samples = {**samples, "advantages": advantages}
+            scaled = [scale(x, batch_samples) for x in (advantages, unbaselined)]
+            return *scaled, samples
+        return advantages, unbaselined, samples
 
-    def baseline_batch(self, batch, permutation=None):
-        """Returns the `baselines.BaselineBatch` from which the baseline learns."""
+    def baseline_step(self, batch, permutation=None):
+        """Returns the `BaselineStep` of a batch.
+
+        A baseline that shares the layers of the policy has no loss of its own: its value
+        loss is a part of the surrogate loss.
+        """
         observations = batch.steps.gather(batch.episodes.observations)
-        return baselines.BaselineBatch(
+        baseline_batch = baselines.BaselineBatch(
             self._normalized(observations),
             batch.returns,
             batch.steps.indices[:, 0],
             batch.num_episodes,
             permutation,
         )
-
-    def baseline_gradients(self, baseline_batch):
-        """Returns the baseline's own loss and gradients.
-
-        A baseline that shares the layers of the policy has none of its own: its value
-        loss is a part of the surrogate loss.
-        """
         if self.baseline.shares_policy:
-            return tf.constant(float("nan"), baseline_batch.returns.dtype), []
-        return self.baseline.gradients(baseline_batch)
+            return BaselineStep(baseline_batch, [], {})
+        value_loss, gradients = self.baseline.gradients(baseline_batch)
+        return BaselineStep(baseline_batch, gradients, {"value_loss": value_loss})
 
     def policy_gradients(
         self, batch, indices=None, acting_log_probs=None, scale_loss=tf.identity
@@ -427,13 +434,11 @@ class PolicyGradientEstimator:
     def _normalized(self, observations):
         return observations if self.normalizer is None else self.normalizer(observations)
 
-    def update_statistics(self, estimate):
+    def update_statistics(self, batch, baseline_step):
         """Updates the baseline and the running scales, after the gradient steps."""
-        self.baseline.apply_gradients(
-            estimate.baseline_gradients, estimate.baseline_batch
-        )
+        self.baseline.apply_gradients(baseline_step.gradients, baseline_step.batch)
         for name, scale in self.scales.items():
-            scale.update(estimate.batch.scale_samples[name])
+            scale.update(batch.scale_samples[name])
 
     def update_normalizer(self, episodes):
         """Updates the normalizer from every valid step, also of dropped episodes."""

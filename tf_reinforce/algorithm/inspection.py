@@ -124,7 +124,7 @@ def explain_non_finite(gradient_estimator, episodes):
         *gradient_estimator.variables,
         *gradient_estimator.baseline.trainable_variables,
     ]
-    gradients = [*estimate.gradients, *estimate.baseline_gradients]
+    gradients = [*estimate.gradients, *estimate.baseline_step.gradients]
     for variable, gradient in zip(variables, gradients):
         if not np.isfinite(gradient).all():
             sentences.append(f"The gradient of {variable.path} is not finite.")

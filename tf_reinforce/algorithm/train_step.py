@@ -77,15 +77,19 @@ class TrainStep:
         before = [tf.identity(variable) for variable in self._variables]
         permutation = permutations[0] if self.num_permutations else None
         if self.minibatch_size is None and self.passes == 1:
-            estimate, finite = self._single_step(episodes, permutation)
+            estimates = self._single_step(episodes, permutation)
         else:
-            estimate, finite = self._minibatch_steps(episodes, permutations)
-        not_empty = tf.size(estimate.batch.returns) > 0
-        _run_if(finite & not_empty, lambda: self.estimator.update_statistics(estimate))
+            estimates = self._minibatch_steps(episodes, permutations)
+        metrics, batch, baseline_step, finite = estimates
+        not_empty = tf.size(batch.returns) > 0
+        _run_if(
+            finite & not_empty,
+            lambda: self.estimator.update_statistics(batch, baseline_step),
+        )
         finite &= _all_finite([v for v in self._variables if "float" in v.dtype])
         _run_if(~finite, lambda: self._restore(before))
         _run_if(finite, lambda: self.estimator.update_normalizer(episodes))
-        metrics = self._metrics_or_empty(estimate.metrics, not_empty)
+        metrics = self._metrics_or_empty(metrics, not_empty)
         metrics["learning_rate"] = learning_rate
         metrics["env_steps"] = tf.cond(
             finite, lambda: self._count(episodes), self.counters.value.read_value
@@ -94,31 +98,38 @@ class TrainStep:
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars])
 
     def _single_step(self, episodes, permutation):
-        """Makes one gradient step from all steps of the batch."""
+        """Makes one gradient step from all steps of the batch.
+
+        Returns:
+            The metrics, the `estimator.Batch`, the `estimator.BaselineStep`, and whether
+            all values are finite.
+        """
         estimate = self.estimator.gradients(
             episodes, permutation, self._gradients_by_blocks
         )
         empty = tf.equal(tf.size(estimate.batch.returns), 0)
-        finite = self._statistics_finite(episodes, estimate)
+        finite = self._statistics_finite(episodes, estimate.batch, estimate.baseline_step)
         finite &= self._step_finite(estimate.metrics["loss"], estimate.gradients) | empty
         _run_if(finite & ~empty, lambda: self._apply(estimate.gradients))
-        return estimate, finite
+        return estimate.metrics, estimate.batch, estimate.baseline_step, finite
 
     def _minibatch_steps(self, episodes, permutations):
-        """Makes a gradient step from each minibatch of each pass."""
-        estimate = self.estimator.gradients(
-            episodes,
-            permutations[0],
-            lambda batch: ([], self._passes(batch, permutations)),
-        )
-        finite = estimate.metrics.pop("finite")
-        return estimate, finite & self._statistics_finite(episodes, estimate)
+        """Makes a gradient step from each minibatch of each pass.
 
-    def _statistics_finite(self, episodes, estimate):
+        The parts of `estimator.gradients` are called in the same order; only the policy
+        gradient is computed for each minibatch. Returns as `_single_step`.
+        """
+        batch = self.estimator.batch(episodes)
+        baseline_step = self.estimator.baseline_step(batch, permutations[0])
+        finite = self._statistics_finite(episodes, batch, baseline_step)
+        metrics, finite = self._passes(batch, permutations, finite)
+        return {**metrics, **baseline_step.metrics}, batch, baseline_step, finite
+
+    def _statistics_finite(self, episodes, batch, baseline_step):
         """Returns whether baseline and statistics stay finite; true without steps."""
-        empty = tf.equal(tf.size(estimate.batch.returns), 0)
-        finite = _all_finite(estimate.baseline_gradients) | empty
-        squares = self.estimator.sums_of_squares(episodes, estimate.batch)
+        empty = tf.equal(tf.size(batch.returns), 0)
+        finite = _all_finite(baseline_step.gradients) | empty
+        squares = self.estimator.sums_of_squares(episodes, batch)
         return finite & _all_finite(squares)
 
     def _gradients_by_blocks(self, batch):
@@ -150,8 +161,17 @@ class TrainStep:
         metrics["gradient_norm"] = losses.global_norm(sums[:count])
         return sums[:count], metrics
 
-    def _passes(self, batch, permutations):
-        """Makes the gradient steps; returns mean metrics, and whether all were finite."""
+    def _passes(self, batch, permutations, finite):
+        """Makes the gradient steps until one is not finite.
+
+        Args:
+            batch: `estimator.Batch`.
+            permutations: `[passes, N]` int32.
+            finite: Scalar bool. False makes no step.
+
+        Returns:
+            Dict of the metrics' means over the steps, and whether all were finite.
+        """
         distribution = self.estimator.distribution(batch)
         acting_log_probs = distribution.log_prob(batch.actions)
         entropy = distribution.entropy()
@@ -174,11 +194,11 @@ class TrainStep:
         _, finite, sums = tf.while_loop(
             lambda number, finite, sums: finite & (number < steps),
             step,
-            (tf.zeros([], tf.int64), tf.constant(True), sums),
+            (tf.zeros([], tf.int64), finite, sums),
         )
         means = tf.unstack(sums / tf.cast(steps, tf.float64))
         metrics = dict(zip(_MEAN_METRICS, means, strict=True))
-        return {**metrics, "entropy": tf.reduce_mean(entropy), "finite": finite}
+        return {**metrics, "entropy": tf.reduce_mean(entropy)}, finite
 
     def _gradients(self, batch, indices=None, acting_log_probs=None):
         return self.estimator.policy_gradients(

@@ -211,8 +211,8 @@ class ActingProgram:
         with _quiet("absl"):  # absl recommends to convert from a SavedModel instead
             return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
-    def compare(self, inputs):
-        """Compares LiteRT with TensorFlow; changes the engine if the results differ.
+    def leave_litert_if_different(self, inputs):
+        """Compares LiteRT with TensorFlow; acts through TensorFlow if the results differ.
 
         The collector calls this method after every collection. Rounding alone must not
         change the engine there. So only outputs and states are compared, because an

@@ -60,18 +60,18 @@ class BatchedTensorEnv(environments.Environments):
 
     def collect(self, actor, program, request):
         acting_program.finite_weights(actor.variables)
-        return compiled_rollout.collect(program, request.key)[1]
+        return compiled_rollout.collect(program, request.key)
 
     def evaluate(self, actor, program, request):
         acting_program.finite_weights(actor.variables)
         with compiled_rollout.explain_compile_errors():
-            result = program(seeding.rollout_keys(*request.key)[:3])
+            result = program(seeding.episode_keys(seeding.rollout_keys(*request.key)))
         if tf.reduce_all(result.valid):
             lengths = result.episodes.lengths
             return episode_statistics.metrics(result.returns.numpy(), lengths.numpy())
         # The error names the step, for which the episodes have to be recorded.
         recorded = self.make_program(actor, request._replace(recorded=True))
-        collected = compiled_rollout.collect(recorded, request.key)[1]
+        collected = compiled_rollout.collect(recorded, request.key)
         return episode_statistics.batch_metrics(collected.episodes, collected.success)
 
     def close(self):

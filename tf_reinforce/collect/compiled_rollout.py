@@ -335,8 +335,8 @@ def collect(rollout, key):
         key: `seeding.StreamKey`.
 
     Returns:
-        `RolloutResult`, and the same episodes as `results.CollectedEpisodes` of NumPy
-        arrays. All seconds count as `"acting"`: the time in the environment is unknown.
+        `results.CollectedEpisodes` of NumPy arrays, with the `RolloutResult`. All seconds
+        count as `"acting"`, because the time in the environment is unknown.
 
     Raises:
         EnvironmentFault: if a reward or an observation is invalid.
@@ -344,11 +344,11 @@ def collect(rollout, key):
     """
     start = time.perf_counter()
     with explain_compile_errors():
-        result = rollout(seeding.rollout_keys(*key)[:3])
+        result = rollout(seeding.episode_keys(seeding.rollout_keys(*key)))
     episodes = validate_result(rollout, result)
     seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
     success = np.full(rollout.count, np.nan)
-    return result, results.CollectedEpisodes(episodes, success, seconds)
+    return results.CollectedEpisodes(episodes, success, seconds, result)
 
 
 # TensorFlow's messages if an operation cannot be compiled by XLA, or cannot be stacked,

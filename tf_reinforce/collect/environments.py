@@ -45,7 +45,11 @@ class Environments(abc.ABC):
 
     @abc.abstractmethod
     def program_key(self, request):
-        """Returns a hashable key; requests with equal keys share a program."""
+        """Returns a tuple; requests with equal tuples share a program.
+
+        The first item is the kind of the program. The collector keeps a limited number of
+        programs of each kind.
+        """
 
     @abc.abstractmethod
     def make_program(self, actor, request):
@@ -95,9 +99,9 @@ class HostEnvironments(Environments):
             inputs = comparison_inputs.recorded_inputs(
                 actor, collected.episodes, request.deterministic
             )
-            replaced = program.compare(inputs)
+            replaced = program.leave_litert_if_different(inputs)
         except results.OutputsNotFinite as error:
-            replaced = program.compare(error.inputs)
+            replaced = program.leave_litert_if_different(error.inputs)
             if not replaced:
                 raise
         # All episodes are collected again with TensorFlow: one engine for all of them.

@@ -7,7 +7,6 @@ Exactly E episodes are started, and all E are finished and used. Using the first
 import math
 import time
 
-import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
@@ -16,50 +15,8 @@ from tf_reinforce.collect import buffers
 from tf_reinforce.collect import env_outputs
 from tf_reinforce.collect import results
 from tf_reinforce.collect import scheduler
+from tf_reinforce.collect import unbatching
 from tf_reinforce.data import seeding
-from tf_reinforce.data import spaces
-
-
-def _action_unbatcher(space):
-    """Returns a function from arrays `[size, …]`, a list, to a list of `size` actions."""
-    nest = spaces.to_nest(space)
-    leaves = keras.tree.flatten(nest)
-    unbatchers = [_leaf_unbatcher(leaf) for leaf in leaves]
-    if nest is leaves[0]:
-        return lambda env_actions: unbatchers[0](env_actions[0])
-    indices = keras.tree.pack_sequence_as(nest, list(range(len(leaves))))
-
-    def unbatch(env_actions):
-        columns = [f(array) for f, array in zip(unbatchers, env_actions, strict=True)]
-        return [_pack(indices, parts) for parts in zip(*columns, strict=True)]
-
-    return unbatch
-
-
-def _leaf_unbatcher(leaf):
-    """Returns a function from an array to the list of its rows, in the type of the space.
-
-    A member of a `Box` of shape () is an array without axes. So the rows are arrays then,
-    not NumPy scalars.
-    """
-    dtype = leaf.dtype
-    is_scalar_box = isinstance(leaf, gym.spaces.Box) and not leaf.shape
-    to_list = _scalar_arrays if is_scalar_box else list
-    return lambda array: to_list(array if array.dtype is dtype else array.astype(dtype))
-
-
-def _scalar_arrays(array):
-    """Returns the numbers of an array `[size]` as arrays of shape ()."""
-    return [np.array(action) for action in array]
-
-
-def _pack(indices, parts):
-    """Returns one action from its parts, nested in tuples and dicts as its space is."""
-    if isinstance(indices, dict):
-        return {key: _pack(index, parts) for key, index in indices.items()}
-    if isinstance(indices, tuple):
-        return tuple(_pack(index, parts) for index in indices)
-    return parts[indices]
 
 
 def collect(envs, actor, act, request):
@@ -160,14 +117,15 @@ class _CollectionLoop:
     def run(self, act):
         """Steps all environments until enough episodes have ended; returns these."""
         envs, buffer, noise, active = self.envs, self.buffer, self.noise, self.active
-        policy_states, row = self.recurrent_states.arrays, 0
+        policy_states = self.recurrent_states.arrays
         clock, stepping = time.perf_counter, 0.0
-        unbatch = _action_unbatcher(envs.action_space)
+        unbatch = unbatching.action_unbatcher(envs.action_space)
         observations = buffer.observation_row(0)
         envs.reset(self.seeds.environment(0), observations)
         self._start_episodes(observations)
         episodes = self.scheduler.result()  # a worker may have claimed no episode
         while episodes is None:
+            row = self.row
             if row + 1 == buffer.length:
                 buffer.grow()
                 observations = buffer.observation_row(row)
@@ -181,15 +139,16 @@ class _CollectionLoop:
                 array[row] = part
             for array, part in zip(policy_states, states):
                 array[:] = part
-            rewards = buffer.rewards[row]
-            row += 1
-            observations = buffer.observation_row(row)
-            time_limit_envs = self._time_limit_envs(row) if row >= self.deadline else ()
+            rewards, next_row = buffer.rewards[row], row + 1
+            # Views: the environments write the next observations into the buffer.
+            observations = buffer.observation_row(next_row)
+            is_due = next_row >= self.deadline
+            time_limit_envs = self._time_limit_envs(next_row) if is_due else ()
             actions = unbatch(env_actions)
             start = clock()
             ends = envs.step(actions, observations, rewards, active, time_limit_envs)
             stepping += clock() - start
-            self.row = row
+            self.row = next_row  # only now, so that a fault of `step` names its step
             if ends or self.idle:
                 for end in ends:
                     self._end_episode(end, observations)
@@ -217,11 +176,10 @@ class _CollectionLoop:
 
     def _start_episodes(self, observations):
         for env_index in sorted(filter(self.envs.can_start, self.idle)):
-            if not self.scheduler.needs_episode(self.row):
-                # No episode is left to start for this process.
+            episode = self.scheduler.start_next(self.row, env_index)
+            if episode is None:  # none is left to start for this process
                 self.idle.clear()
                 break
-            episode = self.scheduler.start(self.row, env_index)
             self.active[env_index] = episode
             number = episode.number
             episode.generators = [self.seeds.action(number, i) for i in self.action_parts]

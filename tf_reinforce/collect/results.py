@@ -1,7 +1,7 @@
 """Defines what a collection returns, and the errors that it raises."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -36,6 +36,9 @@ class CollectedEpisodes(NamedTuple):
     episodes: records.Episodes
     success: np.ndarray  # [B] float: 1 or 0; NaN if the environment reports no success
     seconds: dict[str, float]  # `"stepping"`: in the environments; `"acting"`: the rest
+    rollout_result: Any = (
+        None  # the same episodes as tensors, if a program collected them
+    )
 
 
 class EpisodeArrays(NamedTuple):

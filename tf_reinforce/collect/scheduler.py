@@ -52,13 +52,17 @@ class EpisodeScheduler:
         self._steps = steps
         self.episodes = []
 
-    def start(self, row, env_index):
-        """Returns the next episode, as an `EpisodeInProgress`; see `needs_episode`."""
+    def start_next(self, row, env_index):
+        """Starts the next episode; returns an `EpisodeInProgress`, or `None`.
+
+        `None` means that no other episode must start before step `row`.
+        """
+        if not self._needs_episode(row):
+            return None
         self.episodes.append(EpisodeInProgress(len(self.episodes), row, env_index))
         return self.episodes[-1]
 
-    def needs_episode(self, row):
-        """Returns whether another episode must start before step `row`."""
+    def _needs_episode(self, row):
         if self._steps is None:
             return len(self.episodes) < self._count
         total = sum(x.length or row - x.start_row for x in self.episodes)
@@ -96,18 +100,19 @@ class SharedScheduler:
         self._none_left = False
         self.episodes = []
 
-    def start(self, row, env_index):
-        """Returns the claimed episode, as an `EpisodeInProgress`."""
-        self.episodes.append(EpisodeInProgress(self._number, row, env_index))
-        return self.episodes[-1]
+    def start_next(self, row, env_index):
+        """Claims and starts the next episode; returns an `EpisodeInProgress`, or `None`.
 
-    def needs_episode(self, row):
-        """Claims the next episode; returns whether there was one to claim."""
+        `None` means that no episode is left, or that the others are for other processes.
+        """
         if row == 0 and len(self.episodes) == self._max_initial:
-            return False
-        self._number = self._claim_episode()
-        self._none_left = self._number is None
-        return not self._none_left
+            return None
+        number = self._claim_episode()
+        self._none_left = number is None
+        if self._none_left:
+            return None
+        self.episodes.append(EpisodeInProgress(number, row, env_index))
+        return self.episodes[-1]
 
     def result(self):
         """Returns the episodes of this process, or `None` until they have ended."""

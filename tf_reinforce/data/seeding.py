@@ -183,10 +183,21 @@ def rollout_keys(seed, stream, update):
         update: Int, the number of the update.
 
     Returns:
-        `[4, 2]` uint32 array: the keys for resets, transitions, actions and minibatches.
+        `[4, 2]` uint32 array: the keys for resets, transitions, actions and minibatches;
+        see `episode_keys` and `permutation_key`.
     """
     words = seed_sequence(seed, f"{stream}/tensors", update).generate_state(8, np.uint32)
     return words.reshape(4, 2)
+
+
+def episode_keys(keys):
+    """Returns `[…, 3, 2]`, the keys for the episodes, from `[…, 4, 2]` rollout keys."""
+    return keys[..., :3, :]
+
+
+def permutation_key(keys):
+    """Returns `[…, 2]`, the key for the minibatches, from `[…, 4, 2]` rollout keys."""
+    return keys[..., 3, :]
 
 
 def counter_noise(key, parts, episodes, step, dtype):

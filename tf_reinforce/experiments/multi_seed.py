@@ -213,7 +213,7 @@ class _SeedGroup:
     def train(self, epochs):
         """Makes updates; returns the outputs of each update, arrays `[epochs, K, …]`.
 
-        See `learner.update_from_rollout` for the outputs.
+        See `learner.update_in_graph` for the outputs.
         """
         update, outputs = 0, []
         active = np.ones(len(self.seeds), bool)
@@ -252,9 +252,8 @@ class _SeedGroup:
             agent_result = _result_of_agent(result, index, rollout)
             valid = agent_result.valid & active[index]
             agent_result = agent_result._replace(valid=valid)
-            outputs = learner.update_from_rollout(
-                step, agent_result, keys[update, index, 3]
-            )
+            key = seeding.permutation_key(keys[update, index])
+            outputs = learner.update_in_graph(step, agent_result, key)
             self._store(index)
             finite = tf.logical_and(active[index], outputs[0][0] > 0)
             active = tf.tensor_scatter_nd_update(active, [[index]], [finite])
@@ -262,7 +261,7 @@ class _SeedGroup:
             return number + 1, active, result, arrays
 
         def update_all(update, active, arrays):
-            result = rollout(keys[update, :, :3])
+            result = rollout(seeding.episode_keys(keys[update]))
             end = (update + 1) * rollout.num_agents
             _, active, _, arrays = tf.while_loop(
                 lambda number, *_: number < end,

@@ -39,7 +39,8 @@ class Collector:
         key = envs.program_key(request)
         program = self.programs.pop(key, None)
         self.programs[key] = program or envs.make_program(self.actor, request)
-        same_kind = [other for other in self.programs if other[0] == key[0]]
+        kind, *_ = key
+        same_kind = [other for other in self.programs if other[0] == kind]
         if len(same_kind) > _PROGRAMS:
             del self.programs[same_kind[0]]
         return self.programs[key]

@@ -328,6 +328,11 @@ class KerasAgent(keras.Model):
         self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
         return episodes
 
+    @property
+    def _updates_per_call(self):
+        """The largest number of updates in one program: callbacks set linear rates."""
+        return 1 if self._rates else self.steps_per_execution
+
     def _own_callbacks(self, callbacks, options, verbose):
         """Returns the callbacks of a `fit`: learning rates, the user's, progress."""
         callbacks = keras.tree.flatten(callbacks) if callbacks else []

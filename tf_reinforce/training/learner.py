@@ -29,6 +29,11 @@ class UpdateResult(NamedTuple):
     lengths: np.ndarray  # [B] int32
     terminated: np.ndarray  # [B] bool
 
+    @classmethod
+    def from_metrics(cls, metrics, *columns):
+        """Returns the result from a list of the values of `train_step.METRICS`."""
+        return cls(dict(zip(train_step.METRICS, metrics, strict=True)), *columns)
+
 
 class Learner:
     """Traces the functions that learn from episodes, and calls them.
@@ -64,15 +69,15 @@ class Learner:
         """
         graph = self._graph(
             "update",
-            self.make_train_step(optimizer),
+            lambda: self.make_train_step(optimizer),
             (self._episodes_specs(), tf.TensorSpec((None, None), tf.int32)),
             (optimizer,),
         )
         finite, *metrics = graph(_tensors(episodes), permutations).numpy().tolist()
         if not finite:
             self._raise_not_finite(episodes)
-        return UpdateResult(
-            dict(zip(train_step.METRICS, metrics, strict=True)),
+        return UpdateResult.from_metrics(
+            metrics,
             episode_statistics.episode_returns(episodes),
             episodes.lengths,
             episodes.terminated,
@@ -98,10 +103,14 @@ class Learner:
         Raises:
             FloatingPointError: If the first update would not be finite.
         """
-        step = self.make_train_step(optimizer, rollout)
+
+        def make_updates():
+            step = self.make_train_step(optimizer, rollout)
+            return functools.partial(_updates, rollout, step)
+
         graph = self._graph(
             "train",
-            lambda keys, max_steps: _updates(rollout, step, keys, max_steps),
+            make_updates,
             (tf.TensorSpec((None, 4, 2), tf.uint32), tf.TensorSpec((), tf.int64)),
             (optimizer, rollout),
         )
@@ -112,12 +121,12 @@ class Learner:
         with compiled_rollout.explain_compile_errors():
             history = [x.numpy() for x in graph(tf.constant(np.stack(keys)), limit)]
         results = [
-            UpdateResult(dict(zip(train_step.METRICS, metrics, strict=True)), *columns)
+            UpdateResult.from_metrics(metrics, *columns)
             for (finite, *metrics), *columns in zip(history[0].tolist(), *history[1:])
             if finite
         ]
         if not results:
-            rollout_result = rollout(keys[0][:3])
+            rollout_result = rollout(seeding.episode_keys(keys[0]))
             self._raise_not_finite(
                 compiled_rollout.validate_result(rollout, rollout_result)
             )
@@ -125,18 +134,23 @@ class Learner:
 
     def update_from_rollout(self, optimizer, rollout, rollout_result, seed):
         """Makes the update that `train` would make from this result of a rollout."""
-        step = self.make_train_step(optimizer, rollout)
         spec = tf.TensorSpec
         specs = compiled_rollout.RolloutResult(
             self._episodes_specs(), spec((None,), tf.float64), spec((None,), tf.bool)
         )
+
+        def make_update():
+            step = self.make_train_step(optimizer, rollout)
+            return lambda result, key: update_in_graph(step, result, key)[0]
+
         graph = self._graph(
             "update_from_rollout",
-            lambda result, key: update_from_rollout(step, result, key)[0],
+            make_update,
             (specs, spec((2,), tf.uint32)),
             (optimizer, rollout),
         )
-        key = seeding.rollout_keys(seed, "training", int(self.counters[0]))[3]
+        keys = seeding.rollout_keys(seed, "training", int(self.counters[0]))
+        key = seeding.permutation_key(keys)
         finite, *metrics = graph(rollout_result, key).numpy().tolist()
         if not finite:
             self._raise_not_finite(
@@ -144,14 +158,13 @@ class Learner:
             )
         episodes = rollout_result.episodes
         columns = rollout_result.returns, episodes.lengths, episodes.terminated
-        logs = dict(zip(train_step.METRICS, metrics, strict=True))
-        return UpdateResult(logs, *(column.numpy() for column in columns))
+        return UpdateResult.from_metrics(metrics, *(x.numpy() for x in columns))
 
     def per_episode_gradients(self, episodes, baseline):
         """Returns `inspection.per_episode_gradients` of validated episodes."""
         graph = self._graph(
             "per_episode_gradients",
-            functools.partial(inspection.per_episode_gradients, self.estimator),
+            lambda: functools.partial(inspection.per_episode_gradients, self.estimator),
             (self._episodes_specs(), tf.TensorSpec((), tf.bool)),
         )
         return graph(_tensors(episodes), tf.constant(bool(baseline)))
@@ -160,7 +173,7 @@ class Learner:
         """Returns `inspection.step_statistics` of validated episodes, in NumPy."""
         graph = self._graph(
             "step_statistics",
-            functools.partial(inspection.step_statistics, self.estimator),
+            lambda: functools.partial(inspection.step_statistics, self.estimator),
             (self._episodes_specs(),),
         )
         statistics = graph(_tensors(episodes))
@@ -212,7 +225,7 @@ class Learner:
         actor = self.actor
         return records.specs(actor.observation_spec, actor.action_spec, actor.mask_size)
 
-    def _graph(self, name, function, signature, parts=()):
+    def _graph(self, name, make_function, signature, parts=()):
         """Returns a function as one concrete function, which is cached.
 
         A concrete function avoids the search for a trace, which takes longer than a small
@@ -221,7 +234,8 @@ class Learner:
 
         Args:
             name: String, the method that calls it.
-            function: Function to trace; only called if there is no trace yet.
+            make_function: Function without arguments that returns the function to trace.
+                It is called only if there is no trace yet.
             signature: Tuple of `tf.TensorSpec`.
             parts: Tuple of the optimizers and rollouts that the function uses.
         """
@@ -234,7 +248,7 @@ class Learner:
         key += _schedule(self.estimator.options.entropy_coef)
         if self._graphs.get(name, (None,))[0] != key:
             # TensorFlow warns of retracing if functions of several agents are equal.
-            unique = functools.partial(function)
+            unique = functools.partial(make_function())
             traced = tf.function(unique, input_signature=signature, autograph=False)
             self._graphs[name] = key, traced.get_concrete_function()
         return self._graphs[name][1]
@@ -275,13 +289,13 @@ def _updates(rollout, step, keys, max_steps):
         max_steps: Scalar int64; no update starts after this many environment steps.
 
     Returns:
-        List of tensors `[u, …]`, u ≤ U, as `update_from_rollout` returns them.
+        List of tensors `[u, …]`, u ≤ U, as `update_in_graph` returns them.
     """
     count = tf.shape(keys)[0]
 
     def update(number, finite, steps, history):
-        result = rollout(keys[number, :3])
-        row = update_from_rollout(step, result, keys[number, 3])
+        result = rollout(seeding.episode_keys(keys[number]))
+        row = update_in_graph(step, result, seeding.permutation_key(keys[number]))
         steps += tf.reduce_sum(tf.cast(result.episodes.lengths, tf.int64))
         return number + 1, row[0][0] > 0, steps, write_history(history, number, row)
 
@@ -294,7 +308,7 @@ def _updates(rollout, step, keys, max_steps):
     return [array.stack() for array in history]
 
 
-def update_from_rollout(step, rollout_result, key):
+def update_in_graph(step, rollout_result, key):
     """Makes the update from the result of a rollout in the graph, if it is valid.
 
     Args:
@@ -316,7 +330,7 @@ def update_from_rollout(step, rollout_result, key):
 
 
 def history_arrays(updates, episodes):
-    """Returns `tf.TensorArray`s for the results of `update_from_rollout`.
+    """Returns `tf.TensorArray`s for the results of `update_in_graph`.
 
     Args:
         updates: Int or scalar int tensor, the number of updates.

@@ -4,7 +4,6 @@ import time
 from typing import NamedTuple
 
 from tf_reinforce.collect import acting_program
-from tf_reinforce.collect import compiled_rollout
 from tf_reinforce.collect import environments
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import seeding
@@ -89,84 +88,89 @@ class Trainer:
             permutations = self.learner.permutations(episodes, seed)
         return self.learner.update(optimizer, episodes, permutations)
 
-    def updates(
-        self, optimizer, envs, seed, episodes, steps, notify, max_updates, max_steps
-    ):
+    def collect_and_update(self, optimizer, envs, seed, counts, limits, notify):
         """Collects episodes and makes one update, or several in one program.
 
         Args:
             optimizer, seed: As for `update`.
-            envs, episodes, steps: As for `collect`.
+            envs: As for `collect`.
+            counts: `(episodes, steps)`, as for `collect`.
+            limits: `(max_updates, max_steps)`: the largest number of updates in one
+                program, and the number of environment steps after which no update
+                starts, or `None`.
             notify: Function that is called with the `Episodes` and logs before an update
                 is made, or `None`.
-            max_updates: Int, the largest number of updates in one program.
-            max_steps: Int; no update starts after this many environment steps, or
-                `None`.
 
-        Yields:
-            For each update its logs, and an iterator of `(episode, logs)`; see
+        Returns:
+            For each update a pair: its logs, and an iterator of `(episode, logs)`; see
             `episode_statistics.episode_logs`.
         """
         update, first_episode, _ = self.counts
-        request = self.training_request(envs, seed, episodes, steps)
-        if not envs.in_graph:
-            updates = self._host_update(optimizer, envs, request, notify)
-        elif notify is not None:
-            updates = self._compiled_update(optimizer, envs, request, notify)
+        request = self._request(envs, seed, update, *counts)
+        if envs.in_graph and notify is None:
+            updates = self._update_in_program(optimizer, envs, request, *limits)
         else:
-            limits = dict(max_updates=max_updates, max_steps=max_steps)
-            updates = self._compiled_updates(optimizer, envs, request, limits)
-        num_steps = sum(int(result.lengths.sum()) for result in updates.results)
-        for logs, *columns in updates.results:
-            logs = {
-                **episode_statistics.metrics(*columns[:2]),
-                **logs,
-                **updates.success,
-                "steps_per_second": num_steps / updates.seconds,
-            }
-            yield (
-                logs,
-                episode_statistics.episode_logs(*columns, first_episode, update),
-            )
-            first_episode, update = first_episode + len(columns[0]), update + 1
+            updates = self._collect_then_update(optimizer, envs, request, notify)
+        return self._logs(updates, update, first_episode)
 
-    def _host_update(self, optimizer, envs, request, notify):
+    def _collect_then_update(self, optimizer, envs, request, notify):
+        """Collects the episodes of one update, notifies, and makes the update."""
         began = time.perf_counter()
         collected = self.collector.collect(envs, request)
         seconds = time.perf_counter() - began
         if notify is not None:
             notify(collected.episodes, _collection_logs(envs, request, collected))
         began = time.perf_counter()
-        result = self.update(optimizer, collected.episodes, request.key.seed)
+        seed = request.key.seed
+        if envs.in_graph:
+            rollout = self.collector.program(envs, request)
+            result = self.learner.update_from_rollout(
+                optimizer, rollout, collected.rollout_result, seed
+            )
+        else:
+            result = self.update(optimizer, collected.episodes, seed)
         seconds += time.perf_counter() - began
         success = episode_statistics.success_metrics(collected.success)
         return _Updates([result], success, seconds)
 
-    def _compiled_update(self, optimizer, envs, request, notify):
+    def _update_in_program(self, optimizer, envs, request, max_updates, max_steps):
+        """Collects and updates in one program, up to `max_updates` times."""
         began = time.perf_counter()
-        rollout = self._rollout(envs, request)
-        rollout_result, collected = compiled_rollout.collect(rollout, request.key)
-        seconds = time.perf_counter() - began
-        notify(collected.episodes, _collection_logs(envs, request, collected))
-        began = time.perf_counter()
-        result = self.learner.update_from_rollout(
-            optimizer, rollout, rollout_result, request.key.seed
+        acting_program.finite_weights(self.collector.actor.variables)
+        results = self.learner.train(
+            optimizer,
+            self.collector.program(envs, request),
+            request.key.seed,
+            max_updates=max_updates,
+            max_steps=max_steps,
         )
-        seconds += time.perf_counter() - began
-        return _Updates([result], {}, seconds)
-
-    def _compiled_updates(self, optimizer, envs, request, limits):
-        began = time.perf_counter()
-        rollout = self._rollout(envs, request)
-        results = self.learner.train(optimizer, rollout, request.key.seed, **limits)
         return _Updates(results, {}, time.perf_counter() - began)
 
-    def _rollout(self, envs, request):
-        acting_program.finite_weights(self.collector.actor.variables)
-        return self.collector.program(envs, request)
+    def _logs(self, updates, update, first_episode):
+        """Yields the logs of each update, and those of its episodes."""
+        num_steps = sum(int(result.lengths.sum()) for result in updates.results)
+        steps_per_second = num_steps / updates.seconds
+        for logs, returns, lengths, terminated in updates.results:
+            # `env_steps` of the update counts the steps of all updates so far. It
+            # replaces `env_steps` of the episodes.
+            logs = {
+                **episode_statistics.metrics(returns, lengths),
+                **logs,
+                **updates.success,
+                "steps_per_second": steps_per_second,
+            }
+            columns = returns, lengths, terminated
+            yield (
+                logs,
+                episode_statistics.episode_logs(*columns, first_episode, update),
+            )
+            first_episode, update = first_episode + len(returns), update + 1
 
     def training_request(self, envs, seed, episodes, steps):
         """Returns the request for the next update; raises if groups cannot be formed."""
+        return self._request(envs, seed, self.counts[0], episodes, steps)
+
+    def _request(self, envs, seed, update, episodes, steps):
         size = self.group_size
         unsupported = steps or (episodes or 0) % size or not envs.supports_episode_seeds
         if size > 1 and unsupported:
@@ -177,7 +181,7 @@ class Trainer:
                 f"Received: episodes={episodes}, steps={steps}, {type(envs).__name__} "
                 "environments"
             )
-        key = seeding.StreamKey(seed, "training", self.counts[0])
+        key = seeding.StreamKey(seed, "training", update)
         return environments.CollectionRequest(key, episodes, steps, group_size=size)
 
 

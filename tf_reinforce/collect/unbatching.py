@@ -1,0 +1,49 @@
+"""Splits arrays of actions into one action for each environment."""
+
+import gymnasium as gym
+import keras
+import numpy as np
+
+from tf_reinforce.data import spaces
+
+
+def action_unbatcher(space):
+    """Returns a function from arrays `[size, …]`, a list, to a list of `size` actions."""
+    nest = spaces.to_nest(space)
+    leaves = keras.tree.flatten(nest)
+    unbatchers = [_leaf_unbatcher(leaf) for leaf in leaves]
+    if nest is leaves[0]:
+        return lambda env_actions: unbatchers[0](env_actions[0])
+    indices = keras.tree.pack_sequence_as(nest, list(range(len(leaves))))
+
+    def unbatch(env_actions):
+        columns = [f(array) for f, array in zip(unbatchers, env_actions, strict=True)]
+        return [_pack(indices, parts) for parts in zip(*columns, strict=True)]
+
+    return unbatch
+
+
+def _leaf_unbatcher(leaf):
+    """Returns a function from an array to the list of its rows, in the type of the space.
+
+    A member of a `Box` of shape () is an array without axes. So the rows are arrays then,
+    not NumPy scalars.
+    """
+    dtype = leaf.dtype
+    is_scalar_box = isinstance(leaf, gym.spaces.Box) and not leaf.shape
+    to_list = _scalar_arrays if is_scalar_box else list
+    return lambda array: to_list(array if array.dtype is dtype else array.astype(dtype))
+
+
+def _scalar_arrays(array):
+    """Returns the numbers of an array `[size]` as arrays of shape ()."""
+    return [np.array(action) for action in array]
+
+
+def _pack(indices, parts):
+    """Returns one action from its parts, nested in tuples and dicts as its space is."""
+    if isinstance(indices, dict):
+        return {key: _pack(index, parts) for key, index in indices.items()}
+    if isinstance(indices, tuple):
+        return tuple(_pack(index, parts) for index in indices)
+    return parts[indices]
