@@ -1779,7 +1779,7 @@ STEPS_OF_AN_UPDATE = [
         "same_order_in_every_update",
         "own: every update draws the order of the first",
         "training/learner.py",
-        'rng = seeding.generator(seed, "training/minibatches", int(self.counters[0]))',
+        'rng = seeding.generator(seed, "training/minibatches", self.num_updates)',
         'rng = seeding.generator(seed, "training/minibatches", 0)',
         "algorithm/test_update_options.py::"
         "test_the_order_is_a_function_of_the_seed_and_the_number_of_the_update",

@@ -53,6 +53,12 @@ class Learner:
         self.minibatch_size = minibatch_size
         self._graphs = {}  # concrete functions, by the method that calls them
 
+    @property
+    def num_updates(self):
+        """The number of updates so far, an int."""
+        # Indexing the variable would run an operation, which takes four times as long.
+        return int(self.counters.numpy()[0])
+
     def update(self, optimizer, episodes, permutations):
         """Makes one update from episodes in NumPy.
 
@@ -114,7 +120,7 @@ class Learner:
             (tf.TensorSpec((None, 4, 2), tf.uint32), tf.TensorSpec((), tf.int64)),
             (optimizer, rollout),
         )
-        first = int(self.counters[0])
+        first = self.num_updates
         updates = range(first, first + max_updates)
         keys = [seeding.rollout_keys(seed, "training", update) for update in updates]
         limit = tf.constant(_NO_STEP_LIMIT if max_steps is None else max_steps, tf.int64)
@@ -149,7 +155,7 @@ class Learner:
             (specs, spec((2,), tf.uint32)),
             (optimizer, rollout),
         )
-        keys = seeding.rollout_keys(seed, "training", int(self.counters[0]))
+        keys = seeding.rollout_keys(seed, "training", self.num_updates)
         key = seeding.permutation_key(keys)
         finite, *metrics = graph(rollout_result, key).numpy().tolist()
         if not finite:
@@ -208,7 +214,7 @@ class Learner:
         count = self.make_train_step(None).num_permutations
         if not count:
             return tf.zeros([0, 0], tf.int32)
-        rng = seeding.generator(seed, "training/minibatches", int(self.counters[0]))
+        rng = seeding.generator(seed, "training/minibatches", self.num_updates)
         lengths = np.asarray(self.estimator.learned_lengths(episodes))
         steps = np.arange(lengths.sum(), dtype="int32")
         return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
@@ -216,7 +222,7 @@ class Learner:
     def _raise_not_finite(self, episodes):
         cause = inspection.explain_non_finite(self.estimator, episodes)
         raise FloatingPointError(
-            f"Update {int(self.counters[0])} would not be finite and was not made. All "
+            f"Update {self.num_updates} would not be finite and was not made. All "
             f"weights are unchanged. {cause} Try a smaller learning rate, "
             "`global_clipnorm`, or smaller rewards."
         )
