@@ -1107,8 +1107,8 @@ EPISODES = [
         '        """Returns the episodes to use, or `None` until they have ended."""\n'
         "        if self._steps is None:\n"
         "            has_all = len(self.episodes) == self._count\n"
-        "            done = has_all and all(x.length for x in self.episodes)\n"
-        "            return self.episodes if done else None\n",
+        "            complete = has_all and all(x.length for x in self.episodes)\n"
+        "            return self.episodes if complete else None\n",
         "return True\n"
         "        total = sum(x.length or row - x.start_row for x in self.episodes)\n"
         "        return total < self._steps\n"
@@ -1124,11 +1124,11 @@ EPISODES = [
         "order_of_finishing",
         "own: episodes in another order than they started",
         "collect/scheduler.py",
-        "done = has_all and all(x.length for x in self.episodes)\n            "
-        "return self.episodes if done else None",
-        "done = has_all and all(x.length for x in self.episodes)\n            "
+        "complete = has_all and all(x.length for x in self.episodes)\n            "
+        "return self.episodes if complete else None",
+        "complete = has_all and all(x.length for x in self.episodes)\n            "
         "return sorted(self.episodes, key=lambda x: x.start_row + x.length)"
-        " if done else None",
+        " if complete else None",
         "collect/test_collecting.py::"
         "test_the_number_of_environments_does_not_change_one_number",
     ),

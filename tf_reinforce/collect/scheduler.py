@@ -72,8 +72,8 @@ class EpisodeScheduler:
         """Returns the episodes to use, or `None` until they have ended."""
         if self._steps is None:
             has_all = len(self.episodes) == self._count
-            done = has_all and all(x.length for x in self.episodes)
-            return self.episodes if done else None
+            complete = has_all and all(x.length for x in self.episodes)
+            return self.episodes if complete else None
         total = 0
         for number, episode in enumerate(self.episodes):
             if not episode.length:
@@ -116,5 +116,5 @@ class SharedScheduler:
 
     def result(self):
         """Returns the episodes of this process, or `None` until they have ended."""
-        done = self._none_left and all(x.length for x in self.episodes)
-        return self.episodes if done else None
+        complete = self._none_left and all(x.length for x in self.episodes)
+        return self.episodes if complete else None
