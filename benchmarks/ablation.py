@@ -3,12 +3,13 @@
     python benchmarks/ablation.py run [--tasks CartPole-v1 …] [--jobs 2]
     python benchmarks/ablation.py report
 
-`run` trains the preset of each task and all its variants, with three seeds, like
-`learning.py`. It writes one JSON file per run to benchmarks/results/ablation; interrupted
-runs can be continued. It also measures the variance of the gradient, once per task. A
-task may be the path of a TOML file with the name of the task.
+The command `run` trains the preset of each task and all variants of the preset, with
+three seeds, like `learning.py`. The command `run` writes one JSON file per training run
+to benchmarks/results/ablation. Repeating the command continues interrupted training runs.
+The command `run` also measures the variance of the gradient, once per task. A task may be
+the path of a TOML file with the name of the task.
 
-`report` writes tables and a picture into docs/ablation.md.
+The command `report` writes tables and a picture into docs/ablation.md.
 """
 
 import argparse
@@ -32,8 +33,8 @@ from tf_reinforce.experiments import runs
 
 
 class Task(NamedTuple):
-    steps: int  # the budget of a run
-    threshold: float  # the mean return whose first evaluation is reported
+    steps: int  # environment steps of a run
+    threshold: float  # the mean return to reach
 
 
 TASKS = {
@@ -78,7 +79,7 @@ DEFAULTS = {
 
 
 def format_value(value):
-    """Returns the text of a value in the name of a variant."""
+    """Returns the value of an option as text, for the name of a variant."""
     if isinstance(value, dict):
         groups = value.get("groups")
         return value["kind"] + (f" in groups of {groups}" if groups else "")
@@ -91,9 +92,9 @@ LABELS = ["preset", *(f"{option}={format_value(value)}" for option, value in PAI
 
 
 def variants(settings):
-    """Returns the preset and its variants with one changed option.
+    """Returns the settings of a preset and of its variants with one changed option.
 
-    Variants that would raise an error are left out.
+    The result does not contain variants that would raise an error.
 
     Args:
         settings: Dict from `presets.read`.
@@ -131,7 +132,7 @@ def required_changes(option, value, preset, settings):
         notes.append("gae_lambda=1")
     if option == "baseline" and "groups" in format_value(value):
         limit = gym.spec(settings["env"]).max_episode_steps
-        steps = fit.pop("steps_per_epoch", None)  # groups need a number of episodes
+        steps = fit.pop("steps_per_epoch", None)  # groups need a fixed episode number
         fit.setdefault("episodes_per_epoch", math.ceil(steps / limit) if steps else 16)
         count = fit["episodes_per_epoch"]
         fit["episodes_per_epoch"] = math.ceil(count / GROUPS) * GROUPS
@@ -139,13 +140,13 @@ def required_changes(option, value, preset, settings):
             notes.append(f"episodes_per_epoch={fit['episodes_per_epoch']}")
     baseline = preset["baseline"] if isinstance(preset["baseline"], dict) else {}
     if option == "scale_rewards" and value and baseline.get("scale", 1) != 1:
-        agent["baseline"] = {**baseline, "scale": 1}  # returns then have a size near 1
+        agent["baseline"] = {**baseline, "scale": 1}  # scaled returns have a size near 1
         notes.append("scale of values=1")
     return agent, fit, notes
 
 
 def make_agent(settings, seed):
-    """Returns an agent like `learning.make_agent`, also with leave-one-out groups."""
+    """Returns an agent for `settings`, which may contain leave-one-out groups."""
     agent = dict(settings["agent"])
     if "groups" in format_value(agent.get("baseline")):
         agent["baseline"] = tfr.baselines.LeaveOneOut(agent["baseline"]["groups"])
@@ -153,14 +154,14 @@ def make_agent(settings, seed):
 
 
 def gradient_variants(settings):
-    """Returns the preset and the variants that change the gradient of a given batch."""
+    """Returns the preset and all variants that change the gradient of a given batch."""
     options = ("preset", *GRADIENT_OPTIONS)
     items = variants(settings).items()
     return {name: variant for name, variant in items if name.split("=")[0] in options}
 
 
 def run(arguments):
-    """Makes every run and measurement that is not finished, each in its own process."""
+    """Makes all unfinished training runs and measurements, each in its own process."""
     commands = []
     for task in arguments.tasks:
         settings, steps = presets.read(task), training_steps(arguments, task)
@@ -195,7 +196,7 @@ def gradients_path(results, task, steps):
 
 
 def has_gradients(path, settings):
-    """Returns whether gradients were measured; raises if with other settings."""
+    """Returns whether gradients were measured; raises if the settings were different."""
     if not path.exists():
         return False
     if json.loads(path.read_text())["settings"] != settings:
@@ -236,7 +237,7 @@ def measure(arguments):
 
 
 def parse_task(text):
-    """Returns the text if it is one of `TASKS`, or the path of a file with its name."""
+    """Returns `text` if `text` names one of `TASKS`, or a file for one of `TASKS`."""
     if learning.preset_name(text) not in TASKS:
         raise argparse.ArgumentTypeError(
             f"expected one of {', '.join(TASKS)}. Received: {text}"

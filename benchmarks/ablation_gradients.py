@@ -1,4 +1,4 @@
-"""Measures the variance of gradients over batches, for variants at the same weights."""
+"""Measures the variance of gradients over batches, for variants at equal weights."""
 
 import math
 
@@ -12,17 +12,19 @@ TRAINING_DIVISOR = 3  # the gradients are measured after a third of the budget
 
 
 def train(agents, settings, steps):
-    """Trains the agent of the preset for a third of the budget, and the others with it.
+    """Trains the agent of the preset, and the baselines of the agents of all variants.
 
-    Before each update the other agents receive the policy weights of the preset's agent.
-    They update from the same batch with a learning rate of zero. Their baselines,
-    normalizers and running scales are thus trained on the batches of the preset, and
-    their policies stay those of the preset.
+    The training ends after a third of the budget in environment steps. Before each
+    update, the agents of the variants receive the policy weights of the preset's agent.
+    The agents of the variants update from the batch of the preset's agent, with a
+    learning rate of zero. Such an update trains the baseline, the normalizer and the
+    running scales of a variant. The policy of a variant stays equal to the policy of the
+    preset.
 
     Args:
-        agents: Dict from names, one of them `"preset"`, to `Reinforce`.
-        settings: Dict from the same names to the settings of the agents.
-        steps: Int, the budget.
+        agents: Dict from names of variants to `Reinforce`, with the name `"preset"`.
+        settings: Dict from names of variants to the settings of the agents.
+        steps: Int, the budget in environment steps.
     """
     leader, schedules = agents["preset"], {}
     for name, agent in agents.items():
@@ -51,7 +53,7 @@ def copy_policy(source, target):
 
 
 def collect(agent, settings, seed):
-    """Collects a batch of the size that `fit` uses with these settings."""
+    """Returns a batch of episodes of the size that `fit` uses with `settings`."""
     fit = settings["fit"]
     return agent.collect(
         settings["env"],
@@ -65,12 +67,13 @@ def collect(agent, settings, seed):
 
 
 def relative_variances(agents, settings):
-    """Returns `relative_variance` of the gradient of each agent, by its name.
+    """Returns a dict from names of agents to the `relative_variance` of their gradients.
 
-    All agents use the same batches. If a baseline needs groups of episodes with the same
-    reset seed, its agent collects an equal number of batches, with the same policy.
+    All agents compute gradients from equal batches, except for agents whose baseline
+    needs groups of episodes with equal reset seeds. Such an agent collects an equal
+    number of batches of its own, with the policy of the preset.
     """
-    seeds, variances = range(1, BATCHES + 1), {}  # training used the seed 0
+    seeds, variances = range(1, BATCHES + 1), {}  # seed 0 was used for training
     shared = [collect(agents["preset"], settings["preset"], seed) for seed in seeds]
     for name, agent in agents.items():
         batches = shared
@@ -83,7 +86,7 @@ def relative_variances(agents, settings):
 
 
 def flatten(gradients):
-    """Returns arrays of any shapes as one `[D]` float64 array."""
+    """Returns arrays of any shapes, concatenated in one `[D]` float64 array."""
     return np.concatenate([np.ravel(gradient) for gradient in gradients]).astype(float)
 
 
@@ -91,12 +94,13 @@ def relative_variance(gradients):
     """Returns tr Cov(g) / |E g|² of independent gradients, and its standard error.
 
     The mean product of a gradient with itself is an unbiased estimate of E |g|². The mean
-    product of two different gradients is an unbiased estimate of |E g|². The ratio
+    product of two different gradients is an unbiased estimate of |E g|². The ratio of
+    these two estimates, minus one, estimates tr Cov(g) / |E g|²:
 
-        mean_i gᵢ·gᵢ / mean_{i≠j} gᵢ·gⱼ  -  1
+        mean_i gᵢ·gᵢ / mean_{i≠j} gᵢ·gⱼ  -  1.
 
-    is therefore the unbiased tr Cov(g) divided by the unbiased |E g|². A factor common to
-    all gradients does not change it.
+    Numerator and denominator of this ratio are unbiased. A factor common to all gradients
+    does not change this ratio.
 
     Args:
         gradients: `[K, D]` floats, K > 2.
@@ -105,7 +109,9 @@ def relative_variance(gradients):
         The ratio and its standard error, by the jackknife over the K gradients. If the
         mean product of different gradients is less than four of its standard errors above
         zero, the mean gradient cannot be distinguished from zero. The result is then the
-        smallest ratio within two standard errors (infinite if there is none), and `None`.
+        smallest ratio within two standard errors, and `None` as the standard error. The
+        smallest ratio is infinite if no mean product within two standard errors is
+        positive.
     """
     gradients = np.asarray(gradients, float)
     products, indices = gradients @ gradients.T, range(len(gradients))
@@ -120,12 +126,12 @@ def relative_variance(gradients):
 
 
 def _means(products):
-    """Returns the means of the diagonal and of the off-diagonal entries."""
+    """Returns the mean of the diagonal entries and the mean of all other entries."""
     count, diagonal = len(products), np.trace(products)
     off_diagonal = products.sum() - diagonal
     return float(diagonal / count), float(off_diagonal / (count * (count - 1)))
 
 
 def _jackknife(estimates):
-    """Returns the standard error, from estimates that leave out one sample each."""
+    """Returns the jackknife standard error of estimates that omit one sample each."""
     return math.sqrt((len(estimates) - 1) * np.var(estimates))

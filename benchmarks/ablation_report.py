@@ -1,4 +1,4 @@
-"""Writes tables and a picture of the runs of `ablation.py`."""
+"""Writes tables and a picture of the training runs of `ablation.py`."""
 
 import json
 import math
@@ -8,11 +8,11 @@ import learning_report
 import numpy as np
 
 HEAD = ("variant", "seeds", "steps to {}", "final, greedy", "seconds", "variance of ∇")
-MARGINS, ROW_HEIGHT = 0.55, 0.165  # of the picture, in inches
+MARGINS, ROW_HEIGHT = 0.55, 0.165  # sizes in the picture, in inches
 
 
 def read(results, task):
-    """Returns the finished runs with the largest budget, and the measured gradients.
+    """Returns the finished runs of a task with the largest budget, and its gradients.
 
     Returns:
         Dict from variants to their records; the gradient statistics or `None`; and the
@@ -28,14 +28,14 @@ def read(results, task):
 
 
 def label(variant):
-    """Returns a variant's name without the settings that had to change with it."""
+    """Returns the name of a variant, without the settings that had to change too."""
     return variant.partition(", ")[0]
 
 
 def steps_to(threshold, records):
     """Returns for each run the steps at the first evaluation that reaches a threshold.
 
-    The value is infinite if no evaluation of the run reaches it.
+    The number of steps is infinite if no evaluation of a run reaches the threshold.
     """
     firsts = []
     for record in records:
@@ -47,7 +47,8 @@ def steps_to(threshold, records):
 def format_steps(steps, brief=False):
     """Returns the median of `steps_to` as text, and the number of finite values.
 
-    The number is left out if all values or none are finite, or if `brief` is true.
+    The text omits the number of finite values if all values are finite, if no value is
+    finite, or if `brief` is true.
     """
     median, count = np.median(steps), np.isfinite(steps).sum()
     if brief:
@@ -61,7 +62,7 @@ def final_returns(records):
 
 
 def row(variant, records, threshold, variances):
-    """Returns the table cells of one variant."""
+    """Returns the cells of one variant in the table of a task."""
     returns, variance = final_returns(records), ""
     if variant in variances:
         ratio, error = variances[variant]
@@ -95,7 +96,7 @@ def section(name, task, groups, gradients):
 
 
 def picture(path, results, tasks, labels):
-    """Draws a panel for each task: final returns of each seed, steps to a threshold.
+    """Draws a panel for each task, with final returns and steps to a threshold.
 
     Args:
         path: Path of the picture.
@@ -150,7 +151,7 @@ def write(results, docs, tasks, labels):
     """Writes the tables and the picture to the folder of documents.
 
     Args:
-        results: Path of the folder that `ablation.py` wrote to.
+        results: Path of the folder into which `ablation.py` wrote its results.
         docs: Path of the folder with `ablation.md`.
         tasks: Dict from tasks to tuples `(steps, threshold)`.
         labels: List of all variants in order, as `label` returns them.

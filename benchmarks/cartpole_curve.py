@@ -1,10 +1,12 @@
-"""Draws the learning curve of the README: CartPole-v1, ten seeds, default settings.
+"""Draws the learning curve of the README, for CartPole-v1 with ten seeds.
 
     python benchmarks/cartpole_curve.py [--out docs/cartpole.png]
 
-Prints the table of the picture: for each update the median and the quartiles over seeds
-of the mean return of its 16 training episodes, whose actions are sampled. Also prints for
-each seed the greedy return over 100 new episodes after the last update.
+The ten agents have the default settings of `Reinforce.for_env`. The program prints the
+numbers of the picture as a table. For each update, the table lists the median and the
+quartiles over seeds of the mean return of 16 training episodes. In training episodes the
+actions are sampled from the policy. The program also prints, for each seed, the greedy
+return over 100 new episodes after the last update.
 """
 
 import argparse

@@ -3,18 +3,20 @@
     python benchmarks/learning.py run PRESET… --seeds 1-5 [--steps N] [--jobs 2]
     python benchmarks/learning.py report
 
-`run` trains each preset with each seed in its own process, on one thread, and writes one
-JSON file per run to benchmarks/results. The policy is evaluated before the first update,
-each time that training passes a multiple of 50,000 environment steps, and at the end.
-Each of these evaluations samples actions in 10 new episodes. The greedy policy is
-evaluated at the end, in 100 episodes.
+The command `run` trains each preset with each seed in its own process, on one thread. The
+command `run` writes one JSON file per training run to benchmarks/results. The policy is
+evaluated before the first update, each time that training passes a multiple of 50,000
+environment steps, and at the end. Each evaluation during training samples the actions of
+10 new episodes. After training, the greedy policy is evaluated in 100 episodes.
 
-The agent is saved with each evaluation. If a run is interrupted, the same command
-continues it from there; the results are equal to the bit. Finished runs are skipped.
+The command `run` saves the agent with each evaluation. If a training run is interrupted,
+repeating the command continues the training run from the saved agent. The results of
+interrupted and uninterrupted training runs are equal to the bit. The command `run` skips
+finished runs.
 
-`report` writes the tables into docs/results.md, and the pictures and all runs
-(docs/results.jsonl) next to it. The runs may therefore be made on several days and
-machines.
+The command `report` writes the tables into docs/results.md, the pictures into docs, and
+all training runs into docs/results.jsonl. The file docs/results.jsonl keeps earlier runs,
+so that training runs may be made on several days and machines.
 """
 
 import argparse
@@ -51,8 +53,8 @@ class EvaluationCallback(keras.callbacks.Callback):
     """Evaluates the agent at fixed steps, and saves the state of the run.
 
     Args:
-        record: Dict, the content of the run's JSON file; the callback changes it.
-        path: Path of that JSON file.
+        record: Dict, the content of the run's JSON file; the callback changes `record`.
+        path: Path of the run's JSON file.
     """
 
     def __init__(self, record, path):
@@ -75,7 +77,7 @@ class EvaluationCallback(keras.callbacks.Callback):
         agent, record = self.model, self.record
         start = time.perf_counter()
         record["training_seconds"] += start - self.training_start
-        # The seed depends on the update, so that each evaluation has other episodes.
+        # The seed depends on the update, so that each evaluation has new episodes.
         rng = seeding.generator(record["seed"], "validation/environment", agent.updates)
         metrics = evaluate(agent, record, rng.integers(2**31), SAMPLED)
         mean, std = metrics["episode_return"], metrics["episode_return_std"]
@@ -96,7 +98,7 @@ class EvaluationCallback(keras.callbacks.Callback):
 
 
 def evaluate(agent, record, seed, options):
-    """Returns the metrics of an evaluation with the preset's environment settings."""
+    """Returns the metrics of an evaluation in the environment of the preset."""
     settings = record["settings"]
     options = {**runs.evaluation_options(settings), **options}
     return agent.evaluate(settings["env"], seed=seed, **options)
@@ -115,7 +117,7 @@ def write_record(path, record):
 
 
 def load_or_create(path, settings, seed, steps, every):
-    """Returns the record of a run; raises if the saved run has other settings."""
+    """Returns the record of a run; raises if the saved record has other settings."""
     versions = all_versions()
     if path.exists():
         record = json.loads(path.read_text())
@@ -156,12 +158,12 @@ def all_versions():
 
 
 def preset_name(preset):
-    """Returns the name of a preset; for the path `/my/own.toml`, `own`."""
+    """Returns the name of a preset, which for the path `/my/own.toml` is `own`."""
     return pathlib.Path(preset).name.removesuffix(".toml")
 
 
 def training_steps(preset, steps):
-    """Returns the environment steps to train for: `steps`, or those of the preset."""
+    """Returns `steps`, or the environment steps of the preset if `steps` is `None`."""
     steps = steps or presets.read(preset)["fit"].get("steps")
     if steps is None:
         raise SystemExit(
@@ -176,7 +178,7 @@ def record_path(results, preset, seed, steps):
 
 @contextlib.contextmanager
 def lock_run(path):
-    """Locks a run for this process; the lock ends with the process at the latest."""
+    """Locks a run for this process, until the end of the context or of the process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f".{path.stem}.lock"), "w") as file:
         try:
@@ -184,7 +186,7 @@ def lock_run(path):
         except BlockingIOError:
             raise SystemExit(f"Another process is writing {path}.") from None
         for temporary_path in path.parent.glob(f".{path.stem}[._]*/"):
-            shutil.rmtree(temporary_path)  # incomplete files of a killed process
+            shutil.rmtree(temporary_path)  # from a killed process
         yield
 
 
@@ -195,7 +197,7 @@ def make_agent(settings, seed):
 
 
 def train(path, settings, seed, steps, every, make_agent=make_agent):
-    """Makes one run to its end, from the start or from its last evaluation."""
+    """Trains one run to its end, from the start or from its last evaluation."""
     with lock_run(path):
         record = load_or_create(path, settings, seed, steps, every)
         if record["finished"]:
@@ -242,9 +244,9 @@ def run(arguments):
 
 
 def run_commands(commands, jobs):
-    """Runs commands, `jobs` of them at once, each on one thread.
+    """Runs up to `jobs` commands at the same time, each command on one thread.
 
-    Raises `SystemExit` with the commands that failed.
+    The function raises `SystemExit` with the commands that failed.
     """
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}

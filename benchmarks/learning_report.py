@@ -1,4 +1,4 @@
-"""Writes tables and pictures of the runs of `learning.py`, next to Tianshou's results."""
+"""Writes tables and pictures that compare runs of `learning.py` with Tianshou."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from tf_reinforce import files
 
 HERE = pathlib.Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
-EVERY = 50_000  # environment steps from one evaluation to the next
+EVERY = 50_000  # environment steps between two evaluations
 CRITIC_FREE = "-critic-free"
 MILLION = 1_013_760  # steps at Tianshou's evaluation nearest to a million steps
 RESAMPLES = 10_000
@@ -18,7 +18,7 @@ PUBLISHED = "results.jsonl"
 
 
 def read(results, published=None):
-    """Returns the finished runs, and the number of unfinished runs.
+    """Returns the finished training runs, and the number of unfinished training runs.
 
     Args:
         results: Path of a folder with one folder per preset and one JSON file per run.
@@ -55,7 +55,7 @@ def read(results, published=None):
 
 
 def publish(path, groups):
-    """Writes finished runs as JSON Lines, atomically."""
+    """Writes finished training runs as JSON Lines, atomically."""
     records = [record for group in groups.values() for record in group]
     with files.atomic_write(path) as temporary_path:
         lines = "".join(f"{json.dumps(record)}\n" for record in records)
@@ -63,20 +63,21 @@ def publish(path, groups):
 
 
 def reference():
-    """Returns Tianshou's results, by the name of the task without its version."""
+    """Returns a dict from names of tasks, without version, to Tianshou's results."""
     return json.loads((HERE / "tianshou_reinforce.json").read_text())["tasks"]
 
 
 def task_of(records):
-    """Returns the task without its version: `Ant` for runs on `Ant-v5`."""
+    """Returns the name of the task without version, for example `Ant` for `Ant-v5`."""
     return records[0]["settings"]["env"].rsplit("-v", 1)[0]
 
 
 def align_curves(records):
     """Returns the learning curves of several seeds at the same environment steps.
 
-    An evaluation is due at fixed steps, and is made at the end of the update that passes
-    such a step. Each due step gets the first evaluation at or after it.
+    Evaluations of a training run are due at fixed environment steps. An evaluation is
+    made at the end of the update that passes the due step. The curve at a due step is the
+    first evaluation at or after the due step.
 
     Returns:
         `[P]` environment steps and `[seeds, P]` mean returns.
@@ -91,19 +92,21 @@ def align_curves(records):
 
 
 def best_of_mean(curves):
-    """Returns the highest mean over seeds, and the population std at that point."""
+    """Returns the maximum of the mean over seeds, and the population std there."""
     means = curves.mean(axis=0)
     best = means.argmax()
     return means[best], curves[:, best].std()
 
 
 def best_of_each(curves):
-    """Returns mean and population std over seeds of the highest point of each seed."""
+    """Returns the mean and population std over seeds of each seed's highest return."""
     return curves.max(axis=1).mean(), curves.max(axis=1).std()
 
 
 def interquartile_mean(values):
-    """Returns the mean without the lowest and highest quarter, each rounded down.
+    """Returns the mean of `values` without the lowest and the highest quarter.
+
+    The number of values in a quarter is rounded down.
 
     Args:
         values: `[..., N]` floats.
@@ -126,7 +129,7 @@ def interval(values, share=0.95):
 
 
 def format_numbers(first, *others):
-    """Returns strings, all with the number of decimals that suits the first number."""
+    """Returns numbers as strings, with as many decimals as suit the first number."""
     size = abs(first)
     decimals = 1 if size >= 10 else 2 if size >= 1 else 4
     return [f"{x:,.{decimals}f}" for x in (first, *others)]
@@ -158,8 +161,8 @@ def row(preset, steps, records):
 def comparison(preset, steps, records, reference_task):
     """Returns the cells of one preset in the table with the columns `COMPARISON`.
 
-    A mark says whether our mean is at least as high as Tianshou's. Both numbers of a
-    comparison are from the same number of environment steps.
+    A mark states whether our mean is at least as high as Tianshou's mean. The two means
+    of a comparison are from equal numbers of environment steps.
     """
 
     def cell(ours, theirs):
@@ -184,7 +187,7 @@ def comparison(preset, steps, records, reference_task):
 
 
 def budget_of(name):
-    """Returns the environment steps of a name like `REINFORCE 3M`: 3 × `MILLION`."""
+    """Returns the environment steps in a name: 3 × `MILLION` for `REINFORCE 3M`."""
     return int(name.rpartition(" ")[2].removesuffix("M")) * MILLION
 
 
@@ -218,7 +221,7 @@ def table(head, rows):
 
 
 def split_groups(groups, tasks):
-    """Returns the runs on tasks of Tianshou, in its order, and the others by name."""
+    """Returns the runs on tasks of Tianshou, in its order, and other runs by name."""
     order = list(tasks)
     shared = {k: runs for k, runs in groups.items() if task_of(runs) in tasks}
     others = {k: runs for k, runs in groups.items() if k not in shared}
@@ -227,7 +230,7 @@ def split_groups(groups, tasks):
 
 
 def tables(groups, unfinished, tasks):
-    """Returns all tables, commands and versions as Markdown."""
+    """Returns all tables, the commands and the software versions as Markdown."""
     if not groups:
         return "No run has finished yet."
     parts = []
@@ -253,7 +256,7 @@ def is_critic_free(key):
 
 
 def commands_and_versions(groups):
-    """Returns the commands, the hours and the versions of the runs."""
+    """Returns the commands, the hours and the software versions of the runs."""
     presets_of = {}
     for (preset, steps), records in groups.items():
         seeds = tuple(record["seed"] for record in records)
@@ -285,7 +288,7 @@ def hours_and_versions(records):
 
 
 def picture(path, groups, tasks):
-    """Draws a panel for each preset: mean ± std over seeds, with Tianshou's in grey."""
+    """Draws a panel per preset: mean ± std over seeds, and Tianshou's curve in grey."""
     pyplot = import_pyplot()
     from matplotlib import ticker
 
@@ -334,7 +337,7 @@ def picture(path, groups, tasks):
 
 
 def import_pyplot():
-    """Imports `matplotlib.pyplot` without a display; only pictures need Matplotlib."""
+    """Returns `matplotlib.pyplot` for pictures without a display."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -344,7 +347,7 @@ def import_pyplot():
 
 
 def save_figure(figure, path):
-    """Writes a figure as a PNG file with 64 colors, and closes it."""
+    """Writes a figure as a PNG file with 64 colors, and closes the figure."""
     from PIL import Image
 
     figure.savefig(path)
@@ -355,7 +358,7 @@ def save_figure(figure, path):
 
 
 def replace_tables(text, part):
-    """Returns the text with `part` between the marks `BEGIN` and `END`."""
+    """Returns `text` with `part` between the marks `BEGIN` and `END`."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -364,11 +367,12 @@ def replace_tables(text, part):
 
 
 def write(results, docs):
-    """Writes tables, pictures and runs to the documents; returns the Markdown.
+    """Writes tables, pictures and runs to the documents, and returns the Markdown.
 
     Args:
         results: Path of the folder with a JSON file for each run.
-        docs: Path of the folder with `results.md`. Runs in its `results.jsonl` are kept.
+        docs: Path of the folder with `results.md` and `results.jsonl`. The runs in
+            `results.jsonl` are kept.
     """
     published = docs / PUBLISHED
     groups, unfinished = read(results, published)

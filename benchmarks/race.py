@@ -1,15 +1,15 @@
 """Compares the speed of implementations, each in its own process.
 
     python benchmarks/race.py all           # make bench: every comparison
-    python benchmarks/race.py host solve    # some of them
+    python benchmarks/race.py host solve    # the comparisons `host` and `solve`
     python benchmarks/race.py report        # only writes benchmarks/RESULTS.md
 
-The worker processes compile and answer one request before the first round. In each round
-they work one after the other, in a new random order, and only one of them works at a
-time. Before a race, all workers of REINFORCE must compute the same gradient for the same
-episodes at the same weights. The results are medians over rounds of the ratios
-within a round, with a bootstrap interval. `make bench-setup` makes the virtual
-environments.
+Each worker process compiles and answers one request before the first round. In each round
+the worker processes run one after another, in a new random order, and only one worker
+runs at a time. Before a race, all workers of REINFORCE must compute equal gradients for
+equal episodes and equal weights. The results are medians over rounds of the speed ratios
+within a round, with a bootstrap interval. The command `make bench-setup` makes the
+virtual environments of the workers.
 """
 
 import argparse

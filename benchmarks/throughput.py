@@ -3,21 +3,21 @@
     python benchmarks/throughput.py [--repeats 7] [--env CartPole-v1] [--steps 100000]
         [--preset HalfCheetah-v5] [--threads 1]
 
-Three loops run over the same episodes. Their rounds are interleaved and start after
-everything is built, traced and converted. Each number of environments has its own
-process.
+This program runs three loops over equal episodes. The rounds of the three loops are
+interleaved, and start after all programs are built, traced and converted. This program
+uses one process for each number of environments.
 
-* stepping alone: environments of `gymnasium.make` with their default wrappers, one after
-  the other. The loop calls only `reset` and `step`, with the recorded seeds and actions
-  of the training below;
-* recording: our collector with these actions instead of a policy; every result of an
-  environment is checked and recorded;
-* training: `fit` from the same initial weights for `--steps` steps, from the first
-  episodes, which are often short, to the last. It includes acting, recording, returns,
-  baseline, gradient and callbacks.
+* The loop "stepping alone" steps environments of `gymnasium.make` with their default
+  wrappers, one after another. This loop calls only `reset` and `step`, with the recorded
+  seeds and actions of the training.
+* The loop "recording" runs the collector of `tf_reinforce` with the recorded actions
+  instead of a policy. The collector checks and records every result of an environment.
+* The loop "training" runs `fit` from the initial weights for `--steps` steps. Training
+  includes acting, recording, returns, baseline, gradient and callbacks.
 
-The training is equal to the bit in every round, so the three loops make the same steps. A
-share is the ratio of steps per second to stepping alone in the same round.
+Every round trains an agent equally to the bit, so the three loops make equal steps. The
+share of a loop is the ratio of its steps per second to those of stepping alone in one
+round.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from tf_reinforce.data import seeding
 
 
 class Benchmark:
-    """The three loops for one number of environments, and the recorded training."""
+    """Runs the three loops for one number of environments."""
 
     def __init__(self, env, preset, steps, envs, episodes):
         self.env, self.envs, self.episodes = env, envs, episodes
@@ -65,7 +65,7 @@ class Benchmark:
             variable.assign(value)
 
     def _record(self):
-        """Trains once with a loop of its own, and records all results of acting."""
+        """Trains the agent once without `fit`, and records all results of acting."""
         agent, self.batches = self.agent, []
         agent._build_optimizer()
         self.initial_state = [v.numpy() for v in self._state()]
@@ -92,11 +92,13 @@ class Benchmark:
         return host_loop.collect(self.envs, actor, act, request)
 
     def _script(self, outputs, episodes):
-        """Returns `(env_index, seed, action)` per step; `None` as seed: no reset."""
+        """Returns `(env_index, seed, action)` per step; `None` as seed means no reset."""
         seeds = seeding.EpisodeSeeds(0, "training", self.agent.updates - 1)
         lengths, script = episodes.lengths.tolist(), []
         waiting = iter(range(len(lengths)))
-        active = dict(zip(range(self.num_envs), waiting))  # from env index to episode
+        active = dict(
+            zip(range(self.num_envs), waiting)
+        )  # from env index to episode number
         remaining = {index: lengths[episode] for index, episode in active.items()}
         to_reset = set(active)
         for _, (actions,), _, _ in outputs:
@@ -151,11 +153,11 @@ class Benchmark:
 
 
 def measure(env, preset, steps, num_envs, episodes, repeats):
-    """Prints one row of the table."""
+    """Prints the row for one number of environments of the table of speeds."""
     with tfr.collect.open_envs(env, num_envs) as envs:
         benchmark = Benchmark(env, preset, steps, envs, episodes)
         benchmark.training()  # traces the update
-        gc.freeze()  # keeps the large recorded arrays out of garbage collection
+        gc.freeze()  # keeps the recorded arrays out of garbage collection
         rounds = [
             (benchmark.stepping_alone(), benchmark.recording(), benchmark.training())
             for _ in range(repeats)

@@ -2,7 +2,8 @@
 
     python examples/cartpole.py [epochs]
 
-The default is 20 updates, which take a few seconds.
+The argument `epochs` is the number of updates. The default is 20 updates, which take a
+few seconds.
 """
 
 import sys
@@ -11,13 +12,13 @@ import keras
 
 import tf_reinforce as tfr
 
-keras.utils.set_random_seed(0)  # for the initial weights
+keras.utils.set_random_seed(0)  # fixes the initial weights
 policy = keras.Sequential(
     [
         keras.Input((4,)),
         keras.layers.Dense(64, "tanh"),
         keras.layers.Dense(64, "tanh"),
-        keras.layers.Dense(2),  # logits, one per action
+        keras.layers.Dense(2),  # one logit per action
     ]
 )
 agent = tfr.Reinforce(policy, gamma=0.99)

@@ -2,9 +2,9 @@
 
     python examples/catch.py [epochs]
 
-An observation is an image of 84 x 84 bytes. The default policy for images is
-convolutional and acts through LiteRT. The reward is +1 for a caught ball and -1 for a
-missed ball; a random policy has the expected return -5/7.
+An observation of the game Catch is an image of 84 x 84 bytes. The default policy for
+images is convolutional and acts through LiteRT. The reward is +1 for a caught ball and -1
+for a missed ball. A random policy for Catch has the expected return -5/7.
 """
 
 import sys
@@ -14,14 +14,15 @@ import numpy as np
 
 import tf_reinforce as tfr
 
-CELL, CELLS = 12, 7  # 7 cells of 12 pixels along each side
+CELL, CELLS = 12, 7  # each side has 7 cells of 12 pixels
 
 
 class Catch(gym.Env):
-    """The ball falls one cell per step; the paddle, one cell wide, moves by one.
+    """A game in which a paddle must catch a falling ball.
 
-    The paddle starts in the middle, as in bsuite's Catch, so the best policy catches
-    every ball.
+    In each step the ball falls by one cell, and the paddle moves by at most one cell.
+    The paddle is one cell wide and starts in the middle, as in bsuite's Catch. The best
+    policy therefore catches every ball.
     """
 
     observation_space = gym.spaces.Box(0, 255, (84, 84, 1), np.uint8)
@@ -50,11 +51,11 @@ class Catch(gym.Env):
         return image
 
 
-gym.register("Catch-v0", Catch)  # also for: python -m tf_reinforce train catch:Catch-v0
+gym.register("Catch-v0", Catch)  # python -m tf_reinforce train catch:Catch-v0
 
 
 def make_agent(seed=0):
-    """Returns an agent with the default policy for images, and tuned settings."""
+    """Returns an agent with the default policy for images, and with tuned settings."""
     return tfr.Reinforce.for_env(
         Catch, hidden=(64,), learning_rate=2e-3, entropy_coef=0.03, seed=seed
     )

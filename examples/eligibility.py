@@ -2,7 +2,7 @@
 
     python examples/eligibility.py [eligibility.png]
 
-Needs Matplotlib. docs/eligibility.md explains every number.
+This example needs Matplotlib. docs/eligibility.md explains every printed number.
 """
 
 import sys
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from tf_reinforce.functional import eligibility
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]])
-VALUES = np.array([0.0, 1.0, 0.5])  # reward of each category, in the third panel
+VALUES = np.array([0.0, 1.0, 0.5])  # rewards of the categories in panel 3
 LEARNING_RATE = 0.6
 
 
@@ -36,7 +36,7 @@ def show(name, numbers):
 
 
 def initial_policies():
-    """Returns `[N, 3]` probabilities on a grid inside the triangle."""
+    """Returns `[N, 3]` probabilities on a grid inside the triangle of all policies."""
     grid = np.array([[i, j, 5 - i - j] for i in range(6) for j in range(6 - i)]) + 0.4
     return grid / grid.sum(axis=-1, keepdims=True)
 
@@ -49,7 +49,7 @@ def sampled_update(probs, category, advantage):
 
 
 def expected_update(probs):
-    """Returns `[N, 3]` probabilities after the mean update, with rewards `VALUES`."""
+    """Returns `[N, 3]` probabilities after the mean update with the rewards `VALUES`."""
     logits, step = np.log(probs), 0.0
     for k, value in enumerate(VALUES):
         e = eligibility.categorical_logits(logits, [k] * len(probs)).numpy()

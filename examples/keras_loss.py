@@ -1,10 +1,10 @@
-"""Trains with REINFORCE by `model.compile` and `model.fit` only.
+"""Trains with REINFORCE, using only `compile` and `fit` of a Keras model.
 
     python examples/keras_loss.py [updates]
 
-The loss is minus the log-probability of the sampled action, and the advantage is the
-`sample_weight`. One-hot labels multiplied by the return are wrong: that loss has the
-right value but the wrong gradient.
+The loss `tfr.losses.Reinforce` is minus the log-probability of the sampled action. The
+advantage of each step is passed as `sample_weight`. A cross-entropy with one-hot labels
+multiplied by the return is wrong: such a loss has the right value but a wrong gradient.
 """
 
 import sys
@@ -35,7 +35,7 @@ for update in range(int(sys.argv[1]) if len(sys.argv) > 1 else 10):
             observation, reward, terminated, truncated, _ = env.step(action)
             rewards.append(reward)
             finished = terminated or truncated
-        returns_to_go = np.cumsum(rewards[::-1])[::-1]  # undiscounted: gamma is 1
+        returns_to_go = np.cumsum(rewards[::-1])[::-1]  # undiscounted returns: gamma is 1
         returns.extend(returns_to_go)
         episode_returns.append(returns_to_go[0])
     advantages = np.array(returns) - np.mean(returns)
@@ -43,7 +43,7 @@ for update in range(int(sys.argv[1]) if len(sys.argv) > 1 else 10):
         np.array(observations),
         np.array(actions),
         sample_weight=advantages,
-        batch_size=len(actions),  # one gradient step
+        batch_size=len(actions),  # `fit` makes one gradient step
         verbose=0,
     )
     print(f"update {update}: return {np.mean(episode_returns):.1f}")

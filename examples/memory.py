@@ -2,8 +2,9 @@
 
     python examples/memory.py [epochs]
 
-The policy is a Keras model from sequences to sequences. During acting its recurrent state
-is passed from step to step; an update processes whole episodes.
+The recurrent policy is a Keras model from sequences to sequences. During acting, the
+recurrent state of the policy is passed from step to step. An update of the policy
+processes whole episodes.
 """
 
 import sys
@@ -16,11 +17,12 @@ import tf_reinforce as tfr
 
 
 class Recall(gym.Env):
-    """Shows one of four signs in the first step, and asks for it twenty steps later.
+    """Shows one of four signs in the first step, and asks for the sign 20 steps later.
 
-    The observation is the sign, one-hot (zeros after the first step), and a flag that is
-    1 in the last step. The reward of the last step is 1 if the action is the sign. All
-    other rewards are 0.
+    The first observation contains the sign, encoded one-hot. Later observations contain
+    zeros instead of the sign. Every observation also contains a flag that is 1 in the
+    last step. The reward of the last step is 1 if the action equals the sign. All earlier
+    rewards are 0.
     """
 
     observation_space = gym.spaces.Box(0.0, 1.0, (5,), np.float32)
@@ -47,17 +49,17 @@ class Recall(gym.Env):
 
 
 def make_policy(recurrent):
-    """Returns a recurrent policy, or one that uses only the current observation."""
+    """Returns a recurrent policy, or a policy that reads only the current observation."""
     layers = [keras.layers.LSTM(32, return_sequences=True)] if recurrent else []
     inputs = keras.Input((None, 5) if recurrent else (5,))
     return keras.Sequential([inputs, *layers, keras.layers.Dense(4)])
 
 
 def train_agent(recurrent, epochs, **kwargs):
-    """Trains an agent for `epochs` updates of 32 episodes each, and returns it."""
+    """Returns an agent, trained for `epochs` updates of 32 episodes each."""
     keras.utils.set_random_seed(0)
     # An action changes no later reward, so gamma=0 weights it with its own reward only.
-    # The network learns what to store by back-propagation through time.
+    # Back-propagation through time trains the network to store the sign.
     agent = tfr.Reinforce(make_policy(recurrent), gamma=0.0, entropy_coef=0.05)
     agent.compile(keras.optimizers.Adam(1e-2))
     agent.fit(Recall, epochs=epochs, episodes_per_epoch=32, **kwargs)

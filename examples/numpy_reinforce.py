@@ -1,9 +1,9 @@
-"""Solves CartPole-v1 with REINFORCE in NumPy; every derivative is written by hand.
+"""Solves CartPole-v1 with REINFORCE in NumPy, without automatic differentiation.
 
     python examples/numpy_reinforce.py [--epochs 60] [--seed 0]
 
-The agent of this library computes the same gradient; a test compares the two to 1e-12.
-docs/eligibility.md explains the line with `eligibility`.
+A test compares the gradient of this example with that of `tf_reinforce`, to 1e-12.
+docs/eligibility.md explains the variable `eligibility` in the function `gradients`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def initial_weights(sizes, rng):
 
 
 def forward(weights, observations):
-    """Returns the inputs of every layer, and the probabilities; each `[N, …]`."""
+    """Returns the inputs `[N, …]` of every layer and, last, probabilities `[N, A]`."""
     layers = [observations]
     for matrix, bias in zip(weights[:-2:2], weights[1:-2:2]):
         layers.append(np.tanh(layers[-1] @ matrix + bias))
@@ -32,7 +32,7 @@ def forward(weights, observations):
 
 
 def advantages(episodes, gamma):
-    """Returns each step's return minus the mean of the other episodes at that step."""
+    """Returns for each step the return minus the other episodes' mean return at t."""
     returns = np.zeros((len(episodes), max(len(e["rewards"]) for e in episodes)))
     valid = np.zeros_like(returns)
     for row, episode in enumerate(episodes):
@@ -42,7 +42,7 @@ def advantages(episodes, gamma):
             valid[row, t] = 1
     others = np.maximum(valid.sum(axis=0) - valid, 1)
     baselines = (returns.sum(axis=0) - returns) / others
-    return (returns - baselines)[valid > 0]  # [N], one episode after another
+    return (returns - baselines)[valid > 0]  # shape [N], one episode after another
 
 
 def gradients(weights, episodes, gamma):
@@ -60,7 +60,7 @@ def gradients(weights, episodes, gamma):
 
 
 class Adam:
-    """The optimizer Adam, for gradient ascent."""
+    """Implements the optimizer Adam for gradient ascent."""
 
     def __init__(self, weights, learning_rate=1e-2):
         self.learning_rate, self.steps = learning_rate, 0
@@ -70,7 +70,7 @@ class Adam:
     def apply(self, gradients, weights):
         self.steps += 1
         rate = self.learning_rate * np.sqrt(1 - 0.999**self.steps)
-        rate /= 1 - 0.9**self.steps  # both averages start at zero: corrects their bias
+        rate /= 1 - 0.9**self.steps  # corrects the bias of averages from zero
         for w, g, mean, square in zip(weights, gradients, self.means, self.squares):
             mean += 0.1 * (g - mean)
             square += 0.001 * (g**2 - square)
@@ -78,14 +78,14 @@ class Adam:
 
 
 def collect_episode(weights, env, rng=None):
-    """Returns one whole episode; if `rng` is `None`, with the most likely actions."""
+    """Returns one whole episode; the actions are the most likely if `rng` is `None`."""
     episode = {"observations": [], "actions": [], "rewards": []}
     observation, _ = env.reset()
     finished = False
     while not finished:
         probs = forward(weights, observation)[-1]
         action = probs.argmax() if rng is None else (rng.random() > probs.cumsum()).sum()
-        action = min(int(action), len(probs) - 1)  # rounding: cumsum may end below one
+        action = min(int(action), len(probs) - 1)  # the sum may be below one
         episode["observations"].append(observation)
         episode["actions"].append(action)
         observation, reward, terminated, truncated, _ = env.step(action)
@@ -99,7 +99,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    # With one seed, actions and environment would get the same random numbers.
+    # Two seeds: actions and environment must not use equal random numbers.
     seeds = np.random.SeedSequence(options.seed).spawn(2)
     rng, env = np.random.default_rng(seeds[0]), gym.make("CartPole-v1")
     env.reset(seed=int(seeds[1].generate_state(1)[0]))

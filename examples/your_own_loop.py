@@ -1,8 +1,8 @@
-"""Trains with a loop of your own: collect whole episodes, update, print.
+"""Trains with a loop of your own, which collects whole episodes and updates the agent.
 
     python examples/your_own_loop.py [updates]
 
-`fit` also calls callbacks, validates and writes logs.
+Unlike this loop, the method `fit` also calls callbacks, validates and writes logs.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     python examples/your_own_model.py [epochs]
 
-The inputs may have any nested structure with names.
+The named inputs of a functional policy may have any nested structure.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
     python examples/your_own_parts.py [updates]
 
-An action of the head `Binomial` is the number of switches that are on, of five; one logit
-is shared by all five. The baseline `MovingAverage` is an average of recent returns.
+An action of the head `Binomial` is the number of switches that are on, from 0 to 5. All
+five switches share one logit. The baseline `MovingAverage` is an average of past returns.
 """
 
 import sys
@@ -25,7 +25,7 @@ class Binomial(tfr.heads.Head):
         return tfp.distributions.FiniteDiscrete(np.arange(6), logits=self.logits(outputs))
 
     def logits(self, outputs):
-        """Returns `[..., 6]` logits: of 0 to 5 switches that are on."""
+        """Returns `[..., 6]` logits, one for each number of switches that are on."""
         counts = tf.range(6, dtype=outputs.dtype)
         log_binomials = -tf.math.lgamma(counts + 1.0) - tf.math.lgamma(6.0 - counts)
         return log_binomials + counts * outputs
@@ -64,7 +64,7 @@ class MovingAverage(tfr.baselines.Baseline):
 
 
 class Guess(gym.Env):
-    """The reward is highest if three switches are on."""
+    """An environment with one step, whose reward is highest if three switches are on."""
 
     observation_space = gym.spaces.Box(0, 1, (1,))
     action_space = gym.spaces.Discrete(6)

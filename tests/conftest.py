@@ -1,4 +1,4 @@
-"""The suite lives in a stricter world than its users: warnings are errors."""
+"""Configures the tests: warnings are errors, and each test starts with the same seeds."""
 
 import gc
 import os
@@ -12,22 +12,22 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-# Programs and their lists, not tests.
+# These folders and files contain programs and lists, not tests.
 collect_ignore = ["mutants", "mutation", "properties/golden_digests.py"]
 
 SEEDED = random.Random(0).getstate()  # what TensorFlow draws the seeds of operations from
 
 
 def pytest_collection_finish():
-    """What was imported stays; to look through it for garbage is a 20th of the time."""
+    """Freezes imported objects. Garbage collection of them would take 5 % of the time."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # most of what a trace makes lives on: look rarely
+    gc.set_threshold(50_000, 20, 20)  # traces make objects that stay alive
     tf.random.set_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def fresh_world():
-    """Every test starts from the same numbers and leaves no global setting behind."""
+    """Seeds all generators before each test, and restores global settings after it."""
     seed_all()
     floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
     yield
@@ -37,10 +37,10 @@ def fresh_world():
 
 
 def seed_all():
-    """Seeds every generator with zero; TensorFlow's only if something drew from it.
+    """Seeds every generator with zero; seeds TensorFlow only if it has drawn a seed.
 
-    With a new seed TensorFlow drops all kernels and the optimized graphs of all
-    functions. To make them again took a seventh of the time of the suite.
+    A new seed makes TensorFlow drop all kernels and the optimized graphs of all
+    functions. Making them again takes a seventh of the time of the suite.
     """
     if context.context()._rng.getstate() != SEEDED:
         tf.random.set_seed(0)

@@ -1,4 +1,4 @@
-"""The agent as a Keras model: it trains, plays and reports like one."""
+"""Tests that the agent trains, evaluates, predicts and logs as a Keras model does."""
 
 import warnings
 
@@ -32,7 +32,7 @@ def clock_agent(*layers, optimizer=None, dtype=None, **settings):
 
 
 def record(reward=1.0, dtype="float32"):
-    """Three episodes of at most five steps."""
+    """Returns three episodes of at most five steps."""
     rng = np.random.default_rng(0)
     return tfr.Episodes(
         rng.normal(size=(6, 3, 1)).astype(dtype),
@@ -63,27 +63,27 @@ def cartpole():
     return agent
 
 
-# Being a model
+# Methods of a Keras model
 
 
 @pytest.mark.parametrize("head", [None, heads.Categorical(2)])
-def test_a_summary_is_there_before_the_first_fit(head):
+def test_summary_is_available_before_the_first_fit(head):
     lines = []
     agent = tfr.Reinforce(dense(), head)
     agent.summary(print_fn=lambda line, **_: lines.append(line))
     assert "sequential" in "\n".join(lines)
 
 
-def test_a_summary_counts_policy_and_head():
+def test_summary_counts_weights_of_policy_and_head():
     agent = tfr.Reinforce.for_env(lambda: Seen(BOX, action_space=BOX), hidden=())
     lines = []
     agent.summary(print_fn=lambda line, **_: lines.append(line))
-    # 3 × 3 + 3 numbers of the mean and 3 of log σ; three counters besides.
+    # The mean has 3 × 3 + 3 weights and log σ has 3. The agent has three counters.
     assert "Total params: 18 " in "".join(lines)
     assert "Trainable params: 15 " in "".join(lines)
 
 
-def test_predict_and_calling_the_agent_give_the_policy_s_outputs(cartpole):
+def test_predict_and_call_return_the_policy_outputs(cartpole):
     observations = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     outputs = cartpole(observations).numpy()
     np.testing.assert_array_equal(outputs, cartpole.policy(observations).numpy())
@@ -91,7 +91,7 @@ def test_predict_and_calling_the_agent_give_the_policy_s_outputs(cartpole):
     np.testing.assert_allclose(predicted, outputs, rtol=1e-6, atol=1e-7)
 
 
-def test_gradients_change_nothing_and_update_follows_them():
+def test_update_applies_gradients_and_gradients_changes_no_variable():
     agent, episodes = clock_agent(), record()
     agent.build((None, 1))
     before = numbers(agent.variables)
@@ -104,8 +104,8 @@ def test_gradients_change_nothing_and_update_follows_them():
     assert (agent.updates, agent.episodes_seen, agent.env_steps) == (1, 3, 10)
 
 
-def test_every_part_of_an_update_sees_the_others_as_they_acted():
-    """The second update is made under the normalizer and the values of the first."""
+def test_update_uses_normalizer_and_values_of_the_acting_policy():
+    """The second update uses the normalizer and the values after the first update."""
     critic = tfr.baselines.Value(dense(outputs=1), keras.optimizers.SGD(1.0))
     agent = clock_agent(baseline=critic, normalize_observations=True)
     agent.update(record())
@@ -121,8 +121,8 @@ def test_every_part_of_an_update_sees_the_others_as_they_acted():
         np.testing.assert_allclose(old - new.numpy(), slope, atol=1e-5)
 
 
-def test_penalties_of_the_policy_are_part_of_the_loss():
-    """A regularizer and `add_loss`, each exactly once, with their gradients."""
+def test_regularizer_and_add_loss_are_part_of_the_loss():
+    """The loss and the gradients contain a regularizer and an `add_loss` exactly once."""
 
     class Charged(keras.layers.Layer):
         def call(self, x):
@@ -139,7 +139,7 @@ def test_penalties_of_the_policy_are_part_of_the_loss():
     np.testing.assert_allclose(gradients[0], 0.2 * kernel, rtol=1e-6)
 
 
-def test_penalties_count_once_where_the_policy_is_asked_for_values_too():
+def test_penalties_count_once_if_the_policy_also_returns_values():
     x = keras.Input((1,))
     y = keras.layers.Dense(3, activity_regularizer=keras.regularizers.L2(0.1))(x)
     ends = {"outputs": keras.layers.Dense(2)(y), "values": keras.layers.Dense(1)(y)}
@@ -153,7 +153,7 @@ def test_penalties_count_once_where_the_policy_is_asked_for_values_too():
     assert float(logs["loss"] - logs["policy_loss"]) == pytest.approx(penalty, rel=1e-5)
 
 
-def test_frozen_layers_stay():
+def test_frozen_layers_keep_their_weights():
     frozen = keras.layers.Dense(3, trainable=False)
     agent = clock_agent(frozen)
     before = numbers(frozen.variables)
@@ -162,8 +162,8 @@ def test_frozen_layers_stay():
     assert same_bits(before, numbers(frozen.variables))
 
 
-def lost(agent, episodes):
-    """What the weights lose in one update, and the gradient of it."""
+def weight_decrease(agent, episodes):
+    """Updates the agent; returns the decrease of the weights, and the gradients."""
     gradients = numbers(agent.gradients(episodes)[0])
     before = numbers(agent.policy_variables)
     agent.update(episodes)
@@ -175,40 +175,40 @@ def norm(arrays):
     return np.sqrt(sum((x * x).sum() for x in arrays))
 
 
-def test_every_gradient_is_clipped_by_clipnorm():
+def test_clipnorm_clips_each_gradient():
     agent = clock_agent(optimizer=keras.optimizers.SGD(1.0, clipnorm=0.01))
-    steps, gradients = lost(agent, record(reward=10.0))
+    steps, gradients = weight_decrease(agent, record(reward=10.0))
     for step, gradient in zip(steps, gradients, strict=True):
         np.testing.assert_allclose(step, gradient / norm([gradient]) * 0.01, atol=1e-6)
 
 
-def test_all_gradients_together_are_clipped_by_global_clipnorm():
+def test_global_clipnorm_clips_all_gradients_together():
     agent = clock_agent(optimizer=keras.optimizers.SGD(1.0, global_clipnorm=0.01))
-    steps, gradients = lost(agent, record(reward=10.0))
+    steps, gradients = weight_decrease(agent, record(reward=10.0))
     for step, gradient in zip(steps, gradients, strict=True):
         np.testing.assert_allclose(step, gradient / norm(gradients) * 0.01, atol=1e-6)
 
 
-def test_a_learning_rate_schedule_counts_updates():
+def test_learning_rate_schedule_counts_updates():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [1.0, 0.5, 0.0])
     agent = clock_agent(optimizer=keras.optimizers.SGD(schedule))
     for rate in (1.0, 0.5, 0.0):
-        steps, gradients = lost(agent, record())
+        steps, gradients = weight_decrease(agent, record())
         for step, gradient in zip(steps, gradients, strict=True):
             np.testing.assert_allclose(step, rate * gradient, atol=1e-6)
 
 
-def test_another_optimizer_is_used_from_the_next_update_on():
+def test_compile_with_another_optimizer_applies_to_the_next_update():
     agent = clock_agent(optimizer=keras.optimizers.SGD(0.0))
-    steps, _ = lost(agent, record())
+    steps, _ = weight_decrease(agent, record())
     assert not norm(steps)
     agent.compile(optimizer=keras.optimizers.SGD(1.0))
-    steps, gradients = lost(agent, record())
+    steps, gradients = weight_decrease(agent, record())
     np.testing.assert_allclose(norm(steps), norm(gradients), rtol=1e-5)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_trains_in_float32_weights(policy):
+def test_mixed_precision_keeps_weights_in_float32(policy):
     keras.config.set_dtype_policy(policy)
     hidden, slow = keras.layers.Dense(4, "tanh"), keras.optimizers.SGD(0.1)
     agent = clock_agent(hidden, optimizer=slow, baseline=None)
@@ -223,7 +223,7 @@ def test_mixed_precision_trains_in_float32_weights(policy):
     assert not same_bits(before, numbers(agent.policy_variables))
 
 
-def test_a_scaled_loss_that_overflows_halves_its_scale_and_changes_nothing():
+def test_loss_scale_is_halved_and_update_is_skipped_on_overflow():
     keras.config.set_dtype_policy("mixed_float16")
     scaled = keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(1.0), initial_scale=2.0**40
@@ -235,11 +235,11 @@ def test_a_scaled_loss_that_overflows_halves_its_scale_and_changes_nothing():
     assert same_bits(before, numbers(agent.policy_variables))
     assert float(scaled.dynamic_scale) == 2.0**39
     scaled.dynamic_scale.assign(8.0)
-    steps, gradients = lost(agent, record())
+    steps, gradients = weight_decrease(agent, record())
     np.testing.assert_allclose(norm(steps), norm(gradients), rtol=1e-2)
 
 
-def test_a_float64_policy_acts_and_learns_in_float64():
+def test_float64_policy_acts_and_learns_in_float64():
     keras.config.set_dtype_policy("float64")
     agent = clock_agent(head=None)
     fit(agent)
@@ -251,7 +251,7 @@ def test_a_float64_policy_acts_and_learns_in_float64():
     )
 
 
-def test_layers_with_a_training_mode_are_announced_once_and_run_without_it():
+def test_dropout_and_batch_norm_warn_once_and_run_in_inference_mode():
     layers = keras.layers.Dropout(0.5), keras.layers.BatchNormalization()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -273,7 +273,7 @@ def last(activation=None, size=2):
 
 
 def functional(*ends):
-    """A model that concatenates what layers make of one input."""
+    """Returns a model that concatenates the outputs of several layers of one input."""
     inputs = keras.Input((1,))
     outputs = [end(inputs) for end in ends]
     joined = keras.layers.Concatenate()(outputs) if len(ends) > 1 else outputs[0]
@@ -314,7 +314,7 @@ MIXED = heads.Composite((heads.Gaussian(2), heads.Categorical(2)))
         (lambda: sequential(last(size=1), sequential(last("softmax"))), None),
     ],
 )
-def test_softmax_or_sigmoid_before_a_head_that_takes_logits_is_warned_of(policy, head):
+def test_warning_if_policy_for_logits_ends_in_softmax_or_sigmoid(policy, head):
     head = head or heads.Categorical(2)
     head = type(head).from_config(head.get_config())
     agent = tfr.Reinforce(policy(), head)
@@ -335,12 +335,12 @@ def test_softmax_or_sigmoid_before_a_head_that_takes_logits_is_warned_of(policy,
         ),
     ],
 )
-def test_outputs_that_may_be_bounded_are_not_warned_of(policy, head):
+def test_no_warning_if_the_head_does_not_need_unbounded_outputs(policy, head):
     head = type(head).from_config(head.get_config())
     tfr.Reinforce(policy(), head).build((None, 1))
 
 
-def test_a_shared_policy_is_warned_of_its_outputs_and_not_of_its_values():
+def test_softmax_warning_of_shared_policy_ignores_the_values():
     agent = tfr.Reinforce(with_values(), heads.Categorical(2), tfr.baselines.Value())
     with pytest.warns(UserWarning, match="ends in softmax") as caught:
         agent.build((None, 1))
@@ -361,8 +361,8 @@ def test_a_shared_policy_is_warned_of_its_outputs_and_not_of_its_values():
     ],
     ids=str,
 )
-def test_an_argument_of_compile_without_effect_is_refused(argument, used):
-    """The optimizer of before stays."""
+def test_compile_argument_without_effect_raises(argument, used):
+    """The agent keeps its previous optimizer after the error."""
     agent = clock_agent()
     optimizer = agent.optimizer
     (name,) = argument
@@ -371,8 +371,8 @@ def test_an_argument_of_compile_without_effect_is_refused(argument, used):
     assert agent.optimizer is optimizer
 
 
-def test_the_defaults_of_compile_are_accepted_and_come_back(tmp_path):
-    """Keras saves them, with `jit_compile` resolved to True or False."""
+def test_compile_accepts_keras_defaults_and_saves_them(tmp_path):
+    """Keras saves these arguments, with `jit_compile` resolved to True or False."""
     agent = clock_agent()
     defaults = dict(loss=None, metrics=None, weighted_metrics=None, loss_weights=None)
     defaults |= dict(run_eagerly=False, jit_compile="auto", auto_scale_loss=False)
@@ -385,7 +385,7 @@ def test_the_defaults_of_compile_are_accepted_and_come_back(tmp_path):
     assert float(loaded.optimizer.learning_rate) == 0.5
 
 
-def test_an_agent_shows_its_parts_its_options_and_its_counters():
+def test_repr_shows_parts_options_and_counters():
     agent = clock_agent(gamma=0.5, baseline="mean", passes=2, minibatch_size=7)
     options = "gamma=0.5, minibatch_size=7, passes=2"
     parts = f"policy=<Sequential '{agent.policy.name}'>, head=Categorical(2, start=0)"
@@ -398,7 +398,7 @@ def test_an_agent_shows_its_parts_its_options_and_its_counters():
 
 
 class Idle(keras.layers.Layer):
-    """A layer with a weight that it does not use."""
+    """A layer with a weight that does not influence its output."""
 
     def build(self, shape):
         self.unused = self.add_weight(name="unused", shape=(3,), initializer="ones")
@@ -407,7 +407,7 @@ class Idle(keras.layers.Layer):
         return inputs
 
 
-def test_weights_that_decide_nothing_stay_as_they_are():
+def test_unused_weights_do_not_change():
     layers = [keras.Input((4,)), Idle(), keras.layers.Dense(2)]
     critic = keras.Sequential([keras.Input((4,)), Idle(), keras.layers.Dense(1)])
     agent = tfr.Reinforce(keras.Sequential(layers), baseline=tfr.baselines.Value(critic))
@@ -418,10 +418,10 @@ def test_weights_that_decide_nothing_stay_as_they_are():
     assert not np.array_equal(agent.policy.layers[1].bias, np.zeros(2))
 
 
-# Fitting
+# Training
 
 
-def test_two_calls_of_fit_share_one_trace_and_one_conversion(cartpole, monkeypatch):
+def test_second_fit_makes_no_new_trace_and_no_new_conversion(cartpole, monkeypatch):
     fit(cartpole, "CartPole-v1", epochs=3)
     traced = []
     batch = cartpole.trainer.estimator.batch
@@ -442,7 +442,7 @@ def fitting_record(agent):
     return tfr.Episodes(observations, actions, rewards, [2, 1], [True, True])
 
 
-def test_the_rate_in_the_logs_is_the_one_the_update_used():
+def test_logged_learning_rate_is_the_rate_of_that_update():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [9.0, 0.5, 0.01])
     agent = clock_agent(optimizer=keras.optimizers.SGD(schedule))
     rates = [agent.update(record())["learning_rate"] for _ in range(3)]
@@ -450,8 +450,8 @@ def test_the_rate_in_the_logs_is_the_one_the_update_used():
 
 
 @pytest.mark.parametrize("name", ["policy", "head", "gamma", "scale_rewards", "passes"])
-def test_what_is_built_in_is_refused_later_and_stays(name):
-    """Half of it would hold and half would not: graphs, statistics, files."""
+def test_fixed_attribute_raises_if_set_after_the_build(name):
+    """Graphs, statistics and files already contain the old value of the attribute."""
     agent = clock_agent()
     before = getattr(agent, name)
     setattr(agent, name, before)  # not built yet
@@ -461,7 +461,7 @@ def test_what_is_built_in_is_refused_later_and_stays(name):
     assert getattr(agent, name) is before
 
 
-def test_what_the_refusal_advises_keeps_what_was_learned():
+def test_advice_for_a_fixed_attribute_keeps_the_weights():
     agent = clock_agent(gamma=0.5, normalize_observations=True)
     agent.update(record())
     with pytest.raises(AttributeError, match="get_config.*get_build_config.*set_weights"):
@@ -478,8 +478,8 @@ class Wide(toys.Clock):
     observation_space = gym.spaces.Box(-1, 1, (2,))
 
 
-def test_a_refused_build_leaves_nothing_behind(tmp_path):
-    """Statistics and weights of the first try would stand in the way of the next."""
+def test_failed_build_can_be_repeated_with_another_environment(tmp_path):
+    """Statistics and weights of the first build must not prevent the second build."""
 
     scales = dict(scale_rewards=True, normalize_observations=True)
     agent = clock_agent(keras.layers.Dropout(0.5), **scales)
@@ -497,7 +497,7 @@ def test_a_refused_build_leaves_nothing_behind(tmp_path):
         assert tfr.load(tmp_path / "agent.keras").updates == 1
 
 
-def test_an_agent_built_by_shape_is_not_bound_to_other_observations():
+def test_agent_built_by_shape_refuses_observations_of_another_shape():
     agent = clock_agent()
     agent.build((None, 1))
     with pytest.raises(ValueError, match=r"Expected: \(1,\). Received: \(2,\)"):
@@ -505,15 +505,15 @@ def test_an_agent_built_by_shape_is_not_bound_to_other_observations():
     assert agent.observation_space is None
 
 
-def test_every_log_key_is_there_in_every_epoch(cartpole):
+def test_history_has_every_log_key_in_every_epoch(cartpole):
     history = fit(cartpole, "CartPole-v1", epochs=2)
     assert set(history) == LOG_KEYS
     assert all(len(values) == 2 for values in history.values())
-    assert np.isnan(history["value_loss"]).all()  # unknown without a value baseline
+    assert np.isnan(history["value_loss"]).all()  # there is no value baseline
 
 
-def test_figures_are_those_of_the_episodes():
-    """Three steps of reward 1, 2, 3 each: the return is 6, undiscounted."""
+def test_logged_statistics_equal_those_of_the_episodes():
+    """Each episode has rewards 1, 2 and 3, so that its undiscounted return is 6."""
     history = fit(clock_agent(), epochs=2, episodes_per_epoch=5)
     assert history["episode_return"] == history["episode_return_min"] == [6.0, 6.0]
     assert history["episode_return_max"] == [6.0, 6.0]
@@ -531,13 +531,13 @@ def winning(is_success):
     return lambda: toys.Misbehaving(at=3, answer=answer, length=3)
 
 
-def test_success_is_logged_where_the_environment_reports_it():
+def test_success_is_logged_if_the_environment_reports_it():
     agent = clock_agent()
     assert fit(agent, winning(True))["success"] == [1.0, 1.0]
     assert agent.evaluate(winning(False), 4)["success"] == 0.0
 
 
-def test_validation_adds_its_return_and_length():
+def test_validation_logs_return_and_length():
     agent = clock_agent()
     options = dict(validation_env=lambda: toys.Clock(4), validation_episodes=2)
     history = fit(agent, epochs=3, validation_freq=[1, 3], **options)
@@ -545,16 +545,16 @@ def test_validation_adds_its_return_and_length():
     assert history["val_episode_length"] == [4.0, 4.0]
 
 
-def test_steps_are_a_budget_in_place_of_epochs():
-    """Episodes of 3 steps: two of them reach 4 steps, two updates reach 10."""
+def test_fit_with_steps_stops_when_the_steps_are_collected():
+    """Episodes have 3 steps. Two of them reach 4 steps, and two updates reach 10."""
     history = fit(
         clock_agent(), epochs=None, steps=10, steps_per_epoch=4, episodes_per_epoch=None
     )
     assert history["episodes"] == [2.0, 2.0] and history["env_steps"] == [6.0, 12.0]
 
 
-def test_initial_epoch_only_numbers_the_epochs():
-    """The random streams follow the counter of updates, so the weights agree."""
+def test_initial_epoch_does_not_change_the_training():
+    """The random streams depend on the number of updates, not on the epoch."""
     first, second = clock_agent(), clock_agent()
     for agent in (first, second):
         agent.build((None, 1))
@@ -564,7 +564,7 @@ def test_initial_epoch_only_numbers_the_epochs():
     assert same_bits(numbers(first.variables), numbers(second.variables))
 
 
-def test_a_bandit_is_solved():
+def test_bandit_is_solved():
     agent = tfr.Reinforce.for_env(lambda: toys.Bandit((0.0, 1.0, 0.5)), hidden=())
     agent.compile(optimizer=keras.optimizers.Adam(0.2))
     fit(agent, lambda: toys.Bandit((0.0, 1.0, 0.5)), epochs=30, episodes_per_epoch=16)
@@ -573,7 +573,7 @@ def test_a_bandit_is_solved():
 
 
 @pytest.mark.parametrize("valued", [False, True])
-def test_a_corridor_is_walked_straight_to_the_goal(valued):
+def test_corridor_is_solved(valued):
     def corridor():
         return toys.Corridor(4, random=True)
 
@@ -591,7 +591,7 @@ def test_a_corridor_is_walked_straight_to_the_goal(valued):
 
 
 class Seen(toys.Clock):
-    """A `Clock` seen through any space."""
+    """A `Clock` with observations from any space."""
 
     def __init__(self, observation_space, action_space=toys.Clock.action_space):
         super().__init__()
@@ -618,7 +618,7 @@ PAIR = gym.spaces.Dict(place=BOX, speed=gym.spaces.Box(-1.0, 1.0, (2,), np.float
     ],
     ids=["Box", "image", "Dict", "Tuple"],
 )
-def test_the_default_policy_takes_every_observation_space(space):
+def test_default_policy_accepts_every_observation_space(space):
     agent = tfr.Reinforce.for_env(lambda: Seen(space), hidden=(4,))
     fit(agent, lambda: Seen(space), epochs=1)
     many = keras.tree.map_structure(lambda *x: np.stack(x), *[sample(space)] * 3)
@@ -626,7 +626,7 @@ def test_the_default_policy_takes_every_observation_space(space):
 
 
 def sample(space):
-    """A sample with Gymnasium's ordered dicts as plain ones."""
+    """Returns a sample, with plain dicts in place of Gymnasium's ordered dicts."""
     if isinstance(space, gym.spaces.Dict):
         return {key: sample(part) for key, part in space.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -635,8 +635,8 @@ def sample(space):
     return space.sample()
 
 
-def test_a_functional_policy_takes_a_dict_by_the_names_of_its_inputs():
-    """Named against the alphabet, so that an order would not do."""
+def test_functional_policy_receives_dict_observations_by_input_name():
+    """The inputs are not in alphabetical order, so that positions would not match."""
     speed, place = keras.Input((2,), name="speed"), keras.Input((3,), name="place")
     both = keras.layers.Concatenate()([speed, place])
     policy = keras.Model([speed, place], keras.layers.Dense(2)(both))
@@ -649,11 +649,11 @@ def test_a_functional_policy_takes_a_dict_by_the_names_of_its_inputs():
     np.testing.assert_allclose(agent(observation), flat @ kernel + bias, rtol=1e-5)
 
 
-# Playing
+# Acting
 
 
-def test_training_draws_and_evaluation_takes_the_most_likely_action():
-    """Arm 1 has three chances of four; its return is 1. Six standard errors of 400."""
+def test_training_samples_actions_and_evaluation_takes_the_mode():
+    """Arm 1 has probability 3/4 and return 1. The tolerance is six standard errors."""
     layer = keras.layers.Dense(
         2,
         kernel_initializer="zeros",
@@ -675,7 +675,7 @@ def test_training_draws_and_evaluation_takes_the_most_likely_action():
     assert agent.act(observations, deterministic=True).all()
 
 
-def test_evaluate_returns_its_figures_and_changes_nothing(cartpole):
+def test_evaluate_returns_statistics_and_changes_no_variable(cartpole):
     variables = [*cartpole.variables, *cartpole.optimizer.variables]
     before = numbers(variables)
     figures = cartpole.evaluate("CartPole-v1", 5, seed=3)
@@ -690,7 +690,7 @@ def test_evaluate_returns_its_figures_and_changes_nothing(cartpole):
     assert same_bits(before, numbers(variables))
 
 
-def test_actions_come_in_the_environment_s_units_and_type():
+def test_act_returns_actions_in_the_units_and_type_of_the_space():
     space = gym.spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 0.5]), dtype=np.float64)
     agent = tfr.Reinforce.for_env(lambda: Seen(BOX, space), hidden=())
     actions = agent.act(np.ones([500, 3], "float32"), seed=0)
@@ -703,7 +703,7 @@ def test_actions_come_in_the_environment_s_units_and_type():
     assert set(actions) == {5, 6, 7}
 
 
-def test_the_same_seed_draws_the_same_actions(cartpole):
+def test_act_with_the_same_seed_returns_the_same_actions(cartpole):
     observations = np.zeros([200, 4], "float32")
     first = cartpole.act(observations, seed=np.int32(5))
     np.testing.assert_array_equal(first, cartpole.act(observations, seed=5))
@@ -713,7 +713,7 @@ def test_the_same_seed_draws_the_same_actions(cartpole):
     assert (greedy == np.argmax(cartpole(observations), axis=1)).all()
 
 
-def test_actions_get_the_type_of_the_space_that_is_met_later():
+def test_actions_have_the_type_of_the_space_given_after_the_build():
     policy = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     agent = tfr.Reinforce(policy, heads.Gaussian(1, low=0, high=3, integer=True))
     agent.build((None, 3))

@@ -1,4 +1,4 @@
-"""What the agent refuses, in which words, and that nothing happened to it."""
+"""Tests the errors of the agent, and that an error changes no variable."""
 
 import gymnasium as gym
 import keras
@@ -18,7 +18,7 @@ def policy(outputs=2, inputs=1):
 
 
 def record(**fields):
-    """Three episodes of at most five steps, which have seen one number."""
+    """Returns three episodes of at most five steps, with one number per observation."""
     rng = np.random.default_rng(0)
     given = tfr.Episodes(
         observations=rng.normal(size=(6, 3, 1)).astype("float32"),
@@ -32,13 +32,13 @@ def record(**fields):
 
 @pytest.fixture(scope="module")
 def agent():
-    """Has learned from a `Clock`; no test here may change it."""
+    """Returns an agent trained on a `Clock`; the tests must not change it."""
     agent = tfr.Reinforce.for_env(toys.Clock, hidden=(3,))
     agent.fit(toys.Clock, epochs=1, episodes_per_epoch=2, verbose=0)
     return agent
 
 
-# Making and building
+# Construction and build
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def agent():
     ],
     ids=["call", "build", "act", "save", "export", "gradients"],
 )
-def test_without_head_and_spaces_three_ways_out_are_named(use):
+def test_error_without_head_and_spaces_names_three_remedies(use):
     with pytest.raises(ValueError, match=WAYS_OUT):
         use(tfr.Reinforce(policy()))
 
 
-def test_an_agent_is_compiled_before_it_learns():
+def test_update_and_fit_raise_if_the_agent_is_not_compiled():
     bare = tfr.Reinforce(policy(), heads.Categorical(2))
     for learn in (lambda: bare.update(record()), lambda: bare.fit(toys.Clock, epochs=1)):
         with pytest.raises(ValueError, match="not compiled.*agent.compile"):
@@ -66,39 +66,39 @@ def test_an_agent_is_compiled_before_it_learns():
 
 
 @pytest.mark.parametrize("wrong", [3, None, {"rewards": []}, ()])
-def test_what_is_no_record_is_refused(wrong, agent):
+def test_update_and_gradients_raise_if_argument_is_not_episodes(wrong, agent):
     for use in (agent.update, agent.gradients):
         with pytest.raises(TypeError, match="`episodes` must be a tf_reinforce.Episodes"):
             use(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["foo", 3, -1, None])
-def test_a_verbosity_that_is_none_is_refused(wrong, agent):
+def test_fit_raises_if_verbose_is_invalid(wrong, agent):
     with pytest.raises(ValueError, match="`verbose` must be one of .*Received"):
         agent.fit(toys.Clock, epochs=1, verbose=wrong)
 
 
-def test_outputs_of_the_wrong_width_are_refused():
+def test_fit_raises_if_policy_has_wrong_number_of_outputs():
     bare = tfr.Reinforce(policy(outputs=3))
     bare.compile(optimizer="sgd")
     with pytest.raises(ValueError, match=r"returns 2 numbers.*Received.*\(2, 3\)"):
         bare.fit(toys.Clock, epochs=1)
 
 
-def test_a_policy_for_other_observations_is_refused():
+def test_fit_raises_if_policy_input_does_not_fit_observations():
     bare = tfr.Reinforce(policy(inputs=4))
     bare.compile(optimizer="sgd")
     with pytest.raises(ValueError, match=r"Expected: an input of shape \(None, 1\)"):
         bare.fit(toys.Clock, epochs=1)
 
 
-def test_observations_of_another_shape_are_refused(agent):
+def test_call_raises_if_observations_have_another_shape(agent):
     with pytest.raises(ValueError, match="shape"):
         agent(np.zeros([2, 3], "float32"))
 
 
 @pytest.mark.parametrize("ends", [{"outputs": 2, "values": 1}, None])
-def test_a_shared_trunk_and_its_baseline_come_together(ends):
+def test_build_raises_unless_policy_values_and_baseline_fit(ends):
     x = keras.Input((1,))
     y = {name: keras.layers.Dense(n)(x) for name, n in (ends or {}).items()}
     model = keras.Model(x, y or keras.layers.Dense(2)(x))
@@ -116,18 +116,18 @@ def test_a_shared_trunk_and_its_baseline_come_together(ends):
         ("mean_over", "episode"),
     ],
 )  # fmt: skip
-def test_settings_out_of_bounds_are_refused(setting, value):
+def test_options_out_of_bounds_raise(setting, value):
     with pytest.raises(ValueError, match=f"`{setting}`.*Received: {setting}="):
         tfr.Reinforce(policy(), **{setting: value})
 
 
-def test_gae_lambda_needs_a_value_baseline():
+def test_gae_lambda_below_one_raises_without_a_value_baseline():
     with pytest.raises(ValueError, match="`gae_lambda` below 1 needs a value baseline"):
         tfr.Reinforce(policy(), gae_lambda=0.9)
 
 
 @pytest.mark.parametrize("name", ["policy", "head"])
-def test_parts_of_the_wrong_type_are_refused(name):
+def test_policy_or_head_of_the_wrong_type_raises(name):
     with pytest.raises(TypeError, match=f"`{name}` must be a .*of type str"):
         tfr.Reinforce(**{"policy": policy(), name: "dense"})
 
@@ -140,29 +140,29 @@ def test_parts_of_the_wrong_type_are_refused(name):
     "name",
     ["epochs", "episodes_per_epoch", "steps_per_epoch", "num_envs", "max_episode_steps"],
 )
-def test_counts_are_whole_numbers_from_one(agent, name, count):
+def test_fit_raises_if_a_count_is_no_positive_integer(agent, name, count):
     with pytest.raises(ValueError, match=f"`{name}` must be a whole number"):
         agent.fit(toys.Clock, **{"epochs": 1, name: count})
 
 
 @pytest.mark.parametrize("name", ["episodes", "num_envs", "max_episode_steps"])
-def test_counts_of_an_evaluation_are_whole_numbers_from_one(agent, name):
+def test_evaluate_raises_if_a_count_is_no_positive_integer(agent, name):
     with pytest.raises(ValueError, match=f"`{name}` must be a whole number"):
         agent.evaluate(toys.Clock, **{name: 0})
 
 
-def test_steps_are_a_whole_number_from_one(agent):
+def test_fit_raises_if_steps_is_zero(agent):
     with pytest.raises(ValueError, match="`steps` must be a whole number"):
         agent.fit(toys.Clock, steps=0)
 
 
 @pytest.mark.parametrize("options", [{}, {"epochs": 1, "steps": 1}])
-def test_either_epochs_or_steps_are_given(agent, options):
+def test_fit_raises_unless_exactly_one_of_epochs_and_steps_is_given(agent, options):
     with pytest.raises(ValueError, match="either `epochs` .* or `steps`"):
         agent.fit(toys.Clock, **options)
 
 
-def test_either_episodes_or_steps_per_epoch_are_given(agent):
+def test_fit_raises_if_both_episodes_and_steps_per_epoch_are_given(agent):
     both = dict(episodes_per_epoch=1, steps_per_epoch=1)
     with pytest.raises(ValueError, match="either `episodes_per_epoch` or `steps_per"):
         agent.fit(toys.Clock, epochs=1, **both)
@@ -177,7 +177,7 @@ SEEDED = [
 
 
 @pytest.mark.parametrize("use", SEEDED, ids=["fit", "evaluate", "act", "for_env"])
-def test_seeds_are_whole_numbers_from_zero(agent, use):
+def test_seed_raises_if_no_integer_or_out_of_range(agent, use):
     for seed in (True, np.True_, 1.0, "1"):
         with pytest.raises(TypeError, match="`seed` must be a whole number"):
             use(agent, seed)
@@ -186,7 +186,7 @@ def test_seeds_are_whole_numbers_from_zero(agent, use):
             use(agent, seed)
 
 
-def test_counts_and_seeds_of_numpy_are_whole_numbers_too():
+def test_numpy_integers_are_accepted_as_counts_and_seeds():
     agent = tfr.Reinforce.for_env(toys.Clock, hidden=(), seed=np.uint8(3))
     one = np.int64(1)
     agent.fit(
@@ -195,7 +195,7 @@ def test_counts_and_seeds_of_numpy_are_whole_numbers_too():
     assert agent.evaluate(toys.Clock, one, seed=np.uint64(2))["episodes"] == 1
 
 
-def test_an_agent_stays_with_the_spaces_it_was_made_for():
+def test_fit_and_evaluate_raise_if_environment_has_other_spaces():
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=())
     both = r"(?s)Expected: Box.*\(4,\).*Received: Box.*\(3,\)"
     with pytest.raises(ValueError, match=both):
@@ -207,7 +207,7 @@ def test_an_agent_stays_with_the_spaces_it_was_made_for():
 # Observations
 
 
-def test_a_single_observation_is_refused_and_told_how_to_become_a_batch(agent):
+def test_act_raises_on_single_observation_and_suggests_a_batch(agent):
     with pytest.raises(ValueError, match=r"shape \(None, 1\).*observation\[None\]"):
         agent.act(np.zeros([1], "float32"))
 
@@ -215,8 +215,8 @@ def test_a_single_observation_is_refused_and_told_how_to_become_a_batch(agent):
 @pytest.mark.parametrize(
     "wrong", [[1.7], [np.nan], [300], [-1], ["a"], np.array([1 + 2j])], ids=str
 )
-def test_what_a_whole_observation_cannot_hold_is_refused(wrong):
-    """Cut to a whole number it would be another observation."""
+def test_act_raises_if_integer_observation_is_not_representable(wrong):
+    """Conversion to an integer would result in another observation."""
     space = gym.spaces.Discrete(5, dtype=np.uint8)
     seeing = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=())
     assert seeing.act([3]).shape == seeing.act([3.0]).shape == (1,)
@@ -242,14 +242,14 @@ def nested():
 
 
 @pytest.mark.parametrize("name", WRONG_NESTS)
-def test_observations_of_another_nesting_are_refused(nested, name):
+def test_act_raises_if_observations_have_another_nesting(nested, name):
     assert nested.act({"a": [[0], [1]], "b": [SEEN["b"][0]]}).shape == (2,)
     wrong, said = WRONG_NESTS[name]
     with pytest.raises(ValueError, match=said):
         nested.act(wrong)
 
 
-def test_a_state_of_other_observations_is_refused():
+def test_act_raises_if_state_has_another_structure_or_shape():
     layers = keras.layers.GRU(2, return_sequences=True), keras.layers.Dense(2)
     remembering = keras.Sequential([keras.Input((None, 1)), *layers])
     agent = tfr.Reinforce(remembering, heads.Categorical(2))
@@ -264,12 +264,12 @@ def test_a_state_of_other_observations_is_refused():
             agent.act(rows, state=wrong)
 
 
-def test_a_ragged_batch_is_refused(agent):
+def test_act_raises_if_rows_have_different_lengths(agent):
     with pytest.raises(ValueError, match=r"must be an array of shape \(None, 1\)"):
         agent.act([[1.0], [1.0, 2.0]])
 
 
-def test_there_is_no_action_where_outputs_are_not_finite(agent):
+def test_act_raises_if_outputs_are_not_finite(agent):
     with pytest.raises(FloatingPointError, match="outputs are not finite"):
         agent.act(np.full([2, 1], np.nan, "float32"))
 
@@ -286,12 +286,14 @@ def test_there_is_no_action_where_outputs_are_not_finite(agent):
         ({"observations": np.zeros((5, 3, 1))}, r"`observations`.*\(6, 3, 1\)"),
         ({"rewards": np.zeros(5)}, r"`rewards` must be \[T, B\]"),
         ({"rewards": np.zeros((0, 3))}, "at least one step"),
-        ({"lengths": np.array([5, 0, 3])}, "`lengths` must lie in 1 to 5"),
-        ({"lengths": np.array([6, 1, 3])}, "`lengths` must lie in 1 to 5"),
+        ({"lengths": np.array([5, 0, 3])}, "`lengths` must lie between 1 and 5"),
+        ({"lengths": np.array([6, 1, 3])}, "`lengths` must lie between 1 and 5"),
         ({"terminated": np.zeros((3, 1), bool)}, r"`terminated`.*\(3,\)"),
     ],
 )
-def test_a_misshapen_record_is_refused(agent, fields, match):
+def test_update_and_gradients_raise_if_a_field_has_wrong_shape_or_type(
+    agent, fields, match
+):
     for use in (agent.update, agent.gradients):
         with pytest.raises(ValueError, match=match):
             use(record(**fields))
@@ -304,7 +306,7 @@ def everything(agent):
 
 @pytest.fixture(scope="module")
 def complete():
-    """Normaliser, critic, Adam with momentum: all that an update changes."""
+    """Returns an agent with a normalizer, a critic and Adam, which an update changes."""
     agent = tfr.Reinforce(
         policy(),
         heads.Categorical(2),
@@ -316,7 +318,8 @@ def complete():
     return agent
 
 
-def spoiled(name, value, at=(2, 0)):
+def record_with(name, value, at=(2, 0)):
+    """Returns the record with one element of one field replaced."""
     array = np.array(getattr(record(), name))
     array[at] = value
     return record(**{name: array})
@@ -325,15 +328,18 @@ def spoiled(name, value, at=(2, 0)):
 @pytest.mark.parametrize(
     "episodes, where",
     [
-        (spoiled("rewards", np.nan), "episode 0, step 2, the reward is nan"),
-        (spoiled("rewards", 1e300 * 1e300), "episode 0, step 2, the reward is inf"),
-        (spoiled("rewards", 1e300), "episode 0, step"),
-        (spoiled("observations", np.nan, (1, 1)), "episode 1, step 1, the observation"),
+        (record_with("rewards", np.nan), "episode 0, step 2, the reward is nan"),
+        (record_with("rewards", 1e300 * 1e300), "episode 0, step 2, the reward is inf"),
+        (record_with("rewards", 1e300), "episode 0, step"),
+        (
+            record_with("observations", np.nan, (1, 1)),
+            "episode 1, step 1, the observation",
+        ),
     ],
     ids=["nan", "inf", "large", "observation"],
 )
-def test_an_update_that_is_not_finite_is_not_made(complete, episodes, where):
-    """Weights, optimizers, normalizer and counters stay as they were, to the bit."""
+def test_update_that_is_not_finite_raises_and_changes_nothing(complete, episodes, where):
+    """Weights, optimizers, normalizer and counters keep every bit."""
     before = everything(complete)
     with pytest.raises(FloatingPointError, match="Update 1 would not be finite") as error:
         complete.update(episodes)
@@ -343,8 +349,8 @@ def test_an_update_that_is_not_finite_is_not_made(complete, episodes, where):
         np.testing.assert_array_equal(old, new)
 
 
-def rooted(outputs):
-    """√0 is finite and its slope is not."""
+def network_with_sqrt(outputs):
+    """Returns a network with √x at x = 0, where the derivative is infinite."""
     layers = (
         keras.layers.Dense(1, kernel_initializer="zeros"),
         keras.layers.Activation(keras.ops.sqrt),
@@ -354,13 +360,15 @@ def rooted(outputs):
 
 
 @pytest.mark.parametrize("part", ["policy", "critic"])
-def test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite(part):
+def test_update_raises_if_gradients_are_not_finite_and_loss_is(part):
     agent = tfr.Reinforce(
-        rooted(2) if part == "policy" else policy(),
+        network_with_sqrt(2) if part == "policy" else policy(),
         heads.Categorical(2),
-        tfr.baselines.Value(rooted(1) if part == "critic" else policy(outputs=1)),
+        tfr.baselines.Value(
+            network_with_sqrt(1) if part == "critic" else policy(outputs=1)
+        ),
     )
-    # An infinite slope clipped would make finite weights.
+    # A clipped infinite gradient would result in finite weights.
     agent.baseline.optimizer.clipvalue = 1.0
     agent.compile(optimizer=keras.optimizers.SGD(0.1, clipvalue=1.0))
     step = tfr.Episodes(
@@ -382,8 +390,8 @@ def test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite(part):
 
 
 @pytest.mark.parametrize("lost", ["weights", "slots", "critic"])
-def test_finite_gradients_do_not_excuse_weights_that_are_not_finite(lost):
-    """Too large a rate, squares that overflow in Adam, and the same in the critic."""
+def test_update_raises_if_weights_are_not_finite_and_gradients_are(lost):
+    """A large learning rate or squares in Adam overflow, in the policy or the critic."""
     critic = policy(outputs=1)
     far = keras.optimizers.SGD(3e38)
     agent = tfr.Reinforce(
@@ -405,15 +413,15 @@ def test_finite_gradients_do_not_excuse_weights_that_are_not_finite(lost):
         np.testing.assert_array_equal(old, new)
 
 
-def test_whole_returns_refuse_values_in_the_place_of_rewards():
-    """Later actions would be left without their share of G₀, however good the values."""
+def test_whole_returns_raise_with_gae_lambda_below_one():
+    """GAE would leave out the share of later actions in G₀, whatever the values are."""
     critic = tfr.baselines.Value(keras.Sequential([keras.layers.Dense(1)]))
     with pytest.raises(ValueError, match="needs `gae_lambda=1`"):
         tfr.Reinforce(keras.Sequential(), None, critic, gae_lambda=0.9, returns="whole")
 
 
-def test_a_policy_that_does_not_fit_does_not_bind_the_agent():
-    """The first environment was a mistake; the second is the one that is meant."""
+def test_agent_accepts_second_environment_if_first_does_not_fit():
+    """The first environment does not fit the policy; the second environment does."""
     agent = tfr.Reinforce(
         keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, use_bias=False)])
     )
@@ -433,14 +441,14 @@ def test_a_policy_that_does_not_fit_does_not_bind_the_agent():
     ],
     ids=repr,
 )
-def test_a_head_for_other_actions_is_refused(head):
+def test_build_raises_if_head_does_not_fit_the_action_space(head):
     agent = tfr.Reinforce(keras.Sequential([keras.layers.Dense(2)]), head)
     with pytest.raises(ValueError, match="does not sample actions of the space Discrete"):
         agent.build_for_spaces(toys.Clock.observation_space, toys.Clock.action_space)
 
 
 @pytest.mark.parametrize("values", [3, None], ids=["too wide", "no axis"])
-def test_a_shared_trunk_must_put_out_one_value(values):
+def test_build_raises_if_values_do_not_have_one_column(values):
     inputs = keras.Input((1,))
     value = keras.layers.Dense(values or 1)(inputs)
     value = value if values else keras.ops.squeeze(value, -1)
@@ -458,7 +466,7 @@ def test_a_shared_trunk_must_put_out_one_value(values):
         (toys.Lengths, ValueError, "[Ss]pace"),
     ],
 )
-def test_a_wrong_validation_environment_is_refused_before_training(wrong, error, said):
+def test_wrong_validation_environment_raises_before_training(wrong, error, said):
     agent = tfr.Reinforce(policy())
     agent.compile(keras.optimizers.SGD(0.1))
     with pytest.raises(error, match=said):
@@ -469,7 +477,7 @@ def test_a_wrong_validation_environment_is_refused_before_training(wrong, error,
 
 
 class Noisy(keras.layers.Layer):
-    """Draws in inference mode too."""
+    """A layer that adds random noise, also in inference mode."""
 
     def __init__(self):
         super().__init__()
@@ -479,7 +487,7 @@ class Noisy(keras.layers.Layer):
         return inputs + keras.random.normal(keras.ops.shape(inputs), seed=self.seeds)
 
 
-def test_a_policy_that_draws_by_itself_is_refused():
+def test_fit_raises_if_the_policy_is_random():
     model = keras.Sequential([keras.Input((1,)), Noisy(), keras.layers.Dense(2)])
     agent = tfr.Reinforce(model)
     agent.compile("adam")

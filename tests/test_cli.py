@@ -1,7 +1,8 @@
-"""The command line, from request to exit code."""
+"""Tests the command line, from the arguments to the exit code."""
 
 import contextlib
 import copy
+import inspect
 import io
 import json
 import os
@@ -20,8 +21,10 @@ from tf_reinforce import cli
 from tf_reinforce import envs
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.experiments import runs
+from tf_reinforce.presets import toml_files
 
 ROOT = pathlib.Path(__file__).parent.parent
+BASELINES = cli.config.PRESET_BASELINES
 FILES = {
     "config.json",
     "versions.json",
@@ -34,7 +37,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    """A run directory, trained for two updates, and what was printed meanwhile."""
+    """Trains for two updates; returns the run directory and the printed text."""
     path = tmp_path_factory.mktemp("runs") / "first"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert train(path) == 0
@@ -51,7 +54,7 @@ def train(path, *more, env="CartPole-v1"):
     return cli.main(["train", env, "--run-dir", str(path), *small, *more])
 
 
-def test_a_run_directory_holds_all_there_is_to_know(run):
+def test_run_directory_contains_config_versions_logs_agent_and_evaluation(run):
     assert {path.name for path in run.iterdir()} == FILES
     config = json.loads((run / "config.json").read_text())
     assert config["env"] == "CartPole-v1"
@@ -62,8 +65,10 @@ def test_a_run_directory_holds_all_there_is_to_know(run):
     assert len((run / "episodes.csv").read_text().splitlines()) == 1 + 2 * 4
 
 
-def test_a_twin_is_trained_on_where_it_is_the_same(first, tmp_path, capsys):
-    """In one line; and the agent is evaluated on the environment itself."""
+def test_training_uses_the_compiled_twin_unless_an_option_prevents_it(
+    first, tmp_path, capsys
+):
+    """The command prints one line about the twin."""
     run, printed = first
     said = "training on tf_reinforce.envs.CartPole, the compiled twin of CartPole-v1"
     config = json.loads((run / "config.json").read_text())
@@ -82,8 +87,8 @@ def test_a_twin_is_trained_on_where_it_is_the_same(first, tmp_path, capsys):
         assert said not in capsys.readouterr().out
 
 
-def test_many_seeds_are_trained_at_once(tmp_path, capsys):
-    """From --seed on; each is evaluated on the environment itself, the best is kept."""
+def test_seeds_option_trains_many_seeds_and_keeps_the_best(tmp_path, capsys):
+    """The seeds start at --seed. Each one is evaluated on the host environment."""
     more = ["--seeds", "3", "--seed", "4"]
     assert train(tmp_path / "run", *more) == 0
     printed = capsys.readouterr().out
@@ -106,7 +111,7 @@ def test_many_seeds_are_trained_at_once(tmp_path, capsys):
     assert not (tmp_path / "no").exists()
 
 
-def test_there_is_a_twin_of_what_gymnasium_registers_itself(monkeypatch):
+def test_twin_of_returns_none_if_the_registered_spec_differs(monkeypatch):
     assert isinstance(envs.twin_of("Acrobot-v1"), envs.Acrobot)
     assert envs.twin_of("CartPole-v0") is None and envs.twin_of("Nope-v0") is None
     for change in (
@@ -122,25 +127,25 @@ def test_there_is_a_twin_of_what_gymnasium_registers_itself(monkeypatch):
         assert envs.twin_of("CartPole-v1") is None
 
 
-@pytest.mark.parametrize("baseline", sweeps.some(cli.BASELINES, always=["time_step"]))
-def test_each_baseline_has_its_name(baseline, tmp_path):
+@pytest.mark.parametrize("baseline", sweeps.some(BASELINES, always=["time_step"]))
+def test_each_baseline_name_is_accepted(baseline, tmp_path):
     assert train(tmp_path / "run", "--baseline", baseline, "--epochs", "1") == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["agent"]["baseline"] == baseline
 
 
-def test_evaluate_says_what_the_run_says(run, capsys):
+def test_evaluate_prints_the_same_result_as_the_run(run, capsys):
     assert cli.main(["evaluate", str(run), "--episodes", "100"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == json.loads((run / "evaluation.json").read_text())
 
 
-def test_a_run_that_is_not_there_is_missed_by_its_name(tmp_path, capsys):
+def test_evaluate_error_names_a_missing_run(tmp_path, capsys):
     assert cli.main(["evaluate", str(tmp_path / "nope")]) == 2
     assert "nope" in (said := capsys.readouterr().err) and "--env" not in said
 
 
-def test_an_agent_file_is_evaluated_where_one_says(run, capsys):
+def test_evaluate_of_an_agent_file_requires_env(run, capsys):
     file = str(run / "agent.keras")
     assert cli.main(["evaluate", file, "--env", "CartPole-v1", "--episodes", "3"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 3
@@ -148,8 +153,8 @@ def test_an_agent_file_is_evaluated_where_one_says(run, capsys):
     assert "Give --env" in capsys.readouterr().err
 
 
-def test_no_module_is_imported_on_the_word_of_a_file(run, tmp_path, capsys):
-    """`module:Id` in a stranger's config.json would run the stranger's code."""
+def test_evaluate_imports_no_module_named_in_a_config(run, tmp_path, capsys):
+    """Otherwise a config.json with `module:Id` could execute the code of a stranger."""
     copy = tmp_path / "stranger"
     copy.mkdir()
     (copy / "agent.keras").write_bytes((run / "agent.keras").read_bytes())
@@ -158,15 +163,15 @@ def test_no_module_is_imported_on_the_word_of_a_file(run, tmp_path, capsys):
     assert "antigravity" not in sys.modules
 
 
-def test_no_path_is_opened_on_the_word_of_a_file(run, tmp_path, capsys):
-    """A string among the keywords could name any file of the reader's."""
+def test_evaluate_refuses_strings_in_env_kwargs_of_a_config(run, tmp_path, capsys):
+    """A string in the keywords could be the path of any file of the user."""
     copy = tmp_path / "stranger"
     copy.mkdir()
     (copy / "agent.keras").write_bytes((run / "agent.keras").read_bytes())
     config = {"env": "CartPole-v1", "env_kwargs": {"xml_file": "/etc/passwd"}}
     (copy / "config.json").write_text(json.dumps(config))
     assert cli.main(["evaluate", str(copy)]) == 2
-    assert "only numbers and booleans are taken" in capsys.readouterr().err
+    assert "may only contain numbers and booleans" in capsys.readouterr().err
 
 
 def test_export_writes_a_saved_model(run, tmp_path, capsys):
@@ -174,14 +179,14 @@ def test_export_writes_a_saved_model(run, tmp_path, capsys):
     assert (tmp_path / "policy" / "saved_model.pb").exists()
 
 
-def test_a_run_is_never_overwritten(run, capsys):
+def test_train_refuses_an_existing_run_directory(run, capsys):
     before = {path: path.read_bytes() for path in run.iterdir()}
     assert train(run) == 2
-    assert "nothing is overwritten" in capsys.readouterr().err
+    assert "existing runs are not overwritten" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in run.iterdir()} == before
 
 
-def test_the_same_seed_writes_the_same_run(run, tmp_path):
+def test_same_seed_writes_the_same_run(run, tmp_path):
     assert train(tmp_path / "again") == 0
     for name in ("episodes.csv", "evaluation.json", "config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes()
@@ -209,7 +214,7 @@ def test_the_same_seed_writes_the_same_run(run, tmp_path):
         (["export", "nowhere", "--out", "policy"], "no file"),
     ],
 )
-def test_a_wrong_request_gets_one_sentence_and_exit_code_2(
+def test_invalid_arguments_print_one_sentence_and_exit_with_2(
     request_, words, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
@@ -219,12 +224,12 @@ def test_a_wrong_request_gets_one_sentence_and_exit_code_2(
     assert "Traceback" not in said
 
 
-def test_an_agent_of_another_environment_is_refused(run, capsys):
+def test_evaluate_refuses_an_environment_with_other_spaces(run, capsys):
     assert cli.main(["evaluate", str(run), "--env", "Pendulum-v1"]) == 2
     assert "another observation space" in capsys.readouterr().err
 
 
-def test_a_failing_environment_gets_exit_code_1(tmp_path, monkeypatch, capsys):
+def test_error_in_an_environment_exits_with_1(tmp_path, monkeypatch, capsys):
     (tmp_path / "broken_task.py").write_text(
         "import gymnasium as gym, numpy as np\n"
         "class Broken(gym.Env):\n"
@@ -241,7 +246,7 @@ def test_a_failing_environment_gets_exit_code_1(tmp_path, monkeypatch, capsys):
     assert "the simulator left" in capsys.readouterr().err
 
 
-def test_help_answers_without_tensorflow():
+def test_help_does_not_import_tensorflow():
     code = (
         "import sys; from tf_reinforce import cli\n"
         "try: cli.main(['train', '--help'])\n"
@@ -254,7 +259,7 @@ def test_help_answers_without_tensorflow():
 
 
 def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
-    """The signal comes as soon as the first row of the log is there."""
+    """The test sends SIGINT after the first line of progress."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tf_reinforce", "train", "CartPole-v1", "--epochs"]
         + ["100000", "--run-dir", str(tmp_path / "run")],
@@ -275,8 +280,8 @@ def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     assert not (tmp_path / "run" / "evaluation.json").exists()
 
 
-def test_ctrl_c_before_the_first_update_is_not_lost(tmp_path):
-    """It comes once, while an environment is made."""
+def test_ctrl_c_before_the_first_update_stops_the_training(tmp_path):
+    """The signal arrives once, while an environment is being made."""
     signals = iter([signal.SIGINT])
 
     def make():
@@ -293,7 +298,7 @@ def test_ctrl_c_before_the_first_update_is_not_lost(tmp_path):
     assert tfr.load(tmp_path / "agent.keras").updates == 0
 
 
-def test_without_a_budget_training_ends_at_the_target(tmp_path):
+def test_training_without_a_budget_ends_at_the_target_return(tmp_path):
     path = tmp_path / "run"
     arguments = ["train", "CartPole-v1", "--target-return", "60", "--run-dir", str(path)]
     assert cli.main(arguments) == 0
@@ -303,7 +308,7 @@ def test_without_a_budget_training_ends_at_the_target(tmp_path):
     assert updates < runs.MAX_UPDATES
 
 
-def test_the_installed_program_is_the_module():
+def test_console_script_and_module_are_the_same_program():
     config = (ROOT / "setup.cfg").read_text()
     assert "tf-reinforce = tf_reinforce.__main__:main" in config
     ran = subprocess.run(
@@ -316,8 +321,8 @@ def test_the_installed_program_is_the_module():
     assert ran.stdout.strip() == tfr.__version__
 
 
-def test_a_process_of_ours_looks_for_no_garbage_at_its_end():
-    """Nearly all is TensorFlow's, and to take it apart takes a second."""
+def test_program_freezes_garbage_collection_at_exit():
+    """Nearly all objects belong to TensorFlow, and collecting them takes a second."""
     code = (
         "import atexit, gc\n"
         "from tf_reinforce import __main__ as program\n"
@@ -329,8 +334,8 @@ def test_a_process_of_ours_looks_for_no_garbage_at_its_end():
     assert ran.stdout.split() == [tfr.__version__, "True"], ran.stderr
 
 
-def test_a_refused_request_leaves_no_folder_behind(tmp_path):
-    """The corrected command must not find the folder taken."""
+def test_invalid_arguments_create_no_run_directory(tmp_path):
+    """The corrected command must not fail because the directory exists."""
     path = tmp_path / "run"
     assert (
         cli.main(["train", "CartPole-v1", "--epochs", "0", "--run-dir", str(path)]) == 2
@@ -338,14 +343,14 @@ def test_a_refused_request_leaves_no_folder_behind(tmp_path):
     assert not path.exists()
 
 
-def test_the_last_agent_of_a_run_is_judged_too(run):
+def test_last_agent_of_a_run_is_evaluated_too(run):
     assert tfr.load(run / "agent.keras").updates == 2
 
 
-def test_an_export_never_replaces_other_things(run, capsys):
+def test_export_refuses_to_replace_other_files(run, capsys):
     before = sorted(path.name for path in run.iterdir())
     assert cli.main(["export", str(run), "--out", str(run)]) == 2
-    assert "Nothing was replaced" in capsys.readouterr().err
+    assert "No file was replaced" in capsys.readouterr().err
     assert sorted(path.name for path in run.iterdir()) == before
 
 
@@ -353,7 +358,7 @@ def test_an_export_never_replaces_other_things(run, capsys):
     "chosen, variable, said",
     [(0, {}, [1]), (4, {}, []), (0, {"TF_NUM_INTRAOP_THREADS": "2"}, [])],
 )
-def test_seeds_have_a_core_each_unless_somebody_chose(
+def test_training_of_seeds_sets_one_thread_unless_the_user_set_a_number(
     monkeypatch, chosen, variable, said
 ):
     import tensorflow as tf
@@ -369,7 +374,7 @@ def test_seeds_have_a_core_each_unless_somebody_chose(
     assert asked == said
 
 
-def test_the_best_agent_is_chosen_by_other_episodes_than_those_of_the_evaluation(
+def test_best_agent_is_selected_on_other_episodes_than_the_evaluation(
     tmp_path,
 ):
     seeds = []
@@ -395,7 +400,7 @@ def test_the_best_agent_is_chosen_by_other_episodes_than_those_of_the_evaluation
     assert len({3, *seeds}) == 4
 
 
-def test_a_preset_may_evaluate_with_drawn_actions():
+def test_preset_can_evaluate_with_sampled_actions():
     settings = dict(evaluation={"deterministic": False}, fit={}, env_kwargs={})
     assert runs.evaluation_options(settings)["deterministic"] is False
 
@@ -403,7 +408,7 @@ def test_a_preset_may_evaluate_with_drawn_actions():
 # Summary
 
 
-def test_end_of_the_training_is_announced_if_there_is_no_budget(tmp_path, capsys):
+def test_train_prints_when_it_ends_if_there_is_no_budget(tmp_path, capsys):
     target = ["--target-return", "15", "--hidden", "8", "--run-dir", str(tmp_path / "1")]
     assert cli.main(["train", "CartPole-v1", *target]) == 0
     printed = capsys.readouterr().out
@@ -413,7 +418,7 @@ def test_end_of_the_training_is_announced_if_there_is_no_budget(tmp_path, capsys
     assert "training ends" not in capsys.readouterr().out
 
 
-def test_next_commands_leave_out_an_export_that_was_made(first, tmp_path, capsys):
+def test_next_commands_do_not_suggest_export_after_an_export(first, tmp_path, capsys):
     assert "tf-reinforce export" in first[1]
     assert train(tmp_path / "run", "--export") == 0
     printed = capsys.readouterr().out
@@ -423,43 +428,92 @@ def test_next_commands_leave_out_an_export_that_was_made(first, tmp_path, capsys
     assert "evaluating the best agent on 100 new episodes …" in printed
 
 
-# Requests
+# Arguments
 
 
-def test_mistakes_in_options_are_reported_without_tensorflow(run, tmp_path):
+def test_invalid_options_are_reported_without_importing_tensorflow(run, tmp_path):
     (tmp_path / "preset.toml").write_text('env = "CartPole-v1"\n[fit]\nsteps = 0\n')
     mistakes = {
         "`gamma` must be": ["CartPole-v1", "--gamma", "1.5"],
         "There is no preset": ["CartPole-v1", "--preset", "Nope"],
-        "nothing is overwritten": ["CartPole-v1", "--run-dir", str(run)],
+        "existing runs are not overwritten": ["CartPole-v1", "--run-dir", str(run)],
         "`steps` must be": ["CartPole-v1", "--preset", str(tmp_path / "preset.toml")],
         "`learning_rate` must be": ["CartPole-v1", "--learning-rate", "-1"],
         "`hidden` must be a whole number": ["CartPole-v1", "--hidden", "0"],
         "doesn't exist": ["Nope-v0"],
+        "`head` must be one of ('Gaussian',": ["Pendulum-v1", "--head", "Gausian"],
+        "No file was replaced": ["CartPole-v1", "--export", str(run)],
+        "must not contain the run directory": [
+            *("CartPole-v1", "--run-dir", str(tmp_path / "new" / "run")),
+            *("--export", str(tmp_path / "new")),
+        ],
     }
     code = (
         "import json, sys; from tf_reinforce import cli\n"
         "for mistake in json.loads(sys.argv[1]):\n"
         "    assert cli.main(['train', *mistake]) == 2\n"
         "assert cli.main(['export', 'nowhere', '--out', 'policy']) == 2\n"
+        "assert cli.main(['export', sys.argv[2], '--out', sys.argv[2]]) == 2\n"
         "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )
-    ran = program(json.dumps(list(mistakes.values())), code=code)
+    ran = program(json.dumps(list(mistakes.values())), run, code=code)
     assert ran.returncode == 0, ran.stderr
     lines = ran.stderr.splitlines()
-    assert len(lines) == len(mistakes) + 1
-    for expected, line in zip([*mistakes, "no file nowhere"], lines, strict=True):
+    assert len(lines) == len(mistakes) + 2
+    expected_parts = [*mistakes, "no file nowhere", "No file was replaced"]
+    for expected, line in zip(expected_parts, lines, strict=True):
         assert expected in line
+
+
+def test_each_option_sets_settings_or_is_read_by_the_command():
+    source = inspect.getsource(cli)
+    for option in cli.TRAIN_OPTIONS:
+        assert option.settings or f"options.{option.name}" in source, option
+        for setting in option.settings:
+            table, key = setting.split(".")
+            assert key in toml_files.TABLE_KEYS[table], option
+
+
+def test_each_option_of_fit_and_each_default_has_an_option():
+    settings = {setting for x in cli.TRAIN_OPTIONS for setting in x.settings}
+    assert {f"fit.{name}" for name in cli.config.FIT_OPTIONS} <= settings
+    assert {f"agent.{name}" for name in cli.DEFAULTS} <= settings
+
+
+def test_options_become_the_settings_of_their_tables():
+    arguments = ["--gamma", "0.9", "--steps", "9", "--target-return", "3"]
+    arguments += ["--max-episode-steps", "7", "--no-normalize-observations"]
+    options = cli.make_parser().parse_args(["train", "CartPole-v1", *arguments])
+    assert cli.explicit_settings(options) == {
+        "agent": {"gamma": 0.9, "normalize_observations": False},
+        "fit": {"steps": 9, "max_episode_steps": 7},
+        "evaluation": {"target": 3.0, "max_episode_steps": 7},
+    }
+
+
+def test_help_shows_the_defaults(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    for text in (
+        "discount factor (0.99)",
+        "learning rate of Adam (0.01)",
+        "hidden layer sizes (64 64)",
+        "episodes per update (16)",
+        "environments side by side (8)",
+        "baseline (leave_one_out)",
+    ):
+        assert text in printed
 
 
 @pytest.mark.parametrize("text, number", [("1e5", 100_000), ("2.5e3", 2500), ("7", 7)])
 def test_counts_may_have_an_exponent(text, number):
-    options = cli._parser().parse_args(["train", "CartPole-v1", "--steps", text])
+    options = cli.make_parser().parse_args(["train", "CartPole-v1", "--steps", text])
     assert options.steps == number and type(options.steps) is int
 
 
 @pytest.mark.parametrize("text", ["1.5", "1e-3", "inf", "nan", "many"])
-def test_counts_are_whole_numbers(text, capsys):
+def test_fractional_counts_are_refused(text, capsys):
     with pytest.raises(SystemExit) as error:
         cli.main(["train", "CartPole-v1", "--num-envs", text])
     assert error.value.code == 2
@@ -479,12 +533,12 @@ def test_counts_are_whole_numbers(text, capsys):
         (["--episodes", "9"], "Use --epochs (updates), --episodes-per-epoch or --steps."),
     ],
 )
-def test_options_of_other_programs_get_a_suggestion(arguments, suggestion, capsys):
+def test_options_of_other_libraries_get_a_suggestion(arguments, suggestion, capsys):
     with pytest.raises(SystemExit) as error:
         cli.main(["train", "CartPole-v1", *arguments])
     assert error.value.code == 2
     assert suggestion in capsys.readouterr().err
-    assert "--lr" not in cli._parser().format_help()
+    assert "--lr" not in cli.make_parser().format_help()
 
 
 LOCAL_ENV = """
@@ -512,7 +566,9 @@ def test_module_in_the_current_folder_is_imported(tmp_path, monkeypatch, capsys)
     assert cli.main(command) == 0
 
 
-def test_module_that_is_not_there_is_named_with_a_remedy(tmp_path, monkeypatch, capsys):
+def test_error_for_a_missing_module_names_it_and_the_folder(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "half_task.py").write_text("import module_that_it_needs")
     assert train("run", env="nosuchtask:Grid-v0") == 2
@@ -522,7 +578,7 @@ def test_module_that_is_not_there_is_named_with_a_remedy(tmp_path, monkeypatch, 
     assert "No module named 'module_that_it_needs'" in capsys.readouterr().err
 
 
-def test_atari_without_its_package_names_the_extra(capsys):
+def test_atari_error_without_ale_py_names_the_extra(capsys):
     assert cli.main(["train", "ALE/Nothing-v5"]) == 2
     printed = capsys.readouterr().err
     assert 'pip install "tf-reinforce[atari]"' in printed
@@ -530,7 +586,7 @@ def test_atari_without_its_package_names_the_extra(capsys):
     assert "name = tf-reinforce\n" in config and "\natari = " in config
 
 
-def test_id_without_version_is_explained_once(tmp_path, capsys):
+def test_environment_id_without_version_prints_the_version_used(tmp_path, capsys):
     assert train(tmp_path / "run", env="CartPole") == 0
     errors = capsys.readouterr().err
     assert errors == "tf-reinforce: CartPole means CartPole-v1, its latest version\n"
@@ -541,14 +597,14 @@ def test_id_without_version_is_explained_once(tmp_path, capsys):
 # Presets
 
 
-def test_preset_that_is_not_used_is_mentioned(first, tmp_path, capsys):
+def test_train_without_preset_mentions_an_existing_preset(first, tmp_path, capsys):
     said = "there is a preset for CartPole-v1, and it is not used; add --preset"
     assert first[1].splitlines().count(said) == 1
     assert train(tmp_path / "run", env="Taxi-v4") == 0
     assert "preset for Taxi-v4" in capsys.readouterr().out
 
 
-def test_preset_without_a_name_is_that_of_the_environment(tmp_path, capsys):
+def test_preset_option_without_name_uses_the_environment_preset(tmp_path, capsys):
     assert train(tmp_path / "run", "--preset") == 0
     assert "there is a preset" not in capsys.readouterr().out
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -563,7 +619,7 @@ def test_preset_without_a_name_is_that_of_the_environment(tmp_path, capsys):
 
 
 def program(*arguments, code=None, **variables):
-    """Runs the command line, or code, in a process that has no log level."""
+    """Runs the command line, or code, in a process without a TensorFlow log level."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     if "TF_CPP_MIN_LOG_LEVEL" not in variables:
         environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
@@ -621,10 +677,10 @@ with startup.without_startup_messages(fork=True):
 
 
 @pytest.mark.parametrize("end", ["pass", "os.abort()", "raise ValueError('here')"])
-def test_errors_are_printed_also_if_the_process_dies(end):
+def test_errors_at_startup_are_printed_even_if_the_process_aborts(end):
     ran = program(code=MESSAGES.replace("END", end))
     lines = ran.stderr.splitlines()
-    if end == "os.abort()":  # Python's own buffer dies with the process
+    if end == "os.abort()":  # the abort loses Python's own buffer
         lines.insert(2, "in Python")
     assert [line.split("]")[-1].strip() for line in lines[:3]] == [
         "failed call to cuInit: OUT_OF_MEMORY (2)",

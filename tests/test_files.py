@@ -1,4 +1,4 @@
-"""Files are whole or not there: the old one stays until the new one is complete."""
+"""Tests that files are replaced atomically, and that damaged archives are refused."""
 
 import os
 import zipfile
@@ -8,11 +8,11 @@ import pytest
 
 from tf_reinforce import files
 
-NAMES = ("a", "b", "gone", "deep")  # what a folder of these tests may hold
+NAMES = ("a", "b", "gone", "deep")  # the names that a folder of these tests may contain
 
 
 def listing(folder):
-    """Every file below a folder and what it holds."""
+    """Returns the contents of every file below a folder, by relative path."""
     return {
         os.path.relpath(os.path.join(root, name), folder): open_text(root, name)
         for root, _, names in os.walk(folder)
@@ -37,10 +37,10 @@ def fill(folder, **files):
 
 
 class Interrupted(BaseException):
-    """Stands for Ctrl-C: no `Exception`."""
+    """An exception that is no `Exception`, as `KeyboardInterrupt` is."""
 
 
-def test_a_file_appears_whole_and_alone(tmp_path):
+def test_atomic_write_creates_the_file_and_no_other(tmp_path):
     with files.atomic_write(tmp_path / "new" / "a.txt") as aside:
         assert os.path.basename(aside) == "a.txt"
         write(aside, "one")
@@ -49,7 +49,7 @@ def test_a_file_appears_whole_and_alone(tmp_path):
     assert os.listdir(tmp_path / "new") == ["a.txt"]
 
 
-def test_a_file_takes_the_place_of_the_one_before(tmp_path):
+def test_atomic_write_replaces_the_old_file(tmp_path):
     write(tmp_path / "a.txt", "old")
     with files.atomic_write(str(tmp_path / "a.txt")) as aside:
         write(aside, "new")
@@ -58,8 +58,8 @@ def test_a_file_takes_the_place_of_the_one_before(tmp_path):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
-    """A rename may reach the disk before the data: after a power cut, an empty file."""
+def test_atomic_write_syncs_the_data_before_the_rename(tmp_path, monkeypatch):
+    """Otherwise a power cut after the rename could leave an empty file."""
     happened, flush, replace = [], os.fsync, os.replace
 
     def flushing(descriptor):
@@ -78,7 +78,7 @@ def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
     assert happened == [file, "renamed", folder]
 
 
-def test_a_relative_path_is_below_the_working_folder(tmp_path, monkeypatch):
+def test_atomic_write_accepts_a_relative_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with files.atomic_write("a.txt") as aside:
         write(aside, "one")
@@ -87,7 +87,7 @@ def test_a_relative_path_is_below_the_working_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError, Interrupted])
 @pytest.mark.parametrize("existed", [False, True])
-def test_a_failure_leaves_the_old_file_and_nothing_beside_it(tmp_path, error, existed):
+def test_atomic_write_keeps_the_old_file_if_the_body_raises(tmp_path, error, existed):
     if existed:
         write(tmp_path / "a.txt", "old")
     with pytest.raises(error), files.atomic_write(tmp_path / "a.txt") as aside:
@@ -97,7 +97,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_beside_it(tmp_path, error, ex
     assert listing(tmp_path) == ({"a.txt": "old"} if existed else {})
 
 
-def test_a_writer_that_wrote_nothing_leaves_the_old_file(tmp_path):
+def test_atomic_write_raises_and_keeps_old_file_if_nothing_was_written(tmp_path):
     write(tmp_path / "a.txt", "old")
     with pytest.raises(FileNotFoundError), files.atomic_write(tmp_path / "a.txt"):
         pass
@@ -105,7 +105,7 @@ def test_a_writer_that_wrote_nothing_leaves_the_old_file(tmp_path):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_an_existing_file_is_kept_unless_it_may_be_replaced(tmp_path):
+def test_atomic_write_without_overwrite_raises_if_the_file_exists(tmp_path):
     write(tmp_path / "a.txt", "old")
     with (
         pytest.raises(FileExistsError, match="a.txt exists. Pass overwrite=True"),
@@ -117,7 +117,7 @@ def test_an_existing_file_is_kept_unless_it_may_be_replaced(tmp_path):
     assert listing(tmp_path) == {"a.txt": "old", "b.txt": "new"}
 
 
-def test_a_folder_takes_the_place_of_the_one_before(tmp_path):
+def test_replace_folder_replaces_the_old_folder(tmp_path):
     fill(tmp_path / "model", a="old", gone="old")
     with files.atomic_replace_folder(tmp_path / "model", NAMES) as aside:
         fill(aside, a="new", b="new")
@@ -127,7 +127,7 @@ def test_a_folder_takes_the_place_of_the_one_before(tmp_path):
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_folder_that_holds_anything_else_stays(tmp_path):
+def test_replace_folder_raises_if_the_folder_contains_other_files(tmp_path):
     fill(tmp_path / "model", a="old", thesis="mine")
     folder = files.atomic_replace_folder(tmp_path / "model", NAMES)
     with pytest.raises(ValueError, match="contains other files .thesis."), folder:
@@ -135,7 +135,18 @@ def test_a_folder_that_holds_anything_else_stays(tmp_path):
     assert listing(tmp_path) == {"model/a": "old", "model/thesis": "mine"}
 
 
-def test_a_folder_appears_where_none_was(tmp_path):
+def test_replaceable_folder_is_checked_without_a_change(tmp_path):
+    (tmp_path / "file").write_text("")
+    files.expect_replaceable_folder(tmp_path / "new" / "folder", ())
+    files.expect_replaceable_folder(tmp_path, ("file", "other"))
+    with pytest.raises(ValueError, match="No file was replaced"):
+        files.expect_replaceable_folder(tmp_path, ("other",))
+    with pytest.raises(ValueError, match="Received: the file"):
+        files.expect_replaceable_folder(tmp_path / "file", ("file",))
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_replace_folder_creates_a_missing_folder(tmp_path):
     with files.atomic_replace_folder(tmp_path / "new" / "model", NAMES) as aside:
         fill(aside, a="one")
     assert listing(tmp_path) == {"new/model/a": "one"}
@@ -143,7 +154,7 @@ def test_a_folder_appears_where_none_was(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Interrupted])
-def test_a_failure_leaves_the_old_folder_and_nothing_beside_it(tmp_path, error):
+def test_replace_folder_keeps_the_old_folder_if_the_body_raises(tmp_path, error):
     fill(tmp_path / "model", a="old")
     with (
         pytest.raises(error),
@@ -155,8 +166,8 @@ def test_a_failure_leaves_the_old_folder_and_nothing_beside_it(tmp_path, error):
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_writer_that_made_no_folder_leaves_the_old_one(tmp_path):
-    """Between its two renames nothing may be lost, whatever goes wrong."""
+def test_replace_folder_raises_and_keeps_old_folder_if_none_was_made(tmp_path):
+    """A failure between the two renames must not lose the old folder."""
     fill(tmp_path / "model", a="old")
     model = tmp_path / "model"
     with pytest.raises(FileNotFoundError), files.atomic_replace_folder(model, NAMES):
@@ -165,7 +176,7 @@ def test_a_writer_that_made_no_folder_leaves_the_old_one(tmp_path):
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_file_is_not_replaced_by_a_folder(tmp_path):
+def test_replace_folder_raises_if_the_path_is_a_file(tmp_path):
     write(tmp_path / "model", "a file")
     with (
         pytest.raises(ValueError, match="A folder was expected.*the file .*model"),
@@ -180,7 +191,7 @@ def test_a_file_is_not_replaced_by_a_folder(tmp_path):
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """The bytes of a small real `.keras` file."""
+    """Returns the bytes of a small real `.keras` file."""
     path = tmp_path_factory.mktemp("archive") / "model.keras"
     keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]).save(path)
     return path.read_bytes()
@@ -188,7 +199,7 @@ def archive(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """The bytes of the smallest archive that passes: every bit of it can be tried."""
+    """Returns the bytes of the smallest valid archive, so that each bit can be tested."""
     path = tmp_path_factory.mktemp("tiny") / "a.keras"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("config.json", '{"a": 1}')
@@ -196,31 +207,31 @@ def tiny(tmp_path_factory):
     return path.read_bytes()
 
 
-def test_a_whole_archive_passes(tmp_path, archive):
+def test_check_archive_accepts_a_complete_archive(tmp_path, archive):
     (tmp_path / "a.keras").write_bytes(archive)
     files.check_archive(tmp_path / "a.keras")
     files.check_archive(str(tmp_path / "a.keras"))
 
 
-def test_a_missing_file_is_missed(tmp_path):
+def test_check_archive_raises_if_the_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"There is no file .*a\.keras"):
         files.check_archive(tmp_path / "a.keras")
 
 
-def test_a_folder_is_no_archive(tmp_path):
+def test_check_archive_raises_if_the_path_is_a_folder(tmp_path):
     with pytest.raises(ValueError, match="Received: the folder"):
         files.check_archive(tmp_path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
-def test_a_truncated_archive_is_refused(tmp_path, archive, share):
+def test_check_archive_raises_if_the_file_is_truncated(tmp_path, archive, share):
     path = tmp_path / "a.keras"
     path.write_bytes(archive[: int(share * len(archive))])
     with pytest.raises(ValueError, match="not a complete agent file.*truncated"):
         files.check_archive(path)
 
 
-def test_an_archive_of_another_kind_is_refused(tmp_path):
+def test_check_archive_raises_if_the_archive_is_no_keras_file(tmp_path):
     path = tmp_path / "a.keras"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("word/document.xml", "<text/>")
@@ -229,12 +240,12 @@ def test_an_archive_of_another_kind_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["config.json", "model.weights.h5"])
-def test_a_flipped_bit_names_the_damaged_part(tmp_path, archive, part):
+def test_check_archive_names_the_part_with_a_flipped_bit(tmp_path, archive, part):
     path = tmp_path / "a.keras"
     path.write_bytes(archive)
     with zipfile.ZipFile(path) as file:
         info = file.getinfo(part)
-    # A local header is 30 bytes and its name; the middle of the data follows.
+    # A local header has 30 bytes and the name; the data follow.
     middle = info.header_offset + 30 + len(part) + info.compress_size // 2
     damaged = bytearray(archive)
     damaged[middle] ^= 1
@@ -248,8 +259,8 @@ def contents(path):
         return {name: file.read(name) for name in file.namelist()}
 
 
-def test_no_flipped_bit_gives_other_contents_or_another_error(tmp_path, tiny):
-    """Each of some 2000 bits: refused in a sentence with the path, or meaningless."""
+def test_flipped_bit_raises_with_the_path_or_changes_no_content(tmp_path, tiny):
+    """Each of about 2000 bits is flipped, one at a time."""
     path = tmp_path / "a.keras"
     path.write_bytes(tiny)
     whole, errors = contents(path), {}
@@ -266,7 +277,7 @@ def test_no_flipped_bit_gives_other_contents_or_another_error(tmp_path, tiny):
     assert not errors
 
 
-def test_no_truncation_passes(tmp_path, tiny):
+def test_check_archive_raises_for_every_truncation(tmp_path, tiny):
     path = tmp_path / "a.keras"
     for size in range(len(tiny)):
         path.write_bytes(tiny[:size])

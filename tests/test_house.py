@@ -1,4 +1,4 @@
-"""The law of the house: imports point down, in full, and never to the root."""
+"""Tests the layout rules of the package: imports, public names, sizes and folders."""
 
 import ast
 import collections
@@ -12,7 +12,7 @@ import tf_reinforce as tfr
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "tf_reinforce"
 TESTS = pathlib.Path(__file__).parent
-# Beside those of the package.
+# The folders of tests that have no counterpart in the package.
 OTHER_FOLDERS = {
     "benchmarks",
     "differential",
@@ -49,7 +49,7 @@ DOCUMENT = PACKAGE.parent / "docs" / "architecture.md"
 
 
 def tree():
-    """Returns the files of the package by floors, each with its first line."""
+    """Returns a line for each file of the package, with its first docstring line."""
     lines = []
     for floor in FLOORS:
         for name in floor:
@@ -64,8 +64,8 @@ def tree():
     return lines
 
 
-def test_the_document_shows_the_files_of_the_package():
-    """With the first line of each, in the order of the floors."""
+def test_architecture_document_shows_the_files_of_the_package():
+    """The files are in the order of the floors."""
     assert "\n".join(tree()) in DOCUMENT.read_text()
 
 
@@ -74,7 +74,7 @@ def room(path):
 
 
 def arrows(path):
-    """`(line, room used, is it inside a function)` for each import of our own."""
+    """Yields `(line, folder, whether inside a function)` for imports of the package."""
     tree = ast.parse(path.read_text())
     hidden = {
         inner
@@ -102,7 +102,7 @@ INSIDE = [path for path in MODULES if path.stem not in ("__init__", "__main__")]
 
 
 @pytest.mark.parametrize("path", INSIDE, ids=lambda path: path.stem)
-def test_every_arrow_points_down(path):
+def test_imports_point_to_lower_floors(path):
     for line, used, _ in arrows(path):
         here = room(path)
         assert used in FLOOR, f"{path.name}:{line} imports the root or a stranger"
@@ -110,7 +110,7 @@ def test_every_arrow_points_down(path):
 
 
 def file_of(dotted):
-    """The file that defines an imported name: a module, or the package around a name."""
+    """Returns the file of an imported name: a module, or the package that contains it."""
     path = PACKAGE.parent.joinpath(*dotted.split("."))
     for found in (path.with_suffix(".py"), path / "__init__.py"):
         if found.exists():
@@ -118,8 +118,8 @@ def file_of(dotted):
     return file_of(dotted.rpartition(".")[0])
 
 
-def test_no_files_import_each_other_in_a_circle():
-    """Also not inside a folder. An `__init__` only collects what its folder offers."""
+def test_imports_have_no_cycles():
+    """The test includes files of one folder, and excludes `__init__` files as sources."""
     graph = {}
     for path in MODULES:
         tree = ast.parse(path.read_text())
@@ -135,12 +135,12 @@ def test_no_files_import_each_other_in_a_circle():
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_no_import_hides_in_a_function_but_for_the_command_line(path):
+def test_no_import_inside_a_function_except_in_cli(path):
     if room(path) != "cli":
         assert not [line for line, _, hidden in arrows(path) if hidden]
 
 
-def test_every_room_stands_on_a_floor():
+def test_every_folder_has_a_floor():
     rooms = {room(path) for path in MODULES} - {"__init__", "__main__"}
     assert rooms == set(FLOOR)
 
@@ -153,7 +153,7 @@ CONSTANTS = {"TWINS"}
 TWINS = {"acrobot", "cartpole", "mountain_car", "pendulum", "toys"}
 
 
-def test_the_package_offers_its_public_names_and_nothing_else():
+def test_package_exports_exactly_its_public_names():
     objects = {"Episodes", "Reinforce", "SeedResults", "load", "train_seeds"}
     assert sorted(tfr.__all__) == sorted({"__version__", *objects, *PUBLIC})
     assert dir(tfr) == sorted(tfr.__all__)
@@ -162,8 +162,8 @@ def test_the_package_offers_its_public_names_and_nothing_else():
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_module_offers_its_public_names_and_nothing_else(name):
-    """No modules that it imports, and no constants but those listed here."""
+def test_public_module_exports_exactly_its_public_names(name):
+    """A module exports no imported modules, and only the constants in `CONSTANTS`."""
     module = getattr(tfr, name)
     own = {
         name
@@ -177,7 +177,7 @@ def test_a_public_module_offers_its_public_names_and_nothing_else(name):
 
 
 def methods(value):
-    """A public function, or the public methods that a class of this library defines."""
+    """Yields a public function, or the public methods that a class defines."""
     if inspect.isfunction(value):
         yield value
     elif inspect.isclass(value):
@@ -187,12 +187,12 @@ def methods(value):
                 yield method
 
 
-RECORDS = (tfr.SeedResults, tfr.collect.EnvironmentFault)  # made by the library
+RECORDS = (tfr.SeedResults, tfr.collect.EnvironmentFault)  # users do not construct them
 
 
 @pytest.mark.parametrize("name", ["", *PUBLIC])
-def test_public_functions_have_types(name):
-    """For editors and type checkers; `py.typed` says that they exist."""
+def test_public_functions_have_annotations(name):
+    """Editors and type checkers use the annotations because `py.typed` exists."""
     module = getattr(tfr, name) if name else tfr
     for public in set(module.__all__) - {"__version__"}:
         value = getattr(module, public)
@@ -208,8 +208,8 @@ def test_public_functions_have_types(name):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_a_body_fits_a_screen(path):
-    """The contract above the code does not count."""
+def test_function_bodies_have_at_most_45_lines(path):
+    """The docstring does not count."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef):
             body = node.body[1:] if ast.get_docstring(node) else node.body
@@ -217,8 +217,8 @@ def test_a_body_fits_a_screen(path):
             assert lines <= 45, f"{path.name}: {node.name} has {lines} lines"
 
 
-def test_the_library_traces_nothing_by_itself():
-    """`tf.function` stands at the edges only, so that all else can be stepped."""
+def test_tf_function_is_used_in_the_listed_modules_only():
+    """All other modules run eagerly, so that a debugger can step through them."""
     edges = {
         "collect/acting_program.py",
         "collect/compiled_rollout.py",
@@ -226,7 +226,7 @@ def test_the_library_traces_nothing_by_itself():
         "envs/vector.py",
         "experiments/multi_seed.py",
         "serving/policy_functions.py",
-        "testing/gradients.py",  # reads weights and puts them back, and traces no update
+        "testing/gradients.py",  # restores the weights, and traces no update
         "training/learner.py",
     }
     for path in MODULES:
@@ -234,7 +234,7 @@ def test_the_library_traces_nothing_by_itself():
             assert "tf.function(" not in path.read_text(), path
 
 
-def test_nothing_is_pickled_or_evaluated():
+def test_package_uses_no_pickle_eval_or_exec():
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -244,13 +244,13 @@ def test_nothing_is_pickled_or_evaluated():
                 assert not {"pickle", "cloudpickle", "dill"} & set(names), path
 
 
-def test_the_folders_of_tests_are_those_of_the_package_and_a_few_more():
+def test_test_folders_are_package_folders_and_the_listed_others():
     folders = {str(path.parent.relative_to(TESTS)) for path in TESTS.rglob("*.py")}
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert folders - rooms == {".", *OTHER_FOLDERS}
 
 
-def test_a_test_that_is_named_after_a_module_lies_in_its_folder():
+def test_test_file_named_after_a_module_is_in_the_folder_of_the_module():
     homes = {}
     for path in MODULES:
         folder = str(path.parent.relative_to(PACKAGE))
@@ -272,15 +272,15 @@ def test_no_test_imports_another():
                 assert tests == [], f"{path.name}:{node.lineno}"
 
 
-def test_test_files_and_helpers_have_names_of_their_own():
-    """Pytest imports them by their names, without their folders."""
+def test_test_files_and_helpers_have_unique_names():
+    """Pytest imports these files by name, without the folder."""
     paths = [*TESTS.rglob("test_*.py"), *TESTS.glob("support/*.py")]
     counts = collections.Counter(path.name for path in paths)
     assert [name for name, count in counts.items() if count > 1] == []
 
 
-def test_a_fine_tolerance_is_one():
-    """`assert_allclose` allows 1e-7 of the number beside every `atol` without `rtol`."""
+def test_small_atol_requires_an_explicit_rtol():
+    """Without `rtol`, `assert_allclose` also allows a relative error of 1e-7."""
     for path in pathlib.Path(__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and "assert_allclose" in ast.unparse(node.func):

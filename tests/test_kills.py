@@ -1,4 +1,4 @@
-"""Killed while saving: the file is the old one or the new one, and always whole."""
+"""Tests that a process killed while saving leaves the old or the new complete file."""
 
 import itertools
 import os
@@ -17,9 +17,9 @@ TRIALS = 60
 CALLS = 300_000  # about three saves
 ROOT = pathlib.Path(__file__).parent.parent
 
-# One process prepares an agent; each trial is a fork of it that saves in a loop, all
-# weights set to the number of the save, and is killed when its interpreter has made so
-# many calls. A moment counted in calls can be repeated, one in seconds cannot.
+# One process prepares an agent. Each trial is a fork that saves in a loop, with all
+# weights equal to the number of the save. The fork is killed after a given number of
+# calls of its interpreter, because a number of calls is repeatable and a time is not.
 CHILD = """
 import os, signal, sys, warnings
 import numpy as np
@@ -56,7 +56,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def saver(tmp_path_factory):
-    """The path of the file, and a function that lets one child save and die."""
+    """Yields the path of the file, and a function that runs one child until its kill."""
     path = tmp_path_factory.mktemp("kills") / "agent.keras"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     command = [sys.executable, "-c", CHILD, str(path)]
@@ -72,7 +72,7 @@ def saver(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_file_survives_a_kill_at_any_moment_of_saving(saver):
+def test_file_is_complete_after_a_kill_at_any_moment_of_saving(saver):
     path, trial = saver
     rng = np.random.default_rng(0)
     found = [0.0]
@@ -83,6 +83,6 @@ def test_a_file_survives_a_kill_at_any_moment_of_saving(saver):
         assert len(set(weights)) == 1, "the file mixes two saves"
         found.append(float(weights[0]))
     assert found == sorted(found)
-    # Some children died in their first save and left the older file, others saved first.
+    # Some children were killed in their first save, and others after a complete save.
     left = sum(later == earlier for earlier, later in itertools.pairwise(found))
     assert 0 < left < TRIALS

@@ -1,4 +1,4 @@
-"""The changes that `make mutate` tries are what they say, and its tables do not rot."""
+"""Tests the generator of mutants for `make mutate`, and the tables of its results."""
 
 import ast
 import collections
@@ -9,6 +9,7 @@ import pytest
 from mutation import mutations
 from mutation import run
 from mutation import table
+from support import own_tests
 
 TOY = '''
 """Not a statement: 1 + 1."""
@@ -91,12 +92,12 @@ EXPECTED = {
 }
 
 
-def listed(found):
+def keys_of(found):
     return [(m.function, m.operator, m.before, m.after) for m in found]
 
 
-def test_a_toy_has_every_kind_of_change_and_texts_have_none():
-    found = listed(mutations.mutants("toy.py", TOY))
+def test_mutants_of_an_example_have_every_operator_and_skip_strings():
+    found = keys_of(mutations.mutants("toy.py", TOY))
     assert set(found) == EXPECTED
     twice = {key for key, count in collections.Counter(found).items() if count > 1}
     assert twice == {
@@ -106,7 +107,7 @@ def test_a_toy_has_every_kind_of_change_and_texts_have_none():
     }
 
 
-def test_a_change_is_made_in_one_place_and_keeps_the_lines():
+def test_apply_changes_only_the_lines_of_the_mutant():
     for mutant in mutations.mutants("toy.py", TOY):
         changed = mutations.apply(mutant, TOY)
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(TOY))
@@ -118,12 +119,12 @@ def test_a_change_is_made_in_one_place_and_keeps_the_lines():
         assert set(different) <= set(range(first, last + 1))
 
 
-def test_ids_differ_and_do_not_depend_on_lines_above_or_on_comments():
+def test_mutant_ids_are_unique_and_independent_of_lines_and_comments():
     found = {m.id: m for m in mutations.mutants("toy.py", TOY)}
     assert len(found) == len(mutations.mutants("toy.py", TOY))
     moved = TOY.replace("SIZES", "# A comment.\n\nSIZES").replace("Text.", "More text.")
     later = {m.id: m for m in mutations.mutants("toy.py", moved)}
-    assert listed(later.values()) == listed(found.values())
+    assert keys_of(later.values()) == keys_of(found.values())
     assert later.keys() == found.keys()
     assert all(later[i].fingerprint == found[i].fingerprint for i in found)
     edited = TOY.replace("limit += 1", "limit += 2")
@@ -133,7 +134,7 @@ def test_ids_differ_and_do_not_depend_on_lines_above_or_on_comments():
         assert same == (found[identity].function != "pick")
 
 
-def test_a_sample_has_a_change_of_every_function_and_a_larger_one_contains_it():
+def test_sample_covers_every_function_and_larger_samples_contain_it():
     found = mutations.mutants("toy.py", TOY)
     few, more = (mutations.sample(found, share) for share in (0.0, 0.5))
     assert {m.function for m in few} == {"", "pick", "Part.half"} and len(few) == 3
@@ -141,8 +142,8 @@ def test_a_sample_has_a_change_of_every_function_and_a_larger_one_contains_it():
     assert mutations.sample(found, 1.0) == found
 
 
-def test_a_sample_keeps_the_changes_that_the_tables_know():
-    """Other names in a function give its changes other ids, and choose no others."""
+def test_sample_contains_the_mutants_of_the_tables():
+    """A renamed variable changes the ids of mutants of its function, and no other ids."""
     found = mutations.mutants("toy.py", TOY)
     last = [m for m in found if m.function == "pick"][-1]
     chosen = mutations.sample(found, 0.0, {last.id: last.fingerprint})
@@ -154,7 +155,7 @@ def test_a_sample_keeps_the_changes_that_the_tables_know():
 
 @pytest.fixture(scope="module")
 def changes():
-    """`{id: Mutant}`, all changes of the package, sampled or not."""
+    """Returns `{id: Mutant}` for all mutants of the package, sampled or not."""
     found = [
         mutant
         for name in table.paths()
@@ -164,7 +165,7 @@ def changes():
     return {m.id: m for m in found}
 
 
-def test_every_explained_change_still_exists_and_has_a_reason(changes):
+def test_every_explained_mutant_exists_and_has_a_reason(changes):
     for identity, row in table.explanations().items():
         mutant = changes[identity]
         assert (mutant.before, mutant.after) == (row.before, row.after)
@@ -173,7 +174,7 @@ def test_every_explained_change_still_exists_and_has_a_reason(changes):
         assert re.search(r"\w+ \w+ \w+.*\.$", row.reason), row
 
 
-def test_no_change_is_caught_and_explained(changes):
+def test_no_mutant_is_both_caught_and_explained(changes):
     rows = table.results()
     for identity in table.explanations():
         row = rows.get(identity)
@@ -181,14 +182,14 @@ def test_no_change_is_caught_and_explained(changes):
         assert not (fresh and row.verdict in table.CAUGHT), row
 
 
-def test_the_campaign_covers_modules_that_exist():
+def test_campaign_patterns_match_existing_modules():
     assert all((table.PACKAGE / name).is_file() for name in table.paths())
     for pattern in table.MODULES:
         assert list(pathlib.Path(table.PACKAGE).glob(pattern + ".py")), pattern
 
 
-def test_the_campaign_names_modules_and_tests_that_exist():
-    """A name that no longer exists would only make a run slower."""
-    assert all((table.PACKAGE / f"{name}.py").is_file() for name in run.OWN)
-    named = {f"tests/{name}.py" for names in run.OWN.values() for name in names}
+def test_campaign_names_existing_modules_and_tests():
+    """A name of a missing file would only make a run slower."""
+    assert all((table.PACKAGE / f"{name}.py").is_file() for name in own_tests.OWN)
+    named = {f"tests/{name}.py" for names in own_tests.OWN.values() for name in names}
     assert [path for path in named | run.LATE if not (run.ROOT / path).is_file()] == []

@@ -1,4 +1,4 @@
-"""An agent in a file is the agent: it goes on from there to the same bits."""
+"""Tests that a saved agent continues with the same bits after loading."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ from tf_reinforce.baselines import Value
 
 
 class Aim(gym.Env):
-    """One step; the nearer the action to a point, the better. Bounds in float64."""
+    """One step, with a larger reward for actions near a point; float64 bounds."""
 
     observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
     action_space = gym.spaces.Box(-1.0, np.array([1.0, 0.5]), (2,), np.float64)
@@ -51,27 +51,31 @@ def adam():
     return keras.optimizers.Adam(0.05)
 
 
-def decaying():
+def sgd_with_schedule():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     return keras.optimizers.SGD(schedule, momentum=0.9)
 
 
-def critical(**kwargs):
+def agent_with_critic(**kwargs):
     return lambda: tfr.Reinforce(dense(3), baseline=Value(dense(1), adam()), **kwargs)
 
 
-# Environment, agent and optimizer by what is special about them.
+# Environment, agent and optimizer, by the feature that is tested.
 AGENTS = {
     "without baseline weights": (toys.Lengths, lambda: tfr.Reinforce(dense(3)), adam),
-    "with a critic": (toys.Lengths, critical(gae_lambda=0.9), adam),
+    "with a critic": (toys.Lengths, agent_with_critic(gae_lambda=0.9), adam),
     "with a shared trunk": (
         toys.Lengths,
         lambda: tfr.Reinforce(trunk(3), baseline=Value(loss_weight=0.3)),
         adam,
     ),
-    "with a normalizer": (toys.Lengths, critical(normalize_observations=True), adam),
+    "with a normalizer": (
+        toys.Lengths,
+        agent_with_critic(normalize_observations=True),
+        adam,
+    ),
     "with a Gaussian head": (Aim, lambda: tfr.Reinforce(dense(2)), adam),
-    "with a schedule": (toys.Lengths, lambda: tfr.Reinforce(dense(3)), decaying),
+    "with a schedule": (toys.Lengths, lambda: tfr.Reinforce(dense(3)), sgd_with_schedule),
 }
 
 
@@ -80,7 +84,7 @@ def fit(agent, env, epochs=1):
 
 
 def record(agent):
-    """Three episodes of at most four steps, of any action the agent knows."""
+    """Returns three episodes of at most four steps, with actions that fit the head."""
     rng = np.random.default_rng(0)
     shape = (4, 3, *agent.head.action_shape)
     whole = agent.head.action_dtype == "int64"
@@ -106,7 +110,7 @@ def same_bits(first, second):
 
 @pytest.fixture(scope="module")
 def agent():
-    """Has learned once; no test here may change it."""
+    """Returns an agent after one update; the tests must not change it."""
     agent = tfr.Reinforce.for_env(toys.Lengths, hidden=(3,))
     fit(agent, toys.Lengths)
     return agent
@@ -122,15 +126,15 @@ OFTEN = ["without baseline weights", "with a critic", "with a schedule"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(AGENTS, always=OFTEN))
-def test_a_loaded_agent_learns_on_to_the_same_bits(name, tmp_path):
-    """Warnings are errors here, Keras' one about skipped optimizer state with them."""
+def test_loaded_agent_continues_training_with_the_same_bits(name, tmp_path):
+    """A warning of Keras about skipped optimizer state would be an error."""
     env, make, optimizer = AGENTS[name]
     live = make()
     live.compile(optimizer=optimizer())
     fit(live, env, epochs=2)
     saved = everything(live)
     live.save(tmp_path / "agent.keras")
-    assert same_bits(everything(live), saved)  # saving changes nothing
+    assert same_bits(everything(live), saved)  # saving changes no variable
     loaded = tfr.load(tmp_path / "agent.keras")
     assert same_bits(everything(loaded), saved)
     weights = live.policy.get_weights()
@@ -141,7 +145,7 @@ def test_a_loaded_agent_learns_on_to_the_same_bits(name, tmp_path):
     assert not same_bits(weights, live.policy.get_weights())
 
 
-def test_spaces_counters_and_settings_survive(tmp_path):
+def test_save_keeps_spaces_counters_and_options(tmp_path):
     settings = dict(
         gamma=0.5,
         returns="whole",
@@ -164,7 +168,7 @@ def test_spaces_counters_and_settings_survive(tmp_path):
         loaded.fit("CartPole-v1", epochs=1)
 
 
-def test_a_nested_observation_space_survives(tmp_path):
+def test_save_keeps_a_nested_observation_space(tmp_path):
     box = gym.spaces.Box(-1.0, 1.0, (2,))
     space = gym.spaces.Dict(b=gym.spaces.Tuple([box, box]), a=box)
 
@@ -186,7 +190,7 @@ def test_a_nested_observation_space_survives(tmp_path):
     assert same_bits(everything(agent), everything(loaded))
 
 
-def test_an_agent_that_was_not_compiled_is_not_compiled_when_loaded(tmp_path):
+def test_agent_saved_uncompiled_is_loaded_uncompiled(tmp_path):
     bare = tfr.Reinforce(dense(2), tfr.heads.Categorical(2))
     bare.build((None, 2))
     bare.save(tmp_path / "agent.keras")
@@ -198,13 +202,13 @@ def test_an_agent_that_was_not_compiled_is_not_compiled_when_loaded(tmp_path):
 
 
 class Doubled(keras.layers.Layer):
-    """A layer of a user's own, which Keras does not know by name."""
+    """A custom layer, which Keras cannot find by name."""
 
     def call(self, x):
         return 2 * x
 
 
-def test_layers_of_one_s_own_are_named_when_loading(tmp_path):
+def test_load_accepts_custom_objects_for_custom_layers(tmp_path):
     policy = keras.Sequential([keras.Input((2,)), Doubled(), keras.layers.Dense(3)])
     own = tfr.Reinforce(policy, tfr.heads.Categorical(3))
     own.build((None, 2))
@@ -215,7 +219,7 @@ def test_layers_of_one_s_own_are_named_when_loading(tmp_path):
 
 
 class Closed(keras.Model):
-    """Its constructor does not take name, dtype and trainable."""
+    """A model whose constructor does not accept name, dtype and trainable."""
 
     def __init__(self):
         super().__init__()
@@ -237,7 +241,7 @@ class ClosedLayer(keras.layers.Layer):
 
 
 class Forgetful(Doubled):
-    """Its config lacks an argument of its constructor."""
+    """A layer whose config lacks an argument of its constructor."""
 
     def __init__(self, factor, **kwargs):
         super().__init__(**kwargs)
@@ -258,8 +262,8 @@ def policy_with(layer):
         (Forgetful, r"missing.*'factor'.*`get_config` of Forgetful"),
     ],
 )
-def test_a_class_that_cannot_be_made_from_its_config_is_named(tmp_path, own, remedy):
-    """Although `custom_objects` has it, which the advice of before asked for."""
+def test_load_error_names_the_class_with_an_incomplete_config(tmp_path, own, remedy):
+    """The message must not suggest `custom_objects` if `custom_objects` has the class."""
     policy = Closed() if own is Closed else None
     policy = policy or policy_with(own(2) if own is Forgetful else own())
     agent = tfr.Reinforce(policy, tfr.heads.Categorical(3))
@@ -273,7 +277,7 @@ def test_a_class_that_cannot_be_made_from_its_config_is_named(tmp_path, own, rem
     assert f"'{own.__name__}'" in str(it.value)
 
 
-def test_an_agent_is_loaded_by_a_process_that_has_only_the_file(agent, path):
+def test_new_process_loads_an_agent_from_its_file_alone(agent, path):
     observations = np.ones([20, 2], "float32")
     code = (
         "import sys, tf_reinforce as tfr, numpy as np\n"
@@ -289,28 +293,28 @@ def test_an_agent_is_loaded_by_a_process_that_has_only_the_file(agent, path):
     assert rest == "1 Discrete(3, start=5)"
 
 
-# What is refused
+# Errors
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
+def test_load_raises_if_the_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file .*agent.keras"):
         tfr.load(tmp_path / "agent.keras")
 
 
-def test_a_folder_is_refused(tmp_path):
+def test_load_raises_if_the_path_is_a_folder(tmp_path):
     with pytest.raises(ValueError, match="An agent file was expected.*the folder"):
         tfr.load(tmp_path)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])
-def test_a_truncated_file_is_refused(path, part):
+def test_load_raises_if_the_file_is_truncated(path, part):
     with open(path, "r+b") as file:
         file.truncate(int(os.path.getsize(path) * part))
     with pytest.raises(ValueError, match="not a complete agent file.*truncated"):
         tfr.load(path)
 
 
-def test_a_damaged_part_is_named(path):
+def test_load_error_names_the_damaged_part(path):
     with zipfile.ZipFile(path) as archive:
         offset = archive.getinfo("config.json").header_offset
     with open(path, "r+b") as file:
@@ -320,14 +324,14 @@ def test_a_damaged_part_is_named(path):
         tfr.load(path)
 
 
-def test_a_text_file_by_the_name_of_an_agent_is_refused(tmp_path):
+def test_load_raises_if_the_file_is_a_text_file(tmp_path):
     path = tmp_path / "agent.keras"
     path.write_text("not an agent")
     with pytest.raises(ValueError, match="of another kind.*agent.save"):
         tfr.load(path)
 
 
-def test_an_archive_of_something_else_is_refused(tmp_path):
+def test_load_raises_if_the_archive_is_no_keras_file(tmp_path):
     path = tmp_path / "agent.keras"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("letter.txt", "not an agent")
@@ -335,7 +339,7 @@ def test_an_archive_of_something_else_is_refused(tmp_path):
         tfr.load(path)
 
 
-def test_a_plain_model_is_refused(tmp_path):
+def test_load_raises_if_the_file_is_a_plain_keras_model(tmp_path):
     path = tmp_path / "model.keras"
     dense(3).save(path)
     with pytest.raises(ValueError, match="a Sequential, not an agent.*tfr.Reinforce"):
@@ -343,19 +347,19 @@ def test_a_plain_model_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["agent", "agent.h5", "agent.keras.zip"])
-def test_other_endings_are_refused(agent, tmp_path, name):
+def test_save_raises_if_the_path_does_not_end_in_keras(agent, tmp_path, name):
     with pytest.raises(ValueError, match="ends in .keras. Received"):
         agent.save(tmp_path / name)
     assert os.listdir(tmp_path) == []
 
 
-def test_an_agent_that_is_not_built_is_not_saved(tmp_path):
+def test_save_raises_if_the_agent_is_not_built(tmp_path):
     with pytest.raises(ValueError, match="not built"):
         tfr.Reinforce(dense(2), tfr.heads.Categorical(2)).save(tmp_path / "a.keras")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_is_kept_where_overwriting_is_forbidden(agent, path):
+def test_save_without_overwrite_raises_if_the_file_exists(agent, path):
     before = open_bytes(path)
     with pytest.raises(FileExistsError, match="overwrite=True"):
         agent.save(path, overwrite=False)
@@ -369,7 +373,7 @@ def open_bytes(path):
         return file.read()
 
 
-# A save that fails
+# Failed saves
 
 
 def full_disk(self, path, *args, **kwargs):
@@ -381,9 +385,7 @@ def full_disk(self, path, *args, **kwargs):
 @pytest.mark.parametrize(
     "verb, name", [("save", "agent.keras"), ("save_weights", "agent.weights.h5")]
 )
-def test_a_save_that_fails_leaves_the_file_before_it(
-    agent, tmp_path, monkeypatch, verb, name
-):
+def test_failed_save_keeps_the_old_file(agent, tmp_path, monkeypatch, verb, name):
     path = tmp_path / name
     getattr(agent, verb)(path)
     before = open_bytes(path)
@@ -395,8 +397,8 @@ def test_a_save_that_fails_leaves_the_file_before_it(
     assert open_bytes(path) == before
 
 
-def test_a_save_that_fails_within_keras_leaves_no_trace(agent, path, monkeypatch):
-    """The archive is begun, then a layer fails."""
+def test_save_that_fails_in_keras_leaves_no_other_file(agent, path, monkeypatch):
+    """A layer raises an error after the archive was created."""
     before = open_bytes(path)
 
     def fail(*args):
@@ -409,10 +411,10 @@ def test_a_save_that_fails_within_keras_leaves_no_trace(agent, path, monkeypatch
     assert open_bytes(path) == before
 
 
-# Weights alone
+# Files of weights
 
 
-def test_weights_alone_are_read_by_an_agent_of_the_same_shape(tmp_path):
+def test_load_weights_restores_agent_of_the_same_architecture(tmp_path):
     first, second = (
         tfr.Reinforce.for_env(Aim, hidden=(3,), seed=seed, normalize_observations=True)
         for seed in (0, 1)
@@ -431,7 +433,7 @@ def test_weights_alone_are_read_by_an_agent_of_the_same_shape(tmp_path):
         first.save_weights(path, overwrite=False)
 
 
-def test_the_optimizer_s_state_comes_with_the_weights(tmp_path):
+def test_load_weights_restores_the_optimizer_state(tmp_path):
     first, second = (tfr.Reinforce.for_env(Aim, hidden=(3,), seed=s) for s in (0, 1))
     fit(first, Aim, epochs=2)
     first.save_weights(tmp_path / "agent.weights.h5")
@@ -440,7 +442,7 @@ def test_the_optimizer_s_state_comes_with_the_weights(tmp_path):
     assert same_bits(everything(first), everything(second))
 
 
-def test_weights_of_an_agent_that_is_not_built_are_refused(tmp_path):
+def test_save_and_load_weights_raise_if_the_agent_is_not_built(tmp_path):
     agent = tfr.Reinforce(keras.Sequential([keras.layers.Dense(2)]))
     agent.compile()
     for verb in (agent.save_weights, agent.load_weights):
@@ -448,8 +450,8 @@ def test_weights_of_an_agent_that_is_not_built_are_refused(tmp_path):
             verb(tmp_path / "agent.weights.h5")
 
 
-def test_acting_follows_weights_that_were_loaded(tmp_path):
-    """Programs and functions made before read the weights of this moment."""
+def test_act_and_evaluate_use_loaded_weights(tmp_path):
+    """Programs that were compiled before `load_weights` read the new weights."""
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
     agent.evaluate(toys.Bandit, 1)
     observations = np.ones([1, 1], "float32")
@@ -464,7 +466,7 @@ def test_acting_follows_weights_that_were_loaded(tmp_path):
         assert agent.evaluate(toys.Bandit, 1)["episode_return"] == best
 
 
-def test_keras_reports_no_skipped_optimizer_variables(path):
+def test_load_restores_all_optimizer_variables_without_a_warning(path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loaded = tfr.load(path)

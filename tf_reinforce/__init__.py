@@ -8,7 +8,8 @@ import importlib
 
 from tf_reinforce.version import VERSION as __version__
 
-# Modules are imported on first use: `--help` and `__version__` need no TensorFlow.
+# The package imports its modules on first use, because `--help` and `__version__` do not
+# need TensorFlow.
 _OBJECTS = {
     "Reinforce": "agent",
     "load": "agent",

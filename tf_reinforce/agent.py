@@ -1,8 +1,8 @@
 """Defines `Reinforce`, a Keras model that learns from whole episodes.
 
-The algorithm is in `algorithm.estimator.PolicyGradientEstimator.gradients`, one update in
-`training.trainer.Trainer`, and the epoch loop in `training.loop.run_loop`. This module
-defines the arguments and methods of an agent. `training.keras_agent` builds and saves it.
+`PolicyGradientEstimator.gradients` contains the algorithm, `training.trainer.Trainer`
+makes one update, and `training.loop.run_loop` is the epoch loop. This module defines the
+arguments and methods of an agent. `training.keras_agent` builds and saves an agent.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ from tf_reinforce.data import spaces
 from tf_reinforce.policies import default_policy
 from tf_reinforce.presets import factory
 from tf_reinforce.presets import toml_files
-from tf_reinforce.serving import saved_model
+from tf_reinforce.serving import formats
 from tf_reinforce.training import keras_agent
 from tf_reinforce.training import loop
 
-# Types of `env` from which environments are made, with `env_kwargs`.
+# `fit` makes an environment, with `env_kwargs`, from an `env` whose type is in `_IDS`.
 _IDS = (str, gym.envs.registration.EnvSpec)
 
 
@@ -44,68 +44,82 @@ class Reinforce(keras_agent.KerasAgent):
 
         ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
 
-    The policy is any Keras model. Its outputs are the parameters of a distribution over
-    actions. With γ = 1, with `discount_states=True` or with `returns="whole"`, and the
-    other options at their defaults, the update is an unbiased estimate of the gradient of
-    the expected discounted return. Otherwise, the factor γᵗ is omitted, as in most
-    implementations. This is the default. All steps then have the same weight, and the
-    update is not the gradient of any function. `docs/estimators.md` states the estimate
-    of each option.
+    The policy of `Reinforce` is any Keras model. The outputs of the policy are the
+    parameters of a distribution over actions. The update of `Reinforce` is an unbiased
+    estimate of the gradient of the expected discounted return if `gamma=1`,
+    `discount_states=True` or `returns="whole"`, and all other options have their default
+    values. The default `discount_states=False` omits the factor γᵗ from the policy
+    gradient, as most implementations do. Without the factor γᵗ in the policy gradient,
+    all steps have the same weight. For γ < 1, the update with `discount_states=False` is
+    not the gradient of any function. `docs/estimators.md` states the estimate of each
+    option.
 
-    `act` returns actions. `agent(observations)` and `predict` return the outputs of the
-    policy, for example logits, as for any Keras model.
+    `Reinforce.act` returns actions. `agent(observations)` and `predict` return the
+    outputs of the policy, for example logits, as for any Keras model.
 
     Layers with a training mode (Dropout, BatchNormalization) always run in inference
-    mode, because the policy that learns must be the policy that acts.
+    mode, because the policy that is trained must equal the policy that acts.
 
     Args:
         policy: Keras model from observations to outputs `[N, P]`. If a `Value` baseline
-            shares its layers, the model returns a dict with `"outputs"` and `"values"`.
-        head: `tfr.heads.Head`. Defaults to the standard head of the action space.
+            shares layers with the policy, the model returns a dict with `"outputs"` and
+            `"values"`.
+        head: `tfr.heads.Head`, which makes a distribution over actions from the outputs
+            of the policy. `head` defaults to the standard head of the action space.
         baseline: `"leave_one_out"`, `"mean"`, `"moving_average"`, `"time_step"`, `None`,
             or a `tfr.baselines.Baseline`.
-        gamma: Float in [0, 1], the discount γ. Zero: the return is the next reward.
-        gae_lambda: Float in [0, 1], λ. Below 1, returns are mixed with the values of a
-            value baseline, which reduces the variance and is biased unless the values
-            are exact.
-        returns: `"to_go"` weights each action by the return from its step on, `"whole"`
-            by the return G₀ of the whole episode, which has more variance.
-        discount_states: Bool. True weights step t of `"to_go"` by γᵗ.
-        scale_advantages: `None` does not scale. `"batch"` divides by the root mean square
-            of the batch (with `baseline="mean"` this is the z-score), which is biased.
-            `"running"` divides by the root mean square of all earlier batches, which
-            changes the length of a gradient step and not its direction.
-        scale_rewards: Bool. True divides rewards by the running standard deviation of
-            discounted returns, so that values and gradients are about one in any task.
+        gamma: Float in [0, 1], the discount γ. With γ = 0, the return is the next reward.
+        gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. With λ <
+            1, returns are mixed with the values of a value baseline. A mixture of returns
+            and values has less variance than returns, and is biased unless the values are
+            exact.
+        returns: `"to_go"` weights each action by the return from the step of the action
+            on. `"whole"` weights each action by the return G₀ of the whole episode, which
+            has more variance.
+        discount_states: Bool, whether `returns="to_go"` weights step t by γᵗ.
+        scale_advantages: `None` does not scale advantages. `"batch"` divides the
+            advantages by the root mean square of the batch, which is biased. With
+            `baseline="mean"`, the scaled advantage is the z-score. `"running"` divides
+            the advantages by the root mean square of all earlier batches. `"running"`
+            changes the length of a gradient step but not the direction.
+        scale_rewards: Bool, whether to divide rewards by the running standard deviation
+            of discounted returns. Values and gradients of scaled rewards are about one in
+            any task.
         mean_over: `"episodes"` divides the sum over all steps by the number of episodes,
-            which gives the policy gradient. `"steps"` divides by the number of steps,
-            so that the length of a gradient step does not depend on the length of
-            episodes. This is biased, because the number of steps depends on the actions.
-        on_truncation: How to value the rest of a truncated episode. `"bootstrap"`: by
-            the value baseline at the last observation, or by zero if the baseline has no
-            values. `"terminal"`: by zero. `"drop"` ignores the episode, which is biased.
+            which gives the policy gradient. `"steps"` divides the sum by the number of
+            steps, so that the length of a gradient step does not depend on the length of
+            episodes. `mean_over="steps"` is biased, because the number of steps depends
+            on the actions.
+        on_truncation: How to value the rest of a truncated episode. `"bootstrap"` uses
+            the value baseline at the last observation, or zero if the baseline has no
+            values. `"terminal"` uses zero. `"drop"` ignores truncated episodes, which is
+            biased.
         minibatch_size: Int, the approximate number of random steps in a gradient step.
-            `None` uses all steps.
-        passes: Int, the number of passes over each batch.
-        ratio_clip: Float ≥ 1. After the first gradient step of an update, the policy π
-            differs from the policy μ that acted. Each step is then weighted by the
-            likelihood ratio π(aₜ|sₜ) / μ(aₜ|sₜ), at most `ratio_clip`. The ratio corrects
-            the probability of the action but not that of the observation. Therefore
-            only the first gradient step of an update is unbiased.
+            `minibatch_size=None` uses all steps.
+        passes: Int, the number of passes over the batch in each update.
+        ratio_clip: Float ≥ 1, the largest likelihood ratio π(aₜ|sₜ) / μ(aₜ|sₜ) of the
+            policy π and the policy μ that acted. After the first gradient step of an
+            update, the policy π differs from the policy μ that acted. Each later gradient
+            step of an update weights each time step by the clipped likelihood ratio. The
+            likelihood ratio corrects the probability of the action but not that of the
+            observation. Therefore only the first gradient step of an update is unbiased.
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
-            updates. Adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) at the visited observations.
-            The dependence of the visited observations on the policy is ignored.
-        normalize_observations: Bool. True puts a `RunningNormalization` in front of
-            the policy and of a `Value` baseline.
+            updates. The update adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) at the visited
+            observations. The gradient of the entropy bonus ignores that the visited
+            observations depend on the policy.
+        normalize_observations: Bool, whether to put a `RunningNormalization` layer in
+            front of the policy and of a `Value` baseline.
         action_mask: Path of the mask of legal actions: `"info/<key>"`,
-            `"observation/<key>"`, or `None` for no mask. Zero marks an illegal action,
-            which gets probability zero. The format is that of `Space.sample(mask=…)`.
+            `"observation/<key>"`, or `None` for no mask. A zero in the mask marks an
+            illegal action, which gets probability zero. The mask has the format of
+            `Space.sample(mask=…)`.
 
     Attributes:
         counters: Int64 weight, created in `build`: the numbers of updates, episodes and
             environment steps.
-        updates, episodes_seen, env_steps: The three numbers as ints. Update u draws from
-            the random streams of update u, also after loading.
+        updates, episodes_seen, env_steps: The numbers of updates, episodes and
+            environment steps as ints. The update with number u draws from the random
+            streams of number u, also after loading.
 
     Example:
 
@@ -164,7 +178,8 @@ class Reinforce(keras_agent.KerasAgent):
             normalize_observations=normalize_observations,
             action_mask=action_mask,
         )
-        # The policy casts its inputs. A cast here would round inputs of a float64 policy.
+        # The policy casts its inputs to its own dtype. A cast in `Reinforce` would round
+        # the inputs of a float64 policy.
         kwargs = {"autocast": False, **kwargs}
         super().__init__(
             policy, head, baselines.get(baseline), options, name=name, **kwargs
@@ -185,24 +200,26 @@ class Reinforce(keras_agent.KerasAgent):
         """Makes an agent with a default policy for an environment, built and compiled.
 
         Args:
-            env: As for `fit`.
-            hidden: Sizes of the hidden tanh layers. Their input is the concatenation of
-                one branch for each array of an observation (see
-                `default_policy.default_policy`). Defaults to (64, 64).
-            seed: Int; the initial weights are a function of it.
-            learning_rate: Float, of Adam; or a dict with the floats `first` and `last`
-                of a learning rate that is linear in the agent's total progress up to
-                the end of `fit`. Defaults to 0.01.
-            preset: Name of a preset (`tfr.presets.names()`), or path of a file of your
-                own, with the defaults for this method and for `fit`.
-            env_kwargs: Dict for the environment's constructor.
-            **kwargs: As for `Reinforce`. A head for a Box may be the name of a class.
-                `baseline="value"` makes a value network with two hidden layers of 64
-                and Adam(0.01), which do not depend on the policy. Both may be a dict
-                with `kind` and keywords (docs/presets.md).
+            env: Environment, in any form that `fit` accepts.
+            hidden: Sizes of the hidden tanh layers. The input of the hidden layers is the
+                concatenation of one branch for each array of an observation (see
+                `default_policy.default_policy`). `hidden` defaults to (64, 64).
+            seed: Int, which determines the initial weights.
+            learning_rate: Float, the learning rate of Adam; or a dict with the floats
+                `first` and `last` of a linear learning rate. A linear learning rate
+                changes with the total progress of the agent until the end of `fit`.
+                `learning_rate` defaults to 0.01.
+            preset: Name of a preset (`tfr.presets.names()`), or path of a preset file,
+                with default arguments for `for_env` and `fit`.
+            env_kwargs: Dict of keyword arguments for the constructor of the environment.
+            **kwargs: Further arguments of `Reinforce`. The head of a Box may be the name
+                of a head class. `baseline="value"` makes a value network with two hidden
+                layers of 64 units and the optimizer Adam(0.01). The value network does
+                not depend on the policy. Head and baseline may also be dicts with `kind`
+                and keywords (docs/presets.md).
 
         Returns:
-            `Reinforce`.
+            A built and compiled `Reinforce`.
 
         Example:
 
@@ -220,8 +237,7 @@ class Reinforce(keras_agent.KerasAgent):
         preset = toml_files.EMPTY_PRESET if preset is None else presets.read(preset)
         arguments = {"hidden": hidden, "learning_rate": learning_rate}
         arguments = {k: value for k, value in arguments.items() if value is not None}
-        defaults = {"hidden": (64, 64), "learning_rate": 1e-2}
-        options = {**defaults, **preset["agent"], **arguments, **kwargs}
+        options = {**config.FOR_ENV_DEFAULTS, **preset["agent"], **arguments, **kwargs}
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = preset["env_kwargs"]
         with make_envs.open_envs(env, 1, env_kwargs=env_kwargs) as envs:
@@ -244,11 +260,12 @@ class Reinforce(keras_agent.KerasAgent):
         optimizer: str | dict | keras.optimizers.Optimizer = "rmsprop",
         **kwargs: Any,
     ) -> None:
-        """Sets the optimizer; removes a linear learning rate of the former one.
+        """Sets the optimizer, and removes a linear learning rate of the former optimizer.
 
         Args:
             optimizer: Keras optimizer, its name, or its config.
-            **kwargs: `steps_per_execution` and `auto_scale_loss`, as in Keras.
+            **kwargs: `steps_per_execution` and `auto_scale_loss`, with their meaning in
+                Keras.
 
         Raises:
             ValueError: if an argument of Keras would have no effect: `loss`,
@@ -268,16 +285,18 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> tuple[list, list, dict[str, tf.Tensor]]:
         """Returns the policy gradient of a batch of episodes, without an update.
 
-        Gradients stop at returns, baseline and values.
+        Gradients do not flow through returns, baseline and values.
 
         Args:
-            episodes: `Episodes`. If the agent has a head, it needs no environment.
+            episodes: `Episodes` to compute the gradient of. An agent that has a head can
+                compute gradients before an environment is known.
 
         Returns:
-            A list with ∂L/∂w for each of `policy_variables`, L being the surrogate
-            loss; a list with the gradients of the baseline's own loss; and a dict of
-            scalar tensors: `loss`, `policy_loss`, `value_loss`, `entropy` (mean over
-            steps, in nats), `gradient_norm` and `effective_sample_size`, here 1.
+            A list with the policy gradient ∂L/∂w for each of `policy_variables`, where L
+            is the surrogate loss; a list with the gradients of the baseline's own loss;
+            and a dict of scalar tensors. The dict contains `loss`, `policy_loss`,
+            `value_loss`, `entropy` (mean over steps, in nats), `gradient_norm` and
+            `effective_sample_size` (always 1 in `gradients`).
         """
         trainer = self._trainer_for(episodes)
         estimate = trainer.estimator.gradients(trainer.validate(episodes))
@@ -288,14 +307,16 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> list[np.ndarray]:
         """Returns the gradient of `policy_loss` of each episode, without an update.
 
-        Returns, baseline and scales are those of the whole batch. The mean of these
-        gradients is therefore the gradient of the batch, and their variance is its
-        noise. Unlike `gradients`, they exclude the entropy bonus, regularizers and the
-        value loss of shared layers.
+        Returns, baseline and scales are those of the whole batch. The mean of the
+        gradients per episode is therefore the gradient of the batch, and their variance
+        is the noise of that gradient. The gradients per episode exclude the entropy
+        bonus, regularizers and the value loss of shared layers, which `gradients`
+        includes.
 
         Args:
-            episodes: `Episodes`.
-            baseline: Bool. False replaces the baseline by zero, and changes nothing else.
+            episodes: `Episodes` with one gradient each.
+            baseline: Bool, whether to subtract the baseline. `baseline=False` replaces
+                the baseline by zero, and changes nothing else.
 
         Returns:
             A list with a tensor `[E, …]` for each of `policy_variables`, one row for
@@ -309,11 +330,12 @@ class Reinforce(keras_agent.KerasAgent):
         """Returns returns, advantages, log-probabilities and entropies of each step.
 
         Args:
-            episodes: `Episodes`.
+            episodes: `Episodes` whose steps are evaluated.
 
         Returns:
             `inspection.StepStatistics` of NumPy arrays, one row for each valid step of
-            the episodes that are not dropped. An update computes the same numbers.
+            the episodes that are not dropped. An update computes the same numbers as
+            `step_statistics`.
         """
         trainer = self._trainer_for(episodes)
         return trainer.learner.step_statistics(trainer.validate(episodes))
@@ -321,22 +343,25 @@ class Reinforce(keras_agent.KerasAgent):
     def update(self, episodes: records.Episodes, seed: int = 0) -> dict[str, float]:
         """Makes one update from a record of episodes.
 
-        The order is: gradients, finite check, optimizer step,
-        `baseline.apply_gradients`, normalizer. All gradients therefore use the baseline
-        and the normalizer with which the episodes were collected.
+        An update computes the gradients, checks that they are finite, makes the optimizer
+        step, calls `baseline.apply_gradients`, and updates the normalizer. All gradients
+        of an update therefore use the baseline and the normalizer with which the episodes
+        were collected.
 
         Args:
-            episodes: `Episodes`.
-            seed: Int. The minibatches are a function of the seed and of the number of
-                the update.
+            episodes: `Episodes` to learn from.
+            seed: Int for the random minibatches. The minibatches are a function of the
+                seed and of the number of the update.
 
         Returns:
-            Dict of floats under the log keys.
+            Dict of floats, the metrics of the update by log key.
 
         Raises:
-            ValueError: If the agent is not compiled, or the record is invalid.
+            ValueError: If the agent is not compiled, or the record of episodes is
+                invalid.
             FloatingPointError: If the loss or a gradient of any gradient step is not
-                finite. All weights are then restored.
+                finite. If a loss or gradient is not finite, the agent restores all
+                weights.
         """
         self._require_optimizer()
         trainer = self._trainer_for(episodes)
@@ -377,42 +402,51 @@ class Reinforce(keras_agent.KerasAgent):
                 `tfr.envs.TensorEnv`. With a `TensorEnv`, all episodes of an update run
                 in one XLA program. `compile(steps_per_execution=U)` makes U updates in
                 one call, and callbacks are called for each update afterwards.
-            epochs: Int, the number of the last epoch.
+            epochs: Int, the number of the last epoch. One epoch is one update.
             steps: Int, the number of environment steps to train for, instead of `epochs`.
-            episodes_per_epoch: Int, episodes per update. Defaults to 16.
-            steps_per_epoch: Int, instead of `episodes_per_epoch`. Each update uses the
-                fewest episodes whose lengths add up to this number. Their number then
-                depends on their lengths, which biases the mean over episodes by a term
-                of order 1 / episodes.
-            num_envs: Int, the number of environments side by side. It does not change
-                the result. Defaults to 8. A `TensorEnv` does not use it.
-            workers: Int, the number of processes that share the environments. It does
-                not change the result. More processes than cores do not help. Defaults
-                to 1, the current process. Several processes require an id, spec or
-                callable, and a system with `fork`. Environments that run TensorFlow or
-                Keras hang in such a process.
-            seed: Int. The same seed, machine and versions give the same weights, to the
-                bit.
-            callbacks: List of Keras callbacks, or one. With `mode="auto"`, returns and
-                `success` are maximized, `value_loss` and `gradient_norm` minimized.
-            validation_env: As `env`, with the same `env_kwargs` and limit. The greedy
-                policy is evaluated on it, in the current process.
-            validation_freq: Int, or list of epochs (counted from 1).
-            validation_episodes: Int.
-            initial_epoch: Int, the number of the first epoch, which callbacks receive.
-            env_kwargs: Dict for the environment's constructor.
-            max_episode_steps: Int, a time limit. Defaults to that of the environment.
-                Episodes of a `VectorEnv` cannot be truncated from outside, so that
-                an episode of this length is an error.
+            episodes_per_epoch: Int, the number of episodes of each update.
+                `episodes_per_epoch` defaults to 16.
+            steps_per_epoch: Int, the number of environment steps of each update, instead
+                of `episodes_per_epoch`. With `steps_per_epoch`, each update uses the
+                fewest episodes whose lengths add up to `steps_per_epoch`. With
+                `steps_per_epoch`, the number of episodes depends on their lengths, which
+                biases the mean over episodes by a term of order 1 / episodes.
+            num_envs: Int, the number of environments that are stepped as one batch.
+                `num_envs` does not change the result of training. `num_envs` defaults to
+                8. A `TensorEnv` ignores `num_envs`.
+            workers: Int, the number of processes that share the environments. `workers`
+                does not change the result of training. More worker processes than cores
+                do not make training faster. `workers` defaults to 1, the current process.
+                Several worker processes require an environment id, spec or callable, and
+                a system with `fork`. Environments that run TensorFlow or Keras hang in a
+                forked worker process.
+            seed: Int for all random numbers of training. Training with the same seed,
+                machine and package versions gives the same weights, to the bit.
+            callbacks: Keras callback, or list of Keras callbacks. In a Keras callback
+                with `mode="auto"`, returns and `success` are maximized, and `value_loss`
+                and `gradient_norm` are minimized.
+            validation_env: Environment for validation, in any form that `env` accepts,
+                with the same `env_kwargs` and `max_episode_steps` as `env`. The greedy
+                policy is evaluated on `validation_env` in the current process.
+            validation_freq: Int, the number of epochs between validations, or list of
+                epochs (counted from 1).
+            validation_episodes: Int, the number of episodes of each validation.
+            initial_epoch: Int, the number of the first epoch, as callbacks receive the
+                number.
+            env_kwargs: Dict of keyword arguments for the constructor of the environment.
+            max_episode_steps: Int, the number of steps after which an episode is
+                truncated. `max_episode_steps` defaults to the time limit of the
+                environment. The library cannot truncate episodes of a `VectorEnv`; an
+                episode of `max_episode_steps` steps that continues is therefore an error.
             verbose: 0 prints nothing; 1, 2 or `"auto"` prints a progress line.
 
         Returns:
-            Keras' `History`.
+            Keras' `History` object, with the metrics of every epoch.
 
         Raises:
-            ValueError, TypeError: If an argument is invalid.
+            ValueError, TypeError: If an argument of `fit` is invalid.
             EnvironmentFault: If the environment fails or returns an invalid value.
-            FloatingPointError: If an update would not be finite.
+            FloatingPointError: If the loss or a gradient of an update is not finite.
         """
         options = dict(
             epochs=epochs,
@@ -446,7 +480,7 @@ class Reinforce(keras_agent.KerasAgent):
 
         with self._open(env, num_envs, options.workers, **env_options) as envs:
             self._build_optimizer()
-            if validation_env is not None:  # raise its errors before training starts
+            if validation_env is not None:  # its errors are raised before training
                 with self._open(validation_env, **validation_options):
                     pass
             return loop.run_loop(
@@ -476,21 +510,23 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> dict[str, float]:
         """Evaluates the policy on whole episodes, without an update.
 
-        Exactly `episodes` episodes are started, and all of them are finished and
-        counted. The metrics are therefore not biased towards short episodes. With the
-        same seed, the episodes differ from those of training and validation.
+        `evaluate` starts exactly `episodes` episodes, and finishes and counts all of
+        them. The metrics of `evaluate` are therefore not biased towards short episodes.
+        For one seed, evaluation, training and validation use different episodes.
 
         Args:
-            env: As for `fit`.
-            episodes: Int.
-            deterministic: Bool. True takes the most likely action.
-            seed: Int.
-            num_envs, workers, env_kwargs, max_episode_steps: As for `fit`.
+            env: Environment, in any form that `fit` accepts.
+            episodes: Int, the number of episodes.
+            deterministic: Bool, whether to take the most likely action instead of a
+                random action.
+            seed: Int for the environments and the actions.
+            num_envs, workers, env_kwargs, max_episode_steps: Arguments with the same
+                meaning as in `fit`.
 
         Returns:
-            Dict of floats: `episode_return`, `_min`, `_max`, `_std`,
-            `episode_length`, `episodes`, `env_steps`, and `success` if the
-            environment reports it.
+            Dict of floats: `episode_return`, `episode_return_min`, `episode_return_max`,
+            `episode_return_std`, `episode_length`, `episodes`, `env_steps`, and `success`
+            if the environment reports success.
         """
         key = seeding.StreamKey(validation.check_seed(seed), "evaluation", 0)
         episodes = validation.positive_int("episodes", episodes)
@@ -514,15 +550,17 @@ class Reinforce(keras_agent.KerasAgent):
         """Collects the episodes of the next update, without an update.
 
         Args:
-            env: As for `fit`, or the result of `tfr.collect.open_envs`. In a loop of your
-                own, the environments are then made only once.
-            episodes: Int, the number of episodes. Defaults to 16.
-            steps: Int, instead of `episodes`: collects the fewest episodes that have
-                this many steps.
-            num_envs, workers, seed, env_kwargs, max_episode_steps: As for `fit`.
+            env: Environment in any form that `fit` accepts, or the result of
+                `tfr.collect.open_envs`. A training loop that passes the result of
+                `open_envs` makes the environments only once.
+            episodes: Int, the number of episodes.
+            steps: Int, the number of environment steps, instead of `episodes`. With
+                `steps`, `collect` returns the fewest episodes that have this many steps.
+            num_envs, workers, seed, env_kwargs, max_episode_steps: Arguments with the
+                same meaning as in `fit`.
 
         Returns:
-            `Episodes`, for `update`.
+            `Episodes`, which `update` accepts.
         """
         counts = config.FitOptions(
             epochs=1, episodes_per_epoch=episodes, steps_per_epoch=steps
@@ -570,17 +608,20 @@ class Reinforce(keras_agent.KerasAgent):
         policy instead, for example logits.
 
         Args:
-            observations: `[N, …]` array, or arrays nested as the observation space.
-            deterministic: Bool. True takes the most likely actions.
-            seed: Int. The same seed draws the same actions in this method and in the
-                export. `None` draws different actions in each call.
-            action_mask: `[N, M]`, if the agent reads masks from `info`.
-            state: The recurrent state that the last call returned, if the policy has
-                recurrent layers. `None` starts episodes.
+            observations: `[N, …]` array, or arrays nested like the observation space.
+            deterministic: Bool, whether to return the most likely actions instead of
+                random actions.
+            seed: Int, or `None`. The same seed draws the same actions in `act` and in the
+                exported SavedModel. `seed=None` draws different actions in each call.
+            action_mask: `[N, M]` mask of legal actions, if the agent reads masks from
+                `info`.
+            state: The recurrent state that the previous call of `act` returned, if the
+                policy has recurrent layers. `state=None` is the recurrent state at the
+                start of an episode.
 
         Returns:
-            `[N, …]` NumPy array in the units and type of the environment, nested as the
-            action space. With recurrent layers, `(actions, state)`.
+            `[N, …]` NumPy array in the units and type of the environment, nested like the
+            action space. A policy with recurrent layers returns `(actions, state)`.
 
         Raises:
             ValueError: If the agent is not built, or an argument has a wrong shape.
@@ -594,22 +635,25 @@ class Reinforce(keras_agent.KerasAgent):
     def export(self, filepath: str | os.PathLike, format: str = "tf_saved_model") -> None:
         """Writes the policy as a SavedModel that needs only TensorFlow.
 
-        The signatures are `act(observation) -> action`, `sample(observation, seed) ->
-        action, raw_action`, `distribution(observation) -> parameters` and
-        `log_prob(observation, raw_action) -> log_prob`. They accept any batch size and
-        return actions in the units of the environment. They include normalizer, head
-        and bounds. The arrays of a nested observation are arguments by name.
+        The signatures are `act(observation) -> action`,
+        `sample(observation, seed) -> action, raw_action`,
+        `distribution(observation) -> parameters` and
+        `log_prob(observation, raw_action) -> log_prob`. The exported signatures accept
+        any batch size and return actions in the units of the environment. The SavedModel
+        includes normalizer, head and bounds of the actions. Each array of a nested
+        observation is an argument of the signatures.
 
         Args:
-            filepath: Path of the folder. An earlier export is replaced atomically. A
-                folder with other contents is an error.
-            format: `"tf_saved_model"`.
+            filepath: Path of the folder of the SavedModel. `export` replaces an earlier
+                export atomically. `export` raises an error if the folder contains other
+                files than an export.
+            format: `"tf_saved_model"`, the only format.
         """
-        validation.one_of("format", format, ("tf_saved_model",))
+        validation.one_of("format", format, tuple(formats.WRITERS))
         self._require_built()
         layers = [self.policy, self.head, self.normalizer]
         layers = [layer for layer in layers if layer is not None and layer.variables]
-        saved_model.write(filepath, self._live_policy.functions, layers)
+        formats.write(format, filepath, self._live_policy.functions, layers)
 
 
 def load(
@@ -619,7 +663,7 @@ def load(
 
     Args:
         path: Path of the `.keras` file.
-        custom_objects: Dict from names to classes of your own layers.
+        custom_objects: Dict from names to the custom classes of the policy.
 
     Returns:
         `Reinforce`, with the state of its optimizers if it was compiled.
@@ -637,7 +681,7 @@ def load(
         ) from error
     if not isinstance(agent, Reinforce):
         raise ValueError(
-            f"{path} contains a {type(agent).__name__}, not an agent. Wrap it: "
-            "tfr.Reinforce(model)."
+            f"{path} contains a {type(agent).__name__}, not an agent. Wrap the model "
+            "in an agent: tfr.Reinforce(model)."
         )
     return agent

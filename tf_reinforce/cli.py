@@ -12,6 +12,7 @@ import os
 import pathlib
 import statistics
 import sys
+from typing import Any, NamedTuple
 
 from tf_reinforce import config
 from tf_reinforce import files
@@ -24,22 +25,12 @@ OWN_PRESET = ""  # `--preset` without a name
 
 # Settings of a training that neither a preset nor an option sets.
 DEFAULTS = {
-    "gamma": 0.99,
-    "learning_rate": 1e-2,
-    "hidden": [64, 64],
-    "baseline": "leave_one_out",
-    "entropy_coef": 0.0,
-    "normalize_observations": False,
-}
-
-BASELINES = ("leave_one_out", "mean", "moving_average", "time_step", "value", "none")
-
-# Options of the command line, and the settings they override.
-AGENT_SETTINGS = {name: name for name in (*DEFAULTS, "head")}
-FIT_SETTINGS = {name: name for name in config.FIT_OPTIONS}
-EVALUATION_SETTINGS = {
-    "target_return": "target",
-    "max_episode_steps": "max_episode_steps",
+    "gamma": config.AgentOptions.gamma,
+    "learning_rate": config.FOR_ENV_DEFAULTS["learning_rate"],
+    "hidden": list(config.FOR_ENV_DEFAULTS["hidden"]),
+    "baseline": config.FOR_ENV_DEFAULTS["baseline"],
+    "entropy_coef": config.AgentOptions.entropy_coef,
+    "normalize_observations": config.AgentOptions.normalize_observations,
 }
 
 # Options of other programs, and what to use instead.
@@ -61,7 +52,7 @@ def main(arguments=None):
         finite; 2 for an invalid request; 130 after Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(list(map(_escape_negative, arguments)))
+    options = make_parser().parse_args(list(map(_escape_negative, arguments)))
     try:
         return options.command(options)
     except KeyboardInterrupt:
@@ -212,6 +203,7 @@ def _check_train_options(options):
     seed = validation.check_seed(options.seed)
     if options.run_dir is not None:
         files.expect_empty_folder(pathlib.Path(options.run_dir))
+    _check_export(options)
     if ":" not in options.env:
         options.env = _find_env(options.env)
     if options.preset == OWN_PRESET:
@@ -227,8 +219,25 @@ def _check_train_options(options):
     validation.positive_ints("hidden", agent["hidden"])
     if not isinstance(agent["learning_rate"], dict):
         validation.within("learning_rate", agent["learning_rate"], 0, math.inf)
+    if isinstance(agent.get("head"), str):
+        validation.one_of("head", agent["head"], config.BOX_HEADS)
     _print_preset(options)
     return seed, settings
+
+
+def _check_export(options):
+    """Raises `ValueError` if the folder of `--export` cannot be replaced later."""
+    if not options.export:  # no export, or a new folder in the run directory
+        return
+    files.expect_replaceable_folder(options.export, files.SAVED_MODEL_CONTENTS)
+    folder = pathlib.Path(options.export).resolve()
+    run = pathlib.Path(options.run_dir or "runs").resolve()
+    if run.is_relative_to(folder):
+        raise ValueError(
+            "The folder of --export must not contain the run directory, because an "
+            f"export replaces the whole folder. Received: --export {folder}, and the run "
+            f"directory {run}"
+        )
 
 
 def _print_preset(options):
@@ -342,23 +351,26 @@ def _settings(options, preset):
             f"Expected: {preset['env']}. Received: {options.env}"
         )
     settings = preset or {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {}}
-    agent, fit, evaluation = (
-        _explicit_options(options, names)
-        for names in (AGENT_SETTINGS, FIT_SETTINGS, EVALUATION_SETTINGS)
-    )
+    explicit = explicit_settings(options)
+    fit = config.merge_fit_options(settings["fit"], explicit["fit"])
     return {
         "preset": options.preset,
         "env_kwargs": settings["env_kwargs"],
-        "agent": {**DEFAULTS, **settings["agent"], **agent},
-        "fit": {"num_envs": 8, **config.merge_fit_options(settings["fit"], fit)},
-        "evaluation": {**settings["evaluation"], **evaluation},
+        "agent": {**DEFAULTS, **settings["agent"], **explicit["agent"]},
+        "fit": {"num_envs": config.FitOptions.num_envs, **fit},
+        "evaluation": {**settings["evaluation"], **explicit["evaluation"]},
     }
 
 
-def _explicit_options(options, names):
-    """Returns the options that the user gave, by the names of the settings."""
-    values = {setting: getattr(options, name) for name, setting in names.items()}
-    return {setting: value for setting, value in values.items() if value is not None}
+def explicit_settings(options):
+    """Returns the settings whose options the user gave, as one dict for each table."""
+    tables = {"agent": {}, "fit": {}, "evaluation": {}}
+    for option in TRAIN_OPTIONS:
+        value = getattr(options, option.name)
+        for setting in option.settings if value is not None else ():
+            table, key = setting.split(".")
+            tables[table][key] = value
+    return tables
 
 
 def _print_budget(settings, target, threshold):
@@ -448,6 +460,7 @@ def _expect_run(run):
 def export(options):
     """Runs `tf-reinforce export`; returns the exit code."""
     _expect_run(options.run)
+    files.expect_replaceable_folder(options.out, files.SAVED_MODEL_CONTENTS)
     startup.import_tensorflow()
     from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
@@ -491,7 +504,166 @@ class _Unknown(argparse.Action):
         parser.error(f"there is no option {option_string}. Use {self.const}.")
 
 
-def _parser():
+class _Option(NamedTuple):
+    """An option of `tf-reinforce train`.
+
+    Attributes:
+        flag: The option as the user writes it.
+        settings: The settings that the option overrides, each as `"table.key"` of a
+            preset; `()` if `train` itself reads the option.
+        arguments: Dict, keyword arguments of `add_argument`.
+    """
+
+    flag: str
+    settings: tuple[str, ...]
+    arguments: dict[str, Any]
+
+    @property
+    def name(self):
+        """Returns the name of the attribute of the parsed options."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+
+# The parser and the settings of a training are made from this table only.
+TRAIN_OPTIONS = (
+    _Option("env", (), dict(metavar="ENV", help="environment id, also module:Id-v0")),
+    _Option(
+        "--preset",
+        (),
+        dict(
+            metavar="NAME",
+            nargs="?",
+            const=OWN_PRESET,
+            help="a preset of docs/presets.md, or FILE.toml (without NAME: that of ENV)",
+        ),
+    ),
+    _Option("--epochs", ("fit.epochs",), dict(type=_count, help="number of updates")),
+    _Option(
+        "--steps",
+        ("fit.steps",),
+        dict(type=_count, help="number of environment steps, instead of --epochs"),
+    ),
+    _Option(
+        "--episodes-per-epoch",
+        ("fit.episodes_per_epoch",),
+        dict(type=_count, help=f"episodes per update ({config.EPISODES_PER_EPOCH})"),
+    ),
+    _Option(
+        "--steps-per-epoch",
+        ("fit.steps_per_epoch",),
+        dict(type=_count, help="steps per update, instead of episodes"),
+    ),
+    _Option(
+        "--num-envs",
+        ("fit.num_envs",),
+        dict(
+            type=_count,
+            help=f"environments side by side ({config.FitOptions.num_envs}); host only",
+        ),
+    ),
+    _Option(
+        "--workers",
+        ("fit.workers",),
+        dict(
+            type=_count,
+            help="processes that collect the episodes "
+            f"({config.FitOptions.workers}); host only",
+        ),
+    ),
+    _Option(
+        "--engine",
+        (),
+        dict(
+            choices=("auto", "host", "compiled"),
+            default="auto",
+            help="compiled: all episodes in one XLA program, if the environment has a "
+            "twin in TensorFlow; host: Gymnasium's environment; auto: compiled if the "
+            "registered environment equals the twin",
+        ),
+    ),
+    _Option("--seed", (), dict(type=_count, default=0)),
+    _Option(
+        "--seeds",
+        (),
+        dict(type=_count, metavar="K", help="train K seeds at once, from --seed on"),
+    ),
+    _Option(
+        "--learning-rate",
+        ("agent.learning_rate",),
+        dict(type=float, help=f"learning rate of Adam ({DEFAULTS['learning_rate']:g})"),
+    ),
+    _Option(
+        "--gamma",
+        ("agent.gamma",),
+        dict(type=float, help=f"discount factor ({DEFAULTS['gamma']:g})"),
+    ),
+    _Option(
+        "--hidden",
+        ("agent.hidden",),
+        dict(
+            type=_count,
+            nargs="*",
+            help=f"hidden layer sizes ({' '.join(map(str, DEFAULTS['hidden']))})",
+        ),
+    ),
+    _Option(
+        "--head",
+        ("agent.head",),
+        dict(
+            metavar="NAME",
+            help=f"head for a Box: {', '.join(config.BOX_HEADS[:2])}, …",
+        ),
+    ),
+    _Option(
+        "--baseline",
+        ("agent.baseline",),
+        dict(
+            choices=config.PRESET_BASELINES,
+            help=f"baseline ({DEFAULTS['baseline']})",
+        ),
+    ),
+    _Option(
+        "--entropy-coef",
+        ("agent.entropy_coef",),
+        dict(
+            type=float,
+            help=f"coefficient of the entropy bonus ({DEFAULTS['entropy_coef']:g})",
+        ),
+    ),
+    _Option(
+        "--normalize-observations",
+        ("agent.normalize_observations",),
+        dict(action=argparse.BooleanOptionalAction),
+    ),
+    _Option(
+        "--max-episode-steps",
+        ("fit.max_episode_steps", "evaluation.max_episode_steps"),
+        dict(type=_count, help="time limit (that of the environment)"),
+    ),
+    _Option(
+        "--target-return",
+        ("evaluation.target",),
+        dict(type=float, help="target (the environment's reward threshold)"),
+    ),
+    _Option(
+        "--run-dir",
+        (),
+        dict(metavar="DIR", help="folder of this run (runs/ENV/DATE_seedN)"),
+    ),
+    _Option(
+        "--export",
+        (),
+        dict(
+            metavar="DIR",
+            nargs="?",
+            const="",
+            help="also write the best policy as a SavedModel (RUN/policy)",
+        ),
+    ),
+)
+
+
+def make_parser():
     parser = argparse.ArgumentParser(
         prog="tf-reinforce", description="REINFORCE for people who think in Keras."
     )
@@ -505,11 +677,11 @@ def _parser():
     command.add_argument("--episodes", type=_count, default=100)
     command.add_argument("--env", help="environment id (that of the run)")
     command.add_argument("--seed", type=_count, default=0)
-    command.add_argument("--num-envs", type=_count, default=8)
+    command.add_argument("--num-envs", type=_count, default=config.FitOptions.num_envs)
     command.add_argument(
         "--workers",
         type=_count,
-        default=1,
+        default=config.FitOptions.workers,
         help="processes that collect the episodes",
     )
     command.add_argument(
@@ -564,60 +736,10 @@ def _train_parser(commands):
         "300 updates. With a budget, the target is only reported.",
     )
     command.set_defaults(command=train)
-    add = command.add_argument
-    add("env", metavar="ENV", help="environment id, also module:Id-v0")
-    add(
-        "--preset",
-        metavar="NAME",
-        nargs="?",
-        const=OWN_PRESET,
-        help="a preset of docs/presets.md, or FILE.toml (without NAME: that of ENV)",
-    )
-    add("--epochs", type=_count, help="number of updates")
-    add("--steps", type=_count, help="number of environment steps, instead of --epochs")
-    add("--episodes-per-epoch", type=_count, help="episodes per update (16)")
-    add("--steps-per-epoch", type=_count, help="steps per update, instead of episodes")
-    add("--num-envs", type=_count, help="environments side by side (8); host only")
-    add(
-        "--workers",
-        type=_count,
-        help="processes that collect the episodes (1); host only",
-    )
-    add(
-        "--engine",
-        choices=("auto", "host", "compiled"),
-        default="auto",
-        help="compiled: all episodes in one XLA program, if the environment has a twin "
-        "in TensorFlow; host: Gymnasium's environment; auto: compiled if the registered "
-        "environment equals the twin",
-    )
-    add("--seed", type=_count, default=0)
-    add("--seeds", type=_count, metavar="K", help="train K seeds at once, from --seed on")
-    _add_agent_options(add)
-    _add_output_options(add)
-    for names, option in UNKNOWN_OPTIONS.items():
+    for option in TRAIN_OPTIONS:
+        command.add_argument(option.flag, **option.arguments)
+    for names, replacement in UNKNOWN_OPTIONS.items():
         hidden = dict(default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        add(*names, action=_Unknown, nargs="?", const=option, **hidden)
-
-
-def _add_output_options(add):
-    add("--target-return", type=float, help="target (the environment's reward threshold)")
-    add("--run-dir", metavar="DIR", help="folder of this run (runs/ENV/DATE_seedN)")
-    add(
-        "--export",
-        metavar="DIR",
-        nargs="?",
-        const="",
-        help="also write the best policy as a SavedModel (RUN/policy)",
-    )
-
-
-def _add_agent_options(add):
-    add("--learning-rate", type=float, help="learning rate of Adam (0.01)")
-    add("--gamma", type=float, help="discount factor (0.99)")
-    add("--hidden", type=_count, nargs="*", help="hidden layer sizes (64 64)")
-    add("--head", metavar="NAME", help="head for a Box: Gaussian, ClippedGaussian, …")
-    add("--baseline", choices=BASELINES, help="baseline (leave_one_out)")
-    add("--entropy-coef", type=float, help="coefficient of the entropy bonus (0)")
-    add("--normalize-observations", action=argparse.BooleanOptionalAction)
-    add("--max-episode-steps", type=_count, help="time limit (that of the environment)")
+        command.add_argument(
+            *names, action=_Unknown, nargs="?", const=replacement, **hidden
+        )

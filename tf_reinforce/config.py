@@ -1,4 +1,7 @@
-"""Holds the options of an agent and of a training run, each as one dataclass."""
+"""Holds the options of an agent and of a training run, and the names of parts.
+
+This module does not import TensorFlow, so that the command line can read it at once.
+"""
 
 import dataclasses
 import math
@@ -6,10 +9,34 @@ from typing import Any
 
 from tf_reinforce import validation
 
+# The names of baselines, and the class of each in `baselines`.
+BASELINES = {
+    "leave_one_out": "LeaveOneOut",
+    "mean": "Mean",
+    "moving_average": "MovingAverage",
+    "time_step": "TimeStep",
+}
+
+# The names of baselines in presets and on the command line; see `presets.factory`.
+PRESET_BASELINES = (*BASELINES, "value", "none")
+
+# The names of heads for a `Box` in presets and on the command line: classes in `heads`.
+BOX_HEADS = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
+
+# The defaults of `Reinforce.for_env` that are not in `AgentOptions`.
+FOR_ENV_DEFAULTS: dict[str, Any] = {
+    "hidden": (64, 64),
+    "learning_rate": 1e-2,
+    "baseline": "leave_one_out",
+}
+
+# The default of `FitOptions`, unless `steps_per_epoch` is given.
+EPISODES_PER_EPOCH = 16
+
 
 @dataclasses.dataclass(frozen=True)
 class AgentOptions:
-    """The options of `Reinforce` except its parts; `Reinforce` explains each option.
+    """All options of `Reinforce` except policy, head and baseline.
 
     Raises:
         ValueError, TypeError: If an option is invalid.
@@ -26,32 +53,34 @@ class AgentOptions:
     minibatch_size: int | None = None
     passes: int = 1
     ratio_clip: float = 2.0
-    entropy_coef: Any = 0.0  # a float, or a Keras learning-rate schedule
+    entropy_coef: Any = 0.0  # float, or a Keras learning-rate schedule
     normalize_observations: bool = False
     action_mask: str | None = None
 
     def __post_init__(self):
         for name, check, *bounds in _CHECKS:
-            # Assignment fails in a frozen dataclass. The checks also convert types.
+            # Assignment by `=` fails in a frozen dataclass. The checks of the options
+            # also convert their types.
             object.__setattr__(self, name, check(name, getattr(self, name), *bounds))
 
     def check_baseline(self, baseline):
-        """Raises if `gae_lambda` needs a value baseline, or contradicts `returns`.
+        """Checks that `gae_lambda` agrees with the baseline and with `returns`.
 
         Args:
-            baseline: `baselines.Baseline`.
+            baseline: `baselines.Baseline` of the agent.
         """
         if self.gae_lambda < 1 and not baseline.values_states:
             raise ValueError(
-                "`gae_lambda` below 1 needs a value baseline, tfr.baselines.Value(model)."
-                " With other baselines, it would only discount more. "
-                f"Received: gae_lambda={self.gae_lambda}, baseline={baseline!r}"
+                "`gae_lambda` below 1 needs a value baseline, "
+                "tfr.baselines.Value(model). With other baselines, `gae_lambda` would "
+                f"only discount more. Received: gae_lambda={self.gae_lambda}, "
+                f"baseline={baseline!r}"
             )
         if self.gae_lambda < 1 and self.returns == "whole":
             raise ValueError(
-                '`returns="whole"` needs `gae_lambda=1`: it weights every action by all '
-                "rewards of the episode, which values cannot replace. "
-                f"Received: gae_lambda={self.gae_lambda}"
+                '`returns="whole"` needs `gae_lambda=1`, because `returns="whole"` '
+                "weights every action by all rewards of the episode, which values "
+                f"cannot replace. Received: gae_lambda={self.gae_lambda}"
             )
 
 
@@ -82,10 +111,10 @@ AGENT_OPTIONS = tuple(field.name for field in dataclasses.fields(AgentOptions))
 
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """How much `fit` trains and collects; `Reinforce.fit` explains each option.
+    """Options for the amount of training of `fit`; `Reinforce.fit` explains each option.
 
-    Of `epochs` and `steps`, and of `episodes_per_epoch` and `steps_per_epoch`, exactly
-    one is not `None`.
+    Exactly one of `epochs` and `steps`, and exactly one of `episodes_per_epoch` and
+    `steps_per_epoch`, is not `None`.
 
     Raises:
         ValueError, TypeError: If an option is invalid.
@@ -112,7 +141,7 @@ class FitOptions:
                 f"steps_per_epoch={self.steps_per_epoch!r}"
             )
         if self.episodes_per_epoch is None and self.steps_per_epoch is None:
-            object.__setattr__(self, "episodes_per_epoch", 16)
+            object.__setattr__(self, "episodes_per_epoch", EPISODES_PER_EPOCH)
         for name in FIT_OPTIONS:
             value = getattr(self, name)
             if value is not None or name in ("num_envs", "workers"):
@@ -120,9 +149,10 @@ class FitOptions:
 
 
 def merge_fit_options(defaults, options):
-    """Returns the options of a `fit` as a dict, with defaults for those that are `None`.
+    """Returns the options of `fit` as a dict, with defaults for options that are `None`.
 
-    An option replaces the default of the same name, and the default of its alternative.
+    An option replaces the default of the same name, and also the default of the
+    alternative option.
 
     Example:
 

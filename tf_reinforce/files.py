@@ -8,17 +8,22 @@ import tempfile
 import zipfile
 import zlib
 
+# The names of the files and folders in a SavedModel.
+SAVED_MODEL_CONTENTS = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
+
 
 @contextlib.contextmanager
 def atomic_write(path, overwrite=True):
-    """Yields a temporary path, and moves the file written there to `path` at the end.
+    """Yields a temporary path, and moves the file at this path to `path` at the end.
 
-    If the process is killed, the disk is full or an exception is raised, the previous
-    file stays unchanged. An incomplete file is only in the temporary folder.
+    The previous file stays unchanged if the process is killed, the disk is full or an
+    exception is raised. An incomplete file can only be in the temporary folder.
 
     Args:
-        path: Path of the file. Its folder is created if it does not exist.
-        overwrite: Bool. False raises an error if the file exists.
+        path: Path of the file. The folder of the file is created if the folder does not
+            exist.
+        overwrite: Bool, whether to replace an existing file. With `overwrite=False`, an
+            existing file is an error.
 
     Yields:
         Path with the same file name, in a temporary folder beside the file.
@@ -37,10 +42,12 @@ def atomic_write(path, overwrite=True):
     """
     path = os.path.abspath(os.fspath(path))
     if os.path.exists(path) and not overwrite:
-        raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it.")
+        raise FileExistsError(
+            f"The file {path} exists. Pass overwrite=True to replace the file."
+        )
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
-    # In a temporary folder the file keeps its extension, which Keras requires, and Keras
+    # In a temporary folder, the file keeps its extension, which Keras requires, and Keras
     # may write more than one file.
     temporary_folder = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
     try:
@@ -55,33 +62,25 @@ def atomic_write(path, overwrite=True):
 
 @contextlib.contextmanager
 def atomic_replace_folder(path, names):
-    """Yields a temporary path, and replaces the folder `path` by it at the end.
+    """Yields a temporary path, and replaces the folder `path` by the folder at this path.
 
     If an exception is raised, the previous folder stays unchanged. If the process is
     killed between the two renames, the previous folder is in `.NAME.*/before`.
 
     Args:
         path: Path of the folder.
-        names: The names of files and folders that the previous folder may contain. A
-            folder with other files is not replaced.
+        names: Strings, the names of files and folders that the previous folder may
+            contain. A folder with files of other names is not replaced.
 
     Yields:
-        Path of a temporary folder beside `path`; the caller creates it.
+        Path of a temporary folder beside `path`, which the caller creates.
 
     Raises:
         ValueError: If `path` is a file, or a folder with other files.
     """
+    expect_replaceable_folder(path, names)
     path = os.path.abspath(os.fspath(path))
     folder, name = os.path.split(path)
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise ValueError(f"A folder was expected. Received: the file {path}")
-    other_names = set(os.listdir(path) if os.path.exists(path) else ()) - set(names)
-    if other_names:
-        raise ValueError(
-            "A folder that is new, empty or an earlier export was expected. Received: "
-            f"{path}, which contains other files ({', '.join(sorted(other_names)[:3])}). "
-            "Nothing was replaced. Choose another folder."
-        )
     os.makedirs(folder, exist_ok=True)
     temporary_folder = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
     try:
@@ -107,12 +106,35 @@ def atomic_replace_folder(path, names):
         shutil.rmtree(temporary_folder, ignore_errors=True)
 
 
+def expect_replaceable_folder(path, names):
+    """Raises a `ValueError` unless `atomic_replace_folder` can replace the folder.
+
+    Args:
+        path: Path of the folder, which may not exist.
+        names: The names of files and folders that the folder may contain.
+
+    Raises:
+        ValueError: If `path` is a file, or a folder with other files.
+    """
+    path = os.path.abspath(os.fspath(path))
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise ValueError(f"A folder was expected. Received: the file {path}")
+    other_names = set(os.listdir(path) if os.path.exists(path) else ()) - set(names)
+    if other_names:
+        raise ValueError(
+            "A folder that is new, empty or an earlier export was expected. Received: "
+            f"{path}, which contains other files ({', '.join(sorted(other_names)[:3])}). "
+            "No file was replaced. Choose another folder."
+        )
+
+
 def check_archive(path):
     """Raises an error unless `path` is a complete `.keras` file.
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is a folder, truncated, damaged, or no Keras archive.
+        ValueError: If `path` is a folder, or the file is truncated, damaged, or no Keras
+            archive.
     """
     path = os.fspath(path)
     if not os.path.exists(path):
@@ -125,7 +147,8 @@ def check_archive(path):
     except zipfile.BadZipFile as error:
         raise ValueError(
             f"{path} is not a complete agent file: {error}. The file is truncated, "
-            "damaged or of another kind. Expected: a .keras file written by `agent.save`."
+            "damaged or of another kind. Expected: a .keras file written by "
+            "`agent.save`."
         ) from None
     if damaged_name or not {"config.json", "metadata.json"} <= names:
         raise ValueError(
@@ -136,7 +159,7 @@ def check_archive(path):
 
 
 def _read_archive(file):
-    """Returns the names in an archive, and the first damaged one or None.
+    """Returns the names in an archive, and the first damaged name or `None`.
 
     Raises:
         zipfile.BadZipFile: If the archive is so damaged that it cannot be read.
@@ -144,7 +167,7 @@ def _read_archive(file):
     try:
         with zipfile.ZipFile(file) as archive:
             return set(archive.namelist()), archive.testzip()
-    # Wrong bits in a header can mean unknown methods, encryption or invalid offsets.
+    # Wrong bits in a header can cause unknown methods, encryption or invalid offsets.
     except (RuntimeError, EOFError, OSError, UnicodeError, zlib.error) as error:
         raise zipfile.BadZipFile(f"{error or type(error).__name__}") from None
 
@@ -166,21 +189,21 @@ def expect_empty_folder(path):
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(
-            f"{path} is not an empty folder, and nothing is overwritten. Choose another "
-            "--run-dir, or remove it."
+            f"{path} is not an empty folder, and existing runs are not overwritten. "
+            "Choose another --run-dir, or remove the folder."
         )
 
 
 def load_advice(error):
-    """Returns sentences with the first cause of an error of Keras, and the remedy."""
+    """Returns sentences with the first cause of a Keras error, and the remedy."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     call = re.match(r"(\S+)\.__init__\(\) (got an unexpected|missing)", str(error))
     if call is None:
         return (
-            "If it holds layers of your own, pass them: "
-            "tfr.load(path, custom_objects={'Name': Name}), or register their classes "
-            "with keras.saving.register_keras_serializable. Keras reports "
+            "If the file contains custom layers, pass the layers: tfr.load(path, "
+            "custom_objects={'Name': Name}), or register their classes with "
+            "keras.saving.register_keras_serializable. Keras reports "
             f"({type(error).__name__}): {str(error)[:200]}"
         )
     name, problem = call.groups()
@@ -188,7 +211,7 @@ def load_advice(error):
         return (
             f"The class {name} has arguments that are not in its config: {error}. "
             f"Implement `get_config` of {name} so that it returns all arguments of "
-            "`__init__`, or `from_config`. Then save the agent again."
+            "`__init__`, or `from_config`. After this change, save the agent again."
         )
     return (
         f"The class {name} does not take all arguments in its config: {error}. Expected: "

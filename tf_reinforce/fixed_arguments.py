@@ -9,13 +9,14 @@ import keras
 def expect_changeable(part, name, value):
     """Raises an error if an argument of a built Keras layer would be changed.
 
-    Traced programs contain such an argument as a constant, so some programs would use the
-    new value and others the old one. Weights, `trainable` and an optimizer may change.
+    Traced programs contain arguments of layers as constants. If a layer argument changed,
+    some programs would use the new value and others the old value. Weights, `trainable`
+    and an optimizer may change after the layer is built.
 
     Args:
-        part: Keras layer, a part of an agent.
-        name: String, the attribute that would be set.
-        value: The new value, for the message.
+        part: Keras layer that is a part of an agent.
+        name: String, the name of the attribute that would be set.
+        value: The new value of the attribute, for the error message.
 
     Raises:
         AttributeError: If the layer is built and its constructor has this argument.
@@ -24,9 +25,9 @@ def expect_changeable(part, name, value):
         kind = type(part).__name__
         raise AttributeError(
             f"`{name}` of a {kind} is fixed once the {kind} is built, because traced "
-            f"programs contain it as a constant. Received: {name}={value!r}. Create "
-            f"another {kind} and another agent with it, and copy the weights with "
-            "`other.set_weights(agent.get_weights())`."
+            f"programs contain the value as a constant. Received: {name}={value!r}. "
+            f"Create another {kind} and another agent with the new value, and copy the "
+            "weights with `other.set_weights(agent.get_weights())`."
         )
 
 

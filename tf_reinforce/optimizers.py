@@ -4,12 +4,12 @@ import tensorflow as tf
 
 
 def build(optimizer, variables):
-    """Creates the state of an optimizer if it has none.
+    """Creates the state of an optimizer if the optimizer has no state.
 
     Raises:
-        ValueError: If averages of gradients would stay at zero. An average has the type
-            of its variable. For example, Adam's 0.999 is 1 in bfloat16, so the weight of
-            a new gradient would be zero.
+        ValueError: If averages of gradients would stay at zero. An average of gradients
+            has the number type of its variable. For example, Adam's decay 0.999 is 1 in
+            bfloat16, and the weight of a new gradient would be zero.
     """
     if optimizer.built:
         return
@@ -18,11 +18,12 @@ def build(optimizer, variables):
         for variable in variables if isinstance(decay, float) and decay < 1 else ():
             if float(tf.cast(decay, variable.dtype)) == 1.0:
                 raise ValueError(
-                    f"`{name}` of the optimizer must be less than 1 in the type of every "
-                    "weight, because otherwise its averages stay at zero. "
-                    f"Received: {name}={decay}, which is 1 in {variable.dtype}, the type "
-                    f"of {variable.path}. Keep the weights in float32, for example with "
-                    f'the dtype policy "mixed_bfloat16", or pass a smaller `{name}`.'
+                    f"`{name}` of the optimizer must be less than 1 in the type of "
+                    "every weight, because otherwise the averages of gradients stay "
+                    f"at zero. Received: {name}={decay}, which is 1 in "
+                    f"{variable.dtype}, the type of {variable.path}. Keep the weights "
+                    'in float32, for example with the dtype policy "mixed_bfloat16", '
+                    f"or pass a smaller `{name}`."
                 )
     optimizer.build(variables)
 
@@ -34,21 +35,23 @@ def step_count(optimizer):
 
 
 def finalize(optimizer, since=None):
-    """Replaces weights by their averages if the optimizer averages them (`use_ema`).
+    """Replaces weights by their averages if the optimizer averages weights (`use_ema`).
 
-    Keras does so at the end of `fit`. Here nothing changes before the first step, because
-    averages start at zero. Frozen weights do not change.
+    Keras also replaces weights by their averages at the end of `fit`. In `finalize`,
+    weights do not change before the first step, because averages start at zero. Frozen
+    weights do not change.
 
     Args:
         optimizer: Keras optimizer.
         since: Result of an earlier `step_count`, or `None`. If the optimizer has made no
-            step since then, nothing changes.
+            step since the earlier `step_count`, `finalize` changes nothing.
     """
     inner, steps = now = step_count(optimizer)
     if inner.use_ema and steps > 0 and now != since:
         averages = inner._model_variables_moving_average
-        # Keras would pair the averages with the variables that are trainable now. Some
-        # variables may be frozen since the optimizer was built.
+        # Keras' own `finalize_variable_values` would pair the averages with the variables
+        # that are currently trainable. Some variables may have been frozen after the
+        # optimizer was built.
         for variable, average in zip(inner._trainable_variables, averages, strict=True):
             if variable.trainable and average is not None:
                 variable.assign(average)

@@ -1,7 +1,8 @@
 """Imports TensorFlow, and removes start-up messages from standard error.
 
-TensorFlow, CUDA and LiteRT write these messages in C++, some before they read the log
-level. So they are removed from file descriptor 2.
+TensorFlow, CUDA and LiteRT write start-up messages in C++. Some start-up messages are
+written before the log level is read. The start-up messages are therefore removed from
+file descriptor 2.
 """
 
 import contextlib
@@ -12,7 +13,8 @@ import signal
 import sys
 import tempfile
 
-# 100: there is no GPU; 303: there is no driver. Other errors of CUDA are printed.
+# CUDA's error 100 means that the machine has no GPU, and error 303 means that it has no
+# driver. Other CUDA errors are printed.
 _STARTUP_MESSAGE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called"
     rb"|I\d{4} \d\d:\d\d:"
@@ -25,8 +27,9 @@ _STARTUP_MESSAGE = re.compile(
 def import_tensorflow():
     """Imports TensorFlow and lists its devices, without their start-up messages.
 
-    Afterwards TensorFlow prints errors only. If the user has set the environment variable
-    `TF_CPP_MIN_LOG_LEVEL`, this level is kept, and level 0 prints everything.
+    After the import, TensorFlow prints errors only. If the user has set the environment
+    variable `TF_CPP_MIN_LOG_LEVEL`, the user's log level is kept. Log level 0 prints all
+    messages.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules:
@@ -36,14 +39,15 @@ def import_tensorflow():
 
 @contextlib.contextmanager
 def without_startup_messages(fork=False):
-    """Removes start-up messages from what the block writes to file descriptor 2.
+    """Removes start-up messages from the output of a block to file descriptor 2.
 
-    Everything else is printed when the block ends, also if it raises an exception.
+    All other messages are printed when the block ends, also if the block raises an
+    exception.
 
     Args:
-        fork: Bool. If True, a forked process prints, so that the last message of a
-            process that dies in the block is not lost. Requires a process without
-            threads.
+        fork: Bool, whether a forked process prints the messages. A forked process can
+            print the last message of a process that dies in the block. `fork=True`
+            requires a process without threads.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         yield
@@ -71,17 +75,17 @@ def _flush():
 
 
 def _print_in_child(file, out):
-    """Forks a process that prints when this one ends the block, or dies.
+    """Forks a process that prints when the current process ends the block, or dies.
 
     Returns:
-        Function that ends the block: it returns when everything is printed.
+        Function that ends the block, and returns when all messages are printed.
     """
-    # The pipe is closed by `os.close`, or by the system when this process dies.
+    # The pipe is closed by `os.close`, or by the system when the current process dies.
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
             os.close(writing)
             os.read(reading, 1)
             _print_others(file, out)

@@ -6,7 +6,7 @@ import sys
 
 
 def positive_int(name, value):
-    """Returns `value` as an int; raises a `ValueError` unless it is an int of at least 1.
+    """Returns `value` as an int, or raises `ValueError` unless it is a positive int.
 
     Example:
 
@@ -22,14 +22,14 @@ def positive_int(name, value):
 
 
 def positive_int_or_none(name, value):
-    """Returns `value` as an int or `None`; raises a `ValueError` like `positive_int`."""
+    """Returns `value` as an int or `None`; raises `ValueError` like `positive_int`."""
     return None if value is None else positive_int(name, value)
 
 
 def boolean(name, value):
-    """Returns `value` as a bool; raises a `ValueError` unless it is True or False.
+    """Returns `value` as a bool, or raises `ValueError` unless it is True or False.
 
-    The string "false" raises an error, because Python converts it to True.
+    The string "false" raises an error, because Python would convert the string to True.
     """
     if not _is_boolean(value):
         raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
@@ -43,14 +43,14 @@ def _is_boolean(value):
 
 
 def check_seed(seed):
-    """Returns `seed` as a Python int, or raises an error if it is no valid seed.
+    """Returns `seed` as a Python int, or raises an error if the seed is invalid.
 
     Args:
-        seed: Python or NumPy integer, zero or larger. A bool is an error, although
+        seed: Python or NumPy integer, zero or larger. A bool is an invalid seed, although
             `bool` is a subclass of `int`.
 
     Returns:
-        int.
+        The seed as a Python int.
 
     Raises:
         TypeError: If the seed is not an integer.
@@ -69,14 +69,14 @@ def check_seed(seed):
         )
     if not 0 <= seed < 2**63:
         raise ValueError(
-            f"`seed` must lie in [0, 2**63). Received: seed={seed}. "
-            "Use its absolute value."
+            f"`seed` must lie in [0, 2**63). Received: seed={seed}. Use the absolute "
+            "value of the seed."
         )
     return int(seed)
 
 
 def positive_ints(name, values):
-    """Returns a list of ints; raises a `ValueError` unless all are ints of at least 1."""
+    """Returns a list of ints, or raises `ValueError` unless all ints are at least 1."""
     if not isinstance(values, (list, tuple)):
         raise ValueError(
             f"`{name}` must be a list of whole numbers. Received: {name}={values!r}"
@@ -85,7 +85,7 @@ def positive_ints(name, values):
 
 
 def within(name, value, low, high):
-    """Returns `value` as a float; raises a `ValueError` unless it is in [low, high]."""
+    """Returns `value` as a float, or raises `ValueError` unless it is in [low, high]."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     is_finite = is_number and math.isfinite(value)
     if not is_finite or not low <= value <= high:
@@ -97,14 +97,14 @@ def within(name, value, low, high):
 
 
 def one_of(name, value, allowed):
-    """Returns `value`; raises a `ValueError` unless it is one of the allowed values."""
+    """Returns `value`, or raises `ValueError` unless it is an allowed value."""
     if value not in allowed:
         raise ValueError(f"`{name}` must be one of {allowed}. Received: {name}={value!r}")
     return value
 
 
 def instance(name, value, kind):
-    """Returns `value`; raises a `TypeError` unless it is an instance of the class."""
+    """Returns `value`, or raises `TypeError` unless it is an instance of the class."""
     if not isinstance(value, kind):
         raise TypeError(
             f"`{name}` must be a {kind.__module__.split('.')[0]}.{kind.__name__}. "

@@ -1,4 +1,4 @@
-"""Several gradient steps from one batch: the definition as a loop, and what fails."""
+"""Tests updates with several gradient steps against a loop, and updates that fail."""
 
 import definitions
 import keras
@@ -31,40 +31,49 @@ from tf_reinforce.data import minibatches
 
 
 def steps_of(episodes, advantages):
-    """(observation, action, legal, advantage) of every step, rows first."""
+    """Returns (observation, action, mask, advantage) of every step, row by row."""
     masks = np.ones((*episodes.rewards.shape, A), "int8")
     masks = masks if episodes.masks is None else episodes.masks
     return [
-        (episodes.observations[t, e], episodes.actions[t, e], masks[t, e], given[t])
+        (
+            episodes.observations[t, e],
+            episodes.actions[t, e],
+            masks[t, e],
+            episode_advantages[t],
+        )
         for t in range(len(episodes.rewards))
-        for e, given in enumerate(advantages)
-        if t < len(given)
+        for e, episode_advantages in enumerate(advantages)
+        if t < len(episode_advantages)
     ]
 
 
-def score(weights, seen, action, legal):
-    """log π(a|s) and its slopes by kernel, bias and, of a Gaussian, log σ."""
+def score(weights, observation, action, legal):
+    """Returns log π(a|s) and its gradients by kernel, bias and, for a Gaussian, log σ."""
     kernel, bias, *log_scale = weights
-    outputs = seen @ kernel + bias
+    outputs = observation @ kernel + bias
     if log_scale:
         z = (action - outputs) / np.exp(log_scale[0])
         log_prob = sum(-0.5 * z * z - log_scale[0] - 0.5 * np.log(2 * np.pi))
-        slope, rest = z / np.exp(log_scale[0]), [z * z - 1]
+        by_outputs, by_log_scale = z / np.exp(log_scale[0]), [z * z - 1]
     else:
         probs = np.exp(outputs) * legal / (np.exp(outputs) @ legal)
-        log_prob, slope, rest = np.log(probs[action]), np.eye(A)[action] - probs, []
-    return log_prob, [np.outer(seen, slope), slope, *rest]
+        log_prob, by_outputs, by_log_scale = (
+            np.log(probs[action]),
+            np.eye(A)[action] - probs,
+            [],
+        )
+    return log_prob, [np.outer(observation, by_outputs), by_outputs, *by_log_scale]
 
 
-def descended(weights, steps, permutations, size, bound, divisor):
-    """The weights after an update, and of each gradient step (Σρ)² / (n Σρ²)."""
+def updated_weights(weights, steps, permutations, size, bound, divisor):
+    """Returns the weights after an update, and (Σρ)² / (n Σρ²) of each gradient step."""
     weights, sizes = [np.array(w, "float64") for w in weights], []
-    acted = [score(weights, *step[:3])[0] for step in steps]
+    acting_log_probs = [score(weights, *step[:3])[0] for step in steps]
     for part in [part for order in permutations for part in parts_of(order, size)]:
         total, ratios = [np.zeros_like(w) for w in weights], []
         for i in part:
             log_prob, slopes = score(weights, *steps[i][:3])
-            ratios.append(np.exp(log_prob - acted[i]))
+            ratios.append(np.exp(log_prob - acting_log_probs[i]))
             for sum_, slope in zip(total, slopes, strict=True):
                 sum_ += min(ratios[-1], bound) * slope * steps[i][3]
         factor = RATE * len(steps) / len(part) / divisor
@@ -78,25 +87,25 @@ def descended(weights, steps, permutations, size, bound, divisor):
 
 @pytest.mark.parametrize("steps", [1, 7, 20])
 @pytest.mark.parametrize("size", [None, 1, 3, 6, 19, 50])
-def test_parts_are_all_steps_in_sizes_that_differ_by_one_at_most(size, steps):
+def test_minibatches_contain_all_steps_and_sizes_differ_by_at_most_one(size, steps):
     order = np.random.default_rng(0).permutation(steps).astype("int32")
     parts = minibatches.Minibatches.split(tf.constant(order), size)
-    found = [parts.minibatch(k).numpy() for k in range(int(parts.count))]
-    np.testing.assert_array_equal(np.concatenate(found), order)
-    sizes = [len(part) for part in found]
+    arrays = [parts.minibatch(k).numpy() for k in range(int(parts.count))]
+    np.testing.assert_array_equal(np.concatenate(arrays), order)
+    sizes = [len(part) for part in arrays]
     assert max(sizes) - min(sizes) <= 1
-    # No other number of parts comes nearer to so many parts of that size.
-    wanted = steps / min(size or steps, steps)
-    assert abs(len(found) - wanted) <= 0.5
+    # The number of parts is the quotient of steps and size, rounded.
+    quotient = steps / min(size or steps, steps)
+    assert abs(len(arrays) - quotient) <= 0.5
 
 
-def test_no_step_at_all_is_one_empty_part():
+def test_zero_steps_are_one_empty_minibatch():
     for size in (None, 4):
         parts = minibatches.Minibatches.split(tf.zeros([0], tf.int32), size)
         assert int(parts.count) == 1 and parts.minibatch(0).shape == (0,)
 
 
-def test_a_body_is_repeated_with_the_numbers_from_zero_on():
+def test_call_repeatedly_passes_the_numbers_from_zero():
     numbers = []
     minibatches.call_repeatedly(3, lambda number: numbers.append(int(number)))
     minibatches.call_repeatedly(0, lambda number: numbers.append("never"))
@@ -116,8 +125,8 @@ KINDS = ["softmax", "masked", "gaussian"]
         always=[("softmax", "episodes"), ("masked", "episodes"), ("gaussian", "steps")],
     ),
 )
-def test_an_update_is_its_definition(kind, mean_over):
-    """In float64, for sizes that do not divide 20, and for larger ones."""
+def test_update_equals_a_loop_over_gradient_steps(kind, mean_over):
+    """The test uses float64, sizes that do not divide 20, and sizes larger than 20."""
     agent, episodes = made(kind, mean_over=mean_over, ratio_clip=1.25), record(kind)
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
     steps, divisor = steps_of(episodes, advantages), {"episodes": 5, "steps": N}
@@ -134,28 +143,28 @@ def test_an_update_is_its_definition(kind, mean_over):
             minibatch_size=size,
         )
         permutations = drawn(passes)
-        finite, *figures = update(
+        finite, *metrics = update(
             keras.tree.map_structure(tf.constant, checked), permutations
         )
         args = fresh, steps, permutations, size, 1.25, divisor[mean_over]
-        expected, sizes = descended(*args)
+        expected, sizes = updated_weights(*args)
         close(numbers(agent.policy_variables), expected)
-        logs = dict(zip(train_step.METRICS, np.array(figures), strict=True))
+        logs = dict(zip(train_step.METRICS, np.array(metrics), strict=True))
         assert finite and logs["effective_sample_size"] == pytest.approx(np.mean(sizes))
         if mean_over == "episodes" and passes > 1:
-            assert min(sizes) < 0.999  # the ratios were not all alike
+            assert min(sizes) < 0.999  # the ratios differ
 
 
 @pytest.mark.parametrize("kind", sweeps.some(KINDS, always=["masked"]))
-def test_an_agent_draws_its_orders_from_its_seed_and_the_number_of_its_update(kind):
-    """The traced update, twice: the second order is that of update 1."""
+def test_permutations_depend_on_seed_and_number_of_the_update(kind):
+    """The traced update runs twice. The second permutation is that of update 1."""
     agent, episodes = made(kind, minibatch_size=6, passes=2), record(kind)
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
     expected, steps = numbers(agent.policy_variables), steps_of(episodes, advantages)
     for number in range(2):
         agent.update(episodes, seed=9)
         permutations = drawn(2, 9, number)
-        expected, _ = descended(expected, steps, permutations, 6, 2.0, 5)
+        expected, _ = updated_weights(expected, steps, permutations, 6, 2.0, 5)
         close(numbers(agent.policy_variables), expected)
     assert int(agent.optimizer.iterations) == 2 * 2 * 3
 
@@ -164,8 +173,8 @@ def log_probs(rule, batch):
     return rule.distribution(batch).log_prob(batch.actions)
 
 
-def test_the_entropy_is_that_of_the_policy_that_acted():
-    """However many steps follow."""
+def test_logged_entropy_is_that_of_the_policy_before_the_update():
+    """The number of gradient steps has no effect."""
     entropies = [
         made(**options).update(record())["entropy"]
         for options in ({}, {"passes": 3}, {"passes": 2, "minibatch_size": 6})
@@ -174,64 +183,71 @@ def test_the_entropy_is_that_of_the_policy_that_acted():
     assert entropies[2] == entropies[0]
 
 
-def test_the_ratio_is_held_constant_and_bounded():
-    """The gradient is Σ min(π/μ, c) A ∇ log π: a loop over μ, with c at and above 1."""
+def test_gradient_uses_clipped_probability_ratio_as_a_constant():
+    """The gradient is Σ min(π/μ, c) A ∇ log π. The loop uses bounds c of 1 and above."""
     agent, episodes = made(), record()
-    rule = agent.trainer.estimator
-    batch = rule.batch(agent.trainer.validate(episodes))
-    acted = log_probs(rule, batch) + np.linspace(-1, 1, N)
+    estimator = agent.trainer.estimator
+    batch = estimator.batch(agent.trainer.validate(episodes))
+    acting_log_probs = log_probs(estimator, batch) + np.linspace(-1, 1, N)
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
     steps, weights = steps_of(episodes, advantages), numbers(agent.policy_variables)
     for bound in (1.0, 1.5, 1e6):
-        toys.set_ratio_clip(rule, bound)
-        found, logs = rule.policy_gradients(batch, None, acted)
+        toys.set_ratio_clip(estimator, bound)
+        gradients, logs = estimator.policy_gradients(batch, None, acting_log_probs)
         total, ratios = [np.zeros_like(w) for w in weights], []
-        for step, before in zip(steps, acted.numpy(), strict=True):
+        for step, before in zip(steps, acting_log_probs.numpy(), strict=True):
             log_prob, slopes = score(weights, *step[:3])
             ratios.append(np.exp(log_prob - before))
             for sum_, slope in zip(total, slopes, strict=True):
                 sum_ -= min(ratios[-1], bound) * step[3] * slope / 5
-        close(found, total)
+        close(gradients, total)
         size = sum(ratios) ** 2 / N / sum(r * r for r in ratios)
         np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-12)
 
 
-def test_a_bound_does_not_make_the_sample_larger():
-    """Ratios 100, 50 and 3 under the bound 2; and such as no number can hold."""
+def test_effective_sample_size_uses_ratios_before_clipping():
+    """The ratios are 100, 50 and 3 with the bound 2, and then ratios that overflow."""
     agent = made(ratio_clip=2.0)
-    rule = agent.trainer.estimator
-    batch, part = rule.batch(agent.trainer.validate(record())), np.arange(3)
-    now, ratios = log_probs(rule, batch).numpy(), np.array([100.0, 50.0, 3.0])
+    estimator = agent.trainer.estimator
+    batch, part = estimator.batch(agent.trainer.validate(record())), np.arange(3)
+    now, ratios = log_probs(estimator, batch).numpy(), np.array([100.0, 50.0, 3.0])
     for shift in (0.0, 1e4):
-        acted = now - np.pad(np.log(ratios) + shift, (0, N - 3))
-        _, logs = rule.policy_gradients(batch, part, acted)
+        acting_log_probs = now - np.pad(np.log(ratios) + shift, (0, N - 3))
+        _, logs = estimator.policy_gradients(batch, part, acting_log_probs)
         size = sum(ratios) ** 2 / 3 / sum(ratios**2)
         np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-9)
 
 
-def test_one_step_per_update_is_all_sample():
+def test_effective_sample_size_of_a_single_gradient_step_is_one():
     logs = made().update(record())
     assert logs["effective_sample_size"] == 1.0
 
 
 @pytest.mark.parametrize("mean_over", ["episodes", "steps"])
-def test_the_parts_of_one_order_have_the_gradient_of_the_batch_as_their_mean(mean_over):
-    """Σ n/N gᵢ = g, also of what is added to the loss; `acted` only from then on."""
+def test_weighted_mean_of_minibatch_gradients_is_the_batch_gradient(mean_over):
+    """Σ n/N gᵢ = g, including the entropy bonus.
+
+    Only the parts use acting log-probabilities.
+    """
     agent = made("gaussian", mean_over=mean_over, entropy_coef=0.3)
-    rule = agent.trainer.estimator
-    batch = rule.batch(agent.trainer.validate(record("gaussian")))
-    whole, logs = rule.policy_gradients(batch)
+    estimator = agent.trainer.estimator
+    batch = estimator.batch(agent.trainer.validate(record("gaussian")))
+    whole, logs = estimator.policy_gradients(batch)
     for size in (6, 20):
         total, loss = [0.0] * len(whole), 0.0
         for part in parts_of(drawn(1)[0], size):
-            found, said = rule.policy_gradients(batch, part, log_probs(rule, batch))
-            total = [s + len(part) / N * x for s, x in zip(total, found, strict=True)]
-            loss += len(part) / N * said["loss"]
+            gradients, part_logs = estimator.policy_gradients(
+                batch, part, log_probs(estimator, batch)
+            )
+            total = [s + len(part) / N * x for s, x in zip(total, gradients, strict=True)]
+            loss += len(part) / N * part_logs["loss"]
         close([*total, loss], [*whole, logs["loss"]])
 
 
-def test_a_step_s_part_of_a_memory_is_its_part_of_the_whole():
-    """The gradient from some steps: all others' advantages are zero, and N / n."""
+def test_minibatch_gradient_of_recurrent_policy_masks_other_advantages():
+    """The advantages of the other steps count as zero, and the rest is scaled by N /
+    n.
+    """
     model = keras.Sequential(
         [
             keras.Input((None, OBSERVED), dtype="float64"),
@@ -241,27 +257,33 @@ def test_a_step_s_part_of_a_memory_is_its_part_of_the_whole():
     )
     agent = tfr.Reinforce(model, heads.Categorical(A, dtype="float64"), gamma=GAMMA)
     agent.build((None, OBSERVED))
-    rule, episodes = agent.trainer.estimator, padded(record(), 2)
+    estimator, episodes = agent.trainer.estimator, padded(record(), 2)
     episodes = episodes._replace(actions=np.abs(episodes.actions) % A)
-    batch = rule.batch(agent.trainer.validate(episodes))
+    batch = estimator.batch(agent.trainer.validate(episodes))
     for part in parts_of(drawn(1)[0], 6):
-        found, _ = rule.policy_gradients(batch, part)
-        here = np.isin(np.arange(N), part)
-        alone = batch._replace(advantages=batch.advantages * here * N / len(part))
-        close(found, rule.policy_gradients(alone)[0])
-        assert np.abs(found[0]).max() > 1e-3
+        gradients, _ = estimator.policy_gradients(batch, part)
+        in_part = np.isin(np.arange(N), part)
+        alone = batch._replace(advantages=batch.advantages * in_part * N / len(part))
+        close(gradients, estimator.policy_gradients(alone)[0])
+        assert np.abs(gradients[0]).max() > 1e-3
 
 
-# All or nothing
+# An update that fails changes nothing
 
 
 @keras.saving.register_keras_serializable("tests")
-class Bomb(keras.optimizers.schedules.LearningRateSchedule):
-    """A rate that is no number at one step."""
+class NaNSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that is NaN at one step."""
 
     def __init__(self, rate=0.05, at=10**6):
+        variable = tf.Variable(at, dtype=tf.int64, trainable=False)
         self.rate = rate
-        self.at = tf.Variable(at, dtype=tf.int64, trainable=False)
+        # In a function, the value of the variable is no constant that causes a new trace.
+        self.variable = lambda: variable
+
+    @property
+    def at(self):
+        return self.variable()
 
     def __call__(self, step):
         bad = tf.cast(step, tf.int64) == self.at
@@ -271,21 +293,24 @@ class Bomb(keras.optimizers.schedules.LearningRateSchedule):
         return {"rate": self.rate}
 
 
-def test_a_step_that_is_not_finite_takes_all_of_the_update_back():
-    """Any of six, the last too: policy, head, slots, critic, statistics, counters."""
-    bomb, episodes = Bomb(), record("gaussian", "float32")
-    agent = complete(keras.optimizers.Adam(bomb), minibatch_size=7, passes=2)
+def test_nonfinite_gradient_step_reverts_the_whole_update():
+    """Any of the six steps may fail.
+
+    Policy, head, optimizer, value model, statistics and counters are restored.
+    """
+    schedule, episodes = NaNSchedule(), record("gaussian", "float32")
+    agent = complete(keras.optimizers.Adam(schedule), minibatch_size=7, passes=2)
     agent.update(episodes)
     before = numbers(everything(agent))
     assert int(agent.optimizer.iterations) == 6
     for number in range(6):
-        bomb.at.assign(6 + number)
+        schedule.at.assign(6 + number)
         with pytest.raises(
             FloatingPointError, match="Update 1 would.*first gradient step is finite"
         ):
             agent.update(episodes)
         same_bits(before, numbers(everything(agent)))
-    bomb.at.assign(10**6)
+    schedule.at.assign(10**6)
     other = episodes._replace(observations=episodes.observations + 1)
     agent.update(other._replace(rewards=2 * episodes.rewards))
     after = numbers(everything(agent))
@@ -296,8 +321,8 @@ def test_a_step_that_is_not_finite_takes_all_of_the_update_back():
     ] == []
 
 
-def test_a_reward_whose_square_overflows_gets_into_no_scale():
-    """In float64 its gradient is finite; NaN in the statistics would divide nothing."""
+def test_reward_with_overflowing_square_reverts_the_update():
+    """The gradient is finite in float64, but the running scale would become infinite."""
     agent = made(scale_rewards=True, scale_advantages="running")
     episodes, wrong = record(), record().rewards
     agent.update(episodes)
@@ -312,8 +337,8 @@ def test_a_reward_whose_square_overflows_gets_into_no_scale():
         same_bits(before, numbers(everything(agent)))
 
 
-def test_statistics_are_finite_and_so_is_their_size():
-    """Deviations from a mean may have squares where the mean itself has none."""
+def test_advantage_with_overflowing_square_reverts_the_update():
+    """The mean of the squares overflows, although each square is finite."""
     agent = made(scale_advantages="running", gamma=0, baseline=None)
     episodes, before = record(), numbers(everything(agent))
     wrong = np.resize([1.6e154, 1.05e154], episodes.rewards.shape)
@@ -322,7 +347,7 @@ def test_statistics_are_finite_and_so_is_their_size():
     same_bits(before, numbers(everything(agent)))
 
 
-def test_a_scaled_loss_makes_the_same_steps_and_skips_what_overflows():
+def test_loss_scale_optimizer_gives_equal_steps_and_skips_overflows():
     episodes = record("softmax", "float32")
     ends = {}
     for scale in (None, 2.0**10, 1e38):
@@ -335,19 +360,19 @@ def test_a_scaled_loss_makes_the_same_steps_and_skips_what_overflows():
         assert agent.updates == 1
         ends[scale] = numbers(agent.policy_variables)
     close(ends[2.0**10], ends[None], 1e-6)
-    # Halved until it fits: the first of six steps at least is skipped, and no NaN stays.
+    # The scale is halved until the loss fits. At least the first step is skipped.
     assert float(optimizer.dynamic_scale) < 1e38
     assert int(optimizer.inner_optimizer.iterations) < 6
     assert all(np.isfinite(w).all() for w in ends[1e38])
     assert not np.array_equal(fresh[0], ends[None][0])
 
 
-def test_a_scale_of_losses_is_put_back_too():
-    bomb = Bomb()
-    inner = keras.optimizers.SGD(bomb, momentum=0.9)
+def test_nonfinite_update_restores_the_dynamic_loss_scale():
+    schedule = NaNSchedule()
+    inner = keras.optimizers.SGD(schedule, momentum=0.9)
     optimizer = keras.optimizers.LossScaleOptimizer(inner, 2.0**10, 2)
     agent = made("softmax", "float32", optimizer, minibatch_size=7)
-    bomb.at.assign(1)
+    schedule.at.assign(1)
     before = numbers(everything(agent))
     with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
         agent.update(record("softmax", "float32"))

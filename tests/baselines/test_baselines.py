@@ -1,4 +1,4 @@
-"""Baselines change the variance and, where they promise it, not the expectation."""
+"""Tests baselines: values, unbiasedness, groups, averages and the value model."""
 
 import itertools
 
@@ -11,12 +11,15 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import baselines
+from tf_reinforce import config
 
 LENGTHS = [4, 2, 4, 1, 3]
 
 
 def ragged(seed=0):
-    """Returns of five episodes, zero in the padding; row 3 has two of them left."""
+    """Returns the returns of five episodes, with zeros in the padding, and the valid
+    steps.
+    """
     valid = np.arange(4)[:, None] < np.array(LENGTHS)
     returns = np.random.default_rng(seed).normal(size=valid.shape)
     return np.where(valid, returns, 0.0), valid
@@ -27,32 +30,32 @@ def estimate(baseline, returns, valid):
     return baseline.estimate(tf.constant(returns), tf.constant(valid), zeros).numpy()
 
 
-def test_leave_one_out_is_the_mean_of_the_others_still_running():
+def test_leave_one_out_is_mean_over_other_running_episodes():
     returns, valid = ragged()
     truth = np.zeros_like(returns)
     for t, i in zip(*np.nonzero(valid), strict=True):
         others = [returns[t, j] for j in range(5) if j != i and valid[t, j]]
         truth[t, i] = np.mean(others) if others else 0.0
-    found = estimate(baselines.LeaveOneOut(), returns, valid)
-    np.testing.assert_allclose(found, truth, rtol=1e-13, atol=1e-15)
+    values = estimate(baselines.LeaveOneOut(), returns, valid)
+    np.testing.assert_allclose(values, truth, rtol=1e-13, atol=1e-15)
 
 
 def test_leave_one_out_is_zero_for_an_episode_that_runs_alone():
     """
     step       0    1    2
-    episode 0  x    x    x     alone from step 1 on
+    episode 0  x    x    x     the only episode from step 1 on
     episode 1  x    .    .
     """
     valid = np.array([[True, True], [True, False], [True, False]])
     returns = np.where(valid, 7.0, 0.0)
-    found = estimate(baselines.LeaveOneOut(), returns, valid)
-    assert found.tolist() == [[7, 7], [0, 0], [0, 0]]
+    values = estimate(baselines.LeaveOneOut(), returns, valid)
+    assert values.tolist() == [[7, 7], [0, 0], [0, 0]]
     alone = estimate(baselines.LeaveOneOut(), returns[:, :1], valid[:, :1])
     assert alone.tolist() == [[0], [0], [0]]
 
 
-def test_leave_one_out_never_sees_its_own_episode():
-    """Whole numbers, so that not one bit may change."""
+def test_leave_one_out_does_not_depend_on_its_own_episode():
+    """The returns are whole numbers, so rounding cannot hide a difference."""
     rng = np.random.default_rng(0)
     returns, valid = ragged()
     returns = np.where(valid, rng.integers(-99, 99, returns.shape), 0.0)
@@ -69,23 +72,25 @@ def test_leave_one_out_does_not_depend_on_the_order_of_the_episodes():
     returns, valid = ragged()
     order = [3, 0, 4, 1, 2]
     whole = estimate(baselines.LeaveOneOut(), returns, valid)[:, order]
-    found = estimate(baselines.LeaveOneOut(), returns[:, order], valid[:, order])
-    np.testing.assert_allclose(found, whole, rtol=1e-13, atol=1e-15)
+    permuted = estimate(baselines.LeaveOneOut(), returns[:, order], valid[:, order])
+    np.testing.assert_allclose(permuted, whole, rtol=1e-13, atol=1e-15)
 
 
-def test_mean_is_the_mean_over_all_valid_steps():
+def test_mean_baseline_is_mean_over_all_valid_steps():
     returns, valid = ragged()
     truth = np.where(valid, returns[valid].mean(), 0.0)
-    found = estimate(baselines.Mean(), returns, valid)
-    np.testing.assert_allclose(found, truth, rtol=1e-13, atol=1e-15)
+    values = estimate(baselines.Mean(), returns, valid)
+    np.testing.assert_allclose(values, truth, rtol=1e-13, atol=1e-15)
 
 
-def test_nothing_is_zero():
+def test_zero_baseline_is_zero():
     assert not estimate(baselines.Zero(), *ragged()).any()
 
 
 def expected_gradient(baseline, probabilities, rewards, count):
-    """E[1/N Σᵢ ∇log π(aᵢ) (r(aᵢ) - bᵢ)] on a bandit, over every tuple of N actions."""
+    """Returns E[1/N Σᵢ ∇log π(aᵢ) (r(aᵢ) - bᵢ)] on a bandit, over all tuples of N
+    actions.
+    """
     total = np.zeros_like(probabilities)
     valid = np.ones((1, count), bool)
     for arms in itertools.product(range(len(rewards)), repeat=count):
@@ -106,16 +111,16 @@ def expected_gradient(baseline, probabilities, rewards, count):
     ],
     ids=["nothing", "leave_one_out", "mean"],
 )
-def test_the_expected_gradient_on_a_bandit_is_the_analytic_one(name, factor, count):
-    """∂/∂θᵢ E[r] = πᵢ (rᵢ - Σⱼ πⱼ rⱼ), times (N - 1)/N with the batch mean."""
+def test_expected_gradient_on_bandit_equals_closed_form(name, factor, count):
+    """∂/∂θᵢ E[r] = πᵢ (rᵢ - Σⱼ πⱼ rⱼ), times (N - 1)/N for the mean baseline."""
     probabilities, rewards = np.array([0.2, 0.5, 0.3]), np.array([1.0, -2.0, 4.0])
     truth = probabilities * (rewards - probabilities @ rewards)
-    found = expected_gradient(baselines.get(name), probabilities, rewards, count)
-    np.testing.assert_allclose(found, factor(count) * truth, rtol=1e-13, atol=1e-14)
+    gradient = expected_gradient(baselines.get(name), probabilities, rewards, count)
+    np.testing.assert_allclose(gradient, factor(count) * truth, rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", [None, "leave_one_out", "mean"])
-def test_a_baseline_without_weights_has_nothing_to_learn(name):
+def test_baseline_without_weights_has_no_gradients(name):
     baseline = baselines.get(name)
     loss, gradients = baseline.gradients(baseline_batch())
     assert np.isnan(loss) and gradients == []
@@ -123,11 +128,11 @@ def test_a_baseline_without_weights_has_nothing_to_learn(name):
     assert not baseline.values_states and not baseline.weights
 
 
-# Groups that begin alike
+# Groups of episodes with equal resets
 
 
 @pytest.mark.parametrize("size", [2, 3, 6])
-def test_in_groups_the_others_are_the_siblings_still_running(size):
+def test_leave_one_out_of_groups_is_mean_over_other_running_group_members(size):
     rng = np.random.default_rng(1)
     lengths = np.array([4, 2, 4, 1, 3, 3])
     valid = np.arange(4)[:, None] < lengths
@@ -137,36 +142,39 @@ def test_in_groups_the_others_are_the_siblings_still_running(size):
         group = range(i // size * size, i // size * size + size)
         others = [returns[t, j] for j in group if j != i and valid[t, j]]
         truth[t, i] = np.mean(others) if others else 0.0
-    found = estimate(baselines.LeaveOneOut(group_size=size), returns, valid)
-    np.testing.assert_allclose(found, truth, rtol=1e-13, atol=1e-15)
+    values = estimate(baselines.LeaveOneOut(group_size=size), returns, valid)
+    np.testing.assert_allclose(values, truth, rtol=1e-13, atol=1e-15)
 
 
-def test_chance_that_siblings_share_biases_nothing():
-    """What a seed adds to every reward of a group; all seeds, all actions."""
+def test_leave_one_out_is_unbiased_if_a_group_shares_randomness():
+    """A seed changes the rewards of a whole group.
+
+    The test enumerates all seeds and actions.
+    """
     probabilities, rewards = np.array([0.2, 0.5, 0.3]), np.array([1.0, -2.0, 4.0])
     truth = probabilities * (rewards - probabilities @ rewards)
     baseline, total = baselines.LeaveOneOut(group_size=2), 0.0
-    for chance, change in ((0.25, [0.0, 9.0, 0.0]), (0.75, [-5.0, 1.0, 2.0])):
+    for probability, change in ((0.25, [0.0, 9.0, 0.0]), (0.75, [-5.0, 1.0, 2.0])):
         shared = rewards + np.array(change)
-        total += chance * expected_gradient(baseline, probabilities, shared, 2)
+        total += probability * expected_gradient(baseline, probabilities, shared, 2)
     mean = rewards + 0.25 * np.array([0, 9, 0]) + 0.75 * np.array([-5, 1, 2])
     truth = probabilities * (mean - probabilities @ mean)
     np.testing.assert_allclose(total, truth, rtol=1e-13, atol=1e-14)
 
 
-def test_a_batch_that_is_no_groups_is_refused():
+def test_batch_that_cannot_be_split_into_groups_raises():
     with pytest.raises(tf.errors.InvalidArgumentError, match="in groups of 2"):
         estimate(baselines.LeaveOneOut(group_size=2), *ragged())
 
 
 @pytest.mark.parametrize("group_size", [0, 1, -2, 1.5, True])
-def test_a_group_has_at_least_two(group_size):
+def test_group_size_that_is_not_an_int_of_at_least_two_raises(group_size):
     with pytest.raises(ValueError, match="`group_size` must be"):
         baselines.LeaveOneOut(group_size=group_size)
 
 
 @pytest.mark.parametrize("num_envs", [1, sweeps.rare(4)])
-def test_siblings_begin_alike_and_act_apart(num_envs):
+def test_episodes_of_a_group_have_equal_resets_and_different_actions(num_envs):
     baseline = baselines.LeaveOneOut(group_size=3)
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), baseline=baseline)
     episodes = agent.collect("CartPole-v1", 6, num_envs=num_envs)
@@ -177,36 +185,36 @@ def test_siblings_begin_alike_and_act_apart(num_envs):
     agent.update(episodes)
 
 
-def test_groups_need_batches_that_can_be_grouped():
+def test_fit_raises_if_episodes_cannot_be_grouped():
     baseline = baselines.LeaveOneOut(group_size=4)
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), baseline=baseline)
-    side_by_side = gym.make_vec("CartPole-v1", num_envs=2)
+    vector_env = gym.make_vec("CartPole-v1", num_envs=2)
     for env, size in (
         ("CartPole-v1", {"episodes_per_epoch": 6}),
         ("CartPole-v1", {"steps_per_epoch": 100}),
-        (side_by_side, {"episodes_per_epoch": 8}),
+        (vector_env, {"episodes_per_epoch": 8}),
     ):
         with pytest.raises(ValueError, match="groups of 4 episodes with the same"):
             agent.fit(env, epochs=1, verbose=0, **size)
-    side_by_side.close()
+    vector_env.close()
 
 
-NAMES = [None, "leave_one_out", "mean", "moving_average", "time_step"]
+NAMES = [None, *config.BASELINES]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_subtracted_in_the_padding(name):
+def test_every_baseline_is_zero_in_the_padding(name):
     baseline = baselines.get(name)
     baseline.build((None, 3))
     if hasattr(baseline, "sums"):
         baseline.apply_gradients([], baseline_batch())
     returns, valid = ragged()
-    found = estimate(baseline, returns, valid)
-    np.testing.assert_array_equal(found[~valid], 0.0)
-    assert found.any() == (name is not None)
+    values = estimate(baseline, returns, valid)
+    np.testing.assert_array_equal(values[~valid], 0.0)
+    assert values.any() == (name is not None)
 
 
-def test_only_groups_ask_for_episodes_that_begin_alike():
+def test_reset_group_size_is_one_unless_group_size_is_set():
     assert {baselines.get(name).reset_group_size for name in NAMES} == {1}
     assert baselines.LeaveOneOut(group_size=3).reset_group_size == 3
 
@@ -215,7 +223,7 @@ def test_only_groups_ask_for_episodes_that_begin_alike():
 
 
 def batches():
-    """Four lessons; the second and the last are short."""
+    """Yields four batches. The second and the last batch are short."""
     rng = np.random.default_rng(2)
     for count in (6, 2, 5, 1):
         times = np.arange(count) % 4
@@ -223,46 +231,46 @@ def batches():
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("told_apart", [None, 1, 3, 9])
-def test_an_average_is_the_weighted_mean_of_earlier_batches(told_apart, decay):
-    """The definition: batch i of k counts dᵏ⁻ⁱ, if it says anything at all."""
-    if told_apart is None:
+@pytest.mark.parametrize("num_steps", [None, 1, 3, 9])
+def test_average_baseline_is_weighted_mean_of_earlier_batches(num_steps, decay):
+    """Batch i of k has the weight dᵏ⁻ⁱ, if the batch has a return for the time step."""
+    if num_steps is None:
         baseline = baselines.MovingAverage(decay)
     else:
-        baseline = baselines.TimeStep(told_apart, decay)
+        baseline = baselines.TimeStep(num_steps, decay)
     baseline.build((None, 3))
-    seen = [[] for _ in range(told_apart or 1)]
+    batch_means = [[] for _ in range(num_steps or 1)]
     valid = np.ones((5, 2), bool)
-    for taught in batches():
+    for batch in batches():
         expected = []
         for t in range(5):
-            means = seen[min(t, len(seen) - 1)]
+            means = batch_means[min(t, len(batch_means) - 1)]
             weights = decay ** np.arange(len(means))[::-1]
             expected.append(weights @ means / weights.sum() if means else 0.0)
-        found = estimate(baseline, np.zeros((5, 2)), valid)
+        values = estimate(baseline, np.zeros((5, 2)), valid)
         np.testing.assert_allclose(
-            found, np.transpose([expected] * 2), rtol=1e-13, atol=1e-14
+            values, np.transpose([expected] * 2), rtol=1e-13, atol=1e-14
         )
-        baseline.apply_gradients([], taught)
-        for place, means in enumerate(seen):
-            mine = np.minimum(taught.time_steps, len(seen) - 1) == place
-            if mine.any():
-                means.append(taught.returns[mine].mean())
+        baseline.apply_gradients([], batch)
+        for time_step, means in enumerate(batch_means):
+            selected = np.minimum(batch.time_steps, len(batch_means) - 1) == time_step
+            if selected.any():
+                means.append(batch.returns[selected].mean())
 
 
 @pytest.mark.parametrize("name", [sweeps.rare("moving_average"), "time_step"])
-def test_an_average_is_taken_after_the_update_and_kept_in_the_file(name, tmp_path):
+def test_average_baseline_is_updated_after_fit_and_saved(name, tmp_path):
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), baseline=name)
     agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=3, verbose=0)
     valid = np.ones((3, 1), bool)
     zeros = np.zeros((3, 1))
-    found = estimate(agent.baseline, zeros, valid)
-    assert found.all() and not agent.baseline.trainable_weights
+    values = estimate(agent.baseline, zeros, valid)
+    assert values.all() and not agent.baseline.trainable_weights
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")
-    np.testing.assert_array_equal(estimate(loaded.baseline, zeros, valid), found)
-    again = type(agent.baseline).from_config(agent.baseline.get_config())
-    assert again.get_config() == agent.baseline.get_config()
+    np.testing.assert_array_equal(estimate(loaded.baseline, zeros, valid), values)
+    restored = type(agent.baseline).from_config(agent.baseline.get_config())
+    assert restored.get_config() == agent.baseline.get_config()
 
 
 # Value
@@ -289,7 +297,7 @@ def steps(seed=0, count=6):
 
 
 def baseline_batch(targets=None, times=None):
-    """What `steps` teach, four episodes together."""
+    """Returns the data of `steps` as a batch of four episodes."""
     observations, returns = steps()
     targets = returns if targets is None else targets
     times = np.arange(len(targets)) % 3 if times is None else times
@@ -299,7 +307,7 @@ def baseline_batch(targets=None, times=None):
     )
 
 
-def test_values_are_the_model_s_one_number_per_observation():
+def test_value_baseline_returns_one_output_of_the_model_per_observation():
     baseline, (observations, _) = value(), steps()
     kernel, bias = baseline.model.get_weights()
     truth = (observations @ kernel + bias)[:, 0]
@@ -307,8 +315,8 @@ def test_values_are_the_model_s_one_number_per_observation():
     assert baseline.values_states
 
 
-def test_the_gradient_of_a_value_baseline_is_the_error_per_episode():
-    """∂/∂w 1/E Σₙ (w·xₙ + b - Gₙ)² / 2 as a loop."""
+def test_value_baseline_gradient_equals_a_loop():
+    """The loss is 1/E Σₙ (w·xₙ + b - Gₙ)² / 2."""
     baseline, (observations, returns) = value(), steps()
     kernel, bias = baseline.model.get_weights()
     loss, by_kernel, by_bias = 0.0, np.zeros((3, 1)), np.zeros(1)
@@ -316,24 +324,27 @@ def test_the_gradient_of_a_value_baseline_is_the_error_per_episode():
         error = x @ kernel + bias - target
         loss += error[0] ** 2 / 2 / 4
         by_kernel, by_bias = by_kernel + np.outer(x, error) / 4, by_bias + error / 4
-    found, gradients = baseline.gradients(baseline_batch())
-    np.testing.assert_allclose(found, loss, rtol=1e-6)
+    baseline_loss, gradients = baseline.gradients(baseline_batch())
+    np.testing.assert_allclose(baseline_loss, loss, rtol=1e-6)
     np.testing.assert_allclose(gradients[0], by_kernel, atol=1e-6)
     np.testing.assert_allclose(gradients[1], by_bias, atol=1e-6)
 
 
-def test_a_regularizer_of_the_critic_is_followed_and_not_reported():
-    plain, held = value(), value(critic(kernel_regularizer=keras.regularizers.L2(0.1)))
-    held.model.set_weights(plain.model.get_weights())
-    (loss, gradients), (same, more) = (
-        x.gradients(baseline_batch()) for x in (plain, held)
+def test_regularizer_of_value_model_is_in_the_gradient_but_not_in_the_loss():
+    plain, regularized = (
+        value(),
+        value(critic(kernel_regularizer=keras.regularizers.L2(0.1))),
     )
-    assert float(loss) == float(same)
+    regularized.model.set_weights(plain.model.get_weights())
+    (loss, gradients), (other_loss, other_gradients) = (
+        x.gradients(baseline_batch()) for x in (plain, regularized)
+    )
+    assert float(loss) == float(other_loss)
     truth = gradients[0] + 0.2 * plain.model.get_weights()[0]
-    np.testing.assert_allclose(more[0], truth, atol=1e-6)
+    np.testing.assert_allclose(other_gradients[0], truth, atol=1e-6)
 
 
-def test_learning_is_one_step_of_its_own_optimizer():
+def test_apply_gradients_makes_one_step_of_the_optimizer():
     baseline = value(rate=0.5)
     _, gradients = baseline.gradients(baseline_batch())
     before = baseline.model.get_weights()
@@ -348,8 +359,8 @@ def test_learning_is_one_step_of_its_own_optimizer():
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_further_epochs_are_further_steps_towards_the_same_targets(traced):
-    """Seven steps of descent, as a loop in NumPy."""
+def test_passes_are_further_gradient_steps_to_the_same_targets(traced):
+    """The expected weights come from seven steps of gradient descent in NumPy."""
     baseline, (observations, returns) = value(rate=0.5, passes=7), steps()
     kernel, bias = baseline.model.get_weights()
     for _ in range(7):
@@ -357,37 +368,43 @@ def test_further_epochs_are_further_steps_towards_the_same_targets(traced):
         kernel = kernel - 0.5 * (observations * errors[:, None]).sum(0)[:, None] / 4
         bias = bias - 0.5 * errors.sum() / 4
 
-    def taught(baseline_batch):
+    def apply(baseline_batch):
         baseline.apply_gradients(baseline.gradients(baseline_batch)[1], baseline_batch)
 
-    given = keras.tree.map_structure(tf.constant, baseline_batch())
-    (tf.function(taught) if traced else taught)(given)
-    for found, truth in zip(baseline.model.get_weights(), (kernel, bias), strict=True):
-        np.testing.assert_allclose(found, truth, rtol=1e-4, atol=1e-6)
+    batch = keras.tree.map_structure(tf.constant, baseline_batch())
+    (tf.function(apply) if traced else apply)(batch)
+    for weights, truth in zip(baseline.model.get_weights(), (kernel, bias), strict=True):
+        np.testing.assert_allclose(weights, truth, rtol=1e-4, atol=1e-6)
     assert int(baseline.optimizer.iterations) == 7
 
 
-def test_every_epoch_goes_through_all_minibatches():
-    """Three epochs of three parts of a given order, as a loop in NumPy."""
+def test_every_pass_uses_all_minibatches():
+    """The expected weights come from three passes over three minibatches, in NumPy."""
     order = np.array([2, 0, 5, 4, 3, 1], "int32")
     baseline = value(rate=0.5, passes=3, minibatch_size=2)
     observations, returns = steps()
     kernel, bias = baseline.model.get_weights()
     for part in [order[:2], order[2:4], order[4:]] * 3:
-        seen, errors = observations[part], (observations @ kernel + bias)[:, 0] - returns
+        inputs, errors = (
+            observations[part],
+            (observations @ kernel + bias)[:, 0] - returns,
+        )
         errors = errors[part]
         episodes = 4 / 3  # a third of the steps of four episodes
-        kernel = kernel - 0.5 * (seen * errors[:, None]).sum(0)[:, None] / episodes
+        kernel = kernel - 0.5 * (inputs * errors[:, None]).sum(0)[:, None] / episodes
         bias = bias - 0.5 * errors.sum() / episodes
-    given = baseline_batch()._replace(permutation=tf.constant(order))
-    baseline.apply_gradients(baseline.gradients(given)[1], given)
-    for found, truth in zip(baseline.model.get_weights(), (kernel, bias), strict=True):
-        np.testing.assert_allclose(found, truth, rtol=1e-4, atol=1e-6)
+    batch = baseline_batch()._replace(permutation=tf.constant(order))
+    baseline.apply_gradients(baseline.gradients(batch)[1], batch)
+    for weights, truth in zip(baseline.model.get_weights(), (kernel, bias), strict=True):
+        np.testing.assert_allclose(weights, truth, rtol=1e-4, atol=1e-6)
     assert int(baseline.optimizer.iterations) == 9
 
 
-def test_a_further_step_that_is_not_finite_is_not_taken():
-    """The first step is what the update has checked; targets overflow after it."""
+def test_further_pass_with_nonfinite_loss_is_skipped():
+    """The update has checked the first step.
+
+    The targets of the later passes are infinite.
+    """
     baseline, (_, returns) = value(passes=4), steps()
     kernel, bias = baseline.model.get_weights()
     _, first = baseline.gradients(baseline_batch())
@@ -401,8 +418,10 @@ def test_a_further_step_that_is_not_finite_is_not_taken():
     )
 
 
-def test_a_further_step_is_not_taken_if_only_one_gradient_is_not_finite():
-    """The error is finite, and so is the bias's gradient: error times x overflows."""
+def test_further_pass_with_one_nonfinite_gradient_is_skipped():
+    """The loss and the gradient of the bias are finite, but the gradient of the kernel
+    overflows.
+    """
     baseline, (observations, _) = value(passes=2), steps()
     kernel, bias = baseline.model.get_weights()
     _, first = baseline.gradients(baseline_batch())
@@ -419,7 +438,7 @@ def test_a_further_step_is_not_taken_if_only_one_gradient_is_not_finite():
     )
 
 
-def test_a_critic_is_in_inference_mode():
+def test_value_model_is_called_in_inference_mode():
     layers = [keras.Input((3,)), keras.layers.Dropout(0.9), keras.layers.Dense(1)]
     baseline, (observations, _) = value(keras.Sequential(layers)), steps()
     kernel, bias = baseline.model.get_weights()
@@ -427,41 +446,46 @@ def test_a_critic_is_in_inference_mode():
     np.testing.assert_allclose(baseline.values(observations), truth, atol=1e-6)
 
 
-def test_a_critic_that_is_not_built_is_built_with_its_optimizer():
-    """Nothing may be left to make when the first update is traced."""
+def test_build_builds_value_model_and_optimizer():
+    """No variable may be created when the first update is traced."""
     baseline = value(keras.Sequential([keras.layers.Dense(1)]))
     assert [tuple(w.shape) for w in baseline.model.weights] == [(3, 1), (1,)]
     assert baseline.optimizer.built
 
 
-def test_a_scale_is_the_unit_of_the_model():
-    """As if rewards had been divided by it; the loss is told in the units of rewards."""
+def test_scale_of_value_baseline_divides_targets_and_multiplies_values():
+    """The result is that of rewards divided by the scale.
+
+    The loss has the units of the rewards.
+    """
     plain, scaled = value(), value(scale=50.0)
     scaled.model.set_weights(plain.model.get_weights())
     observations, returns = steps()
-    loss, expected = plain.gradients(baseline_batch())
-    told, gradients = scaled.gradients(baseline_batch(50 * returns))
-    np.testing.assert_allclose(told, 2500 * loss, rtol=1e-5)
-    for ours, theirs in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    loss, expected_gradients = plain.gradients(baseline_batch())
+    scaled_loss, gradients = scaled.gradients(baseline_batch(50 * returns))
+    np.testing.assert_allclose(scaled_loss, 2500 * loss, rtol=1e-5)
+    for gradient, expected in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
     values = scaled.values(observations)
     np.testing.assert_allclose(values, 50 * plain.values(observations), rtol=1e-6)
 
 
-def test_epochs_and_scale_are_kept_in_the_config():
-    again = baselines.Value.from_config(value(passes=3, scale=2.0).get_config())
-    assert (again.passes, again.scale) == (3, 2.0)
+def test_passes_and_scale_are_in_the_config():
+    restored = baselines.Value.from_config(value(passes=3, scale=2.0).get_config())
+    assert (restored.passes, restored.scale) == (3, 2.0)
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, float("inf"), float("nan")])
-def test_a_scale_that_is_no_size_is_refused(scale):
+def test_scale_that_is_not_positive_and_finite_raises(scale):
     with pytest.raises(ValueError, match="`scale` must be a finite number in"):
         baselines.Value(critic(), scale=scale)
 
 
 @pytest.mark.parametrize("kind", ["around", "inside"])
-def test_an_optimizer_that_scales_a_loss_is_refused(kind):
-    """It would divide gradients that nobody has multiplied."""
+def test_value_optimizer_with_loss_scaling_raises(kind):
+    """Such an optimizer divides the gradients by a factor, but the loss was not
+    multiplied.
+    """
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     if kind == "inside":
         optimizer = keras.optimizers.SGD(loss_scale_factor=128.0)
@@ -470,22 +494,22 @@ def test_an_optimizer_that_scales_a_loss_is_refused(kind):
 
 
 @pytest.mark.parametrize("passes", [0, -1, 1.5, True, None])
-def test_epochs_that_are_not_a_number_of_steps_are_refused(passes):
+def test_passes_that_is_not_a_positive_int_raises(passes):
     with pytest.raises(ValueError, match="`passes` must be a whole number"):
         baselines.Value(critic(), passes=passes)
 
 
-def test_a_shared_trunk_has_no_epochs_of_its_own():
+def test_passes_or_scale_without_a_value_model_raises():
     for further in ({"passes": 2}, {"scale": 3.0}):
-        with pytest.raises(ValueError, match="in one step with the policy.*Received"):
+        with pytest.raises(ValueError, match="policy and baseline in one step.*Received"):
             baselines.Value(**further)
 
 
-def test_a_value_baseline_subtracts_the_values_where_steps_happened():
+def test_value_baseline_is_zero_in_the_padding():
     returns, valid = ragged()
     values = np.where(valid, 3.0, np.nan)
-    found = baselines.Value(critic()).estimate(returns, valid, tf.constant(values))
-    np.testing.assert_array_equal(found, np.where(valid, 3.0, 0.0))
+    estimates = baselines.Value(critic()).estimate(returns, valid, tf.constant(values))
+    np.testing.assert_array_equal(estimates, np.where(valid, 3.0, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -497,14 +521,14 @@ def test_a_value_baseline_subtracts_the_values_where_steps_happened():
     ],
     ids=["two_numbers", "a_matrix", "no_axis"],
 )
-def test_a_critic_of_the_wrong_width_is_refused(model):
-    """[N] values minus [N, 1] would be [N, N]."""
+def test_value_model_with_wrong_output_shape_raises(model):
+    """Values of shape [N] minus outputs of shape [N, 1] would broadcast to [N, N]."""
     observations = tf.zeros((2, *model.input_shape[1:]))
     with pytest.raises(ValueError, match=r"one number per observation.*Dense\(1\)"):
         baselines.Value(model).values(observations)
 
 
-def test_without_a_model_the_policy_s_trunk_is_shared():
+def test_value_baseline_without_model_has_no_gradients_or_optimizer():
     baseline = baselines.Value(loss_weight=0.25)
     baseline.build((None, 3))
     loss, gradients = baseline.gradients(baseline_batch())
@@ -513,52 +537,53 @@ def test_without_a_model_the_policy_s_trunk_is_shared():
     assert baseline.loss_weight == 0.25 and baseline.optimizer is None
 
 
-def test_an_optimizer_without_a_model_is_refused():
+def test_value_optimizer_without_model_raises():
     with pytest.raises(ValueError, match="shares the policy's layers.*'sgd'"):
         baselines.Value(optimizer="sgd")
 
 
 @pytest.mark.parametrize("weight", [-0.1, np.inf, np.nan])
-def test_a_loss_weight_that_makes_no_sense_is_refused(weight):
+def test_loss_weight_that_is_negative_or_not_finite_raises(weight):
     with pytest.raises(ValueError, match="`loss_weight` must be finite"):
         baselines.Value(loss_weight=weight)
 
 
-def test_adam_is_the_optimizer_of_a_critic_that_names_none():
+def test_default_optimizer_of_value_model_is_adam():
     assert isinstance(baselines.Value(critic()).optimizer, keras.optimizers.Adam)
 
 
 def revive(baseline):
+    """Returns the baseline that is restored from the serialized config."""
     config = keras.saving.serialize_keras_object(baseline)
     return keras.saving.deserialize_keras_object(config)
 
 
-def test_a_value_baseline_survives_its_config():
+def test_value_baseline_is_restored_from_its_config():
     baseline = value(rate=0.125, loss_weight=2.0, name="mine")
-    again = revive(baseline)
-    assert again.get_config() == baseline.get_config()
-    assert isinstance(again.optimizer, keras.optimizers.SGD)
-    assert float(again.optimizer.learning_rate) == 0.125
-    again.model.set_weights(baseline.model.get_weights())
+    restored = revive(baseline)
+    assert restored.get_config() == baseline.get_config()
+    assert isinstance(restored.optimizer, keras.optimizers.SGD)
+    assert float(restored.optimizer.learning_rate) == 0.125
+    restored.model.set_weights(baseline.model.get_weights())
     observations = steps()[0]
     truth = baseline.values(observations)
-    np.testing.assert_array_equal(again.values(observations), truth)
+    np.testing.assert_array_equal(restored.values(observations), truth)
 
 
-def test_a_config_is_not_used_up_by_reading_it():
+def test_from_config_does_not_change_the_config():
     config = value().get_config()
     first, second = (baselines.Value.from_config(config) for _ in range(2))
     assert first.model is not second.model
 
 
 @pytest.mark.parametrize("kind", ["LeaveOneOut", "Mean", "Zero", "Value"])
-def test_every_baseline_survives_its_config(kind):
+def test_every_baseline_is_restored_from_its_config(kind):
     baseline = getattr(baselines, kind)(name="mine")
-    again = revive(baseline)
-    assert type(again) is type(baseline) and again.name == "mine"
+    restored = revive(baseline)
+    assert type(restored) is type(baseline) and restored.name == "mine"
 
 
-def test_names_mean_baselines():
+def test_get_returns_the_baseline_of_a_name():
     kinds = {name: type(baselines.get(name)) for name in ("leave_one_out", "mean", None)}
     assert kinds == {
         "leave_one_out": baselines.LeaveOneOut,
@@ -570,14 +595,14 @@ def test_names_mean_baselines():
 
 
 @pytest.mark.parametrize("identifier", ["value", 3, ["mean"], {"mean": 1}])
-def test_an_unknown_baseline_is_refused_with_the_names_there_are(identifier):
-    with pytest.raises(ValueError, match="'leave_one_out', 'mean', .*None") as refused:
+def test_error_for_unknown_baseline_lists_the_names(identifier):
+    with pytest.raises(ValueError, match="'leave_one_out', 'mean', .*None") as error:
         baselines.get(identifier)
-    assert f"baseline={identifier!r}" in str(refused.value)
+    assert f"baseline={identifier!r}" in str(error.value)
 
 
-class Shaped(baselines.Baseline):
-    """Zeros of a shape or type that would broadcast, or not fit at all."""
+class WrongShape(baselines.Baseline):
+    """Returns zeros of a wrong shape or dtype, which would broadcast or fail."""
 
     def __init__(self, shape, dtype="float64"):
         super().__init__()
@@ -602,14 +627,22 @@ class Shaped(baselines.Baseline):
     ],
     ids=["per_episode", "per_step", "one", "row", "column", "float32"],
 )
-def test_a_baseline_of_another_shape_is_refused(shape, dtype, error):
-    """As many steps as episodes: each of these would broadcast in silence."""
+def test_baseline_of_wrong_shape_or_dtype_raises(shape, dtype, error):
+    """The record has as many steps as episodes, so each wrong shape would broadcast
+    silently.
+    """
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
-    agent = tfr.Reinforce(policy, tfr.heads.Categorical(2), Shaped(shape, dtype))
+    agent = tfr.Reinforce(policy, tfr.heads.Categorical(2), WrongShape(shape, dtype))
     agent.compile("sgd")
     record = tfr.Episodes(
         np.zeros((4, 3, 1)), np.zeros((3, 3), int), np.ones((3, 3)),
         np.full(3, 3), np.ones(3, bool),
     )  # fmt: skip
-    with pytest.raises(error, match="Shaped.estimate.*must return a baseline for each"):
+    with pytest.raises(
+        error, match="WrongShape.estimate.*must return a baseline for each"
+    ):
         agent.update(record)
+
+
+def test_time_step_has_an_average_for_each_of_a_thousand_steps():
+    assert baselines.TimeStep().horizon == 1000

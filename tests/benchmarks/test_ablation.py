@@ -1,4 +1,4 @@
-"""The ablation benchmark: its variants, its statistics by hand, its page."""
+"""Tests the ablation benchmark: its variants, its statistics and its report."""
 
 import importlib
 import json
@@ -12,7 +12,7 @@ from tf_reinforce import presets
 from tf_reinforce.presets import toml_files
 
 ROOT = pathlib.Path(__file__).parents[2]
-# As a preset for long episodes has it, on an environment that is always there.
+# The settings of a preset for long episodes, with an environment that needs no extra.
 LONG = {
     **toml_files.EMPTY_PRESET,
     "env": "Pendulum-v1",
@@ -68,7 +68,7 @@ def record(preset, seed, means, final):
     }
 
 
-def test_a_variant_is_the_preset_but_for_what_its_name_says(ablation):
+def test_variant_changes_only_the_options_in_its_name(ablation):
     for settings in SETTINGS:
         found = ablation.variants(settings)
         assert found["preset"] is settings
@@ -84,8 +84,8 @@ def test_a_variant_is_the_preset_but_for_what_its_name_says(ablation):
             assert ablation.ablation_report.label(name) in ablation.LABELS
 
 
-def test_every_option_is_tried_or_is_the_presets(ablation):
-    """All but one of each option, which is the preset's; λ only where it can be."""
+def test_variants_cover_every_option_except_the_presets_own(ablation):
+    """Variants with another λ exist only if the preset has a value baseline."""
     for settings, without in zip(SETTINGS, (1, 0, 0)):
         names = [ablation.ablation_report.label(n) for n in ablation.variants(settings)]
         left = [label for label in ablation.LABELS if label not in names]
@@ -105,7 +105,7 @@ def test_every_variant_builds_an_agent(ablation):
                 assert fit["episodes_per_epoch"] % agent.baseline.reset_group_size == 0
 
 
-def test_what_is_left_out_is_refused(ablation):
+def test_combinations_without_a_variant_raise(ablation):
     cartpole, _, long = SETTINGS
     assert not any("gae_lambda" in name for name in ablation.variants(cartpole))
     for settings, more in (
@@ -121,8 +121,9 @@ def test_what_is_left_out_is_refused(ablation):
         agent.collect("Pendulum-v1", steps=900)  # five episodes of 200
 
 
-def test_the_steps_to_a_threshold_are_those_of_the_first_evaluation_that_high(report):
-    """
+def test_steps_to_a_threshold_are_those_of_the_first_evaluation_above(report):
+    """The table has the returns of each seed and the first step with at least 5.
+
     steps      0   50  100   first of 5
     seed 0     1    5    2           50
     seed 1     1    4    6          100
@@ -144,8 +145,8 @@ def test_the_steps_to_a_threshold_are_those_of_the_first_evaluation_that_high(re
     assert report.format_steps([41_000, 52_499], brief=True) == "47k"
 
 
-def test_the_relative_variance_is_unbiased_covariance_over_unbiased_square(gradients):
-    """Written out: Σ|g - ḡ|² / (K - 1), over |ḡ|² less its own share of the noise."""
+def test_relative_variance_equals_its_definition(gradients):
+    """The value is Σ|g - ḡ|² / (K - 1), divided by an unbiased estimate of |E g|²."""
     samples = np.random.default_rng(0).normal([3.0, -1.0, 2.0], 0.5, (7, 3))
     mean = sum(samples) / 7
     trace = sum(sum((g - mean) ** 2) for g in samples) / 6
@@ -158,8 +159,8 @@ def test_the_relative_variance_is_unbiased_covariance_over_unbiased_square(gradi
     assert again == pytest.approx((ratio, error))
 
 
-def test_the_relative_variance_finds_a_known_one(gradients):
-    """40 numbers of variance 2² around means of 3 over ∑ 3²: 4/9, in 200 trials."""
+def test_relative_variance_estimates_a_known_value(gradients):
+    """Each of 200 trials has 40 numbers with mean 3 and variance 4: the ratio is 4/9."""
     samples = np.random.default_rng(0).normal(3.0, 2.0, (200, 32, 40))
     found = [gradients.relative_variance(trial) for trial in samples]
     ratios, errors = np.transpose(found)
@@ -167,8 +168,8 @@ def test_the_relative_variance_finds_a_known_one(gradients):
     assert errors.mean() == pytest.approx(ratios.std(), rel=0.2)
 
 
-def test_a_mean_that_drowns_has_a_least_variance_only(gradients):
-    """100 numbers around zero but one, around 1: the ratio is 100."""
+def test_relative_variance_is_a_lower_bound_if_the_mean_is_noise(gradients):
+    """One of 100 numbers has mean 1 and the others have mean 0: the ratio is 100."""
     samples = np.random.default_rng(1).normal(0.0, 1.0, (32, 100))
     samples[:, 0] += 1.0
     least, error = gradients.relative_variance(0.5 * samples)
@@ -177,8 +178,8 @@ def test_a_mean_that_drowns_has_a_least_variance_only(gradients):
     assert gradients.relative_variance(samples)[1] is None
 
 
-def test_those_that_go_along_have_the_weights_that_act(ablation, gradients):
-    """And learn all else themselves: the critic as the preset's, averages, scales."""
+def test_train_gives_all_agents_the_weights_of_the_first(ablation, gradients):
+    """The other agents train their own critic, averages and scales."""
     agent = {"hidden": [4], "baseline": "value", "scale_advantages": "batch"}
     fit = {"episodes_per_epoch": 4}
     settings = {
@@ -209,7 +210,9 @@ def test_those_that_go_along_have_the_weights_that_act(ablation, gradients):
     np.testing.assert_allclose(first, second, atol=1e-5)
 
 
-def test_the_report_stands_between_its_marks(ablation, report, modules, tmp_path):
+def test_ablation_report_is_written_between_its_marks(
+    ablation, report, modules, tmp_path
+):
     marks = modules[3]
     page = tmp_path / "ablation.md"
     page.write_text(f"before {marks.BEGIN} old {marks.END} after")

@@ -1,4 +1,4 @@
-"""The learning benchmark: its statistics by hand, and a run that is killed."""
+"""Tests the learning benchmark: its statistics, its report, and runs that are killed."""
 
 import importlib.util
 import itertools
@@ -30,7 +30,7 @@ report = _report()
 
 
 def record(preset="Ant-v5", seed=0, means=(1.0, 5.0, 2.0), final=3.0, **more):
-    """A finished run of 100 steps, evaluated at 0, a little after 50, and the end."""
+    """Returns a finished run of 100 steps, evaluated at steps 0, 53 + seed, and 101."""
     points = zip((0, 53 + seed, 101), means)
     return {
         "preset": preset,
@@ -49,7 +49,7 @@ def record(preset="Ant-v5", seed=0, means=(1.0, 5.0, 2.0), final=3.0, **more):
     }
 
 
-def written(folder, *records):
+def write_records(folder, *records):
     for number, found in enumerate(records):
         path = folder / found["preset"] / f"100_seed{number}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,12 +57,13 @@ def written(folder, *records):
     return folder
 
 
-def test_the_best_of_the_mean_is_not_the_mean_of_the_best():
-    """
-    step      0   50  100   its best
+def test_best_of_mean_differs_from_mean_of_best():
+    """The best of the mean is 3 here, and the mean of the best is 4.5.
+
+    step      0   50  100   best
     seed 0    1    5    2   5
     seed 1    3    1    4   4
-    mean      2    3    3.5
+    mean      2    3    3
     """
     curves = np.array([[1.0, 5.0, 2.0], [3.0, 1.0, 4.0]])
     assert report.best_of_mean(curves) == (3.0, 2.0)
@@ -73,8 +74,8 @@ def test_the_best_of_the_mean_is_not_the_mean_of_the_best():
     assert report.best_of_each(curves) == (4.0, 1.0)
 
 
-def test_curves_meet_at_the_steps_that_asked_for_an_evaluation():
-    """An update that passes two of them is evaluated once, and stands for both."""
+def test_align_curves_uses_the_steps_at_which_evaluations_were_due():
+    """One evaluation stands for both steps if an update passes two of them."""
     long = {**record(), "curve": [[0, 7.0, 0.0, 0.0], [104, 8.0, 0.0, 1.0]]}
     due_steps, curves = report.align_curves([record(), long])
     assert due_steps.tolist() == [0, 50, 100]
@@ -85,18 +86,18 @@ def test_curves_meet_at_the_steps_that_asked_for_an_evaluation():
     "values, mean",
     [
         ([4.0], 4.0),
-        ([1.0, 2.0, 6.0], 3.0),  # no quarter of three is a whole one
+        ([1.0, 2.0, 6.0], 3.0),  # a quarter of three values is less than one value
         ([9.0, 1.0, 2.0, 0.0], 1.5),
         ([100.0, 3.0, 1.0, 2.0, -50.0], 2.0),
         ([8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 90.0], 5.5),
     ],
 )
-def test_the_interquartile_mean_leaves_out_a_quarter_at_either_end(values, mean):
+def test_interquartile_mean_leaves_out_a_quarter_at_each_end(values, mean):
     assert report.interquartile_mean(values) == mean
 
 
-def test_the_interval_is_that_of_all_resamples():
-    """The quantiles over the 5⁵ resamples, each as likely, to the noise of 10,000."""
+def test_interval_equals_the_quantiles_of_all_resamples():
+    """The tolerance is the sampling error of 10,000 of 5⁵ equally likely resamples."""
     values = [0.0, 1.0, 3.0, 7.0, 15.0]
     exact = sorted(sum(sorted(x)[1:4]) / 3 for x in itertools.product(values, repeat=5))
     low, high = report.interval(values)
@@ -107,7 +108,7 @@ def test_the_interval_is_that_of_all_resamples():
     assert report.interval([2.0, 2.0, 2.0]).tolist() == [2.0, 2.0]
 
 
-def test_each_of_tianshous_figures_has_a_mark():
+def test_comparison_marks_each_published_result():
     known = report.reference()["Ant"]
     cells = report.comparison("Ant-v5", 100, [record(means=(0.0, 200.0, 180.0))], known)
     assert cells == [
@@ -123,21 +124,21 @@ def test_each_of_tianshous_figures_has_a_mark():
     ]
 
 
-def test_what_tianshou_published_is_the_best_of_its_curve():
-    """Up to three million steps; the table says one place less than the curve."""
+def test_published_tianshou_result_is_the_best_of_its_curve():
+    """The published numbers have one decimal place less than the curve."""
     for name, task in report.reference().items():
         _, mean, std = max(task["curve"], key=lambda point: point[1])
         published = task["published"]["REINFORCE 3M"]
         assert published == pytest.approx([mean, std], abs=0.0501), name
 
 
-def test_the_report_stands_between_its_marks(tmp_path):
+def test_learning_report_is_written_between_its_marks(tmp_path):
     (tmp_path / "docs").mkdir()
     page = tmp_path / "docs" / "results.md"
     page.write_text(f"before {report.BEGIN} old {report.END} after")
     empty = tmp_path / "none"
     assert "No run has finished yet." in report.write(empty, page.parent)
-    results = written(
+    results = write_records(
         tmp_path,
         record(seed=0),
         record(seed=1, final=5.0),
@@ -159,7 +160,7 @@ def test_the_report_stands_between_its_marks(tmp_path):
         assert 0 < (page.parent / f"results_{name}.png").stat().st_size < 200_000
     kept = (page.parent / "results.jsonl").read_text()
     assert [json.loads(line)["seed"] for line in kept.splitlines()] == [0, 1, 0, 0]
-    again = report.write(empty, page.parent)  # what is published is kept
+    again = report.write(empty, page.parent)  # published runs are kept
     assert again == text.replace(
         "Not counted because it has not finished: 1 runs.\n\n", ""
     )
@@ -172,7 +173,7 @@ def test_the_report_stands_between_its_marks(tmp_path):
         ]
     ):
         with pytest.raises(SystemExit, match=match):
-            report.write(written(tmp_path / f"other{number}", wrong), page.parent)
+            report.write(write_records(tmp_path / f"other{number}", wrong), page.parent)
     assert (page.parent / "results.jsonl").read_text() == kept
     page.write_text("no marks")
     with pytest.raises(ValueError, match="must contain"):
@@ -180,7 +181,7 @@ def test_the_report_stands_between_its_marks(tmp_path):
 
 
 def benchmark(results, env, *options):
-    """A process that trains the preset, of a group of its own, with its children."""
+    """Starts a training process in its own process group, with its children."""
     command = [sys.executable, str(SCRIPT), "run", env, "--seeds", "3", *options]
     return subprocess.Popen(
         [*command, "--results", str(results)],
@@ -192,7 +193,7 @@ def benchmark(results, env, *options):
     )
 
 
-def ended(process):
+def wait_for(process):
     printed, _ = process.communicate(timeout=300)
     assert process.returncode == 0, printed
     return printed
@@ -200,10 +201,10 @@ def ended(process):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env, steps", [("CartPole-v1", 30_000), ("Pendulum-v1", 20_000)])
-def test_a_run_killed_twice_ends_with_the_same_bits(env, steps, tmp_path):
-    """Learning rates on a line in the one, a critic and a normalizer in the other."""
+def test_run_killed_twice_ends_with_the_same_bits(env, steps, tmp_path):
+    """One run has linear learning rates, and one run has a critic and a normalizer."""
     options = ["--steps", str(steps), "--every", "2500"]
-    ended(benchmark(tmp_path / "whole", env, *options))
+    wait_for(benchmark(tmp_path / "whole", env, *options))
     path = tmp_path / "killed" / env / f"{steps}_seed3.json"
     kept = []
     for points in (2, 5):
@@ -217,13 +218,13 @@ def test_a_run_killed_twice_ends_with_the_same_bits(env, steps, tmp_path):
         assert not found["finished"] and path.with_name(found["agent"]).exists()
         assert found["curve"][: len(kept)] == kept, "it began anew"
         kept = found["curve"]
-    ended(benchmark(tmp_path / "killed", env, *options))
+    wait_for(benchmark(tmp_path / "killed", env, *options))
     whole, killed = (
         json.loads((tmp_path / name / env / path.name).read_text())
         for name in ("whole", "killed")
     )
     assert killed["curve"][: len(kept)] == kept
-    assert len(whole["curve"]) >= 8  # an update of CartPole may pass two of them
+    assert len(whole["curve"]) >= 8  # an update of CartPole may pass two evaluations
     seconds = ("curve", "training_seconds", "evaluation_seconds", "steps_per_second")
     for run in (whole, killed):
         run["points"] = [point[:3] for point in run["curve"]]
@@ -233,5 +234,5 @@ def test_a_run_killed_twice_ends_with_the_same_bits(env, steps, tmp_path):
     names = {name.name for name in path.parent.iterdir()}
     assert names == {path.name, f".{path.stem}.lock"}
     before = path.read_text()
-    assert "is finished" in ended(benchmark(tmp_path / "killed", env, *options))
+    assert "is finished" in wait_for(benchmark(tmp_path / "killed", env, *options))
     assert path.read_text() == before

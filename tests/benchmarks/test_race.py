@@ -13,7 +13,7 @@ protocol, races, report = map(importlib.import_module, ("protocol", "races", "re
 
 
 class Peer:
-    """A worker that answers with the weights as the gradient."""
+    """A worker that returns the weights as the gradient."""
 
     def __init__(self, name, change=0.0):
         self.name = name
@@ -24,41 +24,41 @@ class Peer:
         return {"gradients": [np.add(w, self.change * np.max(w)) for w in weights]}
 
 
-def test_nobody_races_with_another_gradient():
+def test_equal_gradients_exits_if_a_gradient_differs():
     errors = races.equal_gradients([Peer("a"), Peer("b"), Peer("c", 5e-6)])
     assert errors["b"] == 0 and 0 < errors["c"] < 1e-5
     with pytest.raises(SystemExit, match="c has another gradient: 2"):
         races.equal_gradients([Peer("a"), Peer("c", 2e-5)])
 
 
-def test_rounds_are_interleaved_in_ever_new_orders_and_the_first_only_compiles():
-    heard = []
+def test_rates_shuffles_the_order_in_each_round_and_drops_the_first():
+    calls = []
 
     def answering(name):
         def answer(number):
-            heard.append((number, name))
+            calls.append((number, name))
             return {"steps": 10 * (number + 1), "seconds": 2.0}
 
         return answer
 
     found = races.rates({name: answering(name) for name in "abc"}, 4)
     assert found == dict.fromkeys("abc", [5.0, 10.0, 15.0, 20.0])
-    assert [number for number, _ in heard] == sorted(list(range(-1, 4)) * 3)
+    assert [number for number, _ in calls] == sorted(list(range(-1, 4)) * 3)
     permutations = {
-        tuple(name for n, name in heard if n == number) for number in range(-1, 4)
+        tuple(name for n, name in calls if n == number) for number in range(-1, 4)
     }
     assert len(permutations) > 1 and all(
         set(order) == set("abc") for order in permutations
     )
 
 
-def test_a_ratio_is_of_rounds_not_of_medians():
-    """Each round is slower than the last, and we are always twice as fast."""
+def test_ratio_is_the_median_over_rounds():
+    """Each round is slower than the round before, and the ratio of each round is 2."""
     theirs = np.array([5.0, 4.0, 3.0, 2.0])
     assert report.ratio(2 * theirs, theirs) == "2.00 (2.00 to 2.00)"
 
 
-def test_the_clock_stands_still_while_episodes_are_played(monkeypatch):
+def test_train_until_solved_does_not_count_evaluation_time(monkeypatch):
     clock, values = [0.0], iter([100.0, 475.0])
 
     def tick(seconds, value):
@@ -73,7 +73,7 @@ def test_the_clock_stands_still_while_episodes_are_played(monkeypatch):
     assert found == {"seconds": 4, "steps": 60, "return": 475}
 
 
-def test_what_is_prepared_for_an_update_is_not_counted(monkeypatch):
+def test_time_update_does_not_count_preparation_and_the_first_call(monkeypatch):
     clock, taken = [0.0], iter([90.0, 5.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0])
 
     def tick(seconds):
@@ -82,13 +82,13 @@ def test_what_is_prepared_for_an_update_is_not_counted(monkeypatch):
 
     monkeypatch.setattr(protocol.time, "perf_counter", lambda: clock[0])
     found = protocol.time_update(lambda _: tick(next(taken)), 8000, lambda: tick(50))
-    assert found == {"seconds": 4, "rows": 8000}  # the first one compiles
+    assert found == {"seconds": 4, "rows": 8000}  # the first call compiles
     found = protocol.time_training(lambda: 30 * tick(2)[0] / 2, 100)
     assert found == {"seconds": 8, "steps": 120}
 
 
-def test_an_evaluation_is_of_first_episodes_only():
-    """Always pushed one way CartPole falls within 12 steps; nothing after that counts."""
+def test_greedy_return_uses_the_first_episode_of_each_environment():
+    """CartPole terminates within 12 steps if it is always pushed to one side."""
 
     def always_left(observations):
         return np.zeros(len(observations))
@@ -102,7 +102,7 @@ def test_an_evaluation_is_of_first_episodes_only():
     assert protocol.greedy_return(balancing, seed=0) == 500
 
 
-def test_a_worker_answers_until_its_input_ends(tmp_path):
+def test_worker_answers_requests_until_an_error(tmp_path):
     script = tmp_path / "echo.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(FOLDER)!r})\n"
@@ -121,7 +121,7 @@ def test_a_worker_answers_until_its_input_ends(tmp_path):
     worker.close()
 
 
-def test_the_page_has_a_section_for_each_race_that_was_run(tmp_path):
+def test_race_report_has_a_section_for_each_race(tmp_path):
     rates = {report.OURS: [20.0, 22.0], "other": [10.0, 11.0]}
     solved = {"seconds": 0.2, "steps": 9000, "return": 500.0}
     solved.update(imports=3.0, most=0.5)

@@ -1,4 +1,4 @@
-"""Callbacks write what happened and stop when asked."""
+"""Tests EpisodeLogger, StopAtReturn and ProgressLine."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ HEADER = ["episode", "update", "episode_return", "episode_length", "terminated"]
 
 
 def train(callback, epochs=1, first=0, episodes=2):
-    """Drives a callback as the training loop does; episode n earns n + 0.5."""
+    """Calls a callback as the training loop does. Episode n has a return of n + 0.5."""
     callback.on_train_begin()
     for epoch in range(first, first + epochs):
         for episode in range(epoch * episodes, (epoch + 1) * episodes):
@@ -41,24 +41,24 @@ def row(episode, update):
     return [str(episode), str(update), f"{episode}.5", str(episode + 1), ended]
 
 
-def test_the_episode_logger_writes_one_row_per_episode(tmp_path):
+def test_episode_logger_writes_one_row_per_episode(tmp_path):
     path = tmp_path / "episodes.csv"
     train(callbacks.EpisodeLogger(path), epochs=2)
     assert rows(path) == [HEADER, row(0, 0), row(1, 0), row(2, 1), row(3, 1)]
 
 
 @pytest.mark.parametrize("append", [False, True])
-def test_the_episode_logger_replaces_or_continues_its_file(tmp_path, append):
+def test_episode_logger_replaces_or_appends_to_its_file(tmp_path, append):
     path = tmp_path / "episodes.csv"
     train(callbacks.EpisodeLogger(str(path)))
     train(callbacks.EpisodeLogger(str(path), append=append), first=1)
-    kept = [row(0, 0), row(1, 0)] if append else []
-    assert rows(path) == [HEADER, *kept, row(2, 1), row(3, 1)]
+    earlier_rows = [row(0, 0), row(1, 0)] if append else []
+    assert rows(path) == [HEADER, *earlier_rows, row(2, 1), row(3, 1)]
 
 
 @pytest.mark.parametrize("empty", [False, True])
-def test_appending_to_no_rows_begins_with_the_header(tmp_path, empty):
-    """An empty file may be left by a kill, or made beforehand by `tempfile`."""
+def test_episode_logger_appending_to_empty_file_writes_the_header(tmp_path, empty):
+    """A killed process or `tempfile` may have created an empty file."""
     path = tmp_path / "episodes.csv"
     if empty:
         path.touch()
@@ -66,8 +66,8 @@ def test_appending_to_no_rows_begins_with_the_header(tmp_path, empty):
     assert rows(path) == [HEADER, row(0, 0), row(1, 0)]
 
 
-def test_rows_are_on_disk_after_each_epoch_to_the_last_digit(tmp_path):
-    """A run that is killed keeps the rows of the updates it finished."""
+def test_episode_logger_flushes_exact_rows_after_each_epoch(tmp_path):
+    """A killed run keeps the rows of its finished updates."""
     path, exact = tmp_path / "episodes.csv", 0.1 + 0.2
     logger = callbacks.EpisodeLogger(path)
     logger.on_train_begin()
@@ -78,7 +78,7 @@ def test_rows_are_on_disk_after_each_epoch_to_the_last_digit(tmp_path):
     assert rows(path) == [HEADER, ["0", "0", "0.30000000000000004", "2", "1"]]
 
 
-def test_an_episode_callback_is_a_keras_callback_with_one_verb_more():
+def test_episode_callback_is_a_keras_callback():
     callback = callbacks.EpisodeCallback()
     assert isinstance(callback, keras.callbacks.Callback)
     train(callback)
@@ -105,11 +105,11 @@ def stops(callback, logs):
         (None, False),
     ],
 )
-def test_training_stops_when_the_return_reaches_its_target(logs, stop):
+def test_stop_at_return_stops_when_the_return_reaches_the_target(logs, stop):
     assert stops(callbacks.StopAtReturn(10.0), logs) is stop
 
 
-def test_the_validation_return_may_be_asked_instead():
+def test_stop_at_return_monitors_the_validation_return_if_asked():
     callback = callbacks.StopAtReturn(-5.0, monitor="val_episode_return")
     assert not stops(callback, {"episode_return": 0.0})
     assert not stops(callback, {"episode_return": 0.0, "val_episode_return": -6.0})
@@ -117,7 +117,7 @@ def test_the_validation_return_may_be_asked_instead():
 
 
 @pytest.mark.parametrize("target", [float("inf"), float("-inf"), float("nan")])
-def test_a_target_that_is_not_finite_is_refused(target):
+def test_stop_at_return_with_nonfinite_target_raises(target):
     with pytest.raises(ValueError, match=f"`target` must be finite.*{target}"):
         callbacks.StopAtReturn(target)
 
@@ -142,7 +142,7 @@ LINE = "return 12.3 · length 57 · entropy 0.693 · 12,345 steps · 6,789 steps
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Each look at the clock finds it 30 seconds later."""
+    """Advances the clock by 30 seconds at each reading."""
     now = iter(range(0, 10**6, 30))
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
 
@@ -157,7 +157,7 @@ def progress(stream, epochs, every=1.0, first=0, total="same", logs=LOGS):
     return stream.getvalue()
 
 
-def test_a_terminal_has_one_line_that_is_rewritten(clock):
+def test_progress_line_in_a_terminal_is_rewritten_in_place(clock):
     text = progress(Terminal(), epochs=3)
     assert text.count("\n") == 1 and text.endswith("\n")
     lines = text.removesuffix("\n").split("\r")
@@ -169,7 +169,7 @@ def test_a_terminal_has_one_line_that_is_rewritten(clock):
     ]
 
 
-def test_a_plain_stream_has_one_line_per_report(clock):
+def test_progress_line_in_a_plain_stream_writes_one_line_per_report(clock):
     text = progress(io.StringIO(), epochs=2)
     assert text.splitlines() == [
         f"update 1/2 · {LINE}",
@@ -178,8 +178,8 @@ def test_a_plain_stream_has_one_line_per_report(clock):
     assert "\x1b" not in text and "\r" not in text
 
 
-def test_a_plain_stream_is_not_flooded_and_always_gets_the_last_line(clock):
-    """One report in 100 seconds: after the fourth look at the clock, and at the end."""
+def test_progress_line_reports_every_n_seconds_and_at_the_end(clock):
+    """With `every=100`, the fourth reading of the clock is the first report."""
     text = progress(io.StringIO(), epochs=6, every=100.0)
     assert [line.split(" · ")[0] for line in text.splitlines()] == [
         "update 4/6",
@@ -187,30 +187,30 @@ def test_a_plain_stream_is_not_flooded_and_always_gets_the_last_line(clock):
     ]
 
 
-def test_a_run_that_stops_early_still_says_its_last_line(clock):
+def test_progress_line_writes_the_last_line_if_training_stops_early(clock):
     text = progress(io.StringIO(), epochs=2, every=1e9, total=9)
     assert [line.split(" · ")[0] for line in text.splitlines()] == ["update 2/9"]
 
 
-def test_a_budget_in_steps_has_no_last_epoch_to_count_towards(clock):
+def test_progress_line_shows_no_total_if_epochs_are_unknown(clock):
     text = progress(io.StringIO(), epochs=1, total=None)
     assert text == f"update 1 · {LINE}\n"
 
 
-def test_a_resumed_run_counts_the_time_since_it_went_on(clock):
-    """After its first epoch, one epoch took 30 seconds, and two are left."""
+def test_progress_line_of_resumed_run_estimates_time_from_its_own_epochs(clock):
+    """One epoch takes 30 seconds, and two epochs are left."""
     text = progress(io.StringIO(), epochs=2, first=5, total=9)
     assert text.splitlines()[0] == f"update 6/9 · {LINE}"
     assert text.splitlines()[1] == f"update 7/9 · {LINE} · left 1:00"
 
 
-def times(monkeypatch, *seconds):
+def set_clock_readings(monkeypatch, *seconds):
     now = iter(seconds)
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
 
 
 def test_remaining_time_ignores_the_first_update_which_compiles(monkeypatch):
-    times(monkeypatch, 0, 100, 102, 104)
+    set_clock_readings(monkeypatch, 0, 100, 102, 104)
     lines = progress(io.StringIO(), epochs=3, total=2003).splitlines()
     assert "left" not in lines[0]
     assert [line.split(" · ")[-1] for line in lines[1:]] == [
@@ -225,7 +225,7 @@ def test_remaining_time_with_several_updates_per_call(monkeypatch):
     class Model:
         steps_per_execution = 2
 
-    times(monkeypatch, 0, 100, 100, 110, 110)
+    set_clock_readings(monkeypatch, 0, 100, 100, 110, 110)
     line = callbacks.ProgressLine(every=-1, stream=io.StringIO())
     line.set_params({"epochs": 8})
     line.set_model(Model())
@@ -238,7 +238,7 @@ def test_remaining_time_with_several_updates_per_call(monkeypatch):
 
 
 def test_budget_in_steps_has_a_total_and_a_remaining_time(monkeypatch):
-    times(monkeypatch, 0, 50, 60, 70)
+    set_clock_readings(monkeypatch, 0, 50, 60, 70)
     line = callbacks.ProgressLine(stream=io.StringIO())
     line.set_params({"epochs": None, "end_env_steps": 13000})
     line.on_train_begin()
@@ -252,24 +252,30 @@ def test_budget_in_steps_has_a_total_and_a_remaining_time(monkeypatch):
     ]
 
 
-def test_fit_by_steps_tells_the_callbacks_its_last_step():
-    seen = []
+def test_fit_with_steps_passes_end_env_steps_to_callbacks():
+    records = []
 
     class Params(callbacks.EpisodeCallback):
         def on_train_begin(self, logs=None):
-            seen.append(self.params["end_env_steps"])
+            records.append(self.params["end_env_steps"])
 
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
     for budget in (dict(steps=10), dict(steps=10), dict(epochs=1)):
-        seen.append(agent.env_steps)
-        one = dict(episodes_per_epoch=1, num_envs=1, callbacks=[Params()], verbose=0)
-        agent.fit("CartPole-v1", **budget, **one)
-    assert seen[1] == seen[0] + 10 and seen[3] == seen[2] + 10 and seen[5] is None
+        records.append(agent.env_steps)
+        options = dict(episodes_per_epoch=1, num_envs=1, callbacks=[Params()], verbose=0)
+        agent.fit("CartPole-v1", **budget, **options)
+    assert (
+        records[1] == records[0] + 10
+        and records[3] == records[2] + 10
+        and records[5] is None
+    )
 
 
-def test_long_evaluations_are_announced(monkeypatch):
-    """In a plain stream: the first one, and each one after an evaluation of a second."""
-    times(monkeypatch, 0, 5, 17, 20, 20.5, 30, 30.1)
+def test_progress_line_announces_first_evaluation_and_those_after_a_long_one(monkeypatch):
+    """In a plain stream, an evaluation is announced if the one before took at least a
+    second.
+    """
+    set_clock_readings(monkeypatch, 0, 5, 17, 20, 20.5, 30, 30.1)
     line = callbacks.ProgressLine(stream=io.StringIO())
     line.on_train_begin()
     for announced in (1, 2, 2):
@@ -294,17 +300,17 @@ def test_terminal_shows_an_evaluation_in_the_progress_line(clock):
     ]
 
 
-def test_a_validation_return_is_shown_beside_the_other(clock):
+def test_progress_line_shows_the_validation_return(clock):
     logs = {**LOGS, "val_episode_return": 99.5}
     text = progress(io.StringIO(), epochs=1, logs=logs)
     assert "return 12.3 · evaluation 99.5 · length 57" in text
 
 
-def test_training_that_never_began_an_epoch_writes_nothing():
+def test_progress_line_writes_nothing_without_an_epoch():
     assert progress(Terminal(), epochs=0) == progress(io.StringIO(), epochs=0) == ""
 
 
-def test_standard_output_is_the_stream_that_is_meant(clock, capsys):
+def test_progress_line_writes_to_standard_output_by_default(clock, capsys):
     line = callbacks.ProgressLine()
     line.set_params({"epochs": 1})
     line.on_train_begin()

@@ -1,4 +1,6 @@
-"""Figures against loops and closed forms; and what is said when something is wrong."""
+"""Tests the statistics of `Diagnostics` against definitions, and the advice in its
+reports.
+"""
 
 import contextlib
 import functools
@@ -7,7 +9,7 @@ import itertools
 import pathlib
 import re
 
-import definitions as given
+import definitions
 import gymnasium as gym
 import keras
 import numpy as np
@@ -29,13 +31,13 @@ from tf_reinforce.callbacks import training_statistics
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def rule(baseline=None, head=None, policy=None, **settings):
+def policy_gradient_estimator(baseline=None, head=None, policy=None, **settings):
     return estimator.PolicyGradientEstimator(
-        policy or given.network(),
-        head or heads.Categorical(given.A),
+        policy or definitions.network(),
+        head or heads.Categorical(definitions.A),
         baselines.get(baseline),
         None,
-        config.AgentOptions(**{**given.DEFAULTS, **settings}),
+        config.AgentOptions(**{**definitions.DEFAULTS, **settings}),
     )
 
 
@@ -43,8 +45,8 @@ def flat(gradients):
     return np.concatenate([np.ravel(gradient) for gradient in gradients])
 
 
-def rows(gradients):
-    """`[E, P]` from a list of `[E, …]`."""
+def flat_rows(gradients):
+    """Returns `[E, P]` from a list of `[E, …]`."""
     return np.concatenate([np.reshape(g, (len(g), -1)) for g in gradients], axis=1)
 
 
@@ -70,117 +72,150 @@ def columns(episodes, chosen):
         {"baseline": "mean", "discount_states": True},
         {"returns": "whole", "mean_over": "steps"},
         {"baseline": "leave_one_out", "on_truncation": "drop"},
-        {"head": given.gaussian()},
+        {"head": definitions.gaussian()},
     ],
     ids=str,
 )
-def test_the_mean_over_the_episodes_is_the_gradient(settings):
+def test_mean_of_per_episode_gradients_is_the_gradient(settings):
     settings = dict(settings)
-    record = given.record(type(settings.get("head", heads.Categorical(2))))
-    ours = rule(settings.pop("baseline", None), settings.pop("head", None), **settings)
-    found = rows(inspection.per_episode_gradients(ours, record))
+    record = definitions.record(type(settings.get("head", heads.Categorical(2))))
+    estimator_ = policy_gradient_estimator(
+        settings.pop("baseline", None), settings.pop("head", None), **settings
+    )
+    gradients = flat_rows(inspection.per_episode_gradients(estimator_, record))
     dropped = settings.get("on_truncation") == "drop"
-    assert len(found) == (sum(given.TERMINATED) if dropped else given.B)
-    whole = flat(ours.gradients(record)[0])
-    np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-12, atol=1e-12)
+    assert len(gradients) == (sum(definitions.TERMINATED) if dropped else definitions.B)
+    whole = flat(estimator_.gradients(record)[0])
+    np.testing.assert_allclose(gradients.mean(axis=0), whole, rtol=1e-12, atol=1e-12)
 
 
-def test_it_is_of_the_policy_loss_alone():
-    """Bonus, penalty and value loss are no signal: all of them have gradients here."""
-    policy, record = given.shared_network(), given.record()
+def test_per_episode_gradients_are_of_the_policy_loss_only():
+    """Entropy bonus, regularizer and value loss are excluded.
+
+    All of them have gradients in this test.
+    """
+    policy, record = definitions.shared_network(), definitions.record()
     settings = {"policy": policy, "gae_lambda": 0.7}
-    alone = flat(rule(baselines.Value(loss_weight=0.0), **settings).gradients(record)[0])
+    alone = flat(
+        policy_gradient_estimator(baselines.Value(loss_weight=0.0), **settings).gradients(
+            record
+        )[0]
+    )
     policy.layers[1].kernel.regularizer = keras.regularizers.L2(0.1)
-    ours = rule(baselines.Value(), entropy_coef=0.1, **settings)
-    assert np.abs(flat(ours.gradients(record)[0]) - alone).max() > 1e-2
-    found = rows(inspection.per_episode_gradients(ours, record))
-    np.testing.assert_allclose(found.mean(axis=0), alone, rtol=1e-12, atol=1e-12)
+    estimator_ = policy_gradient_estimator(
+        baselines.Value(), entropy_coef=0.1, **settings
+    )
+    assert np.abs(flat(estimator_.gradients(record)[0]) - alone).max() > 1e-2
+    gradients = flat_rows(inspection.per_episode_gradients(estimator_, record))
+    np.testing.assert_allclose(gradients.mean(axis=0), alone, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     "added", sweeps.some(["bonus", "penalty", "values"], always=["values"])
 )
-def test_a_reward_of_pure_noise_has_no_signal_whatever_is_added_to_the_loss(added):
-    """Without a baseline the mean of the signal is zero, within four deviations."""
-    rng, record = np.random.default_rng(0), given.record()
-    policy = given.shared_network() if added == "values" else given.network()
+def test_signal_is_zero_for_random_rewards_with_any_additional_loss(added):
+    """Without a baseline, the mean of the signal is zero within four standard errors."""
+    rng, record = np.random.default_rng(0), definitions.record()
+    policy = definitions.shared_network() if added == "values" else definitions.network()
     if added == "penalty":
         policy.layers[1].kernel.regularizer = keras.regularizers.L2(10.0)
     value = baselines.Value(loss_weight=5.0) if added == "values" else None
     coefficient = 10.0 if added == "bonus" else 0.0
-    ours = rule(value, policy=policy, entropy_coef=coefficient)
-    seen = record.observations[:-1].reshape(-1, given.OBSERVED)
-    probs = tf.nn.softmax(ours.forward(seen)[0])[:, 1].numpy().reshape(given.T, given.B)
-    of_episodes = tf.function(functools.partial(inspection.per_episode_gradients, ours))
-    found = []
+    estimator_ = policy_gradient_estimator(value, policy=policy, entropy_coef=coefficient)
+    observations = record.observations[:-1].reshape(-1, definitions.OBSERVED)
+    probs = (
+        tf.nn.softmax(estimator_.forward(observations)[0])[:, 1]
+        .numpy()
+        .reshape(definitions.T, definitions.B)
+    )
+    of_episodes = tf.function(
+        functools.partial(inspection.per_episode_gradients, estimator_)
+    )
+    signals = []
     for _ in range(40):
-        drawn = record._replace(
+        episodes = record._replace(
             rewards=rng.normal(1.0, size=record.rewards.shape),
             actions=(rng.random(probs.shape) < probs).astype("int32"),
         )
-        gradients = of_episodes(drawn)
-        found.append(
+        gradients = of_episodes(episodes)
+        signals.append(
             training_statistics.signal_and_noise([g.numpy() for g in gradients])[0]
         )
-    assert abs(np.mean(found)) < 4 * np.std(found) / np.sqrt(len(found))
+    assert abs(np.mean(signals)) < 4 * np.std(signals) / np.sqrt(len(signals))
 
 
-def test_it_is_of_a_policy_that_remembers():
+def test_mean_of_per_episode_gradients_of_recurrent_policy_is_the_gradient():
     policy = keras.Sequential(
         [
-            keras.Input((None, given.OBSERVED)),
+            keras.Input((None, definitions.OBSERVED)),
             keras.layers.SimpleRNN(4, return_sequences=True),
-            keras.layers.Dense(given.A),
+            keras.layers.Dense(definitions.A),
         ]
     )
-    agent = tfr.Reinforce(policy, heads.Categorical(given.A), gamma=0.9)
-    record = given.record(dtype="float32")
+    agent = tfr.Reinforce(policy, heads.Categorical(definitions.A), gamma=0.9)
+    record = definitions.record(dtype="float32")
     whole = flat(agent.gradients(record)[0])
-    found = rows(agent.per_episode_gradients(record))
-    np.testing.assert_allclose(found.mean(axis=0), whole, rtol=1e-4, atol=1e-5)
+    gradients = flat_rows(agent.per_episode_gradients(record))
+    np.testing.assert_allclose(gradients.mean(axis=0), whole, rtol=1e-4, atol=1e-5)
 
 
-def test_without_a_baseline_each_is_the_gradient_of_its_episode_alone():
-    ours = rule()
-    found = rows(inspection.per_episode_gradients(ours, given.record()))
-    for e in range(given.B):
-        alone = flat(ours.gradients(columns(given.record(), [e]))[0])
-        np.testing.assert_allclose(found[e], alone, rtol=1e-12, atol=1e-12)
+def test_per_episode_gradient_without_baseline_is_gradient_of_one_episode():
+    estimator_ = policy_gradient_estimator()
+    gradients = flat_rows(
+        inspection.per_episode_gradients(estimator_, definitions.record())
+    )
+    for e in range(definitions.B):
+        alone = flat(estimator_.gradients(columns(definitions.record(), [e]))[0])
+        np.testing.assert_allclose(gradients[e], alone, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("baseline", ["leave_one_out", "mean"])
 @pytest.mark.parametrize("settings", [{}, {"discount_states": True}], ids=str)
-def test_the_baseline_can_be_left_out_and_nothing_else(baseline, settings):
-    found = inspection.per_episode_gradients(
-        rule(baseline, **settings), given.record(), baseline=False
+def test_per_episode_gradients_with_baseline_false_have_no_baseline(baseline, settings):
+    gradients = inspection.per_episode_gradients(
+        policy_gradient_estimator(baseline, **settings),
+        definitions.record(),
+        baseline=False,
     )
-    plain = inspection.per_episode_gradients(rule(None, **settings), given.record())
-    np.testing.assert_allclose(rows(found), rows(plain), rtol=1e-12, atol=1e-12)
+    plain = inspection.per_episode_gradients(
+        policy_gradient_estimator(None, **settings), definitions.record()
+    )
+    np.testing.assert_allclose(
+        flat_rows(gradients), flat_rows(plain), rtol=1e-12, atol=1e-12
+    )
 
 
-def test_scales_are_the_same_with_and_without_the_baseline():
-    """Else a smaller unit would pass for less noise."""
-    record = given.record()
-    scaled = rule("leave_one_out", scale_advantages="batch")
-    plain = rule("leave_one_out")
+def test_per_episode_gradients_have_equal_scale_with_and_without_baseline():
+    """With a smaller scale, gradients without the baseline would appear to have less
+    noise.
+    """
+    record = definitions.record()
+    scaled = policy_gradient_estimator("leave_one_out", scale_advantages="batch")
+    plain = policy_gradient_estimator("leave_one_out")
     size = flat(scaled.gradients(record)[0])[0] / flat(plain.gradients(record)[0])[0]
-    found = rows(inspection.per_episode_gradients(scaled, record, baseline=False))
-    wanted = rows(inspection.per_episode_gradients(plain, record, baseline=False)) * size
-    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+    gradients = flat_rows(
+        inspection.per_episode_gradients(scaled, record, baseline=False)
+    )
+    expected = (
+        flat_rows(inspection.per_episode_gradients(plain, record, baseline=False)) * size
+    )
+    np.testing.assert_allclose(gradients, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_the_agent_traces_both_once_and_changes_nothing():
-    agent = tfr.Reinforce(given.network("float32"), heads.Categorical(given.A))
+def test_agent_traces_inspection_functions_once_and_keeps_its_variables():
+    agent = tfr.Reinforce(
+        definitions.network("float32"), heads.Categorical(definitions.A)
+    )
     agent.compile(keras.optimizers.Adam())
-    agent.build((None, given.OBSERVED))
+    agent.build((None, definitions.OBSERVED))
     before = [v.numpy() for v in agent.variables]
     graphs = []
-    for chosen in ([0, 1, 2], [3, 4], [0, 1, 2, 3, 4]):
-        record = columns(given.record(dtype="float32"), chosen)
+    for indices in ([0, 1, 2], [3, 4], [0, 1, 2, 3, 4]):
+        record = columns(definitions.record(dtype="float32"), indices)
         agent.per_episode_gradients(record)
         agent.per_episode_gradients(record, baseline=False)
         agent.step_statistics(record)
-        graphs.append(dict(agent.trainer.learner._graphs))
+        graphs.append(dict(agent.trainer.learner.graphs))
     assert set(graphs[0]) == {"per_episode_gradients", "step_statistics"}
     assert graphs[0] == graphs[1] == graphs[2]
     for variable, value in zip(agent.variables, before, strict=True):
@@ -190,10 +225,10 @@ def test_the_agent_traces_both_once_and_changes_nothing():
 # Signal and noise
 
 
-def test_signal_and_noise_are_their_definition():
+def test_signal_and_noise_equal_their_definition():
     rng = np.random.default_rng(0)
     gradients = [rng.normal(size=(6, 2, 3)), rng.normal(1.0, size=(6, 4))]
-    g = rows(gradients)
+    g = flat_rows(gradients)
     mean = sum(g) / 6
     trace = sum(sum((row - mean) ** 2) for row in g) / 5
     signal, noise = training_statistics.signal_and_noise(gradients)
@@ -203,32 +238,44 @@ def test_signal_and_noise_are_their_definition():
     np.testing.assert_allclose(signal, sum(pairs) / len(pairs))
 
 
-def test_a_ratio_of_means_and_its_error_are_those_of_many():
-    """E[a] / E[b] = 0.5 / 2; its error is the deviation that many such ratios have."""
+def test_ratio_of_means_and_its_standard_error_match_a_simulation():
+    """E[a] / E[b] = 0.5 / 2.
+
+    The error equals the standard deviation of many such ratios.
+    """
     rng = np.random.default_rng(0)
-    above, below = rng.normal(0.5, 2.0, (4000, 30)), rng.gamma(4.0, 0.5, (4000, 30))
-    found = np.array(
-        [training_statistics.ratio_of_means(a, b) for a, b in zip(above, below)]
+    numerators, denominators = (
+        rng.normal(0.5, 2.0, (4000, 30)),
+        rng.gamma(4.0, 0.5, (4000, 30)),
     )
-    ratio, error = found.mean(axis=0)
+    results = np.array(
+        [
+            training_statistics.ratio_of_means(a, b)
+            for a, b in zip(numerators, denominators)
+        ]
+    )
+    ratio, error = results.mean(axis=0)
     assert abs(ratio - 0.25) < 0.01
-    np.testing.assert_allclose(error, found[:, 0].std(), rtol=0.05)
+    np.testing.assert_allclose(error, results[:, 0].std(), rtol=0.05)
 
 
-def test_two_episodes_without_a_signal_have_none_on_average():
-    """g = 3 once in four times, else -1: the mean of what two have in common was 0.4."""
+def test_signal_of_two_gradients_with_zero_mean_is_zero_on_average():
+    """The gradient is 3 with probability 1/4, else -1.
+
+    The mean of the ratios would be 0.4.
+    """
     pairs = list(itertools.product([3.0, -1.0, -1.0, -1.0], repeat=2))
-    found = [
+    results = [
         training_statistics.signal_and_noise([np.array([[a], [b]])]) for a, b in pairs
     ]
-    signal, noise = np.transpose(found)
-    common = signal / (signal + 2 * noise)
-    np.testing.assert_allclose(common.mean(), 0.4)
+    signal, noise = np.transpose(results)
+    mean_ratio = signal / (signal + 2 * noise)
+    np.testing.assert_allclose(mean_ratio.mean(), 0.4)
     assert training_statistics.ratio_of_means(signal, noise)[0] == 0.0
 
 
-def test_siblings_count_as_one():
-    """Four pairs of the same gradients are four gradients, not eight."""
+def test_episodes_of_a_group_count_as_one_gradient():
+    """Four pairs of equal gradients count as four gradients, not as eight."""
     four = np.random.default_rng(0).normal(size=(4, 3))
     eight = np.repeat(four, 2, axis=0)
     assert training_statistics.signal_and_noise(
@@ -237,27 +284,28 @@ def test_siblings_count_as_one():
     assert np.isnan(training_statistics.signal_and_noise([eight], 8)).all()
 
 
-def test_a_planted_signal_comes_out():
-    """|μ|² = 0.5 and tr Σ / E = (1 + 4 + 9) / 7 = 2: on average, within 4 deviations."""
+def test_signal_and_noise_are_unbiased_for_normal_gradients():
+    """|μ|² = 0.5 and tr Σ / E = (1 + 4 + 9) / 7 = 2, within four standard errors."""
     rng, mean, scale = np.random.default_rng(0), [0.5, 0.5, 0.0], [1.0, 2.0, 3.0]
-    drawn = [
+    samples = [
         training_statistics.signal_and_noise([rng.normal(mean, scale, (7, 3))])
         for _ in range(20_000)
     ]
-    error = np.std(drawn, axis=0) / np.sqrt(len(drawn))
-    assert (np.abs(np.mean(drawn, axis=0) - [0.5, 2.0]) < 4 * error).all()
+    error = np.std(samples, axis=0) / np.sqrt(len(samples))
+    assert (np.abs(np.mean(samples, axis=0) - [0.5, 2.0]) < 4 * error).all()
     assert (error < [0.03, 0.01]).all()
 
 
 @pytest.mark.parametrize(
     "baseline, shrunk, more", [(None, 1, 0), ("leave_one_out", 1, 1), ("mean", 2 / 3, 1)]
 )
-def test_where_the_others_are_in_the_baseline_signal_passes_for_less_noise(
+def test_baseline_of_other_episodes_raises_signal_by_a_known_factor(
     baseline, shrunk, more
 ):
-    """By 1 / (E - 1)², over all outcomes of a bandit with two arms; none: exactly right.
+    """The factor is 1 + 1 / (E - 1)², by enumeration of a bandit with two arms.
 
-    The mean shrinks each gradient to (E - 1) / E, and is leave-one-out otherwise.
+    Without a baseline, the signal is unbiased. The mean baseline scales each gradient by
+    (E - 1) / E relative to leave-one-out.
     """
     policy = keras.Sequential(
         [
@@ -266,33 +314,43 @@ def test_where_the_others_are_in_the_baseline_signal_passes_for_less_noise(
         ]
     )
     policy.set_weights([np.array([[0.3, -0.4]])])
-    worth, count = np.array([1.0, 3.0]), 3
+    arm_rewards, count = np.array([1.0, 3.0]), 3
     p = np.exp([0.3, -0.4]) / np.exp([0.3, -0.4]).sum()
-    truth = np.sum((p * (worth - p @ worth)) ** 2)
-    ours, expected, moments = rule(baseline, policy=policy, gamma=1.0), 0.0, 0.0
+    truth = np.sum((p * (arm_rewards - p @ arm_rewards)) ** 2)
+    estimator_, expected, moments = (
+        policy_gradient_estimator(baseline, policy=policy, gamma=1.0),
+        0.0,
+        0.0,
+    )
     for arms in itertools.product([0, 1], repeat=count):
         record = tfr.Episodes(
             np.ones((2, count, 1)),
             np.array([arms]),
-            worth[[arms]],
+            arm_rewards[[arms]],
             np.ones(count, "int32"),
             np.ones(count, bool),
         )
-        gradients = [g.numpy() for g in inspection.per_episode_gradients(ours, record)]
-        mean, chance = rows(gradients).mean(axis=0), np.prod(p[list(arms)])
-        expected += chance * np.array(training_statistics.signal_and_noise(gradients))
-        moments += chance * np.array([mean @ mean, *mean])
+        gradients = [
+            g.numpy() for g in inspection.per_episode_gradients(estimator_, record)
+        ]
+        mean, probability = flat_rows(gradients).mean(axis=0), np.prod(p[list(arms)])
+        expected += probability * np.array(
+            training_statistics.signal_and_noise(gradients)
+        )
+        moments += probability * np.array([mean @ mean, *mean])
     signal, more = truth * shrunk**2, more / (count - 1) ** 2
     variance = moments[0] - moments[1:] @ moments[1:]  # of the mean, that is, its noise
-    right = [signal * (1 + more), variance - signal * more]
-    np.testing.assert_allclose(expected, right, rtol=1e-12)
+    expected_statistics = [signal * (1 + more), variance - signal * more]
+    np.testing.assert_allclose(expected, expected_statistics, rtol=1e-12)
 
 
-# The other figures
+# Other statistics
 
 
-def test_explained_variance_is_a_square_of_a_correlation():
-    """The best line through the data explains r² of it; a constant nothing."""
+def test_explained_variance_of_regression_is_squared_correlation():
+    """The regression line explains r² of the variance, and a constant explains
+    nothing.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(size=1000)
     y = 2 * x + rng.normal(size=1000)
@@ -308,8 +366,8 @@ def test_explained_variance_is_a_square_of_a_correlation():
     assert np.isnan(training_statistics.explained_variance(np.ones(3), np.arange(3.0)))
 
 
-def test_the_divergence_is_that_of_two_normal_distributions():
-    """KL(N(0, 1) ‖ N(m, 1)) = m²/2 and ESS → exp(-m²), within 4 deviations."""
+def test_kl_and_sample_size_of_two_normals_equal_closed_forms():
+    """KL(N(0, 1) ‖ N(m, 1)) = m²/2 and ESS → exp(-m²)."""
     x, m = np.random.default_rng(0).normal(size=400_000), 0.5
     log_probs = -(x**2) / 2, -((x - m) ** 2) / 2
     kl, share = training_statistics.policy_change(*log_probs)
@@ -318,38 +376,48 @@ def test_the_divergence_is_that_of_two_normal_distributions():
     assert training_statistics.policy_change(log_probs[0], log_probs[0]) == (0.0, 1.0)
 
 
-def test_ratios_beyond_all_numbers_are_still_a_large_divergence():
+def test_kl_is_large_and_finite_if_probability_ratios_overflow():
     kl, share = training_statistics.policy_change(
         np.zeros(2), np.array([-5000.0, 5000.0])
     )
     assert np.isfinite(kl) and kl > 1e3 and share == 0.5
 
 
-def test_what_an_update_knows_of_each_step():
-    record = given.record()
-    seen = inspection.step_statistics(rule("leave_one_out"), record)
-    wanted = [
-        given.loop_advantages(record, baseline, {**given.DEFAULTS})
+def test_step_statistics_equal_advantages_of_a_loop():
+    record = definitions.record()
+    statistics = inspection.step_statistics(
+        policy_gradient_estimator("leave_one_out"), record
+    )
+    expected = [
+        definitions.loop_advantages(record, baseline, {**definitions.DEFAULTS})
         for baseline in ("leave_one_out", None)
     ]
-    for n, (e, t) in enumerate(zip(seen.episodes.numpy(), seen.times.numpy())):
-        np.testing.assert_allclose(seen.advantages[n], wanted[0][e][t])
-        np.testing.assert_allclose(seen.unbaselined_advantages[n], wanted[1][e][t])
-    assert len(seen.returns) == sum(given.LENGTHS)
-    np.testing.assert_allclose(seen.returns, seen.unbaselined_advantages)
-    np.testing.assert_allclose(seen.max_entropies, np.log(2))
-    assert np.isnan(seen.values).all()
-    assert seen.relative_scales.shape[1] == seen.at_bounds.shape[1] == 0
+    for n, (e, t) in enumerate(
+        zip(statistics.episodes.numpy(), statistics.times.numpy())
+    ):
+        np.testing.assert_allclose(statistics.advantages[n], expected[0][e][t])
+        np.testing.assert_allclose(
+            statistics.unbaselined_advantages[n], expected[1][e][t]
+        )
+    assert len(statistics.returns) == sum(definitions.LENGTHS)
+    np.testing.assert_allclose(statistics.returns, statistics.unbaselined_advantages)
+    np.testing.assert_allclose(statistics.max_entropies, np.log(2))
+    assert np.isnan(statistics.values).all()
+    assert statistics.relative_scales.shape[1] == statistics.at_bounds.shape[1] == 0
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
-def test_the_entropy_of_a_uniform_choice_is_among_the_legal_actions(recurrent):
-    """ln 2, ln 3 and so on for each part of a nested action, under each step's mask."""
+def test_max_entropy_is_that_of_uniform_legal_actions(recurrent):
+    """The maximum is ln of the number of legal actions, summed over the parts of an
+    action.
+    """
     head = heads.Composite({"gear": heads.Categorical(4), "lamps": heads.Bernoulli(2)})
     rng, (rows, count) = np.random.default_rng(0), (4, 3)
-    legal = rng.integers(0, 2, (rows, count, 4))
-    legal[..., 0] = 1
-    free = rng.integers(0, 2, (rows, count, 2))  # 2 is free, 1 must be on
+    legal_actions = rng.integers(0, 2, (rows, count, 4))
+    legal_actions[..., 0] = 1
+    free = rng.integers(
+        0, 2, (rows, count, 2)
+    )  # 1 + free is the mark: 2 is free, 1 must be on
     record = tfr.Episodes(
         rng.normal(size=(rows + 1, count, 2)).astype("float32"),
         {
@@ -359,7 +427,7 @@ def test_the_entropy_of_a_uniform_choice_is_among_the_legal_actions(recurrent):
         rng.normal(size=(rows, count)),
         np.array([4, 2, 3], "int32"),
         np.array([True, True, False]),
-        np.concatenate([legal, 1 + free], axis=-1).astype("int8"),
+        np.concatenate([legal_actions, 1 + free], axis=-1).astype("int8"),
     )
     layers = [keras.layers.Dense(head.outputs_size)]
     shape = (2,)
@@ -368,37 +436,45 @@ def test_the_entropy_of_a_uniform_choice_is_among_the_legal_actions(recurrent):
         shape = (None, 2)
     policy = keras.Sequential([keras.Input(shape), *layers])
     agent = tfr.Reinforce(policy, head, action_mask="info/action_mask")
-    seen = agent.step_statistics(record)
-    expected = np.log(legal.sum(-1)) + np.log(2) * free.sum(-1)
-    at = seen.times, seen.episodes
-    np.testing.assert_allclose(seen.max_entropies, expected[at], rtol=1e-5, atol=1e-6)
-    assert np.all(seen.entropies <= seen.max_entropies + 1e-5)
-    assert seen.logits.shape == (9, 6) and np.abs(seen.logits).max() < 100  # no mask
+    statistics = agent.step_statistics(record)
+    expected = np.log(legal_actions.sum(-1)) + np.log(2) * free.sum(-1)
+    at = statistics.times, statistics.episodes
+    np.testing.assert_allclose(
+        statistics.max_entropies, expected[at], rtol=1e-5, atol=1e-6
+    )
+    assert np.all(statistics.entropies <= statistics.max_entropies + 1e-5)
+    assert (
+        statistics.logits.shape == (9, 6) and np.abs(statistics.logits).max() < 100
+    )  # logits without the mask
 
 
-def test_what_a_value_expects_is_told_beside_the_returns():
-    ours = rule(baselines.Value(), policy=given.shared_network())
-    seen = inspection.step_statistics(ours, given.record())
-    np.testing.assert_allclose(seen.unbaselined_advantages - seen.advantages, seen.values)
-    assert np.isfinite(seen.values).all()
+def test_step_statistics_contain_the_values_of_a_value_baseline():
+    estimator_ = policy_gradient_estimator(
+        baselines.Value(), policy=definitions.shared_network()
+    )
+    statistics = inspection.step_statistics(estimator_, definitions.record())
+    np.testing.assert_allclose(
+        statistics.unbaselined_advantages - statistics.advantages, statistics.values
+    )
+    assert np.isfinite(statistics.values).all()
 
 
-def test_the_spread_is_in_half_widths_of_the_bounds():
+def test_relative_scale_is_in_half_widths_of_the_bounds():
     outputs = tf.zeros([1, 2])
 
     def spread(head, width=2):
         head.build((None, width))
-        found = head.relative_scale(tf.zeros([1, width])).numpy()[0]
-        return found.astype("float64").round(6).tolist()
+        relative_scale = head.relative_scale(tf.zeros([1, width])).numpy()[0]
+        return relative_scale.astype("float64").round(6).tolist()
 
     bounds = dict(low=[-2.0, 0.0], high=[2.0, 20.0])
     assert spread(heads.Gaussian(2, **bounds, initial_scale=[1.0, 1.0])) == [0.5, 0.1]
     assert spread(heads.ClippedGaussian(1, -2.0, 2.0, initial_scale=3.0), 1) == [1.5]
     assert spread(heads.TanhGaussian(1, -9.0, 9.0, initial_scale=0.5), 1) == [0.5]
-    endless = heads.Gaussian(2, initial_scale=[5.0, 0.1])
-    assert spread(endless) == [1.0, 1.0]
-    endless.log_scale.assign(np.log([0.5, 0.1]))
-    np.testing.assert_allclose(endless.relative_scale(outputs), [[0.1, 1.0]], rtol=1e-6)
+    unbounded = heads.Gaussian(2, initial_scale=[5.0, 0.1])
+    assert spread(unbounded) == [1.0, 1.0]
+    unbounded.log_scale.assign(np.log([0.5, 0.1]))
+    np.testing.assert_allclose(unbounded.relative_scale(outputs), [[0.1, 1.0]], rtol=1e-6)
     beta = heads.Beta(1, 0.0, 10.0)
     a, b = (x.numpy()[0, 0] for x in beta.parameters(outputs).values())
     deviation = np.sqrt(a * b / (a + b + 1)) / (a + b)
@@ -408,7 +484,7 @@ def test_the_spread_is_in_half_widths_of_the_bounds():
     assert spread(heads.Categorical(2)) == []
 
 
-def test_at_a_bound_is_what_the_environment_receives_there():
+def test_at_bounds_marks_actions_near_the_bounds_of_the_environment():
     head = heads.Gaussian(1, low=-2.0, high=2.0)
     raw = tf.constant([[-5.0], [-2.0], [-1.99], [0.0], [1.99], [1.999], [2.0], [9.0]])
     assert head.at_bounds(raw)[:, 0].numpy().tolist() == [1, 1, 0, 0, 0, 1, 1, 1]
@@ -425,9 +501,9 @@ def test_at_a_bound_is_what_the_environment_receives_there():
     assert both.at_bounds(actions).numpy().tolist() == [[True], [False]]
 
 
-# From figures to a sentence
+# Advice from statistics
 
-WELL = {
+HEALTHY = {
     "update": 0,
     "episodes": 16.0,
     "independent": 16.0,
@@ -456,7 +532,7 @@ WELL = {
     "acting_share": 0.2,
     "learning_share": 0.2,
 }
-ILL = {
+UNHEALTHY = {
     "rewards": [
         {"return_size": 1001.0, "explained_variance": 0.0},
         {"advantage_size": 2e5, "entropy_coef": 1e-3, "value_scale": np.nan},
@@ -474,23 +550,24 @@ ILL = {
 }
 
 
-def said(change, count=20):
-    changed = {**WELL, **change}
-    steady = 1e-3 * (-1.0) ** np.arange(count)
-    reports = [{**changed, "signal": changed["signal"] + x} for x in steady]
+def diagnose(change, count=20):
+    """Returns the findings for `HEALTHY` with changes, in `count` reports."""
+    changed = {**HEALTHY, **change}
+    noise = 1e-3 * (-1.0) ** np.arange(count)
+    reports = [{**changed, "signal": changed["signal"] + x} for x in noise]
     reports[0]["update"] = changed["update"] - 20
     return advice.diagnose(reports)
 
 
 @pytest.mark.parametrize("cause", list(advice.CAUSES))
-def test_each_cause_speaks_for_itself_and_no_other_does(cause):
-    for change in ILL[cause]:
-        assert [finding.cause for finding in said(change)] == [cause], change
-        assert said(change)[0].advice.endswith(".")
+def test_each_cause_is_found_alone(cause):
+    for change in UNHEALTHY[cause]:
+        assert [finding.cause for finding in diagnose(change)] == [cause], change
+        assert diagnose(change)[0].advice.endswith(".")
 
 
-def test_all_is_well_up_to_the_limits():
-    assert said({}) == []
+def test_no_finding_at_the_thresholds():
+    assert diagnose({}) == []
     close = {
         "kl": 0.5,
         "entropy_share": 0.01,
@@ -502,59 +579,68 @@ def test_all_is_well_up_to_the_limits():
         "explained_variance": 0.0,
     }
     for name, value in close.items():
-        assert said({name: value}) == [], name
-    assert said({name: float("nan") for name in close}) == []
+        assert diagnose({name: value}) == [], name
+    assert diagnose({name: float("nan") for name in close}) == []
 
 
-def test_what_is_not_sure_is_not_said():
-    """Noise: fewer than ten reports, or reports that contradict each other."""
-    assert said({"signal": 0.0}, count=9) == []
+def test_no_finding_with_too_few_or_inconsistent_reports():
+    """Noise requires ten reports whose signals agree."""
+    assert diagnose({"signal": 0.0}, count=9) == []
     rng = np.random.default_rng(0)
-    reports = [{**WELL, "signal": x} for x in rng.normal(0.0, 1.0, 20)]
+    reports = [{**HEALTHY, "signal": x} for x in rng.normal(0.0, 1.0, 20)]
     assert advice.diagnose(reports) == []
     early = {"gradient_variance_removed": 0.0, "explained_variance": 0.0, "update": 19}
-    assert said(early) == []
+    assert diagnose(early) == []
 
 
-def test_the_numbers_of_the_advice():
-    """KL goes with the square of the rate: 5 nats are 100 times 0.05."""
-    assert "at most 0.001 (now 0.01)" in said({"kl": 5.0})[0].advice
-    assert "at most 3 steps" in said({"kl": 5.0, "gradient_steps": 30.0})[0].advice
-    text = said({"signal": 0.0})[0].advice  # 2 errors: 2 · 1e-3 / √20 · √(20/19)
+def test_advice_contains_learning_rate_steps_and_episodes():
+    """KL is proportional to the square of the learning rate: 5 nats are 100 times
+    0.05.
+    """
+    assert "at most 0.001 (now 0.01)" in diagnose({"kl": 5.0})[0].advice
+    assert "at most 3 steps" in diagnose({"kl": 5.0, "gradient_steps": 30.0})[0].advice
+    text = diagnose({"signal": 0.0})[
+        0
+    ].advice  # two standard errors: 2 · 1e-3 / √20 · √(20/19)
     most = 2e-3 / np.sqrt(19)
-    assert f"at least {advice._short(16 / most)} episodes" in text
+    assert f"at least {advice.short(16 / most)} episodes" in text
     assert "or a baseline" not in text
-    none = said({"signal": 0.0, "gradient_variance_removed": 0.0})[0].advice
-    assert "or a baseline" in none
+    no_reduction = diagnose({"signal": 0.0, "gradient_variance_removed": 0.0})[0].advice
+    assert "or a baseline" in no_reduction
 
 
-def test_noise_is_that_of_the_last_reports():
-    """Fifty at most: a signal of long ago is none now."""
-    long_ago, now = [{**WELL, "signal": 3.0}] * 100, {**WELL, "signal": 0.0}
+def test_noise_is_computed_from_the_last_50_reports():
+    """A large signal in earlier reports has no effect."""
+    long_ago, now = [{**HEALTHY, "signal": 3.0}] * 100, {**HEALTHY, "signal": 0.0}
     late = [{**now, "signal": x} for x in 1e-3 * (-1.0) ** np.arange(50)]
     (finding,) = advice.diagnose(long_ago + late)
     assert finding.advice.startswith("In the last 50 reports gradient noise is")
 
 
-@pytest.mark.parametrize("late, asked", [(4.0, True), (8000.0, False)])
-def test_noise_is_compared_at_the_size_of_the_batch_there_is(late, asked):
-    """A thousand episodes make a ratio of one, whatever batches they were learned in."""
+@pytest.mark.parametrize("late, is_noisy", [(4.0, True), (8000.0, False)])
+def test_noise_advice_depends_on_the_current_batch_size(late, is_noisy):
+    """A thousand episodes give a ratio of one, for any batch sizes in the reports."""
     sizes = [100.0] * 49 + [late]
-    reports = [{**WELL, "episodes": e, "independent": e, "signal": 1.0} for e in sizes]
+    reports = [{**HEALTHY, "episodes": e, "independent": e, "signal": 1.0} for e in sizes]
     reports = [{**r, "noise": 1000 / r["episodes"]} for r in reports]
-    found = advice.diagnose(reports)
-    assert bool(found) is asked
-    if asked:
-        assert "at least 1000 episodes per update (now 4)" in found[0].advice
+    findings = advice.diagnose(reports)
+    assert bool(findings) is is_noisy
+    if is_noisy:
+        assert "at least 1000 episodes per update (now 4)" in findings[0].advice
 
 
 @pytest.mark.parametrize("steps", [1, 3, 10])
-def test_the_advised_rate_leaves_a_good_update(steps):
-    """Where KL goes with the square of rate and steps: 0.05 in all, and not stale."""
+def test_advised_learning_rate_gives_the_target_kl(steps):
+    """KL is proportional to the square of learning rate times steps."""
 
     def report(rate):
         kl = 100.0 * (rate * steps) ** 2
-        return {**WELL, "learning_rate": rate, "kl": kl, "gradient_steps": float(steps)}
+        return {
+            **HEALTHY,
+            "learning_rate": rate,
+            "kl": kl,
+            "gradient_steps": float(steps),
+        }
 
     (finding,) = advice.diagnose([report(1.0)])
     assert finding.cause == "learning_rate"
@@ -563,65 +649,71 @@ def test_the_advised_rate_leaves_a_good_update(steps):
     assert advice.diagnose([report(rate)]) == []
 
 
-def test_a_shared_value_is_told_what_it_can_do():
-    """Without a model it has no scale and no epochs, and its policy puts out values."""
-    useless = {**ILL["value_baseline"][0], "value_shared": 1.0}
-    text = said(useless)[0].advice
+def test_advice_for_shared_value_baseline_names_available_options():
+    """Without a model, `Value` has no `scale` and no `passes`, and the policy outputs
+    the values.
+    """
+    ineffective = {**UNHEALTHY["value_baseline"][0], "value_shared": 1.0}
+    text = diagnose(ineffective)[0].advice
     assert "loss_weight" in text and "a policy that outputs no values" in text
-    assert "loss_weight" not in said({**useless, "value_shared": 0.0})[0].advice
-    large = said({**ILL["rewards"][0], "value_shared": 1.0})[0].advice
-    assert large.endswith(": set scale_rewards=True.")
+    assert "loss_weight" not in diagnose({**ineffective, "value_shared": 0.0})[0].advice
+    large_rewards = diagnose({**UNHEALTHY["rewards"][0], "value_shared": 1.0})[0].advice
+    assert large_rewards.endswith(": set scale_rewards=True.")
 
 
-def test_what_is_done_is_not_advised():
-    """Scaled rewards that hardly vary are still large."""
-    for change in ILL["rewards"]:
-        advice = said({**change, "rewards_scaled": 1.0})[0].advice
+def test_advice_does_not_name_scale_rewards_if_it_is_set():
+    """Scaled rewards with a small variance can still be large."""
+    for change in UNHEALTHY["rewards"]:
+        advice = diagnose({**change, "rewards_scaled": 1.0})[0].advice
         assert "scale_rewards" not in advice and "in common" in advice
 
 
-def test_equal_gradients_are_all_signal():
-    """Two equal episodes without a baseline: nothing differs, and all of it is ḡ."""
-    seen = inspection.StepStatistics(*np.ones([11, 4]), logits=np.ones([4, 2]))
+def test_equal_gradients_have_noise_zero():
+    """The signal of two equal gradients without a baseline is the squared norm of
+    their mean.
+    """
+    statistics = inspection.StepStatistics(*np.ones([11, 4]), logits=np.ones([4, 2]))
     for size in (3.0, 0.0):
         gradients = [np.full((2, 3), size)]
-        found = training_statistics.batch_statistics(seen, gradients, gradients, 1)
-        assert (found["signal"], found["noise"]) == (3 * size**2, 0.0)
+        report = training_statistics.batch_statistics(statistics, gradients, gradients, 1)
+        assert (report["signal"], report["noise"]) == (3 * size**2, 0.0)
 
 
 @pytest.mark.parametrize("shared", [0.0, 1.0])
-def test_leave_one_out_is_advised_with_the_lambda_that_it_takes(shared):
-    """Below one it is refused."""
-    text = said({**ILL["value_baseline"][0], "value_shared": shared})[0].advice
+def test_advice_of_leave_one_out_contains_gae_lambda_1(shared):
+    """Leave-one-out raises if gae_lambda is below one."""
+    text = diagnose({**UNHEALTHY["value_baseline"][0], "value_shared": shared})[0].advice
     assert text.endswith(' baseline="leave_one_out", gae_lambda=1.')
     with pytest.raises(ValueError, match="gae_lambda"):
         agent_for("CartPole-v1", baseline="leave_one_out", gae_lambda=0.9)
     agent_for("CartPole-v1", baseline="leave_one_out", gae_lambda=1)
 
 
-def test_what_could_not_be_judged_is_named():
-    nothing = float("nan")
-    plain, valued = {**WELL, "value_scale": nothing}, {**WELL, "update": 20}
+def test_undetermined_causes_are_listed():
+    nan = float("nan")
+    plain, valued = {**HEALTHY, "value_scale": nan}, {**HEALTHY, "update": 20}
 
-    def named(reports):
+    def causes_of(reports):
         return [words.split()[0] for words in advice.undetermined_causes(reports)]
 
-    assert named([plain] * 9) == named([{**plain, "noise": nothing}] * 20) == ["noise"]
-    assert named([plain] * 10) == named([valued] * 10) == []
-    assert named([WELL] * 20 + [valued] * 2) == ["value_baseline"]
-    assert named([WELL]) == ["noise", "value_baseline"]
+    assert (
+        causes_of([plain] * 9) == causes_of([{**plain, "noise": nan}] * 20) == ["noise"]
+    )
+    assert causes_of([plain] * 10) == causes_of([valued] * 10) == []
+    assert causes_of([HEALTHY] * 20 + [valued] * 2) == ["value_baseline"]
+    assert causes_of([HEALTHY]) == ["noise", "value_baseline"]
 
 
-def test_the_limits_and_their_reasons_are_documented():
+def test_thresholds_and_statistics_are_documented():
     document = (ROOT / "docs" / "diagnostics.md").read_text()
     for name, limit in advice.THRESHOLDS.items():
         value = f"{limit.value:g}".replace("1e-05", "1e-5")
         assert re.search(rf"^\| `{name}` \| [<>] {value} \|", document, re.M), name
-    for name in WELL:
+    for name in HEALTHY:
         assert f"`{name}`" in document, name
 
 
-# Eight situations on real environments, and a healthy one
+# Eight faults on real environments, and a training without a fault
 
 
 def agent_for(env, **options):
@@ -631,7 +723,10 @@ def agent_for(env, **options):
 
 @functools.cache
 def cartpole():
-    """An agent for CartPole, and what makes it new again; it is traced once."""
+    """Returns an agent for CartPole, and a function that restores it.
+
+    The agent is traced once.
+    """
     agent = agent_for("CartPole-v1")
     return agent, rewinding(agent, gym.make("CartPole-v1"))
 
@@ -648,12 +743,14 @@ def critic(rate):
     return tfr.baselines.Value(keras.Sequential(layers), keras.optimizers.Adam(rate))
 
 
-def millions():
+def rewards_in_millions():
     return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda r: 1e6 * r)
 
 
 def train(agent, env, epochs, every=1, **options):
-    """The causes that come first in each report that has any, in order."""
+    """Returns the first cause of each report with a finding, in order, and the
+    diagnostics.
+    """
     diagnostics = tfr.callbacks.Diagnostics(every, verbose=0)
     agent.fit(env, epochs=epochs, callbacks=[diagnostics], verbose=0, **options)
     first = {}
@@ -662,7 +759,7 @@ def train(agent, env, epochs, every=1, **options):
     return list(first.values()), diagnostics
 
 
-def test_a_healthy_training_has_nothing_to_change():
+def test_no_finding_in_a_successful_training():
     agent, out = tfr.Reinforce.for_env("CartPole-v1"), io.StringIO()
     diagnostics = tfr.callbacks.Diagnostics(2, stream=out)
     history = agent.fit("CartPole-v1", epochs=24, callbacks=[diagnostics], verbose=0)
@@ -671,45 +768,45 @@ def test_a_healthy_training_has_nothing_to_change():
     assert out.getvalue() == "Diagnostics: found nothing in 12 reports.\n"
 
 
-def test_a_learning_rate_a_hundred_times_too_high():
-    causes, seen = train(new_agent(learning_rate=1.0), "CartPole-v1", 2)
+def test_too_high_learning_rate_is_found():
+    causes, diagnostics = train(new_agent(learning_rate=1.0), "CartPole-v1", 2)
     assert causes == ["learning_rate"] * 2
-    assert "(now 1)" in seen.findings[0].advice
+    assert "(now 1)" in diagnostics.findings[0].advice
 
 
-def test_too_few_episodes():
+def test_too_few_episodes_are_found_as_noise():
     options = dict(learning_rate=1e-3, baseline=None, returns="whole", gamma=1.0)
     agent = agent_for("CartPole-v1", **options)
-    causes, seen = train(agent, "CartPole-v1", 150, episodes_per_epoch=2)
+    causes, diagnostics = train(agent, "CartPole-v1", 150, episodes_per_epoch=2)
     assert set(causes) == {"noise"}
-    assert "episodes per update (now 2), or a baseline" in seen.findings[0].advice
+    assert "episodes per update (now 2), or a baseline" in diagnostics.findings[0].advice
 
 
-@pytest.mark.parametrize("drowned", ["value_baseline", "entropy"])
-def test_rewards_in_millions(drowned):
-    part = (
+@pytest.mark.parametrize("affected_part", ["value_baseline", "entropy"])
+def test_rewards_in_millions_are_found(affected_part):
+    options = (
         {"baseline": critic(1e-3)}
-        if drowned == "value_baseline"
+        if affected_part == "value_baseline"
         else {"entropy_coef": 0.01}
     )
-    causes, _ = train(agent_for("CartPole-v1", **part), millions, 3)
+    causes, _ = train(agent_for("CartPole-v1", **options), rewards_in_millions, 3)
     assert causes == ["rewards"] * 3
 
 
-def test_rewards_in_millions_that_are_scaled_are_no_trouble():
-    """The advice is true."""
+def test_rewards_in_millions_are_not_found_with_scale_rewards():
+    """The advice of the finding is `scale_rewards=True`, which removes the finding."""
     agent = agent_for("CartPole-v1", entropy_coef=0.01, scale_rewards=True)
-    assert train(agent, millions, 3)[0] == []
+    assert train(agent, rewards_in_millions, 3)[0] == []
 
 
-def test_a_collapsed_choice():
+def test_collapsed_categorical_policy_is_found():
     agent = new_agent()
     agent.policy.layers[-1].bias.assign([9.0, 0.0])
     assert train(agent, "CartPole-v1", 2)[0] == ["collapsed"] * 2
 
 
-def ending_in(activation):
-    """An agent whose policy ends in an activation, with the seed of all weights."""
+def agent_ending_in(activation):
+    """Returns an agent whose policy ends in an activation, with fixed initial weights."""
     keras.utils.set_random_seed(0)
     layers = [keras.Input((4,)), keras.layers.Dense(64, "tanh")]
     policy = keras.Sequential([*layers, keras.layers.Dense(2, activation=activation)])
@@ -719,34 +816,37 @@ def ending_in(activation):
 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid", None])
-def test_logits_between_zero_and_one_cannot_become_sure(activation):
-    """Linear ones of a policy that learns are not confused with them."""
-    agent = ending_in(activation)
-    warned = pytest.warns(UserWarning, match=f"activation=None.*ends in {activation}")
-    with warned if activation else contextlib.nullcontext():
+def test_bounded_logits_of_a_final_activation_are_found(activation):
+    """The linear logits of a policy that learns are not found as bounded."""
+    agent = agent_ending_in(activation)
+    expected_warning = pytest.warns(
+        UserWarning, match=f"activation=None.*ends in {activation}"
+    )
+    with expected_warning if activation else contextlib.nullcontext():
         agent.build((None, 4))
-    causes, seen = train(agent, "CartPole-v1", 121, every=10, episodes_per_epoch=8)
+    options = dict(episodes_per_epoch=8, max_episode_steps=50)
+    causes, diagnostics = train(agent, "CartPole-v1", 121, every=10, **options)
     assert set(causes) == ({"bounded"} if activation else set())
     if activation:
-        report = seen.history[seen.findings[0].update // 10]
-        assert report["entropy_share"] > 0.84 and seen.findings[0].update >= 20
+        report = diagnostics.history[diagnostics.findings[0].update // 10]
+        assert report["entropy_share"] > 0.84 and diagnostics.findings[0].update >= 20
 
 
 @pytest.mark.parametrize("end", ["small", "zero", "positive"])
-def test_small_logits_of_a_new_policy_are_not_bounded(end):
-    """Not if all of them are between 0 and 1, and none ever changes."""
+def test_small_constant_logits_of_a_new_policy_are_not_found_as_bounded(end):
+    """This also holds if all logits lie between 0 and 1 and never change."""
     agent = agent_for("CartPole-v1", learning_rate=0.0)
     if end == "zero":
         agent.policy.layers[-1].kernel.assign(np.zeros([16, 2]))
     if end == "positive":
         agent.policy.layers[-1].bias.assign([0.5, 0.6])
-    causes, seen = train(agent, "CartPole-v1", 23, episodes_per_epoch=2)
+    causes, diagnostics = train(agent, "CartPole-v1", 23, episodes_per_epoch=2)
     assert "bounded" not in causes
-    assert all(report["bounded_logits"] < 0.5 for report in seen.history)
+    assert all(report["bounded_logits"] < 0.5 for report in diagnostics.history)
 
 
-def test_logits_are_bounded_in_three_reports_and_twenty_updates():
-    reports = [{**WELL, "update": u, "bounded_logits": 1.0} for u in range(41)]
+def test_bounded_logits_require_three_reports_over_twenty_updates():
+    reports = [{**HEALTHY, "update": u, "bounded_logits": 1.0} for u in range(41)]
     assert advice.advise_on_bounded_logits(reports[:20]) is None
     assert advice.advise_on_bounded_logits(reports[:21]) is not None
     assert advice.advise_on_bounded_logits([reports[0], reports[20]]) is None
@@ -760,42 +860,42 @@ def test_logits_are_bounded_in_three_reports_and_twenty_updates():
     )
 
 
-def test_only_the_logits_of_a_composite_are_logits():
-    head = heads.Composite({"a": heads.Categorical(2), "b": given.gaussian()})
-    assert head.is_logit().tolist() == [True, True] + [False] * given.A
+def test_is_logit_of_composite_is_true_only_for_discrete_leaves():
+    head = heads.Composite({"a": heads.Categorical(2), "b": definitions.gaussian()})
+    assert head.is_logit().tolist() == [True, True] + [False] * definitions.A
 
 
-def test_a_collapsed_scale():
+def test_collapsed_gaussian_scale_is_found():
     head = heads.Gaussian(1, low=-2.0, high=2.0, initial_scale=1e-3)
     agent = agent_for("Pendulum-v1", head=head, learning_rate=1e-4)
     causes, _ = train(agent, "Pendulum-v1", 2, episodes_per_epoch=4)
     assert causes == ["collapsed"] * 2
 
 
-def test_actions_at_a_bound():
+def test_actions_at_a_bound_are_found_as_saturated():
     head = heads.Gaussian(1, low=-2.0, high=2.0, initial_scale=200.0)
     agent = agent_for("Pendulum-v1", head=head)
-    causes, seen = train(agent, "Pendulum-v1", 2, episodes_per_epoch=4)
+    causes, diagnostics = train(agent, "Pendulum-v1", 2, episodes_per_epoch=4)
     assert causes == ["saturated"] * 2
-    assert "smaller initial_scale" in seen.findings[0].advice
+    assert "smaller initial_scale" in diagnostics.findings[0].advice
 
 
-def test_a_critic_that_learns_nothing():
+def test_value_baseline_that_does_not_learn_is_found():
     agent = agent_for("CartPole-v1", learning_rate=1e-3, baseline=critic(1e-7))
     causes, _ = train(agent, "CartPole-v1", 25)
     assert (
         causes == ["value_baseline"] * 3
-    )  # reports 22 to 24: three are asked for, from 20 on
+    )  # reports 22 to 24: the cause requires three reports from update 20 on
 
 
-def test_too_many_passes():
-    causes, seen = train(agent_for("CartPole-v1", passes=60), "CartPole-v1", 2)
+def test_too_many_passes_are_found_as_stale():
+    causes, diagnostics = train(agent_for("CartPole-v1", passes=60), "CartPole-v1", 2)
     assert causes == ["stale"] * 2
-    assert seen.findings[0].advice.startswith("60 gradient steps")
+    assert diagnostics.findings[0].advice.startswith("60 gradient steps")
 
 
 class Slow(gym.Wrapper):
-    """Each step takes a second of a clock that nothing else moves much."""
+    """Advances a fake clock by one second per step."""
 
     now = 0.0
 
@@ -804,55 +904,56 @@ class Slow(gym.Wrapper):
         return super().step(action)
 
 
-def look():
+def read_clock():
+    """Advances the fake clock by a millisecond, and returns its time."""
     Slow.now += 1e-3
     return Slow.now
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_an_environment_that_takes_all_the_time(monkeypatch, count):
-    """With eight side by side in one process a step takes as long as with one."""
-    monkeypatch.setattr("time.perf_counter", look)
-    told = []
+def test_slow_environment_is_found(monkeypatch, count):
+    """Eight environments in one process take as long per step as one environment."""
+    monkeypatch.setattr("time.perf_counter", read_clock)
+    seconds_per_step = []
 
-    class Listener(tfr.callbacks.EpisodeCallback):
+    class RecordsSeconds(tfr.callbacks.EpisodeCallback):
         def on_episodes_collected(self, episodes, logs=None):
-            told.append(logs["stepping_seconds"] / episodes.lengths.sum())
+            seconds_per_step.append(logs["stepping_seconds"] / episodes.lengths.sum())
 
     agent, diagnostics = new_agent(), tfr.callbacks.Diagnostics(verbose=0)
     agent.fit(
         lambda: Slow(gym.make("CartPole-v1")),
         epochs=2,
         num_envs=count,
-        callbacks=[diagnostics, Listener()],
+        callbacks=[diagnostics, RecordsSeconds()],
         verbose=0,
     )
     assert [f.cause for f in diagnostics.findings] == ["environment"]
-    assert "num_envs does not change that" in diagnostics.findings[0].advice
-    np.testing.assert_allclose(told, 1.0, rtol=0.01)
+    assert "num_envs does not change the time" in diagnostics.findings[0].advice
+    np.testing.assert_allclose(seconds_per_step, 1.0, rtol=0.01)
 
 
 # The callback
 
 
-def test_the_time_is_divided_among_three(monkeypatch):
-    """A step takes 1, everything else a thousandth for each look at the clock."""
-    monkeypatch.setattr("time.perf_counter", look)
-    _, seen = train(new_agent(), lambda: Slow(gym.make("CartPole-v1")), 1)
-    (report,) = seen.history
+def test_time_shares_of_stepping_acting_and_learning_sum_to_one(monkeypatch):
+    """A step takes a second, and each reading of the clock takes a millisecond."""
+    monkeypatch.setattr("time.perf_counter", read_clock)
+    _, diagnostics = train(new_agent(), lambda: Slow(gym.make("CartPole-v1")), 1)
+    (report,) = diagnostics.history
     shares = [report[f"{name}_share"] for name in ("stepping", "acting", "learning")]
     np.testing.assert_allclose(sum(shares), 1.0)
     assert 0.99 < shares[0] < 1 and 0 < shares[2] < shares[1]
 
 
-def test_a_vector_env_is_told_apart():
+def test_report_states_that_the_environment_is_a_vector_env():
     env = gym.make_vec("CartPole-v1", 2, "sync")
-    _, seen = train(new_agent(), env, 1, episodes_per_epoch=4)
+    _, diagnostics = train(new_agent(), env, 1, episodes_per_epoch=4)
     env.close()
-    assert seen.history[0]["vector_env"] == 1.0
+    assert diagnostics.history[0]["vector_env"] == 1.0
 
 
-def test_a_training_is_the_same_with_and_without():
+def test_diagnostics_do_not_change_the_training():
     weights = []
     agent = agent_for("CartPole-v1", baseline=critic(1e-3), passes=2)
     rewind = rewinding(agent, gym.make("CartPole-v1"))
@@ -864,18 +965,18 @@ def test_a_training_is_the_same_with_and_without():
         np.testing.assert_array_equal(one, other)
 
 
-def test_episodes_are_told_before_the_update_and_only_to_who_listens():
-    heard = []
+def test_on_episodes_collected_runs_before_the_update():
+    calls = []
 
-    class Listener(tfr.callbacks.EpisodeCallback):
+    class RecordsCalls(tfr.callbacks.EpisodeCallback):
         def on_episodes_collected(self, episodes, logs=None):
-            heard.append((self.model.updates, logs["update"], episodes.count))
+            calls.append((self.model.updates, logs["update"], episodes.count))
 
     agent = new_agent()
-    deaf = keras.callbacks.LambdaCallback()
+    keras_callback = keras.callbacks.LambdaCallback()
     options = dict(epochs=2, episodes_per_epoch=3, verbose=0)
-    agent.fit("CartPole-v1", callbacks=[deaf, Listener()], **options)
-    assert heard == [(0, 0, 3), (1, 1, 3)]
+    agent.fit("CartPole-v1", callbacks=[keras_callback, RecordsCalls()], **options)
+    assert calls == [(0, 0, 3), (1, 1, 3)]
 
 
 class Terminal(io.StringIO):
@@ -884,7 +985,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_lines_are_written_for_reports_that_find_something(stream):
+def test_diagnostics_print_findings_and_a_summary(stream):
     out = stream()
     diagnostics = tfr.callbacks.Diagnostics(2, verbose=2, stream=out)
     agent = new_agent(learning_rate=1.0)
@@ -900,21 +1001,21 @@ def test_lines_are_written_for_reports_that_find_something(stream):
     assert [report["update"] for report in diagnostics.history] == [0, 2]
 
 
-def test_reports_are_plain_floats():
-    _, seen = train(new_agent(), "CartPole-v1", 1)
-    assert set(seen.history[0]) == set(WELL)
-    kinds = {name: type(x) for name, x in seen.history[0].items()}
-    assert kinds == {**dict.fromkeys(WELL, float), "update": int}
+def test_report_values_are_python_floats():
+    _, diagnostics = train(new_agent(), "CartPole-v1", 1)
+    assert set(diagnostics.history[0]) == set(HEALTHY)
+    types = {name: type(x) for name, x in diagnostics.history[0].items()}
+    assert types == {**dict.fromkeys(HEALTHY, float), "update": int}
 
 
-def test_a_batch_that_teaches_nothing_has_no_report():
+def test_batch_without_usable_episodes_has_no_report():
     agent = agent_for(lambda: toys.Clock(60), on_truncation="drop")
     env, options = lambda: toys.Clock(60), dict(max_episode_steps=3)
-    _, seen = train(agent, env, 1, episodes_per_epoch=2, **options)
-    assert seen.history == [] and seen.findings == []
+    _, diagnostics = train(agent, env, 1, episodes_per_epoch=2, **options)
+    assert diagnostics.history == [] and diagnostics.findings == []
 
 
-def test_one_episode_has_no_noise_to_be_measured():
+def test_signal_and_noise_of_one_episode_are_nan():
     diagnostics = tfr.callbacks.Diagnostics(stream=io.StringIO())
     agent = new_agent(learning_rate=1e-4)
     options = dict(epochs=1, episodes_per_epoch=1, verbose=0)
@@ -922,30 +1023,34 @@ def test_one_episode_has_no_noise_to_be_measured():
     (report,) = diagnostics.history
     assert np.isnan([report["signal_to_noise"], report["noise"]]).all()
     assert np.isfinite(report["kl"])
-    said = diagnostics._out.getvalue()
-    assert said.startswith("Diagnostics: found nothing in 1 reports. Not judged: noise (")
+    output = diagnostics._out.getvalue()
+    assert output.startswith(
+        "Diagnostics: found nothing in 1 reports. Not judged: noise ("
+    )
 
 
-def test_groups_of_which_some_episodes_are_left_out_are_not_judged():
+def test_signal_is_nan_if_a_group_is_incomplete():
     """
     column        0      1      2      3      4      5
     group         0      0      1      1      2      2
-    kept          X      X      .      .      X      X      whole groups: judged
+    kept          X      X      .      .      X      X      complete groups: finite
     kept          X      X      .      X      X      X      NaN
     """
     agent = tfr.Reinforce(
-        given.network("float32"),
-        heads.Categorical(given.A),
+        definitions.network("float32"),
+        heads.Categorical(definitions.A),
         baselines.LeaveOneOut(group_size=2),
         on_truncation="drop",
     )
-    record = columns(given.record(dtype="float32"), [0, 1, 2, 3, 4, 0])
+    record = columns(definitions.record(dtype="float32"), [0, 1, 2, 3, 4, 0])
     for kept in ([0, 1, 4, 5], [0, 1, 3, 4, 5], [0, 3]):
-        told = record._replace(terminated=np.isin(np.arange(6), kept))
-        gradients = [g.numpy() for g in agent.per_episode_gradients(told)]
-        plain = [g.numpy() for g in agent.per_episode_gradients(told, baseline=False)]
+        kept_episodes = record._replace(terminated=np.isin(np.arange(6), kept))
+        gradients = [g.numpy() for g in agent.per_episode_gradients(kept_episodes)]
+        plain = [
+            g.numpy() for g in agent.per_episode_gradients(kept_episodes, baseline=False)
+        ]
         report = training_statistics.batch_statistics(
-            agent.step_statistics(told), gradients, plain, group_size=2
+            agent.step_statistics(kept_episodes), gradients, plain, group_size=2
         )
         whole = len(kept) == 4
         assert report["independent"] == (2.0 if len(kept) != 5 else 3.0)
@@ -954,8 +1059,8 @@ def test_groups_of_which_some_episodes_are_left_out_are_not_judged():
         assert np.isfinite(report["gradient_variance_removed"]) == whole
 
 
-class Pushed(gym.Env):
-    """Observations N(5, 3) and rewards N(0, 1), ten times, whatever is done."""
+class RandomRewards(gym.Env):
+    """Returns observations from N(5, 3) and rewards from N(0, 1) for ten steps."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
     action_space = gym.spaces.Box(-1.0, 1.0, (1,))
@@ -973,34 +1078,38 @@ class Pushed(gym.Env):
         return self.np_random.normal(5.0, 3.0, 4).astype("float32")
 
 
-def test_the_divergence_is_of_the_gradient_steps_alone():
-    """The normalizer has learned meanwhile; a step of nearly zero moves no policy."""
+def test_kl_excludes_the_change_of_the_normalizer():
+    """The normalizer is updated, but the learning rate is so small that the policy
+    hardly changes.
+    """
     policy = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     agent = tfr.Reinforce(
         policy, heads.Gaussian(1, low=-1.0, high=1.0), normalize_observations=True
     )
     agent.compile(keras.optimizers.Adam(1e-9))
-    _, seen = train(agent, Pushed, 2)
-    for report in seen.history:
+    _, diagnostics = train(agent, RandomRewards, 2)
+    for report in diagnostics.history:
         assert report["kl"] < 1e-6 and report["effective_sample_size"] > 0.999
-    assert float(agent.normalizer.bound) == 10.0  # what it has learned is there again
+    assert float(agent.normalizer.bound) == 10.0  # the statistics are restored
 
 
 @pytest.mark.parametrize("passes", [sweeps.rare(1), 3])
-def test_gradient_steps_are_counted_as_they_are_made(passes):
-    """Half a part more makes one more: 50 steps in parts of 20 are three."""
+def test_gradient_steps_in_the_report_equal_optimizer_iterations(passes):
+    """The number of minibatches is rounded up from one half: 50 steps in parts of 20
+    make three.
+    """
     agent = agent_for(lambda: toys.Clock(5), minibatch_size=20, passes=passes)
-    _, seen = train(agent, lambda: toys.Clock(5), 1, episodes_per_epoch=10)
+    _, diagnostics = train(agent, lambda: toys.Clock(5), 1, episodes_per_epoch=10)
     assert agent.env_steps == 50
-    assert seen.history[0]["gradient_steps"] == int(agent.optimizer.iterations)
-    assert seen.history[0]["gradient_steps"] == 3 * passes
+    assert diagnostics.history[0]["gradient_steps"] == int(agent.optimizer.iterations)
+    assert diagnostics.history[0]["gradient_steps"] == 3 * passes
 
 
-# A second `fit`, and later reports
+# Reports of a second `fit`, and later reports
 
 
-def test_reports_count_updates_from_the_beginning_of_a_fit():
-    """And take the entropy coefficient of the update by the agent's own number."""
+def test_report_interval_counts_from_the_start_of_fit():
+    """The entropy coefficient is that of the agent's total number of updates."""
     schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 4, 0.0)
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,), entropy_coef=schedule)
     options = dict(episodes_per_epoch=2, verbose=0)
@@ -1011,7 +1120,7 @@ def test_reports_count_updates_from_the_beginning_of_a_fit():
     assert [report["entropy_coef"] for report in diagnostics.history] == [0.75, 0.25]
 
 
-def test_shares_of_time_are_those_since_the_last_report(monkeypatch):
+def test_time_shares_cover_the_time_since_the_last_report(monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: 0.0)
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
     record = agent.collect(toys.Bandit, 2)
@@ -1027,7 +1136,7 @@ def test_shares_of_time_are_those_since_the_last_report(monkeypatch):
     assert shares == [0.9, 0.5]
 
 
-def test_episodes_of_a_group_are_not_independent():
+def test_independent_episodes_count_each_group_once():
     baseline = baselines.LeaveOneOut(group_size=2)
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,), baseline=baseline)
     diagnostics = tfr.callbacks.Diagnostics(every=1, verbose=0)
@@ -1036,8 +1145,11 @@ def test_episodes_of_a_group_are_not_independent():
     assert diagnostics.history[0]["independent"] == 4.0
 
 
-def test_a_critic_is_judged_by_its_last_reports():
-    useless, useful = {**WELL, **ILL["value_baseline"][0]}, {**WELL, "update": 30}
-    assert advice.diagnose([useless] * 20 + [useful] * 3) == []
-    found = advice.diagnose([useful] * 20 + [useless] * 3)
-    assert [finding.cause for finding in found] == ["value_baseline"]
+def test_value_baseline_finding_uses_the_last_three_reports():
+    ineffective, effective = (
+        {**HEALTHY, **UNHEALTHY["value_baseline"][0]},
+        {**HEALTHY, "update": 30},
+    )
+    assert advice.diagnose([ineffective] * 20 + [effective] * 3) == []
+    findings = advice.diagnose([effective] * 20 + [ineffective] * 3)
+    assert [finding.cause for finding in findings] == ["value_baseline"]

@@ -1,4 +1,4 @@
-"""The compiled engine plays and learns what its definition, step by step, says."""
+"""Tests the compiled engine against a definition that runs one step at a time."""
 
 import functools
 
@@ -34,7 +34,7 @@ def weights(agent):
     return np.concatenate([np.ravel(x).astype("float64") for x in agent.get_weights()])
 
 
-class Listener(tfr.callbacks.EpisodeCallback):
+class RecordingCallback(tfr.callbacks.EpisodeCallback):
     def __init__(self):
         super().__init__()
         self.records, self.ended = [], []
@@ -46,7 +46,7 @@ class Listener(tfr.callbacks.EpisodeCallback):
         self.ended.append((episode, logs))
 
 
-def recurrent(env):
+def recurrent_agent(env):
     layers = [keras.layers.LSTM(4, return_sequences=True), keras.layers.Dense(2)]
     agent = tfr.Reinforce(keras.Sequential([keras.Input((None, 4)), *layers]))
     agent.compile(keras.optimizers.Adam(1e-2))
@@ -55,52 +55,56 @@ def recurrent(env):
 
 @pytest.fixture
 def cartpole():
-    """An agent as new and its environment, and what makes it new again."""
-    agent, env, rewind = traced()
+    """Returns a fresh agent, its environment, and a function that restores the agent."""
+    agent, env, rewind = cached_cartpole_agent()
     rewind()
     return agent, env, rewind
 
 
 @functools.cache
-def traced():
-    """One for many tests: its programs are compiled once."""
+def cached_cartpole_agent():
+    """Returns an agent that many tests share, so that its programs are compiled once."""
     env = envs.CartPole()
     agent = agent_for(env)
     return agent, env, rewinding(agent, env)
 
 
 WORLDS = {
-    "a choice": (lambda: envs.CartPole(), agent_for),
-    "a real action, a limit": (lambda: envs.Pendulum(), agent_for),
+    "discrete actions": (lambda: envs.CartPole(), agent_for),
+    "real actions, time limit": (lambda: envs.Pendulum(), agent_for),
     "float64": (lambda: envs.Acrobot("float64"), agent_for),
-    "chance in the world, nested spaces": (Walk, agent_for),
+    "random transitions, nested spaces": (Walk, agent_for),
     "pixels": (lambda: envs.Catch(), agent_for),
-    "whole numbers seen": (lambda: envs.Corridor(3), agent_for),
-    "memory": (lambda: envs.CartPole(), recurrent),
-    "a normalizer": (
+    "integer observations": (lambda: envs.Corridor(3), agent_for),
+    "recurrent policy": (lambda: envs.CartPole(), recurrent_agent),
+    "observation normalizer": (
         lambda: envs.MountainCarContinuous(),
         functools.partial(agent_for, normalize_observations=True),
     ),
 }
 
 
-SIBLINGS = "a choice", "chance in the world, nested spaces"
+GROUPED = "discrete actions", "random transitions, nested spaces"
 
 
 @pytest.mark.parametrize(
     "kind, group_size",
     sweeps.some(
-        [*((kind, 1) for kind in WORLDS), *((kind, 2) for kind in SIBLINGS)],
-        always=[("a choice", 1), ("a real action, a limit", 1), ("memory", 1)]
-        + [("chance in the world, nested spaces", 2)],
+        [*((kind, 1) for kind in WORLDS), *((kind, 2) for kind in GROUPED)],
+        always=[
+            ("discrete actions", 1),
+            ("real actions, time limit", 1),
+            ("recurrent policy", 1),
+        ]
+        + [("random transitions, nested spaces", 2)],
     ),
 )
-def test_an_episode_is_what_its_definition_says(kind, group_size):
-    """Each by itself, in eager mode, from the noise at its own address.
+def test_compiled_episodes_equal_an_eager_step_by_step_definition(kind, group_size):
+    """Each episode runs alone in eager mode, with the noise of its episode and step.
 
         sₜ₊₁ = transition(sₜ, aₜ, noise),   aₜ = sample(π(observation(sₜ)), noise)
 
-    To the record's own states it is held step by step, so that chaos has no time.
+    The comparison is made at every step, before rounding errors can grow.
     """
     make, build = WORLDS[kind]
     env = make()
@@ -115,33 +119,41 @@ def test_an_episode_is_what_its_definition_says(kind, group_size):
     keys = seeding.rollout_keys(5, "training", 7)[:3]
     episodes = compiled_rollout.validate_result(rollout, rollout(keys))
     for b in range(4):
-        begin, memory = tf.constant([b // group_size]), actor.initial_state(1)
-        noise = seeding.counter_noise(keys[0], [env.initial_noise], begin, 0, env.dtype)[
+        group, policy_state = tf.constant([b // group_size]), actor.initial_state(1)
+        noise = seeding.counter_noise(keys[0], [env.initial_noise], group, 0, env.dtype)[
             0
         ]
-        chances = noises(keys[1], env.transition_noise, begin[0], limit, env.dtype)
+        transition_noise = noises(
+            keys[1], env.transition_noise, group[0], limit, env.dtype
+        )
         draws = noises(keys[2], actor.noise_specs, b, limit, actor.dtype)
-        state, step, over = env.initial(noise), 0, False
-        while step < limit and not over:
-            seen = env.observation(state)
-            same(seen, episodes.observations, step, b)
-            seen = keras.tree.map_structure(
-                lambda leaf, x: tf.cast(x, leaf.dtype), actor.observation_spec, seen
+        state, step, terminated = env.initial(noise), 0, False
+        while step < limit and not terminated:
+            observation = env.observation(state)
+            same(observation, episodes.observations, step, b)
+            observation = keras.tree.map_structure(
+                lambda leaf, x: tf.cast(x, leaf.dtype),
+                actor.observation_spec,
+                observation,
             )
-            outputs, _, memory = actor.outputs(seen, None, memory)
+            outputs, _, policy_state = actor.outputs(observation, None, policy_state)
             raw = actor.select_actions(outputs, [draw[step, None] for draw in draws])
             same(raw, episodes.actions, step, b)
-            chance = chances[0][step, None] if chances else None
+            step_noise = transition_noise[0][step, None] if transition_noise else None
             action = checks.cast_actions(env, actor.head.to_environment(raw))
-            following = env.transition(state, action, chance)
-            same(env.reward(state, action, following), episodes.rewards, step, b)
-            over, state, step = bool(env.terminal(following)[0]), following, step + 1
+            next_state = env.transition(state, action, step_noise)
+            same(env.reward(state, action, next_state), episodes.rewards, step, b)
+            terminated, state, step = (
+                bool(env.terminal(next_state)[0]),
+                next_state,
+                step + 1,
+            )
         same(env.observation(state), episodes.observations, step, b)
-        assert (episodes.lengths[b], episodes.terminated[b]) == (step, over)
+        assert (episodes.lengths[b], episodes.terminated[b]) == (step, terminated)
 
 
 def noises(key, parts, episode, steps, dtype):
-    """The noise of all steps of one episode, each at its own address."""
+    """Returns the noise of all steps of one episode."""
     if parts is None:
         return []
     episodes, steps = tf.fill([steps], episode), tf.range(steps)
@@ -157,43 +169,45 @@ def same(one, columns, step, b):
     keras.tree.map_structure(close, one, columns)
 
 
-def test_an_episode_does_not_know_how_many_run_beside_it(cartpole):
+def test_compiled_episodes_do_not_depend_on_the_number_of_episodes(cartpole):
     agent, env, _ = cartpole
     few, many = (agent.collect(env, count, seed=3) for count in (3, 40))
     rows = len(few.rewards)
     np.testing.assert_array_equal(few.lengths, many.lengths[:3])
     np.testing.assert_array_equal(few.actions, many.actions[:rows, :3])
-    seen = many.observations[: rows + 1, :3]
-    np.testing.assert_allclose(few.observations, seen, atol=1e-5)
+    first_three = many.observations[: rows + 1, :3]
+    np.testing.assert_allclose(few.observations, first_three, atol=1e-5)
 
 
 @pytest.mark.parametrize("several", [[4], sweeps.rare([2, 4])], ids=["four", "each"])
-def test_parts_of_a_batch_are_the_batch(several, monkeypatch):
-    """Dealt to one, two or four threads; one's episodes stand after the other's."""
-    env, found = envs.CartPole(), []
+def test_rollout_in_parallel_shards_equals_rollout_in_one_shard(several, monkeypatch):
+    """The shards run in one, two or four threads, and their episodes are concatenated
+    in order.
+    """
+    env, runs = envs.CartPole(), []
     for threads in (1, *several):
         threading = tf.config.threading
-        told = dict(get_inter_op_parallelism_threads=lambda threads=threads: threads)
-        for name, answer in told.items():
-            monkeypatch.setattr(threading, name, answer)
+        settings = dict(get_inter_op_parallelism_threads=lambda threads=threads: threads)
+        for name, getter in settings.items():
+            monkeypatch.setattr(threading, name, getter)
         agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
-        found.append((agent, agent.collect(env, 64), agent.evaluate(env, episodes=64)))
+        runs.append((agent, agent.collect(env, 64), agent.evaluate(env, episodes=64)))
         (rollout, _) = toys.rollouts(agent)
         assert rollout.num_shards == threads
         agent.fit(env, epochs=2, episodes_per_epoch=64, verbose=0)
-    (one, record, figures), *others = found
-    for agent, other, same_figures in others:
+    (first_agent, record, metrics), *others = runs
+    for agent, other, other_metrics in others:
         np.testing.assert_array_equal(other.lengths, record.lengths)
         close = functools.partial(np.testing.assert_allclose, atol=1e-4)
-        happened = np.arange(len(record.actions))[:, None] < record.lengths
+        is_step = np.arange(len(record.actions))[:, None] < record.lengths
         for ours, theirs in zip(other[:2], record[:2], strict=True):
-            rows = slice(len(happened))
-            close(ours[rows][happened], theirs[rows][happened])
-        assert same_figures == figures
-        np.testing.assert_allclose(weights(agent), weights(one), atol=1e-5)
+            rows = slice(len(is_step))
+            close(ours[rows][is_step], theirs[rows][is_step])
+        assert other_metrics == metrics
+        np.testing.assert_allclose(weights(agent), weights(first_agent), atol=1e-5)
 
 
-def test_groups_of_siblings_begin_alike():
+def test_episodes_of_a_group_share_their_first_observation():
     env = envs.CartPole()
     agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
     first = agent.collect(env, 6).observations[0]
@@ -220,69 +234,77 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("kind", sweeps.some(OPTIONS, always=["everything"]))
-def test_how_many_updates_a_call_makes_changes_no_bit(kind):
-    """Nor does a callback that hears of the episodes, and gets each update by itself."""
-    env, found, histories = envs.CartPole(), [], []
+def test_training_does_not_depend_on_steps_per_execution(kind):
+    """A callback with `on_episodes_collected` limits a call to one update, with equal
+    results.
+    """
+    env, final_weights, histories = envs.CartPole(), [], []
     agent = agent_for(env, **OPTIONS[kind])
     rewind = rewinding(agent, env)
-    for updates, listeners in ((1, []), (3, []), (1, [Listener()])):
+    for updates, callbacks in ((1, []), (3, []), (1, [RecordingCallback()])):
         rewind(updates)
         history = agent.fit(
-            env, epochs=4, episodes_per_epoch=6, callbacks=listeners, verbose=0
+            env, epochs=4, episodes_per_epoch=6, callbacks=callbacks, verbose=0
         ).history
-        found.append(weights(agent))
+        final_weights.append(weights(agent))
         history.pop("steps_per_second")
         histories.append(history)
-    for other, history in zip(found[1:], histories[1:], strict=True):
-        np.testing.assert_array_equal(other, found[0])
+    for other, history in zip(final_weights[1:], histories[1:], strict=True):
+        np.testing.assert_array_equal(other, final_weights[0])
         np.testing.assert_equal(history, histories[0])  # NaN is NaN
 
 
-def test_the_engines_make_the_same_update_from_the_same_episodes(cartpole):
-    compiled_, env, _ = cartpole
+def test_compiled_and_host_updates_of_the_same_episodes_are_equal(cartpole):
+    compiled, env, _ = cartpole
     host = agent_for(env)
     for _ in range(3):
-        record = compiled_.collect(env, 4, seed=2)
+        record = compiled.collect(env, 4, seed=2)
         logs = host.update(record)
-        epochs = compiled_.updates + 1
-        history = compiled_.fit(
+        epochs = compiled.updates + 1
+        history = compiled.fit(
             env, epochs=epochs, initial_epoch=epochs - 1, episodes_per_epoch=4, seed=2,
             verbose=0,
         ).history  # fmt: skip
-        np.testing.assert_allclose(weights(compiled_), weights(host), atol=1e-6)
-        for name, figure in logs.items():
-            np.testing.assert_allclose(history[name], [figure], rtol=1e-4, err_msg=name)
-        host.set_weights(compiled_.get_weights())
+        np.testing.assert_allclose(weights(compiled), weights(host), atol=1e-6)
+        for name, metric in logs.items():
+            np.testing.assert_allclose(history[name], [metric], rtol=1e-4, err_msg=name)
+        host.set_weights(compiled.get_weights())
 
 
-def test_callbacks_hear_of_every_episode_and_every_update(cartpole):
-    (agent, env, _), ears = cartpole, Listener()
-    history = agent.fit(env, epochs=3, episodes_per_epoch=4, callbacks=[ears], verbose=0)
-    assert [number for number, _ in ears.ended] == list(range(12))
-    returns = [logs["episode_return"] for _, logs in ears.ended]
-    for update, (episodes, logs) in enumerate(ears.records):
-        mine = returns[4 * update : 4 * update + 4]
-        assert mine == episodes.rewards.sum(0).tolist() == episodes.lengths.tolist()
-        assert history.history["episode_return"][update] == np.mean(mine)
+def test_callbacks_are_notified_of_every_episode_and_every_update(cartpole):
+    (agent, env, _), callback = cartpole, RecordingCallback()
+    history = agent.fit(
+        env, epochs=3, episodes_per_epoch=4, callbacks=[callback], verbose=0
+    )
+    assert [number for number, _ in callback.ended] == list(range(12))
+    returns = [logs["episode_return"] for _, logs in callback.ended]
+    for update, (episodes, logs) in enumerate(callback.records):
+        update_returns = returns[4 * update : 4 * update + 4]
+        assert (
+            update_returns
+            == episodes.rewards.sum(0).tolist()
+            == episodes.lengths.tolist()
+        )
+        assert history.history["episode_return"][update] == np.mean(update_returns)
         assert logs["update"] == update and logs["stepping_seconds"] == 0
     assert history.history["env_steps"][-1] == agent.env_steps
-    assert agent.env_steps == sum(logs["episode_length"] for _, logs in ears.ended)
+    assert agent.env_steps == sum(logs["episode_length"] for _, logs in callback.ended)
 
 
-def test_linear_rates_are_set_before_every_update():
-    """They are a callback of ours: no bit depends on how many updates a call may make."""
-    env, found = envs.CartPole(), []
+def test_linear_learning_rate_schedule_does_not_depend_on_steps_per_execution():
+    """An internal callback sets the learning rate before every update."""
+    env, final_weights = envs.CartPole(), []
     rates = {"first": 0.1, "last": 0.0}
     agent = agent_for(env, baseline={"kind": "value", "learning_rate": rates})
     rewind = rewinding(agent, env)
     for updates in (1, 3):
         rewind(updates)
         agent.fit(env, epochs=4, episodes_per_epoch=4, verbose=0)
-        found.append(weights(agent))
-    np.testing.assert_array_equal(*found)
+        final_weights.append(weights(agent))
+    np.testing.assert_array_equal(*final_weights)
 
 
-def test_a_budget_of_steps_ends_at_the_same_update_whatever_a_call_makes(cartpole):
+def test_budget_of_steps_ends_at_same_update_for_any_steps_per_execution(cartpole):
     (agent, env, rewind), ends = cartpole, []
     for updates in (1, 4):
         rewind(updates)
@@ -291,7 +313,7 @@ def test_a_budget_of_steps_ends_at_the_same_update_whatever_a_call_makes(cartpol
     assert ends[0] == ends[1] and ends[0][1] >= 500
 
 
-def test_a_call_ends_where_a_validation_is_due(cartpole):
+def test_validation_runs_at_same_updates_for_any_steps_per_execution(cartpole):
     (agent, env, rewind), histories = cartpole, []
     for updates in (1, 4):
         rewind(updates)
@@ -303,7 +325,7 @@ def test_a_call_ends_where_a_validation_is_due(cartpole):
     assert histories[0] == histories[1] and len(histories[0]) == 2
 
 
-def test_a_run_is_compiled_once():
+def test_rollout_is_traced_once_per_batch_size():
     env = envs.CartPole()
     agent = agent_for(env, steps_per_execution=3)
     for epochs in (1, 7, 9):
@@ -316,10 +338,10 @@ def test_a_run_is_compiled_once():
     for rollout in toys.rollouts(agent):
         assert rollout.graph.experimental_get_tracing_count() == 1
     assert toys.rollouts(agent)[0].num_shards == 1
-    assert list(agent.trainer.learner._graphs) == ["train"]
+    assert list(agent.trainer.learner.graphs) == ["train"]
 
 
-def test_no_generator_of_tensorflow_draws_inside_the_program():
+def test_compiled_rollout_contains_no_random_ops_of_tensorflow():
     env = Walk()
     agent = agent_for(env)
     agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
@@ -331,17 +353,17 @@ def test_no_generator_of_tensorflow_draws_inside_the_program():
     assert not [name for name in names if "Random" in name or "Multinomial" in name]
 
 
-def test_an_evaluation_changes_nothing_and_is_repeated():
+def test_compiled_evaluation_is_deterministic_and_keeps_the_weights():
     env = envs.Catch()
     agent = agent_for(env, normalize_observations=False)
     before = weights(agent)
-    figures = agent.evaluate(env, episodes=20, seed=4)
-    assert agent.evaluate(env, episodes=20, seed=4) == figures
-    assert figures["episodes"] == 20 and figures["episode_length"] == 6
+    metrics = agent.evaluate(env, episodes=20, seed=4)
+    assert agent.evaluate(env, episodes=20, seed=4) == metrics
+    assert metrics["episodes"] == 20 and metrics["episode_length"] == 6
     np.testing.assert_array_equal(weights(agent), before)
 
 
-def test_training_on_the_twin_solves_the_original():
+def test_training_on_tensor_cartpole_solves_gymnasium_cartpole():
     env = envs.CartPole()
     agent = tfr.Reinforce.for_env(env)
     agent.compile(keras.optimizers.Adam(1e-2), steps_per_execution=5)
@@ -349,19 +371,19 @@ def test_training_on_the_twin_solves_the_original():
     assert agent.evaluate("CartPole-v1", episodes=20)["episode_return"] > 400
 
 
-def test_learning_stops_at_a_target_between_calls():
+def test_stop_at_return_stops_training_after_the_current_call():
     env = envs.Bandit([0.0, 1.0])
     agent = agent_for(env, 4, learning_rate=0.3)
     stop = tfr.callbacks.StopAtReturn(0.9)
     options = dict(episodes_per_epoch=32, callbacks=[stop], verbose=0)
     history = agent.fit(env, epochs=400, **options)
     reached = np.argmax(np.array(history.history["episode_return"]) >= 0.9)
-    made = len(history.epoch)
-    assert made < 400 and made % 4 == 0 and reached >= made - 4
+    num_epochs = len(history.epoch)
+    assert num_epochs < 400 and num_epochs % 4 == 0 and reached >= num_epochs - 4
 
 
 class Last(envs.Corridor):
-    """A corridor whose last observation is `last`, which is none."""
+    """A corridor whose final observation is `last`, which is invalid."""
 
     def __init__(self, last):
         super().__init__(3)
@@ -375,28 +397,35 @@ class Last(envs.Corridor):
 
 
 @functools.cache
-def seeing_last(last):
-    """An environment and its agent, which learns nothing."""
+def invalid_last_observation(last):
+    """Returns an environment and its agent, which must not change."""
     env = Last(last)
     return env, agent_for(env)
 
 
-@pytest.mark.parametrize("listening", [[], [Listener()]], ids=["alone", "heard"])
+@pytest.mark.parametrize(
+    "callbacks", [[], [RecordingCallback()]], ids=["no_callback", "callback"]
+)
 @pytest.mark.parametrize("last", [np.nan, 5])
-def test_what_is_seen_last_is_looked_at_too(last, listening):
-    """It never goes through the policy; a choice that is none would be all zeros."""
-    env, agent = seeing_last(last)
+def test_invalid_final_observation_raises_and_weights_are_unchanged(last, callbacks):
+    """The policy never receives the final observation.
+
+    One-hot encoding would return zeros.
+    """
+    env, agent = invalid_last_observation(last)
     before = weights(agent)
-    said = "not finite: nan" if last != 5 else r"not in Discrete\(3\): 5"
-    with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {said}"):
-        agent.fit(env, epochs=1, callbacks=listening, verbose=0)
-    with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {said}"):
+    message = "not finite: nan" if last != 5 else r"not in Discrete\(3\): 5"
+    with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {message}"):
+        agent.fit(env, epochs=1, callbacks=callbacks, verbose=0)
+    with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {message}"):
         agent.evaluate(env, deterministic=False)
     np.testing.assert_array_equal(weights(agent), before)
 
 
-def test_actions_arrive_in_the_types_of_the_world():
-    """The same from a policy in float32, in float64, and through `as_gymnasium`."""
+def test_transition_receives_actions_in_the_dtypes_of_the_action_space():
+    """The policy computes in float32 or float64, or the environment runs through
+    `as_gymnasium`.
+    """
 
     class Typed(envs.Corridor):
         action_space = gym.spaces.Dict(
@@ -415,16 +444,16 @@ def test_actions_arrive_in_the_types_of_the_world():
 
     env = Typed()
     for dtype in ("float32", "float64"):
-        seen = keras.Input((), dtype="int64")
-        hidden = keras.layers.Embedding(6, 4, dtype=dtype)(seen)
-        policy = keras.Model(seen, keras.layers.Dense(4, dtype=dtype)(hidden))
+        cell = keras.Input((), dtype="int64")
+        hidden = keras.layers.Embedding(6, 4, dtype=dtype)(cell)
+        policy = keras.Model(cell, keras.layers.Dense(4, dtype=dtype)(hidden))
         agent = tfr.Reinforce(policy)
         agent.compile("adam")
         agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
     agent_for(env.as_gymnasium(2)).evaluate(env.as_gymnasium(2), episodes=2)
 
 
-def test_a_world_may_hold_tensors_and_what_changes_in_a_variable():
+def test_compiled_rollout_reads_current_value_of_environment_variables():
     class Held(envs.Bandit):
         def __init__(self):
             super().__init__([0.0, 0.0])
@@ -441,23 +470,23 @@ def test_a_world_may_hold_tensors_and_what_changes_in_a_variable():
     assert agent.evaluate(env, episodes=3)["episode_return"] == 2.0
 
 
-def test_programs_are_kept_but_not_for_ever(monkeypatch):
+def test_only_the_most_recent_rollout_programs_are_cached(monkeypatch):
     monkeypatch.setattr(collector, "_PROGRAMS", 2)
     env = envs.Corridor(3)
     agent = agent_for(env)
     agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
     agent.collect(env, 2)
-    (kept,) = toys.rollouts(agent)
+    (first_rollout,) = toys.rollouts(agent)
     for count in (3, 4, 5):
         agent.evaluate(env, episodes=count)
     assert len(toys.rollouts(agent)) == 2
-    assert kept not in toys.rollouts(agent)
-    # A function that makes one is as good.
+    assert first_rollout not in toys.rollouts(agent)
+    # `fit` also accepts a function that returns an environment.
     agent.fit(lambda: envs.Corridor(3), epochs=2, initial_epoch=1, verbose=0)
 
 
 class Faulty(envs.CartPole):
-    """A CartPole in which something is not finite from step 3 on."""
+    """A CartPole whose observation or reward can be NaN from step 3 on."""
 
     def __init__(self):
         super().__init__()
@@ -467,16 +496,16 @@ class Faulty(envs.CartPole):
         return {"pole": super().initial(noise), "clock": tf.zeros_like(noise[:, 0])}
 
     def observation(self, state):
-        wrong = (state["clock"] > 3) & self.lost["observation"]
-        return tf.where(wrong[:, None], np.nan, state["pole"])
+        is_nan = (state["clock"] > 3) & self.lost["observation"]
+        return tf.where(is_nan[:, None], np.nan, state["pole"])
 
     def transition(self, state, action, noise):
         pole = super().transition(state["pole"], action, noise)
         return {"pole": pole, "clock": state["clock"] + 1}
 
     def reward(self, state, action, next_state):
-        wrong = (state["clock"] >= 3) & self.lost["reward"]
-        return tf.where(wrong, np.nan, 1.0)
+        is_nan = (state["clock"] >= 3) & self.lost["reward"]
+        return tf.where(is_nan, np.nan, 1.0)
 
     def terminal(self, state):
         return super().terminal(state["pole"])
@@ -484,28 +513,28 @@ class Faulty(envs.CartPole):
 
 @pytest.fixture(scope="module")
 def faulty():
-    """One agent for both: it learns nothing."""
+    """Returns one agent for all tests of faults, because the agent does not change."""
     env = Faulty()
     return env, agent_for(env)
 
 
 @pytest.mark.parametrize("where", ["observation", "reward"])
-def test_a_world_that_is_not_finite_is_named_and_nothing_is_learned(where, faulty):
+def test_nonfinite_tensor_env_error_names_step_and_weights_are_unchanged(where, faulty):
     env, agent = faulty
-    for part, lost in env.lost.items():
-        lost.assign(part == where)
+    for part, is_lost in env.lost.items():
+        is_lost.assign(part == where)
     before = weights(agent)
-    for act in (agent.fit, agent.evaluate, agent.collect):
-        budget = dict(epochs=1, verbose=0) if act == agent.fit else {}
+    for method in (agent.fit, agent.evaluate, agent.collect):
+        budget = dict(epochs=1, verbose=0) if method == agent.fit else {}
         with pytest.raises(
             tfr.collect.EnvironmentFault, match=f"Episode 0, step 3: the {where} is not"
         ):
-            act(env, **budget)
+            method(env, **budget)
     np.testing.assert_array_equal(weights(agent), before)
 
 
-def test_an_update_that_is_not_finite_ends_the_call_and_is_told_at_the_next():
-    """The third update of a call of five meets rewards that overflow."""
+def test_nonfinite_update_is_not_applied_and_raises_with_its_number():
+    """A call makes five updates. The third update has an infinite entropy coefficient."""
 
     class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step):
@@ -514,23 +543,30 @@ def test_an_update_that_is_not_finite_ends_the_call_and_is_told_at_the_next():
         def get_config(self):
             return {}
 
-    env, ears = envs.CartPole(), Listener()
+    env, callback = envs.CartPole(), RecordingCallback()
     healthy = agent_for(env, entropy_coef=0.1)
     healthy.fit(env, epochs=2, episodes_per_epoch=4, verbose=0)
     agent = agent_for(env, 5, entropy_coef=Schedule())
     epochs = []
-    heard = keras.callbacks.LambdaCallback(on_epoch_end=lambda *x: epochs.append(x[0]))
+    epoch_callback = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda *x: epochs.append(x[0])
+    )
     with pytest.raises(FloatingPointError, match="Update 2 would not be finite"):
-        agent.fit(env, epochs=9, episodes_per_epoch=4, callbacks=[heard], verbose=0)
+        agent.fit(
+            env, epochs=9, episodes_per_epoch=4, callbacks=[epoch_callback], verbose=0
+        )
     assert epochs == [0, 1] and agent.updates == 2
     np.testing.assert_array_equal(weights(agent), weights(healthy))
     with pytest.raises(FloatingPointError, match="Update 2 would not be finite"):
-        agent.fit(env, epochs=9, episodes_per_epoch=4, callbacks=[ears], verbose=0)
+        agent.fit(env, epochs=9, episodes_per_epoch=4, callbacks=[callback], verbose=0)
     np.testing.assert_array_equal(weights(agent), weights(healthy))
 
 
 class Beyond(envs.Bandit):
-    """One to four steps; one sees the root of how many are left."""
+    """Episodes of one to four steps.
+
+    The observation is the root of the remaining steps.
+    """
 
     max_episode_steps = 6
 
@@ -547,28 +583,30 @@ class Beyond(envs.Bandit):
         return state <= 0
 
 
-def test_what_comes_after_the_end_of_an_episode_does_no_harm():
+def test_nan_after_the_end_of_an_episode_is_ignored():
     agent = tfr.Reinforce.for_env(Beyond(), hidden=())
     episodes = agent.collect(Beyond(), 12)
     assert sorted(set(episodes.lengths.tolist())) == [1, 2, 3, 4]
     for column, length in enumerate(episodes.lengths):
-        seen = episodes.observations[: length + 1, column, 0]
-        np.testing.assert_allclose(seen**2, np.arange(length, -1, -1), atol=1e-6)
+        observations = episodes.observations[: length + 1, column, 0]
+        np.testing.assert_allclose(observations**2, np.arange(length, -1, -1), atol=1e-6)
 
 
-def test_no_update_follows_in_a_call_where_one_was_not_finite():
-    """Later episodes would do no harm: each update has its own."""
-    ends, said = [], []
-    for several in (1, 12):
+def test_no_later_update_of_a_call_is_applied_after_a_nonfinite_update():
+    """The later episodes would give finite updates, because each update has its own
+    episodes.
+    """
+    ends, messages = [], []
+    for updates in (1, 12):
         agent = tfr.Reinforce.for_env(Lucky(dtype="float64"), hidden=(), seed=1)
-        agent.compile(keras.optimizers.SGD(0.5), steps_per_execution=several)
+        agent.compile(keras.optimizers.SGD(0.5), steps_per_execution=updates)
         with pytest.raises(FloatingPointError, match="would not be finite") as caught:
             agent.fit(
                 Lucky(dtype="float64"), epochs=12, episodes_per_epoch=4, seed=7, verbose=0
             )
-        said.append(str(caught.value))
+        messages.append(str(caught.value))
         ends.append((agent.counters.numpy().tolist(), weights(agent)))
-    assert said[0] == said[1] and ends[0][0] == [4, 16, 16]
+    assert messages[0] == messages[1] and ends[0][0] == [4, 16, 16]
     assert ends[0][0] == ends[1][0]
     np.testing.assert_array_equal(ends[0][1], ends[1][1])
     fresh = tfr.Reinforce.for_env(Lucky(dtype="float64"), hidden=(), seed=1)
@@ -576,32 +614,32 @@ def test_no_update_follows_in_a_call_where_one_was_not_finite():
     assert fresh.collect(Lucky(dtype="float64"), 4, seed=7).rewards.max() < 2
 
 
-def test_a_policy_that_overflows_is_told(cartpole):
-    """Finite weights whose outputs are not: nothing is learned, nothing returned."""
+def test_overflowing_policy_outputs_raise_and_weights_are_unchanged(cartpole):
+    """The weights are finite, but the outputs are not. The methods return no result."""
     agent, env, _ = cartpole
     huge = [np.full_like(weight, 3e38) for weight in agent.policy.get_weights()]
     agent.policy.set_weights(huge)
-    for act in (agent.evaluate, agent.collect):
+    for method in (agent.evaluate, agent.collect):
         with pytest.raises(FloatingPointError, match="outputs are not finite"):
-            act(env, 3)
+            method(env, 3)
     with pytest.raises(FloatingPointError, match="outputs are not finite"):
         agent.fit(env, epochs=1, episodes_per_epoch=4, verbose=0)
-    for ours, given in zip(agent.policy.get_weights(), huge, strict=True):
-        np.testing.assert_array_equal(ours, given)
+    for weight, huge_weight in zip(agent.policy.get_weights(), huge, strict=True):
+        np.testing.assert_array_equal(weight, huge_weight)
 
 
-def test_a_policy_that_is_lost_is_told(cartpole):
+def test_nan_weights_of_the_policy_raise(cartpole):
     agent, env, _ = cartpole
-    lost = [np.full_like(weight, np.nan) for weight in agent.policy.get_weights()]
-    agent.policy.set_weights(lost)
-    for act in (agent.evaluate, agent.collect):
+    nan_weights = [np.full_like(weight, np.nan) for weight in agent.policy.get_weights()]
+    agent.policy.set_weights(nan_weights)
+    for method in (agent.evaluate, agent.collect):
         with pytest.raises(FloatingPointError, match="weights .* are not finite"):
-            act(env)
+            method(env)
     with pytest.raises(FloatingPointError, match="weights .* are not finite"):
         agent.fit(env, epochs=1, verbose=0)
 
 
-def test_a_layer_that_cannot_be_compiled_is_named():
+def test_error_names_the_layer_that_cannot_be_compiled():
     layers = [keras.layers.Dense(8), Spelling(name="spelling"), keras.layers.Dense(2)]
     agent = tfr.Reinforce(keras.Sequential([keras.Input((4,)), *layers]))
     agent.compile("adam")
@@ -613,7 +651,7 @@ class Endless(envs.Pendulum):
     max_episode_steps = None
 
 
-def test_what_the_compiled_engine_cannot_do_is_said():
+def test_unsupported_options_of_compiled_engine_raise():
     env = envs.CartPole()
     agent = agent_for(env)
     with pytest.raises(ValueError, match="fixed number of episodes at once"):
@@ -636,7 +674,7 @@ def test_what_the_compiled_engine_cannot_do_is_said():
 
 
 class Marked(envs.Corridor):
-    """A corridor that says which ways are open."""
+    """A corridor whose observation contains a mask of the legal actions."""
 
     def __init__(self):
         super().__init__(4)
@@ -649,7 +687,7 @@ class Marked(envs.Corridor):
         return {"cell": state, "open": tf.cast(open_, tf.int8)}
 
 
-def test_masks_are_for_the_host():
+def test_compiled_engine_raises_for_masks_and_host_engine_accepts_them():
     env = Marked()
     with pytest.raises(ValueError, match="does not support masks.*as_gymnasium"):
         agent_for(env, action_mask="observation/open").collect(env, 2)
@@ -658,9 +696,9 @@ def test_masks_are_for_the_host():
 
 
 @pytest.mark.parametrize("what", ["rate", "best"])
-def test_callbacks_that_work_on_the_agent_meet_every_update(what):
-    """Many updates per call or one: each is made with what Keras set, and is kept."""
-    env, found = envs.Corridor(4), []
+def test_keras_callbacks_that_change_the_agent_run_after_every_update(what):
+    """The result is the same for any number of updates per call."""
+    env, final_weights = envs.Corridor(4), []
     agent = agent_for(env)
     rewind = rewinding(agent, env)
     for updates in (1, 4):
@@ -672,21 +710,21 @@ def test_callbacks_that_work_on_the_agent_meet_every_update(what):
         callback = {"rate": rate, "best": best}[what]
         options = dict(epochs=4, episodes_per_epoch=4, callbacks=[callback], verbose=0)
         agent.fit(env, **options)
-        found.append(agent.policy.get_weights())
-    for one, four in zip(*found, strict=True):
+        final_weights.append(agent.policy.get_weights())
+    for one, four in zip(*final_weights, strict=True):
         np.testing.assert_array_equal(one, four)
 
 
-def test_a_number_of_steps_is_reached_by_the_fewest_updates():
-    """Also if a single step is left for the last one."""
+def test_fit_with_steps_makes_the_fewest_updates():
+    """The last update is made even if only one step is missing."""
     agent = tfr.Reinforce.for_env(envs.Bandit(), hidden=())
     agent.compile(keras.optimizers.SGD(0.1), steps_per_execution=2)
     agent.fit(envs.Bandit(), steps=9, episodes_per_epoch=4, verbose=0)
     assert agent.counters.numpy().tolist() == [3, 12, 12]
 
 
-def test_a_call_makes_all_its_updates_however_long_they_are():
-    """A callback hears of them afterwards, and can only end the training."""
+def test_stop_training_takes_effect_after_all_updates_of_a_call():
+    """Callbacks run after the call, and can only end the training."""
 
     class Enough(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -699,41 +737,41 @@ def test_a_call_makes_all_its_updates_however_long_they_are():
     assert agent.updates == 3 and agent.counters.numpy()[2] > 500
 
 
-def test_an_evaluation_takes_the_most_likely_actions_unless_told_otherwise():
+def test_compiled_evaluation_is_deterministic_by_default():
     agent = tfr.Reinforce.for_env(envs.Bandit([0.0, 1.0]), hidden=())
     agent.policy.set_weights([np.zeros((1, 2)), np.array([0.0, 0.1])])
-    world = envs.Bandit([0.0, 1.0])
-    assert agent.evaluate(world, 64)["episode_return"] == 1.0
-    assert agent.evaluate(world, 64, deterministic=False)["episode_return"] < 1.0
+    env = envs.Bandit([0.0, 1.0])
+    assert agent.evaluate(env, 64)["episode_return"] == 1.0
+    assert agent.evaluate(env, 64, deterministic=False)["episode_return"] < 1.0
 
 
-def test_each_evaluation_has_the_time_limit_of_its_call():
-    world = envs.CartPole()
-    agent = tfr.Reinforce.for_env(world, hidden=(2,))
+def test_compiled_evaluation_uses_the_time_limit_of_its_call():
+    env = envs.CartPole()
+    agent = tfr.Reinforce.for_env(env, hidden=(2,))
     for limit in (3, 5, 3):
-        length = agent.evaluate(world, 4, max_episode_steps=limit)["episode_length"]
+        length = agent.evaluate(env, 4, max_episode_steps=limit)["episode_length"]
         assert length == limit
 
 
-def test_a_call_ends_where_one_of_several_validations_is_due():
-    found = []
+def test_list_of_validation_epochs_is_exact_for_any_steps_per_execution():
+    validations = []
     for updates in (1, 4):
-        world, seen = envs.Bandit(), []
-        agent = tfr.Reinforce.for_env(world, hidden=())
+        env, updates_seen = envs.Bandit(), []
+        agent = tfr.Reinforce.for_env(env, hidden=())
         agent.compile(keras.optimizers.SGD(0.5), steps_per_execution=updates)
 
-        class Hears(keras.callbacks.Callback):
-            def on_test_begin(self, logs=None, seen=seen):
-                seen.append(self.model.updates)
+        class RecordsUpdates(keras.callbacks.Callback):
+            def on_test_begin(self, logs=None, updates_seen=updates_seen):
+                updates_seen.append(self.model.updates)
 
         options = dict(episodes_per_epoch=2, validation_freq=[2, 3], verbose=0)
-        options |= dict(validation_env=world, validation_episodes=2, epochs=6)
-        agent.fit(world, callbacks=[Hears()], **options)
-        found.append(seen)
-    assert found == [[2, 3], [2, 3]]
+        options |= dict(validation_env=env, validation_episodes=2, epochs=6)
+        agent.fit(env, callbacks=[RecordsUpdates()], **options)
+        validations.append(updates_seen)
+    assert validations == [[2, 3], [2, 3]]
 
 
-WORKING_ON_THE_AGENT = {
+CALLBACKS_THAT_CHANGE_THE_AGENT = {
     "BackupAndRestore": lambda folder: dict(backup_dir=folder),
     "EarlyStopping": lambda _: dict(monitor="episode_return", patience=9),
     "LearningRateScheduler": lambda _: dict(schedule=lambda epoch: 0.1),
@@ -743,21 +781,21 @@ WORKING_ON_THE_AGENT = {
 }
 
 
-@pytest.mark.parametrize("name", WORKING_ON_THE_AGENT)
-def test_every_callback_of_keras_that_works_on_the_agent_meets_every_update(
-    name, tmp_path
-):
-    callback = getattr(keras.callbacks, name)(**WORKING_ON_THE_AGENT[name](tmp_path))
-    seen = []
+@pytest.mark.parametrize("name", CALLBACKS_THAT_CHANGE_THE_AGENT)
+def test_keras_callback_limits_each_call_to_one_update(name, tmp_path):
+    callback = getattr(keras.callbacks, name)(
+        **CALLBACKS_THAT_CHANGE_THE_AGENT[name](tmp_path)
+    )
+    update_counts = []
 
-    class Hears(keras.callbacks.Callback):
+    class RecordsUpdates(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            seen.append(self.model.updates)
+            update_counts.append(self.model.updates)
 
-    world = envs.Bandit()
-    agent = tfr.Reinforce.for_env(world, hidden=())
-    rate = keras.optimizers.SGD(0.5, use_ema=True)
-    agent.compile(rate, steps_per_execution=3)
-    both = [callback, Hears()]
-    agent.fit(world, epochs=3, episodes_per_epoch=2, callbacks=both, verbose=0)
-    assert seen == [1, 2, 3]
+    env = envs.Bandit()
+    agent = tfr.Reinforce.for_env(env, hidden=())
+    optimizer = keras.optimizers.SGD(0.5, use_ema=True)
+    agent.compile(optimizer, steps_per_execution=3)
+    callbacks = [callback, RecordsUpdates()]
+    agent.fit(env, epochs=3, episodes_per_epoch=2, callbacks=callbacks, verbose=0)
+    assert update_counts == [1, 2, 3]

@@ -1,4 +1,6 @@
-"""Environments that fail: named, with what was wrong, and nothing is learned."""
+"""Tests that faulty environments raise precise errors, and that the agent does not
+change.
+"""
 
 import functools
 import itertools
@@ -18,14 +20,16 @@ BATCH = {"epochs": 1, "episodes_per_epoch": 3, "num_envs": 3, "verbose": 0}
 
 
 def state(agent):
-    """Every bit of the agent: weights, counters, normalizer and both optimizers."""
+    """Returns the bytes of all weights, counters, normalizer and optimizer variables."""
     variables = [*agent.variables, *agent.optimizer.variables]
     return [variable.numpy().tobytes() for variable in variables]
 
 
 @pytest.fixture(scope="module")
 def agent():
-    """Trained a little, so that counters and optimizer state are not zero."""
+    """Returns an agent after two updates, whose counters and optimizer state are not
+    zero.
+    """
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, "tanh")])
     agent = tfr.Reinforce(policy, normalize_observations=True)
     agent.compile(keras.optimizers.Adam(0.1))
@@ -36,20 +40,20 @@ def agent():
 
 @pytest.fixture(autouse=True)
 def unchanged(agent):
-    """Whatever happens in this file, not one bit of the agent changes."""
+    """Asserts that no test of this file changes the agent."""
     before = state(agent)
     yield
     assert state(agent) == before
 
 
 def second_of_three(env):
-    """Environments of which number 1 is `env()`, and the others are sound."""
+    """Returns a function that creates environments. Only environment 1 is `env()`."""
     makers = itertools.chain([toys.Clock, env], itertools.repeat(toys.Clock))
     return lambda: next(makers)()
 
 
-def answer(**given):
-    """A step's answer in which some of the fields are replaced."""
+def step_result(**changes):
+    """Returns a function that replaces fields of the result of a step."""
 
     def replace(observation, reward, terminated, truncated, info):
         fields = {
@@ -59,13 +63,13 @@ def answer(**given):
             "truncated": truncated,
             "info": info,
         }
-        return tuple({**fields, **given}.values())
+        return tuple({**fields, **changes}.values())
 
     return replace
 
 
-def words(value):
-    """The name of a case: what is said about it."""
+def message_id(value):
+    """Returns the id of a case, which is its error message."""
     return value if isinstance(value, str) else ""
 
 
@@ -100,10 +104,10 @@ OBSERVATIONS = [
 NOT_FINITE = [np.nan, np.inf, -np.inf]
 FLAGS = [None, "False", 2, 1.0, np.ones(2, bool)]
 ANSWERS = [
-    *((answer(reward=value), said) for value, said in REWARDS),
-    *((answer(observation=value), said) for value, said in OBSERVATIONS),
-    *((answer(terminated=flag), "`terminated` is a ") for flag in FLAGS),
-    *((answer(truncated=flag), "`truncated` is a ") for flag in FLAGS),
+    *((step_result(reward=value), message) for value, message in REWARDS),
+    *((step_result(observation=value), message) for value, message in OBSERVATIONS),
+    *((step_result(terminated=flag), "`terminated` is a ") for flag in FLAGS),
+    *((step_result(truncated=flag), "`truncated` is a ") for flag in FLAGS),
     (lambda *fields: fields[:4], "four values, as in the old Gym.*shimmy"),
     (lambda *fields: None, "step raised TypeError"),
     (raising, "step raised ZeroDivisionError: no gravity"),
@@ -111,70 +115,76 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize("at", [1, 50])
-@pytest.mark.parametrize("wrong, said", ANSWERS, ids=words)
-def test_a_wrong_answer_is_named_with_its_place(agent, wrong, said, at):
-    """Steps count from 0, as rows of the record do."""
+@pytest.mark.parametrize("wrong, message", ANSWERS, ids=message_id)
+def test_invalid_step_result_error_names_environment_episode_and_step(
+    agent, wrong, message, at
+):
+    """Steps count from 0, as the rows of `Episodes` do."""
     env = second_of_three(lambda: toys.Misbehaving(at, wrong))
     place = f"Environment 1, episode 1, step {at - 1}: "
-    with pytest.raises(results.EnvironmentFault, match=place + f".*{said}"):
+    with pytest.raises(results.EnvironmentFault, match=place + f".*{message}"):
         agent.fit(env, **BATCH)
 
 
 @pytest.mark.parametrize("at", [1, 50, 60])
 @pytest.mark.parametrize("number", NOT_FINITE)
-def test_an_observation_that_is_not_finite_is_named(agent, number, at):
-    """Step t is the action whose answer was wrong. 60 is the last."""
-    wrong = answer(observation=np.full(1, number, "f"))
+def test_nonfinite_observation_error_names_environment_episode_and_step(
+    agent, number, at
+):
+    """Step t is the step that returned the observation. Step 59 is the last one."""
+    wrong = step_result(observation=np.full(1, number, "f"))
     env = second_of_three(lambda: toys.Misbehaving(at, wrong))
-    said = f"Environment 1, episode 1, step {at - 1}: the observation is not finite"
-    with pytest.raises(results.EnvironmentFault, match=said):
+    message = f"Environment 1, episode 1, step {at - 1}: the observation is not finite"
+    with pytest.raises(results.EnvironmentFault, match=message):
         agent.fit(env, **BATCH)
 
 
-@pytest.mark.parametrize("limit", [None, 5], ids=["ended", "cut"])
-def test_an_info_that_is_none_is_named_when_it_is_read(agent, limit):
-    """It is read at the end of an episode, whoever ends it."""
-    env = toys.Misbehaving(5, answer(info=None), length=5 if limit is None else 60)
+@pytest.mark.parametrize("limit", [None, 5], ids=["terminated", "truncated"])
+def test_info_that_is_none_raises_at_the_end_of_the_episode(agent, limit):
+    """The info is read after termination and after truncation."""
+    env = toys.Misbehaving(5, step_result(info=None), length=5 if limit is None else 60)
     with pytest.raises(results.EnvironmentFault, match="episode 0, step 4: .*info"):
         agent.fit(env, **BATCH, max_episode_steps=limit)
 
 
 def successful(mode):
-    env = functools.partial(toys.Misbehaving, 5, answer(info={"is_success": "yes"}), 5)
+    env = functools.partial(
+        toys.Misbehaving, 5, step_result(info={"is_success": "yes"}), 5
+    )
     if mode is None:
         return env
     return gym.vector.SyncVectorEnv([env] * 2, autoreset_mode=mode)
 
 
 @pytest.mark.parametrize("mode", [None, *gym.vector.AutoresetMode])
-def test_a_success_that_is_no_flag_is_named(agent, mode):
+def test_success_that_is_not_a_bool_raises(agent, mode):
     with pytest.raises(
         results.EnvironmentFault, match="`is_success` is .*'yes'.* a bool"
     ):
         agent.evaluate(successful(mode), episodes=2)
 
 
-def test_the_cause_is_chained(agent):
+def test_step_error_is_the_cause_of_the_environment_fault(agent):
     with pytest.raises(results.EnvironmentFault) as caught:
         agent.fit(lambda: toys.Misbehaving(2, raising), **BATCH)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-class Resetting(toys.Clock):
-    """Answers its reset number `at` with `answer(observation, info)`."""
+class ReplacesReset(toys.Clock):
+    """Returns `answer(observation, info)` from its reset number `at`."""
 
     def __init__(self, answer, at=1):
         super().__init__()
         self.answer, self.resets, self.at = answer, 0, at
 
     def reset(self, **kwargs):
-        given = super().reset(**kwargs)
+        result = super().reset(**kwargs)
         self.resets += 1
-        return self.answer(*given) if self.resets == self.at else given
+        return self.answer(*result) if self.resets == self.at else result
 
 
 RESETS = [
-    *((lambda o, i, x=x: (x, i), said) for x, said in OBSERVATIONS),
+    *((lambda o, i, x=x: (x, i), message) for x, message in OBSERVATIONS),
     *((lambda o, i, x=x: (np.full(1, x, "f"), i), "not finite") for x in NOT_FINITE),
     (lambda o, i: o, "reset returned a ndarray. Expected: a pair.*shimmy"),
     (lambda o, i: (o, i, i), "reset returned 3 values. Expected: a pair"),
@@ -185,22 +195,26 @@ RESETS = [
 
 
 @pytest.mark.parametrize("at", [1, 2])
-@pytest.mark.parametrize("wrong, said", RESETS, ids=words)
-def test_a_wrong_reset_is_named_with_its_episode(agent, wrong, said, at):
-    """Two environments take turns: the second reset of number 1 is episode 3."""
-    env = second_of_three(lambda: Resetting(wrong, at))
+@pytest.mark.parametrize("wrong, message", RESETS, ids=message_id)
+def test_invalid_reset_result_error_names_environment_and_episode(
+    agent, wrong, message, at
+):
+    """Two environments alternate, so the second reset of environment 1 begins episode
+    3.
+    """
+    env = second_of_three(lambda: ReplacesReset(wrong, at))
     place = f"Environment 1, episode {2 * at - 1}, step 0: "
-    with pytest.raises(results.EnvironmentFault, match=place + f".*{said}"):
+    with pytest.raises(results.EnvironmentFault, match=place + f".*{message}"):
         agent.fit(env, **{**BATCH, "num_envs": 2, "episodes_per_epoch": 6})
 
 
-def test_a_reset_that_raises_is_the_cause(agent):
+def test_reset_error_is_the_cause_of_the_environment_fault(agent):
     with pytest.raises(results.EnvironmentFault) as caught:
-        agent.fit(lambda: Resetting(raising), **BATCH)
+        agent.fit(lambda: ReplacesReset(raising), **BATCH)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_an_old_reset_that_takes_no_seed_is_named(agent):
+def test_reset_without_seed_argument_raises(agent):
     class Old(toys.Clock):
         def reset(self):
             return super().reset()
@@ -209,15 +223,15 @@ def test_an_old_reset_that_takes_no_seed_is_named(agent):
         agent.fit(Old, **BATCH)
 
 
-def test_evaluation_names_faults_too(agent):
-    env = second_of_three(lambda: toys.Misbehaving(2, answer(reward=None)))
+def test_evaluate_error_names_environment_episode_and_step(agent):
+    env = second_of_three(lambda: toys.Misbehaving(2, step_result(reward=None)))
     with pytest.raises(
         results.EnvironmentFault, match="Environment 1, episode 1, step 1"
     ):
         agent.evaluate(env, episodes=3)
 
 
-def test_an_observation_that_does_not_nest_as_its_space_is_named():
+def test_observation_with_wrong_nesting_raises():
     box = gym.spaces.Box(0, 1, (1,))
     space = gym.spaces.Dict(a=box, b=gym.spaces.Tuple([box, box]))
     one = np.ones(1, "f")
@@ -229,16 +243,16 @@ def test_an_observation_that_does_not_nest_as_its_space_is_named():
 
 
 @pytest.mark.parametrize("kind", [bool, int, np.int64, np.float16, np.float64, np.bool_])
-def test_every_real_reward_is_welcome(agent, kind):
-    env = toys.Misbehaving(2, answer(reward=kind(1)), length=3)
+def test_reward_may_have_any_real_type(agent, kind):
+    env = toys.Misbehaving(2, step_result(reward=kind(1)), length=3)
     assert agent.evaluate(env, episodes=1)["episode_return"] == 1 + 1 + 3
-    env = toys.Misbehaving(2, answer(reward=np.array(1.0)), length=3)
+    env = toys.Misbehaving(2, step_result(reward=np.array(1.0)), length=3)
     assert agent.evaluate(env, episodes=1)["episode_return"] == 1 + 1 + 3
 
 
 @pytest.mark.parametrize("kind", [bool, np.bool_])
-def test_flags_of_python_and_numpy_are_welcome(agent, kind):
-    env = toys.Misbehaving(2, answer(truncated=kind(True)))
+def test_flags_may_be_python_or_numpy_bools(agent, kind):
+    env = toys.Misbehaving(2, step_result(truncated=kind(True)))
     assert agent.evaluate(env, episodes=1)["episode_length"] == 2
 
 
@@ -246,16 +260,16 @@ def test_flags_of_python_and_numpy_are_welcome(agent, kind):
 
 
 class Wrapped(gym.vector.VectorWrapper):
-    """Changes what a vector environment answers at step `at`."""
+    """Changes the result of step `at` of a vector environment."""
 
     def __init__(self, env, at, change):
         super().__init__(env)
         self.at, self.change, self.now = at, change, 0
 
     def step(self, actions):
-        given = self.env.step(actions)
+        result = self.env.step(actions)
         self.now += 1
-        return self.change(*given) if self.now == self.at else given
+        return self.change(*result) if self.now == self.at else result
 
 
 def with_number(number, slot=1):
@@ -297,7 +311,7 @@ def without_final_observations(*answer):
     return *answer[:4], {}
 
 
-def test_a_vector_env_that_keeps_the_last_observation_to_itself_is_named(agent):
+def test_same_step_vector_env_without_final_obs_raises(agent):
     mode = gym.vector.AutoresetMode.SAME_STEP
     env = gym.vector.SyncVectorEnv([toys.Clock] * 2, autoreset_mode=mode)
     with pytest.raises(
@@ -307,23 +321,25 @@ def test_a_vector_env_that_keeps_the_last_observation_to_itself_is_named(agent):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("wrong, said", VECTOR_ANSWERS, ids=words)
-def test_a_wrong_answer_of_a_vector_env_is_named(agent, wrong, said, mode):
+@pytest.mark.parametrize("wrong, message", VECTOR_ANSWERS, ids=message_id)
+def test_invalid_step_result_of_vector_env_raises(agent, wrong, message, mode):
     env = gym.vector.SyncVectorEnv([lambda: toys.Clock(60)] * 3, autoreset_mode=mode)
     for at in (1, 50):
-        with pytest.raises(results.EnvironmentFault, match=said):
+        with pytest.raises(results.EnvironmentFault, match=message):
             agent.fit(Wrapped(env, at, wrong), **BATCH)
 
 
-def test_a_vector_env_whose_step_raises_is_the_cause(agent):
+def test_vector_step_error_is_the_cause_of_the_environment_fault(agent):
     env = gym.vector.SyncVectorEnv([toys.Clock])
     with pytest.raises(results.EnvironmentFault) as caught:
         agent.fit(Wrapped(env, 2, raising), **BATCH)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_what_nobody_asked_a_vector_env_for_does_no_harm():
-    """Only two episodes are wanted: slot 2 is idle, and its NaN is nobody's fault."""
+def test_nan_of_an_idle_environment_is_ignored():
+    """Two episodes are requested, so environment 2 is idle and its NaN is not an
+    error.
+    """
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
     agent = tfr.Reinforce(policy)  # a normalizer would clip the NaN away
     for mode in MODES:
@@ -333,14 +349,14 @@ def test_what_nobody_asked_a_vector_env_for_does_no_harm():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_endless_vector_env_is_refused_with_the_remedy(agent, mode):
+def test_vector_env_without_time_limit_error_names_time_limit_wrapper(agent, mode):
     env = gym.vector.SyncVectorEnv([lambda: toys.Clock(99)] * 2, autoreset_mode=mode)
     with pytest.raises(results.EnvironmentFault, match="within 20 steps.*TimeLimit"):
         agent.fit(env, **BATCH, max_episode_steps=20)
     limited = [lambda: gym.wrappers.TimeLimit(toys.Clock(99), 20)] * 2
     env = gym.vector.SyncVectorEnv(limited, autoreset_mode=mode)
-    played = agent.evaluate(env, episodes=3, max_episode_steps=20)
-    assert played["episode_length"] == 20
+    metrics = agent.evaluate(env, episodes=3, max_episode_steps=20)
+    assert metrics["episode_length"] == 20
 
 
 class Drawn(toys.Clock):
@@ -349,7 +365,7 @@ class Drawn(toys.Clock):
 
 
 class OneArray(gym.vector.VectorEnv):
-    """A vector of its own kind: the last observations stand in the same array always."""
+    """A custom vector environment that stores all final observations in one array."""
 
     metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
 
@@ -361,8 +377,8 @@ class OneArray(gym.vector.VectorEnv):
         self.single_action_space = self.inner.single_action_space
         self.last = np.zeros((1, 1), np.float32)
 
-    def reset(self, **given):
-        return self.inner.reset(**given)
+    def reset(self, **kwargs):
+        return self.inner.reset(**kwargs)
 
     def step(self, actions):
         *answer, infos = self.inner.step(actions)
@@ -370,42 +386,44 @@ class OneArray(gym.vector.VectorEnv):
         return *answer, {**infos, "final_obs": self.last}
 
 
-def test_a_vector_env_may_keep_last_observations_where_no_reset_writes(agent):
-    ours = agent.collect(OneArray(), 5)
-    theirs = agent.collect(OneArray().inner, 5)
-    np.testing.assert_array_equal(ours.observations, theirs.observations)
+def test_final_observations_in_one_reused_array_are_copied(agent):
+    episodes = agent.collect(OneArray(), 5)
+    expected = agent.collect(OneArray().inner, 5)
+    np.testing.assert_array_equal(episodes.observations, expected.observations)
 
 
-def test_a_vector_env_that_does_not_say_how_it_resets_is_refused(agent):
+def test_vector_env_without_autoreset_mode_raises(agent):
     env = gym.vector.SyncVectorEnv([toys.Clock])
     env.metadata = {}
     with pytest.raises(ValueError, match="must state how it resets.*Received: None"):
         agent.fit(env, **BATCH)
 
 
-# What is no environment, or none for this agent
+# Invalid environments and spaces
 
 
 @pytest.mark.parametrize("env", [None, 3, ["CartPole-v1"], object()])
-def test_what_is_no_environment_is_refused(agent, env):
+def test_fit_raises_type_error_if_env_is_not_an_environment(agent, env):
     with pytest.raises(TypeError, match="`env` must be an environment id"):
         agent.fit(env, **BATCH)
 
 
-@pytest.mark.parametrize("made", [None, toys.Clock, "CartPole-v1"])
-def test_a_callable_that_makes_no_environment_is_refused(agent, made):
+@pytest.mark.parametrize("returned", [None, toys.Clock, "CartPole-v1"])
+def test_callable_that_returns_no_environment_raises(agent, returned):
     with pytest.raises(TypeError, match="must return a gymnasium.Env.*shimmy"):
-        agent.fit(lambda: made, **BATCH)
+        agent.fit(lambda: returned, **BATCH)
 
 
-def test_a_callable_that_makes_one_environment_twice_is_refused():
-    """Two slots that step one environment would record nonsense without a word."""
+def test_callable_that_returns_the_same_environment_twice_raises():
+    """Two workers of one environment would mix the steps of two episodes without an
+    error.
+    """
     agent, env = tfr.Reinforce.for_env(toys.Clock), toys.Clock()
     with pytest.raises(ValueError, match="the same environment"):
         agent.fit(lambda: env, **BATCH, max_episode_steps=9)
 
 
-def test_environments_with_different_spaces_are_refused(agent):
+def test_environment_with_other_spaces_raises(agent):
     class Wide(toys.Clock):
         observation_space = gym.spaces.Box(-1, 1, (2,))
 
@@ -420,14 +438,14 @@ def test_environments_with_different_spaces_are_refused(agent):
 
 
 BOX = gym.spaces.Box(0, 1, (1,))
-UNSEEN = [
+UNSUPPORTED_OBSERVATIONS = [
     gym.spaces.Text(5),
     gym.spaces.Graph(BOX, None),
     gym.spaces.OneOf([BOX, gym.spaces.Discrete(3)]),
     gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Text(5)),
     gym.spaces.Tuple([BOX, gym.spaces.Sequence(BOX)]),
 ]
-UNDONE = [
+UNSUPPORTED_ACTIONS = [
     gym.spaces.Text(5),
     gym.spaces.OneOf([BOX, gym.spaces.Discrete(2)]),
     gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Text(5)),
@@ -441,27 +459,35 @@ def with_spaces(observations=BOX, actions=toys.Clock.action_space):
     return env
 
 
-@pytest.mark.parametrize("space", UNSEEN, ids=lambda space: type(space).__name__)
-def test_an_observation_space_that_is_not_understood_is_named(space):
+@pytest.mark.parametrize(
+    "space", UNSUPPORTED_OBSERVATIONS, ids=lambda space: type(space).__name__
+)
+def test_unsupported_observation_space_error_names_the_space(space):
     env = with_spaces(observations=space)
-    with pytest.raises(ValueError, match="not supported. Supported: Box.*Wrap") as caught:
+    with pytest.raises(
+        ValueError, match="not supported. Supported spaces are Box.*Wrap"
+    ) as caught:
         tfr.Reinforce.for_env(env)
     assert repr(space) in str(caught.value)
 
 
-@pytest.mark.parametrize("space", UNDONE, ids=lambda space: type(space).__name__)
-def test_an_action_space_that_is_not_understood_is_named(space):
+@pytest.mark.parametrize(
+    "space", UNSUPPORTED_ACTIONS, ids=lambda space: type(space).__name__
+)
+def test_unsupported_action_space_error_names_the_space(space):
     env = with_spaces(actions=space)
     fresh = tfr.Reinforce(keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)]))
     fresh.compile()
     for attempt in (tfr.Reinforce.for_env, lambda env: fresh.fit(env, **BATCH)):
-        with pytest.raises(ValueError, match="not supported. Supported: Disc") as caught:
+        with pytest.raises(
+            ValueError, match="not supported. Supported spaces are Disc"
+        ) as caught:
             attempt(env)
         assert repr(space) in str(caught.value)
 
 
 class Wide(toys.Clock):
-    """Observations of a wider type than their space, in the second step one too large."""
+    """Returns int64 observations for an int8 space. Observation 2 is out of range."""
 
     observation_space = gym.spaces.Box(0, 100, (1,), np.int8)
 
@@ -470,12 +496,12 @@ class Wide(toys.Clock):
 
 
 @pytest.mark.parametrize("vector", [False, True], ids=["plain", "vector"])
-def test_a_whole_number_that_its_type_would_cut_is_named(vector):
-    """200 would be seen as -56."""
+def test_integer_observation_outside_its_dtype_raises(vector):
+    """A cast to int8 would change 200 to -56."""
     agent = tfr.Reinforce.for_env(Wide, hidden=(2,))
     env = gym.vector.SyncVectorEnv([Wide, Wide]) if vector else Wide
-    if vector:  # Gymnasium's own buffer would cut it
+    if vector:  # the int8 buffer of Gymnasium would wrap 200
         env._observations = np.zeros((2, 1), np.int64)
-    said = r"Environment 0, .*\[200\] does not fit into int8"  # the first of two
-    with pytest.raises(tfr.collect.EnvironmentFault, match=said):
+    message = r"Environment 0, .*\[200\] does not fit into int8"  # the first of two
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
         agent.collect(env, 2)

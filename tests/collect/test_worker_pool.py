@@ -1,4 +1,4 @@
-"""Several processes play the same episodes as one, and leave nothing behind."""
+"""Tests that worker processes collect the episodes of one process, and always end."""
 
 import functools
 import gc
@@ -26,8 +26,10 @@ from tf_reinforce import cli
 from tf_reinforce.collect import worker_pool
 
 
-def same_bits(one, other):
-    """Two records, to the last bit, padding, type and nesting included."""
+def assert_identical(one, other):
+    """Asserts that two records have equal structure, dtypes and values, also in the
+    padding.
+    """
     keras.tree.assert_same_structure(one, other)
     for a, b in zip(*map(keras.tree.flatten, (one, other)), strict=True):
         if a is not None:
@@ -48,57 +50,62 @@ def agent():
     return agent
 
 
-# Who plays what
+# Equal results for any number of processes
 
 
-def masked(place):
+def masked_agent(place):
     env = functools.partial(masked_agents.Riddle, place)
     return lambda: masked_agents.learner(place), env
 
 
-def made(env, **options):
+def agent_for(env, **options):
     return lambda: tfr.Reinforce.for_env(env, hidden=(8,), **options), env
 
 
 AGENTS = {
-    "memory": (recurrent_agents.ready, toys.Lengths),
-    "Gaussian": made("Pendulum-v1"),
-    "group_size": made(toys.Lengths, baseline=tfr.baselines.LeaveOneOut(group_size=2)),
-    **{place: masked(place) for place in masked_agents.PLACES},
+    "recurrent": (recurrent_agents.ready, toys.Lengths),
+    "Gaussian": agent_for("Pendulum-v1"),
+    "group_size": agent_for(
+        toys.Lengths, baseline=tfr.baselines.LeaveOneOut(group_size=2)
+    ),
+    **{place: masked_agent(place) for place in masked_agents.PLACES},
 }
 
 
-OFTEN = ["memory", "Gaussian", "group_size", "info/action_mask"]
+ALWAYS_TESTED = ["recurrent", "Gaussian", "group_size", "info/action_mask"]
 
 
-@pytest.mark.parametrize("name", sweeps.some(AGENTS, always=OFTEN))
-def test_the_number_of_processes_changes_no_bit_of_a_record(name):
+@pytest.mark.parametrize("name", sweeps.some(AGENTS, always=ALWAYS_TESTED))
+def test_episodes_do_not_depend_on_the_number_of_processes(name):
     make, env = AGENTS[name]
     agent = make()
     one = agent.collect(env, 10, num_envs=1)
     for workers, num_envs in ((2, 3), (3, 8)):
-        same_bits(one, agent.collect(env, 10, num_envs=num_envs, workers=workers))
+        assert_identical(one, agent.collect(env, 10, num_envs=num_envs, workers=workers))
 
 
 @pytest.mark.parametrize("episodes", sweeps.some([1, 2, 5, 40], always=[1, 40]))
-def test_few_episodes_or_many_are_the_same(agent, episodes):
+def test_worker_episodes_are_identical_for_any_number_of_episodes(agent, episodes):
     one = agent.collect(toys.Lengths, episodes)
-    same_bits(one, agent.collect(toys.Lengths, episodes, num_envs=6, workers=4))
+    assert_identical(one, agent.collect(toys.Lengths, episodes, num_envs=6, workers=4))
 
 
 @pytest.mark.parametrize(
     "steps", sweeps.some([1, 12, 13, 100, 1000], always=[1, 13, 100])
 )
-def test_a_number_of_steps_takes_the_same_episodes(agent, steps):
-    """From the first update on, and when the lengths of the last one are known."""
-    with tfr.collect.open_envs(toys.Lengths, 4, workers=2) as crew:
+def test_worker_episodes_are_identical_for_a_number_of_steps(agent, steps):
+    """The first collection has no estimate of the episode length.
+
+    Later collections have one.
+    """
+    with tfr.collect.open_envs(toys.Lengths, 4, workers=2) as pool:
         for seed in range(3):
             one = agent.collect(toys.Lengths, steps=steps, seed=seed)
-            same_bits(one, agent.collect(crew, steps=steps, seed=seed))
+            assert_identical(one, agent.collect(pool, steps=steps, seed=seed))
 
 
 @pytest.mark.parametrize("name", repeatable_runs.NAMES)
-def test_the_number_of_processes_changes_no_bit_of_a_training(name):
+def test_training_does_not_depend_on_the_number_of_processes(name):
     agent = repeatable_runs.renewed(name)
     budget = dict(epochs=4, num_envs=4, workers=2, **repeatable_runs.BATCH)
     history = agent.fit(name, **budget)
@@ -107,8 +114,8 @@ def test_the_number_of_processes_changes_no_bit_of_a_training(name):
     assert logs == repeatable_runs.reference(name)[1]
 
 
-def test_workers_begin_episodes_from_the_learned_state_of_this_update():
-    """The state before the first observation is a weight: every update changes it."""
+def test_workers_use_the_current_learned_initial_state():
+    """The state before the first observation is a weight, which every update changes."""
 
     def train(**options):
         agent = tfr.Reinforce(toys.with_learned_start(3, 1))
@@ -117,18 +124,18 @@ def test_workers_begin_episodes_from_the_learned_state_of_this_update():
         agent.fit("Pendulum-v1", verbose=0, **budget, **options)
         return agent.get_weights()
 
-    same_bits(train(), train(workers=2))
+    assert_identical(train(), train(workers=2))
 
 
-def test_there_are_no_more_processes_than_environments(agent):
+def test_pool_has_at_most_as_many_processes_as_environments(agent):
     one = agent.collect(toys.Lengths, 5)
     with tfr.collect.open_envs(toys.Lengths, 2, workers=4) as pool:
-        same_bits(one, agent.collect(pool, 5))
+        assert_identical(one, agent.collect(pool, 5))
         assert len(multiprocessing.active_children()) == 2
 
 
-def test_seconds_in_environments_are_those_of_a_process(agent, monkeypatch):
-    """On clocks that only steps move; in the mean of two processes, over all rounds."""
+def test_stepping_seconds_are_the_mean_over_processes(agent, monkeypatch):
+    """Only steps advance the fake clocks. The seconds are summed over all rounds."""
     now, steps = [0.0], multiprocessing.get_context("fork").Value("q")
 
     class Slow(toys.Lengths):
@@ -138,33 +145,35 @@ def test_seconds_in_environments_are_those_of_a_process(agent, monkeypatch):
                 steps.value += 1
             return super().step(action)
 
-    plays = []
-    play = worker_pool.WorkerPool._collect_round
+    rounds = []
+    collect_round = worker_pool.WorkerPool._collect_round
     monkeypatch.setattr(
-        worker_pool.WorkerPool, "_collect_round", lambda *x: plays.append(1) or play(*x)
+        worker_pool.WorkerPool,
+        "_collect_round",
+        lambda *x: rounds.append(1) or collect_round(*x),
     )
     monkeypatch.setattr(worker_pool.time, "perf_counter", lambda: now[0])
-    with tfr.collect.open_envs(Slow, 2, workers=2) as crew:
-        played = agent.trainer.collector.collect(crew, toys.request(steps=100))
-    assert len(plays) > 1
-    assert played.seconds == {"stepping": steps.value / 2, "acting": -steps.value / 2}
+    with tfr.collect.open_envs(Slow, 2, workers=2) as pool:
+        result = agent.trainer.collector.collect(pool, toys.request(steps=100))
+    assert len(rounds) > 1
+    assert result.seconds == {"stepping": steps.value / 2, "acting": -steps.value / 2}
 
 
-def test_an_evaluation_has_the_same_figures(agent):
+def test_evaluation_does_not_depend_on_the_number_of_processes(agent):
     one = agent.evaluate(toys.Lengths, 20)
     assert agent.evaluate(toys.Lengths, 20, workers=2) == one
 
 
-def test_every_worker_gets_its_part():
-    """Four episodes of six environments in two processes: two for each.
+def test_episodes_are_distributed_evenly_over_workers():
+    """Two processes collect four episodes in six environments, two episodes each.
 
-    One process begins all that it may before the other begins its first, and none goes
-    on before both have begun theirs.
+    One process begins all its episodes before the other begins its first episode. No
+    process makes a step before both processes have begun.
     """
     fork = multiprocessing.get_context("fork")
     both, first, begun = fork.Barrier(2), fork.Value("l", 0), fork.Event()
 
-    class Signed(toys.Clock):
+    class ReturnsPid(toys.Clock):
         waited = False
 
         def reset(self, **given):
@@ -175,27 +184,27 @@ def test_every_worker_gets_its_part():
             return super().reset(**given)
 
         def step(self, action):
-            if not Signed.waited:
+            if not ReturnsPid.waited:
                 begun.set()
                 both.wait()
-                Signed.waited = True
+                ReturnsPid.waited = True
             return super().step(action)
 
         def _observation(self):
             return np.array([os.getpid()], np.float32)
 
-    agent = tfr.Reinforce.for_env(Signed, hidden=())
-    episodes = agent.collect(Signed, 4, num_envs=6, workers=2)
-    who, often = np.unique(episodes.observations[0], return_counts=True)
-    assert os.getpid() not in who
-    np.testing.assert_array_equal(often, [2, 2])
+    agent = tfr.Reinforce.for_env(ReturnsPid, hidden=())
+    episodes = agent.collect(ReturnsPid, 4, num_envs=6, workers=2)
+    pids, counts = np.unique(episodes.observations[0], return_counts=True)
+    assert os.getpid() not in pids
+    np.testing.assert_array_equal(counts, [2, 2])
 
 
-# What goes wrong
+# Errors
 
 
 class Failing(toys.Clock):
-    """A `Clock` that does something at step 2 of the processes that play it."""
+    """A `Clock` that calls `fail` at step 2."""
 
     def __init__(self, fail):
         super().__init__()
@@ -207,7 +216,7 @@ class Failing(toys.Clock):
         return super().step(action)
 
 
-def raising():
+def raise_os_error():
     raise OSError("no more ink")
 
 
@@ -218,6 +227,7 @@ def fit(agent, fail, **options):
 
 @pytest.fixture(scope="module")
 def learned():
+    """Returns an agent after one update."""
     agent = tfr.Reinforce.for_env(toys.Clock, hidden=(4,))
     agent.fit(toys.Clock, epochs=1, episodes_per_epoch=2, verbose=0)
     return agent
@@ -225,7 +235,7 @@ def learned():
 
 @pytest.fixture
 def clock(learned):
-    """An agent that none of the tests may change."""
+    """Returns an agent that no test may change."""
     agent = learned
     before = [variable.numpy() for variable in agent.variables]
     yield agent
@@ -233,17 +243,19 @@ def clock(learned):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
-def test_an_environment_that_raises_is_named(clock):
+def test_worker_error_names_worker_environment_episode_and_step(clock):
     message = (
         r"Worker \d: Environment 0, episode \d, step 1: step raised OSError: no more"
     )
     with pytest.raises(tfr.collect.EnvironmentFault, match=message) as caught:
-        fit(clock, raising)
-    assert "in raising" in str(caught.value.__cause__)  # where it happened
+        fit(clock, raise_os_error)
+    assert "in raise_os_error" in str(
+        caught.value.__cause__
+    )  # the traceback of the worker
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, LookupError])
-def test_what_an_environment_raises_at_its_making_is_named(clock, error):
+def test_constructor_error_of_a_worker_names_worker_and_exception(clock, error):
     parent = os.getpid()
 
     def make():
@@ -257,7 +269,9 @@ def test_what_an_environment_raises_at_its_making_is_named(clock, error):
 
 @pytest.fixture
 def closing(tmp_path):
-    """A `Failing`, local to this test; how many were made, and how many closed."""
+    """Returns a local `Failing`, and a function that counts created and closed
+    environments.
+    """
     numbers = itertools.count()
 
     class Closing(Failing):
@@ -275,36 +289,41 @@ def closing(tmp_path):
     return Closing, counted
 
 
-def test_all_environments_are_closed(clock, closing):
-    """Five, and the one that was looked at; a lambda cannot be pickled."""
+def test_all_environments_of_workers_are_closed(clock, closing):
+    """The workers create five environments, and the parent one to read its spaces.
+
+    A lambda cannot be pickled.
+    """
     env, counted = closing
-    with tfr.collect.open_envs(lambda: env(int), 5, workers=2) as crew:
-        for _ in range(2):  # they are made once
-            clock.collect(crew, 8)
+    with tfr.collect.open_envs(lambda: env(int), 5, workers=2) as pool:
+        for _ in range(2):  # the environments are created once
+            clock.collect(pool, 8)
         assert counted() == (6, 1)
     assert counted() == (6, 6)
 
 
-def test_all_environments_are_closed_after_a_failure_too(clock, closing):
+def test_all_environments_of_workers_are_closed_after_a_failure(clock, closing):
     env, counted = closing
     with pytest.raises(tfr.collect.EnvironmentFault):
-        clock.collect(lambda: env(raising), 8, num_envs=5, workers=2)
-    made, closed = counted()  # the one looked at, and those of the worker that failed
-    assert made == closed >= 3  # the other one may not have begun
+        clock.collect(lambda: env(raise_os_error), 8, num_envs=5, workers=2)
+    made, closed = counted()  # the one of the parent, and those of the worker that failed
+    assert made == closed >= 3  # the other worker may not have created its environments
 
 
-def test_crews_end_in_any_order(clock, closing):
-    """A process forked later holds what was open then: nobody waits for that."""
+def test_worker_pools_may_be_closed_in_any_order(clock, closing):
+    """A later process inherits the open pipes of earlier pools, which must not block
+    closing.
+    """
     env, counted = closing
     opened = [tfr.collect.open_envs(lambda: env(int), 2, workers=2) for _ in range(2)]
-    for crew in [one.__enter__() for one in opened]:
-        clock.collect(crew, 4)
+    for pool in [one.__enter__() for one in opened]:
+        clock.collect(pool, 4)
     for one in opened:  # the first one first
         one.__exit__(None, None, None)
     assert counted() == (6, 6)
 
 
-def test_processes_do_not_draw_alike_where_a_seed_is_ignored(clock):
+def test_workers_have_different_global_numpy_random_states(clock):
     class Global(toys.Clock):
         def reset(self, **given):
             super().reset(**given)
@@ -314,7 +333,7 @@ def test_processes_do_not_draw_alike_where_a_seed_is_ignored(clock):
     assert len(np.unique(episodes.observations[0])) == 8
 
 
-def test_a_process_that_does_not_end_is_killed_and_told(agent, monkeypatch):
+def test_worker_that_does_not_close_is_killed_with_a_warning(agent, monkeypatch):
     class Stuck(toys.Lengths):
         def close(self):
             while os.getpid() != parent:
@@ -326,7 +345,7 @@ def test_a_process_that_does_not_end_is_killed_and_told(agent, monkeypatch):
         agent.collect(Stuck, 2, num_envs=2, workers=2)
 
 
-def test_a_process_that_dies_is_named(clock):
+def test_error_for_a_dead_worker_names_its_exit_code(clock):
     with pytest.raises(tfr.collect.EnvironmentFault, match=r"ended with the exit code 7"):
         fit(clock, lambda: os._exit(7))
     with pytest.raises(
@@ -337,17 +356,19 @@ def test_a_process_that_dies_is_named(clock):
 
 @pytest.fixture
 def heard():
-    """Ctrl-C is heard, also where a shell began the tests in its background."""
+    """Enables Ctrl-C, also if a shell started the tests in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_ends_the_processes(clock, heard):
-    """It reaches the parent while all wait for a worker that would never answer."""
+def test_keyboard_interrupt_ends_all_workers(clock, heard):
+    """The signal reaches the parent while the parent waits for a worker that never
+    answers.
+    """
 
     def interrupt():
-        while True:  # as people do
+        while True:  # repeat, as a user does
             os.kill(os.getppid(), signal.SIGINT)
             signal.sigtimedwait([signal.SIGUSR1], 3)  # which never comes
 
@@ -355,16 +376,16 @@ def test_ctrl_c_ends_the_processes(clock, heard):
         fit(clock, interrupt, episodes_per_epoch=1)
 
 
-def test_a_process_does_not_hear_ctrl_c(clock, heard):
-    """A terminal sends it to all; whoever asked for the episodes decides."""
+def test_workers_ignore_keyboard_interrupt(clock, heard):
+    """A terminal sends Ctrl-C to all processes, but only the parent may react."""
     interrupted = functools.partial(Failing, lambda: os.kill(os.getpid(), signal.SIGINT))
-    same_bits(
+    assert_identical(
         clock.collect(interrupted, 4, num_envs=2, workers=2), clock.collect(toys.Clock, 4)
     )
 
 
-def test_a_process_takes_nothing_down_that_it_inherited(clock, tmp_path):
-    """What the parent no longer needs may hold files: they are not the worker's."""
+def test_workers_do_not_finalize_objects_of_the_parent(clock, tmp_path):
+    """Unreachable objects of the parent may hold files, which a worker must not close."""
 
     class Left:
         def __init__(self):
@@ -388,25 +409,27 @@ def test_a_process_takes_nothing_down_that_it_inherited(clock, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} <= {str(os.getpid())}
 
 
-def test_an_environment_that_cannot_be_made_twice_is_an_error(clock):
+def test_callable_that_returns_the_same_environment_twice_raises_in_worker(clock):
     one = toys.Clock()
     with pytest.raises(ValueError, match=r"Worker \d: The callable returned the same"):
         clock.collect(lambda: one, 4, num_envs=4, workers=2)
 
 
-def test_weights_that_are_lost_choose_no_action(agent):
+def test_nan_weights_raise_in_pool_and_pool_works_after_restoring_them(agent):
     before = agent.policy.get_weights()
-    with tfr.collect.open_envs(toys.Lengths, 2, workers=2) as crew:
-        agent.collect(crew, 4)
+    with tfr.collect.open_envs(toys.Lengths, 2, workers=2) as pool:
+        agent.collect(pool, 4)
         agent.policy.set_weights([np.full_like(weight, np.nan) for weight in before])
         with pytest.raises(FloatingPointError, match="weights .* are not finite"):
-            agent.collect(crew, 4)
+            agent.collect(pool, 4)
         agent.policy.set_weights(before)
-        same_bits(agent.collect(crew, 4), agent.collect(toys.Lengths, 4))
+        assert_identical(agent.collect(pool, 4), agent.collect(toys.Lengths, 4))
 
 
-def test_after_a_failure_a_crew_begins_afresh(agent):
-    """What the others had still to tell is not taken for the next answer."""
+def test_pool_collects_correct_episodes_after_a_failure(agent):
+    """Late messages of the other workers must not be read as answers to the next
+    request.
+    """
 
     class Once(toys.Lengths):
         fail = multiprocessing.get_context("fork").Value("b", True)
@@ -415,16 +438,18 @@ def test_after_a_failure_a_crew_begins_afresh(agent):
             with self.fail.get_lock():
                 if self.fail.value:
                     self.fail.value = False
-                    raising()
+                    raise_os_error()
             return super().step(action)
 
-    with tfr.collect.open_envs(Once, 4, workers=2) as crew:
+    with tfr.collect.open_envs(Once, 4, workers=2) as pool:
         with pytest.raises(tfr.collect.EnvironmentFault, match="no more ink"):
-            agent.collect(crew, 8)
-        same_bits(agent.collect(crew, 8, seed=3), agent.collect(toys.Lengths, 8, seed=3))
+            agent.collect(pool, 8)
+        assert_identical(
+            agent.collect(pool, 8, seed=3), agent.collect(toys.Lengths, 8, seed=3)
+        )
 
 
-def test_outputs_that_overflow_choose_no_action(agent):
+def test_overflowing_outputs_raise_with_the_number_of_the_worker(agent):
     before = agent.policy.get_weights()
     agent.policy.set_weights([np.full_like(weight, 3e38) for weight in before])
     with pytest.raises(FloatingPointError, match=r"Worker \d: .*the policy overflows"):
@@ -432,11 +457,11 @@ def test_outputs_that_overflow_choose_no_action(agent):
     agent.policy.set_weights(before)
 
 
-def test_two_agents_may_take_turns(agent):
+def test_two_agents_may_alternate_in_one_pool(agent):
     other = tfr.Reinforce.for_env(toys.Lengths, hidden=(4,), seed=1)
-    with tfr.collect.open_envs(toys.Lengths, 4, workers=2) as crew:
+    with tfr.collect.open_envs(toys.Lengths, 4, workers=2) as pool:
         for one in (agent, other, agent):
-            same_bits(one.collect(crew, 6), one.collect(toys.Lengths, 6))
+            assert_identical(one.collect(pool, 6), one.collect(toys.Lengths, 6))
 
 
 REFUSED = {
@@ -447,20 +472,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_made_already_is_played_here(agent, name):
+def test_workers_with_an_environment_object_raise(agent, name):
     with pytest.raises(
         ValueError, match="`workers` requires an environment id, an EnvSpec"
     ):
         agent.collect(REFUSED[name](), 4, workers=2)
 
 
-def test_a_tensor_environment_is_one_program(agent):
+def test_workers_with_a_tensor_env_raise(agent):
     with pytest.raises(ValueError, match="one program.*Leave `workers` out"):
         agent.collect(tfr.envs.CartPole, 4, workers=2)
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
-def test_a_number_of_workers_is_a_positive_int(agent, workers):
+def test_workers_that_is_not_a_positive_int_raises(agent, workers):
     for play in (agent.collect, agent.evaluate):
         with pytest.raises(
             ValueError, match="`workers` must be a whole number of at least 1"
@@ -472,22 +497,22 @@ def test_a_number_of_workers_is_a_positive_int(agent, workers):
         agent.fit(toys.Lengths, epochs=1, workers=workers)
 
 
-def test_a_policy_that_litert_cannot_run_is_refused():
+def test_workers_with_a_policy_that_litert_cannot_convert_raise():
     policy = [keras.Input((1,)), toy_layers.Unconvertible(), keras.layers.Dense(2)]
     agent = tfr.Reinforce(keras.Sequential(policy))
     with pytest.raises(ValueError, match="acts through TensorFlow.*Use workers=1"):
         agent.collect(toys.Clock, 2, workers=2)
 
 
-def test_a_system_that_cannot_fork_is_told(agent, monkeypatch):
+def test_workers_on_a_system_without_fork_raise(agent, monkeypatch):
     monkeypatch.setattr(
         worker_pool.multiprocessing, "get_all_start_methods", lambda: ["spawn"]
     )
-    with pytest.raises(ValueError, match="this system does not offer"):
+    with pytest.raises(ValueError, match="this system does not support"):
         agent.collect(toys.Lengths, 2, workers=2)
 
 
-# Processes of their own
+# Separate processes
 
 KILLED = """
 import os
@@ -505,8 +530,8 @@ agent.fit(Waiting, epochs=1, num_envs=2, workers=2, verbose=0)
 """
 
 
-def test_whoever_is_killed_leaves_no_process():
-    """What all of them write to ends only with the last of them."""
+def test_workers_end_when_the_parent_is_killed():
+    """The shared output pipe is closed only after the last process has ended."""
     helpers = str(pathlib.Path(toys.__file__).parent)
     parent = subprocess.Popen(
         [sys.executable, "-c", KILLED],
@@ -516,10 +541,10 @@ def test_whoever_is_killed_leaves_no_process():
     )
     assert parent.stdout.read(14) == b"playing" * 2
     parent.kill()
-    parent.communicate()  # until nobody holds its other end
+    parent.communicate()  # returns after all processes have closed the pipe
 
 
-def test_the_command_line_hands_them_on(tmp_path, capsys):
+def test_command_line_passes_workers_to_training_and_evaluation(tmp_path, capsys):
     small = ["--epochs", "1", "--episodes-per-epoch", "4", "--hidden", "8"]
     command = ["train", "CartPole-v1", *small, "--workers", "2", "--run-dir"]
     assert cli.main([*command, str(tmp_path / "two")]) == 0
@@ -528,6 +553,6 @@ def test_the_command_line_hands_them_on(tmp_path, capsys):
     assert '"workers": 2' in config and '"engine": "host"' in config
     evaluate = ["evaluate", str(tmp_path / "two"), "--episodes", "20"]
     assert cli.main([*evaluate, "--workers", "2"]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert cli.main(evaluate) == 0
-    assert capsys.readouterr().out == told
+    assert capsys.readouterr().out == output

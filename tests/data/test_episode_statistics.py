@@ -1,4 +1,4 @@
-"""Figures of finished episodes, against NumPy."""
+"""Tests the statistics of finished episodes against NumPy."""
 
 import warnings
 
@@ -12,7 +12,7 @@ LENGTHS = np.array([2, 4, 1])
 
 
 def record():
-    """Whatever stands in the padding is NaN: it must not count."""
+    """Returns a record with NaN in the padding, which must not influence any result."""
     rewards = np.random.default_rng(0).normal(size=(6, 3))
     rewards[np.arange(6)[:, None] >= LENGTHS] = np.nan
     return records.Episodes(
@@ -28,7 +28,7 @@ def sums():
     return np.nansum(record().rewards, axis=0)
 
 
-def test_figures_are_those_of_numpy():
+def test_batch_metrics_equal_numpy_statistics():
     truth = {
         "episode_return": np.mean(sums()),
         "episode_return_min": np.min(sums()),
@@ -44,21 +44,21 @@ def test_figures_are_those_of_numpy():
     np.testing.assert_allclose(list(found.values()), list(truth.values()), rtol=1e-14)
 
 
-def test_the_return_of_an_episode_is_the_plain_sum_of_its_rewards():
+def test_episode_return_is_the_undiscounted_sum_of_rewards():
     found = episode_statistics.episode_returns(record())
     assert found.dtype == "float64"
     np.testing.assert_allclose(found, sums(), rtol=1e-14)
 
 
-def test_rewards_count_as_the_environment_gave_them():
-    """Neither clipped nor scaled; whole numbers and quarters, so that sums are exact."""
+def test_episode_returns_use_rewards_that_are_not_clipped_or_scaled():
+    """The rewards are integers and quarters, so that their sums are exact."""
     rewards = np.array([[-7.0, 1e6, 0.25], [100.0, 0.5, np.nan]])
     given = record()._replace(rewards=rewards, lengths=np.array([2, 2, 1]))
     assert episode_statistics.episode_returns(given).tolist() == [93.0, 1e6 + 0.5, 0.25]
 
 
-def test_padding_changes_no_digit():
-    """NumPy sums in pairs: a longer column could round in another way."""
+def test_metrics_do_not_depend_on_padding():
+    """NumPy sums in pairs, so that a longer column could be rounded in another way."""
     short = record()
     long = short._replace(rewards=np.pad(short.rewards, [(0, 300), (0, 0)]))
     assert episode_statistics.batch_metrics(long) == episode_statistics.batch_metrics(
@@ -74,7 +74,7 @@ def test_padding_changes_no_digit():
         ([np.nan, np.nan, 1.0], 1.0),
     ],
 )
-def test_success_is_the_share_of_the_episodes_that_said_it(success, share):
+def test_success_is_the_mean_over_episodes_that_report_it(success, share):
     found = episode_statistics.batch_metrics(record(), np.array(success))
     assert found["success"] == pytest.approx(share, abs=1e-15)
     assert episode_statistics.success_metrics(np.array(success)) == {
@@ -82,7 +82,7 @@ def test_success_is_the_share_of_the_episodes_that_said_it(success, share):
     }
 
 
-def test_success_is_absent_where_no_episode_said_it():
+def test_success_is_absent_if_no_episode_reports_it():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = episode_statistics.batch_metrics(record(), np.full(3, np.nan))
@@ -90,7 +90,7 @@ def test_success_is_absent_where_no_episode_said_it():
     assert "success" not in found
 
 
-def test_rows_are_one_per_episode_counted_over_the_agent_s_life():
+def test_episode_logs_numbers_episodes_from_first():
     returns, given = episode_statistics.episode_returns(record()), record()
     columns = returns, given.lengths, given.terminated
     found = list(episode_statistics.episode_logs(*columns, first=40, update=8))

@@ -1,4 +1,4 @@
-"""The record: what counts is picked, what is padding is cut, the rest is refused."""
+"""Tests the record of episodes: valid steps, trimming, and errors of invalid records."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ STRUCTURE = {
 
 
 def record(rows=5, **changed):
-    """Three episodes of lengths 2, 4 and 1 in `rows` rows; every number differs."""
+    """Returns three episodes of lengths 2, 4 and 1 in `rows` rows; all numbers differ."""
     count = len(LENGTHS)
 
     def array(shape, dtype):
@@ -39,35 +39,36 @@ def check(episodes, structure=STRUCTURE):
     return records.validate(episodes, structure, RAW)
 
 
-def addresses():
+def valid_indices():
+    """Returns `(t, b)` of all valid steps, ordered by time."""
     return [(t, b) for t in range(5) for b, length in enumerate(LENGTHS) if t < length]
 
 
-def test_valid_is_true_where_a_step_happened():
+def test_valid_is_true_for_steps_before_the_length():
     truth = [[t < length for length in LENGTHS] for t in range(5)]
     for lengths in (LENGTHS, np.array(LENGTHS), tf.constant(LENGTHS, tf.int64)):
         np.testing.assert_array_equal(records.valid(lengths, 5), truth)
 
 
-def test_pick_takes_the_valid_steps_row_by_row():
+def test_gather_returns_valid_steps_row_by_row():
     episodes = record()
     steps = records.valid_steps(episodes.lengths, 5)
     picked = steps.gather({"rewards": episodes.rewards, **episodes.observations})
-    for t, (row, column) in enumerate(addresses()):
+    for t, (row, column) in enumerate(valid_indices()):
         assert picked["rewards"][t] == episodes.rewards[row, column]
         for name, array in episodes.observations.items():
             np.testing.assert_array_equal(picked[name][t], array[row, column])
     assert all(len(x) == sum(LENGTHS) for x in picked.values())
 
 
-def test_spread_puts_picked_values_back_and_zeros_elsewhere():
+def test_scatter_restores_gathered_values_and_fills_zeros():
     steps = records.valid_steps(LENGTHS, 5)
     whole = np.arange(1.0, 16.0).reshape(5, 3)
     truth = np.where(records.valid(LENGTHS, 5), whole, 0.0)
     np.testing.assert_array_equal(steps.scatter(steps.gather(whole)), truth)
 
 
-def test_pick_and_spread_are_one_another_s_gradient():
+def test_gradients_of_gather_and_scatter_are_correct():
     steps = records.valid_steps(LENGTHS, 5)
     whole, picked = tf.ones([5, 3], tf.float64), tf.ones([sum(LENGTHS)], tf.float64)
     for function, x in ((steps.gather, whole), (steps.scatter, picked)):
@@ -75,21 +76,21 @@ def test_pick_and_spread_are_one_another_s_gradient():
         np.testing.assert_allclose(theory[0], numeric[0], rtol=1e-9, atol=1e-9)
 
 
-def same(found, truth):
-    """Whether two records hold the same numbers, field by field."""
+def assert_same_records(found, truth):
+    """Raises unless two records have equal numbers in every field."""
     keras.tree.assert_same_structure(found._asdict(), truth._asdict())
     keras.tree.map_structure(np.testing.assert_array_equal, found, truth)
 
 
-def masked(rows=5):
-    """The record with masks of two choices, of which every entry is told apart."""
+def record_with_masks(rows=5):
+    """Returns the record with masks of two choices, in which all numbers differ."""
     masks = np.arange(rows * len(LENGTHS) * 2).reshape(rows, len(LENGTHS), 2)
     return record(rows, masks=masks.astype("int8"))
 
 
 @pytest.mark.parametrize("begin, end", [(0, 1), (1, 3), (0, 3)])
-def test_columns_are_whole_episodes_of_a_record(begin, end):
-    whole = masked()
+def test_select_episodes_returns_the_columns_of_whole_episodes(begin, end):
+    whole = record_with_masks()
     part = slice(begin, end)
     truth = records.Episodes(
         {name: x[:, part] for name, x in whole.observations.items()},
@@ -99,28 +100,30 @@ def test_columns_are_whole_episodes_of_a_record(begin, end):
         whole.terminated[part],
         whole.masks[:, part],
     )
-    same(records.select_episodes(whole, begin, end), truth)
+    assert_same_records(records.select_episodes(whole, begin, end), truth)
     bare = records.select_episodes(record(), begin, end)
     assert bare.masks is None
-    same(bare._replace(masks=truth.masks), truth)
+    assert_same_records(bare._replace(masks=truth.masks), truth)
 
 
-def test_parts_beside_one_another_are_the_record_again():
-    whole = masked()
+def test_concatenate_of_selected_episodes_is_the_record():
+    whole = record_with_masks()
     parts = [records.select_episodes(whole, *ends) for ends in ((0, 1), (1, 3))]
-    same(records.concatenate(parts), whole)
+    assert_same_records(records.concatenate(parts), whole)
 
 
-def test_trim_cuts_masks_too_and_at_any_row():
+def test_trim_shortens_masks_and_accepts_any_number_of_rows():
     for rows in (1, 4):
-        cut = records.trim(masked(rows=9), rows)
-        np.testing.assert_array_equal(cut.masks, masked(rows=9).masks[:rows])
-        np.testing.assert_array_equal(cut.rewards, masked(rows=9).rewards[:rows])
+        cut = records.trim(record_with_masks(rows=9), rows)
+        np.testing.assert_array_equal(cut.masks, record_with_masks(rows=9).masks[:rows])
+        np.testing.assert_array_equal(
+            cut.rewards, record_with_masks(rows=9).rewards[:rows]
+        )
         assert cut.observations["speed"].shape == (rows + 1, 3, 3)
-    assert records.trim(masked(rows=9)).masks.shape == (4, 3, 2)
+    assert records.trim(record_with_masks(rows=9)).masks.shape == (4, 3, 2)
 
 
-def test_trim_cuts_the_rows_that_are_padding_in_every_column():
+def test_trim_removes_rows_that_are_padding_in_every_episode():
     whole = record(rows=9)
     cut = records.trim(whole)
     keras.tree.map_structure(
@@ -138,7 +141,7 @@ def test_count_is_the_number_of_episodes():
     assert record().count == 3
 
 
-def test_a_right_record_comes_back_in_the_expected_types():
+def test_validate_converts_a_record_to_the_expected_types():
     tensors = [keras.tree.map_structure(tf.constant, field) for field in record()[:5]]
     checked = check(records.Episodes(*tensors))
     assert checked.rewards.dtype == "float64"
@@ -148,7 +151,7 @@ def test_a_right_record_comes_back_in_the_expected_types():
     assert checked.masks.shape == (5, 3, 0)
 
 
-def test_the_signature_fits_every_checked_record():
+def test_specs_are_compatible_with_validated_records():
     signature = records.specs(STRUCTURE, RAW, 0)
     checked = keras.tree.map_structure(tf.constant, check(record()))
     for spec, tensor in zip(
@@ -158,14 +161,19 @@ def test_the_signature_fits_every_checked_record():
         assert spec.shape.rank == tensor.shape.rank
 
 
-def test_nan_in_rewards_is_left_to_the_check_of_the_gradients():
+def test_validate_accepts_nan_rewards():
     rewards = np.full((5, 3), np.nan)
     np.testing.assert_array_equal(check(record(rewards=rewards)).rewards, rewards)
 
 
-def test_masks_of_a_record_come_back_as_int8():
-    kept = masked()
-    for masks in (kept.masks, kept.masks.astype("int64"), kept.masks > 3):
+def test_validate_converts_masks_to_int8():
+    kept = record_with_masks()
+    for masks in (
+        kept.masks,
+        kept.masks.astype("int64"),
+        kept.masks > 3,
+        kept.masks.tolist(),
+    ):
         checked = records.validate(
             kept._replace(masks=masks), STRUCTURE, RAW, mask_size=2
         )
@@ -178,13 +186,13 @@ def test_masks_of_a_record_come_back_as_int8():
 @pytest.mark.parametrize(
     "masks, size, message",
     [
-        (None, 2, "the record has none"),
-        (np.ones((5, 3, 2), "int8"), 0, "the agent uses none"),
+        (None, 2, "the record has no masks"),
+        (np.ones((5, 3, 2), "int8"), 0, "the agent uses no masks"),
         (np.ones((5, 3, 1), "int8"), 2, "`masks` must have the shape"),
         (np.ones((5, 3, 2)), 2, "`masks` must be of type int8"),
     ],
 )
-def test_masks_that_do_not_belong_to_the_agent_are_refused(masks, size, message):
+def test_validate_raises_if_masks_do_not_fit_the_agent(masks, size, message):
     with pytest.raises(ValueError, match=message):
         records.validate(record(masks=masks), STRUCTURE, RAW, mask_size=size)
 
@@ -202,8 +210,14 @@ WRONG = {
         dict(actions=np.full((5, 3), 0.5)),
         "`actions` must be of type int64.*float64",
     ),
-    "no_length": (dict(lengths=np.array([2, 0, 1])), r"must lie in 1 to 5.*\[2, 0, 1\]"),
-    "too_long": (dict(lengths=np.array([2, 6, 1])), r"must lie in 1 to 5.*\[2, 6, 1\]"),
+    "no_length": (
+        dict(lengths=np.array([2, 0, 1])),
+        r"must lie between 1 and 5.*\[2, 0, 1\]",
+    ),
+    "too_long": (
+        dict(lengths=np.array([2, 6, 1])),
+        r"must lie between 1 and 5.*\[2, 6, 1\]",
+    ),
     "one_length_for_all": (dict(lengths=np.array([5])), "`lengths` must have the shape"),
     "fractions_as_lengths": (dict(lengths=np.ones(3)), "`lengths` must be of type int32"),
     "terminated_per_step": (
@@ -218,26 +232,26 @@ WRONG = {
 
 
 @pytest.mark.parametrize("changed, message", WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_record_is_refused(changed, message):
+def test_validate_raises_if_a_field_has_wrong_shape_or_type(changed, message):
     with pytest.raises(ValueError, match=message):
         check(record(**changed))
 
 
-def test_observations_need_the_row_after_the_last_action():
+def test_validate_raises_if_the_final_observation_is_missing():
     seen = {name: x[:-1] for name, x in record().observations.items()}
     with pytest.raises(ValueError, match=r"`observations` must have the shape \(6, 3"):
         check(record(observations=seen))
 
 
-def test_fractions_are_not_cut_to_whole_observations():
+def test_validate_raises_if_integer_observations_have_fractions():
     seen = {**record().observations, "image": np.full((6, 3, 2, 2), 0.5)}
     with pytest.raises(ValueError, match="`observations` must be of type uint8"):
         check(record(observations=seen))
 
 
 @pytest.mark.parametrize("names", [["speed"], ["speed", "image", "sound"], []])
-def test_observations_of_another_structure_are_refused_by_name(names):
-    """As every refusal here, this one says which field of the record is wrong."""
+def test_validate_raises_if_observations_have_another_structure(names):
+    """As every error of `validate`, the error names the field."""
     parts = {name: np.zeros((6, 3, 3), "float32") for name in names}
     with pytest.raises(ValueError, match="`observations`"):
         check(record(observations=parts or np.zeros((6, 3, 3), "float32")))

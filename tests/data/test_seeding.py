@@ -1,4 +1,4 @@
-"""Every random number is a function of its address, and addresses never overlap."""
+"""Tests that random numbers depend only on their stream and that streams differ."""
 
 import itertools
 import pathlib
@@ -18,21 +18,21 @@ def words(*address):
     return tuple(seeding.seed_sequence(*address).generate_state(4, np.uint64).tolist())
 
 
-def test_no_two_addresses_share_a_word():
+def test_seed_sequences_of_different_streams_share_no_word():
     counters = [(), (0,), (1,), (0, 0), (0, 1), (1, 0)]
     addresses = list(itertools.product(SEEDS, seeding.SUBSTREAMS, counters))
     drawn = [w for seed, stream, rest in addresses for w in words(seed, stream, *rest)]
     assert len(set(drawn)) == 4 * len(addresses)
 
 
-def test_the_same_address_gives_the_same_numbers():
+def test_generator_with_the_same_arguments_is_reproducible():
     for stream in seeding.SUBSTREAMS:
         draws = [seeding.generator(7, stream, 3, 1).random(5) for _ in range(2)]
         np.testing.assert_array_equal(*draws)
 
 
-def test_streams_keep_their_numbers():
-    """The position in `SUBSTREAMS` is a part of each key, as NumPy defines keys."""
+def test_spawn_keys_of_streams_never_change():
+    """The position in `SUBSTREAMS` is a part of each spawn key of NumPy."""
     place = {
         "weights": 0,
         "training/environment": 1,
@@ -48,7 +48,7 @@ def test_counters_may_be_numpy_integers():
     assert words(0, "engine_comparison", np.int64(3)) == words(0, "engine_comparison", 3)
 
 
-def test_an_unknown_stream_is_refused():
+def test_unknown_stream_raises():
     with pytest.raises(ValueError, match="Unknown substream.*'training/weather'"):
         seeding.seed_sequence(0, "training/weather")
     with pytest.raises(ValueError, match="Unknown substream.*'tuning/environment'"):
@@ -56,31 +56,31 @@ def test_an_unknown_stream_is_refused():
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, np.int8(3), np.uint64(3), np.int64(0)])
-def test_whole_numbers_are_seeds(seed):
+def test_check_seed_accepts_python_and_numpy_integers(seed):
     checked = validation.check_seed(seed)
     assert type(checked) is int and checked == seed
 
 
 @pytest.mark.parametrize("seed", [True, np.True_, 1.0, np.float32(1), None, "1", [1]])
-def test_what_is_no_whole_number_is_no_seed(seed):
+def test_check_seed_raises_if_the_seed_is_no_integer(seed):
     with pytest.raises(TypeError, match="must be a whole number"):
         validation.check_seed(seed)
 
 
 @pytest.mark.parametrize("seed", [-1, np.int32(-5), 2**63])
-def test_a_seed_out_of_range_is_refused(seed):
+def test_check_seed_raises_if_the_seed_is_out_of_range(seed):
     with pytest.raises(ValueError, match=r"must lie in \[0, 2\*\*63\)"):
         validation.check_seed(seed)
 
 
-def test_no_environment_seed_appears_twice_in_a_hundred_runs():
+def test_environment_seeds_of_a_hundred_runs_are_distinct():
     runs = [seeding.EpisodeSeeds(seed, "training", update=0) for seed in range(100)]
     drawn = [run.environment(episode) for run in runs for episode in range(64)]
     assert len(set(drawn)) == 6400
     assert all(type(seed) is int and 0 <= seed < 2**31 for seed in drawn)
 
 
-def test_purposes_and_updates_share_no_environment():
+def test_environment_seeds_differ_between_purposes_and_updates():
     drawn = [
         seeding.EpisodeSeeds(0, stream, update).environment(episode)
         for stream, update, episode in itertools.product(PURPOSES, range(20), range(32))
@@ -88,7 +88,7 @@ def test_purposes_and_updates_share_no_environment():
     assert len(set(drawn)) == len(drawn)
 
 
-def test_no_two_episodes_share_action_noise():
+def test_action_noise_differs_between_episodes():
     drawn = [
         seeding.EpisodeSeeds(seed, stream, update).action(episode).random()
         for seed, stream, update, episode in itertools.product(
@@ -98,8 +98,8 @@ def test_no_two_episodes_share_action_noise():
     assert len(set(drawn)) == len(drawn)
 
 
-def test_the_numbers_of_an_episode_do_not_depend_on_what_was_asked_before():
-    """Words are made in blocks; the order of the questions must not show them."""
+def test_episode_seeds_do_not_depend_on_the_order_of_calls():
+    """Words are computed in blocks, so that the order of calls could influence them."""
 
     def fresh():
         return seeding.EpisodeSeeds(11, "evaluation", update=2)
@@ -117,43 +117,43 @@ def test_the_numbers_of_an_episode_do_not_depend_on_what_was_asked_before():
         assert noises == [noise(forward, episode) for episode in episodes]
 
 
-def test_environments_and_actions_have_streams_of_their_own(monkeypatch):
+def test_environments_and_actions_use_different_streams(monkeypatch):
     asked, sequence = [], seeding.seed_sequence
 
-    def listening(*address):
+    def recording(*address):
         asked.append(address)
         return sequence(*address)
 
-    monkeypatch.setattr(seeding, "seed_sequence", listening)
+    monkeypatch.setattr(seeding, "seed_sequence", recording)
     seeds = seeding.EpisodeSeeds(3, "validation", update=5)
     seeds.environment(0), seeds.action(0)
     kinds = "validation/environment", "validation/action"
     assert asked == [(3, kind, 5, 0) for kind in kinds]
 
 
-def test_action_noise_is_not_the_randomness_of_the_environment():
-    """Same numbers on both sides would tie the action to the state."""
+def test_action_noise_shares_no_number_with_the_environment_generator():
+    """Equal numbers in both would correlate the action with the state."""
     seeds = seeding.EpisodeSeeds(0, "training", update=0)
     for episode in range(32):
-        # As gymnasium.utils.seeding.np_random makes it from the seed of `reset`.
+        # Gymnasium makes this generator from the seed of `reset`.
         environment = np.random.default_rng(seeds.environment(episode)).random(8)
         assert not set(environment) & set(seeds.action(episode).random(8))
 
 
 @pytest.mark.parametrize("kind", ["uniform", "normal"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_noise_depends_on_its_seed_alone(kind, dtype):
+def test_stateless_noise_depends_on_its_seed_only(kind, dtype):
     def draw(seed):
         return seeding.stateless_noise(seed, kind, [4, 3], dtype)
 
     first = draw(tf.constant(3)).numpy()
-    tf.random.normal([5])  # something global happens in between
+    tf.random.normal([5])  # changes the state of the global generator
     np.testing.assert_array_equal(first, draw(tf.constant(3, tf.int64)))
     assert first.dtype == dtype and first.shape == (4, 3)
     assert not np.isin(first, draw(tf.constant(4))).any()
 
 
-def test_noise_is_the_same_in_a_traced_function():
+def test_stateless_noise_is_the_same_in_a_graph():
     def draw(seed):
         return seeding.stateless_noise(seed, "uniform", [16], "float32")
 
@@ -161,8 +161,8 @@ def test_noise_is_the_same_in_a_traced_function():
     np.testing.assert_array_equal(draw(seed), tf.function(draw)(seed))
 
 
-def test_noise_has_the_moments_of_its_kind():
-    """Six standard errors of the mean and of the mean square, 100 000 draws."""
+def test_stateless_noise_has_the_moments_of_its_distribution():
+    """The tolerances are six standard errors of two moments of 100 000 draws."""
     count = 100_000
     uniform = seeding.stateless_noise(
         tf.constant(0), "uniform", [count], "float64"
@@ -183,10 +183,10 @@ def test_noise_has_the_moments_of_its_kind():
         ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
     ],
 )
-def test_threefry_gives_the_known_answers(key, counter, words):
-    """The three of Threefry-2x32-20 in `kat_vectors` of Random123, by its authors."""
+def test_threefry_equals_the_published_test_vectors(key, counter, words):
+    """The three vectors of Threefry-2x32-20 are from `kat_vectors` of Random123."""
     key, counter = (np.array(x, "uint32") for x in (key, counter))
-    drawn = seeding._threefry(key, *(tf.constant(x[None, None]) for x in counter))
+    drawn = seeding.threefry(key, *(tf.constant(x[None, None]) for x in counter))
     assert tuple(int(x[0, 0]) for x in drawn) == words
 
 
@@ -198,7 +198,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_noise_of_tensors_depends_on_its_address_alone(dtype):
+def test_counter_noise_depends_on_key_episode_and_step_only(dtype):
     key = seeding.rollout_keys(3, "training", 5)[1]
 
     def draw(episodes, step):
@@ -214,12 +214,12 @@ def test_noise_of_tensors_depends_on_its_address_alone(dtype):
     for place, part in enumerate(together):
         assert part.shape[1:] == PARTS[place].shape and part.dtype == dtype
         np.testing.assert_array_equal(tf.gather(part, [5, 2]), alone[place])
-        for way in ways:  # XLA has an `erfinv` of its own
+        for way in ways:  # XLA computes `erfinv` in another way
             error = 4 * np.finfo(dtype).eps if PARTS[place].kind == "normal" else 0
             np.testing.assert_allclose(way[place], part, rtol=8 * error, atol=error)
 
 
-def test_no_two_addresses_of_tensors_share_their_noise():
+def test_counter_noise_differs_between_keys_steps_and_episodes():
     keys = [seeding.rollout_keys(0, "training", update) for update in (0, 1)]
     one = [seeding.NoiseSpec("uniform", (5,))]
     drawn = [
@@ -232,8 +232,8 @@ def test_no_two_addresses_of_tensors_share_their_noise():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_noise_of_tensors_is_uniform_and_normal(dtype):
-    """Moments of a million within six standard errors; no number is infinite or 1."""
+def test_counter_noise_has_the_moments_of_its_distribution(dtype):
+    """The tolerances are six standard errors of the moments of a million numbers."""
     key, count = seeding.rollout_keys(1, "evaluation", 0)[0], 1_000_000
     parts = [seeding.NoiseSpec(kind, (1000,)) for kind in ("uniform", "normal")]
     uniform, normal = (
@@ -250,19 +250,18 @@ def test_noise_of_tensors_is_uniform_and_normal(dtype):
     assert abs(np.corrcoef(uniform, normal)[0, 1]) < six
 
 
-def test_the_ends_of_the_noise_are_finite():
-    """The smallest and the largest words there are."""
+def test_noise_of_the_smallest_and_largest_words_is_finite():
     words = tf.constant([0, 2**32 - 1], tf.uint32)
     for dtype in (tf.float32, tf.float64):
         low = words if dtype == tf.float64 else None
-        uniform = seeding._uniform(words, low, dtype).numpy()
-        normal = seeding._normal(words, low, dtype).numpy()
+        uniform = seeding.uniform_from_words(words, low, dtype).numpy()
+        normal = seeding.normal_from_words(words, low, dtype).numpy()
         assert uniform[0] == 0 and 1 - 1e-7 < uniform[1] < 1
         assert np.isfinite(normal).all() and normal[0] == -normal[1] < -5
 
 
-def test_random_numbers_come_through_one_door():
-    """No `tf.random` outside of `seeding`; and there every call names its algorithm."""
+def test_tf_random_is_used_in_seeding_only():
+    """In `seeding`, every call of `tf.random` names its algorithm."""
     package = pathlib.Path(seeding.__file__).parent
     users = [
         path.name for path in package.rglob("*.py") if "tf.random." in path.read_text()
@@ -273,7 +272,7 @@ def test_random_numbers_come_through_one_door():
 
 
 class Words(np.random.bit_generator.ISeedSequence):
-    """Four words of 64 bits, from which a bit generator begins."""
+    """A seed sequence with given state: four words of 64 bits."""
 
     def __init__(self, words):
         self.words = words
@@ -283,8 +282,11 @@ class Words(np.random.bit_generator.ISeedSequence):
         return self.words
 
 
-def test_an_action_generator_begins_with_the_words_of_its_episode():
-    """Sixteen episodes share one sequence, and each has four words of it."""
+def test_action_generator_state_is_made_of_the_words_of_its_episode():
+    """Sixteen episodes share one sequence.
+
+    Each episode uses four words of the sequence.
+    """
     seeds = seeding.EpisodeSeeds(7, "training", update=2)
     for episode in (0, 5, 15, 16, 37):
         block = seeding.seed_sequence(7, "training/action", 2, episode // 16)
@@ -295,8 +297,8 @@ def test_an_action_generator_begins_with_the_words_of_its_episode():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_noise_of_tensors_is_made_of_the_words_at_its_counters(dtype):
-    """Step s has the counters s n to s n + n - 1, with n blocks for all parts."""
+def test_counter_noise_is_made_of_the_words_at_its_counters(dtype):
+    """Step s uses the counters s n to s n + n - 1, with n blocks for all parts."""
     key, episodes, step = seeding.rollout_keys(1, "training", 4)[2], [3, 2**31], 9
     kinds = ("uniform", 3), ("normal", 2), ("uniform", 4)
     parts = [seeding.NoiseSpec(kind, (size,)) for kind, size in kinds]
@@ -306,7 +308,7 @@ def test_noise_of_tensors_is_made_of_the_words_at_its_counters(dtype):
     blocks = 5 if dtype == "float32" else 9
     counters = step * blocks + np.arange(blocks, dtype="uint32")
     first = np.array(episodes, "uint32")[:, None]
-    high, low = (x.numpy() for x in seeding._threefry(key, first, counters[None]))
+    high, low = (x.numpy() for x in seeding.threefry(key, first, counters[None]))
     if dtype == "float32":
         words = np.concatenate([high, low], axis=-1)[:, :9]
         uniform, middle = (words >> 8) * 2.0**-24, ((words >> 9) + 0.5) * 2.0**-22

@@ -1,4 +1,4 @@
-"""Spaces are understood or refused by name, and survive being written down."""
+"""Tests supported and unsupported spaces, their configs and their specs."""
 
 import json
 
@@ -47,7 +47,10 @@ OBSERVED = list(SPACES.values())
 
 
 def assert_identical(one, other):
-    """Gymnasium compares bounds with a tolerance; here every bit counts."""
+    """Raises unless two spaces are equal in every bit.
+
+    Gymnasium compares bounds with a tolerance.
+    """
     assert one == other
     if isinstance(one, gym.spaces.Dict):
         for key in one:
@@ -62,35 +65,35 @@ def assert_identical(one, other):
 
 
 @EVERY_SPACE
-def test_a_space_survives_being_written_down(space):
+def test_from_config_restores_a_space(space):
     assert_identical(space, spaces.from_config(spaces.to_config(space)))
 
 
 @EVERY_SPACE
-def test_a_space_survives_a_json_file(space):
+def test_space_config_survives_json(space):
     text = json.dumps(spaces.to_config(space))
     assert_identical(space, spaces.from_config(json.loads(text)))
 
 
-def test_a_uniform_bound_is_written_as_one_number():
-    """The file of an image policy must not hold every pixel's bound."""
+def test_config_stores_a_uniform_bound_as_one_number():
+    """The config of an image space must not contain the bounds of every pixel."""
     config = spaces.to_config(SPACES["image"])
     assert (config["low"], config["high"]) == (0, 255)
 
 
-def test_no_space_and_a_space_itself_pass_through():
+def test_configs_pass_none_and_spaces_through():
     assert spaces.to_config(None) is None
     assert spaces.from_config(None) is None
     space = SPACES["start"]
     assert spaces.from_config(space) is space
 
 
-def test_a_space_without_numbers_for_it_cannot_be_written_down():
+def test_to_config_raises_for_an_unsupported_space():
     with pytest.raises(ValueError, match="to be saved in a config. Received: Text"):
         spaces.to_config(gym.spaces.Dict(a=gym.spaces.Text(3)))
 
 
-def test_only_known_kinds_are_built():
+def test_from_config_raises_for_an_unknown_kind():
     with pytest.raises(ValueError, match="kind='Graph'"):
         spaces.from_config({"kind": "Graph"})
 
@@ -114,7 +117,7 @@ UNSUPPORTED = [
 
 @pytest.mark.parametrize("part", UNSUPPORTED, ids=repr)
 @pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
-def test_the_unsupported_part_of_an_observation_space_is_named(part, nested):
+def test_observation_space_error_names_the_unsupported_part(part, nested):
     space = gym.spaces.Dict(a=SPACES["image"], b=gym.spaces.Tuple([part]))
     listed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple"
     with pytest.raises(ValueError, match=f"{listed}.*FlattenObservation") as refused:
@@ -122,8 +125,8 @@ def test_the_unsupported_part_of_an_observation_space_is_named(part, nested):
     assert f"Observation space {part!r} is not supported" in str(refused.value)
 
 
-def test_two_arrays_of_one_name_are_refused():
-    """They are inputs by name in the export."""
+def test_observation_space_raises_if_two_arrays_have_one_name():
+    """The exported policy has the arrays as inputs by name."""
     for space in (
         gym.spaces.Dict(a=gym.spaces.Tuple([Discrete(2)]), a_0=Discrete(2)),
         gym.spaces.Dict({"a 0": Discrete(2), "a_0": Discrete(2)}),
@@ -159,10 +162,12 @@ NO_ACTIONS = {
 
 @pytest.mark.parametrize("name", NO_ACTIONS)
 @pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
-def test_an_unsupported_action_space_is_named(name, nested):
+def test_action_space_error_names_the_unsupported_part(name, nested):
     part = NO_ACTIONS[name]
     space = gym.spaces.Dict(a=gym.spaces.Tuple([Discrete(2), part])) if nested else part
-    with pytest.raises(ValueError, match="Supported: Discrete, MultiDis") as refused:
+    with pytest.raises(
+        ValueError, match="Supported spaces are Discrete, MultiDis"
+    ) as refused:
         spaces.check_action_space(space)
     assert f"Action space {part!r} is not supported" in str(refused.value)
     assert f"Received: {space!r}" in str(refused.value)
@@ -180,13 +185,13 @@ NO_NAMES = {
 
 
 @pytest.mark.parametrize("name", NO_NAMES)
-def test_the_parts_of_an_action_have_names(name):
+def test_action_space_raises_if_names_of_parts_are_invalid(name):
     space, message = NO_NAMES[name]
     with pytest.raises(ValueError, match=message):
         spaces.check_action_space(space)
 
 
-def test_the_structure_keeps_whole_numbers_and_takes_the_policys_float_type():
+def test_observation_spec_keeps_integer_types_and_sets_the_float_type():
     spec = tf.TensorSpec
     assert spaces.observation_spec(SPACES["nested"], "float32") == {
         "a": (spec((8, 8, 3), tf.uint8), {"b": spec((2,), tf.float32)}),
@@ -201,7 +206,7 @@ def test_the_structure_keeps_whole_numbers_and_takes_the_policys_float_type():
     assert spaces.observation_spec(SPACES["bools"], "float32") == spec((3, 2), tf.bool)
 
 
-def test_shapes_alone_give_the_same_structure():
+def test_specs_from_shapes_returns_float_specs():
     spec = tf.TensorSpec
     shapes = {"z": (None, 2), "a": ((None, 8, 8), [(7,)])}
     assert spaces.specs_from_shapes(shapes, "float32") == {
@@ -210,14 +215,14 @@ def test_shapes_alone_give_the_same_structure():
     }
 
 
-def test_the_right_environment_is_accepted():
+def test_expect_spaces_accepts_equal_spaces():
     ours = SPACES["nested"], SPACES["start"]
     spaces.expect_spaces(ours, ours)
     spaces.expect_spaces((None, None), ours)
 
 
 @pytest.mark.parametrize("index, name", [(0, "observation"), (1, "action")])
-def test_another_environment_is_refused_with_both_spaces(index, name):
+def test_expect_spaces_error_shows_both_spaces(index, name):
     ours = [SPACES["uniform"], Discrete(3)]
     theirs = list(ours)
     theirs[index] = [SPACES["infinite"], Discrete(3, start=1)][index]
@@ -230,7 +235,7 @@ def test_another_environment_is_refused_with_both_spaces(index, name):
 @pytest.mark.parametrize(
     "space", [*OBSERVED, Box(5.0, 6.0, (2,)), Box(0, 0, (2,), np.int8)]
 )
-def test_examples_are_finite_and_inside_the_space(space):
+def test_sample_observations_are_finite_and_in_the_space(space):
     rng = np.random.default_rng(0)
     made = spaces.sample_observations(space, "float64", 16, rng)
 
@@ -248,7 +253,20 @@ def test_examples_are_finite_and_inside_the_space(space):
     check(space, made)
 
 
-def test_examples_differ_and_repeat_with_their_generator():
+@pytest.mark.parametrize(
+    "function",
+    [
+        spaces.category_bounds,
+        lambda space: spaces.sample_observations(space, "float32", 2, None),
+        lambda space: spaces.edge_observations(space, "float32"),
+    ],
+)
+def test_space_of_another_type_is_not_taken_for_categories(function):
+    with pytest.raises(ValueError, match="must be Discrete.*Received"):
+        function(gym.Space((2,), np.int64))
+
+
+def test_sample_observations_are_reproducible():
     draws = [
         spaces.sample_observations(
             SPACES["image"], "float32", 2, np.random.default_rng(3)
@@ -260,7 +278,7 @@ def test_examples_differ_and_repeat_with_their_generator():
 
 
 @pytest.mark.parametrize("name", ["start", "choices", "flags", "bools"])
-def test_examples_take_every_value_of_a_choice(name):
+def test_sample_observations_cover_every_value_of_a_choice(name):
     space, rng = SPACES[name], np.random.default_rng(0)
     made = spaces.sample_observations(space, "float32", 400, rng)
     first, sizes = {

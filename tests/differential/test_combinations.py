@@ -13,19 +13,19 @@ import tf_reinforce as tfr
 
 
 def cheap(seed):
-    """Returns whether a combination takes less than a second; seven of ten do."""
+    """Returns whether a combination takes less than a second, as seven of ten do."""
     c = combinations.draw(seed, pair=None)
     steps = c.updates * c.passes * (1 if c.minibatch_size in (None, 50) else 3)
     return steps <= (1 if c.recurrent else 3)
 
 
 @pytest.mark.parametrize("seed", [seed for seed in range(36) if cheap(seed)])
-def test_a_gradient_and_an_update_are_their_definition(seed):
+def test_gradient_and_update_equal_their_definition(seed):
     pairs.gradient(quick(combinations.draw(seed, pair=None)))
 
 
 @pytest.mark.parametrize("pair", ["resumed", "environments", "acting"])
-def test_two_programs_agree_on_a_random_agent(pair):
+def test_pair_of_programs_agrees_on_a_random_agent(pair):
     pairs.SECOND_PROGRAMS[pair](quick(combinations.draw(0, pair=pair)))
 
 
@@ -34,13 +34,13 @@ def quick(c):
     return dataclasses.replace(c, traced=False)
 
 
-def test_a_combination_is_a_function_of_its_number_and_can_be_pasted():
+def test_combination_depends_on_its_seed_only_and_repr_is_valid_code():
     c = combinations.draw(5)
     assert c == combinations.draw(5) != combinations.draw(6)
     assert eval(repr(c), {"Combination": combinations.Combination}) == c
 
 
-def test_every_choice_is_drawn():
+def test_every_value_of_an_option_is_drawn():
     drawn = [combinations.draw(seed) for seed in range(400)]
     assert {c.policy for c in drawn} == {*combinations.PLAIN, *combinations.RECURRENT}
     assert {c.head for c in drawn} == {*combinations.HEADS}
@@ -49,8 +49,8 @@ def test_every_choice_is_drawn():
     assert {c.pair for c in drawn} == {*combinations.PAIRS, None}
 
 
-def test_a_gradient_that_its_type_hardly_knows_is_allowed_its_rounding():
-    """Means are -293 and σ is 0.005: last bits of tanh change the sum by 1e-5."""
+def test_rounding_error_of_an_ill_conditioned_gradient_is_tolerated():
+    """Means are -293 and σ is 0.005, so that last bits of tanh change the sum by 1e-5."""
     c = combinations.draw(3269)
     pairs.compare_updates(c, measure_rounding=True)
     measured, exact = (
@@ -67,7 +67,7 @@ def test_a_gradient_that_its_type_hardly_knows_is_allowed_its_rounding():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_disagreement_is_found_and_its_combination_is_named(monkeypatch, dtype):
+def test_disagreement_is_found_and_names_its_combination(monkeypatch, dtype):
     """The discount of the agent differs from that of the definition."""
     agent_of = parts.agent_of
 
@@ -104,7 +104,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("changes", REFUSED.values(), ids=REFUSED)
-def test_what_is_not_drawn_is_refused_as_a_value_error(changes):
+def test_invalid_combinations_raise_value_error(changes):
     c = dataclasses.replace(combinations.draw(1, pair=None), **changes)
     with pytest.raises(ValueError):
         parts.agent_of(c)

@@ -1,4 +1,4 @@
-"""What the documents show is what happens."""
+"""Tests that the code in the documents runs and that the documents are complete."""
 
 import pathlib
 import re
@@ -28,8 +28,8 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
-    """As it stands, thirty updates and all."""
+def test_python_blocks_of_the_readme_run(tmp_path, monkeypatch):
+    """The code is not shortened for the test."""
     monkeypatch.chdir(tmp_path)
     world = {}
     for block in blocks("python"):
@@ -37,7 +37,7 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     assert world["agent"].evaluate("CartPole-v1")["episode_return"] > 400
 
 
-def test_the_tensor_environment_of_the_documents_is_learned(tmp_path, capsys):
+def test_documented_tensor_environment_is_learned(tmp_path, capsys):
     text = (ROOT / "docs" / "your_tensor_env.md").read_text()
     world, sources = {}, re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     written = sources[0].split("class Boat")[1].split("\n\n\nagent")[0]
@@ -50,13 +50,13 @@ def test_the_tensor_environment_of_the_documents_is_learned(tmp_path, capsys):
 
 
 def test_only_the_function_act_of_an_export_converts_to_litert(tmp_path, monkeypatch):
-    """As the document says; the action is the one of the agent."""
+    """The converted function returns the action of the agent."""
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "spaces.md").read_text().split("## Export to LiteRT")[1]
     world = {}
     (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     with warnings.catch_warnings():
-        # TensorFlow 2.21 announces that its own interpreter moves to LiteRT.
+        # TensorFlow 2.21 warns that its own interpreter is deprecated for LiteRT.
         warnings.filterwarnings("ignore", module="tensorflow")
         exec(compile(block, "spaces.md", "exec"), world)
     observations = np.zeros((1, 4), "float32")
@@ -67,7 +67,7 @@ def test_only_the_function_act_of_an_export_converts_to_litert(tmp_path, monkeyp
         converter.from_saved_model("policy").convert()
 
 
-def test_the_commands_of_the_readme_are_understood():
+def test_commands_of_the_readme_are_valid():
     commands = [
         line.removeprefix("$ tf-reinforce ").split("#")[0].split()
         for block in blocks("console")
@@ -76,23 +76,23 @@ def test_the_commands_of_the_readme_are_understood():
     ]
     assert len(commands) >= 3
     for command in commands:
-        assert cli._parser().parse_args(command).command
+        assert cli.make_parser().parse_args(command).command
 
 
-def test_the_readme_is_short_and_shows_code_early():
+def test_readme_is_short_and_shows_code_early():
     lines = README.splitlines()
     assert len(lines) <= 110
     assert lines.index("```python") < 30
 
 
-def test_every_link_of_the_documents_leads_somewhere():
+def test_links_of_the_documents_point_to_existing_files():
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
             if not target.startswith("http"):
                 assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
-def test_every_logged_key_is_explained(tmp_path):
+def test_documentation_explains_every_logged_key(tmp_path):
     import tf_reinforce as tfr
 
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
@@ -108,7 +108,7 @@ def test_every_example_runs_for_one_epoch(path, tmp_path, monkeypatch, capsys):
     assert len(path.read_text().splitlines()) <= LONGEST.get(path.stem, 60)
     arguments = ONE_EPOCH.get(path.stem, ["1"])
     monkeypatch.setattr(sys, "argv", [str(path), *arguments])
-    monkeypatch.syspath_prepend(path.parent)  # as Python itself does
+    monkeypatch.syspath_prepend(path.parent)  # Python does the same for a script
     monkeypatch.chdir(tmp_path)
     known = {**registration.registry}
     known.pop("Catch-v0", None)  # other tests import that example too

@@ -1,4 +1,4 @@
-"""docs/eligibility.md: its code runs, prints what it shows, and its claims hold."""
+"""Tests the code, the printed results and the statements of docs/eligibility.md."""
 
 import contextlib
 import io
@@ -20,24 +20,24 @@ PROBS = np.array([0.69, 0.1, 0.2, 0.01])
 
 
 def blocks():
-    """`(line, code, what the page says it prints)` of every block of the page."""
+    """Yields `(line, code, printed text)` of every block of the page."""
     pattern = r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?"
     for found in re.finditer(pattern, PAGE, re.DOTALL):
         line = PAGE[: found.start(1)].count("\n")
         yield line, found[1], found[2] or ""
 
 
-def test_every_block_prints_what_the_page_shows():
+def test_code_blocks_print_what_the_page_shows():
     world = {}
     for line, code, shown in blocks():
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            # Blank lines, so that an error names the line of the page.
+            # Blank lines make an error name the line of the page.
             exec(compile("\n" * line + code, "docs/eligibility.md", "exec"), world)
         assert printed.getvalue() == shown, f"line {line} of docs/eligibility.md"
 
 
-def test_no_block_of_the_page_is_left_out():
+def test_all_blocks_of_the_page_are_found():
     assert len(list(blocks())) == PAGE.count("```python") >= 15
     assert sum(bool(shown) for _, _, shown in blocks()) == PAGE.count("```text")
 
@@ -54,18 +54,18 @@ def test_no_block_of_the_page_is_left_out():
         "-0.4500 0.5000 0.0000 -0.0500",
     ],
 )
-def test_the_page_shows_the_numbers_people_look_for(numbers):
+def test_page_contains_the_numbers_of_common_questions(numbers):
     assert numbers in " ".join(PAGE.split())
 
 
-def test_a_hundred_times_the_probabilities_spoil_the_entropy_and_the_mean():
+def test_unnormalized_probs_give_wrong_entropy_and_mean():
     ordinary, inflated = (tfd.Categorical(probs=PROBS * scale) for scale in (1, 100))
     assert f"{ordinary.entropy():.4f}" == "0.8542" and "0.8542" in PAGE
     assert f"{inflated.entropy():.4f}" == "-375.0938" and "-375.0938" in PAGE
     np.testing.assert_allclose(inflated.probs_parameter(), [69, 10, 20, 1])
 
 
-def test_a_probability_of_zero_has_no_gradient_and_a_low_logit_has_one():
+def test_probability_zero_has_nan_gradient_and_a_low_logit_has_not():
     def gradient(parameter, at):
         at = tf.constant(at, tf.float64)
         with tf.GradientTape() as tape:
@@ -89,7 +89,7 @@ def test_a_probability_of_zero_has_no_gradient_and_a_low_logit_has_one():
     ],
     ids=["categorical", "one_hot", "multinomial", "bernoulli"],
 )
-def test_validated_arguments_refuse_what_is_not_normalised(make):
+def test_validate_args_raises_if_probs_are_not_normalized(make):
     make(tf.constant(PROBS))
     with pytest.raises(tf.errors.InvalidArgumentError, match="sum to 1|did not hold"):
         make(tf.constant(100 * PROBS))
@@ -97,8 +97,8 @@ def test_validated_arguments_refuse_what_is_not_normalised(make):
 
 @pytest.mark.parametrize("end", ["logits", "softmax"])
 @pytest.mark.parametrize("eagerly", [True, False], ids=["eager", "graph"])
-def test_keras_falls_into_the_trap_with_logits_and_with_a_softmax_layer(end, eagerly):
-    """p - G·one-hot is subtracted from the biases instead of G (p - one-hot)."""
+def test_keras_crossentropy_with_returns_as_labels_has_wrong_gradient(end, eagerly):
+    """Keras subtracts p - G·one-hot from the biases instead of G (p - one-hot)."""
     activation = "softmax" if end == "softmax" else None
     layer = keras.layers.Dense(2, activation, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input((1,)), layer])
@@ -114,8 +114,8 @@ def test_keras_falls_into_the_trap_with_logits_and_with_a_softmax_layer(end, eag
 
 
 @pytest.mark.parametrize("eagerly", [True, False], ids=["eager", "graph"])
-def test_sample_weights_are_the_update(eagerly):
-    """One step of `fit` on weighted labels: G (one-hot - p), here G = 2."""
+def test_sample_weights_give_the_policy_gradient_update(eagerly):
+    """One step on weighted labels adds G (one-hot - p) to the biases, with G = 2."""
     layer = keras.layers.Dense(2, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input((1,)), layer])
     layer.bias.assign(np.log([0.6, 0.4]))
@@ -130,10 +130,10 @@ def test_sample_weights_are_the_update(eagerly):
     np.testing.assert_allclose(moved, [0.8, -0.8], atol=1e-6)
 
 
-def test_the_example_prints_the_tables_and_draws_the_picture(
+def test_eligibility_example_prints_the_tables_and_draws_the_image(
     tmp_path, monkeypatch, capsys
 ):
-    """As large as the one of the page, which it made, and not blank."""
+    """The image is not blank, and is as large as the image of the page."""
     path = tmp_path / "picture.png"
     script = str(ROOT / "examples" / "eligibility.py")
     monkeypatch.setattr(sys, "argv", [script, str(path)])

@@ -1,4 +1,4 @@
-"""Tensor environments are Gymnasium's, or worlds whose best return is known."""
+"""Tests tensor environments against Gymnasium, and toy environments by their optimum."""
 
 import math
 
@@ -17,15 +17,15 @@ from tf_reinforce.envs import checks
 STEPS = 500
 
 
-def wrapped(angle):
+def wrapped_angle(angle):
     return (np.asarray(angle) + math.pi) % (2 * math.pi) - math.pi
 
 
 def state_of(original, id):
-    """What the original remembers, in float64, as its twin does."""
+    """Returns the state of a Gymnasium environment in float64 for its twin."""
     state = np.array(original.unwrapped.state, "float64")
     if id == "Pendulum-v1":
-        state[0] = wrapped(state[0])
+        state[0] = wrapped_angle(state[0])
     return state
 
 
@@ -35,7 +35,7 @@ def set_state(worlds, originals, id):
 
 
 @pytest.mark.parametrize("id", envs.TWINS)
-def test_a_twin_says_what_gymnasium_says(id):
+def test_twin_has_the_spaces_limit_and_threshold_of_gymnasium(id):
     twin, spec, original = envs.make(id), gym.spec(id), gym.make(id)
     assert twin.max_episode_steps == spec.max_episode_steps
     assert twin.reward_threshold == spec.reward_threshold
@@ -45,11 +45,11 @@ def test_a_twin_says_what_gymnasium_says(id):
 
 @pytest.mark.parametrize("starts", sweeps.some([15, 100], always=[15]))
 @pytest.mark.parametrize("id", envs.TWINS)
-def test_a_twin_walks_beside_its_original(id, starts):
-    """Many starts, 500 steps each, from the original's own state at every step.
+def test_twin_steps_equal_those_of_gymnasium(id, starts):
+    """Each of 500 steps starts from the state of the Gymnasium environment.
 
-    Chaotic systems part in float32; one step is within 1e-5 of the original's, its
-    reward, its termination and its time limit included.
+    The systems are chaotic, so that only single steps are equal, within 1e-5. The test
+    includes rewards, terminations and time limits.
     """
     originals = [gym.make(id) for _ in range(starts)]
     worlds = envs.make(id).as_gymnasium(starts)
@@ -66,7 +66,7 @@ def test_a_twin_walks_beside_its_original(id, starts):
         begun, pairs = over, list(zip(originals, actions, strict=True))
         for original in (originals[i] for i in np.flatnonzero(begun)):
             original.reset()
-        if begun.all():  # the clock cut them all: this was their reset
+        if begun.all():  # all were truncated, so that this step was their reset
             over = ~begun
             continue
         walked = [pairs[i] for i in np.flatnonzero(~begun)]
@@ -90,11 +90,11 @@ EDGES = {
 
 
 @pytest.mark.parametrize("id", EDGES)
-def test_a_twin_ends_where_its_original_ends(id):
-    """From states anywhere: a random policy hardly ever comes to a goal or a wall."""
+def test_twin_terminates_in_the_same_states_as_gymnasium(id):
+    """The states are random, because a random policy rarely reaches a goal or wall."""
     original, twin, rng = gym.make(id).unwrapped, envs.make(id), np.random.default_rng(0)
     original.action_space.seed(0)
-    single = id == "MountainCarContinuous-v0"  # computes in float32 itself
+    single = id == "MountainCarContinuous-v0"  # Gymnasium uses float32 here
     states = rng.uniform(*EDGES[id], (2000, len(EDGES[id][0]))).astype("float32")
     actions, truths = [original.action_space.sample() for _ in states], []
     for seed, (state, action) in enumerate(zip(states, actions, strict=True)):
@@ -111,14 +111,14 @@ def test_a_twin_ends_where_its_original_ends(id):
     assert 50 < ended.sum() < 1900
 
 
-def test_cartpole_runs_free_for_500_steps():
-    """In float64 to the bit, although errors grow by e⁴ in a second."""
+def test_cartpole_twin_in_float64_equals_gymnasium_for_500_steps():
+    """The states are equal to the bit, although errors grow by e⁴ in a second."""
     original, twin = gym.make("CartPole-v1").unwrapped, envs.CartPole("float64")
     original.reset(seed=3)
     state = tf.constant(original.state[None])
     for _ in range(500):
         _, _, angle, turning = original.state
-        action = int(angle + 0.3 * turning > 0)  # holds the pole up
+        action = int(angle + 0.3 * turning > 0)  # balances the pole
         original.step(action)
         state = twin.transition(state, tf.constant([action]), None)
         np.testing.assert_array_equal(state[0], original.state)
@@ -126,8 +126,8 @@ def test_cartpole_runs_free_for_500_steps():
 
 
 @pytest.mark.parametrize("id", envs.TWINS)
-def test_first_states_are_drawn_as_gymnasiums_are(id):
-    """Uniform between the same bounds: least, largest and mean."""
+def test_initial_states_have_the_distribution_of_gymnasium(id):
+    """The test compares minimum, maximum and mean of uniform distributions."""
     twin, original, count = envs.make(id), gym.make(id), 2000
     key = seeding.rollout_keys(0, "training", 0)[0]
     episodes = tf.range(count)
@@ -144,7 +144,7 @@ def test_first_states_are_drawn_as_gymnasiums_are(id):
     assert (np.abs(ours.mean(0) - theirs.mean(0)) <= error).all()
 
 
-def test_the_toys_reach_their_optimum():
+def test_optimal_policies_reach_the_optimum_of_toy_environments():
     def play(env, policy, noise):
         state, total = env.initial(tf.constant(noise)), 0.0
         alive = tf.ones([len(noise)], tf.bool)
@@ -170,7 +170,7 @@ def test_the_toys_reach_their_optimum():
     assert play(catch, lambda state: [1], noise[:1]) == [-1.0]
 
 
-def walked(num_envs, seed, steps=40):
+def random_steps(num_envs, seed, steps=40):
     worlds = Walk().as_gymnasium(num_envs)
     worlds.action_space.seed(0)
     answers = [(*worlds.reset(seed=seed), None, None, None)]
@@ -180,7 +180,7 @@ def walked(num_envs, seed, steps=40):
 
 
 class Loud(Walk):
-    """Its first place takes more noise than its steps do."""
+    """A `Walk` whose initial state takes more noise than a step."""
 
     initial_noise = envs.NoiseSpec("normal", (10,))
     transition_noise = envs.NoiseSpec("normal", (1,))
@@ -195,8 +195,8 @@ class Loud(Walk):
         return tf.zeros_like(state, tf.bool)
 
 
-def test_how_an_episode_begins_and_how_it_goes_on_are_drawn_apart():
-    """With one key for both, step 3 would draw the fourth number of the beginning."""
+def test_initial_and_transition_noise_use_different_keys():
+    """With one key for both, step 3 would draw the fourth number of the initial noise."""
     worlds = Loud().as_gymnasium(4)
     first = worlds.reset(seed=0)[0]["place"]
     actions = worlds.action_space.sample()
@@ -204,8 +204,9 @@ def test_how_an_episode_begins_and_how_it_goes_on_are_drawn_apart():
     assert not np.isin(first, later).any()
 
 
-def test_a_vector_env_resets_in_the_step_after_an_end():
-    """
+def test_vector_env_resets_in_the_step_after_an_end():
+    """An episode that ends in step 2 is reset in step 3, which has reward 0.
+
     t             0    1    2     3     4
     termination   .    .    X     .     .
     reward        .    .    .     0     .
@@ -213,7 +214,7 @@ def test_a_vector_env_resets_in_the_step_after_an_end():
     """
     ends, lengths = 0, np.zeros(5, int)
     before = None
-    for observations, rewards, terminations, truncations, _ in walked(5, 0)[1:]:
+    for observations, rewards, terminations, truncations, _ in random_steps(5, 0)[1:]:
         place = observations["place"][:, 0]
         assert (observations["side"] == (place > 0)).all()
         lengths += 1
@@ -230,16 +231,16 @@ def test_a_vector_env_resets_in_the_step_after_an_end():
     assert ends > 10
 
 
-def test_every_environment_of_a_vector_has_its_own_seed():
-    """Environment i draws from seed + i, whoever stands beside it."""
-    alone, beside = walked(1, 12), walked(3, 10)
-    listed = walked(3, [1, 12, 0])
+def test_each_environment_of_a_vector_env_has_its_own_seed():
+    """Environment i uses seed + i, for any number of environments."""
+    alone, beside = random_steps(1, 12), random_steps(3, 10)
+    listed = random_steps(3, [1, 12, 0])
     for one, three, list_ in zip(alone, beside, listed, strict=True):
         assert one[0]["place"][0] == three[0]["place"][2] == list_[0]["place"][1]
     assert len({x for x in beside[0][0]["place"][:, 0]}) == 3
 
 
-def test_a_reset_without_a_seed_goes_on_to_other_episodes():
+def test_reset_without_a_seed_starts_other_episodes():
     worlds = envs.CartPole().as_gymnasium(2)
     first, again, more = (worlds.reset(seed=seed)[0] for seed in (4, 4, None))
     np.testing.assert_array_equal(first, again)
@@ -248,7 +249,7 @@ def test_a_reset_without_a_seed_goes_on_to_other_episodes():
     assert not np.isin(fresh, other).any()
 
 
-def test_everything_else_works_on_a_vector_of_tensor_environments():
+def test_agent_trains_and_evaluates_on_a_vector_env_of_tensor_envs():
     worlds = Walk().as_gymnasium(3)
     agent = tfr.Reinforce.for_env(worlds, hidden=(8,))
     history = agent.fit(worlds, epochs=2, episodes_per_epoch=4, verbose=0)
@@ -263,26 +264,26 @@ def test_everything_else_works_on_a_vector_of_tensor_environments():
     [[0, 2], [0], [0.5, 0.5], [[0], [1]], {"a": 0}, [None, 1]],
     ids=str,
 )
-def test_what_is_no_action_is_refused(actions):
+def test_step_raises_if_actions_are_invalid(actions):
     worlds = envs.CartPole().as_gymnasium(2)
     worlds.reset(seed=0)
     with pytest.raises(ValueError, match="must be actions of MultiDiscrete"):
         worlds.step(actions)
 
 
-def test_a_vector_env_refuses_what_it_cannot_do():
+def test_vector_env_raises_on_invalid_calls():
     worlds = envs.CartPole().as_gymnasium(2)
     with pytest.raises(gym.error.ResetNeeded, match="Call `reset`"):
         worlds.step([0, 1])
-    with pytest.raises(ValueError, match="list with one for each of 2"):
+    with pytest.raises(ValueError, match="list with one seed for each of 2"):
         worlds.reset(seed=[1, 2, 3])
-    with pytest.raises(ValueError, match="at the first reset without None"):
+    with pytest.raises(ValueError, match="no seed of the list may be None"):
         worlds.reset(seed=[1, None])
     with pytest.raises(ValueError, match="num_envs"):
         envs.CartPole().as_gymnasium(0)
 
 
-def test_make_names_the_twins_there_are():
+def test_make_error_lists_the_twins():
     assert isinstance(tfr.envs.make("Pendulum-v1", dtype="float64"), envs.Pendulum)
     with pytest.raises(
         ValueError, match="no tensor environment for 'Ant-v5'.*CartPole-v1"
@@ -291,7 +292,7 @@ def test_make_names_the_twins_there_are():
 
 
 class Broken(envs.CartPole):
-    """A CartPole in which one answer is another."""
+    """A CartPole in which one method returns an invalid result."""
 
     def __init__(self, name, answer):
         super().__init__()
@@ -303,7 +304,7 @@ class Broken(envs.CartPole):
     "name, answer, message",
     [
         ("observation", lambda x: x[:, :3], r"shape \(7, 4\).*shape \(7, 3\)"),
-        ("observation", lambda x: {"x": x}, "nested as the observation space"),
+        ("observation", lambda x: {"x": x}, "nested like the observation space"),
         ("observation", lambda x: tf.cast(x, tf.int32), "a float type.*int32"),
         ("reward", lambda x: x[:, None], r"shape \(7,\).*shape \(7, 1\)"),
         ("reward", lambda x: tf.cast(x, tf.int32), "of type float.*int32"),
@@ -315,12 +316,12 @@ class Broken(envs.CartPole):
         ("initial", lambda x: x[0], r"a row for each episode.*\(4,\)"),
     ],
 )
-def test_a_world_that_breaks_its_promise_is_named(name, answer, message):
+def test_error_names_the_method_with_an_invalid_result(name, answer, message):
     with pytest.raises(ValueError, match=rf"(?s)`Broken\.{name}`.*{message}"):
         Broken(name, answer).as_gymnasium(2)
 
 
-def test_spaces_and_settings_of_a_world_are_checked():
+def test_tensor_env_with_invalid_spaces_or_settings_raises():
     world = envs.CartPole()
     world.action_space = gym.spaces.Text(3)
     with pytest.raises(ValueError, match="Action space Text"):
@@ -338,8 +339,8 @@ def test_spaces_and_settings_of_a_world_are_checked():
 
 
 @pytest.mark.parametrize("what", ["state", "action"])
-def test_a_world_that_changes_what_it_is_given_is_refused(what):
-    """The reward would be made from what came after."""
+def test_check_raises_if_transition_changes_its_arguments(what):
+    """Otherwise the reward would be computed from the changed state."""
 
     class Careless(Walk):
         action_space = gym.spaces.Dict(a=gym.spaces.Discrete(2))
@@ -371,7 +372,7 @@ def test_a_world_that_changes_what_it_is_given_is_refused(what):
     ],
     ids=str,
 )
-def test_noise_is_of_a_known_kind_and_shape(noise):
+def test_check_raises_if_the_noise_spec_is_invalid(noise):
     world = Walk()
     world.transition_noise = noise
     with pytest.raises(
@@ -380,7 +381,7 @@ def test_noise_is_of_a_known_kind_and_shape(noise):
         checks.check(world)
 
 
-def test_a_reset_in_the_middle_of_an_episode_starts_its_clock_anew():
+def test_reset_within_an_episode_restarts_the_step_count():
     class Short(envs.CartPole):
         max_episode_steps = 5
 

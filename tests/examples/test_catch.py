@@ -1,4 +1,4 @@
-"""The game of pixels: what it is worth, and that it is learned through LiteRT."""
+"""Tests the example Catch: its optimal return, and training from pixels with LiteRT."""
 
 import gymnasium as gym
 import numpy as np
@@ -16,8 +16,8 @@ def catch():
     del gym.registry["Catch-v0"]
 
 
-def played(env, choose, seed):
-    """The return of one game, played from its pictures alone."""
+def play(env, choose, seed):
+    """Returns the return of one episode, played from its images alone."""
     picture, _ = env.reset(seed=seed)
     total, over = 0.0, False
     while not over:
@@ -27,19 +27,19 @@ def played(env, choose, seed):
     return total
 
 
-def towards_the_ball(picture):
-    """One cell nearer: the ball is white, the paddle gray."""
+def move_to_ball(picture):
+    """Returns the action that moves the gray paddle towards the white ball."""
     ball, paddle = (np.argwhere(picture == shade)[0, 1] for shade in (255, 128))
     return int(np.sign(ball - paddle))
 
 
-def test_the_pictures_say_all_that_is_needed(catch):
+def test_catch_is_solved_from_its_images(catch):
     env = catch.Catch()
     check_env(env, skip_render_check=True)
-    assert [played(env, towards_the_ball, seed) for seed in range(50)] == 50 * [1.0]
+    assert [play(env, move_to_ball, seed) for seed in range(50)] == 50 * [1.0]
 
 
-def test_its_tensors_are_the_same_game(catch):
+def test_tensor_env_catch_equals_the_gymnasium_example(catch):
     theirs, ours = catch.Catch(), envs.Catch()
     theirs.reset(seed=0)
     assert ours.observation_space == theirs.observation_space
@@ -53,8 +53,8 @@ def test_its_tensors_are_the_same_game(catch):
         assert ours.terminal(state)[0] == landed
 
 
-def test_who_does_not_look_catches_one_ball_in_seven(catch):
-    """Wherever the paddle ends, the ball comes down in each column alike."""
+def test_fixed_actions_catch_one_ball_in_seven(catch):
+    """The ball is in each column with equal probability."""
     env, columns = catch.Catch(), catch.CELLS
     for actions in ([0] * 6, [-1] * 6, [1, -1, 1, 1, -1, 0]):
         returns = []
@@ -71,8 +71,8 @@ def test_who_does_not_look_catches_one_ball_in_seven(catch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_solved_from_pixels_through_litert(seed, catch):
-    """The settings of the example; every ball of a thousand is caught."""
+def test_agent_solves_catch_from_pixels_with_litert(seed, catch):
+    """The settings are those of the example. The agent catches 1000 of 1000 balls."""
     agent = catch.make_agent(seed)
     agent.fit(catch.Catch, epochs=250, episodes_per_epoch=32, seed=seed, verbose=0)
     result = agent.evaluate(catch.Catch, episodes=1000)

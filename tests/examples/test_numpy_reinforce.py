@@ -1,4 +1,4 @@
-"""The policy written in NumPy by hand learns exactly what the agent learns."""
+"""Tests that the NumPy example computes the same updates as the agent."""
 
 import ast
 import pathlib
@@ -16,7 +16,7 @@ import tf_reinforce as tfr
 
 PATH = pathlib.Path(__file__).parents[2] / "examples" / "numpy_reinforce.py"
 GAMMA = 0.9
-RATE = 2.0**-7  # the same number in float32, in which Keras keeps it
+RATE = 2.0**-7  # exact in float32, the type in which Keras stores the rate
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def example():
 
 
 def batch(example, sizes):
-    """Weights with biases that are not zero, and five episodes played with them."""
+    """Returns weights with nonzero biases, and five episodes of their policy."""
     rng = np.random.default_rng(5)
     weights = example.initial_weights(sizes, rng)
     weights = [w + 0.1 * rng.normal(size=w.shape) for w in weights]
@@ -35,7 +35,7 @@ def batch(example, sizes):
 
 
 def record(played):
-    """The example's lists as the agent's columns; NaN in the padding."""
+    """Returns the lists of the example as a record, with NaN in the padding."""
     lengths = [len(episode["rewards"]) for episode in played]
     rows, count = max(lengths), len(played)
     observations = np.full((rows + 1, count, 4), np.nan, "float32")
@@ -43,7 +43,7 @@ def record(played):
     rewards = np.full((rows, count), np.nan)
     for e, (episode, length) in enumerate(zip(played, lengths)):
         observations[:length, e] = episode["observations"]
-        observations[length, e] = 0.0  # after the last action: not looked at
+        observations[length, e] = 0.0  # the final observation has no influence
         actions[:length, e] = episode["actions"]
         rewards[:length, e] = episode["rewards"]
     terminated = np.ones(count, bool)
@@ -51,7 +51,7 @@ def record(played):
 
 
 def agent_with(weights, sizes, optimizer="sgd"):
-    """The same network in Keras, in float64, with the agent's default baseline."""
+    """Returns an agent with the same network in float64 and the default baseline."""
     keras.config.set_dtype_policy("float64")
     layers = [keras.layers.Dense(size, "tanh") for size in sizes[1:-1]]
     last = keras.layers.Dense(sizes[-1])
@@ -63,8 +63,8 @@ def agent_with(weights, sizes, optimizer="sgd"):
 
 
 @pytest.mark.parametrize("sizes", [[4, 2], [4, 8, 2], [4, 7, 5, 2]], ids=str)
-def test_the_gradient_by_hand_is_that_of_the_agent(example, sizes):
-    """The agent's is that of a loss: downhill there is uphill here."""
+def test_numpy_gradient_equals_that_of_the_agent(example, sizes):
+    """The signs differ, because the agent minimizes a loss."""
     weights, played = batch(example, sizes)
     theirs, _, _ = agent_with(weights, sizes).gradients(record(played))
     ours = example.gradients(weights, played, GAMMA)
@@ -73,7 +73,7 @@ def test_the_gradient_by_hand_is_that_of_the_agent(example, sizes):
         np.testing.assert_allclose(ascent, -descent.numpy(), rtol=1e-12, atol=1e-12)
 
 
-def test_one_step_by_hand_is_that_of_the_agent(example):
+def test_numpy_sgd_step_equals_that_of_the_agent(example):
     sizes = [4, 8, 2]
     weights, played = batch(example, sizes)
     agent = agent_with(weights, sizes, keras.optimizers.SGD(RATE))
@@ -83,8 +83,8 @@ def test_one_step_by_hand_is_that_of_the_agent(example):
         np.testing.assert_allclose(w + RATE * g, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_three_updates_by_hand_are_those_of_the_agent(example):
-    """Adam included; Keras' rounds 0.999 to float32 whatever the type of the weights."""
+def test_three_numpy_adam_updates_equal_those_of_the_agent(example):
+    """Keras rounds 0.999 to float32 for every type of the weights."""
     sizes = [4, 8, 2]
     weights, played = batch(example, sizes)
     before = [w.copy() for w in weights]
@@ -98,8 +98,8 @@ def test_three_updates_by_hand_are_those_of_the_agent(example):
         np.testing.assert_allclose(new, theirs, rtol=0, atol=1e-6)
 
 
-def test_the_advantages_are_the_definition(example):
-    """Two episodes of two steps and one: the second step has nobody beside it.
+def test_numpy_advantages_equal_their_definition(example):
+    """The second step of episode 0 has no other episode at the same time.
 
     t          0            1
     returns    1 + γ 2      2          episode 0
@@ -110,8 +110,8 @@ def test_the_advantages_are_the_definition(example):
     assert found.tolist() == [2.0 - 5.0, 2.0 - 0.0, 5.0 - 2.0]
 
 
-def test_actions_are_played_as_often_as_their_probability_says(example):
-    """A policy that looks at nothing: its biases are log-probabilities."""
+def test_action_frequencies_equal_the_probabilities(example):
+    """The policy ignores its observation: its biases are log-probabilities."""
     probs = np.array([0.1, 0.6, 0.3])
     weights = [np.zeros((1, 3)), np.log(probs)]
     played = example.collect_episode(
@@ -123,7 +123,7 @@ def test_actions_are_played_as_often_as_their_probability_says(example):
     assert greedy["actions"] == [1, 1, 1] and greedy["rewards"] == [1.0, 2.0, 3.0]
 
 
-def test_it_needs_numpy_and_gymnasium_only():
+def test_numpy_example_imports_only_numpy_and_gymnasium():
     imported = set()
     for node in ast.walk(ast.parse(PATH.read_text())):
         assert not isinstance(node, ast.ImportFrom)
@@ -134,8 +134,8 @@ def test_it_needs_numpy_and_gymnasium_only():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-def test_it_solves_cart_pole(seed):
-    """Gymnasium's threshold over a hundred fresh episodes."""
+def test_numpy_example_solves_cartpole(seed):
+    """The return over a hundred new episodes reaches the threshold of Gymnasium."""
     command = [sys.executable, str(PATH), "--seed", str(seed)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     last = ran.stdout.splitlines()[-1]

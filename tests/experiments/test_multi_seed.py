@@ -1,4 +1,4 @@
-"""Many seeds in one program are as many runs."""
+"""Tests that training many seeds in one program equals separate runs."""
 
 import contextlib
 import functools
@@ -54,8 +54,8 @@ def close(ours, theirs):
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_each_seed_is_a_run_of_its_own(kind, monkeypatch):
-    """And its gradient is summed up in blocks, where that of one run is not."""
+def test_train_seeds_equals_separate_runs(kind, monkeypatch):
+    """Only the gradient of many seeds is summed in blocks."""
     monkeypatch.setattr(learner, "_SMALL_BLOCK", 50)
     make_world, options = OPTIONS[kind]
     world, seeds = make_world(), [3, 8]
@@ -63,7 +63,7 @@ def test_each_seed_is_a_run_of_its_own(kind, monkeypatch):
     limit = dict(episodes_per_epoch=4, max_episode_steps=60)
     population = tfr.train_seeds(make, world, seeds, epochs=2, **limit)
     assert population.seeds == seeds and population.failures == {}
-    place, seed = 1, 8  # the first one's graphs are used for all
+    place, seed = 1, 8  # the graphs of the first agent are used for all
     alone = make(seed)
     history = alone.fit(world, epochs=2, seed=seed, verbose=0, **limit).history
     history.pop("steps_per_second")
@@ -73,12 +73,12 @@ def test_each_seed_is_a_run_of_its_own(kind, monkeypatch):
         np.testing.assert_allclose(mine, figures, rtol=1e-4, atol=1e-5, err_msg=name)
     ours = population.agent(seed)
     close(ours, alone)
-    for agent in (ours, alone):  # the optimizer's state came along
+    for agent in (ours, alone):  # the optimizer state is the same too
         agent.fit(world, epochs=1, seed=seed, verbose=0, **limit)
     close(ours, alone)
 
 
-def test_a_memory_is_stacked_too():
+def test_train_seeds_supports_recurrent_policies():
     world = envs.CartPole()
 
     def make(seed):
@@ -98,7 +98,7 @@ def test_a_memory_is_stacked_too():
     close(population.agent(2), alone)
 
 
-def test_each_seed_begins_its_episodes_from_the_state_that_it_has_learned():
+def test_train_seeds_keeps_a_learned_initial_state_per_seed():
     world = envs.CartPole()
 
     def make(seed):
@@ -117,19 +117,19 @@ def test_each_seed_begins_its_episodes_from_the_state_that_it_has_learned():
 
 
 @functools.cache
-def trained(updates):
-    """Two agents in a corridor, for several tests."""
+def trained_pair(updates):
+    """Trains two agents in a corridor once for several tests."""
     world = envs.Corridor(4)
     budget = dict(epochs=7, episodes_per_epoch=4)
     return tfr.train_seeds(maker(world, updates), world, [1, 2], **budget)
 
 
-def test_how_many_updates_a_call_makes_changes_no_bit():
-    np.testing.assert_equal(trained(1).history, trained(3).history)
+def test_steps_per_execution_does_not_change_the_history():
+    np.testing.assert_equal(trained_pair(1).history, trained_pair(3).history)
 
 
-def test_a_seed_that_fails_leaves_the_others_alone():
-    """The weights of the first one overflow: it stays as it is, and the rest go on."""
+def test_failed_seed_does_not_change_the_other_seeds():
+    """The outputs of the first seed overflow, so that its weights stay the same."""
     world = envs.CartPole()
 
     def make(seed):
@@ -153,8 +153,8 @@ def test_a_seed_that_fails_leaves_the_others_alone():
         failed.fit(world, epochs=1, episodes_per_epoch=4, seed=0, verbose=0)
 
 
-def test_a_seed_that_fails_later_is_left_as_it_was_then():
-    """Not with averages of its weights, as the next update begins with these."""
+def test_failed_seed_keeps_the_weights_of_its_last_update():
+    """The averages are not used, because the next update begins with the weights."""
     world, seeds = Lucky(dtype="float64"), [3, 1, 9]
 
     def make(seed):
@@ -178,12 +178,12 @@ def test_a_seed_that_fails_later_is_left_as_it_was_then():
     assert population.failures == {1: 1, 9: 5}
 
 
-def test_averaged_weights_and_agents_that_have_learned_before_are_as_alone():
+def test_train_seeds_supports_weight_averages_and_trained_agents():
     world = envs.Corridor(4)
 
     def make(seed):
         agent = tfr.Reinforce.for_env(world, hidden=(4,), seed=seed)
-        rate = 0.05 / (1 + seed)  # rates may differ: they are weights
+        rate = 0.05 / (1 + seed)  # rates may differ, because they are variables
         agent.compile(keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.9))
         if seed:
             agent.fit(world, epochs=seed, episodes_per_epoch=4, seed=9, verbose=0)
@@ -196,15 +196,15 @@ def test_averaged_weights_and_agents_that_have_learned_before_are_as_alone():
     assert [population.agent(seed).updates for seed in (0, 2)] == [3, 5]
 
 
-def test_a_world_at_fault_is_told(monkeypatch):
-    """By an agent alone, with a seed of its own."""
+def test_environment_fault_raises_from_the_run_of_one_seed(monkeypatch):
+    """One agent repeats the run alone with its seed to find the fault."""
     fit, fits = tfr.Reinforce.fit, []
 
-    def heard(agent, env, **given):
+    def recording_fit(agent, env, **given):
         fits.append(given["seed"])
         return fit(agent, env, **given)
 
-    monkeypatch.setattr(tfr.Reinforce, "fit", heard)
+    monkeypatch.setattr(tfr.Reinforce, "fit", recording_fit)
     world = envs.Corridor(4)
     world.reward = lambda state, *_: tf.zeros_like(state, tf.float32) + np.nan
     with pytest.raises(tfr.collect.EnvironmentFault, match="reward is not finite"):
@@ -222,14 +222,14 @@ def test_a_world_at_fault_is_told(monkeypatch):
     ],
     ids=str,
 )
-def test_agents_must_be_alike(one, other, name):
+def test_train_seeds_raises_if_agents_differ(one, other, name):
     world = envs.Corridor(3)
     made = functools.partial(tfr.Reinforce.for_env, world)
     with pytest.raises(ValueError, match=f"alike.*differ in {name}"):
         tfr.train_seeds(lambda seed: made(**(one, other)[seed]), world, [0, 1], epochs=1)
 
 
-def test_optimizers_must_be_alike_but_for_their_rates():
+def test_train_seeds_raises_if_optimizers_differ_beyond_their_rates():
     world = envs.Corridor(3)
 
     def make(seed):
@@ -241,8 +241,8 @@ def test_optimizers_must_be_alike_but_for_their_rates():
         tfr.train_seeds(make, world, [0, 1], epochs=1)
 
 
-def test_parts_in_a_list_may_have_other_names():
-    """Keras numbers them: the heads of a Tuple, the cells of a stack."""
+def test_signatures_ignore_names_of_parts_in_lists():
+    """Keras numbers the names of the heads of a Tuple and of the cells of a stack."""
 
     def made():
         layers, heads = keras.layers, tfr.heads
@@ -255,17 +255,17 @@ def test_parts_in_a_list_may_have_other_names():
         agent.build((None, 1))
         return agent
 
-    one, other = (training_of_many._signature(made()) for _ in range(2))
-    training_of_many._check_same_signature(one, other)
+    one, other = (training_of_many.signature_of(made()) for _ in range(2))
+    training_of_many.check_same_signature(one, other)
 
 
-def test_pictures_are_refused_by_what_is_in_their_way():
+def test_train_seeds_error_names_convolution_as_not_stackable():
     world = envs.Catch()
     with pytest.raises(ValueError, match="cannot be stacked.*'Conv2D'"):
         tfr.train_seeds(maker(world), world, [1, 2], epochs=1)
 
 
-def test_what_cannot_be_trained_together_is_refused():
+def test_train_seeds_raises_on_invalid_arguments():
     world = envs.Corridor(3)
     make = maker(world)
     train = functools.partial(tfr.train_seeds, epochs=1)
@@ -290,12 +290,12 @@ def test_what_cannot_be_trained_together_is_refused():
 
     with pytest.raises(ValueError, match="new models.*share the variable.*kernel"):
         train(sharing, world, [1, 2])
-    population = trained(1)
+    population = trained_pair(1)
     with pytest.raises(ValueError, match=r"one of \[1, 2\].*3"):
         population.agent(3)
 
 
-def test_a_layer_that_cannot_be_stacked_is_named():
+def test_train_seeds_error_names_the_layer_that_cannot_be_stacked():
     world = envs.CartPole()
 
     def make(seed):
@@ -308,12 +308,12 @@ def test_a_layer_that_cannot_be_stacked_is_named():
         tfr.train_seeds(make, world, [1, 2], epochs=1)
 
 
-def test_the_program_is_traced_once():
-    (group,) = trained(3)._groups
-    assert group._rollout.graph.experimental_get_tracing_count() == 1
+def test_train_seeds_traces_its_program_once():
+    (group,) = trained_pair(3).groups
+    assert group.rollout.graph.experimental_get_tracing_count() == 1
 
 
-def test_seeds_are_dealt_to_threads_and_change_no_bit(monkeypatch):
+def test_number_of_threads_does_not_change_the_history(monkeypatch):
     world, found = envs.Corridor(4), []
     monkeypatch.setattr(training_of_many, "_MIN_SEEDS", 2)
     for threads in (1, 2):
@@ -321,17 +321,17 @@ def test_seeds_are_dealt_to_threads_and_change_no_bit(monkeypatch):
         monkeypatch.setattr(tf.config.threading, asked, lambda threads=threads: threads)
         options = dict(epochs=4, episodes_per_epoch=4)
         found.append(tfr.train_seeds(maker(world, 2), world, range(5), **options))
-        assert len(found[-1]._groups) == threads
+        assert len(found[-1].groups) == threads
     alone, dealt = found
     np.testing.assert_equal(dealt.history, alone.history)
     assert dealt.seeds == alone.seeds == list(range(5))
-    for seed in (1, 4):  # one of each thread
+    for seed in (1, 4):  # one seed of each thread
         close(dealt.agent(seed), alone.agent(seed))
     assert dealt.env_steps == alone.env_steps
 
 
-def test_seeds_that_made_no_step_keep_their_weights():
-    """All episodes are cut and dropped: the averages of weights are zero still."""
+def test_seeds_without_a_valid_step_keep_their_weights():
+    """All episodes are truncated and dropped, so that weight averages are still zero."""
     world = envs.CartPole()
 
     def make(seed):
@@ -346,7 +346,7 @@ def test_seeds_that_made_no_step_keep_their_weights():
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_episodes_that_do_not_fill_their_groups_are_an_error():
+def test_train_seeds_raises_if_episodes_do_not_fill_groups():
     env = envs.CartPole()
     make = maker(env, baseline=tfr.baselines.LeaveOneOut(group_size=3))
     with pytest.raises(ValueError, match="groups of 3 episodes.*episodes=4"):

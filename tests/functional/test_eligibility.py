@@ -1,4 +1,6 @@
-"""Closed forms against automatic differentiation, finite differences and enumeration."""
+"""Tests closed forms of eligibilities against automatic differentiation and
+enumeration.
+"""
 
 import itertools
 import math
@@ -16,8 +18,8 @@ Z = np.array([0.3, -1.2, 2.0, 0.1])
 COUNTS = [n for n in itertools.product(range(4), repeat=3) if sum(n) == 3]
 
 
-def counted(log_p, counts):
-    """ln of the multinomial probability, from its definition."""
+def multinomial_log_prob(log_p, counts):
+    """Returns ln of the multinomial probability, by the definition."""
     factorials = tf.math.lgamma(tf.cast(counts, "float64") + 1.0)
     total = tf.reduce_sum(tf.cast(counts, "float64"))
     each = tf.math.multiply_no_nan(log_p, tf.cast(counts, "float64"))
@@ -76,19 +78,19 @@ DISCRETE = {
     ),
     "multinomial_logits": (
         lambda z, n: eligibility.multinomial_logits(z, n, 3),
-        lambda z, n: counted(tf.nn.log_softmax(z), n),
+        lambda z, n: multinomial_log_prob(tf.nn.log_softmax(z), n),
         Z[:3],
         COUNTS,
     ),
     "multinomial_probs": (
         lambda p, n: eligibility.multinomial_probs(p, n, 3),
-        lambda p, n: counted(tf.math.log(p / tf.reduce_sum(p)), n),
+        lambda p, n: multinomial_log_prob(tf.math.log(p / tf.reduce_sum(p)), n),
         100 * P[:3],
         COUNTS,
     ),
     "multinomial_simplex": (
         lambda p, n: eligibility.multinomial_simplex(p, n, 3),
-        lambda p, n: counted(tf.math.log(p), n),
+        lambda p, n: multinomial_log_prob(tf.math.log(p), n),
         np.array([0.5, 0.3, 0.2]),
         COUNTS,
     ),
@@ -119,51 +121,53 @@ CONTINUOUS = {
 
 
 @pytest.mark.parametrize("name", DISCRETE)
-def test_a_discrete_closed_form_is_the_derivative_of_the_definition(name):
+def test_discrete_eligibility_equals_autodiff_and_finite_differences(name):
     closed, log_prob, parameters, actions = DISCRETE[name]
     for action in actions:
-        ours = closed(parameters, action)
+        actual = closed(parameters, action)
         x = tf.constant(parameters, tf.float64)
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = log_prob(x, action)
-        np.testing.assert_allclose(ours, tape.gradient(y, x), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(actual, tape.gradient(y, x), rtol=1e-12, atol=1e-12)
         for k in np.ndindex(np.shape(parameters)):
             step = np.zeros(np.shape(parameters))
             step[k] = 1e-6 * max(1.0, np.abs(parameters).max())
             up, down = log_prob(x + step, action), log_prob(x - step, action)
-            slope = (up - down).numpy() / (2 * step[k])
-            np.testing.assert_allclose(ours.numpy()[k], slope, rtol=1e-6, atol=1e-7)
+            numeric = (up - down).numpy() / (2 * step[k])
+            np.testing.assert_allclose(actual.numpy()[k], numeric, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", DISCRETE)
-def test_an_expected_eligibility_is_zero_or_leaves_the_simplex(name):
-    """With nothing normalised inside it is N in every component: see the docstring."""
+def test_expected_eligibility_is_zero_or_number_of_trials_on_the_simplex(name):
+    """Without normalization inside the function, the expectation is N in every
+    component.
+    """
     closed, log_prob, parameters, actions = DISCRETE[name]
     x = tf.constant(parameters, tf.float64)
-    chances = np.array([np.exp(log_prob(x, action)) for action in actions])
-    assert chances.sum() == pytest.approx(1, abs=1e-14)
-    expected = sum(p * closed(parameters, a) for p, a in zip(chances, actions))
+    probabilities = np.array([np.exp(log_prob(x, action)) for action in actions])
+    assert probabilities.sum() == pytest.approx(1, abs=1e-14)
+    expected = sum(p * closed(parameters, a) for p, a in zip(probabilities, actions))
     truth = {"categorical_simplex": 1.0, "multinomial_simplex": 3.0}.get(name, 0.0)
     np.testing.assert_allclose(expected, truth + 0 * expected, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_a_continuous_closed_form_is_the_derivative_of_the_density(name):
+def test_continuous_eligibility_equals_automatic_differentiation(name):
     closed, log_prob, parameters, samples = CONTINUOUS[name]
-    ours = closed(*parameters, samples)
+    actual = closed(*parameters, samples)
     xs = [tf.constant(x) for x in parameters]
     with tf.GradientTape() as tape:
         tape.watch(xs)
         y = tf.reduce_sum(log_prob(*xs, tf.constant(samples)))
-    for mine, theirs in zip(ours, tape.gradient(y, xs)):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+    for closed_form, automatic in zip(actual, tape.gradient(y, xs)):
+        np.testing.assert_allclose(closed_form, automatic, rtol=1e-12, atol=1e-12)
     if name != "beta":
-        np.testing.assert_allclose(ours.log_std, ours.std * parameters[1], rtol=1e-14)
+        np.testing.assert_allclose(actual.log_std, actual.std * parameters[1], rtol=1e-14)
 
 
-def between_and_at_the_ends(log_prob, mean, std):
-    """Gauss and Legendre's rule between the bounds; each of them is a point."""
+def points_and_weights(log_prob, mean, std):
+    """Returns Gauss-Legendre points between the bounds, the bounds, and all weights."""
     nodes, weights = np.polynomial.legendre.leggauss(60)
     half = (ENDS[1] - ENDS[0]) / 2
     y = np.append(ENDS.mean() + half * nodes, ENDS)
@@ -172,8 +176,11 @@ def between_and_at_the_ends(log_prob, mean, std):
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_a_continuous_expected_eligibility_is_zero(name):
-    """Gauss and Hermite's rule for normals; Beta by way of y = 1 / (1 + e⁻ˣ)."""
+def test_expected_eligibility_of_continuous_distributions_is_zero(name):
+    """The quadrature is Gauss-Hermite for normals.
+
+    For Beta, y = 1 / (1 + e⁻ˣ) is substituted.
+    """
     closed, log_prob, parameters, _ = CONTINUOUS[name]
     first, second = (x[0] for x in parameters)
     if name == "beta":
@@ -186,7 +193,7 @@ def test_a_continuous_expected_eligibility_is_zero(name):
         nodes, weights = np.polynomial.hermite_e.hermegauss(60)
         y, weights = first + second * nodes, weights / np.sqrt(2 * np.pi)
         if name == "clipped_gaussian":
-            y, weights = between_and_at_the_ends(log_prob, first, second)
+            y, weights = points_and_weights(log_prob, first, second)
         if name == "tanh_gaussian":
             keep = np.abs(np.tanh(y)) < 1  # beyond, a weight below 1e-20
             y, weights = np.tanh(y[keep]), weights[keep]
@@ -196,43 +203,53 @@ def test_a_continuous_expected_eligibility_is_zero(name):
         assert np.sum(weights * part) == pytest.approx(0, abs=1e-8)
 
 
-def test_bounds_out_of_reach_clip_nothing():
+def test_clipped_gaussian_with_infinite_bounds_equals_gaussian():
     ends = np.full(2, -np.inf), np.full(2, np.inf)
-    ours = eligibility.clipped_gaussian(MEAN, STD, *ends, [1.0, 2.0])
-    np.testing.assert_array_equal(ours, eligibility.gaussian(MEAN, STD, [1.0, 2.0]))
+    actual = eligibility.clipped_gaussian(MEAN, STD, *ends, [1.0, 2.0])
+    np.testing.assert_array_equal(actual, eligibility.gaussian(MEAN, STD, [1.0, 2.0]))
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 3e-5), ("float64", 1e-13)])
 @pytest.mark.parametrize("z", [-1e4, -300.0, -50.0, -12.0, -1.0, 0.0, 3.0, 9.0, 50.0])
-def test_an_action_at_a_bound_pulls_by_the_ratio_of_mills(z, dtype, tolerance):
-    """h(z) = φ(z) / Φ(z); below zero by its continued fraction -z + 1/(-z + 2/(…))."""
-    pull = -z
+def test_eligibility_of_action_at_a_bound_is_the_inverse_mills_ratio(z, dtype, tolerance):
+    """h(z) = φ(z) / Φ(z), computed for negative z by the continued fraction -z + 1/(-z
+    + 2/(…)).
+    """
+    inverse_mills_ratio = -z
     for k in range(2000, 0, -1):
-        pull = -z + k / pull if z <= -1 else 0.0
+        inverse_mills_ratio = -z + k / inverse_mills_ratio if z <= -1 else 0.0
     if z > -1:
-        pull = math.exp(-(z**2) / 2) / math.sqrt(math.pi / 2) / math.erfc(-z / 2**0.5)
+        inverse_mills_ratio = (
+            math.exp(-(z**2) / 2) / math.sqrt(math.pi / 2) / math.erfc(-z / 2**0.5)
+        )
     mean, std, one = np.array([[0.0], [2.0], [1.0]], dtype)
-    slopes = eligibility.clipped_gaussian(mean, std, 2 * z * one, 1e9 * one, 2 * z * one)
-    np.testing.assert_allclose(slopes.mean, [-pull / 2], rtol=tolerance)
-    np.testing.assert_allclose(slopes.log_std, [-z * pull], rtol=tolerance)
-    above = eligibility.clipped_gaussian(
+    low_bound = eligibility.clipped_gaussian(
+        mean, std, 2 * z * one, 1e9 * one, 2 * z * one
+    )
+    np.testing.assert_allclose(low_bound.mean, [-inverse_mills_ratio / 2], rtol=tolerance)
+    np.testing.assert_allclose(
+        low_bound.log_std, [-z * inverse_mills_ratio], rtol=tolerance
+    )
+    high_bound = eligibility.clipped_gaussian(
         mean, std, -1e9 * one, -2 * z * one, -2 * z * one
     )
-    np.testing.assert_allclose(above.mean, [pull / 2], rtol=tolerance)
-    np.testing.assert_allclose(above.log_std, [-z * pull], rtol=tolerance)
+    np.testing.assert_allclose(high_bound.mean, [inverse_mills_ratio / 2], rtol=tolerance)
+    np.testing.assert_allclose(
+        high_bound.log_std, [-z * inverse_mills_ratio], rtol=tolerance
+    )
 
 
-def test_a_diagonal_gaussian_is_its_components():
+def test_gaussian_eligibility_of_vector_equals_diagonal_normal_of_tfp():
     mean, std, y = (tf.constant(x) for x in (MEAN, STD, np.array([1.0, 2.0])))
     with tf.GradientTape() as tape:
         tape.watch([mean, std])
         log_prob = tfd.MultivariateNormalDiag(mean, std).log_prob(y)
-    ours = eligibility.gaussian(MEAN, STD, [1.0, 2.0])
-    for mine, theirs in zip(ours, tape.gradient(log_prob, [mean, std])):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-13)
+    actual = eligibility.gaussian(MEAN, STD, [1.0, 2.0])
+    for closed_form, automatic in zip(actual, tape.gradient(log_prob, [mean, std])):
+        np.testing.assert_allclose(closed_form, automatic, rtol=1e-13)
 
 
-def test_one_trial_is_a_categorical_and_two_categories_a_coin():
+def test_multinomial_reduces_to_categorical_and_categorical_to_bernoulli():
     for a in range(4):
         hot = np.eye(4)[a]
         for single, many in (
@@ -246,15 +263,15 @@ def test_one_trial_is_a_categorical_and_two_categories_a_coin():
 
 
 def test_scaling_relative_probabilities_scales_the_eligibility_inversely():
-    ours = eligibility.categorical_probs(P, 0).numpy()
-    np.testing.assert_allclose(ours.round(4), [0.4493, -1, -1, -1])
+    actual = eligibility.categorical_probs(P, 0).numpy()
+    np.testing.assert_allclose(actual.round(4), [0.4493, -1, -1, -1])
     scaled = eligibility.categorical_probs(100 * P, 0)
-    np.testing.assert_allclose(scaled, ours / 100, rtol=1e-13)
-    assert np.dot(ours, P) == pytest.approx(0, abs=1e-15)
+    np.testing.assert_allclose(scaled, actual / 100, rtol=1e-13)
+    assert np.dot(actual, P) == pytest.approx(0, abs=1e-15)
 
 
-def test_a_certain_outcome_that_came_is_no_trouble():
-    """TensorFlow Probability's derivative is NaN here."""
+def test_eligibility_of_a_certain_outcome_is_finite():
+    """The derivative of TensorFlow Probability is NaN at a probability of one."""
     assert eligibility.bernoulli_probs(1.0, 1).numpy() == 1.0
     np.testing.assert_array_equal(
         eligibility.categorical_probs([1.0, 0.0], 0), [0.0, -1.0]
@@ -263,7 +280,7 @@ def test_a_certain_outcome_that_came_is_no_trouble():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_it_works_on_rows_in_the_type_of_the_parameters_also_traced(dtype):
+def test_eligibility_of_batches_has_parameter_dtype_and_equals_each_row(dtype):
     logits = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(dtype)
     actions = np.arange(10).reshape(2, 5) % 3
     rows = eligibility.categorical_logits(logits, actions)
@@ -306,6 +323,7 @@ REFUSED = {
     "coin": (eligibility.bernoulli_probs, (1.2, 1), r"lie in \[0, 1\]"),
     "negative_coin": (eligibility.bernoulli_probs, (-0.2, 1), r"lie in \[0, 1\]"),
     "third_side": (eligibility.bernoulli_probs, (0.5, 2), "0 or 1"),
+    "halves": (eligibility.bernoulli_probs, ([0.5, 0.5], 1), "nothing is broadcast"),
     "side": (eligibility.bernoulli_logits, (0.0, 2), "0 or 1"),
     "never": (eligibility.bernoulli_probs, (0.0, 1), "probability of zero"),
     "std": (eligibility.gaussian, (0.0, 0.0, 1.0), "`std` must be above zero"),
@@ -333,14 +351,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_refused(case):
+def test_invalid_parameters_or_actions_raise(case):
     function, arguments, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):
         function(*arguments)
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_every_argument_must_have_the_shape_of_the_others(name):
+def test_arguments_of_different_shapes_raise(name):
     function, count = getattr(eligibility, name), 5 if name == "clipped_gaussian" else 3
     right = [np.full(2, x) for x in (0.5, 0.5, -1.0, 1.0, 0.5)[:count]]
     right[-1] = np.full(2, 0.5)
@@ -352,7 +370,7 @@ def test_every_argument_must_have_the_shape_of_the_others(name):
             function(*wrong)
 
 
-def test_the_sum_of_probabilities_is_one_in_each_row_up_to_the_type_s_rounding():
+def test_simplex_probabilities_must_sum_to_one_within_dtype_rounding():
     rows = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
     np.testing.assert_allclose(
         eligibility.categorical_simplex(rows, [0, 2]), [[2, 0, 0], [0, 0, 1.25]]
@@ -365,35 +383,35 @@ def test_the_sum_of_probabilities_is_one_in_each_row_up_to_the_type_s_rounding()
         eligibility.categorical_simplex(np.float32([0.5, 0.5001]), 0)
 
 
-def test_whole_numbers_as_parameters_count_as_float64():
-    ours = eligibility.gaussian(tf.constant([0]), np.array([2]), [1.0])
-    assert ours.mean.dtype == tf.float64
-    np.testing.assert_array_equal(ours, [[0.25], [-0.375], [-0.75]])
+def test_integer_parameters_are_converted_to_float64():
+    actual = eligibility.gaussian(tf.constant([0]), np.array([2]), [1.0])
+    assert actual.mean.dtype == tf.float64
+    np.testing.assert_array_equal(actual, [[0.25], [-0.375], [-0.75]])
 
 
-def test_plain_numbers_are_squashed_in_float64():
-    ours = eligibility.tanh_gaussian(0.0, 1.0, 0.3)
-    assert float(ours.mean) == pytest.approx(math.atanh(0.3), rel=1e-15)
+def test_tanh_gaussian_of_python_floats_computes_in_float64():
+    actual = eligibility.tanh_gaussian(0.0, 1.0, 0.3)
+    assert float(actual.mean) == pytest.approx(math.atanh(0.3), rel=1e-15)
 
 
-def test_a_refusal_of_a_large_batch_is_short():
+def test_error_message_of_a_large_batch_is_short():
     with pytest.raises(ValueError, match="100000 of them") as caught:
         eligibility.categorical_logits(np.zeros((100_000, 3)), np.full(100_000, 7))
     assert len(str(caught.value)) < 200
 
 
-def test_half_precision_keeps_the_actions():
-    """257 is not a number of bfloat16."""
-    ours = eligibility.categorical_logits(tf.zeros([300], tf.bfloat16), 257)
-    assert tf.argmax(ours) == 257
+def test_large_action_index_is_exact_with_bfloat16_logits():
+    """bfloat16 cannot represent 257."""
+    actual = eligibility.categorical_logits(tf.zeros([300], tf.bfloat16), 257)
+    assert tf.argmax(actual) == 257
 
 
-def test_a_likely_one_still_has_an_eligibility():
-    ours = eligibility.bernoulli_logits(np.float32([20, -20]), [1, 0])
-    np.testing.assert_allclose(ours, [2.0611537e-9, -2.0611537e-9], rtol=1e-6)
+def test_bernoulli_eligibility_of_very_likely_outcome_is_not_zero():
+    actual = eligibility.bernoulli_logits(np.float32([20, -20]), [1, 0])
+    np.testing.assert_allclose(actual, [2.0611537e-9, -2.0611537e-9], rtol=1e-6)
 
 
-def unknown(*ranks):
+def unknown_shapes(*ranks):
     return [tf.TensorSpec([None] * rank, tf.float64) for rank in ranks]
 
 
@@ -406,24 +424,34 @@ def unknown(*ranks):
         (lambda p, n: eligibility.multinomial_probs(p, n, 1), (2, 2), [(1, 3), (2, 3)]),
     ],
 )
-def test_shapes_are_also_checked_where_only_the_graph_knows_them(function, ranks, shapes):
-    traced = tf.function(function, input_signature=unknown(*ranks))
+def test_unknown_static_shapes_are_compared_when_the_graph_runs(function, ranks, shapes):
+    traced = tf.function(function, input_signature=unknown_shapes(*ranks))
     with pytest.raises(tf.errors.InvalidArgumentError, match="shapes must be the same"):
         traced(*(np.ones(shape) for shape in shapes))
 
 
-def test_a_shape_that_is_known_is_compared_with_one_that_the_graph_knows():
-    known, unclear = (tf.TensorSpec([size], tf.float64) for size in (3, None))
+def test_known_and_unknown_static_shapes_are_compared_when_the_graph_runs():
+    known, unknown = (tf.TensorSpec([size], tf.float64) for size in (3, None))
     for place in range(3):
-        signature = [unclear if k == place else known for k in range(3)]
+        signature = [unknown if k == place else known for k in range(3)]
         traced = tf.function(eligibility.gaussian, input_signature=signature)
         numbers = [np.ones(1 if k == place else 3) for k in range(3)]
         with pytest.raises(tf.errors.InvalidArgumentError, match="must be the same"):
             traced(*numbers)
 
 
-def test_the_number_of_categories_may_be_unknown():
-    traced = tf.function(eligibility.categorical_logits, input_signature=unknown(2, 1))
+def test_number_of_categories_may_be_unknown_in_a_graph():
+    traced = tf.function(
+        eligibility.categorical_logits, input_signature=unknown_shapes(2, 1)
+    )
     np.testing.assert_array_equal(
         traced(Z[None], np.array([2.0])), eligibility.categorical_logits(Z[None], [2])
     )
+
+
+def test_categorical_eligibility_of_a_single_category_is_zero():
+    """The only action is certain, and no other category exists to read."""
+    assert eligibility.categorical_logits([[0.3], [2.0]], [0, 0]).numpy().tolist() == [
+        [0.0],
+        [0.0],
+    ]

@@ -1,4 +1,6 @@
-"""Losses whose gradients are the ones meant, alone and under plain `compile`/`fit`."""
+"""Tests the losses and their gradients, as functions and under Keras' `compile` and
+`fit`.
+"""
 
 import keras
 import numpy as np
@@ -16,16 +18,16 @@ def numbers(seed=0, count=12):
     return rng.normal(size=count), rng.normal(size=count)
 
 
-def test_policy_gradient_is_the_sum_over_steps_per_episode():
+def test_policy_gradient_loss_is_sum_over_steps_divided_by_episodes():
     log_probs, advantages = numbers()
     truth = 0.0
     for log_prob, advantage in zip(log_probs, advantages, strict=True):
         truth -= log_prob * advantage / 5
-    found = losses.policy_gradient(tf.constant(log_probs), advantages, 5)
-    np.testing.assert_allclose(found, truth, rtol=1e-14)
+    loss = losses.policy_gradient(tf.constant(log_probs), advantages, 5)
+    np.testing.assert_allclose(loss, truth, rtol=1e-14)
 
 
-def test_only_log_probabilities_are_trained():
+def test_policy_gradient_loss_has_no_gradient_for_advantages():
     log_probs, advantages = (tf.Variable(x) for x in numbers())
     with tf.GradientTape() as tape:
         loss = losses.policy_gradient(log_probs, advantages, 5)
@@ -34,23 +36,23 @@ def test_only_log_probabilities_are_trained():
     assert by_advantages is None
 
 
-def test_the_gradient_of_an_embedding_is_an_array():
-    """TensorFlow makes slices of it; rows that were not looked up are zero."""
+def test_gradient_of_an_embedding_is_a_dense_array():
+    """TensorFlow returns IndexedSlices. The gradient of rows without a lookup is zero."""
     layer = keras.layers.Embedding(3, 2)
     layer.build()
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(layer(tf.constant([1, 1])))
-    (found,) = losses.gradients(tape, loss, layer.trainable_variables)
-    np.testing.assert_array_equal(np.asarray(found), [[0, 0], [2, 2], [0, 0]])
+    (gradient,) = losses.gradients(tape, loss, layer.trainable_variables)
+    np.testing.assert_array_equal(np.asarray(gradient), [[0, 0], [2, 2], [0, 0]])
 
 
-def test_the_loss_is_in_the_type_of_the_log_probabilities():
+def test_policy_gradient_loss_has_dtype_of_log_probabilities():
     advantages = numbers()[1]
-    found = losses.policy_gradient(tf.zeros(12), advantages, tf.constant(3))
-    assert found.dtype == "float32"
+    loss = losses.policy_gradient(tf.zeros(12), advantages, tf.constant(3))
+    assert loss.dtype == "float32"
 
 
-def test_value_is_half_the_squared_error_per_episode():
+def test_value_loss_is_half_the_squared_error_per_episode():
     values, returns = (tf.Variable(x) for x in numbers())
     with tf.GradientTape() as tape:
         loss = losses.value(values, returns, 4)
@@ -61,7 +63,7 @@ def test_value_is_half_the_squared_error_per_episode():
     assert by_returns is None
 
 
-def test_entropy_is_counted_negative_per_episode():
+def test_entropy_loss_is_negative_sum_divided_by_episodes():
     entropies = tf.Variable(numbers()[0])
     with tf.GradientTape() as tape:
         loss = losses.entropy(entropies, 4)
@@ -71,34 +73,34 @@ def test_entropy_is_counted_negative_per_episode():
 
 @pytest.mark.parametrize("shape", [(1,), (12, 1), (1, 12), ()])
 @pytest.mark.parametrize("loss", [losses.policy_gradient, losses.value])
-def test_shapes_that_would_broadcast_are_refused(loss, shape):
+def test_losses_raise_for_shapes_that_would_broadcast(loss, shape):
     for pair in [((12,), shape), (shape, (12,))]:
         with pytest.raises(ValueError, match="rank|shape|dimension"):
             loss(*(tf.ones(x) for x in pair), 2.0)
 
 
-def test_entropies_of_columns_are_refused():
-    """Padding must be gone before anything is summed."""
+def test_entropy_loss_raises_for_two_axes():
+    """The caller must remove the padding before the sum."""
     with pytest.raises(ValueError, match="rank|shape|dimension"):
         losses.entropy(tf.ones([4, 3]), 3)
 
 
 @pytest.mark.parametrize("loss", [losses.policy_gradient, losses.value])
-def test_one_number_of_episodes_is_meant_not_one_per_step(loss):
-    """A vector would make a loss per step, whose gradient is another one."""
+def test_losses_raise_if_num_episodes_is_a_vector(loss):
+    """A vector would give one loss per step, with another gradient."""
     with pytest.raises(ValueError, match="rank|shape|dimension"):
         loss(tf.ones([3]), tf.ones([3]), tf.ones([3]))
 
 
-# The Keras loss: one step of SGD on one batch, against NumPy.
+# The Keras loss: one step of SGD on one batch, compared with NumPy
 
 
 def batch(seed=0, count=6, inputs=3, actions=2):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(count, inputs)).astype("float32")
-    chosen = rng.integers(actions, size=count)
+    actions_taken = rng.integers(actions, size=count)
     advantages = rng.normal(size=count).astype("float32")
-    return x, chosen, advantages
+    return x, actions_taken, advantages
 
 
 def linear(outputs=2):
@@ -106,8 +108,8 @@ def linear(outputs=2):
     return keras.Sequential([keras.Input((3,)), layer])
 
 
-def moved(loss, x, y, weights=None, **engine):
-    """The start of a linear policy's kernel, and how far one step of `fit` moves it."""
+def fit_step(loss, x, y, weights=None, **engine):
+    """Returns the kernel of a linear policy, and its change by one step of `fit`."""
     model = linear()
     before = model.get_weights()[0].astype("float64")
     model.compile(keras.optimizers.SGD(RATE), loss=loss, **engine)
@@ -115,10 +117,10 @@ def moved(loss, x, y, weights=None, **engine):
     return before, model.get_weights()[0] - before
 
 
-def softmax_step(kernel, x, chosen, advantages, divisor):
-    """RATE / divisor Σₙ Aₙ xₙ (one-hot(aₙ) - π(·|sₙ)), as a loop."""
+def softmax_step(kernel, x, actions, advantages, divisor):
+    """Returns RATE / divisor Σₙ Aₙ xₙ (one-hot(aₙ) - π(·|sₙ)), computed in a loop."""
     step = np.zeros_like(kernel)
-    for row, action, advantage in zip(x, chosen, advantages, strict=True):
+    for row, action, advantage in zip(x, actions, advantages, strict=True):
         odds = np.exp(row @ kernel)
         step += advantage * np.outer(row, np.eye(2)[action] - odds / odds.sum())
     return RATE * step / divisor
@@ -133,44 +135,46 @@ ENGINES = pytest.mark.parametrize(
 
 @ENGINES
 @pytest.mark.parametrize("head", [None, heads.Categorical(2)], ids=["logits", "head"])
-def test_fit_takes_the_step_of_reinforce(head, engine):
-    x, chosen, advantages = batch()
-    kernel, step = moved(losses.Reinforce(head), x, chosen, advantages, **engine)
-    truth = softmax_step(kernel, x, chosen, advantages, len(x))
+def test_keras_fit_makes_the_policy_gradient_step(head, engine):
+    x, actions, advantages = batch()
+    kernel, step = fit_step(losses.Reinforce(head), x, actions, advantages, **engine)
+    truth = softmax_step(kernel, x, actions, advantages, len(x))
     np.testing.assert_allclose(step, truth, rtol=0, atol=2e-7)
     assert np.abs(truth).max() > 0.01
 
 
-def test_a_sum_over_steps_per_episode_is_the_estimator_of_policy_gradient():
-    """Three episodes of 1, 2 and 3 steps: a mean over steps would divide by six."""
-    x, chosen, advantages = batch()
+def test_sum_reduction_divided_by_episodes_equals_policy_gradient_step():
+    """Three episodes have 1, 2 and 3 steps. A mean over steps would divide by six."""
+    x, actions, advantages = batch()
     loss = losses.Reinforce(reduction="sum")
-    kernel, step = moved(loss, x, chosen, advantages / 3, jit_compile=False)
-    truth = softmax_step(kernel, x, chosen, advantages, 3)
+    kernel, step = fit_step(loss, x, actions, advantages / 3, jit_compile=False)
+    truth = softmax_step(kernel, x, actions, advantages, 3)
     np.testing.assert_allclose(step, truth, rtol=0, atol=2e-7)
 
 
-def test_returns_multiplied_into_labels_point_another_way():
-    """The pitfall of the docstring: same loss, another gradient."""
-    x, chosen, advantages = batch()
-    labels = np.eye(2, dtype="float32")[chosen] * advantages[:, None]
+def test_labels_multiplied_by_returns_give_another_gradient():
+    """The docstring of the loss warns of this pitfall: the loss is equal, but not the
+    gradient.
+    """
+    x, actions, advantages = batch()
+    labels = np.eye(2, dtype="float32")[actions] * advantages[:, None]
     pitfall = keras.losses.CategoricalCrossentropy(from_logits=True)
-    kernel, step = moved(pitfall, x, labels, jit_compile=False)
-    truth = softmax_step(kernel, x, chosen, advantages, len(x))
+    kernel, step = fit_step(pitfall, x, labels, jit_compile=False)
+    truth = softmax_step(kernel, x, actions, advantages, len(x))
     cosine = np.sum(step * truth) / np.linalg.norm(step) / np.linalg.norm(truth)
     assert cosine < 0.95
     logits = tf.constant(x @ kernel.astype("float32"))
-    ours = losses.Reinforce()(chosen, logits, sample_weight=advantages)
-    np.testing.assert_allclose(pitfall(labels, logits), ours, rtol=1e-5)
+    actual = losses.Reinforce()(actions, logits, sample_weight=advantages)
+    np.testing.assert_allclose(pitfall(labels, logits), actual, rtol=1e-5)
 
 
 @ENGINES
-def test_fit_takes_the_step_of_a_gaussian_policy(engine):
+def test_keras_fit_makes_the_policy_gradient_step_of_a_gaussian(engine):
     """∂ log π / ∂μ = (a - μ) / σ²."""
     x, _, advantages = batch()
     actions = np.random.default_rng(1).normal(size=(6, 2)).astype("float32")
     head = heads.Gaussian(2, initial_scale=[0.5, 2.0])
-    kernel, step = moved(losses.Reinforce(head), x, actions, advantages, **engine)
+    kernel, step = fit_step(losses.Reinforce(head), x, actions, advantages, **engine)
     truth = np.zeros_like(kernel)
     for row, action, advantage in zip(x, actions, advantages, strict=True):
         score = (action - row @ kernel) / np.array([0.25, 4.0])
@@ -179,10 +183,10 @@ def test_fit_takes_the_step_of_a_gaussian_policy(engine):
 
 
 @pytest.mark.parametrize("jit", [False, True])
-def test_under_fit_actions_with_an_axis_too_many_are_refused(jit):
-    x, chosen, advantages = batch()
+def test_keras_fit_raises_for_actions_with_an_additional_axis(jit):
+    x, actions, advantages = batch()
     with pytest.raises(ValueError, match=r"Remove the last axis"):
-        moved(losses.Reinforce(), x, chosen[:, None], advantages, jit_compile=jit)
+        fit_step(losses.Reinforce(), x, actions[:, None], advantages, jit_compile=jit)
 
 
 HEADS = {
@@ -204,8 +208,10 @@ SHAPES = {
 @pytest.mark.parametrize(
     "name, shape", [(name, shape) for name in HEADS for shape in SHAPES[name]]
 )
-def test_actions_that_would_broadcast_are_refused(name, shape):
-    """[N] actions under [N, 1] means give [N, N] in silence."""
+def test_reinforce_loss_raises_for_actions_that_would_broadcast(name, shape):
+    """Actions of shape [N] and means of shape [N, 1] would silently broadcast to [N,
+    N].
+    """
     head, size = HEADS[name]
     with pytest.raises(ValueError, match="Actions"):
         losses.Reinforce(head)(tf.zeros(shape), tf.zeros([4, size]))
@@ -213,30 +219,30 @@ def test_actions_that_would_broadcast_are_refused(name, shape):
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("name", ["logits", "categorical"])
-def test_fractions_of_an_action_are_refused(name, traced):
-    """Cut to a whole number, they would train another action."""
+def test_reinforce_loss_raises_for_fractional_actions(name, traced):
+    """A cast to an integer would train another action."""
     loss = losses.Reinforce(HEADS[name][0])
     compute = tf.function(loss) if traced else loss
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be whole numbers"):
         compute(tf.constant([0.0, 0.5]), tf.zeros([2, 2]))
 
 
-def test_a_head_with_several_arrays_is_refused():
-    """Keras hands a loss one array of actions."""
+def test_reinforce_loss_raises_for_composite_head():
+    """Keras passes one array of actions to a loss."""
     head = heads.Composite({"a": heads.Categorical(2), "b": heads.Gaussian(1)})
     with pytest.raises(ValueError, match="one array.*Received: head=Composite.*tfr.Rein"):
         losses.Reinforce(head)
 
 
-def test_real_actions_need_not_be_whole_nor_finite():
-    """Whether a number is finite is checked where all of them are, after the gradient."""
+def test_reinforce_loss_accepts_real_and_nonfinite_gaussian_actions():
+    """Nonfinite numbers are checked after the gradient, together with all others."""
     loss = losses.Reinforce(heads.Gaussian(1))
     assert np.isfinite(loss(tf.constant([[0.3]]), tf.constant([[0.1]])))
     assert np.isnan(loss(tf.constant([[np.nan]]), tf.constant([[0.1]])))
 
 
 @pytest.mark.parametrize("name", ["logits", "categorical"])
-def test_actions_that_do_not_exist_are_refused(name):
+def test_reinforce_loss_raises_for_actions_out_of_range(name):
     with pytest.raises(tf.errors.InvalidArgumentError, match="label value of 2"):
         losses.Reinforce(HEADS[name][0])(tf.constant([0, 2]), tf.zeros([2, 2]))
 
@@ -244,18 +250,18 @@ def test_actions_that_do_not_exist_are_refused(name):
 @pytest.mark.parametrize(
     "head", [None, heads.Gaussian(2, low=-1.0, initial_scale=[0.5, 2.0])]
 )
-def test_the_loss_survives_its_config(head):
+def test_reinforce_loss_is_restored_from_its_config(head):
     loss = losses.Reinforce(head, reduction="sum", name="mine")
     config = keras.saving.serialize_keras_object(loss)
-    again = keras.saving.deserialize_keras_object(config)
-    assert type(again) is losses.Reinforce
-    assert (again.name, again.reduction) == ("mine", "sum")
+    restored = keras.saving.deserialize_keras_object(config)
+    assert type(restored) is losses.Reinforce
+    assert (restored.name, restored.reduction) == ("mine", "sum")
     actions = tf.constant([[0.5, 1.0]]) if head else tf.constant([1])
     outputs = tf.constant([[0.2, -0.3]])
-    assert float(loss(actions, outputs)) == float(again(actions, outputs))
+    assert float(loss(actions, outputs)) == float(restored(actions, outputs))
 
 
-def test_a_compiled_model_is_saved_with_the_loss(tmp_path):
+def test_compiled_model_is_saved_and_loaded_with_the_reinforce_loss(tmp_path):
     model = linear()
     model.compile("sgd", loss=losses.Reinforce(heads.Categorical(2)))
     model.save(tmp_path / "model.keras")
@@ -264,15 +270,15 @@ def test_a_compiled_model_is_saved_with_the_loss(tmp_path):
     assert isinstance(loaded.loss.head, heads.Categorical)
 
 
-def test_outputs_of_another_width_than_the_head_needs_are_refused():
-    """Of three numbers for one action each would count."""
+def test_reinforce_loss_raises_for_outputs_of_wrong_width():
+    """With three outputs for one action, each output would contribute to the loss."""
     loss = losses.Reinforce(heads.ClippedGaussian(1, -1.0, 1.0))
     with pytest.raises(ValueError, match=r"needs 1 outputs .* of shape \(4, 3\)"):
         loss(tf.zeros((4, 1)), tf.zeros((4, 3)))
 
 
-def test_real_actions_may_have_more_digits_than_the_outputs():
+def test_reinforce_loss_accepts_float64_actions_with_float32_outputs():
     loss = losses.Reinforce(heads.Gaussian(1))
     actions = tf.constant([[0.1]], tf.float64)
-    found = loss.call(actions, tf.zeros((1, 1)))
-    np.testing.assert_allclose(found, 0.005 + np.log(2 * np.pi) / 2, rtol=1e-6)
+    loss_value = loss.call(actions, tf.zeros((1, 1)))
+    np.testing.assert_allclose(loss_value, 0.005 + np.log(2 * np.pi) / 2, rtol=1e-6)

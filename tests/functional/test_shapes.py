@@ -1,4 +1,6 @@
-"""Arrays with the same axes have the same shape, in eager mode and in a graph."""
+"""Tests `shapes.expect`, which compares the sizes of equal axes in eager mode and in
+graphs.
+"""
 
 import numpy as np
 import pytest
@@ -8,19 +10,19 @@ from tf_reinforce.functional import shapes
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (1, 3), (4,), (1,), ()])
-def test_shapes_that_would_broadcast_are_refused(shape):
+def test_expect_raises_for_shapes_that_would_broadcast(shape):
     for pair in [((3,), shape), (shape, (3,))]:
         with pytest.raises(ValueError, match="must have the same shape of rank"):
             shapes.expect([(np.ones(x), "N") for x in pair])
 
 
-def test_a_scalar_has_no_axis():
+def test_expect_with_no_axes_accepts_only_scalars():
     shapes.expect([(2.0, ()), (np.float32(1), ()), (tf.ones([]), ())])
     with pytest.raises(ValueError, match=r"rank 0. Received: \(1,\)"):
         shapes.expect([(tf.ones([1]), ())])
 
 
-def test_sizes_that_are_unknown_while_a_graph_is_traced_are_compared_when_it_runs():
+def test_unknown_static_sizes_are_compared_when_the_graph_runs():
     @tf.function(input_signature=[tf.TensorSpec((None, None))] * 3)
     def total(a, b, c):
         shapes.expect([(a, "TB"), (b, "TB"), (c, "TB")])
@@ -34,7 +36,7 @@ def test_sizes_that_are_unknown_while_a_graph_is_traced_are_compared_when_it_run
             total(tf.ones([2, 3]), tf.ones([2, 3]), tf.ones(wrong))
 
 
-def test_a_size_that_is_known_refuses_another_while_a_graph_is_traced():
+def test_known_static_size_that_differs_raises_while_tracing():
     @tf.function(input_signature=[tf.TensorSpec((None, 3))])
     def double(a):
         shapes.expect([(a, "TB"), (tf.ones([2, 1]), "TB")])
@@ -43,7 +45,7 @@ def test_a_size_that_is_known_refuses_another_while_a_graph_is_traced():
         double.get_concrete_function()
 
 
-def test_sizes_that_are_known_cost_no_operation():
+def test_known_static_sizes_add_no_operations_to_the_graph():
     @tf.function(input_signature=[tf.TensorSpec((2, 3))] * 2)
     def pair(a, b):
         shapes.expect([(a, "TB"), (b, "TB")])

@@ -1,4 +1,4 @@
-"""Heads for a Box: never outside it, exact near its ends, and what they say they draw."""
+"""Tests the heads for a Box: bounds, precision at the bounds, densities and entropies."""
 
 import itertools
 import math
@@ -26,8 +26,8 @@ def noise_of(head, count, dtype="float32", seed=0):
     return tf.constant(draw((count, *head.noise.shape), dtype))
 
 
-def slope(function, *at):
-    """A value and its gradients by each argument."""
+def value_and_gradients(function, *at):
+    """Returns a value and its gradient by each argument."""
     at = [tf.convert_to_tensor(x) for x in at]
     with tf.GradientTape() as tape:
         tape.watch(at)
@@ -40,7 +40,9 @@ def normal(x, mean, scale):
 
 
 def log_tail(z):
-    """ln Φ(z) for z ≤ -1 by the continued fraction of Mills' ratio, and its slope."""
+    """Returns ln Φ(z) for z ≤ -1 by the continued fraction of Mills' ratio, and its
+    derivative.
+    """
     fraction = -z
     for k in range(2000, 0, -1):
         fraction = -z + k / fraction
@@ -64,26 +66,26 @@ KIND = pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "options", [{}, {"integer": True}, {"shape": (2, 1), "name": "a"}]
 )
-def test_a_head_survives_its_config(kind, options):
+def test_box_head_restored_from_config_samples_the_same_actions(kind, options):
     head = KINDS[kind](2, [-3.5, 0.0], 7.25, **options)
-    again = revived(head)
-    assert again.get_config() == head.get_config() and repr(again) == repr(head)
+    restored = revived(head)
+    assert restored.get_config() == head.get_config() and repr(restored) == repr(head)
     outputs = tf.ones([3, head.outputs_size])
     noise = noise_of(head, 3)
     np.testing.assert_array_equal(
-        again.sample(outputs, noise), built(head).sample(outputs, noise)
+        restored.sample(outputs, noise), built(head).sample(outputs, noise)
     )
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "clipped", "tanh"])
-def test_a_scale_that_depends_on_the_state_survives_too(kind):
+def test_head_with_state_dependent_scale_is_restored_from_config(kind):
     head = KINDS[kind](2, -1, 1, state_dependent_scale=True, initial_scale=[0.5, 2.0])
     assert revived(head).get_config() == head.get_config()
     assert head.outputs_size == 4 and not built(head).weights
 
 
 @KIND
-def test_the_parameters_are_named(kind):
+def test_parameters_of_box_head_have_names_and_one_value_per_dimension(kind):
     head = built(KINDS[kind](2, -1.0, 1.0))
     outputs = tf.zeros([3, head.outputs_size])
     parameters = head.parameters(outputs)
@@ -96,7 +98,7 @@ def test_the_parameters_are_named(kind):
 
 @KIND
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_head_works_in_the_type_of_its_outputs(kind, dtype):
+def test_all_results_of_box_head_have_the_dtype_of_its_outputs(kind, dtype):
     head = built(KINDS[kind](2, -1.0, 1.0))
     outputs = tf.ones([3, head.outputs_size], dtype)
     raw = head.sample(outputs, noise_of(head, 3, dtype))
@@ -118,16 +120,19 @@ BOUNDS = [(-0.1, 0.1), (-1 / 3, 0.7), (1e-3, 70000.0), (-1e300, 1e300)]
 @KIND
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("low, high", BOUNDS)
-def test_no_type_leaves_the_bounds(kind, low, high, dtype):
+def test_actions_stay_inside_the_bounds_in_every_dtype(kind, low, high, dtype):
     head = KINDS[kind](1, low, high)
     raw = [0.0, 1e-6, 0.3, 1 - 1e-4, 1.0] if kind == "beta" else [-50, -1, 0.0, 0.05, 50]
-    sent = head.to_environment(tf.constant(raw, dtype)[:, None])
-    found = tf.cast(sent, tf.float64).numpy().ravel()
-    assert (found >= low).all() and (found <= high).all()
-    assert (np.diff(found) >= 0).all()
+    actions_in_dtype = head.to_environment(tf.constant(raw, dtype)[:, None])
+    actions = tf.cast(actions_in_dtype, tf.float64).numpy().ravel()
+    assert (actions >= low).all() and (actions <= high).all()
+    assert (np.diff(actions) >= 0).all()
     if kind in ("tanh", "beta"):
-        widest = min(high, float(sent.dtype.max)), max(low, float(sent.dtype.min))
-        np.testing.assert_allclose([found[-1], found[0]], widest, rtol=2e-3)
+        widest = (
+            min(high, float(actions_in_dtype.dtype.max)),
+            max(low, float(actions_in_dtype.dtype.min)),
+        )
+        np.testing.assert_allclose([actions[-1], actions[0]], widest, rtol=2e-3)
 
 
 WHOLE = [
@@ -151,17 +156,17 @@ IN_FLOATS = [
 
 @KIND
 @pytest.mark.parametrize("space, dtype", IN_FLOATS)
-def test_whole_numbers_are_sent_whole_and_inside(kind, space, dtype):
-    """Neither 2⁵³ + 1 nor 2⁶³ - 1 nor 2⁶⁴ - 1 is a number of any float type here."""
+def test_actions_of_integer_head_are_whole_numbers_inside_the_bounds(kind, space, dtype):
+    """No float type of this test can represent 2⁵³ + 1, 2⁶³ - 1 or 2⁶⁴ - 1."""
     head = KINDS[kind](2, space.low, space.high, integer=True)
     raw = tf.linspace([-9.0] * 2, [9.0] * 2, 33)
     raw = tf.cast(tf.sigmoid(raw) if kind == "beta" else raw, dtype)
     if kind in ("gaussian", "clipped"):
         most = raw.dtype.max
         raw = tf.concat([raw, [[-most, most], [most, -most]]], axis=0)
-    sent = head.to_environment(raw).numpy()
-    assert sent.dtype == dtype and (sent == np.round(sent)).all()
-    for action in sent:
+    actions = head.to_environment(raw).numpy()
+    assert actions.dtype == dtype and (actions == np.round(actions)).all()
+    for action in actions:
         exact = [int(number) for number in action]
         assert all(
             low <= x <= high
@@ -173,16 +178,16 @@ def test_whole_numbers_are_sent_whole_and_inside(kind, space, dtype):
     assert head.matches_space(space)
 
 
-def test_whole_numbers_are_the_nearest_ones():
+def test_integer_head_rounds_to_the_nearest_whole_number():
     head = heads.Gaussian(1, low=-2.5, high=7.9, integer=True)
     assert (head.low, head.high) == (-2, 7)
     raw = tf.constant([-9, -1.6, -0.4, 0.6, 3.2, 7.4, 7.9, 80.0])[:, None]
-    sent = head.to_environment(raw).numpy().ravel()
-    assert sent.tolist() == [-2, -2, 0, 1, 3, 7, 7, 7]
+    actions = head.to_environment(raw).numpy().ravel()
+    assert actions.tolist() == [-2, -2, 0, 1, 3, 7, 7, 7]
 
 
 @KIND
-def test_a_head_of_reals_does_not_fit_whole_numbers_nor_wider_bounds_a_space(kind):
+def test_matches_space_requires_integer_head_for_integer_box_and_equal_bounds(kind):
     make = KINDS[kind]
     whole, real = gym.spaces.Box(0, 9, (2,), np.int32), gym.spaces.Box(0.0, 9.0, (2,))
     assert make(2, 0, 9, integer=True).matches_space(whole)
@@ -202,7 +207,7 @@ def test_a_head_of_reals_does_not_fit_whole_numbers_nor_wider_bounds_a_space(kin
 
 @pytest.mark.parametrize("kind", ["tanh", "beta"])
 @pytest.mark.parametrize("low, high", [(-math.inf, 1.0), (0.0, math.inf)])
-def test_endless_bounds_are_refused_with_the_heads_that_take_them(kind, low, high):
+def test_infinite_bound_error_names_heads_that_accept_infinite_bounds(kind, low, high):
     with pytest.raises(ValueError, match="finite bounds.*inf.*ClippedGaussian or Gauss"):
         KINDS[kind](1, low, high)
 
@@ -217,7 +222,7 @@ def test_endless_bounds_are_refused_with_the_heads_that_take_them(kind, low, hig
         ((2, math.nan, 1.0), "`low` must be below `high`"),
     ],
 )
-def test_what_makes_no_sense_is_refused(kind, arguments, message):
+def test_invalid_size_or_bounds_of_box_head_raise(kind, arguments, message):
     with pytest.raises(ValueError, match=message):
         KINDS[kind](*arguments)
     with pytest.raises(ValueError, match="`low` must be below `high`"):
@@ -229,7 +234,7 @@ def test_what_makes_no_sense_is_refused(kind, arguments, message):
     [("gaussian", np.inf), ("clipped", 1.5), ("clipped", -1.1), ("clipped", np.nan)]
     + [("tanh", np.nan), ("beta", 0.0), ("beta", 1.0), ("beta", -0.5)],
 )
-def test_an_action_that_cannot_have_been_sampled_is_named(kind, wrong):
+def test_check_actions_error_names_step_of_impossible_box_action(kind, wrong):
     head = KINDS[kind](2, -1.0, 1.0)
     actions = np.full((2, 1, 2), 0.5, "float32")
     head.check_actions(actions, np.array([2]))
@@ -239,7 +244,7 @@ def test_an_action_that_cannot_have_been_sampled_is_named(kind, wrong):
 
 
 @KIND
-def test_the_eligibility_is_the_derivative_of_the_log_probability(kind):
+def test_eligibility_of_box_head_is_gradient_of_log_probability(kind):
     options = {} if kind == "beta" else {"state_dependent_scale": True}
     head = built(KINDS[kind](2, -1.0, [0.5, 1.0], **options))
     outputs = np.random.default_rng(0).normal(size=(200, 4))
@@ -248,9 +253,9 @@ def test_the_eligibility_is_the_derivative_of_the_log_probability(kind):
     def score(x):
         return tf.reduce_sum(head.distribution(x).log_prob(raw))
 
-    _, [truth] = slope(score, outputs)
+    _, [expected] = value_and_gradients(score, outputs)
     np.testing.assert_allclose(
-        head.eligibility(outputs, raw), truth, rtol=1e-11, atol=1e-11
+        head.eligibility(outputs, raw), expected, rtol=1e-11, atol=1e-11
     )
 
 
@@ -261,7 +266,7 @@ def test_the_eligibility_is_the_derivative_of_the_log_probability(kind):
 @pytest.mark.parametrize(
     "low, high", [(-1, 1), (0, np.inf), (-np.inf, 3), (-np.inf, np.inf)]
 )
-def test_any_mix_of_bounds_of_any_float_type_has_a_head(low, high, dtype):
+def test_for_space_returns_head_for_finite_and_infinite_bounds(low, high, dtype):
     space = gym.spaces.Box(
         np.array([low, -2], dtype), np.array([high, 5], dtype), dtype=dtype
     )
@@ -274,18 +279,20 @@ def test_any_mix_of_bounds_of_any_float_type_has_a_head(low, high, dtype):
 
 
 @pytest.mark.parametrize("space", WHOLE, ids=lambda space: space.dtype.name)
-def test_a_box_of_whole_numbers_has_a_head_that_rounds(space):
+def test_for_space_returns_integer_head_for_integer_box(space):
     head = built(heads.for_space(space, dtype="float64"))
     assert head.integer and head.matches_space(space) and head.size == 2
     assert np.asarray(head.low + np.zeros(2, object)).tolist() == space.low.tolist()
     assert np.asarray(head.high + np.zeros(2, object)).tolist() == space.high.tolist()
-    again = revived(heads.for_space(space))
+    restored = revived(heads.for_space(space))
     assert (
-        again.low == head.low and again.high == head.high and again.matches_space(space)
+        restored.low == head.low
+        and restored.high == head.high
+        and restored.matches_space(space)
     )
 
 
-def test_the_first_scale_of_whole_numbers_reaches_the_next_one():
+def test_initial_scale_for_integer_box_is_at_least_one_half():
     space = gym.spaces.Box(np.array([0, 0]), np.array([1, 100]), dtype=np.int64)
     assert heads.for_space(space).initial_scale == [0.5, 25.0]
     wide = gym.spaces.Box(0, 2**64 - 1, (1,), np.uint64)
@@ -296,7 +303,7 @@ def test_the_first_scale_of_whole_numbers_reaches_the_next_one():
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "clipped", "tanh"])
-def test_the_scale_starts_where_asked_follows_its_output_and_stays_in_bounds(kind):
+def test_state_dependent_scale_starts_at_initial_scale_and_is_bounded(kind):
     head = KINDS[kind](2, -9.0, 9.0, state_dependent_scale=True, initial_scale=[0.5, 2.0])
 
     def scale(z):
@@ -311,14 +318,14 @@ def test_the_scale_starts_where_asked_follows_its_output_and_stays_in_bounds(kin
     assert head.mode(tf.constant([[7.0, 8.0, 1.0, 1.0]])).numpy().tolist() == [[7, 8]]
 
 
-def test_a_gaussian_of_any_outputs_has_finite_gradients():
+def test_gaussian_with_huge_outputs_has_finite_gradients():
     head = heads.Gaussian(1, state_dependent_scale=True)
     outputs = tf.constant([[0.0, 1e30], [0.0, -1e30], [5.0, 0.0]])
 
     def score(x):
         return tf.reduce_sum(head.distribution(x).log_prob(tf.ones([3, 1])))
 
-    value, [gradient] = slope(score, outputs)
+    value, [gradient] = value_and_gradients(score, outputs)
     assert np.isfinite(value) and np.isfinite(gradient).all()
 
 
@@ -327,10 +334,13 @@ def test_a_gaussian_of_any_outputs_has_finite_gradients():
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-12)])
 @pytest.mark.parametrize("z", [-1.0, -5.0, -14.0, -50.0, -1000.0])
-def test_a_bound_however_far_away_is_scored_exactly(z, dtype, tolerance):
-    """ln Φ(z) and its slope; from z = -14 on Φ(z) itself is zero in float32."""
+def test_log_probability_at_a_bound_is_exact_however_far_the_mean(z, dtype, tolerance):
+    """The log-probability of a bound is ln Φ(z).
+
+    In float32, Φ(z) underflows to zero from z = -14 on.
+    """
     head = built(heads.ClippedGaussian(1, -1.0, 1.0, initial_scale=2.0, dtype=dtype))
-    truth, pull = log_tail(z)
+    expected, derivative = log_tail(z)
     for bound, side in ((-1.0, 1.0), (1.0, -1.0)):
         outputs = tf.constant([[bound - side * 2 * z]], dtype)
         action = tf.constant([[bound]], dtype)
@@ -338,23 +348,27 @@ def test_a_bound_however_far_away_is_scored_exactly(z, dtype, tolerance):
         def score(outputs, action=action):
             return head.distribution(outputs).log_prob(action)
 
-        value, [gradient] = slope(score, outputs)
-        np.testing.assert_allclose(value, [truth], rtol=tolerance)
-        np.testing.assert_allclose(gradient, [[-side * pull / 2]], rtol=tolerance)
-        ours = head.eligibility(outputs, action)
-        np.testing.assert_allclose(ours, [[-side * pull / 2]], rtol=tolerance)
+        value, [gradient] = value_and_gradients(score, outputs)
+        np.testing.assert_allclose(value, [expected], rtol=tolerance)
+        np.testing.assert_allclose(gradient, [[-side * derivative / 2]], rtol=tolerance)
+        eligibility = head.eligibility(outputs, action)
+        np.testing.assert_allclose(
+            eligibility, [[-side * derivative / 2]], rtol=tolerance
+        )
 
 
-def test_between_the_bounds_it_is_the_normal_density():
+def test_clipped_gaussian_has_the_normal_density_between_its_bounds():
     head = built(heads.ClippedGaussian(2, [-1.0, -math.inf], [1.0, 0.5], dtype="float64"))
     outputs = tf.constant([[0.3, -4.0]], tf.float64)
-    found = head.distribution(outputs).log_prob([[0.9, 0.5]]).numpy()
-    truth = normal(0.9, 0.3, 1.0) + log_tail(-4.5)[0]
-    np.testing.assert_allclose(found, [truth], rtol=1e-13)
+    log_prob = head.distribution(outputs).log_prob([[0.9, 0.5]]).numpy()
+    expected = normal(0.9, 0.3, 1.0) + log_tail(-4.5)[0]
+    np.testing.assert_allclose(log_prob, [expected], rtol=1e-13)
 
 
-def test_a_bound_that_the_type_cannot_hold_is_the_bound_all_the_same():
-    """0.1 of an environment in float64, in a record of float32, is more than 0.1."""
+def test_action_at_a_bound_rounded_to_float32_counts_as_the_bound():
+    """The bound 0.1 of a float64 environment becomes a number above 0.1 in a float32
+    record.
+    """
     head = built(heads.ClippedGaussian(1, -0.1, 0.1))
     means, recorded = tf.zeros([2, 1]), np.array([[-0.1], [0.1]], "float32")
     assert recorded[1, 0] > head.bounds(means)[1].numpy()
@@ -366,24 +380,24 @@ def test_a_bound_that_the_type_cannot_hold_is_the_bound_all_the_same():
     assert not head.is_valid(beyond).any()
 
 
-def test_without_bounds_it_is_a_gaussian():
-    ours = built(heads.ClippedGaussian(2, -math.inf, math.inf))
+def test_clipped_gaussian_with_infinite_bounds_equals_gaussian():
+    clipped = built(heads.ClippedGaussian(2, -math.inf, math.inf))
     plain, outputs = built(heads.Gaussian(2)), tf.constant([[0.3, -2.0], [1e3, 0.0]])
-    noise = noise_of(ours, 2)
+    noise = noise_of(clipped, 2)
     raw = plain.sample(outputs, noise)
-    np.testing.assert_array_equal(ours.sample(outputs, noise), raw)
+    np.testing.assert_array_equal(clipped.sample(outputs, noise), raw)
     for a, b in [
         (
-            ours.distribution(outputs).log_prob(raw),
+            clipped.distribution(outputs).log_prob(raw),
             plain.distribution(outputs).log_prob(raw),
         ),
-        (ours.distribution(outputs).entropy(), plain.distribution(outputs).entropy()),
-        (ours.eligibility(outputs, raw), plain.eligibility(outputs, raw)),
+        (clipped.distribution(outputs).entropy(), plain.distribution(outputs).entropy()),
+        (clipped.eligibility(outputs, raw), plain.eligibility(outputs, raw)),
     ]:
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-def test_what_is_sampled_is_clipped_and_its_mode_is_the_median():
+def test_clipped_gaussian_clips_samples_and_its_mode_is_the_clipped_mean():
     head = built(heads.ClippedGaussian(2, [-1.0, 0.0], [1.0, math.inf]))
     outputs, noise = tf.constant([[0.5, 3.0], [4.0, -2.0]]), [[9.0, 9.0], [-9.0, 1.0]]
     assert head.sample(outputs, noise).numpy().tolist() == [[1.0, 12.0], [-1.0, 0.0]]
@@ -392,8 +406,8 @@ def test_what_is_sampled_is_clipped_and_its_mode_is_the_median():
     np.testing.assert_array_equal(modes, head.mode(outputs))
 
 
-def test_the_clipped_score_has_a_smaller_variance_and_the_same_mean():
-    """Fujita & Maeda (2018), theorem 3.2: E[score · f(a)] does not change."""
+def test_clipped_gaussian_score_has_same_mean_and_smaller_variance():
+    """Fujita and Maeda (2018), theorem 3.2: E[score · f(a)] does not change."""
     clipped = built(heads.ClippedGaussian(1, -1.0, 1.0, dtype="float64"))
     plain = built(heads.Gaussian(1, low=-1.0, high=1.0, dtype="float64"))
     nodes = np.linspace(-9, 9, 200_001)
@@ -414,15 +428,15 @@ BOUNDED = list(itertools.product(ENDS, MEANS))
 
 
 @pytest.mark.parametrize("bounds, mean", sweeps.some(BOUNDED, always=BOUNDED[::3]))
-def test_the_entropy_and_its_gradients_are_finite_wherever_the_mean_is(mean, bounds):
-    """Against E[-ln π] over 200 000 quantiles of the noise; float32."""
+def test_clipped_gaussian_entropy_is_exact_and_its_gradient_finite(mean, bounds):
+    """The expected entropy is E[-ln π] over 200 000 noise quantiles, in float32."""
     head = built(heads.ClippedGaussian(1, *bounds, state_dependent_scale=True))
     outputs = tf.constant([[mean, 0.5]])
 
     def entropy(x):
         return head.distribution(x).entropy()
 
-    value, [gradient] = slope(entropy, outputs)
+    value, [gradient] = value_and_gradients(entropy, outputs)
     assert np.isfinite(gradient).all()
     u = (np.arange(200_000) + 0.5) / 200_000
     noise = math.sqrt(2) * tf.math.erfinv(2 * u - 1).numpy()[:, None]
@@ -432,19 +446,49 @@ def test_the_entropy_and_its_gradients_are_finite_wherever_the_mean_is(mean, bou
 
 
 @pytest.mark.parametrize("largest", [1.0, 1e-2])
-def test_bounds_as_far_as_numbers_go_are_none(largest):
-    """Entropy and slopes are those of a normal number, whose scale is below one."""
-    far = float(np.finfo("float32").max) * largest
-    made = {"state_dependent_scale": True, "initial_scale": 0.1}
-    found = [
-        slope(lambda x, head=head: head.distribution(x).entropy(), [[0.2, -0.5]])
+def test_clipped_gaussian_with_huge_bounds_has_entropy_of_gaussian(largest):
+    """The bounds are near the largest float32 number, and the scale is below one."""
+    bound = float(np.finfo("float32").max) * largest
+    options = {"state_dependent_scale": True, "initial_scale": 0.1}
+    results = [
+        value_and_gradients(
+            lambda x, head=head: head.distribution(x).entropy(), [[0.2, -0.5]]
+        )
         for head in (
-            built(heads.ClippedGaussian(1, -far, far, **made)),
-            built(heads.Gaussian(1, **made)),
+            built(heads.ClippedGaussian(1, -bound, bound, **options)),
+            built(heads.Gaussian(1, **options)),
         )
     ]
-    for ours, theirs in zip(*found, strict=True):
+    for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_clipped_gaussian_with_a_large_scale_has_the_entropy_of_its_integral():
+    """The entropy is -Σ P ln P of both bounds minus ∫ p ln p between the bounds."""
+    mean, scale, bound = 0.5, 10.0, 5.0
+    head = built(
+        heads.ClippedGaussian(1, -bound, bound, initial_scale=scale, dtype="float64")
+    )
+    x = np.linspace(-bound, bound, 100_001)
+    density = np.exp(normal(x, mean, scale))
+    inside = -np.trapezoid(density * np.log(density), x)
+    tails = [
+        math.erfc((bound + side * mean) / scale / math.sqrt(2)) / 2 for side in (1, -1)
+    ]
+    expected = inside - sum(p * math.log(p) for p in tails)
+    entropy = head.distribution(tf.constant([[mean]], tf.float64)).entropy()
+    np.testing.assert_allclose(entropy, [expected], rtol=1e-9)
+
+
+def test_clipped_gaussian_gradient_is_zero_if_the_mean_is_infinitely_many_scales_away():
+    """The distance in scales overflows to infinity in float32."""
+    head = built(heads.ClippedGaussian(1, -1.0, 1.0, initial_scale=1e-3))
+
+    def log_prob(outputs):
+        return head.distribution(outputs).log_prob(tf.constant([[1.0]]))
+
+    value, [gradient] = value_and_gradients(log_prob, tf.constant([[1e37]]))
+    assert value.tolist() == [0.0] and gradient.tolist() == [[0.0]]
 
 
 # TanhGaussian
@@ -452,30 +496,32 @@ def test_bounds_as_far_as_numbers_go_are_none(largest):
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-13)])
 @pytest.mark.parametrize("x", [0.0, 0.3, -2.0, 8.0, -15.0, 30.0, -50.0, 50.0])
-def test_the_density_of_a_squashed_action_is_exact_wherever_it_is(x, dtype, tolerance):
-    """1 - tanh² x = 4 e^(-2|x|) / (1 + e^(-2|x|))²; the slope by μ is (x - μ) / σ²."""
+def test_tanh_gaussian_log_density_is_exact_for_large_raw_actions(x, dtype, tolerance):
+    """1 - tanh² x = 4 e^(-2|x|) / (1 + e^(-2|x|))², and the gradient by μ is (x - μ) /
+    σ².
+    """
     head = built(heads.TanhGaussian(1, -3.0, 5.0, initial_scale=2.0, dtype=dtype))
     small = math.exp(-2 * abs(x))
-    truth = normal(x, 0.5, 2.0) - (math.log(4) - 2 * abs(x) - 2 * math.log1p(small))
+    expected = normal(x, 0.5, 2.0) - (math.log(4) - 2 * abs(x) - 2 * math.log1p(small))
     raw, outputs = tf.constant([[x]], dtype), tf.constant([[0.5]], dtype)
 
     def score(mean, x):
         return head.distribution(mean).log_prob(x)
 
-    value, [by_mean, by_action] = slope(score, outputs, raw)
-    np.testing.assert_allclose(value, [truth], rtol=tolerance)
+    value, [by_mean, by_action] = value_and_gradients(score, outputs, raw)
+    np.testing.assert_allclose(value, [expected], rtol=tolerance)
     np.testing.assert_allclose(by_mean, [[(x - 0.5) / 4]], rtol=tolerance, atol=1e-7)
     slope_of_x = -(x - 0.5) / 4 + 2 * math.tanh(x)
     np.testing.assert_allclose(by_action, [[slope_of_x]], rtol=tolerance)
-    ours = head.eligibility(outputs, raw)
-    np.testing.assert_allclose(ours, [[(x - 0.5) / 4]], rtol=tolerance, atol=1e-7)
+    eligibility = head.eligibility(outputs, raw)
+    np.testing.assert_allclose(eligibility, [[(x - 0.5) / 4]], rtol=tolerance, atol=1e-7)
 
 
-def test_the_environment_receives_the_squashed_action_in_its_own_units():
+def test_tanh_gaussian_sends_tanh_of_raw_action_scaled_to_the_bounds():
     head = heads.TanhGaussian(2, [-3.0, 0.0], [5.0, 1.0])
     raw = np.random.default_rng(0).normal(size=(50, 2))
-    truth = [-3.0, 0.0] + (np.tanh(raw) + 1) / 2 * [8.0, 1.0]
-    np.testing.assert_allclose(head.to_environment(raw), truth, rtol=1e-13, atol=1e-15)
+    expected = [-3.0, 0.0] + (np.tanh(raw) + 1) / 2 * [8.0, 1.0]
+    np.testing.assert_allclose(head.to_environment(raw), expected, rtol=1e-13, atol=1e-15)
     np.testing.assert_array_equal(head.mode(raw), raw)
 
 
@@ -485,14 +531,17 @@ SQUASHED = list(
 
 
 @pytest.mark.parametrize("mean, scale", sweeps.some(SQUASHED, always=SQUASHED[::4]))
-def test_the_entropy_of_a_squashed_action_is_its_integral(mean, scale):
-    """ln σ + ln √(2πe) - 2 E[ln cosh x], by 800 001 points; with its gradients."""
+def test_tanh_gaussian_entropy_and_gradient_equal_numerical_integral(mean, scale):
+    """The entropy is ln σ + ln √(2πe) - 2 E[ln cosh x].
+
+    The integral uses 800 001 points.
+    """
     head = heads.TanhGaussian(1, -1, 1, initial_scale=scale, state_dependent_scale=True)
 
     def entropy(x):
         return head.distribution(x).entropy()
 
-    value, [gradient] = slope(entropy, np.array([[mean, 0.0]]))
+    value, [gradient] = value_and_gradients(entropy, np.array([[mean, 0.0]]))
     z = np.linspace(-12, 12, 800_001)
     weights = np.exp(-(z**2) / 2) / math.sqrt(math.tau) * (24 / 800_000)
     x = np.abs(mean + scale * z)
@@ -510,7 +559,8 @@ LEAST, MOST = 1e-7, 1e6
 EXTREMES = [(LEAST, LEAST), (LEAST, MOST), (MOST, LEAST), (MOST, MOST), (LEAST, 1.0)]
 
 
-def drawn(excess, count, dtype, seed=0):
+def beta_samples(excess, count, dtype, seed=0):
+    """Draws `count` numbers from Beta(1 + excess[0], 1 + excess[1])."""
     rng = np.random.default_rng(seed)
     a, b = (np.full(count, x, dtype) for x in excess)
     noise = rng.random((count, beta_module._PROPOSALS, 2), dtype)
@@ -535,10 +585,10 @@ DRAWS = [
 
 
 @pytest.mark.parametrize("dtype, excess", DRAWS)
-def test_beta_samples_follow_their_distribution_function(excess, dtype):
-    """Kolmogorov and Smirnov, 100 000 draws: 2.3 / √n is exceeded once in 20 000."""
+def test_beta_samples_pass_the_kolmogorov_smirnov_test(excess, dtype):
+    """With 100 000 draws, the distance exceeds 2.3 / √n once in 20 000 tests."""
     count = 100_000
-    y = np.sort(drawn(excess, count, dtype)).astype("float64")
+    y = np.sort(beta_samples(excess, count, dtype)).astype("float64")
     a, b = (tf.constant(1 + x, tf.float64) for x in excess)
     rounded = 2 * np.finfo(dtype).eps * y  # Beta(1e6, 20) has few numbers of float32
     below, above = (
@@ -551,8 +601,8 @@ def test_beta_samples_follow_their_distribution_function(excess, dtype):
 
 
 @pytest.mark.parametrize("excess", [(1e6, 1e6), (1e5, 2e6), (1e6, 1e-6), (1e-6, 1e-6)])
-def test_single_precision_accepts_the_attempts_that_double_precision_does(excess):
-    """The terms of the rule are (α + β) times as large as what they add up to."""
+def test_beta_rejection_accepts_the_same_proposals_in_float32_and_float64(excess):
+    """The terms of the acceptance rule are (α + β) times as large as their sum."""
     noise = np.random.default_rng(0).random((20_000, 31, 2), "float32")
     single, double = (
         beta_module.sample_beta(
@@ -566,9 +616,13 @@ def test_single_precision_accepts_the_attempts_that_double_precision_does(excess
 @pytest.mark.parametrize(
     "excess", sweeps.some(((pair,) for pair in EXTREMES), always=[(EXTREMES[2],)])
 )
-def test_a_million_draws_are_inside_the_interval_and_can_be_scored(excess):
-    """Beta(0.01, 0.01) of TFP draws 0 or 1 in float32, which have no log-density."""
-    y = np.concatenate([drawn(excess, 100_000, "float32", seed) for seed in range(10)])
+def test_beta_samples_lie_in_the_open_interval_with_finite_log_density(excess):
+    """In float32, Beta(0.01, 0.01) of TFP draws 0 and 1, where the log-density is
+    infinite.
+    """
+    y = np.concatenate(
+        [beta_samples(excess, 100_000, "float32", seed) for seed in range(10)]
+    )
     assert ((y > 0) & (y < 1)).all()
     alpha, beta = (tf.fill([len(y)], np.float32(1 + x)) for x in excess)
     law = beta_module._Float64Beta(alpha, beta)
@@ -576,12 +630,15 @@ def test_a_million_draws_are_inside_the_interval_and_can_be_scored(excess):
 
 
 @pytest.mark.parametrize("excess", [*EXTREMES, (0.3, 7.0), (100.0, 100.0), (1e6, 30.0)])
-def test_the_rejection_hardly_ever_fails(excess):
-    """An attempt is accepted with a probability of e / 4 at least: see the sum."""
+def test_all_beta_proposals_are_rejected_with_probability_below_1e_15(excess):
+    """A proposal is accepted with a probability of at least e / 4.
+
+    The test computes the integral.
+    """
     a, b = (1 + x for x in excess)
     attempts = beta_module._PROPOSALS
     assert (1 - math.e / 4) ** attempts < 1e-15
-    # Acceptance of one attempt: ∫ of exp(-cost) / 4 over the logistic's own measure.
+    # Acceptance of one attempt: ∫ of exp(-cost) / 4 over the logistic density.
     rate = math.sqrt(sum(excess) / (sum(excess) + 2 * excess[0] * excess[1]))
     x = np.linspace(-60, 60, 400_001)
     p = a / (a + b)
@@ -591,7 +648,7 @@ def test_the_rejection_hardly_ever_fails(excess):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_noise_of_zero_and_of_almost_one_draws_a_number_too(dtype):
+def test_beta_sample_lies_in_the_open_interval_for_extreme_noise(dtype):
     ends = np.array([0.0, np.nextafter(np.ones([], dtype), 0)], dtype)
     noise = np.stack(np.meshgrid(ends, ends), axis=-1).reshape(4, 1, 2)
     noise = np.tile(noise, (1, beta_module._PROPOSALS, 1))
@@ -601,12 +658,12 @@ def test_noise_of_zero_and_of_almost_one_draws_a_number_too(dtype):
         assert ((y > 0) & (y < 1)).all()
 
 
-def test_concentrations_stay_above_one_and_finite():
+def test_beta_concentrations_are_above_one_and_finite_for_huge_outputs():
     head = heads.Beta(1, 0.0, 1.0)
     outputs = tf.constant([[-1e30, -1e30], [1e30, -1e30], [1e30, 1e30], [0.0, 40.0]])
     alpha, beta = head.parameters(tf.cast(outputs, tf.float64)).values()
-    truth = [1 + 1e-6, 1 + 1e6, 1 + 1e6, 1 + 1e-6 + math.log(2)]
-    np.testing.assert_allclose(alpha[:, 0], truth, rtol=1e-14)
+    expected = [1 + 1e-6, 1 + 1e6, 1 + 1e6, 1 + 1e-6 + math.log(2)]
+    np.testing.assert_allclose(alpha[:, 0], expected, rtol=1e-14)
     np.testing.assert_allclose(beta[3], [41 + 1e-6], rtol=1e-14)
     raw = head.sample(outputs, noise_of(head, 4))
     law = head.distribution(outputs)
@@ -617,7 +674,7 @@ def test_concentrations_stay_above_one_and_finite():
     assert ((modes > 0) & (modes < 1)).all()
 
 
-def test_equal_outputs_far_below_zero_are_a_uniform_choice():
+def test_beta_with_equal_very_negative_outputs_is_uniform():
     head = heads.Beta(1, -1.0, 1.0)
     law = head.distribution(tf.constant([[-50.0, -50.0]], tf.float64))
     np.testing.assert_allclose(law.log_prob([[0.01]]), 0.0, atol=1e-4)
@@ -625,7 +682,7 @@ def test_equal_outputs_far_below_zero_are_a_uniform_choice():
 
 
 @pytest.mark.parametrize("outputs", [(1e4, 1e4), (1e6, 30.0), (-30.0, 5.0)])
-def test_the_entropy_of_a_beta_keeps_its_digits_in_float32(outputs):
+def test_beta_entropy_in_float32_equals_entropy_in_float64(outputs):
     head = heads.Beta(1, 0.0, 1.0)
     single, double = (
         head.distribution(tf.constant([outputs], dtype)).entropy().numpy()
@@ -639,8 +696,8 @@ def test_the_entropy_of_a_beta_keeps_its_digits_in_float32(outputs):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("greedy", [False, True], ids=["sampled", "greedy"])
-def test_litert_acts_on_huge_outputs_as_keras_does(kind, greedy):
-    """A softplus that is worked out as ln(1 + eˣ) would be infinite from 89 on."""
+def test_litert_actions_for_huge_outputs_are_finite_and_inside_the_bounds(kind, greedy):
+    """A softplus that is computed as ln(1 + eˣ) is infinite in float32 from x = 89 on."""
     head = built(KINDS[kind](1, -1.0, 2.0))
     scales = np.array([[-1e4], [-90.0], [-1.0], [0.0], [1.0], [90.0], [1e4], [2e7]], "f")
     kernel = np.array([[1.0, -1.0]], "f")[:, : head.outputs_size]
@@ -651,25 +708,35 @@ def test_litert_acts_on_huge_outputs_as_keras_does(kind, greedy):
 
     one = tf.TensorSpec((1,), tf.float32)
     actor = deciding.ActorPolicy(step, head, one, "float32", head.variables)
-    made = acting_program.ActingProgram(actor, [scales], [noise], greedy)
-    assert made.engine == "litert"
-    (raw,), (sent,), _, finite = made.for_batch(8)([scales, noise])
-    assert np.isfinite(raw).all() and (sent >= -1).all() and (sent <= 2).all() and finite
+    program = acting_program.ActingProgram(actor, [scales], [noise], greedy)
+    assert program.engine == "litert"
+    (raw,), (actions,), _, finite = program.for_batch(8)([scales, noise])
+    assert (
+        np.isfinite(raw).all()
+        and (actions >= -1).all()
+        and (actions <= 2).all()
+        and finite
+    )
 
 
-def test_whole_numbers_have_a_unit_each_the_ends_as_well():
-    """With equal outputs far below zero the shares are uniform, and so is the choice."""
+def test_integer_head_gives_each_whole_number_an_equal_share():
+    """With equal outputs far below zero, the raw action of the Beta head is uniform.
+
+    Each integer, also the lowest and the highest, then has the same probability.
+    """
     head = built(heads.Beta(1, 0, 3, integer=True))
     shares = tf.constant((np.arange(4000)[:, None] + 0.5) / 4000, tf.float32)
-    sent = head.to_environment(shares).numpy().astype(int).ravel()
-    assert np.bincount(sent).tolist() == [1000] * 4
+    actions = head.to_environment(shares).numpy().astype(int).ravel()
+    assert np.bincount(actions).tolist() == [1000] * 4
     tanh = built(heads.TanhGaussian(1, 0, 3, integer=True))
-    sent = tanh.to_environment(np.arctanh(2 * shares - 1)).numpy().astype(int).ravel()
-    assert np.bincount(sent).tolist() == [1000] * 4
+    actions = tanh.to_environment(np.arctanh(2 * shares - 1)).numpy().astype(int).ravel()
+    assert np.bincount(actions).tolist() == [1000] * 4
 
 
-def test_the_support_says_where_raw_actions_lie_and_whether_ends_have_a_probability():
-    """The conformance kit adds the probabilities of the ends to the area between them."""
+def test_support_gives_interval_of_raw_actions_and_atoms_at_the_bounds():
+    """`check_head` adds the probabilities of the atoms to the integral between the
+    bounds.
+    """
     assert heads.Beta(1, -3.0, 5.0).support == base.Support(0.0, 1.0, atoms=False)
     clipped = heads.ClippedGaussian(2, [-3.0, -math.inf], 5.0).support
     assert clipped == base.Support([-3.0, -math.inf], 5.0, atoms=True)
@@ -677,30 +744,32 @@ def test_the_support_says_where_raw_actions_lie_and_whether_ends_have_a_probabil
     assert heads.TanhGaussian(1, -3.0, 5.0).support is None
 
 
-def test_the_spread_of_a_beta_is_its_deviation_in_half_widths():
+def test_relative_scale_of_beta_is_its_standard_deviation_per_half_width():
     head = heads.Beta(2, -3.0, 5.0)
     outputs = tf.constant([[0.3, -1.0, 2.0, 0.5]], tf.float64)
     deviation = head.distribution(outputs).distribution.stddev()
     np.testing.assert_allclose(head.relative_scale(outputs), deviation / 0.5, rtol=1e-12)
 
 
-def test_a_box_without_room_is_refused_with_the_remedy():
+def test_for_space_error_for_equal_bounds_names_the_remedy():
     space = gym.spaces.Box(np.float32([0, 1]), np.float32([1, 1]))
     with pytest.raises(ValueError, match="no room between its bounds. Remove the fixed"):
         heads.for_space(space)
 
 
-def test_a_small_number_of_the_generator_is_not_taken_for_a_larger_one():
-    """With α = β = 1 the logistic proposal is uniform, and a Beta number is u itself."""
+def test_beta_sample_of_uniform_distribution_equals_small_noise_values():
+    """With α = β = 1 the logistic proposal is uniform, and the sample equals u."""
     for u in (2.0**-24, 2.0**-23, 2.0**-10, 0.25, 0.75):
         noise = tf.constant([[u, 2.0**-24]], tf.float32)
-        found = beta_module.sample_beta(tf.constant(1e-6), tf.constant(1e-6), noise)
-        np.testing.assert_allclose(found, u, rtol=1e-4)
+        sample = beta_module.sample_beta(tf.constant(1e-6), tf.constant(1e-6), noise)
+        np.testing.assert_allclose(sample, u, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["clipped", "tanh"])
-def test_a_distribution_can_be_copied_with_its_parameters(kind):
-    """TensorFlow Probability makes one anew from its parameters, to slice or to copy."""
+def test_copy_of_box_distribution_has_the_same_log_probabilities(kind):
+    """TensorFlow Probability builds a copy or a slice of a distribution from its
+    parameters.
+    """
     head = built(KINDS[kind](2, -1.0, 3.0))
     one = head.distribution(tf.constant([[0.5, -2.0]])).distribution
     actions = tf.constant([[-1.0, 0.25]])
@@ -708,7 +777,7 @@ def test_a_distribution_can_be_copied_with_its_parameters(kind):
     assert one.event_shape_tensor().shape == (0,) and one.batch_shape == (1, 2)
 
 
-def test_what_is_scored_under_tanh_is_the_squashed_number():
+def test_density_variable_of_tanh_gaussian_is_tanh_of_raw_action():
     raw = tf.constant([[-1.5, 0.0, 2.0]])
     np.testing.assert_array_equal(
         heads.TanhGaussian(3, -1, 1).density_variable(raw), tf.tanh(raw)
@@ -717,24 +786,24 @@ def test_what_is_scored_under_tanh_is_the_squashed_number():
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "clipped"])
-def test_a_thousandth_of_the_width_from_a_bound_counts_as_being_there(kind):
+def test_at_bounds_is_true_within_a_thousandth_of_the_width_of_a_bound(kind):
     head = built(KINDS[kind](1, 0.0, 1000.0))
     actions = [[-5.0], [0.0], [1.0], [1.01], [500.0], [998.99], [999.0], [1000.0], [2e3]]
-    found = head.at_bounds(tf.constant(actions, tf.float64))[:, 0].numpy()
-    assert found.tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 1]
+    at_bounds = head.at_bounds(tf.constant(actions, tf.float64))[:, 0].numpy()
+    assert at_bounds.tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 1]
 
 
-def test_a_concentration_is_one_more_than_softplus_however_large():
+def test_beta_concentration_is_one_plus_softplus_of_its_output():
     outputs = np.array([-60.0, 0.0, 20.0, 39.0, 40.0, 41.0, 60.0, 79.0, 81.0, 1e5])
     head = built(heads.Beta(5, 0.0, 1.0, dtype="float64"))
-    found = head.parameters(tf.constant(outputs[None]))
+    parameters = head.parameters(tf.constant(outputs[None]))
     expected = 1 + np.logaddexp(0, outputs) + 1e-6
-    pair = np.concatenate([part.numpy()[0] for part in found.values()])
+    pair = np.concatenate([part.numpy()[0] for part in parameters.values()])
     np.testing.assert_allclose(pair, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("mean", [-0.4, -0.25, 0.0, 0.25, 0.4, 1.5])
-def test_the_entropy_between_bounds_that_are_not_as_far_is_an_integral(mean):
+def test_clipped_gaussian_entropy_with_asymmetric_bounds_equals_integral(mean):
     head = built(heads.ClippedGaussian(1, -2.0, 2.5, dtype="float64"))
     below, above = (math.erfc(x / math.sqrt(2)) / 2 for x in (2.0 + mean, 2.5 - mean))
     x = np.linspace(-2.0, 2.5, 200_001)

@@ -1,4 +1,4 @@
-"""Heads in tuples and dicts: sums over their leaves, whatever the keys are called."""
+"""Tests `heads.Composite`: tuples and dicts of heads, nested to any depth."""
 
 import itertools
 import json
@@ -36,13 +36,14 @@ TREE = {
 
 
 def built(space, **kwargs):
+    """Returns a built head for a space."""
     head = heads.for_space(space, **kwargs)
     head.build((None, head.outputs_size))
     return head
 
 
-def drawn(head, count=5, seed=0, dtype="float64"):
-    """Outputs, and raw actions that the head draws on them."""
+def outputs_noise_and_actions(head, count=5, seed=0, dtype="float64"):
+    """Returns random outputs, random noise, and the raw actions that the head samples."""
     rng = np.random.default_rng(seed)
     outputs = tf.constant(rng.normal(size=(count, head.outputs_size)).astype(dtype))
     noise = keras.tree.map_structure(
@@ -53,15 +54,15 @@ def drawn(head, count=5, seed=0, dtype="float64"):
 
 
 def columns(head, outputs):
-    """`(leaf, its outputs)`, one after another, cut by hand."""
+    """Returns `(leaf, outputs of the leaf)` pairs, split with NumPy."""
     ends = np.cumsum([leaf.outputs_size for leaf in head.leaves])
     return zip(head.leaves, np.split(outputs, ends[:-1], axis=1), strict=True)
 
 
 @pytest.mark.parametrize("name", TREE)
-def test_log_probability_and_entropy_are_the_sums_over_the_leaves(name):
+def test_composite_log_probability_and_entropy_are_sums_over_the_leaves(name):
     head = built(TREE[name], dtype="float64")
-    outputs, _, actions = drawn(head)
+    outputs, _, actions = outputs_noise_and_actions(head)
     parts = keras.tree.flatten(actions)
     log_probs, entropies = np.zeros(5), np.zeros(5)
     for (leaf, numbers), part in zip(columns(head, outputs), parts, strict=True):
@@ -73,9 +74,9 @@ def test_log_probability_and_entropy_are_the_sums_over_the_leaves(name):
 
 
 @pytest.mark.parametrize("name", TREE)
-def test_eligibility_sample_and_mode_are_those_of_the_leaves(name):
+def test_composite_eligibility_sample_and_mode_equal_those_of_the_leaves(name):
     head = built(TREE[name], dtype="float64")
-    outputs, noise, actions = drawn(head)
+    outputs, noise, actions = outputs_noise_and_actions(head)
     keras.tree.assert_same_structure(head.heads, actions)
     keras.tree.assert_same_structure(head.heads, head.mode(outputs))
     noise, parts = keras.tree.flatten(noise), keras.tree.flatten(actions)
@@ -86,17 +87,17 @@ def test_eligibility_sample_and_mode_are_those_of_the_leaves(name):
         np.testing.assert_array_equal(leaf.sample(numbers, noise[i]), parts[i])
         np.testing.assert_array_equal(leaf.mode(numbers), modes[i])
         scores.append(leaf.eligibility(numbers, parts[i]))
-    ours = head.eligibility(outputs, actions)
-    np.testing.assert_array_equal(ours, np.concatenate(scores, axis=1))
+    eligibility = head.eligibility(outputs, actions)
+    np.testing.assert_array_equal(eligibility, np.concatenate(scores, axis=1))
     with tf.GradientTape() as tape:
         tape.watch(outputs)
         log_probs = head.distribution(outputs).log_prob(actions)
     np.testing.assert_allclose(
-        tape.gradient(log_probs, outputs), ours, rtol=1e-13, atol=1e-14
+        tape.gradient(log_probs, outputs), eligibility, rtol=1e-13, atol=1e-14
     )
 
 
-def test_the_probabilities_of_all_combinations_add_up_to_one():
+def test_probabilities_of_all_composite_actions_sum_to_one():
     head = heads.Composite({"a": (heads.Categorical(3),), "b": heads.Bernoulli(2)})
     first, bits = zip(*itertools.product(range(3), itertools.product(range(2), repeat=2)))
     outputs = tf.constant(np.tile([0.3, -1.0, 2.0, 0.5, -4.0], (12, 1)))
@@ -105,7 +106,7 @@ def test_the_probabilities_of_all_combinations_add_up_to_one():
     assert np.exp(log_probs).sum() == pytest.approx(1.0, abs=1e-13)
 
 
-def test_two_leaves_of_a_kind_are_drawn_independently():
+def test_two_categorical_leaves_are_sampled_independently():
     count = 20_000
     head = heads.Composite((heads.Categorical(2), heads.Categorical(2)))
     rng = np.random.default_rng(0)
@@ -116,18 +117,18 @@ def test_two_leaves_of_a_kind_are_drawn_independently():
 
 
 @pytest.mark.parametrize("name", TREE)
-def test_the_environment_receives_its_own_nesting(name):
+def test_composite_actions_have_the_nesting_of_the_action_space(name):
     space = TREE[name]
     head = built(space)
     assert head.matches_space(space)
     assert [head.matches_space(other) for other in TREE.values()].count(True) == 1
-    _, _, raw = drawn(head, dtype="float32")
-    sent = head.to_environment(raw)
-    assert all(space.contains(row_of(space, sent, row)) for row in range(5))
+    _, _, raw = outputs_noise_and_actions(head, dtype="float32")
+    actions = head.to_environment(raw)
+    assert all(space.contains(row_of(space, actions, row)) for row in range(5))
 
 
 def row_of(space, sent, row):
-    """One action in the types of the space, as the host makes it."""
+    """Returns one action with the dtypes of the space."""
     if isinstance(space, gym.spaces.Dict):
         return {key: row_of(part, sent[key], row) for key, part in space.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -136,7 +137,7 @@ def row_of(space, sent, row):
     return sent[row].numpy().astype(space.dtype)
 
 
-def test_parameters_have_flat_names_that_say_whose_they_are():
+def test_composite_parameter_names_contain_the_path_of_the_leaf():
     head = built(TREE["deep"])
     parameters = head.parameters(tf.zeros([2, head.outputs_size]))
     assert set(parameters) == {
@@ -146,12 +147,12 @@ def test_parameters_have_flat_names_that_say_whose_they_are():
     assert parameters["b_1_a b_mean"].shape == (2, 4)
 
 
-def test_parts_without_a_key_are_numbered_parts_of_an_action():
+def test_names_of_tuple_parts_are_action_and_an_index():
     pair = gym.spaces.Tuple([Discrete(2), gym.spaces.Dict(a=Discrete(3))])
     assert built(pair).names == ("action_0", "action_1_a")
 
 
-def test_a_saved_model_returns_parameters_by_these_names(tmp_path):
+def test_saved_model_returns_composite_parameters_by_name(tmp_path):
     head, module = built(TREE["deep"]), tf.Module()
     module.head = head.variables
     rows = tf.TensorSpec([None, head.outputs_size], tf.float32)
@@ -159,15 +160,18 @@ def test_a_saved_model_returns_parameters_by_these_names(tmp_path):
     tf.saved_model.save(module, tmp_path, signatures={"distribution": function})
     loaded = tf.saved_model.load(tmp_path)
     outputs = tf.ones([1, head.outputs_size])
-    served, truth = loaded.signatures["distribution"](outputs), head.parameters(outputs)
-    assert set(served) == set(truth)
-    np.testing.assert_allclose(served["b_1_a b_mean"], truth["b_1_a b_mean"])
+    served, expected = (
+        loaded.signatures["distribution"](outputs),
+        head.parameters(outputs),
+    )
+    assert set(served) == set(expected)
+    np.testing.assert_allclose(served["b_1_a b_mean"], expected["b_1_a b_mean"])
 
 
 # Records
 
 
-def test_an_impossible_action_is_named_with_its_leaf():
+def test_check_actions_error_names_leaf_of_impossible_action():
     head = heads.Composite({"a": heads.Categorical(2), "b": (heads.Bernoulli(1),)})
     actions = {"a": np.array([[0], [1]]), "b": (np.array([[[1]], [[2]]]),)}
     head.check_actions(actions, np.array([1]))
@@ -177,7 +181,7 @@ def test_an_impossible_action_is_named_with_its_leaf():
     assert possible["a"].all() and possible["b"][0].tolist() == [[[True]], [[False]]]
 
 
-def test_an_illegal_action_is_named_with_its_leaf():
+def test_check_actions_error_names_leaf_of_illegal_action():
     """Each leaf has its own columns of the masks, in the order of the outputs."""
     pair = {"z": heads.Categorical(2), "a": heads.Categorical(3), "m": heads.Gaussian(1)}
     head = heads.Composite(pair)
@@ -192,11 +196,14 @@ def test_an_illegal_action_is_named_with_its_leaf():
         head.check_actions(actions, length, masks)
 
 
-# What is remembered
+# Weights and config
 
 
-def test_the_leaves_are_trained_and_their_weights_kept(tmp_path):
-    """Keras saves one level of a list or dict; deeper leaves must be found too."""
+def test_weights_of_nested_leaves_are_saved_and_loaded(tmp_path):
+    """Keras saves one level of a list or dict.
+
+    `Composite` must save deeper leaves as well.
+    """
 
     def model():
         kept = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -212,15 +219,15 @@ def test_the_leaves_are_trained_and_their_weights_kept(tmp_path):
 
 
 @pytest.mark.parametrize("name", TREE)
-def test_a_composite_survives_its_config(name):
-    """JSON knows no tuples: they come back as tuples all the same."""
+def test_composite_restored_from_json_config_is_equal(name):
+    """JSON has no tuples, but the restored config contains tuples again."""
     head = heads.for_space(TREE[name])
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(head)))
-    again = keras.saving.deserialize_keras_object(config)
-    assert repr(again) == repr(head)
-    keras.tree.assert_same_structure(again.heads, head.heads)
-    assert again.matches_space(TREE[name]) and again.noise == head.noise
-    assert again.get_config() == head.get_config()
+    restored = keras.saving.deserialize_keras_object(config)
+    assert repr(restored) == repr(head)
+    keras.tree.assert_same_structure(restored.heads, head.heads)
+    assert restored.matches_space(TREE[name]) and restored.noise == head.noise
+    assert restored.get_config() == head.get_config()
 
 
 TWICE = heads.Categorical(2)
@@ -245,21 +252,24 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_structure_of_heads_is_refused(name):
-    given, message = REFUSED[name]
+def test_invalid_structure_of_heads_raises(name):
+    structure, message = REFUSED[name]
     with pytest.raises((TypeError, ValueError), match=message):
-        heads.Composite(given)
+        heads.Composite(structure)
 
 
-def test_actions_of_another_nesting_are_refused():
+def test_to_environment_raises_for_actions_of_another_structure():
     head = heads.Composite({"a": heads.Categorical(2), "b": heads.Categorical(2)})
     with pytest.raises(ValueError, match="dict"):
         head.to_environment((tf.zeros([1], tf.int64), tf.zeros([1], tf.int64)))
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_no_leaf_needs_a_distribution_that_draws_samples(nested):
-    """TFP's joint distributions drew one for a log-probability; these two draw none."""
+def test_composite_log_probability_works_without_sample_method_of_leaves(nested):
+    """The joint distributions of TFP draw a sample for a log-probability.
+
+    The distributions of these two heads cannot draw samples.
+    """
     leaves = [heads.ClippedGaussian(2, -1.0, 1.0), heads.TanhGaussian(1, -1.0, 1.0)]
     parts = (leaves[0], {"b": (leaves[1],)} if nested else leaves[1])
     head = heads.Composite(parts)
@@ -276,7 +286,7 @@ def test_no_leaf_needs_a_distribution_that_draws_samples(nested):
 
 
 class Levers(gym.Env):
-    """Earns what the real lever says, and one for each right switch and gear."""
+    """Rewards the real-valued action, plus one for each correct gear and switch."""
 
     observation_space = Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Dict(
@@ -297,7 +307,7 @@ class Levers(gym.Env):
         return np.zeros(2, np.float32), float(hits), True, False, {}
 
 
-def test_an_agent_learns_nested_actions_is_saved_and_exported(tmp_path):
+def test_agent_with_composite_head_learns_and_is_restored_from_file(tmp_path):
     agent = tfr.Reinforce.for_env(Levers, hidden=(), learning_rate=0.1)
     agent.fit(Levers, epochs=60, episodes_per_epoch=8, verbose=0)
     assert agent.trainer.collector.programs["acting", False].engine == "litert"
@@ -312,7 +322,7 @@ def test_an_agent_learns_nested_actions_is_saved_and_exported(tmp_path):
     )
 
 
-def test_the_distribution_of_a_nested_action_samples_its_parts_independently():
+def test_composite_distribution_samples_its_leaves_independently():
     head = heads.Composite({"b": heads.Gaussian(2), "a": heads.Categorical(3)})
     head.build((None, head.outputs_size))
     actions = head.distribution(tf.zeros((7, head.outputs_size)))
@@ -320,8 +330,8 @@ def test_the_distribution_of_a_nested_action_samples_its_parts_independently():
     drawn = actions.sample(4, seed=1)
     assert drawn["a"].shape == (4, 7) and drawn["b"].shape == (4, 7, 2)
     assert actions.log_prob(drawn).shape == (4, 7)
-    twice = heads.Composite((heads.Categorical(2), heads.Categorical(2)))
-    twice.build((None, twice.outputs_size))
-    one, other = twice.distribution(tf.zeros((1, 4))).sample(4000, seed=1)
+    pair = heads.Composite((heads.Categorical(2), heads.Categorical(2)))
+    pair.build((None, pair.outputs_size))
+    one, other = pair.distribution(tf.zeros((1, 4))).sample(4000, seed=1)
     same = np.mean(one.numpy() == other.numpy())
     assert abs(same - 0.5) < 6 * np.sqrt(0.25 / 4000)

@@ -1,4 +1,6 @@
-"""Several choices, and switches: against loops, by enumeration, and in environments."""
+"""Tests `MultiCategorical` and `Bernoulli` against loops, enumeration and
+environments.
+"""
 
 import itertools
 import math
@@ -29,7 +31,8 @@ def softmax(logits):
     return odds / odds.sum()
 
 
-def of_each_choice(values):
+def split_by_choice(values):
+    """Splits the last axis into one array for each choice."""
     return np.split(values, np.cumsum(SIZES)[:-1], axis=-1)
 
 
@@ -37,12 +40,12 @@ def logits_of(width, rows=4):
     return 2 * np.random.default_rng(0).normal(size=(rows, width))
 
 
-# Several choices
+# MultiCategorical
 
 
-def test_the_probability_of_several_choices_is_the_product_of_theirs():
+def test_multi_categorical_probability_is_product_over_choices():
     for row in logits_of(sum(SIZES)):
-        shares = [softmax(part) for part in of_each_choice(row)]
+        shares = [softmax(part) for part in split_by_choice(row)]
         truth = [
             math.prod(share[a] for share, a in zip(shares, action, strict=True))
             for action in CHOICES
@@ -57,21 +60,24 @@ def test_the_probability_of_several_choices_is_the_product_of_theirs():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_choice_is_the_arg_max_of_its_own_logits_and_noise(dtype):
+def test_multi_categorical_sample_is_argmax_of_logits_plus_gumbel_noise(dtype):
     rng = np.random.default_rng(0)
     logits, noise = rng.random((2, 50, sum(SIZES))).astype(dtype)
-    perturbed = of_each_choice(logits - np.log(-np.log(noise)))
-    truth = np.stack([part.argmax(axis=1) for part in perturbed], axis=1)
+    perturbed = split_by_choice(logits - np.log(-np.log(noise)))
+    expected = np.stack([part.argmax(axis=1) for part in perturbed], axis=1)
     head = heads.MultiCategorical(SIZES)
     actions = head.sample(tf.constant(logits), tf.constant(noise))
     assert actions.dtype == "int64"
-    np.testing.assert_array_equal(actions, truth)
-    truth = np.stack([part.argmax(axis=1) for part in of_each_choice(logits)], axis=1)
-    np.testing.assert_array_equal(head.mode(tf.constant(logits)), truth)
+    np.testing.assert_array_equal(actions, expected)
+    expected = np.stack([part.argmax(axis=1) for part in split_by_choice(logits)], axis=1)
+    np.testing.assert_array_equal(head.mode(tf.constant(logits)), expected)
 
 
-def test_choices_are_drawn_independently_of_each_other():
-    """Six standard errors of each joint share; one noise for two would tie them."""
+def test_multi_categorical_choices_are_sampled_independently():
+    """The tolerance is six standard errors.
+
+    Shared noise would correlate the two choices.
+    """
     count, rng = 20_000, np.random.default_rng(0)
     noise = tf.constant(rng.random((count, 6)))
     drawn = heads.MultiCategorical([3, 3]).sample(tf.zeros([count, 6], "float64"), noise)
@@ -79,8 +85,11 @@ def test_choices_are_drawn_independently_of_each_other():
     assert np.abs(shares - 1 / 9).max() < 6 * math.sqrt(8 / 81 / count)
 
 
-def test_a_common_offset_of_one_choice_does_not_swallow_the_noise():
-    """In float32 the noise vanishes beside 1e8; the other choice is no excuse."""
+def test_large_offset_of_logits_does_not_change_multi_categorical_samples():
+    """In float32, the noise is lost when it is added to 1e8.
+
+    The offset is subtracted per choice.
+    """
     head, noise = heads.MultiCategorical([2, 2]), np.random.default_rng(0)
     noise = noise.random((1000, 4), "float32")
     plain = head.sample(tf.zeros([1000, 4]), noise)
@@ -90,7 +99,7 @@ def test_a_common_offset_of_one_choice_does_not_swallow_the_noise():
 
 @pytest.mark.parametrize("gap", [0.0, 30.0, 100.0, 1e4])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_score_of_each_choice_is_one_hot_minus_probabilities(gap, dtype):
+def test_multi_categorical_score_is_one_hot_minus_probabilities(gap, dtype):
     head = heads.MultiCategorical(SIZES)
     row = gap * np.cos(np.arange(sum(SIZES)))
     outputs = tf.constant(np.tile(row, (len(CHOICES), 1)), dtype)
@@ -102,7 +111,7 @@ def test_the_score_of_each_choice_is_one_hot_minus_probabilities(gap, dtype):
         np.concatenate(
             [
                 np.eye(size)[a] - softmax(part)
-                for size, a, part in zip(SIZES, action, of_each_choice(row), strict=True)
+                for size, a, part in zip(SIZES, action, split_by_choice(row), strict=True)
             ]
         )
         for action in CHOICES
@@ -114,7 +123,7 @@ def test_the_score_of_each_choice_is_one_hot_minus_probabilities(gap, dtype):
     assert abs(np.sum(probs * truth, axis=0)).max() < 1e-5
 
 
-def test_one_choice_is_a_categorical_to_the_last_bit():
+def test_multi_categorical_with_one_choice_equals_categorical_exactly():
     one, many = heads.Categorical(5), heads.MultiCategorical([5])
     rng = np.random.default_rng(0)
     logits, noise = (tf.constant(rng.random((20, 5), "float32")) for _ in range(2))
@@ -126,11 +135,11 @@ def test_one_choice_is_a_categorical_to_the_last_bit():
     )
 
 
-def test_several_choices_name_their_parameters_flat():
+def test_multi_categorical_parameters_are_flat_logits_and_probabilities():
     row = logits_of(sum(SIZES))
     parameters = heads.MultiCategorical(SIZES).parameters(tf.constant(row))
     np.testing.assert_array_equal(parameters["logits"], row)
-    for ours, part in zip(of_each_choice(parameters["probs"]), of_each_choice(row)):
+    for ours, part in zip(split_by_choice(parameters["probs"]), split_by_choice(row)):
         np.testing.assert_allclose(ours, [softmax(p) for p in part], rtol=1e-13)
 
 
@@ -143,22 +152,22 @@ MULTI = {
 
 
 @pytest.mark.parametrize("name", MULTI)
-def test_the_environment_hears_its_own_names_of_all_choices(name):
+def test_multi_categorical_actions_have_shape_and_start_of_the_space(name):
     space = MULTI[name]
     head = heads.for_space(space)
     assert isinstance(head, heads.MultiCategorical) and head.matches_space(space)
     raw = np.array(list(itertools.product(*map(range, head.sizes))))
-    sent = head.to_environment(tf.constant(raw)).numpy()
+    actions = head.to_environment(tf.constant(raw)).numpy()
     truth = raw.reshape(-1, *space.shape) + space.start
-    np.testing.assert_array_equal(sent, truth)
-    assert all(space.contains(action) for action in sent.astype(space.dtype))
+    np.testing.assert_array_equal(actions, truth)
+    assert all(space.contains(action) for action in actions.astype(space.dtype))
     assert [head.matches_space(other) for other in MULTI.values()].count(True) == (
         2 if name in ("plain", "bytes") else 1
     )
 
 
 @pytest.mark.parametrize("action", [[-1, 0], [2, 0], [0, 3]])
-def test_a_choice_that_does_not_exist_is_named(action):
+def test_check_actions_error_names_step_of_impossible_choice(action):
     head = heads.MultiCategorical([2, 3])
     actions = np.array([[[1, 2]], [action]])
     head.check_actions(actions, np.array([1]))
@@ -166,10 +175,10 @@ def test_a_choice_that_does_not_exist_is_named(action):
         head.check_actions(actions, np.array([2]))
 
 
-# Switches
+# Bernoulli
 
 
-def test_the_probability_of_switches_is_the_product_of_theirs():
+def test_bernoulli_probability_is_product_over_switches():
     for row in logits_of(3):
         on = 1 / (1 + np.exp(-row))
         truth = np.prod(np.where(SWITCHES == 1, on, 1 - on), axis=1)
@@ -182,8 +191,11 @@ def test_the_probability_of_switches_is_the_product_of_theirs():
 
 @pytest.mark.parametrize("gap", [0.0, 30.0, 100.0, 1e4])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sure_switches_have_right_log_probabilities_and_scores(gap, dtype):
-    """log σ(z) = -log(1 + e⁻ᶻ): through probabilities it is -inf from z = -104 on."""
+def test_bernoulli_log_probability_and_score_are_exact_for_large_logits(gap, dtype):
+    """log σ(z) = -log(1 + e⁻ᶻ).
+
+    Computed from probabilities, log σ(z) is -inf from z = -104 on.
+    """
     head, row = heads.Bernoulli(3), np.array([gap, 0.0, -gap])
     outputs = tf.constant(np.tile(row, (len(SWITCHES), 1)), dtype)
     with tf.GradientTape(persistent=True) as tape:
@@ -203,7 +215,7 @@ def test_sure_switches_have_right_log_probabilities_and_scores(gap, dtype):
     assert np.isfinite(tape.gradient(entropy, outputs)).all()
 
 
-def test_switches_have_the_frequencies_of_the_policy():
+def test_bernoulli_sample_frequencies_equal_probabilities():
     count, rng = 50_000, np.random.default_rng(0)
     row = np.array([-2.0, 0.0, 1.0])
     drawn = heads.Bernoulli(3).sample(
@@ -216,7 +228,7 @@ def test_switches_have_the_frequencies_of_the_policy():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_noise_of_exactly_zero_turns_no_sure_switch(dtype):
+def test_bernoulli_sample_ignores_extreme_noise_for_large_logits(dtype):
     noise = tf.constant([[0.0, 0.0], [1 - 2**-24, 1 - 2**-24]], dtype)
     logits = tf.constant([[-1e4, 1e4]] * 2, dtype)
     drawn = heads.Bernoulli(2).sample(logits, noise)
@@ -224,14 +236,17 @@ def test_noise_of_exactly_zero_turns_no_sure_switch(dtype):
 
 
 @pytest.mark.parametrize("dtype, bits", [("float32", 24), ("float64", 53)])
-def test_noise_of_exactly_zero_turns_on_only_what_is_that_likely(dtype, bits):
-    """Once in 2^bits draws: what is on less often must not wait for it."""
+def test_bernoulli_zero_noise_sets_only_switches_with_enough_probability(dtype, bits):
+    """The noise is zero once in 2^bits draws.
+
+    A switch with a smaller probability must stay off.
+    """
     logits = tf.constant([[-80.0, -(bits + 2) * math.log(2), -bits * math.log(2)]], dtype)
     drawn = heads.Bernoulli(3).sample(logits, tf.zeros([1, 3], dtype))
     assert drawn.numpy().tolist() == [[0, 0, 1]]
 
 
-def test_the_mode_of_switches_and_their_parameters():
+def test_bernoulli_mode_is_one_for_positive_logits_and_probs_are_sigmoid():
     head, logits = heads.Bernoulli(2), tf.constant([[-0.1, 3.0]])
     assert head.mode(logits).numpy().tolist() == [[0, 1]]
     parameters = head.parameters(logits)
@@ -239,7 +254,7 @@ def test_the_mode_of_switches_and_their_parameters():
 
 
 @pytest.mark.parametrize("n", [3, [2, 3]])
-def test_the_head_of_a_multi_binary_speaks_its_language(n):
+def test_bernoulli_actions_are_members_of_the_multi_binary_space(n):
     space = gym.spaces.MultiBinary(n)
     head = heads.for_space(space)
     assert isinstance(head, heads.Bernoulli) and head.matches_space(space)
@@ -250,7 +265,7 @@ def test_the_head_of_a_multi_binary_speaks_its_language(n):
 
 
 @pytest.mark.parametrize("wrong", [-1, 2])
-def test_a_switch_that_is_neither_on_nor_off_is_named(wrong):
+def test_check_actions_error_names_step_of_invalid_switch(wrong):
     with pytest.raises(ValueError, match="raw actions of Bernoulli.*step 0 of episode 1"):
         heads.Bernoulli(1).check_actions(np.array([[[0], [wrong]]]), np.array([1, 1]))
 
@@ -263,7 +278,10 @@ REFUSED = {
     "no_size": (lambda: heads.MultiCategorical([2, 0]), "`sizes` must be a whole number"),
     "half_a_size": (lambda: heads.MultiCategorical([1.5]), "`sizes` must be a whole"),
     "shape": (lambda: heads.MultiCategorical([2, 2], shape=(3,)), "does not hold 2"),
-    "starts": (lambda: heads.MultiCategorical([2, 2], start=[1, 2, 3]), "or 2 of them"),
+    "starts": (
+        lambda: heads.MultiCategorical([2, 2], start=[1, 2, 3]),
+        "or 2 whole numbers",
+    ),
     "half": (lambda: heads.MultiCategorical([2, 2], start=0.5), "one whole number"),
     "no_switch": (lambda: heads.Bernoulli(0), "`n` must be a whole number"),
     "switches": (lambda: heads.Bernoulli(4, shape=(2, 3)), "does not hold 4 numbers"),
@@ -271,7 +289,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_head_that_makes_no_sense_is_refused(name):
+def test_invalid_arguments_of_discrete_heads_raise(name):
     make, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         make()
@@ -285,14 +303,14 @@ def test_a_head_that_makes_no_sense_is_refused(name):
         heads.Bernoulli(4, shape=(2, 2), name="mine"),
     ],
 )
-def test_a_head_survives_its_config(head):
-    again = revived(head)
-    assert again.get_config() == head.get_config() and repr(again) == repr(head)
-    assert (again.noise, again.action_shape) == (head.noise, head.action_shape)
+def test_discrete_head_restored_from_config_is_equal(head):
+    restored = revived(head)
+    assert restored.get_config() == head.get_config() and repr(restored) == repr(head)
+    assert (restored.noise, restored.action_shape) == (head.noise, head.action_shape)
 
 
 class Lock(gym.Env):
-    """Each number of the secret that the action hits earns one."""
+    """Rewards each entry of the action that equals the entry of a secret action."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
 
@@ -320,7 +338,7 @@ LOCKS = {
 
 
 @pytest.mark.parametrize("name", sweeps.some(LOCKS, always=["choices"]))
-def test_an_agent_learns_the_secret_is_saved_and_exported(name, tmp_path):
+def test_agent_with_discrete_head_learns_is_saved_and_exported(name, tmp_path):
     space, secret = LOCKS[name]
 
     def env():
@@ -333,25 +351,25 @@ def test_an_agent_learns_the_secret_is_saved_and_exported(name, tmp_path):
     agent.save(tmp_path / "agent.keras")
     agent.export(tmp_path / "policy")
     loaded = tfr.load(tmp_path / "agent.keras")
-    nothing = np.zeros((1, 2), "float32")
-    assert loaded.act(nothing, deterministic=True).tolist() == [secret]
+    observations = np.zeros((1, 2), "float32")
+    assert loaded.act(observations, deterministic=True).tolist() == [secret]
     served = tf.saved_model.load(tmp_path / "policy")
-    assert served.act(nothing)["action"].numpy().tolist() == [secret]
+    assert served.act(observations)["action"].numpy().tolist() == [secret]
 
 
-def test_a_head_without_masks_leaves_a_choice_and_knows_no_units():
+def test_head_without_masks_has_legal_action_and_identity_output_scaling():
     head = heads.Gaussian(1)
     assert head.has_legal_action(np.zeros((2, 3, 0), "int8")).tolist() == [[True] * 3] * 2
     offsets, scales = heads.Categorical(3).output_scaling()
     assert offsets.tolist() == [0.0] * 3 and scales.tolist() == [1.0] * 3
 
 
-def test_a_switch_is_on_where_noise_lies_below_its_probability():
+def test_bernoulli_sample_is_one_where_noise_is_below_the_probability():
     logits, noise = tf.zeros([1, 3]), tf.constant([[0.5 - 2.0**-24, 0.5, 0.75]])
     assert heads.Bernoulli(3).sample(logits, noise).numpy().tolist() == [[1, 0, 0]]
 
 
-def test_without_a_mask_every_switch_is_free():
+def test_flatten_mask_of_none_marks_every_switch_as_free():
     assert heads.Bernoulli(3).flatten_mask(None).tolist() == [2, 2, 2]
 
 
@@ -412,7 +430,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_a_head_fits_its_space_and_none_that_differs_in_one_thing(name):
+def test_matches_space_is_false_for_spaces_with_one_difference(name):
     head, space = FITTING[name]
     assert head.matches_space(space) and head.check_space(space) is None
     for other in STRANGE[name]:
@@ -421,24 +439,24 @@ def test_a_head_fits_its_space_and_none_that_differs_in_one_thing(name):
             head.check_space(other)
 
 
-def test_a_head_of_one_s_own_fits_any_space_unless_it_says_so():
+def test_custom_head_without_matches_space_fits_any_space():
     head = toy_heads.Switches(2)
     for space in (TWO, BITS, gym.spaces.Box(0, 1, (2,))):
         assert head.check_space(space) is None
 
 
-def test_the_mask_of_a_single_choice_may_be_a_number():
+def test_flatten_mask_accepts_a_number_for_a_choice_of_one_action():
     head = heads.MultiCategorical([2, 1, 2])
     assert head.flatten_mask(([1, 0], 1, (0, 1))).tolist() == [1, 0, 1, 0, 1]
 
 
-def test_flat_actions_are_sent_as_they_are():
+def test_to_environment_returns_flat_actions_unchanged():
     actions = np.array([[1, 2], [0, 1]])
     head = heads.MultiCategorical([2, 3])
     assert head.to_environment(actions) is actions
 
 
-def test_choices_have_no_bounds_to_stand_at():
+def test_at_bounds_of_discrete_heads_has_zero_columns():
     for head, actions in (
         (heads.Categorical(2), np.zeros(5, int)),
         (heads.MultiCategorical([2, 3]), np.zeros((5, 2), int)),

@@ -1,4 +1,4 @@
-"""Heads: log-probabilities, samples and gradients against loops and closed forms."""
+"""Tests `Categorical`, `Gaussian` and `for_space` against loops and closed forms."""
 
 import math
 
@@ -24,36 +24,36 @@ LOGITS = np.array([[0.3, -1.2, 2.0], [0.0, 0.0, 0.0], [5.0, -5.0, 1.0]])
 # Categorical
 
 
-def test_a_categorical_policy_is_the_softmax_of_its_logits():
+def test_categorical_probabilities_are_softmax_of_logits():
     actions = heads.Categorical(3).distribution(tf.constant(LOGITS))
     probabilities = [actions.prob([a, a, a]).numpy() for a in range(3)]
     np.testing.assert_allclose(np.transpose(probabilities), softmax(LOGITS), rtol=1e-14)
     np.testing.assert_allclose(sum(probabilities), 1.0, rtol=1e-15)
-    truth = -np.sum(softmax(LOGITS) * np.log(softmax(LOGITS)), axis=1)
-    np.testing.assert_allclose(actions.entropy(), truth, rtol=1e-13)
+    expected = -np.sum(softmax(LOGITS) * np.log(softmax(LOGITS)), axis=1)
+    np.testing.assert_allclose(actions.entropy(), expected, rtol=1e-13)
 
 
-def test_a_categorical_names_its_parameters():
+def test_categorical_parameters_are_logits_and_probs():
     parameters = heads.Categorical(3).parameters(tf.constant(LOGITS))
     np.testing.assert_array_equal(parameters["logits"], LOGITS)
     np.testing.assert_allclose(parameters["probs"], softmax(LOGITS), rtol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_categorical_sample_is_the_arg_max_of_logits_plus_gumbel_noise(dtype):
+def test_categorical_sample_is_argmax_of_logits_plus_gumbel_noise(dtype):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(50, 3)).astype(dtype)
     noise = rng.uniform(size=(50, 3)).astype(dtype)
-    truth = [
+    expected = [
         max(range(3), key=lambda k: row[k] - math.log(-math.log(u[k])))
         for row, u in zip(logits.tolist(), noise.tolist(), strict=True)
     ]
     actions = heads.Categorical(3).sample(tf.constant(logits), tf.constant(noise))
-    assert actions.dtype == "int64" and actions.numpy().tolist() == truth
+    assert actions.dtype == "int64" and actions.numpy().tolist() == expected
 
 
-def test_categorical_samples_have_the_frequencies_of_the_policy():
-    """Six standard errors of each share, 200 000 draws."""
+def test_categorical_sample_frequencies_equal_probabilities():
+    """The tolerance is six standard errors of each frequency, for 200 000 samples."""
     count, rng = 200_000, np.random.default_rng(0)
     noise = tf.constant(rng.uniform(size=(count, 3)))
     for row in LOGITS:
@@ -64,19 +64,21 @@ def test_categorical_samples_have_the_frequencies_of_the_policy():
         assert (np.abs(shares - softmax(row)) < 6 * errors).all()
 
 
-def test_noise_of_exactly_zero_picks_the_other_action():
-    """Uniform noise lies in [0, 1): -log(-log 0) is minus infinity, never NaN."""
+def test_categorical_sample_avoids_the_action_with_zero_noise():
+    """Uniform noise lies in [0, 1), and -log(-log 0) must be minus infinity instead of
+    NaN.
+    """
     noise = tf.constant([[0.0, 0.5], [0.5, 0.0]])
     actions = heads.Categorical(2).sample(tf.zeros([2, 2]), noise)
     assert actions.numpy().tolist() == [1, 0]
 
 
-def test_the_mode_is_the_most_likely_action():
+def test_categorical_mode_is_the_most_likely_action():
     assert heads.Categorical(3).mode(tf.constant(LOGITS)).numpy().tolist() == [2, 0, 0]
 
 
-def test_the_expected_score_of_a_categorical_is_zero():
-    """Σₐ π(a) ∇ log π(a) = 0, by enumeration: what any baseline rests on."""
+def test_expected_score_of_categorical_is_zero():
+    """Σₐ π(a) ∇ log π(a) = 0, by enumeration. Every baseline relies on this equation."""
     head, outputs = heads.Categorical(3), tf.Variable(LOGITS)
     score = np.zeros((3, 3))
     for action in range(3):
@@ -88,20 +90,22 @@ def test_the_expected_score_of_a_categorical_is_zero():
 
 @pytest.mark.parametrize("gap", [0.0, 1.0, 30.0, 100.0, 1e4])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_score_is_one_hot_minus_probabilities_however_sure_the_policy(gap, dtype):
-    """Through probabilities the gradient would be clipped or NaN from a gap of 100."""
+def test_categorical_score_is_one_hot_minus_probs_for_large_logit_gaps(gap, dtype):
+    """Computed from probabilities, the gradient would be clipped or NaN from a gap of
+    100 on.
+    """
     head, logits = heads.Categorical(3), np.array([gap, 0.0, -gap])
     for action in range(3):
         outputs = tf.Variable(logits[None], dtype=dtype)
         with tf.GradientTape() as tape:
             log_prob = head.distribution(outputs).log_prob([action])
         assert log_prob.dtype == dtype and np.isfinite(log_prob)
-        truth = np.eye(3)[action] - softmax(logits)
+        expected = np.eye(3)[action] - softmax(logits)
         score = tape.gradient(log_prob, outputs)[0]
-        np.testing.assert_allclose(score, truth, rtol=0, atol=2e-7)
+        np.testing.assert_allclose(score, expected, rtol=0, atol=2e-7)
 
 
-def test_the_environment_hears_its_own_names_of_the_actions():
+def test_categorical_actions_start_at_the_start_of_the_space():
     head = heads.for_space(gym.spaces.Discrete(3, start=-2))
     actions = head.to_environment(tf.constant([0, 1, 2], tf.int64)).numpy()
     assert actions.dtype == "int64" and actions.tolist() == [-2, -1, 0]
@@ -109,7 +113,7 @@ def test_the_environment_hears_its_own_names_of_the_actions():
     assert all(space.contains(action) for action in actions)
 
 
-def test_a_categorical_survives_its_config():
+def test_categorical_is_restored_from_its_config():
     head = revived(heads.Categorical(3, start=5, name="mine"))
     assert (head.size, head.start, head.name) == (3, 5, "mine")
     assert repr(head) == "Categorical(3, start=5)"
@@ -121,16 +125,16 @@ def test_a_categorical_survives_its_config():
 
 @pytest.mark.parametrize("shape", [(None, 2), (None, 4, 3), (3,)])
 @pytest.mark.parametrize("head", [heads.Categorical(3), heads.Gaussian(3)])
-def test_outputs_of_another_width_are_refused(head, shape):
+def test_check_outputs_error_names_the_shape_and_the_expected_width(head, shape):
     head.check_outputs((None, 3))
-    with pytest.raises(ValueError, match="returns 3 numbers.*") as refused:
+    with pytest.raises(ValueError, match="returns 3 numbers.*") as error:
         head.check_outputs(shape)
-    assert str(shape) in str(refused.value) and "Dense(3)" in str(refused.value)
+    assert str(shape) in str(error.value) and "Dense(3)" in str(error.value)
 
 
 @pytest.mark.parametrize("action", [-1, 3])
-def test_an_action_no_categorical_can_have_sampled_is_named(action):
-    """Padding is not looked at; the first wrong step is."""
+def test_check_actions_error_names_step_of_impossible_categorical_action(action):
+    """Padding is not checked. The error names the first invalid step."""
     actions = np.array([[0, 2], [1, action], [2, action]], "int32")
     heads.Categorical(3).check_actions(actions, np.array([3, 1]))
     with pytest.raises(ValueError, match=f"Received: {action} at step 1 of episode 1"):
@@ -138,23 +142,23 @@ def test_an_action_no_categorical_can_have_sampled_is_named(action):
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_an_action_no_gaussian_can_have_sampled_is_named(wrong):
+def test_check_actions_error_names_step_of_nonfinite_gaussian_action(wrong):
     actions = np.zeros((3, 2, 2), "float32")
     actions[2, 0, 1] = wrong
     head = heads.Gaussian(2, low=-1.0, high=1.0)
-    head.check_actions(actions + 5.0, np.array([2, 3]))  # raw actions know no bounds
+    head.check_actions(actions + 5.0, np.array([2, 3]))  # raw actions are not bounded
     with pytest.raises(ValueError, match="at step 2 of episode 0"):
         head.check_actions(actions, np.array([3, 3]))
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True])
 @pytest.mark.parametrize("head", [heads.Categorical, heads.Gaussian])
-def test_a_size_that_is_no_positive_int_is_refused(head, size):
+def test_head_size_that_is_not_a_positive_int_raises(head, size):
     with pytest.raises(ValueError, match="`size` must be a whole number of at least 1"):
         head(size)
 
 
-def test_a_head_without_its_verbs_cannot_be_made():
+def test_abstract_head_cannot_be_instantiated():
     with pytest.raises(TypeError, match="abstract"):
         base.Head()
 
@@ -167,7 +171,9 @@ def gaussian(**kwargs):
 
 
 def log_density(actions, means, scales):
-    """log N(a; μ, σ²), summed over the dimensions of an action, as a loop."""
+    """Returns log N(a; μ, σ²), summed over the dimensions of an action, computed in a
+    loop.
+    """
     return [
         sum(
             -((a - m) ** 2) / (2 * s**2) - math.log(s) - math.log(2 * math.pi) / 2
@@ -177,17 +183,17 @@ def log_density(actions, means, scales):
     ]
 
 
-def test_the_log_probability_of_a_gaussian_is_its_formula():
+def test_gaussian_log_probability_and_entropy_equal_closed_forms():
     actions, means = np.random.default_rng(0).normal(size=(2, 7, 2))
     head = gaussian(initial_scale=[0.5, 2.0])
     distribution = head.distribution(tf.constant(means))
-    truth = log_density(actions, means, [0.5, 2.0])
-    np.testing.assert_allclose(distribution.log_prob(actions), truth, rtol=1e-13)
+    expected = log_density(actions, means, [0.5, 2.0])
+    np.testing.assert_allclose(distribution.log_prob(actions), expected, rtol=1e-13)
     entropy = math.log(2 * math.pi * math.e) + math.log(0.5) + math.log(2.0)
     np.testing.assert_allclose(distribution.entropy(), [entropy] * 7, rtol=1e-14)
 
 
-def test_a_gaussian_sample_is_mean_plus_scale_times_noise():
+def test_gaussian_sample_is_mean_plus_scale_times_noise():
     means, noise = np.random.default_rng(0).normal(size=(2, 7, 2))
     head = gaussian(initial_scale=[0.5, 2.0])
     actions = head.sample(tf.constant(means), tf.constant(noise))
@@ -196,22 +202,22 @@ def test_a_gaussian_sample_is_mean_plus_scale_times_noise():
     assert head.noise == heads.NoiseSpec("normal", (2,))
 
 
-def test_a_gaussian_names_its_parameters():
+def test_gaussian_parameters_are_mean_and_scale():
     parameters = gaussian(initial_scale=0.5).parameters(tf.zeros([3, 2], tf.float64))
     np.testing.assert_array_equal(parameters["mean"], np.zeros((3, 2)))
     np.testing.assert_allclose(parameters["scale"], np.full((3, 2), 0.5), rtol=1e-15)
 
 
 @pytest.mark.parametrize("scale", [0.25, 3.0, [0.25, 3.0]])
-def test_the_first_scale_is_the_one_asked_for(scale):
+def test_gaussian_log_scale_starts_at_log_of_initial_scale(scale):
     head = built(heads.Gaussian(2, initial_scale=scale))
-    truth = np.log(np.broadcast_to(scale, 2))
-    np.testing.assert_allclose(head.log_scale, truth, rtol=1e-6)
+    expected = np.log(np.broadcast_to(scale, 2))
+    np.testing.assert_allclose(head.log_scale, expected, rtol=1e-6)
     assert head.trainable_variables == [head.log_scale]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_gaussian_works_in_the_type_of_its_outputs(dtype):
+def test_all_results_of_gaussian_have_the_dtype_of_its_outputs(dtype):
     head, outputs = built(heads.Gaussian(2)), tf.ones([3, 2], dtype)
     results = [
         head.sample(outputs, outputs),
@@ -223,8 +229,8 @@ def test_a_gaussian_works_in_the_type_of_its_outputs(dtype):
     assert {x.dtype.name for x in results} == {dtype}
 
 
-def test_the_expected_score_of_a_gaussian_is_zero():
-    """Gauss-Hermite quadrature is exact for polynomials: E[∇ log π] = 0, E[∇²] known.
+def test_expected_score_of_gaussian_is_zero_and_fisher_information_exact():
+    """Gauss-Hermite quadrature is exact for polynomials, and E[∇ log π] = 0.
 
     The second moments are the Fisher information, 1/σ² for μ and 2 for log σ.
     """
@@ -244,7 +250,7 @@ def test_the_expected_score_of_a_gaussian_is_zero():
     )
 
 
-def test_gaussian_gradients_are_those_of_finite_differences():
+def test_gaussian_gradient_equals_finite_differences():
     head = gaussian(initial_scale=[0.5, 2.0])
     actions = np.random.default_rng(0).normal(size=(3, 2))
 
@@ -260,31 +266,38 @@ BOUNDS = [(-0.1, 0.1), (-1 / 3, 0.7), (1e-3, math.inf), (-math.inf, 1 / 3)]
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("low, high", BOUNDS)
-def test_no_type_leaves_the_bounds_of_the_environment(low, high, dtype):
-    """float32(0.1) is above 0.1: an environment in float64 would refuse it."""
+def test_gaussian_actions_stay_inside_the_bounds_in_every_dtype(low, high, dtype):
+    """float32(0.1) is larger than 0.1, so an environment in float64 would reject the
+    action.
+    """
     head = heads.Gaussian(1, low=low, high=high)
     raw = np.array([-1e4, -0.2, 0.0, 0.05, 0.2, 1e4])
     actions = head.to_environment(tf.cast(raw[:, None], dtype))
-    found = tf.cast(actions, tf.float64).numpy()
-    assert (found >= low).all() and (found <= high).all()
+    sent = tf.cast(actions, tf.float64).numpy()
+    assert (sent >= low).all() and (sent <= high).all()
     tolerance = 0.01 if "16" in dtype else 1e-7
-    truth = np.clip(raw, low, high)
-    np.testing.assert_allclose(found[:, 0], truth, rtol=tolerance, atol=1e-3 * tolerance)
+    expected = np.clip(raw, low, high)
+    np.testing.assert_allclose(
+        sent[:, 0], expected, rtol=tolerance, atol=1e-3 * tolerance
+    )
 
 
 @pytest.mark.parametrize("low, high", [(-math.inf, math.inf), (-1e300, 1e300)])
-def test_wide_bounds_neither_clip_nor_warn(low, high):
-    """Warnings are errors here: a user would see one for each first action."""
+def test_bounds_wider_than_float32_neither_clip_nor_warn(low, high):
+    """Warnings are errors in this test suite.
+
+    A user would see the warning at the first action.
+    """
     head = heads.Gaussian(1, low=low, high=high)
     actions = head.to_environment(tf.constant([[-3e38], [0.0], [3e38]]))
     np.testing.assert_array_equal(actions, np.float32([[-3e38], [0.0], [3e38]]))
 
 
-def test_bounds_may_differ_by_dimension_and_actions_get_their_shape_back():
+def test_gaussian_clips_each_dimension_to_its_bound_and_reshapes_actions():
     head = heads.Gaussian(6, low=np.arange(6) - 3.0, high=4.0, shape=(2, 3))
     actions = head.to_environment(tf.fill([5, 6], -9.0))
-    truth = np.broadcast_to([[-3, -2, -1], [0, 1, 2]], (5, 2, 3))
-    np.testing.assert_array_equal(actions, truth)
+    expected = np.broadcast_to([[-3, -2, -1], [0, 1, 2]], (5, 2, 3))
+    np.testing.assert_array_equal(actions, expected)
 
 
 REFUSED = {
@@ -303,7 +316,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kwargs, message", REFUSED.values(), ids=REFUSED.keys())
-def test_a_gaussian_that_makes_no_sense_is_refused(kwargs, message):
+def test_invalid_arguments_of_gaussian_raise(kwargs, message):
     with pytest.raises(ValueError, match=message):
         heads.Gaussian(2, **kwargs)
 
@@ -315,11 +328,11 @@ def test_a_gaussian_that_makes_no_sense_is_refused(kwargs, message):
         dict(low=-0.1, high=[0.1, math.inf], shape=(2, 1), initial_scale=[0.5, 2.0]),
     ],
 )
-def test_a_gaussian_survives_its_config(kwargs):
+def test_gaussian_restored_from_config_is_equal(kwargs):
     head = heads.Gaussian(2, name="mine", **kwargs)
-    again = revived(head)
-    assert again.get_config() == head.get_config()
-    np.testing.assert_array_equal(again.log_scale, built(head).log_scale)
+    restored = revived(head)
+    assert restored.get_config() == head.get_config()
+    np.testing.assert_array_equal(restored.log_scale, built(head).log_scale)
 
 
 # for_space
@@ -347,13 +360,13 @@ SPACES = {
         ("scalar", [0.5]),
     ],
 )
-def test_the_first_scale_is_half_the_half_width_of_finite_bounds(name, scale):
+def test_initial_scale_for_box_is_a_quarter_of_the_width_of_finite_bounds(name, scale):
     head = built(heads.for_space(SPACES[name], dtype="float64"))
     np.testing.assert_allclose(np.exp(head.log_scale), scale, rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_the_head_of_a_box_speaks_its_language(name):
+def test_actions_of_head_for_box_are_members_of_the_box(name):
     space = SPACES[name]
     head = heads.for_space(space)
     raw = tf.constant([[-1e3], [0.0], [1e3]]) * tf.ones([3, head.size])
@@ -362,22 +375,22 @@ def test_the_head_of_a_box_speaks_its_language(name):
 
 
 @pytest.mark.parametrize("space", [gym.spaces.Text(2), gym.spaces.Box(0.0, 1.0, (0,))])
-def test_a_space_without_a_head_is_refused_by_name(space):
-    with pytest.raises(ValueError, match="is not supported") as refused:
+def test_for_space_error_names_the_unsupported_space(space):
+    with pytest.raises(ValueError, match="is not supported") as error:
         heads.for_space(space)
-    assert f"Action space {space!r}" in str(refused.value)
+    assert f"Action space {space!r}" in str(error.value)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_sampler_takes_the_sure_action_whatever_the_noise(dtype):
-    """Zero is a number that generators draw; it must not rule an action out."""
+def test_categorical_sample_with_large_logit_gap_ignores_zero_noise(dtype):
+    """Random generators can return zero. Zero noise must not exclude an action."""
     logits = tf.constant([[1000.0, 0.0], [0.0, -1e9]], dtype)
     noise = tf.constant([[0.0, 0.5], [0.0, 0.9]], dtype)
     np.testing.assert_array_equal(heads.Categorical(2).sample(logits, noise), [0, 0])
 
 
-def test_the_sampler_does_not_see_a_common_offset():
-    """In float32 an offset of 1e8 would swallow the noise."""
+def test_large_offset_of_logits_does_not_change_categorical_samples():
+    """In float32, the noise would be lost if it were added to an offset of 1e8."""
     noise = np.random.default_rng(0).random((1000, 2), "float32")
     head = heads.Categorical(2)
     plain = head.sample(tf.zeros((1000, 2)), noise)
@@ -388,28 +401,30 @@ def test_the_sampler_does_not_see_a_common_offset():
 
 
 @pytest.mark.parametrize("start", [0, 4])
-def test_the_eligibility_of_a_categorical_is_one_hot_minus_probabilities(start):
-    ours = heads.Categorical(3, start=start).eligibility(tf.constant(LOGITS), [2, 0, 1])
-    truth = np.eye(3)[[2, 0, 1]] - softmax(LOGITS)
-    np.testing.assert_allclose(ours, truth, rtol=1e-13, atol=1e-15)
+def test_categorical_eligibility_is_one_hot_minus_probabilities(start):
+    eligibility = heads.Categorical(3, start=start).eligibility(
+        tf.constant(LOGITS), [2, 0, 1]
+    )
+    expected = np.eye(3)[[2, 0, 1]] - softmax(LOGITS)
+    np.testing.assert_allclose(eligibility, expected, rtol=1e-13, atol=1e-15)
 
 
-def test_the_eligibility_of_a_gaussian_is_the_distance_in_variances():
+def test_gaussian_eligibility_is_distance_from_mean_over_variance():
     head = built(heads.Gaussian(2, initial_scale=[0.5, 2.0], dtype="float64"))
     mean, y = tf.constant([[0.0, 1.0]], tf.float64), tf.constant([[1.0, 0.0]], tf.float64)
     np.testing.assert_allclose(head.eligibility(mean, y), [[4.0, -0.25]], rtol=1e-14)
 
 
-class Unstated(heads.Categorical):
-    """A head of somebody's own, without a closed form."""
+class CategoricalWithoutEligibility(heads.Categorical):
+    """A custom head without a closed form of the eligibility."""
 
     eligibility = base.Head.eligibility
 
 
-def test_a_head_without_a_closed_form_is_differentiated():
+def test_default_eligibility_is_the_gradient_of_the_log_probability():
     outputs, actions = tf.constant(LOGITS), tf.constant([2, 0, 1])
     np.testing.assert_allclose(
-        Unstated(3).eligibility(outputs, actions),
+        CategoricalWithoutEligibility(3).eligibility(outputs, actions),
         heads.Categorical(3).eligibility(outputs, actions),
         rtol=1e-13,
         atol=1e-15,

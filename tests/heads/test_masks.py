@@ -1,4 +1,4 @@
-"""Masks: an illegal choice never happens, and the rest is as if it had never been."""
+"""Tests action masks: how heads read masks, mask outputs, and check legality."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ CASES = {
         [0, 1, 1, 1, 0, 2, 1],
     ),
 }
-SURE = {  # how far apart the logits are, and what the largest of them are about
+SURE = {  # the standard deviation of the logits, and their mean
     "plain": (1.0, 0.0),
     "sure": (1e4, 0.0),
     "offset": (1.0, 1e6),
@@ -44,24 +44,26 @@ SURE = {  # how far apart the logits are, and what the largest of them are about
 
 
 def legal_actions(head, mask):
+    """Returns all raw actions of a head that are legal under a mask."""
     actions = enumeration.raw_actions(head)
     return enumeration.select(actions, enumeration.is_legal(head, actions, np.int8(mask)))
 
 
-def masked(head, mask, outputs):
+def outputs_under_mask(head, mask, outputs):
+    """Returns the outputs of a head under one mask for all rows."""
     rows = np.tile(np.int8(mask), (len(outputs), 1))
     return head.mask_outputs(tf.constant(outputs), tf.constant(rows))
 
 
-# What may happen
+# Legality of actions
 
 
 def is_legal(choices, marks):
-    """The definition, for the raw action of one `Categorical` after another."""
+    """Returns whether every choice of an action is legal, by the definition."""
     return all(part[a] for a, part in zip(choices, marks, strict=True))
 
 
-def test_a_combination_of_choices_is_legal_where_each_is():
+def test_multi_categorical_action_is_legal_if_every_choice_is_legal():
     head, marks = heads.MultiCategorical([2, 3, 1]), [[0, 1], [1, 0, 1], [1]]
     actions = np.array(list(itertools.product(range(2), range(3), range(1))))
     mask = np.tile(np.concatenate(marks), (4, 6, 1)).astype("int8")
@@ -71,20 +73,20 @@ def test_a_combination_of_choices_is_legal_where_each_is():
 
 
 @pytest.mark.parametrize("mark, legal", [(0, [0]), (1, [1]), (2, [0, 1])])
-def test_a_switch_is_off_on_or_free_as_gymnasium_has_it(mark, legal):
+def test_bernoulli_marks_allow_the_actions_that_gymnasium_samples(mark, legal):
     head, space = heads.Bernoulli(1), gym.spaces.MultiBinary(1)
-    found = {int(space.sample(mask=np.array([mark], "int8"))[0]) for _ in range(50)}
-    assert found == set(legal)
+    samples = {int(space.sample(mask=np.array([mark], "int8"))[0]) for _ in range(50)}
+    assert samples == set(legal)
     assert legal_actions(head, [mark]).ravel().tolist() == legal
 
 
-def test_counts_are_legal_where_no_illegal_category_has_any():
+def test_multinomial_counts_are_legal_if_illegal_categories_are_zero():
     head = heads.Multinomial(3, trials=2)
     assert legal_actions(head, [1, 0, 1]).tolist() == [[0, 0, 2], [1, 0, 1], [2, 0, 0]]
 
 
 @pytest.mark.parametrize("mask", [[0, 0], [0, 0, 0, 1, 1], [1, 1, 0, 0, 0]])
-def test_a_mask_without_a_legal_action_is_seen(mask):
+def test_has_legal_action_is_false_for_a_mask_without_legal_action(mask):
     if len(mask) == 2:
         for head in (heads.Categorical(2), heads.Multinomial(2, trials=3)):
             assert not head.has_legal_action(np.int8(mask))
@@ -96,7 +98,7 @@ def test_a_mask_without_a_legal_action_is_seen(mask):
     assert pair.has_legal_action(both).tolist() == [False, True]
 
 
-def test_switches_always_have_a_legal_setting_but_for_unknown_marks():
+def test_bernoulli_mask_has_legal_action_unless_a_mark_is_unknown():
     marks = np.int8([[0, 0], [1, 2], [3, 0]])
     assert heads.Bernoulli(2).has_legal_action(marks).tolist() == [True, True, False]
 
@@ -104,98 +106,102 @@ def test_switches_always_have_a_legal_setting_but_for_unknown_marks():
 @pytest.mark.parametrize(
     "head", [heads.Categorical(2), heads.MultiCategorical([2, 2])], ids=repr
 )
-def test_padding_is_no_action_and_may_be_any_number(head):
+def test_is_legal_accepts_any_number_in_padded_steps(head):
     actions = np.full((1, 1, *head.action_shape), 999)
     legal = head.is_legal(actions, np.ones((1, 1, head.mask_size), "int8"))
-    assert (legal.shape, legal.dtype) == ((1, 1), bool)  # and no index out of range
+    assert (legal.shape, legal.dtype) == ((1, 1), bool)  # 999 raises no index error
 
 
-# What happens
+# Sampling and probabilities under masks
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", SURE)
 @pytest.mark.parametrize("name", CASES)
-def test_ten_thousand_samples_and_the_mode_are_legal(name, size, dtype):
+def test_samples_and_mode_of_masked_head_are_legal(name, size, dtype):
     (head, mask), (gap, offset) = CASES[name], SURE[size]
     rng, count = np.random.default_rng(0), 10_000
     outputs = gap * rng.normal(size=(count, head.outputs_size)) + offset
-    outputs = masked(head, mask, outputs.astype(dtype))
+    outputs = outputs_under_mask(head, mask, outputs.astype(dtype))
     assert outputs.dtype == dtype and np.isfinite(outputs).all()
     noise = [
         tf.constant(rng.random((count, *noise.shape)).astype(dtype))
         for noise in keras.tree.flatten(head.noise)
     ]
-    drawn = head.sample(outputs, keras.tree.pack_sequence_as(head.noise, noise))
-    for actions in (drawn, head.mode(outputs)):
+    samples = head.sample(outputs, keras.tree.pack_sequence_as(head.noise, noise))
+    for actions in (samples, head.mode(outputs)):
         actions = keras.tree.map_structure(np.asarray, actions)
         assert enumeration.is_valid(head, actions).all()
         assert enumeration.is_legal(head, actions, np.int8(mask)).all()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_masked_head_is_still_the_distribution_it_says_it_is(name):
+def test_check_head_passes_for_masked_head(name):
     head, mask = CASES[name]
     report = testing.check_head(head, mask=mask)
     assert report["legality"] == 0 and report["expected_eligibility"] <= 1e-15
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_illegal_actions_have_no_probability_and_the_others_share_theirs(name):
-    """The legal ones keep their ratios: π(a | legal) = π(a) / Σ_legal π."""
+def test_masked_probabilities_are_renormalized_over_legal_actions(name):
+    """Legal actions keep their ratios: π(a | legal) = π(a) / Σ_legal π."""
     head, mask = CASES[name]
     row = np.random.default_rng(0).normal(size=head.outputs_size)
     actions = enumeration.raw_actions(head)
     legal = enumeration.is_legal(head, actions, np.int8(mask))
     outputs = np.tile(row, (len(legal), 1))
-    free = np.exp(head.distribution(tf.constant(outputs)).log_prob(actions))
-    ruled = np.exp(head.distribution(masked(head, mask, outputs)).log_prob(actions))
-    truth = np.where(legal, free, 0) / np.sum(free[legal])
-    np.testing.assert_allclose(ruled, truth, rtol=1e-12, atol=0)
+    unmasked_probs = np.exp(head.distribution(tf.constant(outputs)).log_prob(actions))
+    masked_probs = np.exp(
+        head.distribution(outputs_under_mask(head, mask, outputs)).log_prob(actions)
+    )
+    expected = np.where(legal, unmasked_probs, 0) / np.sum(unmasked_probs[legal])
+    np.testing.assert_allclose(masked_probs, expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("gap", [1.0, 100.0, 1e4])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", CASES)
-def test_all_is_finite_and_nothing_reaches_what_is_illegal(name, dtype, gap):
-    """-inf in place of illegal logits would make 0 · ∞ of the entropy and its slope."""
+def test_masked_head_has_finite_values_and_no_gradient_to_illegal_outputs(
+    name, dtype, gap
+):
+    """With -inf for illegal logits, the entropy and its gradient would contain 0 · ∞."""
     head, mask = CASES[name]
     actions = legal_actions(head, mask)
     row = gap * np.cos(np.arange(head.outputs_size))
     outputs = np.tile(row, (enumeration.count(actions), 1)).astype(dtype)
-    ruled = masked(head, mask, outputs)
+    masked_outputs = outputs_under_mask(head, mask, outputs)
     watched = tf.constant(outputs)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(watched)
-        distribution = head.distribution(masked(head, mask, watched))
+        distribution = head.distribution(outputs_under_mask(head, mask, watched))
         log_probs, entropy = distribution.log_prob(actions), distribution.entropy()
     values = {
         "log_prob": log_probs,
         "entropy": entropy,
         "slope": tape.gradient(log_probs, watched),
         "entropy_slope": tape.gradient(entropy, watched),
-        "eligibility": head.eligibility(ruled, actions),
+        "eligibility": head.eligibility(masked_outputs, actions),
     }
     assert {key for key, x in values.items() if not np.isfinite(x).all()} == set()
-    settled = ruled[0] != outputs[0]
+    changed_by_mask = masked_outputs[0] != outputs[0]
     for key in ("slope", "entropy_slope", "eligibility"):
-        assert not np.any(values[key].numpy()[:, settled]), key
+        assert not np.any(values[key].numpy()[:, changed_by_mask]), key
     np.testing.assert_allclose(values["slope"], values["eligibility"], atol=1e-5)
 
 
-def test_the_entropy_is_that_of_the_smaller_choice():
+def test_masked_entropy_equals_entropy_of_head_over_legal_actions():
     row = np.array([[0.3, 9.0, -1.2, 2.0]])
     for large, small, mask in (
         (heads.Categorical(4), heads.Categorical(3), [1, 0, 1, 1]),
         (heads.Multinomial(4, 5), heads.Multinomial(3, 5), [1, 0, 1, 1]),
         (heads.Bernoulli(4), heads.Bernoulli(3), [2, 1, 2, 2]),
     ):
-        ours = large.distribution(masked(large, mask, row)).entropy()
+        ours = large.distribution(outputs_under_mask(large, mask, row)).entropy()
         truth = small.distribution(tf.constant(row[:, [0, 2, 3]])).entropy()
         np.testing.assert_allclose(ours, truth, rtol=1e-12)
 
 
-# How masks are read
+# Reading masks
 
 
 def bytes_of(*marks):
@@ -235,24 +241,24 @@ READ = {
 }
 
 
-def from_zero(space, action):
-    """What Gymnasium sampled, as a raw action."""
+def to_raw_action(space, action):
+    """Returns the raw action of an action that Gymnasium sampled."""
     if isinstance(space, gym.spaces.Dict):
-        return {key: from_zero(part, action[key]) for key, part in space.items()}
+        return {key: to_raw_action(part, action[key]) for key, part in space.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(map(from_zero, space, action))
+        return tuple(map(to_raw_action, space, action))
     action = action - getattr(space, "start", 0)
     return np.ravel(action) if space.shape else np.asarray(action)
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_gymnasium_samples_under_is_what_the_head_reads(name):
-    """Every sample of the space under the mask is legal for the head, and no other."""
+def test_gymnasium_samples_under_a_mask_are_exactly_the_legal_actions(name):
+    """200 samples of the space contain every legal action of an integer head."""
     space, mask, truth = READ[name]
     head = heads.for_space(space)
     read = head.flatten_mask(mask)
     assert read.dtype == "int8" and read.tolist() == truth
-    samples = [from_zero(space, space.sample(mask=mask)) for _ in range(200)]
+    samples = [to_raw_action(space, space.sample(mask=mask)) for _ in range(200)]
     samples = keras.tree.map_structure(lambda *leaves: np.stack(leaves), *samples)
     assert enumeration.is_legal(head, samples, read).all()
     if enumeration.is_integer(head):
@@ -261,18 +267,29 @@ def test_what_gymnasium_samples_under_is_what_the_head_reads(name):
 
 
 @pytest.mark.parametrize("kind", [list, np.array, np.bool_])
-def test_a_flat_mask_is_read_too(kind):
+def test_flatten_mask_accepts_a_flat_mask(kind):
     head = heads.MultiCategorical([2, 2])
     assert head.flatten_mask(kind([1, 0, 0, 1])).tolist() == [1, 0, 0, 1]
 
 
-def test_no_mask_rules_nothing_out():
+def test_flatten_mask_of_none_makes_every_action_legal():
     assert heads.Categorical(3).flatten_mask(None).tolist() == [1, 1, 1]
     assert heads.Bernoulli(2).flatten_mask(None).tolist() == [2, 2]
     assert heads.Gaussian(2).flatten_mask(None).tolist() == []
 
 
-def test_a_mark_that_int8_would_wrap_to_zero_is_not_zero():
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool", "float32"])
+def test_an_array_is_flattened_like_a_list_of_its_numbers(dtype):
+    head, mask = heads.Categorical(6), np.array([[1, 0, 1], [1, 0, 1]], dtype)
+    flat = head.flatten_mask(mask)
+    assert flat.dtype == "int8" and not np.shares_memory(flat, mask)
+    np.testing.assert_array_equal(flat, head.flatten_mask([list(row) for row in mask]))
+    for wrong in (mask[0], np.zeros((), dtype), np.zeros(7, dtype)):
+        with pytest.raises(ValueError, match="must have 6 entries, 0 or 1"):
+            head.flatten_mask(wrong)
+
+
+def test_mark_256_is_not_read_as_zero():
     assert heads.Categorical(2).flatten_mask(np.array([256, 0])).tolist() == [1, 0]
 
 
@@ -303,17 +320,17 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_mask_that_does_not_fit_is_refused(name):
+def test_flatten_mask_raises_for_mask_of_wrong_structure_or_marks(name):
     head, mask, message = UNREADABLE[name]
     with pytest.raises(ValueError, match=message):
         head.flatten_mask(mask)
 
 
-# What check_head finds
+# Errors that check_head reports
 
 
 class Open(heads.Categorical):
-    """Forgets that there are masks."""
+    """Ignores the mask in `mask_outputs`."""
 
     def mask_outputs(self, outputs, mask):
         return outputs
@@ -325,7 +342,7 @@ class Infinite(heads.Categorical):
 
 
 class Faint(heads.Categorical):
-    """1e-8 of the probability is left: enough to be drawn one day."""
+    """Leaves a probability of 1e-8 to illegal actions."""
 
     def mask_outputs(self, outputs, mask):
         return tf.where(tf.equal(mask, 0), outputs - 20.0, outputs)
@@ -337,7 +354,7 @@ class Lenient(heads.Categorical):
 
 
 class Stubborn(heads.MultiCategorical):
-    """Checks one choice of two."""
+    """Checks the legality of only one of two choices."""
 
     def is_legal(self, actions, mask):
         return mask[..., 0] == (actions[..., 0] == 0)
@@ -346,20 +363,20 @@ class Stubborn(heads.MultiCategorical):
 @pytest.mark.parametrize(
     "head", [Open(3), Infinite(3), Faint(3), Lenient(3), Stubborn([1, 2])]
 )
-def test_a_head_that_breaks_its_mask_is_found_out(head):
+def test_check_head_raises_if_head_violates_its_mask(head):
     with pytest.raises(AssertionError, match="^`legality` of .* Check `mask_outputs`"):
         testing.check_head(head, mask=[1, 1, 0])
 
 
 class Reshuffled(heads.Categorical):
-    """Draws from what the mask leaves, but not by its probabilities."""
+    """Samples legal actions with wrong frequencies."""
 
     def sample(self, outputs, noise):
         level = tf.where(outputs > -1e300, 0.0 * outputs, outputs)
         return super().sample(level, noise)
 
 
-def test_legal_draws_of_other_frequencies_are_found_out():
+def test_check_head_raises_if_masked_sample_frequencies_are_wrong():
     with pytest.raises(AssertionError, match="^`sample` of "):
         testing.check_head(Reshuffled(3), [[0.0, 1.0, 2.0]], mask=[1, 1, 0])
 
@@ -373,24 +390,24 @@ def test_legal_draws_of_other_frequencies_are_found_out():
         (heads.Gaussian(1), [1], "are for heads with integer actions"),
     ],
 )
-def test_a_mask_that_cannot_be_checked_is_refused(head, mask, message):
+def test_check_head_raises_for_invalid_mask(head, mask, message):
     with pytest.raises(ValueError, match=message):
         testing.check_head(head, mask=mask)
 
 
-# What acts and what learns
+# Acting programs, gradients, and sources of masks
 
 
 WITH_REALS = heads.Composite({"real": heads.Gaussian(2), "way": heads.Categorical(3)})
 
 
 @pytest.mark.parametrize("name", [*CASES, "with_reals"])
-def test_litert_follows_the_mask(name):
+def test_litert_samples_under_mask_are_legal_and_equal_keras_samples(name):
     head, mask = {**CASES, "with_reals": (WITH_REALS, [0, 1, 1])}[name]
     head.build((None, head.outputs_size))
     rng, count = np.random.default_rng(0), 64
     rows = rng.normal(size=(count, head.outputs_size)).astype("float32")
-    made = actor.ActorPolicy(
+    policy = actor.ActorPolicy(
         lambda observations, states: (1.5 * observations, states),
         head,
         tf.TensorSpec((head.outputs_size,)),
@@ -399,48 +416,65 @@ def test_litert_follows_the_mask(name):
         action_masks.MaskPath("info/action_mask"),
     )
     flags = np.tile(np.int8(mask), (count, 1))
-    noise = [rng.random((count, *n.shape), "float32") for n in made.noise_specs]
+    noise = [rng.random((count, *n.shape), "float32") for n in policy.noise_specs]
     program = acting_program.ActingProgram(
-        made, [rows, flags], noise, deterministic=False
+        policy, [rows, flags], noise, deterministic=False
     )
     assert program.engine == "litert"
     raw, *_ = program.for_batch(count)([rows, flags, *noise])
     outputs = head.mask_outputs(tf.constant(1.5 * rows), tf.constant(flags))
-    for ours, theirs in zip(raw, keras.tree.flatten(made.select_actions(outputs, noise))):
+    for ours, theirs in zip(
+        raw, keras.tree.flatten(policy.select_actions(outputs, noise))
+    ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-    drawn = keras.tree.pack_sequence_as(head.noise, raw)
-    assert enumeration.is_legal(head, drawn, np.int8(mask)).all()
+    samples = keras.tree.pack_sequence_as(head.noise, raw)
+    assert enumeration.is_legal(head, samples, np.int8(mask)).all()
 
 
-def double(kind, *args, **kwargs):
+def build_float64(kind, *args, **kwargs):
     return kind(*args, dtype="float64", **kwargs)
 
 
 def nested():
-    leaves = {"a b": double(heads.Categorical, 2), "1": (double(heads.Bernoulli, 2),)}
+    leaves = {
+        "a b": build_float64(heads.Categorical, 2),
+        "1": (build_float64(heads.Bernoulli, 2),),
+    }
     return heads.Composite(leaves, dtype="float64")
 
 
 GRADIENTS = {
-    "one_choice": (lambda: double(heads.Categorical, 3), [[1, 0, 1], [0, 1, 1]], 9),
+    "one_choice": (
+        lambda: build_float64(heads.Categorical, 3),
+        [[1, 0, 1], [0, 1, 1]],
+        9,
+    ),
     "choices": (
-        lambda: double(heads.MultiCategorical, [2, 2]),
+        lambda: build_float64(heads.MultiCategorical, [2, 2]),
         [[1, 0, 1, 1], [1, 1, 0, 1]],
         9,
     ),
-    "switches": (lambda: double(heads.Bernoulli, 2), [[2, 0], [1, 2]], 8),
-    "counts": (lambda: double(heads.Multinomial, 3, 2), [[1, 0, 1], [0, 1, 1]], 18),
+    "switches": (lambda: build_float64(heads.Bernoulli, 2), [[2, 0], [1, 2]], 8),
+    "counts": (
+        lambda: build_float64(heads.Multinomial, 3, 2),
+        [[1, 0, 1], [0, 1, 1]],
+        18,
+    ),
     "nested": (nested, [[0, 2, 1, 1], [2, 2, 0, 1]], 21),
-    # In the first state only moves that end the episode are left.
-    "short": (lambda: double(heads.Categorical, 4), [[0, 0, 1, 1], [1, 1, 1, 1]], 2),
+    # In the first state, only moves that end the episode are legal.
+    "short": (
+        lambda: build_float64(heads.Categorical, 4),
+        [[0, 0, 1, 1], [1, 1, 1, 1]],
+        2,
+    ),
 }
 
 
 @pytest.mark.parametrize(
     "name", sweeps.some(GRADIENTS, always=["one_choice", "switches", "short"])
 )
-def test_the_expected_update_is_the_gradient_under_masks(name):
-    """Each state of the task has a mask of its own."""
+def test_expected_update_under_masks_equals_exact_gradient(name):
+    """Each state of the task has its own mask."""
     make, states, count = GRADIENTS[name]
     report = testing.check_gradient(make(), masks=states)
     assert report.trajectories == count and np.abs(report.exact).max() > 1e-3
@@ -454,7 +488,7 @@ def test_the_expected_update_is_the_gradient_under_masks(name):
         ([[1, 1, 1]] * 2, "must be 2 whole numbers"),
     ],
 )
-def test_masks_of_states_that_make_no_sense_are_refused(states, message):
+def test_check_gradient_raises_for_invalid_masks_of_states(states, message):
     with pytest.raises(ValueError, match=message):
         testing.check_gradient(masks=states)
 
@@ -462,12 +496,12 @@ def test_masks_of_states_that_make_no_sense_are_refused(states, message):
 @pytest.mark.parametrize(
     "where", [None, 3, "", "info", "info/", "observation//x", "reward/mask", "info/a/"]
 )
-def test_a_place_that_does_not_exist_is_refused(where):
+def test_invalid_action_mask_path_raises(where):
     with pytest.raises(ValueError, match="`action_mask` must be None or"):
         action_masks.MaskPath(where)
 
 
-def test_a_part_is_found_by_its_key_or_its_number():
+def test_mask_path_finds_a_part_by_keys_and_indices():
     observation = {"b": ({"1": "named"}, ["first", "second"]), "_x": 4}
     for where, part in (
         ("observation/b/0/1", "named"),
@@ -484,7 +518,7 @@ def test_a_part_is_found_by_its_key_or_its_number():
                 action_masks.MaskPath(f"{kind}/{where}").lookup(observation, observation)
 
 
-def test_an_observed_mask_must_be_part_of_the_observation():
+def test_observation_mask_path_must_name_a_part_of_the_observation():
     structure = {"board": tf.TensorSpec((3,)), "legal": tf.TensorSpec((2,), tf.int8)}
     action_masks.MaskPath("observation/legal").expect_in(structure)
     action_masks.MaskPath("info/legal").expect_in(tf.TensorSpec((3,)))
@@ -493,8 +527,8 @@ def test_an_observed_mask_must_be_part_of_the_observation():
             action_masks.MaskPath("observation/legal").expect_in(wrong)
 
 
-def together(infos):
-    """What a `VectorEnv` of Gymnasium makes of the infos of its environments."""
+def vector_infos(infos):
+    """Returns the infos that a `VectorEnv` builds from the infos of its environments."""
     vector, result = gym.vector.VectorEnv(), {}
     vector.num_envs = len(infos)
     for slot, info in enumerate(infos):
@@ -502,8 +536,10 @@ def together(infos):
     return result
 
 
-def test_the_mask_of_one_environment_is_read_from_infos_of_many():
-    """Keys may begin with an underscore, stand deep, and be missing in some slots."""
+def test_mask_of_one_environment_is_read_from_vector_infos():
+    """A key may start with an underscore, may be nested, and may be missing for some
+    environments.
+    """
     infos = [
         {"legal": np.array([1, 0]), "more": {"_deep": np.array([1, 1]), "x": 2}},
         {"other": 3, "a": {"ab": 6, "b": 7}},
@@ -513,50 +549,65 @@ def test_the_mask_of_one_environment_is_read_from_infos_of_many():
         action_masks.MaskPath("info/legal"), heads.Categorical(2).flatten_mask
     )
     for slot in (0, 2):
-        found = reader.read_env(slot, None, together(infos))
-        np.testing.assert_array_equal(found, infos[slot]["legal"])
-        np.testing.assert_array_equal(found, reader.read(None, infos[slot]))
+        mask = reader.read_env(slot, None, vector_infos(infos))
+        np.testing.assert_array_equal(mask, infos[slot]["legal"])
+        np.testing.assert_array_equal(mask, reader.read(None, infos[slot]))
     deep = action_masks.MaskPath("info/more/_deep")
-    np.testing.assert_array_equal(deep.lookup_env(0, None, together(infos)), [1, 1])
-    assert action_masks.MaskPath("info/more/x").lookup_env(2, None, together(infos)) == 5
+    np.testing.assert_array_equal(deep.lookup_env(0, None, vector_infos(infos)), [1, 1])
     assert (
-        action_masks.MaskPath("info/a").lookup_env(1, None, together(infos))
+        action_masks.MaskPath("info/more/x").lookup_env(2, None, vector_infos(infos)) == 5
+    )
+    assert (
+        action_masks.MaskPath("info/a").lookup_env(1, None, vector_infos(infos))
         == infos[1]["a"]
     )
     assert (
-        action_masks.MaskPath("info/a").lookup_env(2, None, together(infos))
+        action_masks.MaskPath("info/a").lookup_env(2, None, vector_infos(infos))
         == infos[2]["a"]
     )
     for slot, where in ((1, "legal"), (1, "more/x"), (2, "more/_deep"), (0, "other")):
         with pytest.raises(KeyError):
-            action_masks.MaskPath(f"info/{where}").lookup_env(slot, None, together(infos))
+            action_masks.MaskPath(f"info/{where}").lookup_env(
+                slot, None, vector_infos(infos)
+            )
 
 
-def test_the_mask_of_one_environment_is_its_row_of_the_observations():
+def test_mask_of_one_environment_is_its_row_of_the_observation_mask():
     observations = {"legal": (np.eye(3, dtype="int8"), np.arange(3)), "board": None}
     reader = action_masks.MaskReader(
         action_masks.MaskPath("observation/legal"), lambda mask: mask
     )
-    found = reader.read_env(1, observations, {"legal": "not this"})
-    np.testing.assert_array_equal(found[0], [0, 1, 0])
-    assert found[1] == 1
+    env_mask = reader.read_env(1, observations, {"legal": "not this"})
+    np.testing.assert_array_equal(env_mask[0], [0, 1, 0])
+    assert env_mask[1] == 1
     assert reader.read({"legal": "this"}, {"legal": "not this"}) == "this"
 
 
-def test_masks_of_a_batch_are_flat_and_no_mark_becomes_legal_by_its_type():
-    """256 is zero and -1 is 255 in int8: neither may count as a mark from 0 to 2."""
+def test_masks_from_batch_are_flat_and_invalid_marks_stay_invalid():
+    """In int8, 256 becomes 0 and 255 becomes -1.
+
+    Neither number may count as a mark from 0 to 2.
+    """
     parts = (np.array([[[0, 1], [2, 1]]]), np.array([[256, -1, 3, 7]]))
-    found = action_masks.MaskPath("observation/legal").from_batch({"legal": parts})
-    assert found.dtype == tf.int8
-    np.testing.assert_array_equal(found, [[0, 1, 2, 1, 3, 1, 3, 3]])
+    masks = action_masks.MaskPath("observation/legal").from_batch({"legal": parts})
+    assert masks.dtype == tf.int8
+    np.testing.assert_array_equal(masks, [[0, 1, 2, 1, 3, 1, 3, 3]])
 
 
-def test_a_decision_reads_masks_for_its_head_where_it_has_a_source():
+def test_actor_policy_has_mask_reader_only_with_a_mask_source():
     head = heads.Categorical(2)
     parts = (None, head, tf.TensorSpec((3,)), "float32", [])
     masked = actor.ActorPolicy(*parts, mask_source=action_masks.MaskPath("info/legal"))
     assert masked.mask_size == 2
-    found = masked.mask_reader().read(None, {"legal": [True, False]})
-    assert found.dtype == "int8" and found.tolist() == [1, 0]
+    mask = masked.mask_reader().read(None, {"legal": [True, False]})
+    assert mask.dtype == "int8" and mask.tolist() == [1, 0]
     free = actor.ActorPolicy(*parts)
     assert free.mask_size == 0 and free.mask_reader() is None
+
+
+def test_masked_logits_are_half_the_largest_number_of_the_type():
+    logits, half = tf.constant([[1.0, 2.0]]), float(np.finfo("float32").max) / 2
+    masked = heads.Categorical(2).mask_outputs(logits, tf.constant([[0, 1]], tf.int8))
+    assert masked.numpy().tolist() == [[-half, 2.0]]
+    masked = heads.Bernoulli(2).mask_outputs(logits, tf.constant([[0, 1]], tf.int8))
+    assert masked.numpy().tolist() == [[-half, half]]

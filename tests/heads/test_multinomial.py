@@ -1,4 +1,4 @@
-"""Counts: against enumeration, and in an environment that takes them."""
+"""Tests `heads.Multinomial` against enumeration, and in environments that take counts."""
 
 import itertools
 import math
@@ -22,8 +22,8 @@ def head():
     return heads.Multinomial(K, trials=N)
 
 
-def chances(logits):
-    """From the definition, in whole numbers where they are whole."""
+def probabilities(logits):
+    """Returns the probability of each row of `COUNTS`, by the definition."""
     p = np.exp(logits - logits.max())
     p /= p.sum()
     ways = [math.factorial(N) / math.prod(map(math.factorial, n)) for n in COUNTS]
@@ -31,20 +31,20 @@ def chances(logits):
 
 
 @pytest.mark.parametrize("row", range(len(LOGITS)))
-def test_probabilities_entropy_and_mode_are_those_of_the_definition(row):
-    truth = chances(LOGITS[row])
+def test_multinomial_probabilities_entropy_and_mode_equal_enumeration(row):
+    truth = probabilities(LOGITS[row])
     outputs = tf.constant(np.repeat(LOGITS[row : row + 1], len(COUNTS), 0))
     actions = head().distribution(outputs)
-    ours = tf.exp(actions.log_prob(COUNTS)).numpy()
-    np.testing.assert_allclose(ours, truth, rtol=1e-11)
-    assert ours.sum() == pytest.approx(1, abs=1e-12)
+    probs = tf.exp(actions.log_prob(COUNTS)).numpy()
+    np.testing.assert_allclose(probs, truth, rtol=1e-11)
+    assert probs.sum() == pytest.approx(1, abs=1e-12)
     entropy = -sum(p * math.log(p) for p in truth if p > 0)
     np.testing.assert_allclose(actions.entropy(), entropy, rtol=1e-9, atol=1e-12)
     mode = head().mode(outputs[:1]).numpy()[0]
     assert truth[(mode == COUNTS).all(1)][0] == pytest.approx(truth.max(), rel=1e-12)
 
 
-def test_the_gradient_of_the_entropy_is_that_of_the_definition():
+def test_multinomial_entropy_gradient_equals_enumeration():
     x = tf.constant(LOGITS[:1])
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -64,25 +64,27 @@ SURE = [[0.0, 20.0, 0.0], [0.0, 1e4, -1e4], [-200.0, 0.0, 0.0], [2e7, 2e7 - 2, 0
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("trials", [1, 5, 200])
-def test_the_entropy_and_its_gradient_stay_finite_and_exact(trials, dtype):
-    """Where a probability rounds to one, a careless derivative is no number."""
+def test_multinomial_entropy_and_gradient_are_finite_for_extreme_logits(trials, dtype):
+    """A naive derivative is NaN where a probability rounds to one."""
     many = heads.Multinomial(3, trials)
     x = tf.constant([*SURE, *LOGITS], dtype)
     with tf.GradientTape() as tape:
         tape.watch(x)
         entropy = many.distribution(x).entropy()
-    slopes = tape.gradient(entropy, x)
-    assert np.isfinite(entropy).all() and np.isfinite(slopes).all()
+    gradients = tape.gradient(entropy, x)
+    assert np.isfinite(entropy).all() and np.isfinite(gradients).all()
     x = tf.cast(x, tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(x)
         truth = many.distribution(x).entropy()
     np.testing.assert_allclose(entropy, truth, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(slopes, tape.gradient(truth, x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(gradients, tape.gradient(truth, x), rtol=1e-4, atol=1e-5)
 
 
-def test_the_entropy_of_many_coins():
-    """Exact enumeration: a thousand trials, two categories, also in float32."""
+def test_multinomial_entropy_of_1000_trials_equals_enumeration():
+    """The expected entropy enumerates all counts of a thousand trials with two
+    categories.
+    """
     z = np.array([[0.7, -0.2]])
     p = 1 / (1 + math.exp(z[0, 1] - z[0, 0]))
     logs = [
@@ -97,7 +99,7 @@ def test_the_entropy_of_many_coins():
         np.testing.assert_allclose(entropy, [truth], rtol=tolerance)
 
 
-def test_one_category_leaves_no_choice():
+def test_multinomial_with_one_category_has_zero_entropy_and_gradient():
     one, z = heads.Multinomial(1, trials=5), tf.constant([[3.0]])
     with tf.GradientTape() as tape:
         tape.watch(z)
@@ -105,18 +107,18 @@ def test_one_category_leaves_no_choice():
     assert entropy == 0 and tape.gradient(entropy, z) == 0
 
 
-def test_the_mode_does_not_see_a_common_offset():
+def test_multinomial_mode_is_exact_when_logits_have_a_large_offset():
     two = heads.Multinomial(2, trials=5)
     assert two.mode(tf.constant([[2e7, 2e7 - 2]])).numpy().tolist() == [[5, 0]]
 
 
 @pytest.mark.parametrize("counts", [[1, 1, 1], [5, -1, 0], [4, 1, 0]])
-def test_counts_that_do_not_add_up_cannot_happen(counts):
+def test_log_probability_is_minus_infinity_for_invalid_counts(counts):
     log_prob = head().distribution(tf.zeros([1, 3])).log_prob(tf.constant([counts]))
     assert log_prob.numpy().tolist() == [-math.inf]
 
 
-def test_one_trial_is_a_categorical():
+def test_multinomial_with_one_trial_equals_categorical():
     logits, one = tf.constant(LOGITS[:3]), heads.Multinomial(K, trials=1)
     hot = np.eye(K, dtype="int64")
     choice = heads.Categorical(K)
@@ -130,12 +132,12 @@ def test_one_trial_is_a_categorical():
     np.testing.assert_array_equal(tf.argmax(sampled, -1), choice.sample(logits, noise))
 
 
-def test_samples_follow_the_probabilities():
+def test_multinomial_sample_frequencies_equal_probabilities():
     rng, count = np.random.default_rng(0), 20_000
     noise = tf.constant(rng.random((count, N, K)))
     samples = head().sample(tf.constant(np.repeat(LOGITS[:1], count, 0)), noise).numpy()
     assert samples.dtype == "int64" and (samples.sum(1) == N).all()
-    for counts, p in zip(COUNTS, chances(LOGITS[0]), strict=True):
+    for counts, p in zip(COUNTS, probabilities(LOGITS[0]), strict=True):
         share = (samples == counts).all(1).mean()
         assert abs(share - p) <= 6 * math.sqrt(p * (1 - p) / count)
 
@@ -152,19 +154,22 @@ SPACES = {
 
 
 @pytest.mark.parametrize("case", SPACES)
-def test_it_fits_spaces_that_hold_every_count(case):
+def test_multinomial_matches_spaces_that_contain_every_count(case):
     space, fits = SPACES[case]
     assert head().matches_space(space) is fits
 
 
-def test_it_comes_back_from_its_config():
+def test_multinomial_is_restored_from_its_config():
     config = keras.saving.serialize_keras_object(head())
-    again = keras.saving.deserialize_keras_object(config)
-    assert repr(again) == "Multinomial(3, trials=4)"
+    restored = keras.saving.deserialize_keras_object(config)
+    assert repr(restored) == "Multinomial(3, trials=4)"
 
 
 class Split(gym.Env):
-    """Four units to share out: what goes to the middle is earned."""
+    """Distributes four units over three categories.
+
+    The reward is the count of the second one.
+    """
 
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Box(0, N, (K,), np.int32)
@@ -179,13 +184,13 @@ class Split(gym.Env):
 
 
 class Levels(Split):
-    """The same with another space for the same counts."""
+    """`Split` with a `MultiDiscrete` action space for the counts."""
 
     action_space = gym.spaces.MultiDiscrete([5, 5, 5])
 
 
 @pytest.mark.parametrize("env", [sweeps.rare(Split), Levels])
-def test_an_agent_learns_how_to_share_out(env, tmp_path):
+def test_agent_with_multinomial_head_learns_is_saved_and_exported(env, tmp_path):
     policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(K)])
     agent = tfr.Reinforce(policy, head(), entropy_coef=1e-3)
     agent.compile(keras.optimizers.Adam(0.1))
@@ -200,7 +205,7 @@ def test_an_agent_learns_how_to_share_out(env, tmp_path):
     assert served.act(tf.zeros([1, 2]))["action"].numpy().tolist() == [[0, N, 0]]
 
 
-def test_counts_that_do_not_add_up_are_refused():
+def test_update_raises_for_counts_with_wrong_sum():
     policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(K)])
     agent = tfr.Reinforce(policy, head())
     agent.compile("sgd")
@@ -216,20 +221,20 @@ def test_counts_that_do_not_add_up_are_refused():
         )
 
 
-def test_counts_below_zero_are_impossible_whatever_they_add_up_to():
+def test_log_probability_is_minus_infinity_for_negative_counts():
     head, logits = heads.Multinomial(3, 3), tf.zeros([1, 3], tf.float64)
     assert head.distribution(logits).log_prob([[4, -1, 0]]).numpy() == [-math.inf]
 
 
-def test_the_parameters_are_logits_and_their_softmax():
+def test_multinomial_parameters_are_logits_and_softmax_probabilities():
     logits = tf.math.log([[0.6, 0.3, 0.1]])
     named = heads.Multinomial(3, 5).parameters(logits + 2.0)
     np.testing.assert_allclose(named["probs"], [[0.6, 0.3, 0.1]], rtol=1e-6)
     np.testing.assert_allclose(named["logits"], logits + 2.0)
 
 
-def test_counts_that_cannot_be_have_no_slope():
-    """Of which one is below zero, although they add up."""
+def test_gradient_of_log_probability_is_zero_for_negative_counts():
+    """The sum of the counts is correct, but one count is negative."""
     logits = tf.constant([[0.5, -0.5]])
     with tf.GradientTape() as tape:
         tape.watch(logits)

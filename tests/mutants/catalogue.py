@@ -1,2398 +1,2153 @@
-"""Bugs that policy-gradient code is known for, planted here one at a time.
+"""Lists the bugs that `run.py` plants in the package, one at a time.
 
-`run.py` plants each in a copy of the package and sees the named test fail.
+The numbers B1 to B50 are well-known bugs of policy-gradient code. "own" are other bugs.
 """
 
 from typing import NamedTuple
 
 
 class Mutant(NamedTuple):
-    """One small change that brings a known bug back."""
+    """One small change that introduces a bug."""
 
     name: str
-    bug: str  # its number, "own" where it has none, and a few words
-    module: str  # path inside tf_reinforce
-    before: str  # occurs exactly once in the module
+    bug: str  # "B1" to "B50" or "own", and a sentence
+    function: str  # "folder/module.py::Class.method", or the module alone
+    before: str  # occurs exactly once in the source of the function
     after: str
-    test: str  # the pytest node below tests/ that must fail
 
+    @property
+    def number(self):
+        """Returns `"B1"` to `"B50"`, or `"own"`."""
+        return self.bug.partition(": ")[0]
 
-DEFINITION = "algorithm/test_estimator.py::test_the_gradient_is_its_definition"
-SOFTMAX = f"{DEFINITION}[None-Categorical-float64-1e-12]"
-NORMAL = f"{DEFINITION}[None-Gaussian-float64-1e-12]"
-MASKED_FINITE = (
-    "heads/test_masks.py::test_all_is_finite_and_nothing_reaches_what_is_illegal"
-)
-EVERY_RESET = (
-    "collect/test_collecting.py::test_every_way_of_resetting_gives_the_same_episodes"
-)
+    @property
+    def sentence(self):
+        """Returns the description of the bug without its number."""
+        return self.bug.partition(": ")[2]
+
 
 GRADIENT = [
     Mutant(
         "state_discount_never",
-        "B1 factor γᵗ left out where `discount_states` asks for it",
-        "algorithm/estimator.py",
-        "if options.discount_states and",
-        "if False and",
-        SOFTMAX,
+        "B1: The factor γᵗ is missing although `discount_states` is True.",
+        "algorithm/estimator.py::PolicyGradientEstimator.batch",
+        "options.discount_states",
+        "False",
     ),
     Mutant(
         "state_discount_always",
-        "B1 factor γᵗ put in where nobody asked for it",
-        "algorithm/estimator.py",
+        "B1: The factor γᵗ is applied although `discount_states` is False.",
+        "algorithm/estimator.py::PolicyGradientEstimator.batch",
         "if options.discount_states and",
         "if",
-        SOFTMAX,
     ),
     Mutant(
         "state_discount_twice",
-        "B1 whole returns, which hold the discount, multiplied by γᵗ again",
-        "algorithm/estimator.py",
+        "B1: Whole returns, which already contain the discount, are multiplied "
+        "by γᵗ again.",
+        "algorithm/estimator.py::PolicyGradientEstimator.batch",
         ' and options.returns == "to_go":',
         ":",
-        SOFTMAX,
     ),
     Mutant(
         "whole_for_to_go",
-        "B2 the whole return in place of the reward-to-go",
-        "algorithm/estimator.py",
-        'if options.returns == "whole":',
-        "if True:",
-        SOFTMAX,
+        "B2: The return of the whole episode replaces the return to go.",
+        "algorithm/estimator.py::PolicyGradientEstimator.batch",
+        'options.returns == "whole"',
+        "True",
     ),
     Mutant(
         "rewards_never_summed",
-        "B2 rewards, never summed into returns",
-        "functional/returns.py",
-        "return returns[:-1]",
-        "return rewards",
-        "functional/test_returns.py::test_golden_returns",
+        "B2: The rewards are not summed into returns.",
+        "functional/returns.py::lambda_returns",
+        "returns[:-1]",
+        "rewards",
     ),
     Mutant(
         "rewards_so_far",
-        "B2 rewards summed from the start instead of to the end",
-        "functional/returns.py",
-        "return returns[:-1]",
-        "return tf.cumsum(rewards)",
-        "functional/test_returns.py::test_golden_returns",
+        "B2: The return of a step is the sum of the rewards up to the step.",
+        "functional/returns.py::lambda_returns",
+        "returns[:-1]",
+        "tf.cumsum(rewards)",
     ),
     Mutant(
         "mean_log_prob_times_sum",
-        "B3 mean of log-probabilities times sum of returns",
-        "functional/losses.py",
-        "-tf.reduce_sum(log_probs * advantages)",
-        "-tf.reduce_mean(log_probs) * tf.reduce_sum(advantages)",
-        "functional/test_losses.py::"
-        "test_policy_gradient_is_the_sum_over_steps_per_episode",
+        "B3: The mean of the log-probabilities is multiplied by the sum of the "
+        "advantages.",
+        "functional/losses.py::policy_gradient",
+        "tf.reduce_sum(log_probs * advantages)",
+        "tf.reduce_mean(log_probs) * tf.reduce_sum(advantages)",
     ),
     Mutant(
         "mean_over_steps",
-        "B10 divided by the number of steps, not of episodes",
-        "functional/losses.py",
-        "advantages) / tf.cast(episodes, log_probs.dtype)",
-        "advantages) / tf.cast(tf.size(log_probs), log_probs.dtype)",
-        "functional/test_losses.py::"
-        "test_policy_gradient_is_the_sum_over_steps_per_episode",
+        "B10: The loss is divided by the number of steps instead of the number "
+        "of episodes.",
+        "functional/losses.py::policy_gradient",
+        "tf.cast(episodes, log_probs.dtype)",
+        "tf.cast(tf.size(log_probs), log_probs.dtype)",
     ),
     Mutant(
         "own_length",
-        "B10 each episode divided by its own length",
-        "algorithm/estimator.py",
-        "        steps = valid_steps(episodes)\n",
-        "        advantages /= tf.cast(episodes.lengths, unbaselined.dtype)\n"
-        "        steps = valid_steps(episodes)\n",
-        SOFTMAX,
+        "B10: The advantages of each episode are divided by the length of the episode.",
+        "algorithm/estimator.py::PolicyGradientEstimator.batch",
+        "steps = valid_steps(episodes)",
+        "advantages /= tf.cast(episodes.lengths, unbaselined.dtype)\n"
+        "        steps = valid_steps(episodes)",
     ),
     Mutant(
         "record_broadcasts",
-        "B4 actions `[T, B, 1]` accepted under log-probabilities `[T, B]`",
-        "data/episodes.py",
-        "if values.shape != shape:",
-        "if False:",
-        "data/test_episodes.py::"
-        "test_a_wrong_record_is_refused[actions_with_an_axis_too_many]",
+        "B4: Actions of shape `[T, B, 1]` are accepted where `[T, B]` is required.",
+        "data/episodes.py::_array",
+        "values.shape != shape",
+        "False",
     ),
     Mutant(
         "loss_broadcasts",
-        "B4 log-probabilities `[N]` times advantages `[N, 1]`",
-        "functional/losses.py",
+        "B4: Log-probabilities of shape `[N]` are multiplied by advantages of "
+        "shape `[N, 1]`.",
+        "functional/losses.py::policy_gradient",
         '[(log_probs, "N"), (advantages, "N"), (episodes, ())]',
         "[(episodes, ())]",
-        "functional/test_losses.py::test_shapes_that_would_broadcast_are_refused"
-        "[policy_gradient-shape1]",
     ),
     Mutant(
         "values_broadcast",
-        "B4 values `[N, 1]` minus returns `[N]`",
-        "functional/losses.py",
+        "B4: Returns of shape `[N]` are subtracted from values of shape `[N, 1]`.",
+        "functional/losses.py::value",
         '[(values, "N"), (returns, "N"), (episodes, ())]',
         "[(episodes, ())]",
-        "functional/test_losses.py::"
-        "test_shapes_that_would_broadcast_are_refused[value-shape1]",
     ),
     Mutant(
         "log_prob_per_dimension",
-        "B5 log-probability of a vector action not summed over its dimensions",
-        "heads/gaussian.py",
-        "return tfp.distributions.MultivariateNormalDiag(\n"
+        "B5: The log-probability of a vector action is not summed over the "
+        "dimensions of the action.",
+        "heads/gaussian.py::Gaussian.distribution",
+        "tfp.distributions.MultivariateNormalDiag(\n"
         '            loc=parameters["mean"], scale_diag=parameters["scale"]\n'
         "        )",
-        'return tfp.distributions.Normal(parameters["mean"], parameters["scale"])',
-        "heads/test_heads.py::test_the_log_probability_of_a_gaussian_is_its_formula",
+        'tfp.distributions.Normal(parameters["mean"], parameters["scale"])',
     ),
     Mutant(
         "log_prob_mean_over_dimensions",
-        "B5 mean instead of sum over the dimensions of an action",
-        "algorithm/estimator.py",
-        "minibatch.actions), actions.entropy()",
-        "minibatch.actions), actions.entropy()\n"
-        "            log_probs /= max((1, *self.head.action_shape))",
-        NORMAL,
+        "B5: The log-probability of a vector action is the mean over its "
+        "dimensions instead of the sum.",
+        "algorithm/estimator.py::PolicyGradientEstimator.policy_gradients",
+        "actions.entropy()",
+        "actions.entropy()\n            log_probs /= max((1, *self.head.action_shape))",
     ),
     Mutant(
         "padding_is_a_step",
-        "B11 padding counted as steps",
-        "data/episodes.py",
-        "< tf.cast(lengths, tf.int32)[None]",
-        "< rows + 0 * tf.cast(lengths, tf.int32)[None]",
-        "data/test_episodes.py::test_valid_is_true_where_a_step_happened",
+        "B11: Padding counts as steps.",
+        "data/episodes.py::valid",
+        "tf.cast(lengths, tf.int32)",
+        "rows + 0 * tf.cast(lengths, tf.int32)",
     ),
     Mutant(
         "padding_in_the_mean",
-        "B11 padding in the denominator of a mean",
-        "baselines/averages.py",
-        "steps = tf.reduce_sum(tf.cast(valid, returns.dtype))",
-        "steps = tf.cast(tf.size(valid), returns.dtype)",
-        "baselines/test_baselines.py::test_mean_is_the_mean_over_all_valid_steps",
+        "B11: Padding counts in the denominator of a mean.",
+        "baselines/averages.py::Mean.estimate",
+        "tf.reduce_sum(tf.cast(valid, returns.dtype))",
+        "tf.cast(tf.size(valid), returns.dtype)",
     ),
     Mutant(
         "padding_times_zero",
-        "B12 padding masked by multiplication: NaN times zero is NaN",
-        "algorithm/estimator.py",
-        "rewards = tf.where(valid, episodes.rewards, 0.0)",
-        "rewards = episodes.rewards * tf.cast(valid, episodes.rewards.dtype)",
-        "algorithm/test_estimator.py::test_padding_changes_no_bit_of_loss_and_gradient"
-        "[Categorical-float32]",
+        "B12: Padding is masked by a multiplication with zero, and NaN times "
+        "zero is NaN.",
+        "algorithm/estimator.py::PolicyGradientEstimator._rewards",
+        "tf.where(valid, episodes.rewards, 0.0)",
+        "episodes.rewards * tf.cast(valid, episodes.rewards.dtype)",
     ),
     Mutant(
         "z_score_always",
-        "B8 returns scaled by their deviation where nobody asked for it",
-        "algorithm/estimator.py",
-        'if self.options.scale_advantages == "batch":',
-        "if True:",
-        SOFTMAX,
+        "B8: The advantages are divided by their standard deviation although "
+        "`scale_advantages` is None.",
+        "algorithm/estimator.py::PolicyGradientEstimator._scaled_advantages",
+        'self.options.scale_advantages == "batch"',
+        "True",
     ),
     Mutant(
         "z_score_per_episode",
-        "B9 advantages scaled inside each episode",
-        "algorithm/estimator.py",
+        "B9: The advantages of each episode are scaled separately.",
+        "algorithm/estimator.py::PolicyGradientEstimator._scaled_advantages",
         "size = tf.norm(advantages) / tf.sqrt(steps) + noise",
         "steps = tf.cast(episodes.lengths, credited.dtype)\n"
         "            size = tf.norm(advantages, axis=0) / tf.sqrt(steps) + noise",
-        SOFTMAX,
     ),
     Mutant(
         "no_floor_under_the_scale",
-        "B40 no floor under a deviation of zero",
-        "algorithm/estimator.py",
-        "size = tf.norm(advantages) / tf.sqrt(steps) + noise",
-        "size = tf.norm(advantages) / tf.sqrt(steps)",
-        "algorithm/test_estimator.py::test_no_reward_teaches_nothing[None-batch]",
+        "B40: Advantages are divided by a deviation of zero.",
+        "algorithm/estimator.py::PolicyGradientEstimator._scaled_advantages",
+        "tf.norm(advantages) / tf.sqrt(steps) + noise",
+        "tf.norm(advantages) / tf.sqrt(steps)",
     ),
     Mutant(
         "entropy_sign",
-        "B22 entropy with the wrong sign",
-        "functional/losses.py",
-        "return -tf.reduce_sum(entropies)",
-        "return tf.reduce_sum(entropies)",
-        "functional/test_losses.py::test_entropy_is_counted_negative_per_episode",
+        "B22: The entropy term has the wrong sign.",
+        "functional/losses.py::entropy",
+        "-tf.reduce_sum(entropies)",
+        "tf.reduce_sum(entropies)",
     ),
     Mutant(
         "entropy_coef_may_be_negative",
-        "B22 a negative entropy coefficient accepted",
-        "config.py",
+        "B22: A negative entropy coefficient is accepted.",
+        "config.py::_coefficient",
         "validation.within(name, value, 0, math.inf)",
         "validation.within(name, value, -math.inf, math.inf)",
-        "test_agent_input.py::test_settings_out_of_bounds_are_refused[entropy_coef--1.0]",
     ),
     Mutant(
         "entropy_of_the_sample",
-        "B23 minus the log-probability of the sample in place of the entropy",
-        "algorithm/estimator.py",
+        "B23: The negative log-probability of the sampled action replaces the entropy.",
+        "algorithm/estimator.py::PolicyGradientEstimator.policy_gradients",
         "log_probs, entropies = actions.log_prob(minibatch.actions), actions.entropy()",
         "log_probs = actions.log_prob(minibatch.actions)\n"
         "            entropies = -log_probs",
-        SOFTMAX,
     ),
     Mutant(
         "training_mode",
-        "B45 dropout on where log-probabilities are computed",
-        "algorithm/estimator.py",
-        "policy(self._normalized(observations), training=False)",
-        "policy(self._normalized(observations), training=True)",
-        "test_agent.py::"
-        "test_layers_with_a_training_mode_are_announced_once_and_run_without_it",
+        "B45: Dropout is active while log-probabilities are computed.",
+        "algorithm/estimator.py::PolicyGradientEstimator.forward",
+        "training=False",
+        "training=True",
     ),
     Mutant(
         "half_precision",
-        "B48 log-probabilities in half precision",
-        "algorithm/estimator.py",
-        "minibatch.actions), actions.entropy()",
-        "minibatch.actions), actions.entropy()\n"
+        "B48: Log-probabilities are computed in half precision.",
+        "algorithm/estimator.py::PolicyGradientEstimator.policy_gradients",
+        "actions.entropy()",
+        "actions.entropy()\n"
         "            half = self.head.distribution(tf.cast(outputs, tf.float16))\n"
         "            log_probs = half.log_prob(minibatch.actions)\n"
         "            log_probs = tf.cast(log_probs, outputs.dtype)",
-        "algorithm/test_estimator.py::"
-        "test_half_precision_ends_before_the_log_probabilities"
-        "[mixed_float16]",
     ),
 ]
 
 RETURNS_AND_BASELINES = [
     Mutant(
         "baseline_that_broadcasts",
-        "B4 a baseline `[B]` subtracted from returns `[T, B]`",
-        "algorithm/estimator.py",
+        "B4: A baseline of shape `[B]` is subtracted from returns of shape `[T, B]`.",
+        "algorithm/estimator.py::PolicyGradientEstimator.batch",
         "self._check_baseline(baseline, unbaselined)",
         "pass",
-        "baselines/test_baselines.py::"
-        "test_a_baseline_of_another_shape_is_refused[per_episode]",
     ),
     Mutant(
         "weights_without_gradient",
-        "own no gradient instead of zeros for a weight the loss does not depend on",
-        "functional/losses.py",
-        "zero = tf.UnconnectedGradients.ZERO",
-        "zero = tf.UnconnectedGradients.NONE",
-        "test_agent.py::test_weights_that_decide_nothing_stay_as_they_are",
+        "own: The gradient of a weight that does not affect the loss is None "
+        "instead of zero.",
+        "functional/losses.py::gradients",
+        "tf.UnconnectedGradients.ZERO",
+        "tf.UnconnectedGradients.NONE",
     ),
     Mutant(
         "cut_is_an_ending",
-        "B16 truncation treated as termination: nothing bootstrapped",
-        "functional/returns.py",
-        "valid & ~(last & terminated), gamma",
-        "valid & ~last, gamma",
-        "algorithm/test_estimator.py::"
-        "test_a_cut_does_not_show_where_the_value_is_exact[5]",
+        "B16: A truncated episode is treated as terminated, so that its last "
+        "value is not bootstrapped.",
+        "functional/returns.py::coefficients",
+        "~(last & terminated)",
+        "~last",
     ),
     Mutant(
         "ending_is_a_cut",
-        "B16 termination treated as truncation: bootstrapped",
-        "functional/returns.py",
-        "valid & ~(last & terminated), gamma",
-        "valid, gamma",
-        "functional/test_returns.py::"
-        "test_only_a_cut_episode_bootstraps_from_what_followed[True]",
+        "B16: A terminated episode is treated as truncated, so that its last "
+        "value is bootstrapped.",
+        "functional/returns.py::coefficients",
+        "valid & ~(last & terminated)",
+        "valid",
     ),
     Mutant(
         "returns_leak",
-        "B18 returns flow over the end of an episode",
-        "functional/returns.py",
-        "slopes = discounts * lambdas\n",
-        "slopes = tf.reduce_max(discounts) * lambdas\n",
-        "functional/test_returns.py::"
-        "test_nothing_leaks_from_one_episode_into_the_one_before"
-        "[terminated]",
+        "B18: The return of an episode contains rewards of the next episode.",
+        "functional/returns.py::lambda_returns",
+        "discounts * lambdas",
+        "tf.reduce_max(discounts) * lambdas",
     ),
     Mutant(
         "powers_of_gamma",
-        "B39 returns by dividing through powers of γ, which underflow",
-        "functional/returns.py",
+        "B39: Returns are divided by powers of γ, which underflow.",
+        "functional/returns.py::discounted_returns",
         "return lambda_returns(rewards, discounts, zeros, ones)",
         "powers = tf.math.cumprod(discounts, exclusive=True)\n"
         "    return tf.cumsum(rewards * powers, reverse=True) / powers",
-        "functional/test_returns.py::"
-        "test_powers_of_the_discount_may_underflow_and_returns_do_not",
     ),
     Mutant(
         "float32_returns",
-        "B39 returns in float32",
-        "functional/returns.py",
+        "B39: Returns are computed in float32.",
+        "functional/returns.py::discounted_returns",
         "zeros, ones = tf.zeros_like(rewards), tf.ones_like(rewards)",
-        "rewards, discounts = (tf.cast(x, tf.float32) for x in (rewards, discounts))\n"
+        "rewards, discounts = (tf.cast(x, tf.float32) for x in (rewards, "
+        "discounts))\n"
         "    zeros, ones = tf.zeros_like(rewards), tf.ones_like(rewards)",
-        "functional/test_returns.py::test_a_million_steps_lose_no_digit",
     ),
     Mutant(
         "float32_record",
-        "B39 rewards of a record cut to float32",
-        "data/episodes.py",
+        "B39: The rewards of a record are rounded to float32.",
+        "data/episodes.py::validate",
         '_array("rewards", rewards, (rows, count), "float64")',
         '_array("rewards", rewards, (rows, count), "float32")',
-        "data/test_episodes.py::test_a_right_record_comes_back_in_the_expected_types",
     ),
     Mutant(
         "baseline_divides_by_n",
-        "B8 leave-one-out divides by n, not n - 1",
-        "baselines/averages.py",
+        "B8: The leave-one-out baseline divides by n instead of n - 1.",
+        "baselines/averages.py::LeaveOneOut.estimate",
         "axis=2, keepdims=True) - 1.0",
         "axis=2, keepdims=True)",
-        "baselines/test_baselines.py::"
-        "test_leave_one_out_is_the_mean_of_the_others_still_running",
     ),
     Mutant(
         "baseline_sees_itself",
-        "B8 the batch mean in place of leave-one-out: gradient shrunk by (n - 1) / n",
-        "baselines/averages.py",
+        "B8: The batch mean replaces the leave-one-out mean, so that the "
+        "gradient is multiplied by (n - 1) / n.",
+        "baselines/averages.py::LeaveOneOut.estimate",
         "axis=2, keepdims=True) - 1.0\n"
         "        sums = tf.reduce_sum(grouped, axis=2, keepdims=True) - grouped",
         "axis=2, keepdims=True)\n"
-        "        sums = tf.reduce_sum(grouped, axis=2, keepdims=True) + 0 * grouped",
-        "baselines/test_baselines.py::"
-        "test_the_expected_gradient_on_a_bandit_is_the_analytic_one[leave_one_out-3]",
+        "        sums = tf.reduce_sum(grouped, axis=2, keepdims=True) + 0 * "
+        "grouped",
     ),
     Mutant(
         "gradient_through_advantages",
-        "B19 the policy's loss trains the baseline",
-        "functional/losses.py",
-        "advantages = tf.stop_gradient(tf.cast(advantages, log_probs.dtype))",
-        "advantages = tf.cast(advantages, log_probs.dtype)",
-        "functional/test_losses.py::test_only_log_probabilities_are_trained",
+        "B19: The loss of the policy trains the baseline.",
+        "functional/losses.py::policy_gradient",
+        "tf.stop_gradient(tf.cast(advantages, log_probs.dtype))",
+        "tf.cast(advantages, log_probs.dtype)",
     ),
     Mutant(
         "gradient_through_targets",
-        "B19 the value's loss trains its own targets",
-        "functional/losses.py",
-        "errors = values - tf.stop_gradient(tf.cast(returns, values.dtype))",
-        "errors = values - tf.cast(returns, values.dtype)",
-        "functional/test_losses.py::test_value_is_half_the_squared_error_per_episode",
+        "B19: The loss of the value model trains its own targets.",
+        "functional/losses.py::value",
+        "tf.stop_gradient(tf.cast(returns, values.dtype))",
+        "tf.cast(returns, values.dtype)",
     ),
     Mutant(
         "baseline_knows_the_action",
-        "B20 the value of what followed the action as its baseline",
-        "algorithm/estimator.py",
+        "B20: The baseline of a step is the value of the next observation, which "
+        "depends on the action.",
+        "algorithm/estimator.py::PolicyGradientEstimator.batch",
         "self.baseline.estimate(unbaselined, valid, values[:-1])",
         "self.baseline.estimate(unbaselined, valid, values[1:])",
-        "algorithm/test_estimator.py::"
-        "test_targets_are_generalised_advantages_plus_values[1.0]",
     ),
     Mutant(
         "baseline_learns_first",
-        "B21 the baseline fitted to a batch before it corrects it",
-        "algorithm/train_step.py",
+        "B21: The baseline is fitted to a batch before the baseline is "
+        "subtracted from the returns of the batch.",
+        "algorithm/train_step.py::TrainStep.__call__",
         "permutation = permutations[0] if self.num_permutations else None\n",
         "permutation = permutations[0] if self.num_permutations else None\n"
-        "        first = self.estimator.baseline_step(self.estimator.batch(episodes))\n"
+        "        first = "
+        "self.estimator.baseline_step(self.estimator.batch(episodes))\n"
         "        apply_gradients = self.estimator.baseline.apply_gradients\n"
         "        apply_gradients(first.gradients, first.batch)\n",
-        "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
     ),
     Mutant(
         "critic_takes_one_step",
-        "own: the further epochs of a critic are not taken",
-        "baselines/value.py",
-        "minibatches.call_repeatedly(\n                self.passes - 1, lambda _: "
-        "self._step_from(baseline_batch)\n            )",
+        "own: The value baseline skips every pass after the first.",
+        "baselines/value.py::Value.apply_gradients",
+        "minibatches.call_repeatedly(\n"
+        "                self.passes - 1, lambda _: "
+        "self._step_from(baseline_batch)\n"
+        "            )",
         "pass",
-        "baselines/test_baselines.py::"
-        "test_further_epochs_are_further_steps_towards_the_same_targets[False]",
     ),
     Mutant(
         "critic_takes_any_step",
-        "own: a further step of the critic is taken though it is not finite",
-        "baselines/value.py",
+        "own: The value baseline applies a further step although its gradients "
+        "are not finite.",
+        "baselines/value.py::Value._step_from",
         "tf.cond(tf.reduce_all(finite), lambda: self._step(gradients), lambda: 0)",
         "self._step(gradients)",
-        "baselines/test_baselines.py::"
-        "test_a_further_step_that_is_not_finite_is_not_taken",
     ),
     Mutant(
         "critic_without_a_unit",
-        "own: the loss of a critic with a unit is taken in the units of rewards",
-        "baselines/value.py",
+        "own: The loss of a value baseline with a `scale` is not divided by the "
+        "square of the scale.",
+        "baselines/value.py::Value.gradients",
         "loss / self.scale**2",
         "loss",
-        "baselines/test_baselines.py::test_a_scale_is_the_unit_of_the_model",
     ),
     Mutant(
         "time_taken_for_batch",
-        "own: TimeDistributed as Keras has it: batch and time change places",
-        "algorithm/estimator.py",
+        "own: `TimeDistributed` exchanges the axes of time and batch, as in Keras.",
+        "algorithm/estimator.py::PolicyGradientEstimator.forward",
         "self.policy if self.recurrent is None else self.recurrent.sequence_model",
         "self.policy",
-        "policies/test_memory.py::test_a_layer_for_each_step_knows_time_from_batch[4-9]",
     ),
     Mutant(
         "means_begin_at_zero",
-        "own: means begin at zero, wherever the bounds are",
-        "agent.py",
+        "own: The initial means of actions are zero instead of the center of the bounds.",
+        "agent.py::Reinforce.for_env",
         "size, seed, scaling)",
         "size, seed)",
-        "policies/test_default_policy.py::"
-        "test_actions_far_from_zero_are_learned[off the centre]",
     ),
     Mutant(
         "exported_masks_wrap",
-        "own: a mark of 256 in an observed mask wraps to zero where it is exported",
-        "data/action_masks.py",
+        "own: The value 256 in an observed mask wraps to zero in the exported policy.",
+        "data/action_masks.py::MaskPath.from_batch",
         "tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3)",
         "part",
-        "collect/test_masked_environments.py::"
-        "test_an_observed_mask_of_large_numbers_rules_out_zeros_alone",
     ),
     Mutant(
         "siblings_are_everybody",
-        "own: the baseline of a group looks at all groups",
-        "baselines/averages.py",
-        "size = self.group_size or episodes",
-        "size = episodes",
-        "baselines/test_baselines.py::"
-        "test_in_groups_the_others_are_the_siblings_still_running[2]",
+        "own: The baseline of a group uses the episodes of all groups.",
+        "baselines/averages.py::LeaveOneOut.estimate",
+        "self.group_size or episodes",
+        "episodes",
     ),
     Mutant(
         "siblings_begin_apart",
-        "own: episodes of a group begin with different seeds",
-        "data/seeding.py",
+        "own: The episodes of a group are reset with different seeds.",
+        "data/seeding.py::EpisodeSeeds.environment",
         "episode // self._group_size",
         "episode",
-        "baselines/test_baselines.py::test_siblings_begin_alike_and_act_apart[1]",
     ),
     Mutant(
         "average_forgets_what_it_did_not_see",
-        "own: a step that a batch did not reach counts less for it",
-        "baselines/averages.py",
+        "own: A batch that does not reach a time step reduces the weight of the "
+        "average of this time step.",
+        "baselines/averages.py::MovingAverage._add_means",
         "tf.where(weights > 0, tf.constant(self.decay, weights.dtype), 1.0)",
         "tf.constant(self.decay, weights.dtype)",
-        "baselines/test_baselines.py::"
-        "test_an_average_is_the_weighted_mean_of_earlier_batches[9-0.0]",
     ),
     Mutant(
         "decay_of_float32",
-        "own: the decay of an average rounded to float32 under float64",
-        "baselines/averages.py",
+        "own: The decay of a moving average is rounded to float32 although the "
+        "type is float64.",
+        "baselines/averages.py::MovingAverage._add_means",
         "tf.constant(self.decay, weights.dtype)",
         "tf.cast(self.decay, weights.dtype)",
-        "baselines/test_baselines.py::"
-        "test_an_average_is_the_weighted_mean_of_earlier_batches[None-0.7]",
     ),
     Mutant(
         "normalizer_learns_first",
-        "own: the normalizer learns a batch before the policy does",
-        "algorithm/train_step.py",
+        "own: The normalizer is updated from a batch before the policy is updated.",
+        "algorithm/train_step.py::TrainStep.__call__",
         "permutation = permutations[0] if self.num_permutations else None\n",
         "permutation = permutations[0] if self.num_permutations else None\n"
         "        self.estimator.update_normalizer(episodes)\n",
-        "test_agent.py::test_every_part_of_an_update_sees_the_others_as_they_acted",
     ),
 ]
 
 DISTRIBUTIONS = [
     Mutant(
         "log_of_softmax",
-        "B25 logarithm of a softmax: -inf from a gap of 100 on",
-        "heads/categorical.py",
-        "tfp.distributions.Categorical(logits=outputs)",
-        "tfp.distributions.Categorical(logits=tf.math.log(tf.nn.softmax(outputs)))",
-        "heads/test_heads.py::"
-        "test_the_score_is_one_hot_minus_probabilities_however_sure_the_policy"
-        "[float32-10000.0]",
+        "B25: The log-probabilities are the logarithm of a softmax, which is "
+        "-inf for a logit that is 100 below the largest.",
+        "heads/categorical.py::Categorical.distribution",
+        "logits=outputs",
+        "logits=tf.math.log(tf.nn.softmax(outputs))",
     ),
     Mutant(
         "log_of_softmax_plus_epsilon",
-        "B25 the same with 1e-8 added: no gradient where the policy is sure",
-        "heads/categorical.py",
-        "tfp.distributions.Categorical(logits=outputs)",
-        "tfp.distributions.Categorical("
-        "logits=tf.math.log(tf.nn.softmax(outputs) + 1e-8))",
-        "heads/test_heads.py::"
-        "test_the_score_is_one_hot_minus_probabilities_however_sure_the_policy"
-        "[float32-100.0]",
+        "B25: The log-probabilities are the logarithm of a softmax plus 1e-8, so "
+        "that unlikely actions have no gradient.",
+        "heads/categorical.py::Categorical.distribution",
+        "logits=outputs",
+        "logits=tf.math.log(tf.nn.softmax(outputs) + 1e-8)",
     ),
     Mutant(
         "soft_labels",
-        "B26 cross-entropy with labels that do not sum to 1: right loss, wrong gradient",
-        "functional/losses.py",
+        "B26: The cross-entropy uses labels that do not sum to 1, so that the "
+        "loss is right and the gradient is wrong.",
+        "functional/losses.py::Reinforce.call",
         "return tf.nn.sparse_softmax_cross_entropy_with_logits(actions, y_pred)",
         "labels = 2.0 * tf.one_hot(actions, y_pred.shape[-1])\n"
-        "            both = tf.nn.softmax_cross_entropy_with_logits(labels, y_pred)\n"
+        "            both = tf.nn.softmax_cross_entropy_with_logits(labels, "
+        "y_pred)\n"
         "            return both / 2.0",
-        "functional/test_losses.py::test_fit_takes_the_step_of_reinforce[logits-graph]",
     ),
     Mutant(
         "odds_for_probabilities",
-        "B27 probabilities that do not sum to 1",
-        "heads/categorical.py",
-        '"probs": tf.nn.softmax(outputs)',
-        '"probs": tf.exp(outputs)',
-        "heads/test_heads.py::test_a_categorical_names_its_parameters",
+        "B27: The probabilities of a `Categorical` do not sum to 1.",
+        "heads/categorical.py::Categorical.parameters",
+        "tf.nn.softmax",
+        "tf.exp",
     ),
     Mutant(
         "probabilities_for_logits",
-        "B28 probabilities where `Categorical` takes logits",
-        "heads/categorical.py",
-        "tfp.distributions.Categorical(logits=outputs)",
-        "tfp.distributions.Categorical(tf.nn.softmax(outputs))",
-        "heads/test_heads.py::test_a_categorical_policy_is_the_softmax_of_its_logits",
+        "B28: A `Categorical` distribution receives probabilities as its logits.",
+        "heads/categorical.py::Categorical.distribution",
+        "logits=outputs",
+        "tf.nn.softmax(outputs)",
     ),
     Mutant(
         "fractions_in_a_record",
-        "B29 action 0.5 cut to 0 in a record",
-        "data/episodes.py",
-        'if not np.can_cast(values.dtype, dtype, "same_kind"):',
-        "if False:",
-        "data/test_episodes.py::test_a_wrong_record_is_refused[fractions_as_actions]",
+        "B29: The action 0.5 in a record is truncated to 0.",
+        "data/episodes.py::_array",
+        'not np.can_cast(values.dtype, dtype, "same_kind")',
+        "False",
     ),
     Mutant(
         "fractions_in_the_loss",
-        "B29 action 0.5 cut to 0 in the Keras loss",
-        "functional/losses.py",
-        "integers = tf.cast(actions, dtype)\n",
-        "return tf.cast(actions, dtype)\n    integers = tf.cast(actions, dtype)\n",
-        "functional/test_losses.py::test_fractions_of_an_action_are_refused[logits-True]",
+        "B29: The action 0.5 is truncated to 0 in the Keras loss.",
+        "functional/losses.py::_to_integers",
+        "integers = tf.cast(actions, dtype)",
+        "return tf.cast(actions, dtype)\n    integers = tf.cast(actions, dtype)",
     ),
     Mutant(
         "action_out_of_range",
-        "B30 an action that does not exist accepted",
-        "heads/categorical.py",
-        "return (actions >= 0) & (actions < self.size)",
-        "return actions >= 0",
-        "heads/test_heads.py::test_an_action_no_categorical_can_have_sampled_is_named[3]",
+        "B30: A discrete action above the largest valid action is accepted.",
+        "heads/categorical.py::Categorical.is_valid",
+        "(actions >= 0) & (actions < self.size)",
+        "actions >= 0",
     ),
     Mutant(
         "odds_in_the_multinomial",
-        "B27 TFP's `Multinomial(probs=…)`, which does not normalise",
-        "heads/multinomial.py",
+        "B27: `Multinomial(probs=…)` of TensorFlow Probability receives weights, "
+        "which TensorFlow Probability does not normalize.",
+        "heads/multinomial.py::_MultinomialWithEntropy._log_prob",
         "super()._log_prob(counts)",
         "tfp.distributions.Multinomial(\n"
         "            self.total_count, probs=tf.exp(self.logits)\n"
         "        ).log_prob(counts)",
-        "heads/test_multinomial.py::"
-        "test_probabilities_entropy_and_mode_are_those_of_the_definition[0]",
     ),
     Mutant(
         "counts_of_another_sum",
-        "B30 counts accepted that do not add up to the trials",
-        "heads/multinomial.py",
-        "return (actions >= 0) & correct_sum",
-        "return actions >= 0",
-        "heads/test_multinomial.py::test_counts_that_do_not_add_up_are_refused",
+        "B30: Counts are accepted although their sum is not the number of trials.",
+        "heads/multinomial.py::Multinomial.is_valid",
+        "(actions >= 0) & correct_sum",
+        "actions >= 0",
     ),
     Mutant(
         "one_noise_for_all_trials",
-        "B36 every trial of a multinomial draws the same noise",
-        "heads/multinomial.py",
+        "B36: All trials of a multinomial action use equal noise.",
+        "heads/multinomial.py::Multinomial.sample",
         "categorical.gumbel(noise)",
         "categorical.gumbel(noise[..., :1, :] + 0.0 * noise)",
-        "heads/test_multinomial.py::test_samples_follow_the_probabilities",
     ),
     Mutant(
         "entropy_of_sure_counts",
-        "own entropy of counts from 1 - p, whose gradient is NaN where p rounds to 1",
-        "heads/multinomial.py",
-        "return logits - total, tf.reduce_logsumexp(others, axis=-1) - total",
-        "return logits - total, tf.math.log(1.0 - tf.exp(logits - total))",
-        "heads/test_multinomial.py::"
-        "test_the_entropy_and_its_gradient_stay_finite_and_exact[5-float32]",
+        "own: The entropy of counts is computed from 1 - p, and its gradient is "
+        "NaN if p rounds to 1.",
+        "heads/multinomial.py::_log_probs_and_complements",
+        "tf.reduce_logsumexp(others, axis=-1) - total",
+        "tf.math.log(1.0 - tf.exp(logits - total))",
     ),
     Mutant(
         "eligibility_of_simplex",
-        "B27 eligibility n/p where probabilities are normalised inside",
-        "functional/eligibility.py",
-        "return _counts_over_probs(counts, probs) - trials / total",
-        "return _counts_over_probs(counts, probs)",
-        "functional/test_eligibility.py::"
-        "test_a_discrete_closed_form_is_the_derivative_of_the_definition"
-        "[multinomial_probs]",
+        "B27: The eligibility of normalized probabilities is n/p, without the "
+        "term of the normalization.",
+        "functional/eligibility.py::multinomial_probs",
+        "_counts_over_probs(counts, probs) - trials / total",
+        "_counts_over_probs(counts, probs)",
     ),
     Mutant(
         "eligibility_of_one_neuron",
-        "own eligibility sent to the neuron of the sampled action only",
-        "functional/eligibility.py",
-        "return _one_hot(actions, logits) - tf.nn.softmax(logits)",
-        "return _one_hot(actions, logits) * (1.0 - tf.nn.softmax(logits))",
-        "functional/test_eligibility.py::"
-        "test_an_expected_eligibility_is_zero_or_leaves_the_simplex[categorical_logits]",
+        "own: Only the logit of the sampled action receives an eligibility.",
+        "functional/eligibility.py::categorical_logits",
+        "_one_hot(actions, logits) - tf.nn.softmax(logits)",
+        "_one_hot(actions, logits) * (1.0 - tf.nn.softmax(logits))",
     ),
     Mutant(
         "eligibility_of_deviation",
-        "own eligibility of σ without its -1/σ: every sample widens",
-        "functional/eligibility.py",
-        "(z**2 - 1.0) / std, z",
-        "z**2 / std, z",
-        "functional/test_eligibility.py::"
-        "test_a_continuous_expected_eligibility_is_zero[gaussian]",
+        "own: The eligibility of σ lacks the term -1/σ, so that every sample "
+        "increases σ.",
+        "functional/eligibility.py::gaussian",
+        "(z**2 - 1.0) / std",
+        "z**2 / std",
     ),
     Mutant(
         "eligibility_of_squashed",
-        "B7 the squashed action in place of the sample under it",
-        "functional/eligibility.py",
-        "gaussian(mean, std, tf.atanh(actions))",
-        "gaussian(mean, std, actions)",
-        "functional/test_eligibility.py::"
-        "test_a_continuous_closed_form_is_the_derivative_of_the_density[tanh_gaussian]",
+        "B7: The squashed action replaces the Gaussian sample in an eligibility.",
+        "functional/eligibility.py::tanh_gaussian",
+        "tf.atanh(actions)",
+        "actions",
     ),
     Mutant(
         "start_ignored",
-        "B31 `Discrete(start=…)` ignored",
-        "heads/categorical.py",
-        "return actions + self.start if self.start else actions",
-        "return actions",
-        "heads/test_heads.py::test_the_environment_hears_its_own_names_of_the_actions",
+        "B31: `Discrete(start=…)` is ignored when an action is sent to the environment.",
+        "heads/categorical.py::Categorical.to_environment",
+        "actions + self.start if self.start else actions",
+        "actions",
     ),
     Mutant(
         "bounds_ignored",
-        "B32 actions not clipped to the bounds of their Box",
-        "heads/box.py",
-        "return tf.reshape(clipped, [-1, *self.shape])",
-        "return tf.reshape(actions, [-1, *self.shape])",
-        "heads/test_heads.py::test_the_head_of_a_box_speaks_its_language[half_infinite]",
+        "B32: Actions are not clipped to the bounds of their `Box`.",
+        "heads/box.py::BoxHead.to_environment",
+        "tf.reshape(clipped, [-1, *self.shape])",
+        "tf.reshape(actions, [-1, *self.shape])",
     ),
     Mutant(
         "bounds_rounded_outwards",
-        "B32 float32(0.1) sent to a Box that ends at 0.1 in float64",
-        "heads/box.py",
-        "return np.where(outside, inward, rounded)",
-        "return rounded",
-        "heads/test_heads.py::test_no_type_leaves_the_bounds_of_the_environment"
-        "[-0.1-0.1-float32]",
+        "B32: The action float32(0.1) is sent to a `Box` with the float64 bound "
+        "0.1, which is smaller.",
+        "heads/box.py::_round",
+        "np.where(outside, inward, rounded)",
+        "rounded",
     ),
     Mutant(
         "reparameterised_action",
-        "B43 the gradient flows through the sampled action: that of the mean is zero",
-        "algorithm/estimator.py",
+        "B43: The gradient flows through the sampled action, so that the "
+        "gradient of the mean is zero.",
+        "algorithm/estimator.py::PolicyGradientEstimator.policy_gradients",
         "log_probs, entropies = actions.log_prob(minibatch.actions), actions.entropy()",
         "taken = minibatch.actions\n"
         "            if taken.dtype.is_floating:\n"
         "                taken = outputs + tf.stop_gradient(taken - outputs)\n"
-        "            log_probs, entropies = actions.log_prob(taken), actions.entropy()",
-        NORMAL,
+        "            log_probs, entropies = actions.log_prob(taken), "
+        "actions.entropy()",
     ),
     Mutant(
         "scale_exponentiated_twice",
-        "B44 exp(exp(log σ))",
-        "heads/normal.py",
-        "return tf.exp(tf.cast(self.log_scale, outputs.dtype))",
-        "return tf.exp(tf.exp(tf.cast(self.log_scale, outputs.dtype)))",
-        "heads/test_heads.py::test_the_log_probability_of_a_gaussian_is_its_formula",
+        "B44: The scale is exp(exp(log σ)) instead of exp(log σ).",
+        "heads/normal.py::GaussianHead._scale",
+        "tf.cast(self.log_scale, outputs.dtype)",
+        "tf.exp(tf.cast(self.log_scale, outputs.dtype))",
     ),
     Mutant(
         "sampler_and_scorer_differ",
-        "B44 softplus in the sampler, exp in the score",
-        "heads/normal.py",
-        "return self._mean(outputs) + self._scale(outputs) * noise",
-        "return outputs + tf.nn.softplus(tf.cast(self.log_scale, outputs.dtype)) * noise",
-        "heads/test_heads.py::test_a_gaussian_sample_is_mean_plus_scale_times_noise",
+        "B44: The sampler computes σ by softplus, and the log-probability "
+        "computes σ by exp.",
+        "heads/normal.py::GaussianHead.sample",
+        "self._mean(outputs) + self._scale(outputs) * noise",
+        "outputs + tf.nn.softplus(tf.cast(self.log_scale, outputs.dtype)) * noise",
     ),
     Mutant(
         "infinite_masks",
-        "B24 -inf in place of illegal logits: the entropy's slope is NaN",
-        "heads/categorical.py",
-        "tf.constant(logits.dtype.min / 2, logits.dtype)",
-        "tf.constant(-float('inf'), logits.dtype)",
-        f"{MASKED_FINITE}[one_choice-float32-1.0]",
+        "B24: Illegal logits are -inf, so that the gradient of the entropy is NaN.",
+        "heads/categorical.py::mask_logits",
+        "logits.dtype.min / 2",
+        "-float('inf')",
     ),
     Mutant(
         "counts_overflow_under_a_mask",
-        "B24 N times a masked logit overflows in the entropy of counts",
-        "heads/multinomial.py",
+        "B24: The entropy of counts overflows when a masked logit is multiplied "
+        "by the number of trials.",
+        "heads/multinomial.py::_MultinomialWithEntropy._entropy",
         "tf.maximum(tf.cast(self.logits, tf.float64), _MIN_LOGIT)",
         "tf.cast(self.logits, tf.float64)",
-        f"{MASKED_FINITE}[counts-float64-1.0]",
     ),
     Mutant(
         "masks_by_a_penalty",
-        "own: a penalty on illegal logits that surer ones outweigh",
-        "heads/categorical.py",
-        "tf.where(illegal, tf.constant(logits.dtype.min / 2, logits.dtype), logits)",
-        "tf.where(illegal, logits - 1e3, logits)",
-        "heads/test_masks.py::test_ten_thousand_samples_and_the_mode_are_legal"
-        "[one_choice-sure-float32]",
+        "own: Illegal logits are reduced by 1000, which is too little for "
+        "policies with large logits.",
+        "heads/categorical.py::mask_logits",
+        "tf.constant(logits.dtype.min / 2, logits.dtype)",
+        "logits - 1e3",
     ),
     Mutant(
         "mask_forgotten_in_the_score",
-        "own: the mask rules the draws and not the scores",
-        "algorithm/estimator.py",
-        "return self.head.mask_outputs(outputs, steps.gather(masks))",
-        "return outputs",
-        "heads/test_masks.py::"
-        "test_the_expected_update_is_the_gradient_under_masks[one_choice]",
+        "own: The mask applies to samples but not to log-probabilities.",
+        "algorithm/estimator.py::PolicyGradientEstimator.mask_outputs",
+        "self.head.mask_outputs(outputs, steps.gather(masks))",
+        "outputs",
     ),
     Mutant(
         "marks_wrap",
-        "own: a mark of 256 becomes 0 in int8",
-        "heads/base.py",
-        'return (flat != 0).astype("int8")',
-        'return flat.astype("int8")',
-        "heads/test_masks.py::test_a_mark_that_int8_would_wrap_to_zero_is_not_zero",
+        "own: The value 256 in a mask wraps to 0 in int8.",
+        "heads/base.py::Head.flatten_mask",
+        ".astype(bool)",
+        "",
     ),
     Mutant(
         "padding_can_be_chosen",
-        "B30 choices of different sizes padded with logits that can be drawn",
-        "heads/multi_categorical.py",
-        "return categorical.mask_logits(block, self._is_padding)",
-        "return block",
-        "heads/test_discrete_heads.py::"
-        "test_the_probability_of_several_choices_is_the_product_of_theirs",
+        "B30: The logits that pad choices of different sizes can be sampled.",
+        "heads/multi_categorical.py::MultiCategorical._to_block",
+        "categorical.mask_logits(block, self._is_padding)",
+        "block",
     ),
     Mutant(
         "choices_not_summed",
-        "B5 log-probabilities of several choices not added up",
-        "heads/multi_categorical.py",
+        "B5: The log-probabilities of several choices are not summed.",
+        "heads/multi_categorical.py::MultiCategorical.distribution",
         "tfp.distributions.Independent(choices, 1)",
         "tfp.distributions.Independent(choices, 0)",
-        "heads/test_discrete_heads.py::"
-        "test_the_probability_of_several_choices_is_the_product_of_theirs",
     ),
     Mutant(
         "one_noise_for_all_choices",
-        "B36 all choices of an action draw the same noise",
-        "heads/multi_categorical.py",
-        "noise = tf.gather(noise, self._indices, axis=-1)",
-        "noise = tf.gather(noise, self._indices - self._offsets[:, None], axis=-1)",
-        "heads/test_discrete_heads.py::"
-        "test_choices_are_drawn_independently_of_each_other",
+        "B36: All choices of an action use equal noise.",
+        "heads/multi_categorical.py::MultiCategorical.sample",
+        "self._indices",
+        "self._indices - self._offsets[:, None]",
     ),
     Mutant(
         "choices_centred_together",
-        "own: one offset for all choices: a large one swallows the noise of another",
-        "heads/multi_categorical.py",
-        "logits = categorical.center_logits(self._to_block(outputs))",
-        "logits = self._to_block(outputs)",
-        "heads/test_discrete_heads.py::"
-        "test_a_common_offset_of_one_choice_does_not_swallow_the_noise",
+        "own: The logits of each choice are not centered, so that a large common "
+        "offset absorbs the noise.",
+        "heads/multi_categorical.py::MultiCategorical.sample",
+        "categorical.center_logits(self._to_block(outputs))",
+        "self._to_block(outputs)",
     ),
     Mutant(
         "starts_ignored",
-        "B31 `MultiDiscrete(start=…)` ignored",
-        "heads/multi_categorical.py",
-        "if np.any(self.start):",
-        "if False:",
-        "heads/test_discrete_heads.py::"
-        "test_the_environment_hears_its_own_names_of_all_choices[started]",
+        "B31: `MultiDiscrete(start=…)` is ignored when an action is sent to the "
+        "environment.",
+        "heads/multi_categorical.py::MultiCategorical.to_environment",
+        "np.any(self.start)",
+        "False",
     ),
     Mutant(
         "one_choice_of_several_out_of_range",
-        "B30 a choice that does not exist accepted",
-        "heads/multi_categorical.py",
-        "return (actions >= 0) & (actions < np.array(self.sizes))",
-        "return (actions >= 0) & (actions < max(self.sizes))",
-        "heads/test_discrete_heads.py::"
-        "test_a_choice_that_does_not_exist_is_named[action1]",
+        "B30: A choice above its largest valid value is accepted if the value is "
+        "valid for another choice.",
+        "heads/multi_categorical.py::MultiCategorical.is_valid",
+        "np.array(self.sizes)",
+        "max(self.sizes)",
     ),
     Mutant(
         "switches_from_probabilities",
-        "B25 switches by their probabilities: log 0 where the policy is sure",
-        "heads/bernoulli.py",
-        "Bernoulli(logits=outputs, dtype=tf.int64)",
-        "Bernoulli(probs=tf.sigmoid(outputs), dtype=tf.int64)",
-        "heads/test_discrete_heads.py::"
-        "test_sure_switches_have_right_log_probabilities_and_scores[float32-10000.0]",
+        "B25: A `Bernoulli` distribution is made from probabilities, and log 0 "
+        "occurs for large logits.",
+        "heads/bernoulli.py::Bernoulli.distribution",
+        "logits=outputs",
+        "probs=tf.sigmoid(outputs)",
     ),
     Mutant(
         "switch_on_by_zero_noise",
-        "own: noise of exactly zero turns on a switch that is on all but never",
-        "heads/bernoulli.py",
+        "own: Noise of exactly zero turns on a switch whose probability is almost zero.",
+        "heads/bernoulli.py::Bernoulli.sample",
         "noise = tf.maximum(noise, np.finfo(logits.dtype.as_numpy_dtype).eps / 4)",
         "pass",
-        "heads/test_discrete_heads.py::"
-        "test_noise_of_exactly_zero_turns_on_only_what_is_that_likely[float32-24]",
     ),
     Mutant(
         "sigmoid_of_huge_logits",
-        "own: LiteRT's sigmoid of a masked logit is NaN: acting falls back on TensorFlow",
-        "heads/bernoulli.py",
-        "logits = tf.clip_by_value(outputs, -1e4, 1e4)",
-        "logits = outputs",
-        "heads/test_masks.py::test_litert_follows_the_mask[switches]",
+        "own: The sigmoid of LiteRT returns NaN for a masked logit, so that "
+        "TensorFlow replaces LiteRT.",
+        "heads/bernoulli.py::Bernoulli.sample",
+        "tf.clip_by_value(outputs, -1e4, 1e4)",
+        "outputs",
     ),
     Mutant(
         "masks_compared_in_int8",
-        "own: masks compared in int8: acting falls back on TensorFlow",
-        "policies/actor.py",
+        "own: Masks are compared in int8, which LiteRT does not support, so that "
+        "TensorFlow replaces LiteRT.",
+        "policies/actor.py::ActorPolicy.outputs",
         "mask = tf.cast(mask, tf.int32)  # LiteRT compares no smaller integers",
         "mask = tf.cast(mask, tf.int8)",
-        "heads/test_masks.py::test_litert_follows_the_mask[one_choice]",
     ),
     Mutant(
         "switch_that_must_be_on",
-        "own: mark 1 of a MultiBinary read as free, as in every other mask",
-        "heads/bernoulli.py",
-        "return tf.where(base.mask_equals(mask, _ON), large, outputs)",
-        "return outputs",
-        "heads/test_masks.py::test_ten_thousand_samples_and_the_mode_are_legal"
-        "[switches-plain-float32]",
+        'own: The mask value 1 of a `MultiBinary` means "free" instead of "must be on".',
+        "heads/bernoulli.py::Bernoulli.mask_outputs",
+        "tf.where(base.mask_equals(mask, _ON), large, outputs)",
+        "outputs",
     ),
     Mutant(
         "leaves_share_a_mask",
-        "own: every leaf of a nested action is judged by the first marks of the mask",
-        "heads/composite.py",
-        "return np.split(mask, ends[:-1], axis=-1)",
-        "return [mask[..., : leaf.mask_size] for leaf in self.leaves]",
-        "heads/test_composite.py::test_an_illegal_action_is_named_with_its_leaf",
+        "own: Every leaf of a nested action uses the first elements of the mask.",
+        "heads/composite.py::Composite._split_mask",
+        "np.split(mask, ends[:-1], axis=-1)",
+        "[mask[..., : leaf.mask_size] for leaf in self.leaves]",
     ),
     Mutant(
         "leaves_lost",
-        "own: weights of nested heads that Keras does not find are neither trained nor "
-        "saved",
-        "heads/composite.py",
+        "own: Keras does not track the weights of nested heads, so that the "
+        "weights are neither trained nor saved.",
+        "heads/composite.py::Composite.__init__",
         "self.leaves = keras.tree.flatten(heads)",
         "self.leaves = ()\n        self.__dict__['leaves'] = keras.tree.flatten(heads)",
-        "heads/test_composite.py::test_the_leaves_are_trained_and_their_weights_kept",
     ),
     Mutant(
         "tuples_become_lists",
-        "own: a tuple of heads comes back from a file as a list",
-        "heads/composite.py",
-        'return tuple(_from_config(part) for part in config["parts"])',
-        'return [_from_config(part) for part in config["parts"]]',
-        "heads/test_composite.py::test_a_composite_survives_its_config[deep]",
+        "own: A tuple of heads is loaded from a file as a list.",
+        "heads/composite.py::_from_config",
+        'tuple(_from_config(part) for part in config["parts"])',
+        '[_from_config(part) for part in config["parts"]]',
     ),
     Mutant(
         "clipped_scored_as_unclipped",
-        "B6 the clipped action scored by the density of an unclipped one",
-        "heads/clipped.py",
-        "return tf.where(below | above, _log_cdf(tail_z), density)",
-        "return -(z**2) / 2 - tf.math.log(self.scale) - math.log(math.tau) / 2",
-        "properties/test_truth_heads.py::test_a_head_is_the_distribution_it_says_it_is"
-        "[probabilities-clipped]",
+        "B6: The log-probability of a clipped action is the log-density of an "
+        "unclipped Gaussian.",
+        "heads/clipped.py::_ClippedNormal._log_prob",
+        "tf.where(below | above, _log_cdf(tail_z), density)",
+        "-(z**2) / 2 - tf.math.log(self.scale) - math.log(math.tau) / 2",
     ),
     Mutant(
         "bounds_out_of_sight",
-        "own: the slope of a quotient too large for the type, which is no number",
-        "heads/clipped.py",
-        "near = finite & (tf.abs(difference) < _MAX_Z * self.scale)",
-        "near = finite",
-        "heads/test_bounded_heads.py::test_bounds_as_far_as_numbers_go_are_none[1.0]",
+        "own: The distance of a bound is divided by a small scale, and the "
+        "gradient of the overflowing quotient is NaN.",
+        "heads/clipped.py::_ClippedNormal._z_of_bound",
+        "finite & (tf.abs(difference) < _MAX_Z * self.scale)",
+        "finite",
     ),
     Mutant(
         "bounds_that_are_no_bounds",
-        "B6 an action on a bound counted as one between them",
-        "heads/clipped.py",
-        "below, above = actions <= self.low, actions >= self.high",
-        "below, above = actions < self.low, actions > self.high",
-        "heads/test_bounded_heads.py::"
-        "test_a_bound_however_far_away_is_scored_exactly[-5.0-float64-1e-12]",
+        "B6: An action on a bound is treated as an action between the bounds.",
+        "heads/clipped.py::_ClippedNormal._log_prob",
+        "actions <= self.low, actions >= self.high",
+        "actions < self.low, actions > self.high",
     ),
     Mutant(
         "tail_from_its_probability",
-        "own ln Φ from Φ, which is zero far out",
-        "heads/clipped.py",
-        "tail = tf.math.log(tfp.math.erfcx(-lower / sqrt_2) / 2) - lower**2 / 2",
-        "tail = tf.math.log(tf.math.erfc(-lower / sqrt_2) / 2)",
-        "heads/test_bounded_heads.py::"
-        "test_a_bound_however_far_away_is_scored_exactly[-50.0-float32-1e-05]",
+        "own: ln Φ is computed from Φ, which underflows to zero in the tail.",
+        "heads/clipped.py::_log_cdf",
+        "tf.math.log(tfp.math.erfcx(-lower / sqrt_2) / 2) - lower**2 / 2",
+        "tf.math.log(tf.math.erfc(-lower / sqrt_2) / 2)",
     ),
     Mutant(
         "entropy_without_its_bounds",
-        "own entropy of a clipped Gaussian without the two bounds",
-        "heads/clipped.py",
-        "return normal_entropy * inside + edges / 2 - atoms[0] - atoms[1]",
-        "return normal_entropy * inside + edges / 2",
-        "properties/test_truth_heads.py::test_a_head_is_the_distribution_it_says_it_is"
-        "[entropy-clipped]",
+        "own: The entropy of a clipped Gaussian lacks the terms of the two bounds.",
+        "heads/clipped.py::_ClippedNormal._entropy",
+        "normal_entropy * inside + edges / 2 - atoms[0] - atoms[1]",
+        "normal_entropy * inside + edges / 2",
     ),
     Mutant(
         "eligibility_of_clipped_turned",
-        "own eligibility at a bound with the wrong sign",
-        "functional/eligibility.py",
-        "at_bound = (side * ratio / std,",
-        "at_bound = (-side * ratio / std,",
-        "functional/test_eligibility.py::"
-        "test_a_continuous_closed_form_is_the_derivative_of_the_density"
-        "[clipped_gaussian]",
+        "own: The eligibility of an action on a bound has the wrong sign.",
+        "functional/eligibility.py::clipped_gaussian",
+        "side * ratio",
+        "-side * ratio",
     ),
     Mutant(
         "jacobian_left_out",
-        "B7 the squashed action without the slope of the tanh",
-        "heads/tanh.py",
-        "return density + 2.0 * _log_cosh(x)",
-        "return density",
-        "properties/test_truth_heads.py::test_a_head_is_the_distribution_it_says_it_is"
-        "[probabilities-tanh]",
+        "B7: The log-density of a squashed action lacks the derivative of the tanh.",
+        "heads/tanh.py::_TanhNormal._log_prob",
+        "density + 2.0 * _log_cosh(x)",
+        "density",
     ),
     Mutant(
         "jacobian_turned",
-        "B7 the slope of the tanh multiplied where it divides",
-        "heads/tanh.py",
-        "return density + 2.0 * _log_cosh(x)",
-        "return density - 2.0 * _log_cosh(x)",
-        "heads/test_bounded_heads.py::"
-        "test_the_density_of_a_squashed_action_is_exact_wherever_it_is"
-        "[0.3-float64-1e-13]",
+        "B7: The density of a squashed action is multiplied by the derivative of "
+        "the tanh instead of divided.",
+        "heads/tanh.py::_TanhNormal._log_prob",
+        "density + 2.0 * _log_cosh(x)",
+        "density - 2.0 * _log_cosh(x)",
     ),
     Mutant(
         "jacobian_from_the_action",
-        "B7 ln(1 - tanh² x) from a tanh that is rounded to one",
-        "heads/tanh.py",
-        "return x + tf.nn.softplus(-2.0 * x) - math.log(2.0)",
-        "return -tf.math.log1p(-(tf.tanh(x) ** 2)) / 2",
-        "heads/test_bounded_heads.py::"
-        "test_the_density_of_a_squashed_action_is_exact_wherever_it_is"
-        "[8.0-float32-1e-05]",
+        "B7: ln(1 - tanh² x) is computed from a tanh that rounds to 1.",
+        "heads/tanh.py::_log_cosh",
+        "x + tf.nn.softplus(-2.0 * x) - math.log(2.0)",
+        "-tf.math.log1p(-(tf.tanh(x) ** 2)) / 2",
     ),
     Mutant(
         "squashed_action_unmapped",
-        "B32 the tanh sent as it is, not in the units of the Box",
-        "heads/tanh.py",
-        "return super().to_environment(self.rescale(fractions, complements))",
-        "return super().to_environment(tf.tanh(actions))",
-        "heads/test_bounded_heads.py::"
-        "test_the_environment_receives_the_squashed_action_in_its_own_units",
+        "B32: The squashed action is sent to the environment without the "
+        "conversion to the bounds of the `Box`.",
+        "heads/tanh.py::TanhGaussian.to_environment",
+        "self.rescale(fractions, complements)",
+        "tf.tanh(actions)",
     ),
     Mutant(
         "whole_numbers_cut",
-        "B32 numbers for an integer Box cut, not rounded",
-        "heads/box.py",
-        "tf.round(actions) if self.integer",
-        "tf.floor(actions) if self.integer",
-        "heads/test_bounded_heads.py::test_whole_numbers_are_the_nearest_ones",
+        "B32: Actions for an integer `Box` are rounded down instead of to the "
+        "nearest integer.",
+        "heads/box.py::BoxHead.to_environment",
+        "tf.round(actions)",
+        "tf.floor(actions)",
     ),
     Mutant(
         "whole_bounds_as_floats",
-        "B32 the bound 2⁶³ - 1 kept as a float: 2⁶³, which is outside",
-        "heads/box.py",
+        "B32: The bound 2⁶³ - 1 of an integer `Box` is stored as the float 2⁶³, "
+        "which is outside the `Box`.",
+        "heads/box.py::BoxHead.__init__",
         "high, math.floor if integer else float)",
         "high)",
-        "heads/test_bounded_heads.py::test_whole_numbers_are_sent_whole_and_inside"
-        "[space11-float64-gaussian]",
     ),
     Mutant(
         "scale_without_a_bound",
-        "own a scale that depends on the state, and explodes",
-        "heads/normal.py",
-        "tf.exp(_MAX_LOG_RATIO * tanh)",
-        "tf.exp(outputs[..., self.size :])",
-        "heads/test_bounded_heads.py::"
-        "test_the_scale_starts_where_asked_follows_its_output_and_stays_in_bounds"
-        "[gaussian]",
+        "own: A state-dependent scale has no upper bound.",
+        "heads/normal.py::GaussianHead._scale",
+        "_MAX_LOG_RATIO * tanh",
+        "outputs[..., self.size :]",
     ),
     Mutant(
         "eligibility_of_unbent_scale",
-        "own eligibility of that scale without the slope of its bound",
-        "heads/normal.py",
+        "own: The eligibility of a bounded scale lacks the derivative of the bound.",
+        "heads/normal.py::GaussianHead.chain_rule",
         "slopes.log_std * (1.0 - tanh**2)",
         "slopes.log_std",
-        "heads/test_bounded_heads.py::"
-        "test_the_eligibility_is_the_derivative_of_the_log_probability[gaussian]",
     ),
     Mutant(
         "concentrations_below_one",
-        "B49 concentrations below one: densities without end at the border",
-        "heads/beta.py",
-        'return {"concentration1": 1.0 + a, "concentration0": 1.0 + b}',
-        'return {"concentration1": a, "concentration0": b}',
-        "heads/test_bounded_heads.py::test_concentrations_stay_above_one_and_finite",
+        "B49: Concentrations of a Beta distribution can be below 1, so that the "
+        "density is infinite at a bound.",
+        "heads/beta.py::Beta.parameters",
+        '{"concentration1": 1.0 + a, "concentration0": 1.0 + b}',
+        '{"concentration1": a, "concentration0": b}',
     ),
     Mutant(
         "draws_at_the_border",
-        "B49 draws that are rounded to 0 or 1, which have no log-density",
-        "heads/beta.py",
-        "return tf.clip_by_value(y, limits.tiny, 1.0 - limits.epsneg)",
-        "return y",
-        "heads/test_bounded_heads.py::"
-        "test_a_million_draws_are_inside_the_interval_and_can_be_scored[excess2]",
+        "B49: Samples of a Beta distribution round to 0 or 1, where the "
+        "log-density is infinite.",
+        "heads/beta.py::_clip_to_open",
+        "tf.clip_by_value(y, limits.tiny, 1.0 - limits.epsneg)",
+        "y",
     ),
     Mutant(
         "concentrations_swapped",
-        "own α drawn where β is scored",
-        "heads/beta.py",
-        "return sample_beta(*self._excess(outputs), noise)",
-        "return sample_beta(*self._excess(outputs)[::-1], noise)",
-        "properties/test_truth_heads.py::"
-        "test_a_head_is_the_distribution_it_says_it_is[sample-beta]",
+        "own: The sampler of a Beta distribution exchanges α and β.",
+        "heads/beta.py::Beta.sample",
+        "self._excess(outputs)",
+        "self._excess(outputs)[::-1]",
     ),
     Mutant(
         "every_attempt_accepted",
-        "own the first proposal taken, accepted or not",
-        "heads/beta.py",
+        "own: Rejection sampling always accepts the first proposal.",
+        "heads/beta.py::sample_beta",
         "accepted = cost <=",
         "accepted = cost >= 0.0 * cost; cost <=",
-        "heads/test_bounded_heads.py::"
-        "test_beta_samples_follow_their_distribution_function[float64-excess5]",
     ),
     Mutant(
         "digits_lost_in_the_rejection",
-        "own ln(1 + x) and eˣ - 1 as they stand: wrong for large concentrations",
-        "heads/beta.py",
+        "own: The acceptance test computes ln(1 + x) and eˣ - 1 directly, which "
+        "is inaccurate for large concentrations.",
+        "heads/beta.py::sample_beta",
         "cost = concentration * (_log1p(p * _expm1(log_odds)) - p * log_odds)",
         "cost = concentration * (\n"
         "        tf.math.log(1.0 - p + p * tf.exp(log_odds)) - p * log_odds\n"
         "    )",
-        "heads/test_bounded_heads.py::"
-        "test_single_precision_accepts_the_attempts_that_double_precision_does[excess0]",
     ),
     Mutant(
         "softplus_that_overflows",
-        "own a softplus that LiteRT works out as ln(1 + eˣ)",
-        "heads/beta.py",
+        "own: A softplus of large outputs overflows in LiteRT, which computes "
+        "ln(1 + eˣ).",
+        "heads/beta.py::Beta._excess",
         "tf.nn.softplus(tf.minimum(outputs, 40.0)) + tf.nn.relu(outputs - 40.0)",
         "tf.nn.softplus(outputs)",
-        "heads/test_bounded_heads.py::"
-        "test_litert_acts_on_huge_outputs_as_keras_does[sampled-beta]",
     ),
 ]
 
 EPISODES = [
     Mutant(
         "clipped_action_stored",
-        "B6 the clipped action stored and scored",
-        "collect/host_loop.py",
-        "zip(buffer.actions, raw):",
-        "zip(buffer.actions, env_actions):",
-        "collect/test_collecting.py::"
-        "test_what_is_stored_is_what_was_sampled_before_it_was_clipped",
+        "B6: The record contains the clipped action instead of the sampled action.",
+        "collect/host_loop.py::_CollectionLoop.run",
+        "zip(buffer.actions, raw)",
+        "zip(buffer.actions, env_actions)",
     ),
     Mutant(
         "phantom_row",
-        "B13 the row with which NEXT_STEP resets kept as a step",
-        "collect/vector_envs.py",
-        "self._resetting, self._can_start = ended, was_reset",
-        "self._resetting, self._can_start = ended, ended",
-        f"{EVERY_RESET}[AutoresetMode.NEXT_STEP-3-2]",
+        "B13: The row in which `NEXT_STEP` resets an environment is recorded as a step.",
+        "collect/vector_envs.py::VectorEnvAdapter.step",
+        "ended, was_reset",
+        "ended, ended",
     ),
     Mutant(
         "reset_for_final_observation",
-        "B14 the last observation taken from the reset, not from `final_obs`",
-        "collect/vector_envs.py",
-        'finals = {i: infos["final_obs"][i] for i in env_indices}',
-        "finals = {}",
-        f"{EVERY_RESET}[AutoresetMode.SAME_STEP-3-2]",
+        "B14: The last observation is taken from the reset instead of from `final_obs`.",
+        "collect/vector_envs.py::VectorEnvAdapter._reset_ended",
+        '{i: infos["final_obs"][i] for i in env_indices}',
+        "{}",
     ),
     Mutant(
         "last_observation_overwritten",
-        "B14 the last observation kept as a view, which the next reset overwrites",
-        "collect/scheduler.py",
-        "[array[self.env_index].copy() for array in observations]",
-        "[array[self.env_index] for array in observations]",
-        f"{EVERY_RESET}[None-1-2]",
+        "B14: The last observation is a view of an array that the next reset overwrites.",
+        "collect/scheduler.py::EpisodeInProgress.finish",
+        "array[self.env_index].copy()",
+        "array[self.env_index]",
     ),
     Mutant(
         "stale_reset_flag",
-        "B15 what was to be reset is remembered over an explicit reset",
-        "collect/vector_envs.py",
-        "self._resetting = np.zeros(self.size, bool)",
-        'self._resetting = getattr(self, "_resetting", np.zeros(self.size, bool))',
-        "collect/test_collecting.py::"
-        "test_a_second_collection_from_one_vector_env_begins_afresh"
-        "[AutoresetMode.NEXT_STEP-1]",
+        "B15: An explicit reset keeps the flags of environments that are to be reset.",
+        "collect/vector_envs.py::VectorEnvAdapter.reset",
+        "np.zeros(self.size, bool)",
+        'getattr(self, "_resetting", np.zeros(self.size, bool))',
     ),
     Mutant(
         "cut_recorded_as_ending",
-        "B16 an episode that the clock cut recorded as terminated",
-        "collect/batched_envs.py",
-        "ends += [self._episode_end(env_index, False) for env_index in env_indices]",
-        "ends += [self._episode_end(env_index, True) for env_index in env_indices]",
-        "collect/test_collecting.py::"
-        "test_a_time_limit_cuts_at_its_step_unless_the_task_ends_there[3-3-False]",
+        "B16: An episode that reaches the time limit is recorded as terminated.",
+        "collect/batched_envs.py::SyncEnvs._truncate",
+        "self._episode_end(env_index, False)",
+        "self._episode_end(env_index, True)",
     ),
     Mutant(
         "both_flags_are_a_cut",
-        "B17 both flags set: truncation wins",
-        "collect/batched_envs.py",
-        "ends.append(self._episode_end(env_index, terminated))",
-        "ends.append(self._episode_end(env_index, terminated and not truncated))",
-        "collect/test_collecting.py::"
-        "test_where_both_flags_are_set_the_task_ended_the_episode"
-        "[True-True-3-True-None]",
+        "B17: An episode that is terminated and truncated is recorded as truncated only.",
+        "collect/batched_envs.py::SyncEnvs.step",
+        "self._episode_end(env_index, terminated)",
+        "self._episode_end(env_index, terminated and not truncated)",
     ),
     Mutant(
         "both_flags_are_a_cut_in_a_vector",
-        "B17 the same in a vector environment",
-        "collect/vector_envs.py",
-        "bool(terminations[env_index]),",
-        "bool(terminations[env_index] > truncations[env_index]),",
-        "collect/test_collecting.py::"
-        "test_where_both_flags_are_set_the_task_ended_the_episode"
-        "[True-True-3-True-AutoresetMode.SAME_STEP]",
+        "B17: An episode of a vector environment that is terminated and "
+        "truncated is recorded as truncated only.",
+        "collect/vector_envs.py::VectorEnvAdapter.step",
+        "terminations[env_index]",
+        "terminations[env_index] > truncations[env_index]",
     ),
     Mutant(
         "first_to_finish",
-        "B33 the first episodes to finish instead of the first to start",
-        "collect/scheduler.py",
+        "B33: A batch contains the first episodes to end instead of the first "
+        "episodes to start.",
+        "collect/scheduler.py::EpisodeScheduler",
         "return len(self.episodes) < self._count\n"
-        "        total = sum(x.length or row - x.start_row for x in self.episodes)\n"
-        "        return total < self._steps\n"
+        "        self._ended_steps += sum(x.length for x in self.running)\n"
+        "        self.running = [x for x in self.running if not x.length]\n"
+        "        running_steps = sum(row - x.start_row for x in self.running)\n"
+        "        return self._ended_steps + running_steps < self._steps\n"
         "\n"
         "    def result(self):\n"
         '        """Returns the episodes to use, or `None` until they have ended."""\n'
         "        if self._steps is None:\n"
         "            has_all = len(self.episodes) == self._count\n"
         "            complete = has_all and all(x.length for x in self.episodes)\n"
-        "            return self.episodes if complete else None\n",
+        "            return self.episodes if complete else None",
         "return True\n"
-        "        total = sum(x.length or row - x.start_row for x in self.episodes)\n"
-        "        return total < self._steps\n"
+        "        self._ended_steps += sum(x.length for x in self.running)\n"
+        "        self.running = [x for x in self.running if not x.length]\n"
+        "        running_steps = sum(row - x.start_row for x in self.running)\n"
+        "        return self._ended_steps + running_steps < self._steps\n"
         "\n"
         "    def result(self):\n"
+        '        """Returns the episodes to use, or `None` until they have ended."""\n'
         "        if self._steps is None:\n"
         "            finished = [x for x in self.episodes if x.length][: self._count]\n"
-        "            return finished if len(finished) == self._count else None\n",
-        "collect/test_collecting.py::"
-        "test_exactly_the_wanted_episodes_in_order_of_starting[16]",
+        "            return finished if len(finished) == self._count else None",
     ),
     Mutant(
         "order_of_finishing",
-        "own: episodes in another order than they started",
-        "collect/scheduler.py",
-        "complete = has_all and all(x.length for x in self.episodes)\n            "
-        "return self.episodes if complete else None",
-        "complete = has_all and all(x.length for x in self.episodes)\n            "
-        "return sorted(self.episodes, key=lambda x: x.start_row + x.length)"
-        " if complete else None",
-        "collect/test_collecting.py::"
-        "test_the_number_of_environments_does_not_change_one_number",
+        "own: The episodes of a batch are in the order of their ends instead of "
+        "their starts.",
+        "collect/scheduler.py::EpisodeScheduler.result",
+        "self.episodes if complete else None",
+        "sorted(self.episodes, key=lambda x: x.start_row + x.length) "
+        "if complete else None",
     ),
     Mutant(
         "cut_episodes_dropped",
-        "own: episodes that the clock cut are left out of the batch",
-        "collect/host_loop.py",
-        "episodes = loop.run(act)",
-        "episodes = [x for x in loop.run(act) if x.end.terminated]",
-        "collect/test_collecting.py::"
-        "test_episodes_that_are_cut_keep_their_place_among_the_others",
+        "own: Truncated episodes are missing in the batch.",
+        "collect/host_loop.py::_collect_arrays",
+        "loop.run(act)",
+        "[x for x in loop.run(act) if x.end.terminated]",
     ),
     Mutant(
         "empty_episodes",
-        "B41 an episode without steps accepted",
-        "data/episodes.py",
-        "if lengths.min() < 1 or",
-        "if lengths.min() < 0 or",
-        "data/test_episodes.py::test_a_wrong_record_is_refused[no_length]",
+        "B41: An episode without steps is accepted.",
+        "data/episodes.py::validate",
+        "lengths.min() < 1",
+        "lengths.min() < 0",
     ),
     Mutant(
         "greedy_training",
-        "B46 the most likely action while training",
-        "training/trainer.py",
-        "(key, episodes, steps, group_size=size)",
-        "(key, episodes, steps, True, group_size=size)",
-        "test_agent.py::test_training_draws_and_evaluation_takes_the_most_likely_action",
+        "B46: Training takes the most likely action instead of a sample.",
+        "training/trainer.py::Trainer._request",
+        "group_size=size",
+        "True, group_size=size",
     ),
     Mutant(
         "drawn_evaluation",
-        "B46 `evaluate` draws its actions unless told otherwise",
-        "agent.py",
+        "B46: `evaluate` samples actions by default.",
+        "agent.py::Reinforce.evaluate",
         "deterministic: bool = True",
         "deterministic: bool = False",
-        "test_agent.py::test_training_draws_and_evaluation_takes_the_most_likely_action",
     ),
     Mutant(
         "drawn_validation",
-        "B46 validation draws its actions",
-        "agent.py",
+        "B46: Validation samples actions.",
+        "agent.py::Reinforce.fit.validate",
         "key, validation_episodes)",
         "key, validation_episodes, deterministic=False)",
-        "test_agent.py::test_training_draws_and_evaluation_takes_the_most_likely_action",
     ),
     Mutant(
         "clipped_rewards_reported",
-        "B47 the reported return summed from clipped rewards",
-        "data/episode_statistics.py",
-        "np.cumsum(episodes.rewards, axis=0",
-        "np.cumsum(np.clip(episodes.rewards, -1, 1), axis=0",
-        "data/test_episode_statistics.py::"
-        "test_rewards_count_as_the_environment_gave_them",
+        "B47: The reported return is the sum of clipped rewards.",
+        "data/episode_statistics.py::episode_returns",
+        "episodes.rewards",
+        "np.clip(episodes.rewards, -1, 1)",
     ),
     Mutant(
         "clipped_rewards_recorded",
-        "B47 rewards clipped when they arrive",
-        "collect/batched_envs.py",
-        "rewards[env_index] = reward\n",
-        "rewards[env_index] = max(-1.0, min(1.0, reward))\n",
-        "test_agent.py::test_figures_are_those_of_the_episodes",
+        "B47: The record contains clipped rewards.",
+        "collect/batched_envs.py::SyncEnvs.step",
+        "rewards[env_index] = reward",
+        "rewards[env_index] = max(-1.0, min(1.0, reward))",
     ),
     Mutant(
         "fewer_actions_than_slots",
-        "B50 a vector environment gets actions for its live slots only",
-        "collect/vector_envs.py",
+        "B50: A vector environment receives actions for its active environments only.",
+        "collect/vector_envs.py::VectorEnvAdapter.step",
         "np.stack(parts), *actions)",
         "np.stack(parts), *[actions[i] for i in active])",
-        "collect/test_collecting.py::test_a_vector_env_may_be_larger_than_what_is_wanted"
-        "[AutoresetMode.DISABLED]",
     ),
 ]
 
 MASKS_ON_THE_WAY = [
     Mutant(
         "mask_of_the_step_before",
-        "B24 an action is chosen under the mask of the step before",
-        "collect/host_loop.py",
-        "inputs = [*observations, *policy_states, *noise.row(row, active)]",
-        "inputs = [*observations, *policy_states, *noise.row(row, active)]\n"
+        "B24: An action is sampled under the mask of the previous step.",
+        "collect/host_loop.py::_CollectionLoop.run",
+        "[*observations, *policy_states, *noise.row(row, active)]",
+        "[*observations, *policy_states, *noise.row(row, active)]\n"
         "            if self.masked_head is not None and row:\n"
         "                previous = buffer.observation_row(row - 1)[-1]\n"
         "                inputs[len(observations) - 1] = previous",
-        "collect/test_masked_environments.py::"
-        "test_no_illegal_action_is_ever_sent_and_every_mask_is_recorded"
-        "[None-info/action_mask]",
     ),
     Mutant(
         "illegal_record_accepted",
-        "B24 a record whose actions were illegal is learned from",
-        "heads/base.py",
-        "valid_steps & ~self.is_legal(actions, masks)",
-        "valid_steps & False",
-        "collect/test_masked_environments.py::"
-        "test_a_record_and_an_agent_agree_about_masks",
+        "B24: A record with illegal actions is accepted.",
+        "heads/base.py::Head.check_actions",
+        "~self.is_legal(actions, masks)",
+        "False",
     ),
     Mutant(
         "state_kept_over_episodes",
-        "own: what was remembered of one episode is remembered in the next",
-        "collect/host_loop.py",
+        "own: The recurrent state of an episode is not reset for the next episode.",
+        "collect/host_loop.py::_CollectionLoop._start_episodes",
         "self.recurrent_states.reset(env_index)",
         "pass",
-        "policies/test_memory.py::test_acting_step_by_step_is_the_whole_column[LSTM]",
     ),
     Mutant(
         "state_not_handed_on",
-        "own: every action is taken from the first state",
-        "collect/host_loop.py",
-        "for array, part in zip(policy_states, states):",
-        "for array, part in ():",
-        "policies/test_memory.py::test_acting_step_by_step_is_the_whole_column[GRU]",
+        "own: Every action is computed from the initial recurrent state.",
+        "collect/host_loop.py::_CollectionLoop.run",
+        "zip(policy_states, states)",
+        "()",
     ),
     Mutant(
         "dead_end_acted_on",
-        "B24 a mask without a legal action is acted on in silence",
-        "collect/host_loop.py",
-        "if not has_legal_action[env_index]:",
-        "if False:",
-        "collect/test_masked_environments.py::"
-        "test_a_mask_that_is_none_is_an_error_that_names_the_step[nothing_legal]",
+        "B24: A mask without any legal action raises no error.",
+        "collect/host_loop.py::_CollectionLoop._check_masks",
+        "not has_legal_action[env_index]",
+        "False",
     ),
 ]
 
 RANDOMNESS = [
     Mutant(
         "one_noise_for_all_episodes",
-        "B36 every episode draws the same action noise",
-        "data/seeding.py",
-        'self._words("action", episode)',
-        'self._words("action", 0)',
-        "data/test_seeding.py::test_no_two_episodes_share_action_noise",
+        "B36: All episodes use equal action noise.",
+        "data/seeding.py::EpisodeSeeds.action",
+        'self.seed_words("action", episode)',
+        'self.seed_words("action", 0)',
     ),
     Mutant(
         "noise_without_its_seed",
-        "B36 `act` draws the same noise for every seed",
-        "data/seeding.py",
-        "tf.stack([tf.cast(seed, tf.int64), tf.constant(part, tf.int64)])",
-        "tf.stack([tf.zeros([], tf.int64), tf.constant(part, tf.int64)])",
-        "data/test_seeding.py::test_noise_depends_on_its_seed_alone[float32-uniform]",
+        "B36: `act` uses equal noise for every seed.",
+        "data/seeding.py::stateless_noise",
+        "tf.cast(seed, tf.int64)",
+        "tf.zeros([], tf.int64)",
     ),
     Mutant(
         "noise_by_slot",
-        "B36 action noise by the slot, not by the episode",
-        "collect/host_loop.py",
+        "B36: Action noise depends on the index of the environment instead of "
+        "the number of the episode.",
+        "collect/host_loop.py::_CollectionLoop._start_episodes",
         "self.seeds.action(number, i)",
         "self.seeds.action(env_index, i)",
-        "collect/test_collecting.py::"
-        "test_the_number_of_environments_does_not_change_one_number",
     ),
     Mutant(
         "one_stream_for_both",
-        "B37 environment and actions address one stream",
-        "data/seeding.py",
+        "B37: Environments and actions use one random stream.",
+        "data/seeding.py::EpisodeSeeds.__init__",
         'f"{stream}/{kind}"',
         'f"{stream}/environment"',
-        "data/test_seeding.py::test_environments_and_actions_have_streams_of_their_own",
     ),
     Mutant(
         "actions_from_the_environment_s_seed",
-        "B37 action noise from the generator that the environment makes of its seed",
-        "data/seeding.py",
-        "return np.random.Generator(bits.jumped(part) if part else bits)",
-        "return np.random.default_rng(self.environment(episode))",
-        "data/test_seeding.py::"
-        "test_action_noise_is_not_the_randomness_of_the_environment",
+        "B37: Action noise comes from the generator that the environment creates "
+        "from its seed.",
+        "data/seeding.py::EpisodeSeeds.action",
+        "np.random.Generator(bits.jumped(part) if part else bits)",
+        "np.random.default_rng(self.environment(episode))",
     ),
     Mutant(
         "seed_plus_i",
-        "B38 environment i of a run is seeded with seed + i",
-        "data/seeding.py",
-        "return int(words[0] % _NUM_ENVIRONMENT_SEEDS)",
-        'return self._keys["environment"][0] + episode',
-        "data/test_seeding.py::test_no_environment_seed_appears_twice_in_a_hundred_runs",
+        "B38: Environment i of a run is seeded with seed + i.",
+        "data/seeding.py::EpisodeSeeds.environment",
+        "int(words[0] % _NUM_ENVIRONMENT_SEEDS)",
+        'self._keys["environment"][0] + episode',
     ),
     Mutant(
         "same_episodes_in_every_update",
-        "B38 every update plays the same episodes",
-        "data/seeding.py",
+        "B38: Every update collects episodes from equal seeds.",
+        "data/seeding.py::EpisodeSeeds.__init__",
         'f"{stream}/{kind}", update)',
         'f"{stream}/{kind}", 0)',
-        "data/test_seeding.py::test_purposes_and_updates_share_no_environment",
     ),
     Mutant(
         "evaluation_plays_training_episodes",
-        "B38 evaluation plays the episodes of training",
-        "data/seeding.py",
+        "B38: Evaluation uses the random stream of training.",
+        "data/seeding.py::EpisodeSeeds.__init__",
         'f"{stream}/{kind}"',
         'f"training/{kind}"',
-        "data/test_seeding.py::test_purposes_and_updates_share_no_environment",
     ),
 ]
 
 STATE = [
     Mutant(
         "normalizer_learns_when_called",
-        "B34 the normalizer learns in evaluation, prediction and export",
-        "policies/normalization.py",
+        "B34: The normalizer is updated in evaluation, prediction and export.",
+        "policies/normalization.py::RunningNormalization.call",
         "flat = [tf.convert_to_tensor(x) for x in keras.tree.flatten(observations)]",
         "self.update(observations)\n"
-        "        flat = [tf.convert_to_tensor(x)"
-        " for x in keras.tree.flatten(observations)]",
-        "policies/test_normalization.py::test_calling_changes_nothing",
+        "        flat = [tf.convert_to_tensor(x) for x in "
+        "keras.tree.flatten(observations)]",
     ),
     Mutant(
         "variance_without_the_gap",
-        "B35 running variance without the distance between the means",
-        "policies/normalization.py",
+        "B35: The running variance lacks the term of the difference of the means.",
+        "policies/normalization.py::RunningNormalization.update",
         "self.squares[index] + new_squares + between",
         "self.squares[index] + new_squares",
-        "policies/test_normalization.py::"
-        "test_the_statistics_do_not_depend_on_how_the_data_is_split[0.0-7]",
     ),
     Mutant(
         "variance_far_from_zero",
-        "B35 running variance that loses its digits far from zero",
-        "policies/normalization.py",
-        "origin = tf.where(old_count > 0, self.origins[index], leaf[0])",
-        "origin = tf.zeros_like(leaf[0])",
-        "policies/test_normalization.py::"
-        "test_the_statistics_do_not_depend_on_how_the_data_is_split[100000000.0-7]",
+        "B35: The running variance loses precision for data with a large mean.",
+        "policies/normalization.py::RunningNormalization.update",
+        "tf.where(old_count > 0, self.origins[index], leaf[0])",
+        "tf.zeros_like(leaf[0])",
     ),
     Mutant(
         "not_finite_applied",
-        "B42 an update that leaves weights that are not finite is made",
-        "algorithm/train_step.py",
+        "B42: An update is applied although its new weights are not finite.",
+        "algorithm/train_step.py::TrainStep.__call__",
         'finite &= _all_finite([v for v in self._variables if "float" in v.dtype])',
         "pass",
-        "test_agent_input.py::"
-        "test_finite_gradients_do_not_excuse_weights_that_are_not_finite[weights]",
     ),
     Mutant(
         "only_the_loss_is_checked",
-        "B42 gradients that are not finite under a finite loss",
-        "algorithm/train_step.py",
-        "return _all_finite([loss] if self._skips_overflow else [loss, *gradients])",
-        "return _all_finite([loss])",
-        "test_agent_input.py::"
-        "test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite[policy]",
+        "B42: An update is applied if the loss is finite and the gradients are not.",
+        "algorithm/train_step.py::TrainStep._step_finite",
+        "[loss] if self._skips_overflow else [loss, *gradients]",
+        "[loss]",
     ),
     Mutant(
         "only_the_policy_is_checked",
-        "B42 a baseline's gradients that are not finite",
-        "algorithm/train_step.py",
-        "finite = _all_finite(baseline_step.gradients) | empty",
-        "finite = tf.constant(True)",
-        "test_agent_input.py::"
-        "test_a_finite_loss_does_not_excuse_gradients_that_are_not_finite[critic]",
+        "B42: An update is applied although the gradients of the baseline are "
+        "not finite.",
+        "algorithm/train_step.py::TrainStep._statistics_finite",
+        "_all_finite(baseline_step.gradients) | empty",
+        "tf.constant(True)",
     ),
     Mutant(
         "old_weights_act",
-        "own: the acting program keeps the weights it was made with",
-        "collect/acting_program.py",
+        "own: The acting program keeps its initial weights.",
+        "collect/acting_program.py::ActingProgram.for_batch",
         "            )\n        self._runners[count].set_weights(weights)",
         "            )\n            self._runners[count].set_weights(weights)",
-        "collect/test_acting_program.py::"
-        "test_new_weights_act_at_once_without_a_new_conversion[dense]",
     ),
     Mutant(
         "file_written_in_place",
-        "own: a file is written in its place, where a kill leaves half of it",
-        "files.py",
-        "temporary = os.path.join(temporary_folder, name)",
-        "temporary = path",
-        "test_files.py::"
-        "test_a_failure_leaves_the_old_file_and_nothing_beside_it[True-RuntimeError]",
+        "own: A file is written under its final name, so that a killed process "
+        "leaves a part of the file.",
+        "files.py::atomic_write",
+        "os.path.join(temporary_folder, name)",
+        "path",
     ),
     Mutant(
         "file_not_flushed",
-        "own: a file takes its name before its bytes are on the disk",
-        "files.py",
+        "own: A temporary file is renamed before its content is on the disk.",
+        "files.py::atomic_write",
         "_flush(temporary)\n        os.replace(temporary, path)",
         "os.replace(temporary, path)",
-        "test_files.py::test_a_file_is_on_the_disk_before_it_takes_its_name",
     ),
     Mutant(
         "optimizer_state_lost",
-        "own: the optimizer begins anew in a loaded agent",
-        "training/keras_agent.py",
-        "self.compile(**keras.saving.deserialize_keras_object(config))\n"
-        "        if self.built:\n"
-        "            self._build_optimizer()",
-        "self.compile(**keras.saving.deserialize_keras_object(config))\n"
-        "        self.optimizer.load_own_variables = lambda store: None\n"
+        "own: A loaded agent has an optimizer without its saved state.",
+        "training/keras_agent.py::KerasAgent.compile_from_config",
+        "if self.built:\n            self._build_optimizer()",
+        "self.optimizer.load_own_variables = lambda store: None\n"
         "        self._build_optimizer()",
-        "test_saving.py::test_a_loaded_agent_learns_on_to_the_same_bits"
-        "[without baseline weights]",
     ),
     Mutant(
         "optimizer_built_on_too_much",
-        "own: a loaded optimizer is built on the baseline's weights too",
-        "training/keras_agent.py",
-        "        if self.built:\n            self._build_optimizer()\n"
-        "        self._rates",
-        "        super().compile_from_config(config)\n        self._rates",
-        "test_saving.py::test_a_loaded_agent_learns_on_to_the_same_bits[with a critic]",
+        "own: The optimizer of a loaded agent also has slots for the weights of "
+        "the baseline.",
+        "training/keras_agent.py::KerasAgent.compile_from_config",
+        "if self.built:\n            self._build_optimizer()",
+        "super().compile_from_config(config)",
     ),
 ]
 
 OBSERVATIONS = [
     Mutant(
         "one_hot_from_zero",
-        "B31 `Discrete(start=…)` ignored where an observation is made one-hot",
-        "policies/default_policy.py",
+        "B31: `Discrete(start=…)` is ignored when an observation is encoded as one-hot.",
+        "policies/default_policy.py::OneHot.__init__",
         "np.arange(n) + start for n, start",
         "np.arange(n) for n, start",
-        "policies/test_default_policy.py::"
-        "test_a_choice_is_seen_one_hot_from_its_start[2]",
     ),
     Mutant(
         "image_not_scaled",
-        "own: pixels from 0 to 255 enter the convolutions",
-        "policies/default_policy.py",
-        "scale = 1.0 / max(float(space.high.max()), 1.0)",
-        "scale = 1.0",
-        "policies/test_default_policy.py::"
-        "test_an_image_is_scaled_before_the_convolutions",
+        "own: The convolutions receive pixel values from 0 to 255.",
+        "policies/default_policy.py::_convolutions",
+        "1.0 / max(float(space.high.max()), 1.0)",
+        "1.0",
     ),
     Mutant(
         "frames_as_rows",
-        "own: stacked frames `[C, H, W]` taken for `[H, W, C]`",
-        "policies/default_policy.py",
-        "axes = (1, 2, 3) if channels_last else (2, 3, 1)",
-        "axes = (1, 2, 3)",
-        "policies/test_default_policy.py::test_the_channels_of_an_image_are_found",
+        "own: Stacked frames of shape `[C, H, W]` are treated as `[H, W, C]`.",
+        "policies/default_policy.py::_image_axes",
+        "(1, 2, 3) if channels_last else (2, 3, 1)",
+        "(1, 2, 3)",
     ),
     Mutant(
         "bounds_of_the_type",
-        "own: whole numbers divided by bounds as wide as their type, all to zero",
-        "data/spaces.py",
-        "bounded = (high - low < UNBOUNDED_WIDTH) & (high > low)",
-        "bounded = high > low",
-        "policies/test_default_policy.py::test_whole_numbers_are_seen_from_their_bounds",
+        "own: Integers are divided by the bounds of their type, so that all "
+        "quotients are nearly zero.",
+        "data/spaces.py::middle_and_half",
+        "(high - low < UNBOUNDED_WIDTH) & (high > low)",
+        "high > low",
     ),
     Mutant(
         "arrays_in_each_others_places",
-        "own: a policy with inputs of other names reads whatever comes first",
-        "policies/models.py",
+        "own: A policy whose inputs have other names receives the arrays of an "
+        "observation in the wrong inputs.",
+        "policies/models.py::call_on_zeros",
         'warnings.filterwarnings("error", ',
         'warnings.filterwarnings("ignore", ',
-        "policies/test_default_policy.py::"
-        "test_a_policy_that_would_read_arrays_in_each_others_places_is_refused",
     ),
     Mutant(
         "whole_numbers_normalised",
-        "own: the normalizer moves choices and pixels",
-        "policies/normalization.py",
-        "if not leaf.dtype.is_floating:",
-        "if False:",
-        "policies/test_normalization.py::test_whole_numbers_pass_through[kept]",
+        "own: The normalizer changes integers, such as choices and pixels.",
+        "policies/normalization.py::RunningNormalization.call.normalize",
+        "not leaf.dtype.is_floating",
+        "False",
     ),
     Mutant(
         "statistics_of_images",
-        "own: the normalizer keeps float64 statistics of every pixel",
-        "data/spaces.py",
+        "own: The normalizer stores float64 statistics of every pixel.",
+        "data/spaces.py::float_shapes",
         "(None, *leaf.shape) if leaf.dtype.is_floating else ()",
         "(None, *leaf.shape)",
-        "collect/test_observations.py::test_the_normalizer_touches_reals_alone",
     ),
     Mutant(
         "choice_out_of_range",
-        "B30 an observed choice that its space does not have",
-        "collect/env_outputs.py",
-        "if not start <= part < stop:",
-        "if False:",
-        "collect/test_observations.py::test_a_choice_outside_its_space_is_refused[6]",
+        "B30: An observed choice outside its space is accepted.",
+        "collect/env_outputs.py::_discrete_reader.read",
+        "not start <= part < stop",
+        "False",
     ),
     Mutant(
         "choices_cut_to_eight_bits",
-        "B30 choice 256 recorded as 0",
-        "collect/env_outputs.py",
+        "B30: The observed choice 256 is recorded as 0.",
+        "collect/env_outputs.py::_array_reader.read",
         "if bounds and not (",
         "if False and not (",
-        "collect/test_observations.py::"
-        "test_choices_and_flags_outside_their_space_are_refused",
     ),
     Mutant(
         "keys_in_the_order_of_the_space",
-        "own: the arrays of a Dict recorded in each other's rows",
-        "collect/env_outputs.py",
-        "for key in sorted(nest):",
-        "for key in nest:",
-        "collect/test_observations.py::test_nested_arrays_are_recorded_by_their_keys",
+        "own: The arrays of a `Dict` observation are recorded in each other's place.",
+        "collect/env_outputs.py::ObservationReader._flatten",
+        "sorted(nest)",
+        "nest",
     ),
 ]
-
-WHOLE_SEQUENCE = "policies/test_recurrent.py::test_single_steps_are_the_whole_sequence"
 
 RECURRENCE = [
     Mutant(
         "state_not_carried",
-        "own: every step begins with the first state",
-        "policies/recurrent.py",
-        "old = flat if step.use_initial else step.pop(len(flat))",
-        "old = flat",
-        f"{WHOLE_SEQUENCE}[lstm]",
+        "own: Every step of a recurrent layer starts from the initial state.",
+        "policies/recurrent.py::_SingleStepRNN.call",
+        "flat if step.use_initial else step.pop(len(flat))",
+        "flat",
     ),
     Mutant(
         "output_and_carry_swapped",
-        "own: the two states of an LSTM change places from step to step",
-        "policies/recurrent.py",
-        "new, output_spec = keras.tree.flatten(new), None",
-        "new, output_spec = keras.tree.flatten(new)[::-1], None",
-        f"{WHOLE_SEQUENCE}[lstm]",
+        "own: The two states of an LSTM are exchanged after every step.",
+        "policies/recurrent.py::_SingleStepRNN.call",
+        "keras.tree.flatten(new)",
+        "keras.tree.flatten(new)[::-1]",
     ),
     Mutant(
         "state_of_another_layer",
-        "own: a layer is given the state of another one of the same size",
-        "policies/recurrent.py",
+        "own: A recurrent layer receives the state of another layer of equal size.",
+        "policies/recurrent.py::_StepStates.pop",
         "self.old_states[:count], self.old_states[count:]",
         "self.old_states[-count:], self.old_states[:-count]",
-        f"{WHOLE_SEQUENCE}[several]",
     ),
     Mutant(
         "first_state_of_zeros",
-        "own: an episode begins with zeros, whatever its cell has learned",
-        "policies/recurrent.py",
-        "lambda state: tf.cast(state, self.rnn.cell.compute_dtype),",
-        "lambda state: tf.zeros_like(state, self.rnn.cell.compute_dtype),",
-        f"{WHOLE_SEQUENCE}[learned_start]",
+        "own: An episode starts with a state of zeros instead of the learned "
+        "initial state.",
+        "policies/recurrent.py::_SingleStepRNN.initial_state",
+        "tf.cast(state, self.rnn.cell.compute_dtype)",
+        "tf.zeros_like(state, self.rnn.cell.compute_dtype)",
     ),
     Mutant(
         "masked_step_remembered",
-        "own: a step that is masked changes the state",
-        "policies/recurrent.py",
+        "own: A masked step changes the recurrent state.",
+        "policies/recurrent.py::_SingleStepRNN.call",
         "[_where(unmasked, after, before) for after, before in zip(new, old)]",
         "list(new)",
-        f"{WHOLE_SEQUENCE}[masked_to_zero]",
     ),
     Mutant(
         "masked_output_not_repeated",
-        "own: a step that is masked puts out zeros, where Keras repeats the last output",
-        "policies/recurrent.py",
+        "own: A masked step outputs zeros, although Keras repeats the last output.",
+        "policies/recurrent.py::_SingleStepRNN.call",
         "last = last if step.use_initial else step.pop(1)[0]",
         "step.pop(1)",
-        f"{WHOLE_SEQUENCE}[masked]",
     ),
     Mutant(
         "weights_copied",
-        "own: the layers that act are copies, and never learn",
-        "policies/recurrent.py",
-        "    return layer\n",
-        "    return type(layer).from_config(layer.get_config())\n",
-        "policies/test_recurrent.py::test_the_weights_are_those_of_the_policy",
+        "own: The acting layers are copies, which are not updated by training.",
+        "policies/recurrent.py::_to_single_step",
+        "return layer",
+        "return type(layer).from_config(layer.get_config())",
     ),
     Mutant(
         "padding_read_as_it_is",
-        "B12 padding that is not finite gets into the gradient through time",
-        "data/episodes.py",
+        "B12: Padding that is not finite enters the gradient through time.",
+        "data/episodes.py::ValidSteps.zero_padding.zeroed",
         "tf.where(tf.reshape(is_valid, shape), rows, tf.zeros([], rows.dtype))",
         "rows",
-        "policies/test_recurrent.py::test_padding_has_no_part_in_a_gradient[lstm]",
     ),
     Mutant(
         "check_blinded_by_zeros",
-        "own: a last layer of zeros hides that steps are mixed",
-        "policies/recurrent.py",
-        "keras.StatelessScope(state_mapping=noisy)",
-        "keras.StatelessScope()",
-        "policies/test_recurrent.py::"
-        "test_time_steps_mixed_in_other_ways_are_refused[convolution-zeros]",
+        "own: A last layer of zeros hides that a policy mixes time steps.",
+        "policies/recurrent.py::RecurrentPolicy.check",
+        "state_mapping=noisy",
+        "",
+    ),
+]
+
+STEPS_OF_AN_UPDATE = [
+    Mutant(
+        "part_counts_once",
+        "own: The sum over a minibatch is divided by the number of episodes of "
+        "the whole batch.",
+        "algorithm/estimator.py::Batch.minibatch",
+        "self.divisor * tf.cast(share, self.divisor.dtype)",
+        "self.divisor",
+    ),
+    Mutant(
+        "ratio_of_the_last_step",
+        "own: The likelihood ratio compares with the policy before the gradient "
+        "step instead of the acting policy.",
+        "algorithm/train_step.py::TrainStep._passes.step",
+        "acting_log_probs",
+        "self.estimator.distribution(batch).log_prob(batch.actions)",
+    ),
+    Mutant(
+        "entropy_of_the_next_policy",
+        "own: The logged entropy is the entropy of the policy after the update.",
+        "algorithm/train_step.py::TrainStep._passes",
+        "tf.reduce_mean(entropy)",
+        "tf.reduce_mean(self.estimator.distribution(batch).entropy())",
+    ),
+    Mutant(
+        "ratio_not_bounded",
+        "own: The likelihood ratio is not clipped.",
+        "algorithm/estimator.py::PolicyGradientEstimator._clipped_ratios",
+        "tf.minimum(tf.exp(log_ratios), self.options.ratio_clip)",
+        "tf.exp(log_ratios)",
+    ),
+    Mutant(
+        "ratio_upside_down",
+        "own: The likelihood ratio is μ/π instead of π/μ.",
+        "algorithm/estimator.py::PolicyGradientEstimator._clipped_ratios",
+        "tf.exp(log_ratios)",
+        "tf.exp(-log_ratios)",
+    ),
+    Mutant(
+        "same_order_in_every_pass",
+        "own: Every pass uses the permutation of the first pass.",
+        "algorithm/train_step.py::TrainStep._passes.step",
+        "number // first.count",
+        "0",
+    ),
+    Mutant(
+        "same_order_in_every_update",
+        "own: Every update uses the permutation of the first update.",
+        "training/learner.py::Learner.permutations",
+        "self.num_updates",
+        "0",
+    ),
+    Mutant(
+        "last_part_too_small",
+        "own: All minibatches have the size of the integer quotient, and the "
+        "remaining steps are lost.",
+        "data/minibatches.py::Minibatches.minibatch",
+        "index * steps // self.count : (index + 1) * steps // self.count",
+        "index * (steps // self.count) : (index + 1) * (steps // self.count)",
+    ),
+    Mutant(
+        "half_an_update_kept",
+        "own: If a step of an update is not finite, the earlier steps of the "
+        "update remain applied.",
+        "algorithm/train_step.py::TrainStep.__call__",
+        "_run_if(~finite, lambda: self._restore(before))",
+        "pass",
+    ),
+    Mutant(
+        "slots_not_put_back",
+        "own: The slots of the optimizer are not restored after a rejected update.",
+        "algorithm/train_step.py::TrainStep._variables",
+        "parts = [self.optimizer, self.estimator.baseline,",
+        "parts = [self.estimator.baseline,",
+    ),
+    Mutant(
+        "critic_not_put_back",
+        "own: The weights of the value baseline are not restored after a "
+        "rejected update.",
+        "algorithm/train_step.py::TrainStep._variables",
+        "parts = [self.optimizer, self.estimator.baseline,",
+        "parts = [self.optimizer,",
+    ),
+    Mutant(
+        "overflow_in_a_scale",
+        "own: A reward whose square overflows makes a running scale infinite.",
+        "algorithm/train_step.py::TrainStep._statistics_finite",
+        "finite & _all_finite(squares)",
+        "finite",
+    ),
+    Mutant(
+        "nan_into_the_normalizer",
+        "own: A NaN observation of a dropped episode enters the statistics of "
+        "the normalizer.",
+        "algorithm/estimator.py::PolicyGradientEstimator.sums_of_squares",
+        "samples += [x for x in flat if x.dtype.is_floating]",
+        "pass",
+    ),
+    Mutant(
+        "nothing_is_an_error",
+        "own: An update whose episodes are all dropped changes weights.",
+        "algorithm/train_step.py::TrainStep._single_step",
+        "finite & ~empty",
+        "finite",
+    ),
+    Mutant(
+        "dropped_episodes_counted",
+        "own: The mean over episodes counts dropped episodes.",
+        "algorithm/estimator.py::PolicyGradientEstimator.batch",
+        "tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)",
+        "tf.size(episodes.lengths)",
+    ),
+    Mutant(
+        "scale_sees_its_batch",
+        "own: A running scale is updated from a batch before the scale divides "
+        "the batch.",
+        "policies/normalization.py::RunningScale.call",
+        "tf.cond(self.count > 0, running_scale, scale_of_samples)",
+        "scale_of_samples()",
+    ),
+    Mutant(
+        "scale_without_the_gap",
+        "own: The running deviation lacks the term of the difference of the means.",
+        "policies/normalization.py::RunningScale._statistics_with",
+        "self.squares.value + new_squares + between",
+        "self.squares.value + new_squares",
+    ),
+    Mutant(
+        "critic_part_counts_once",
+        "own: The loss of a minibatch of the value baseline is divided by the "
+        "number of all episodes.",
+        "baselines/base.py::BaselineBatch.minibatch",
+        "tf.cast(self.episodes, fraction.dtype) * fraction",
+        "self.episodes",
+    ),
+    Mutant(
+        "memory_of_a_part",
+        "own: A recurrent policy receives only the steps of the minibatch.",
+        "algorithm/estimator.py::PolicyGradientEstimator.outputs_at",
+        "every_step.zero_padding",
+        "steps.zero_padding",
+    ),
+    Mutant(
+        "schedule_stands_still",
+        "own: A schedule of the entropy coefficient always returns its initial value.",
+        "training/assembly.py::make_trainer",
+        "parts.counters[0]",
+        "0",
     ),
 ]
 
 DIAGNOSTICS = [
     Mutant(
         "noise_taken_for_signal",
-        "own: the squared length of a mean, with its own noise in it, taken for signal",
-        "callbacks/training_statistics.py",
-        "return squared_norm - noise, noise",
-        "return squared_norm, noise",
-        "callbacks/test_diagnostics.py::test_a_planted_signal_comes_out",
+        "own: The squared norm of a mean gradient includes its own noise and is "
+        "reported as signal.",
+        "callbacks/training_statistics.py::signal_and_noise",
+        "squared_norm - noise",
+        "squared_norm",
     ),
     Mutant(
         "noise_of_one_episode",
-        "own: the noise of one episode's gradient in place of that of their mean",
-        "callbacks/training_statistics.py",
+        "own: The noise of the gradient of one episode replaces the noise of the "
+        "mean gradient.",
+        "callbacks/training_statistics.py::signal_and_noise",
         "ddof=1))) / num_groups",
         "ddof=1)))",
-        "callbacks/test_diagnostics.py::test_signal_and_noise_are_their_definition",
     ),
     Mutant(
         "siblings_as_strangers",
-        "own: episodes that began alike counted as independent",
-        "callbacks/training_statistics.py",
-        "num_groups = len(gradients[0]) // group_size\n    if",
-        "num_groups, group_size = len(gradients[0]), 1\n    if",
-        "callbacks/test_diagnostics.py::test_siblings_count_as_one",
+        "own: The noise of a gradient treats the episodes of a group as independent.",
+        "callbacks/training_statistics.py::signal_and_noise",
+        "num_groups = len(gradients[0]) // group_size",
+        "num_groups, group_size = len(gradients[0]), 1",
     ),
     Mutant(
         "share_of_an_episode",
-        "own: an episode's gradient divided by the number of episodes once more",
-        "algorithm/estimator.py",
-        "divisor=self.divisor / tf.cast(self.num_episodes, self.divisor.dtype)",
-        "divisor=self.divisor",
-        "callbacks/test_diagnostics.py::"
-        "test_the_mean_over_the_episodes_is_the_gradient[{}]",
+        "own: The gradient of an episode is divided by the number of episodes twice.",
+        "algorithm/estimator.py::Batch.single_episode",
+        "self.divisor / tf.cast(self.num_episodes, self.divisor.dtype)",
+        "self.divisor",
     ),
     Mutant(
         "units_mixed",
-        "own: advantages in one unit compared with returns in another",
-        "algorithm/estimator.py",
-        "return advantages / size, unbaselined / size",
-        "return advantages / size, unbaselined",
-        "callbacks/test_diagnostics.py::"
-        "test_scales_are_the_same_with_and_without_the_baseline",
+        "own: Scaled advantages are compared with returns that are not scaled.",
+        "algorithm/estimator.py::PolicyGradientEstimator._scaled_advantages",
+        "unbaselined / size",
+        "unbaselined",
     ),
     Mutant(
         "noise_of_other_batches",
-        "own: the noise of batches of other sizes taken for that of this one",
-        "callbacks/advice.py",
-        'r["noise"] * r["independent"]) for',
-        'r["noise"] * measured[-1]["independent"]) for',
-        "callbacks/test_diagnostics.py::"
-        "test_noise_is_compared_at_the_size_of_the_batch_there_is",
+        "own: The noise of batches of other sizes is used for the size of the "
+        "last batch.",
+        "callbacks/advice.py::advise_on_noise",
+        'r["independent"]',
+        'measured[-1]["independent"]',
     ),
     Mutant(
         "passes_blamed_on_the_rate",
-        "own: the change by many gradient steps taken for that by one",
-        "callbacks/advice.py",
-        'kl_per_step = last["kl"] / last["gradient_steps"] ** 2',
-        'kl_per_step = last["kl"]',
-        "callbacks/test_diagnostics.py::test_too_many_passes",
+        "own: The change by several gradient steps is treated as the change by "
+        "one gradient step.",
+        "callbacks/advice.py::advise_on_learning_rate",
+        'last["kl"] / last["gradient_steps"] ** 2',
+        'last["kl"]',
     ),
     Mutant(
         "stepping_counted_twice",
-        "own: the time in environments counted as time for acting too",
-        "collect/host_loop.py",
-        "time.perf_counter() - start - stepping}",
-        "time.perf_counter() - start}",
-        "callbacks/test_diagnostics.py::test_the_time_is_divided_among_three",
+        "own: The time in environments also counts as time for acting.",
+        "collect/host_loop.py::collect",
+        "time.perf_counter() - start - stepping",
+        "time.perf_counter() - start",
     ),
     Mutant(
         "share_in_the_order_of_finishing",
-        "own: episodes of several processes in the order in which these were done",
-        "collect/worker_pool.py",
-        "permutation = np.argsort(numbers)",
-        "permutation = np.arange(len(numbers))",
-        "collect/test_worker_pool.py::test_few_episodes_or_many_are_the_same[40]",
+        "own: The episodes of several processes are in the order in which the "
+        "processes returned the episodes.",
+        "collect/worker_pool.py::_merge_shares",
+        "np.argsort(numbers)",
+        "np.arange(len(numbers))",
     ),
     Mutant(
         "every_other_claimed",
-        "own: every other episode is played by none of several processes",
-        "collect/worker.py",
+        "own: With several processes, every second episode is not collected.",
+        "collect/worker.py::EnvWorker._next_episode",
         "self._counter.value = number + 1",
         "self._counter.value = number + 2",
-        "collect/test_worker_pool.py::test_few_episodes_or_many_are_the_same[40]",
     ),
     Mutant(
         "old_weights_in_workers",
-        "own: other processes act with the weights they began with",
-        "collect/worker_pool.py",
-        "weights = acting_program.finite_weights(actor.variables)",
-        'weights = self.__dict__.setdefault(\n            "first", '
-        "acting_program.finite_weights(actor.variables)\n        )",
-        "collect/test_worker_pool.py::"
-        "test_the_number_of_processes_changes_no_bit_of_a_training"
-        "[CartPole-v1]",
+        "own: Worker processes act with their initial weights.",
+        "collect/worker_pool.py::WorkerPool._play",
+        "acting_program.finite_weights(actor.variables)",
+        "self.__dict__.setdefault(\n"
+        '            "first", acting_program.finite_weights(actor.variables)\n'
+        "        )",
     ),
     Mutant(
         "surplus_episodes_kept",
-        "own: of a number of steps, all episodes that several processes played",
-        "collect/worker_pool.py",
-        "permutation = permutation[: np.searchsorted(total_steps, steps) + 1]",
-        "permutation = permutation[: len(total_steps)]",
-        "collect/test_worker_pool.py::test_a_number_of_steps_takes_the_same_episodes[13]",
+        "own: Several processes keep more episodes than a number of steps requires.",
+        "collect/worker_pool.py::_merge_shares",
+        "np.searchsorted(total_steps, steps) + 1",
+        "len(total_steps)",
     ),
     Mutant(
         "stale_answers",
-        "own: after a failure the answer to the question before is taken for this one's",
-        "collect/worker_pool.py",
-        "if self._pending or self._program is not program:",
-        "if self._program is not program:",
-        "collect/test_worker_pool.py::test_after_a_failure_a_crew_begins_afresh",
+        "own: After a failure, the result of the previous request is used for "
+        "the next request.",
+        "collect/worker_pool.py::WorkerPool._play",
+        "self._pending or self._program is not program",
+        "self._program is not program",
     ),
     Mutant(
         "first_come",
-        "own: the first process takes as many episodes as it has environments",
-        "collect/scheduler.py",
-        "if row == 0 and len(self.episodes) == self._max_initial:",
-        "if False:",
-        "collect/test_worker_pool.py::test_every_worker_gets_its_part",
-    ),
-]
-
-A_LOOP = (
-    "algorithm/test_train_step.py::test_an_update_is_its_definition[softmax-episodes]"
-)
-ALL_BACK = (
-    "algorithm/test_train_step.py::"
-    "test_a_step_that_is_not_finite_takes_all_of_the_update_back"
-)
-DROPPED = (
-    "algorithm/test_update_options.py::"
-    "test_dropping_is_a_record_without_the_episodes_that_were_cut"
-)
-
-STEPS_OF_AN_UPDATE = [
-    Mutant(
-        "part_counts_once",
-        "own: the sum over a minibatch divided as that over the batch: shorter steps",
-        "algorithm/estimator.py",
-        "divisor=self.divisor * tf.cast(share, self.divisor.dtype),",
-        "divisor=self.divisor,",
-        A_LOOP,
-    ),
-    Mutant(
-        "ratio_of_the_last_step",
-        "own: the ratio to the policy of the step before, not to the one that acted",
-        "algorithm/train_step.py",
-        "parts.minibatch(number % first.count), acting_log_probs",
-        "parts.minibatch(number % first.count), "
-        "self.estimator.distribution(batch).log_prob(batch.actions)",
-        A_LOOP,
-    ),
-    Mutant(
-        "entropy_of_the_next_policy",
-        "own: the entropy after the update's steps said of the policy that acted",
-        "algorithm/train_step.py",
-        '"entropy": tf.reduce_mean(entropy)}, finite',
-        '"entropy": tf.reduce_mean(self.estimator.distribution(batch).entropy())}, '
-        "finite",
-        "algorithm/test_train_step.py::test_the_entropy_is_that_of_the_policy_that_acted",
-    ),
-    Mutant(
-        "ratio_not_bounded",
-        "own: the ratio without its bound",
-        "algorithm/estimator.py",
-        "tf.minimum(tf.exp(log_ratios), self.options.ratio_clip)",
-        "tf.exp(log_ratios)",
-        A_LOOP,
-    ),
-    Mutant(
-        "ratio_upside_down",
-        "own: μ/π in the place of π/μ",
-        "algorithm/estimator.py",
-        "tf.exp(log_ratios)",
-        "tf.exp(-log_ratios)",
-        A_LOOP,
-    ),
-    Mutant(
-        "same_order_in_every_pass",
-        "own: every pass goes through the steps in the order of the first",
-        "algorithm/train_step.py",
-        "permutations[number // first.count]",
-        "permutations[0]",
-        A_LOOP,
-    ),
-    Mutant(
-        "same_order_in_every_update",
-        "own: every update draws the order of the first",
-        "training/learner.py",
-        'rng = seeding.generator(seed, "training/minibatches", self.num_updates)',
-        'rng = seeding.generator(seed, "training/minibatches", 0)',
-        "algorithm/test_update_options.py::"
-        "test_the_order_is_a_function_of_the_seed_and_the_number_of_the_update",
-    ),
-    Mutant(
-        "last_part_too_small",
-        "own: parts of equal size and a remainder, down to one step",
-        "data/minibatches.py",
-        "index * steps // self.count : (index + 1) * steps // self.count",
-        "index * (steps // self.count) : (index + 1) * (steps // self.count)",
-        "algorithm/test_train_step.py::"
-        "test_parts_are_all_steps_in_sizes_that_differ_by_one_at_most[6-20]",
-    ),
-    Mutant(
-        "half_an_update_kept",
-        "own: the steps before one that is not finite stay made",
-        "algorithm/train_step.py",
-        "_run_if(~finite, lambda: self._restore(before))",
-        "pass",
-        ALL_BACK,
-    ),
-    Mutant(
-        "slots_not_put_back",
-        "own: what the optimizer remembers of a refused update stays",
-        "algorithm/train_step.py",
-        "parts = [self.optimizer, self.estimator.baseline,",
-        "parts = [self.estimator.baseline,",
-        ALL_BACK,
-    ),
-    Mutant(
-        "critic_not_put_back",
-        "own: the last step of a critic leaves weights that are not finite",
-        "algorithm/train_step.py",
-        "parts = [self.optimizer, self.estimator.baseline,",
-        "parts = [self.optimizer,",
-        "test_agent_input.py::"
-        "test_finite_gradients_do_not_excuse_weights_that_are_not_finite[critic]",
-    ),
-    Mutant(
-        "overflow_in_a_scale",
-        "own: a reward whose square overflows ends a running scale for good",
-        "algorithm/train_step.py",
-        "return finite & _all_finite(squares)",
-        "return finite",
-        "algorithm/test_train_step.py::test_statistics_are_finite_and_so_is_their_size",
-    ),
-    Mutant(
-        "nan_into_the_normalizer",
-        "own: NaN seen in an episode that is dropped gets into the normalizer",
-        "algorithm/estimator.py",
-        "samples += [x for x in flat if x.dtype.is_floating]",
-        "pass",
-        "algorithm/test_update_options.py::"
-        "test_nan_seen_in_an_episode_that_is_dropped_does_not_reach_the_normalizer",
-    ),
-    Mutant(
-        "nothing_is_an_error",
-        "own: an update of which all episodes are dropped is refused, or moves weights",
-        "algorithm/train_step.py",
-        "_run_if(finite & ~empty, lambda: self._apply(",
-        "_run_if(finite, lambda: self._apply(",
-        "algorithm/test_update_options.py::"
-        "test_where_all_were_cut_nothing_moves_but_counters_and_normalizer[{}]",
-    ),
-    Mutant(
-        "dropped_episodes_counted",
-        "own: dropped episodes make the mean over episodes smaller",
-        "algorithm/estimator.py",
-        "count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)",
-        "count = tf.size(episodes.lengths)",
-        f"{DROPPED}[4]",
-    ),
-    Mutant(
-        "scale_sees_its_batch",
-        "own: a running scale learns a batch before it divides it",
-        "policies/normalization.py",
-        "tf.cond(self.count > 0, running_scale, scale_of_samples)",
-        "scale_of_samples()",
-        "policies/test_running_scale.py::"
-        "test_samples_give_their_own_size_before_the_first_update_and_never_again[False]",
-    ),
-    Mutant(
-        "scale_without_the_gap",
-        "own: a running deviation without the distance between the means",
-        "policies/normalization.py",
-        "self.squares.value + new_squares + between",
-        "self.squares.value + new_squares",
-        "policies/test_running_scale.py::"
-        "test_it_is_the_size_of_all_samples[True-7-1.0-float64-1e-12]",
-    ),
-    Mutant(
-        "critic_part_counts_once",
-        "own: a critic's minibatch divided by all episodes: shorter steps",
-        "baselines/base.py",
-        "tf.cast(self.episodes, fraction.dtype) * fraction,",
-        "self.episodes,",
-        "algorithm/test_update_options.py::"
-        "test_a_critic_descends_in_minibatches_of_the_order_it_is_given[6-3]",
-    ),
-    Mutant(
-        "memory_of_a_part",
-        "own: a memory reads the steps of the minibatch only",
-        "algorithm/estimator.py",
-        "every_step.zero_padding(observations)",
-        "steps.zero_padding(observations)",
-        "algorithm/test_train_step.py::"
-        "test_a_step_s_part_of_a_memory_is_its_part_of_the_whole",
-    ),
-    Mutant(
-        "schedule_stands_still",
-        "own: a schedule of the entropy coefficient is asked for its start only",
-        "training/assembly.py",
-        "updates=lambda: parts.counters[0],",
-        "updates=lambda: 0,",
-        "algorithm/test_update_options.py::"
-        "test_a_schedule_says_the_entropy_coefficient_of_the_number_of_the_update",
+        "own: The first worker process starts an episode in each of its "
+        "environments and leaves too few episodes for the other processes.",
+        "collect/scheduler.py::SharedScheduler.start_next",
+        "row == 0 and len(self.episodes) == self._max_initial",
+        "False",
     ),
 ]
 
 TENSORS = [
     Mutant(
         "threefry_without_its_count",
-        "own: the keys of Threefry enter without the number of their group",
-        "data/seeding.py",
-        "x[1] += keys[(group + 2) % 3] + np.uint32(group + 1)",
-        "x[1] += keys[(group + 2) % 3]",
-        "data/test_seeding.py::test_threefry_gives_the_known_answers",
+        "own: The key schedule of Threefry lacks the number of the group.",
+        "data/seeding.py::threefry",
+        "keys[(group + 2) % 3] + np.uint32(group + 1)",
+        "keys[(group + 2) % 3]",
     ),
     Mutant(
         "steps_share_noise",
-        "own: the noise of a step begins one number behind that of the last",
-        "data/seeding.py",
+        "own: The noise of consecutive steps overlaps, because their counters "
+        "differ by 1.",
+        "data/seeding.py::counter_noise",
         "tf.uint32) * np.uint32(blocks)",
         "tf.uint32)",
-        "data/test_seeding.py::test_no_two_addresses_of_tensors_share_their_noise",
     ),
     Mutant(
         "beginning_and_course_share_noise",
-        "own: how an episode goes on is drawn from the key of how it begins",
-        "envs/vector.py",
+        "own: The noise of the steps of an episode uses the key of the noise of "
+        "its reset.",
+        "envs/vector.py::TensorVectorEnv._next_states",
         "seeding.counter_noise(keys[:, 1], *noise_args)",
         "seeding.counter_noise(keys[:, 0], *noise_args)",
-        "envs/test_envs.py::"
-        "test_how_an_episode_begins_and_how_it_goes_on_are_drawn_apart",
     ),
     Mutant(
         "one_seed_for_all_of_a_vector",
-        "own: all tensor environments of a VectorEnv draw from one seed",
-        "envs/vector.py",
-        "return [seed + i for i in range(self.num_envs)]",
-        "return [seed] * self.num_envs",
-        "envs/test_envs.py::test_every_environment_of_a_vector_has_its_own_seed",
+        "own: All tensor environments of a `VectorEnv` use one seed.",
+        "envs/vector.py::TensorVectorEnv._env_seeds",
+        "[seed + i for i in range(self.num_envs)]",
+        "[seed] * self.num_envs",
     ),
     Mutant(
         "phantom_step_rewarded",
-        "own: the step that resets a tensor environment is rewarded",
-        "envs/vector.py",
-        "rewards = tf.where(ended, tf.zeros_like(rewards), rewards)",
-        "rewards = rewards",
-        "envs/test_envs.py::test_a_vector_env_resets_in_the_step_after_an_end",
+        "own: The step that resets a tensor environment has a reward.",
+        "envs/vector.py::TensorVectorEnv._next_states",
+        "tf.where(ended, tf.zeros_like(rewards), rewards)",
+        "rewards",
     ),
     Mutant(
         "pole_falls_at_its_angle_only",
-        "own: the twin of CartPole knows no end of the track",
-        "envs/cartpole.py",
+        "own: The tensor version of CartPole does not terminate at the end of the track.",
+        "envs/cartpole.py::CartPole.terminal",
         "(tf.abs(state[:, 0]) > MAX_POSITION) | (tf.abs(state[:, 2]) > MAX_ANGLE)",
         "tf.abs(state[:, 2]) > MAX_ANGLE",
-        "envs/test_envs.py::test_a_twin_ends_where_its_original_ends[CartPole-v1]",
     ),
     Mutant(
         "no_wall_in_the_valley",
-        "own: the twin of MountainCar keeps its speed at the wall",
-        "envs/mountain_car.py",
-        "velocity = tf.where(stopped, tf.zeros_like(velocity), velocity)",
-        "velocity = velocity",
-        "envs/test_envs.py::test_a_twin_ends_where_its_original_ends[MountainCar-v0]",
+        "own: The tensor version of MountainCar keeps its velocity at the wall.",
+        "envs/mountain_car.py::_next_state",
+        "tf.where(stopped, tf.zeros_like(velocity), velocity)",
+        "velocity",
     ),
     Mutant(
         "last_step_not_counted",
-        "own: the compiled engine does not count the step that ends an episode",
-        "collect/compiled_rollout.py",
-        "lengths=carry.lengths + tf.cast(carry.active, tf.int32)",
-        "lengths=carry.lengths + tf.cast(carry.active & ~terminal, tf.int32)",
-        "collect/test_compiled_rollout.py::"
-        "test_an_episode_is_what_its_definition_says[a choice-1]",
+        "own: The compiled engine does not count the last step of an episode.",
+        "collect/compiled_rollout.py::Rollout._step",
+        "tf.cast(carry.active, tf.int32)",
+        "tf.cast(carry.active & ~terminal, tf.int32)",
     ),
     Mutant(
         "rewards_after_the_end",
-        "own: an episode of the compiled engine earns on after its end",
-        "collect/compiled_rollout.py",
-        "reward = tf.where(carry.active, reward, 0.0)",
-        "reward = reward",
-        "collect/test_compiled_rollout.py::"
-        "test_callbacks_hear_of_every_episode_and_every_update",
+        "own: The compiled engine adds rewards after the end of an episode.",
+        "collect/compiled_rollout.py::Rollout._step",
+        "tf.where(carry.active, reward, 0.0)",
+        "reward",
     ),
     Mutant(
         "siblings_begin_apart_of_tensors",
-        "own: groups of the compiled engine begin from noise of their own",
-        "collect/compiled_rollout.py",
-        "numbers // self.group_size, self.batched_env.env.dtype",
-        "numbers, self.batched_env.env.dtype",
-        "collect/test_compiled_rollout.py::test_groups_of_siblings_begin_alike",
+        "own: The compiled engine resets the episodes of a group with different noise.",
+        "collect/compiled_rollout.py::Rollout._env_noise",
+        "numbers // self.group_size",
+        "numbers",
     ),
     Mutant(
         "every_thread_plays_the_same",
-        "own: all threads play the first part of a batch",
-        "collect/compiled_rollout.py",
-        "self.graph(keys, shard * shard_size)",
-        "self.graph(keys, 0 * shard_size)",
-        "collect/test_compiled_rollout.py::test_parts_of_a_batch_are_the_batch",
+        "own: All threads collect the first part of a batch.",
+        "collect/compiled_rollout.py::Rollout.__call__",
+        "shard * shard_size",
+        "0 * shard_size",
     ),
     Mutant(
         "last_observation_unseen",
-        "own: an observation that is none is not noticed where no action follows",
-        "collect/compiled_rollout.py",
-        "valid = finite & valid & tf.math.is_finite(reward)",
-        "valid = finite & tf.math.is_finite(reward)",
-        "collect/test_compiled_rollout.py::"
-        "test_what_is_seen_last_is_looked_at_too[nan-alone]",
+        "own: A NaN in the last observation of an episode raises no error.",
+        "collect/compiled_rollout.py::Rollout._step",
+        "finite & valid & tf.math.is_finite(reward)",
+        "finite & tf.math.is_finite(reward)",
     ),
     Mutant(
         "one_order_in_a_call_of_many",
-        "own: all updates of a call draw the minibatches of its first",
-        "training/learner.py",
-        "permutation_key(keys[number]))",
-        "permutation_key(keys[0]))",
-        "collect/test_compiled_rollout.py::"
-        "test_how_many_updates_a_call_makes_changes_no_bit[everything]",
+        "own: All updates of a call use the permutation of the first update.",
+        "training/learner.py::_updates.update",
+        "permutation_key(keys[number])",
+        "permutation_key(keys[0])",
     ),
     Mutant(
         "a_call_spends_more_than_there_is",
-        "own: a call makes all its updates, though the budget of steps is spent",
-        "training/learner.py",
+        "own: A call makes all its updates although the maximum number of steps "
+        "is reached.",
+        "training/learner.py::_updates",
         "(number < count) & finite & (steps < max_steps)",
         "(number < count) & finite",
-        "collect/test_compiled_rollout.py::"
-        "test_a_budget_of_steps_ends_at_the_same_update_whatever_a_call_makes",
     ),
     Mutant(
         "validation_waits_for_the_call",
-        "own: a call of several updates goes on where a validation is due",
-        "training/loop.py",
-        "_updates_until_validation(epoch, epochs, validate and freq)",
-        "_updates_until_validation(epoch, epochs, None)",
-        "collect/test_compiled_rollout.py::test_a_call_ends_where_a_validation_is_due",
+        "own: A call of several updates continues past an update that requires "
+        "validation.",
+        "training/loop.py::run_loop",
+        "validate and freq",
+        "None",
     ),
     Mutant(
         "rates_of_the_first_update",
-        "own: linear rates stand still while a call makes several updates",
-        "training/keras_agent.py",
-        "return 1 if self._rates else self.steps",
-        "return self.steps",
-        "collect/test_compiled_rollout.py::test_linear_rates_are_set_before_every_update",
+        "own: A linear learning rate does not change while a call makes several updates.",
+        "training/keras_agent.py::KerasAgent._updates_per_call",
+        "1 if self._rates else ",
+        "",
     ),
     Mutant(
         "blocks_of_one_weight",
-        "own: blocks of a batch count alike, whatever their sizes",
-        "algorithm/train_step.py",
-        "share = tf.size(block) / tf.size(steps)",
-        "share = 1 / blocks.count",
-        "algorithm/test_update_options.py::"
-        "test_a_gradient_summed_up_in_blocks_is_that_of_the_batch[7]",
+        "own: All blocks of a batch have equal weight although their sizes differ.",
+        "algorithm/train_step.py::TrainStep.gradients_by_blocks.add",
+        "tf.size(block) / tf.size(steps)",
+        "1 / blocks.count",
     ),
     Mutant(
         "seeds_of_the_first_agent",
-        "own: many seeds at once all learn with the settings of the first",
-        "experiments/multi_seed.py",
-        "_check_same_signature(self.signature, _signature(agent))",
+        "own: Agents with different settings are trained together with the "
+        "settings of the first agent.",
+        "experiments/multi_seed.py::_SeedGroup.__init__",
+        "check_same_signature(self.signature, signature_of(agent))",
         "_signature(agent)",
-        "experiments/test_multi_seed.py::test_agents_must_be_alike",
     ),
     Mutant(
         "updates_counted_from_zero",
-        "own: agents that have learned before draw the streams of a beginning",
-        "experiments/multi_seed.py",
+        "own: Agents that were trained before use the random streams of a new training.",
+        "experiments/multi_seed.py::_SeedGroup.train",
         'seeding.rollout_keys(seed, "training", first + u)',
         'seeding.rollout_keys(seed, "training", u)',
-        "experiments/test_multi_seed.py::"
-        "test_averaged_weights_and_agents_that_have_learned_before_are_as_alone",
     ),
     Mutant(
         "averages_left_out",
-        "own: an agent out of many keeps its last weights, not their average",
-        "experiments/multi_seed.py",
+        "own: An agent of `train_seeds` keeps its last weights instead of their average.",
+        "experiments/multi_seed.py::SeedResults.agent",
         "optimizers.finalize(agent.optimizer)",
         "pass",
-        "experiments/test_multi_seed.py::"
-        "test_averaged_weights_and_agents_that_have_learned_before_are_as_alone",
     ),
 ]
 
+# No test detected these bugs when they were planted for the first time.
 SURVIVORS = [
     Mutant(
         "parts_of_an_action_in_one_stream",
-        "own: parts of a composite action that is collected draw the same numbers",
-        "data/seeding.py",
-        "return np.random.Generator(bits.jumped(part) if part else bits)",
-        "return np.random.Generator(bits)",
-        "properties/test_streams.py::test_no_two_streams_draw_the_same_numbers",
+        "own: The parts of a collected composite action use equal noise.",
+        "data/seeding.py::EpisodeSeeds.action",
+        "bits.jumped(part) if part else bits",
+        "bits",
     ),
     Mutant(
         "parts_of_an_act_in_one_stream",
-        "own: parts of a composite action of `act` draw the same numbers",
-        "policies/actor.py",
+        "own: The parts of a composite action of `act` use equal noise.",
+        "policies/actor.py::ActorPolicy.sample_noise",
         "tf.stack([count, *spec.shape]), self.dtype, leaf",
         "tf.stack([count, *spec.shape]), self.dtype, 0",
-        "properties/test_streams.py::"
-        "test_parts_of_a_composite_action_are_independent_when_it_is_drawn",
     ),
     Mutant(
         "validation_plays_training",
-        "own: validation plays the episodes of training",
-        "agent.py",
-        'seeding.StreamKey(seed, "validation", self.updates)',
-        'seeding.StreamKey(seed, "training", self.updates)',
-        "properties/test_streams.py::"
-        "test_a_run_asks_for_the_streams_of_its_purpose_and_for_none_twice",
+        "own: Validation uses the random stream of training.",
+        "agent.py::Reinforce.fit.validate",
+        '"validation"',
+        '"training"',
     ),
     Mutant(
         "one_epoch_of_minibatches",
-        "own: a critic with minibatches goes through a batch once",
-        "baselines/value.py",
+        "own: A value baseline with minibatches makes a single pass although "
+        "`passes` is larger.",
+        "baselines/value.py::Value.apply_gradients",
         "self.passes * batches.count",
         "batches.count",
-        "baselines/test_baselines.py::test_every_epoch_goes_through_all_minibatches",
     ),
     Mutant(
         "one_permutation_for_all_passes",
-        "own: every pass of the compiled engine takes the same permutation",
-        "training/learner.py",
+        "own: Every pass of the compiled engine uses the permutation of the first pass.",
+        "training/learner.py::permutations_in_graph",
         'seeding.counter_noise(key, spec, steps, number, "float64")',
         'seeding.counter_noise(key, spec, steps, 0, "float64")',
-        "properties/test_streams.py::"
-        "test_every_pass_of_the_compiled_engine_has_a_permutation_of_its_own",
     ),
     Mutant(
         "episodes_numbered_anew",
-        "own: episodes are numbered from the same number in each update of a call",
-        "training/trainer.py",
+        "own: The numbers of the episodes start again with each update of a call.",
+        "training/trainer.py::Trainer._logs",
         "first_episode, update = first_episode + len(returns), update + 1",
         "update = update + 1",
-        "properties/test_streams.py::"
-        "test_episodes_are_numbered_over_the_updates_of_one_call_and_over_calls[3]",
     ),
     Mutant(
         "uniform_choice_without_masks",
-        "own: the entropy of a uniform choice counts illegal actions",
-        "algorithm/inspection.py",
+        "own: The entropy of a uniform choice includes illegal actions.",
+        "algorithm/inspection.py::step_statistics",
         "uniform = gradient_estimator.mask_outputs(uniform, batch.steps, masks)",
         "pass",
-        "callbacks/test_diagnostics.py::"
-        "test_the_entropy_of_a_uniform_choice_is_among_the_legal_actions[False]",
     ),
     Mutant(
         "overflow_that_saturates",
-        "own: an output that overflows acts as the largest number",
-        "collect/acting_program.py",
+        "own: An output that overflows is accepted as the largest number of its type.",
+        "collect/acting_program.py::_ActFunction.__call__",
         "size < largest if saturates else size <= largest",
         "size <= largest",
-        "collect/test_acting_program.py::"
-        "test_outputs_that_overflow_are_refused_though_litert_saturates[1]",
     ),
     Mutant(
         "first_collection_not_compared",
-        "own: LiteRT is not compared on observations that were played",
-        "collect/environments.py",
-        "replaced = program.leave_litert_if_different(inputs)",
-        "replaced = False and program.leave_litert_if_different(inputs)",
-        "collect/test_acting_program.py::"
-        "test_what_only_the_first_collection_shows_changes_the_engine[plain]",
+        "own: LiteRT is not compared with Keras on collected observations.",
+        "collect/environments.py::HostEnvironments.collect",
+        "program.leave_litert_if_different(inputs)",
+        "False and program.leave_litert_if_different(inputs)",
     ),
     Mutant(
         "compared_but_once",
-        "own: LiteRT is compared with Keras before the first action, and never again",
-        "collect/environments.py",
-        "replaced = program.leave_litert_if_different(inputs)",
-        "replaced = not program.conversions and "
+        "own: LiteRT is compared with Keras before the first action only.",
+        "collect/environments.py::HostEnvironments.collect",
         "program.leave_litert_if_different(inputs)",
-        "collect/test_acting_program.py::"
-        "test_litert_is_compared_again_in_every_collection",
+        "not program.conversions and program.leave_litert_if_different(inputs)",
     ),
     Mutant(
         "averages_of_no_step",
-        "own: averages that no step has been taken into replace the weights",
-        "optimizers.py",
+        "own: The averages of the weights replace the weights although the "
+        "optimizer has made no step.",
+        "optimizers.py::finalize",
         "inner.use_ema and steps > 0 and now != since",
         "inner.use_ema",
-        "callbacks/test_keras_callbacks.py::test_without_a_step_there_is_no_average",
     ),
     Mutant(
         "averages_of_many_without_a_step",
-        "own: an agent out of many that made no step gets averages that are zero",
-        "optimizers.py",
+        "own: An agent of `train_seeds` that made no step receives averages that "
+        "are zero.",
+        "optimizers.py::finalize",
         "steps > 0 and now != since",
         "now != since",
-        "experiments/test_multi_seed.py::test_seeds_that_made_no_step_keep_their_weights",
     ),
     Mutant(
         "averages_of_other_layers",
-        "own: averages are paired with the variables that are trainable by now",
-        "optimizers.py",
+        "own: Averages are assigned to the variables that are trainable now "
+        "instead of the variables that were averaged.",
+        "optimizers.py::finalize",
         "zip(inner._trainable_variables, averages, strict=True)",
         "zip([v for v in inner._trainable_variables if v.trainable], averages)",
-        "callbacks/test_keras_callbacks.py::"
-        "test_a_layer_that_was_frozen_keeps_its_weights",
     ),
     Mutant(
         "silence_is_failure",
-        "own: an episode of a VectorEnv that reports no success has failed",
-        "collect/vector_envs.py",
+        "own: An episode of a `VectorEnv` that does not report success is "
+        "recorded as a failure.",
+        "collect/vector_envs.py::VectorEnvAdapter._success",
         "reported is not None and not reported[env_index]",
         "False",
-        "collect/test_collecting.py::"
-        "test_success_is_known_only_of_episodes_that_report_it[AutoresetMode.NEXT_STEP]",
     ),
     Mutant(
         "first_state_of_the_first_agent",
-        "own: all seeds begin with the learned state of the first",
-        "collect/compiled_rollout.py",
+        "own: All seeds start with the learned initial state of the first seed.",
+        "collect/compiled_rollout.py::Rollout._initial_policy_state",
         "self._for_each_agent(lambda: self.actor.initial_state(self.count), ())",
         "self.actor.initial_state(self.episodes_per_shard)",
-        "experiments/test_multi_seed.py::"
-        "test_each_seed_begins_its_episodes_from_the_state_that_it_has_learned",
     ),
 ]
 
-# Bugs that an adversary found no test for, and faults of other processors
 FURTHER_SURVIVORS = [
     Mutant(
         "policy_of_no_rows",
-        "own: the policy is called on no rows where all episodes are dropped",
-        "algorithm/estimator.py",
+        "own: The policy is called with zero rows if all episodes are dropped.",
+        "algorithm/estimator.py::PolicyGradientEstimator.outputs_at",
         "minibatches.call_on_rows(self.forward, steps.gather(observations))",
         "self.forward(steps.gather(observations))",
-        "algorithm/test_update_options.py::test_no_model_is_called_on_no_rows[{}]",
     ),
     Mutant(
         "critic_of_no_rows",
-        "own: a critic is called on no rows where all episodes are dropped",
-        "baselines/value.py",
-        "values = minibatches.call_on_rows(call_model, observations)",
-        "values = call_model(observations)",
-        "algorithm/test_update_options.py::test_no_model_is_called_on_no_rows[{}]",
+        "own: The value model is called with zero rows if all episodes are dropped.",
+        "baselines/value.py::Value.values",
+        "minibatches.call_on_rows(call_model, observations)",
+        "call_model(observations)",
     ),
     Mutant(
         "draws_while_evaluating",
-        "own: an evaluation on a tensor environment draws its actions",
-        "collect/batched_tensor_env.py",
-        "deterministic=request.deterministic,",
-        "deterministic=False,",
-        "collect/test_compiled_rollout.py::"
-        "test_an_evaluation_takes_the_most_likely_actions_unless_told_otherwise",
+        "own: An evaluation on a tensor environment samples actions by default.",
+        "collect/batched_tensor_env.py::BatchedTensorEnv.make_program",
+        "request.deterministic",
+        "False",
     ),
     Mutant(
         "clock_of_another_call",
-        "own: a compiled program keeps the time limit of the first call",
-        "collect/batched_tensor_env.py",
+        "own: A compiled program keeps the time limit of the first call.",
+        "collect/batched_tensor_env.py::BatchedTensorEnv.program_key",
         "checks.constants(self.env), self.limit",
         "checks.constants(self.env)",
-        "collect/test_compiled_rollout.py::"
-        "test_each_evaluation_has_the_time_limit_of_its_call",
     ),
     Mutant(
         "stale_first_state",
-        "own: `act` begins from the initial state of the first call",
-        "serving/live_policy.py",
+        "own: `act` keeps the initial state of the first call although training "
+        "has changed the initial state.",
+        "serving/live_policy.py::LivePolicy._state",
         "initial_state = policy_functions.state_dict(self.actor.initial_state(count))",
         'known = self.__dict__.setdefault("fresh", {})\n'
-        "        fresh = policy_functions.state_dict(self.actor.initial_state(count))\n"
+        "        fresh = "
+        "policy_functions.state_dict(self.actor.initial_state(count))\n"
         "        initial_state = known.setdefault(count, fresh)",
-        "policies/test_memory.py::"
-        "test_an_action_begins_from_the_state_that_is_learned_by_then",
     ),
     Mutant(
         "type_of_an_unknown_space",
-        "own: actions keep the type they had before the space was known",
-        "training/keras_agent.py",
-        "= self.action_space is not None",
-        "= True",
-        "test_agent.py::test_actions_get_the_type_of_the_space_that_is_met_later",
+        "own: Actions keep their first type after the agent receives an action space.",
+        "training/keras_agent.py::KerasAgent._live_policy",
+        "self.action_space is not None",
+        "True",
     ),
     Mutant(
         "rate_of_one_fit",
-        "own: the second `fit` learns with the last rate of the first",
-        "callbacks/learning_rate.py",
+        "own: The second `fit` uses the last learning rate of the first `fit`.",
+        "callbacks/learning_rate.py::LinearLearningRate.on_epoch_begin",
         "progress + self.epochs - epoch",
         "self.epochs",
-        "presets/test_presets.py::"
-        "test_a_learning_rate_goes_linearly_over_the_life_of_an_agent",
     ),
     Mutant(
         "rate_set_last",
-        "own: a linear rate overrules the callback of a user",
-        "training/keras_agent.py",
+        "own: A linear learning rate overwrites the learning rate that the "
+        "callback of a user sets.",
+        "training/keras_agent.py::KerasAgent._own_callbacks",
         "callbacks.insert(0, rates)",
         "callbacks.append(rates)",
-        "presets/test_presets.py::"
-        "test_a_callback_of_ones_own_has_the_last_word_on_the_learning_rate",
     ),
     Mutant(
         "validated_as_trained",
-        "own: validation takes the keywords of the training's environment",
-        "agent.py",
-        "self._open(validation_env, size, **validation_options)",
-        "self._open(validation_env, size, **env_options)",
-        "presets/test_presets.py::"
-        "test_an_environment_of_ones_own_is_validated_on_as_it_is",
+        "own: The validation environment is made with the keyword arguments of "
+        "the training environment.",
+        "agent.py::Reinforce.fit.validate",
+        "validation_options",
+        "env_options",
     ),
     Mutant(
         "listed_validations_late",
-        "own: a call goes on where a validation of a list is due",
-        "training/loop.py",
-        "    if freq:",
-        "    if isinstance(freq, int):",
-        "collect/test_compiled_rollout.py::"
-        "test_a_call_ends_where_one_of_several_validations_is_due",
+        "own: A call continues past an update that requires validation if "
+        "`validation_freq` is a list.",
+        "training/loop.py::_updates_until_validation",
+        "if freq:",
+        "if isinstance(freq, int):",
     ),
     Mutant(
         "checkpoint_of_a_later_update",
-        "own: files of several updates hold the weights of the last",
+        "own: The checkpoints of several updates contain the weights of the last update.",
         "training/loop.py",
         "    keras.callbacks.ModelCheckpoint,\n",
         "",
-        "collect/test_compiled_rollout.py::"
-        "test_every_callback_of_keras_that_works_on_the_agent_meets_every_update[ModelCheckpoint]",
     ),
     Mutant(
         "restored_twice",
-        "own: the `fit` after a restored one begins where that did",
-        "training/loop.py",
+        "own: A `fit` after a restored `fit` starts at the restored epoch again.",
+        "training/loop.py::run_loop",
         "epoch, agent._initial_epoch = agent._initial_epoch or initial_epoch, None",
         "epoch = agent._initial_epoch or initial_epoch",
-        "callbacks/test_keras_callbacks.py::"
-        "test_a_fit_after_a_restored_one_begins_with_its_first_epoch",
     ),
     Mutant(
         "budget_of_steps_anew",
-        "own: a restored run makes an update beyond its steps",
-        "training/loop.py",
+        "own: A restored run makes an update after its maximum number of steps.",
+        "training/loop.py::run_loop",
         "steps and steps - (agent.env_steps - first_step)",
         "steps",
-        "callbacks/test_keras_callbacks.py::"
-        "test_a_restored_run_makes_no_update_beyond_its_steps",
     ),
     Mutant(
         "clock_goes_on",
-        "own: a reset in the middle of an episode keeps its clock",
-        "envs/vector.py",
+        "own: A reset during an episode does not reset the number of steps.",
+        "envs/vector.py::TensorVectorEnv.reset",
         'self._lengths = np.zeros(self.num_envs, "int32")',
         'if is_first:\n            self._lengths = np.zeros(self.num_envs, "int32")',
-        "envs/test_envs.py::"
-        "test_a_reset_in_the_middle_of_an_episode_starts_its_clock_anew",
     ),
     Mutant(
         "coefficient_of_this_fit",
-        "own: the coefficient of an update of this `fit`, not of the agent's",
-        "callbacks/diagnostics.py",
+        "own: The reported entropy coefficient belongs to the number of the "
+        "update within `fit` instead of the number of updates of the agent.",
+        "callbacks/diagnostics.py::Diagnostics._start_report",
         'coefficient(logs["update"])',
         "coefficient(self._updates)",
-        "callbacks/test_diagnostics.py::"
-        "test_reports_count_updates_from_the_beginning_of_a_fit",
     ),
     Mutant(
         "reports_by_the_agents_count",
-        "own: reports are due by the number of the agent's updates",
-        "callbacks/diagnostics.py",
-        "if self._updates % self.every == 0:",
-        'if logs["update"] % self.every == 0:',
-        "callbacks/test_diagnostics.py::"
-        "test_reports_count_updates_from_the_beginning_of_a_fit",
+        "own: Reports are scheduled by the number of updates of the agent "
+        "instead of the number within `fit`.",
+        "callbacks/diagnostics.py::Diagnostics.on_episodes_collected",
+        "self._updates % self.every",
+        'logs["update"] % self.every',
     ),
     Mutant(
         "shares_since_the_start",
-        "own: shares of time since the training began",
-        "callbacks/diagnostics.py",
-        "        self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)\n"
-        "        self.history.append",
-        "        self.history.append",
-        "callbacks/test_diagnostics.py::"
-        "test_shares_of_time_are_those_since_the_last_report",
+        "own: The reported shares of time include the time before the last report.",
+        "callbacks/diagnostics.py::Diagnostics._finish_report",
+        "self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)\n        self.history.append",
+        "self.history.append",
     ),
     Mutant(
         "groups_count_as_episodes",
-        "own: episodes of a group count as independent",
-        "callbacks/diagnostics.py",
-        "group_size = agent.baseline.reset_group_size",
-        "group_size = 1",
-        "callbacks/test_diagnostics.py::test_episodes_of_a_group_are_not_independent",
+        "own: Diagnostics treat the episodes of a group as independent.",
+        "callbacks/diagnostics.py::Diagnostics._start_report",
+        "agent.baseline.reset_group_size",
+        "1",
     ),
     Mutant(
         "critic_of_the_past",
-        "own: a critic is judged by all its reports",
-        "callbacks/advice.py",
-        "late = _after_warmup(reports)[-VALUE_BASELINE_REPORTS:]",
-        "late = _after_warmup(reports)",
-        "callbacks/test_diagnostics.py::test_a_critic_is_judged_by_its_last_reports",
+        "own: The advice about a value baseline uses all reports instead of the "
+        "last reports.",
+        "callbacks/advice.py::advise_on_value_baseline",
+        "_after_warmup(reports)[-VALUE_BASELINE_REPORTS:]",
+        "_after_warmup(reports)",
     ),
     Mutant(
         "chosen_where_it_is_judged",
-        "own: the best agent is chosen by the episodes of the evaluation",
-        "callbacks/evaluation.py",
-        "evaluate(self.env, seed=rng.integers(2**31), **self.options)",
-        "evaluate(self.env, seed=self.seed, **self.options)",
-        "test_cli.py::"
-        "test_the_best_agent_is_chosen_by_other_episodes_than_those_of_the_evaluation",
+        "own: The best agent is selected with the episodes of the final evaluation.",
+        "callbacks/evaluation.py::EvaluationCallback.evaluate",
+        "rng.integers(2**31)",
+        "self.seed",
     ),
     Mutant(
         "always_greedy",
-        "own: a preset cannot evaluate with drawn actions",
-        "experiments/runs.py",
+        "own: A preset cannot evaluate with sampled actions.",
+        "experiments/runs.py::evaluation_options",
         'evaluation_settings.get("deterministic", True)',
         "True",
-        "test_cli.py::test_a_preset_may_evaluate_with_drawn_actions",
+    ),
+]
+
+LAST_SURVIVORS = [
+    Mutant(
+        "advantages_of_padding",
+        "own: The baseline at padding enters the scale of the advantages.",
+        "algorithm/estimator.py::PolicyGradientEstimator.batch",
+        "tf.where(valid, unbaselined - baseline, 0.0)",
+        "unbaselined - baseline",
+    ),
+    Mutant(
+        "half_precision_of_values",
+        "own: The loss of a half-precision value model is computed in half precision.",
+        "baselines/value.py::Value.values",
+        "(tf.float16, tf.bfloat16)",
+        "()",
+    ),
+    Mutant(
+        "critic_of_the_first_trace",
+        "own: An update keeps the optimizer of the value baseline from its first trace.",
+        "training/learner.py::Learner._graph",
+        'getattr(self.estimator.baseline, "optimizer", None), *parts',
+        "parts",
+    ),
+    Mutant(
+        "shared_weights",
+        "own: A policy and a value model that share weights are accepted, and "
+        "their file cannot be loaded.",
+        "policies/compatibility.py::_check_value_model",
+        "if common:",
+        "if not policy.variables:",
+    ),
+    Mutant(
+        "optimizer_of_loaded_weights",
+        "own: `load_weights` does not load the state of the optimizer.",
+        "training/keras_agent.py::KerasAgent.load_weights",
+        "self._build_optimizer()\n        super().load_weights",
+        "super().load_weights",
+    ),
+    Mutant(
+        "normalizer_in_half_precision",
+        "own: Under mixed precision, observations are cast to half precision "
+        "before the mean is subtracted.",
+        "training/keras_agent.py::KerasAgent._build_parts",
+        "            self.normalizer.dtype_policy = float_type\n",
+        "",
+    ),
+    Mutant(
+        "normalizer_in_single_precision",
+        "own: A float64 policy receives observations that were normalized in float32.",
+        "training/keras_agent.py::KerasAgent._build_parts",
+        "self.normalizer.dtype_policy = float_type",
+        'self.normalizer.dtype_policy = "float32"',
+    ),
+    Mutant(
+        "lost_signal",
+        "own: Ctrl-C before the first update is ignored.",
+        "experiments/runs.py::_fit.stop_if_interrupted",
+        "bool(signals)",
+        "False",
+    ),
+    Mutant(
+        "bound_to_another_shape",
+        "own: An agent that was built for a shape accepts an environment with "
+        "other shapes.",
+        "training/keras_agent.py::KerasAgent.build_for_spaces",
+        "if self.built:\n            spaces.expect_shapes(",
+        "if False:\n            spaces.expect_shapes(",
+    ),
+    Mutant(
+        "setting_that_does_nothing",
+        "own: A new value of a fixed setting is accepted after the agent is "
+        "built, and has no effect.",
+        "training/keras_agent.py::KerasAgent.__setattr__",
+        'name in _FIXED_ATTRIBUTES and getattr(self, "built", False)',
+        "name in ()",
+    ),
+    Mutant(
+        "told_too_late",
+        "own: A learning rate that is set before an update takes effect at a "
+        "later update.",
+        "training/loop.py::run_loop",
+        "1 if each else _updates",
+        "_updates",
+    ),
+    Mutant(
+        "world_that_writes_into_its_state",
+        "own: An environment can change the state from which its reward is computed.",
+        "envs/checks.py::_call",
+        "[*map(id, before)] != [*map(id, after)]",
+        "False",
     ),
 ]
 
@@ -2411,128 +2166,10 @@ MUTANTS = [
     *TENSORS,
     *SURVIVORS,
     *FURTHER_SURVIVORS,
-    Mutant(
-        "advantages_of_padding",
-        "own: what a baseline says where no step happened reaches the scale",
-        "algorithm/estimator.py",
-        "tf.where(valid, unbaselined - baseline, 0.0)",
-        "unbaselined - baseline",
-        "algorithm/test_update_options.py::"
-        "test_what_a_baseline_says_of_padding_changes_nothing",
-    ),
-    Mutant(
-        "half_precision_of_values",
-        "own: the loss of a half-precision critic is half precision too",
-        "baselines/value.py",
-        "if values.dtype in (tf.float16, tf.bfloat16):",
-        "if values.dtype in ():",
-        "algorithm/test_update_options.py::"
-        "test_a_critic_in_half_precision_has_a_loss_that_is_not",
-    ),
-    Mutant(
-        "critic_of_the_first_trace",
-        "own: an update goes on with the critic's optimizer of its first trace",
-        "training/learner.py",
-        'parts = getattr(self.estimator.baseline, "optimizer", None), *parts',
-        "parts = parts",
-        "algorithm/test_update_options.py::"
-        "test_a_critic_that_is_changed_learns_as_it_is_then"
-        "[optimizer]",
-    ),
-    Mutant(
-        "shared_weights",
-        "own: policy and critic share weights, and their file cannot be read",
-        "policies/compatibility.py",
-        "if common:",
-        "if not policy.variables:",
-        "algorithm/test_update_options.py::"
-        "test_two_models_that_share_weights_are_refused",
-    ),
-    Mutant(
-        "optimizer_of_loaded_weights",
-        "own: weights are loaded without the optimizer's state",
-        "training/keras_agent.py",
-        "self._build_optimizer()\n        super().load_weights",
-        "super().load_weights",
-        "test_saving.py::test_the_optimizer_s_state_comes_with_the_weights",
-    ),
-    Mutant(
-        "normalizer_in_half_precision",
-        "own: under mixed precision observations are cast before the mean is subtracted",
-        "training/keras_agent.py",
-        "            self.normalizer.dtype_policy = float_type\n",
-        "",
-        "policies/test_normalization.py::"
-        "test_large_observations_that_differ_by_little_stay_apart"
-        "[mixed_float16-1000.0]",
-    ),
-    Mutant(
-        "normalizer_in_single_precision",
-        "own: a float64 policy sees observations that were normalised in float32",
-        "training/keras_agent.py",
-        "self.normalizer.dtype_policy = float_type",
-        'self.normalizer.dtype_policy = "float32"',
-        "policies/test_normalization.py::"
-        "test_large_observations_that_differ_by_little_stay_apart"
-        "[float64-100000000.0]",
-    ),
-    Mutant(
-        "lost_signal",
-        "own: Ctrl-C before the first update is forgotten",
-        "experiments/runs.py",
-        "agent.stop_training |= bool(signals)",
-        "agent.stop_training |= False",
-        "test_cli.py::test_ctrl_c_before_the_first_update_is_not_lost",
-    ),
-    Mutant(
-        "bound_to_another_shape",
-        "own: an agent built by shape takes the space of any environment",
-        "training/keras_agent.py",
-        "if self.built:\n            spaces.expect_shapes(",
-        "if False:\n            spaces.expect_shapes(",
-        "test_agent.py::test_an_agent_built_by_shape_is_not_bound_to_other_observations",
-    ),
-    Mutant(
-        "setting_that_does_nothing",
-        "own: a setting is assigned to a built agent, and nothing follows",
-        "training/keras_agent.py",
-        'if name in _FIXED_ATTRIBUTES and getattr(self, "built", False):',
-        "if name in ():",
-        "test_agent.py::test_what_is_built_in_is_refused_later_and_stays[gamma]",
-    ),
-    Mutant(
-        "told_too_late",
-        "own: a rate set before an update is that of a later one",
-        "training/loop.py",
-        "1 if each else _updates",
-        "_updates",
-        "collect/test_compiled_rollout.py::"
-        "test_callbacks_that_work_on_the_agent_meet_every_update[rate]",
-    ),
-    Mutant(
-        "world_that_writes_into_its_state",
-        "own: a world changes the state that its reward is made from",
-        "envs/checks.py",
-        "if [*map(id, before)] != [*map(id, after)]:",
-        "if False:",
-        "envs/test_envs.py::test_a_world_that_changes_what_it_is_given_is_refused[state]",
-    ),
+    *LAST_SURVIVORS,
 ]
 
-
-def number(bug):
-    """`"B7"` of `"B7 tanh …"`; `"own"` where the bug has none."""
-    return bug.split()[0].rstrip(":")
-
-
-def planted(mutant, source):
-    """The source with the bug in it, or `None` where it no longer fits."""
-    if source.count(mutant.before) != 1:
-        return None
-    return source.replace(mutant.before, mutant.after)
-
-
-# Ten of them, which docs/correctness.md shows.
+# docs/correctness.md shows these ten.
 TELLING = (
     "state_discount_always",
     "mean_over_steps",
@@ -2545,20 +2182,3 @@ TELLING = (
     "parts_of_an_action_in_one_stream",
     "half_an_update_kept",
 )
-
-
-def table(names=None):
-    """Returns the planted bugs of these names, or all, as lines of Markdown."""
-    lines = ["| bug | planted | in | killed by |", "|---|---|---|---|"]
-    for mutant in sorted(MUTANTS, key=_order):
-        if names is None or mutant.name in names:
-            words = mutant.bug.split(maxsplit=1)[1]
-            where = f"`{mutant.module}` | `{mutant.test}`"
-            lines.append(f"| {number(mutant.bug)} | {words} | {where} |")
-    return lines
-
-
-def _order(mutant):
-    """By number; those of our own come last."""
-    digits = number(mutant.bug).removeprefix("B")
-    return int(digits) if digits.isdigit() else 10**6

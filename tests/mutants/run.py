@@ -1,15 +1,21 @@
-"""Plants each bug of the catalogue in a copy of the package, and runs its test.
+"""Plants each bug of the catalogue in a copy of the package, and runs the test that
+detects the bug.
 
-    python tests/mutants/run.py [--only NAME …] [--jobs 2]
+    python tests/mutants/run.py [--only NAME …] [--jobs 2] [--find]
     python tests/mutants/run.py --table
 
-Exits with 1 unless every named test passes on the unchanged package, and every bug makes
-its test fail.
+`killers.tsv` stores the test that detects each bug. If `killers.tsv` has no test for a
+bug, or the test no longer exists, or the test passes, the run searches for a test that
+fails with the bug and passes without it, and stores this test. The search runs the tests
+of the module first, then the tests of its folder, then the default suite.
+
+Exits with 1 unless a test detects every bug, and every stored test passes without a bug.
 """
 
 import argparse
 import concurrent.futures
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -19,41 +25,30 @@ import tempfile
 import time
 from typing import NamedTuple
 
-import catalogue
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+from mutants import catalogue
+from mutants import killers
+from mutants import planting
+from support import own_tests
+
+ROOT = planting.PACKAGE.parent
 CAUGHT = "caught"
-BROKEN = 70  # exit code of a child that imported another package, or failed to import
-
-# Pytest exits with 1 if a test failed, and also if a fixture failed. Only the first case
-# counts as caught, and only if the test imported the copy of the package.
-CHILD = f"""
-import gc, importlib, pathlib, sys
-import pytest
-
-gc.set_threshold(100_000)  # most imported objects live until the end
-
-class FailureRecorder:
-    failed = ""
-
-    def pytest_runtest_logreport(self, report):
-        if report.when == "call" and report.failed:
-            self.failed = " ".join(report.longrepr.reprcrash.message.split())
-
-module, *nodes = sys.argv[1:]
-try:
-    file = importlib.import_module(module).__file__
-except Exception as error:
-    print(f"{{module}} cannot be imported: {{error}}")
-    sys.exit({BROKEN})
-if not pathlib.Path(file).resolve().is_relative_to(pathlib.Path.cwd().resolve()):
-    print(f"{{file}} is not in the copy of the package")
-    sys.exit({BROKEN})
-recorder = FailureRecorder()
-code = pytest.main([*nodes, "-x", "-q", "-o", "addopts=-p no:cacheprovider"], [recorder])
-print(recorder.failed)
-sys.exit({BROKEN} if code == 1 and not recorder.failed else code)
-"""
+COPIED = [
+    "tf_reinforce",
+    "tests",
+    "docs",
+    "examples",
+    "benchmarks",
+    "README.md",
+    "CONTRIBUTING.md",
+    "setup.cfg",
+    "pyproject.toml",
+]
+# These tests read the source text. An edit can fail them without a wrong result.
+SOURCE_TESTS = ["tests/test_house.py", "tests/test_mutants.py", "tests/test_mutation.py"]
+ALL_TESTS = ["-o", "addopts=-p no:cacheprovider --doctest-modules"]  # also slow tests
+TIMEOUT = 3600.0  # seconds
 
 
 class Outcome(NamedTuple):
@@ -62,111 +57,206 @@ class Outcome(NamedTuple):
     mutant: catalogue.Mutant
     verdict: str
     seconds: float
-    message: str  # how the test failed, or why it could not run
+    killer: str  # the test that failed
+    message: str  # how the test failed, or why no test could run
 
 
 @contextlib.contextmanager
-def package_copy():
-    """Makes a folder with a copy of the package, its tests and their settings."""
+def package_copy(mutant=None):
+    """Makes a folder with a copy of the package and its tests, and plants a bug."""
     with tempfile.TemporaryDirectory() as folder:
-        ignore = shutil.ignore_patterns("__pycache__")
-        for name in ("tf_reinforce", "tests"):
-            shutil.copytree(ROOT / name, pathlib.Path(folder, name), ignore=ignore)
-        shutil.copy(ROOT / "setup.cfg", folder)
-        yield pathlib.Path(folder)
+        folder = pathlib.Path(folder)
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                ignore = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+            else:
+                shutil.copy(ROOT / name, folder)
+        if mutant is not None:
+            module, source = planting.planted(mutant, folder / "tf_reinforce")
+            (folder / "tf_reinforce" / module).write_text(source)
+        yield folder
 
 
-def run(folder, module, tests):
-    """Runs tests in a folder, and returns the exit code and the output of pytest."""
+def path(node):
+    """Returns the path of a stored test; a doctest has the path of its module."""
+    return node if node.startswith("tf_reinforce/") else f"tests/{node}"
+
+
+def run_tests(folder, module, arguments, *, nodes=None, stop=True):
+    """Runs tests in a folder, and returns the report of `child.py`."""
     dotted = "tf_reinforce." + module.removesuffix(".py").replace("/", ".")
-    nodes = [f"tests/{test}" for test in tests]
+    dotted = dotted.removesuffix(".__init__")
+    task = {"module": dotted, "arguments": arguments, "nodes": nodes, "stop": stop}
     environment = {
         **os.environ,
         "PYTHONPATH": str(folder),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
-    completed = subprocess.run(
-        [sys.executable, "-c", CHILD, dotted, *nodes],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    return completed.returncode, completed.stdout
+    report = folder / "report.json"
+    report.unlink(missing_ok=True)
+    try:
+        completed = subprocess.run(
+            [sys.executable, "-P", "tests/mutants/child.py", json.dumps(task)],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"no result after {TIMEOUT:.0f} s"}
+    if not report.exists():
+        return {"error": f"exit code {completed.returncode}"}
+    return json.loads(report.read_text())
 
 
-def run_mutant(mutant):
-    """Plants one bug, runs its test, and returns an `Outcome`."""
+def search_stages(module):
+    """Returns the arguments of pytest for each stage of a search."""
+    own = [file for file in own_tests.own_tests(module) if (ROOT / file).exists()]
+    parent = module.rpartition("/")[0]
+    folder = [f"tests/{parent}"] if parent and (ROOT / "tests" / parent).exists() else []
+    stages, done = [], list(SOURCE_TESTS)
+    for stage in (own, folder, ["tests", "tf_reinforce"]):
+        if stage:
+            stages.append([*stage, *(f"--ignore={name}" for name in done)])
+            done += stage
+    return stages
+
+
+def search(folder, module):
+    """Returns the report of the first test that fails with a bug and passes without it.
+
+    A test that fails only after other tests, or that also fails without the bug, is
+    skipped. If no test is left, `failed` is empty.
+    """
+    deselected = ["--continue-on-collection-errors"]
+    for stage in search_stages(module):
+        while True:
+            report = run_tests(folder, module, [*stage, *deselected])
+            if report.get("error"):
+                return report
+            if not report["failed"]:
+                break
+            node = next(iter(report["failed"]))
+            alone = [*ALL_TESTS, node]
+            if run_tests(folder, module, alone).get("failed"):
+                with package_copy() as unchanged:
+                    check = run_tests(unchanged, "version.py", alone, stop=False)
+                if check.get("code") == 0:
+                    return report
+            deselected.append(f"--deselect={node}")
+    return report
+
+
+def run_mutant(mutant, killer):
+    """Plants one bug, and runs its stored test or searches; returns an `Outcome`."""
     start = time.perf_counter()
-    with package_copy() as folder:
-        path = folder / "tf_reinforce" / mutant.module
-        source = catalogue.planted(mutant, path.read_text())
-        if source is None:
-            return Outcome(
-                mutant, "ROTTEN", 0.0, "the module must contain `before` exactly once"
-            )
-        path.write_text(source)
-        code, output = run(folder, mutant.module, [mutant.test])
-    message = (output.strip().splitlines() or [""])[-1]
-    verdict = {0: "SURVIVED", 1: CAUGHT}.get(code, "BROKEN")
-    message = message if code in (1, BROKEN) else f"exit code {code}"
-    return Outcome(mutant, verdict, time.perf_counter() - start, message)
+    with package_copy(mutant) as folder:
+        module = planting.find_function(mutant.function).module
+        report = {}
+        if killer is not None:
+            report = run_tests(folder, module, [*ALL_TESTS, path(killer)])
+        if not report.get("failed") and not report.get("error"):
+            report = search(folder, module)
+            killer = next(iter(report.get("failed", ())), "").removeprefix("tests/")
+    verdict, message = "SURVIVED", "no test failed"
+    if report.get("failed"):
+        verdict, message = CAUGHT, next(iter(report["failed"].values()))
+    elif report.get("error"):
+        verdict, message = "BROKEN", report["error"]
+    return Outcome(mutant, verdict, time.perf_counter() - start, killer, message)
 
 
-def check_without_bugs(mutants):
-    """Returns whether every named test passes on the unchanged package."""
-    tests = sorted({mutant.test for mutant in mutants})
+def check_without_bugs(tests):
+    """Runs stored tests on the unchanged package.
+
+    Returns the tests that do not exist, and whether the other tests pass.
+    """
     start = time.perf_counter()
-    with package_copy() as folder:
-        code, output = run(folder, "version.py", tests)
-    if code:
-        print(output)
+    nodes = sorted({path(test) for test in tests})
+    files = sorted({node.split("::")[0] for node in nodes})
+    files = [name for name in files if (ROOT / name).exists()]
+    report = {"missing": nodes, "failed": {}}
+    if files:
+        with package_copy() as folder:
+            arguments = [*ALL_TESTS, *files]
+            report = run_tests(folder, "version.py", arguments, nodes=nodes, stop=False)
+    if report.get("error"):
+        raise SystemExit(f"The tests cannot run: {report['error']}")
+    for node, message in report["failed"].items():
+        print(f"Without a bug {node} fails: {message[:120]}")
+    count = len(nodes) - len(report["missing"])
+    verdict = "FAIL" if report["failed"] else "pass"
     seconds = time.perf_counter() - start
-    verdict = "pass" if code == 0 else "FAIL"
-    print(f"Without a bug the {len(tests)} tests {verdict} ({seconds:.0f} s).")
-    return code == 0
+    print(f"Without a bug the {count} tests {verdict} ({seconds:.0f} s).", flush=True)
+    return {test for test in tests if path(test) in report["missing"]}, verdict == "pass"
 
 
-def print_outcome(outcome):
+def print_outcome(outcome, stored):
     mutant = outcome.mutant
     print(
         f"{outcome.verdict:8} {outcome.seconds:5.1f} s  {mutant.name:34} "
-        f"{mutant.module:20} {mutant.test}\n"
-        f"{'':19}{mutant.bug}\n"
+        f"{mutant.function}\n{'':19}{mutant.bug}\n"
+        f"{'':19}{outcome.killer}{' (stored in killers.tsv)' if stored else ''}\n"
         f"{'':19}-> {outcome.message[:120]}",
         flush=True,
     )
 
 
+def run_all(mutants, jobs, find):
+    """Runs mutants and stores the tests that were found; returns the exit code."""
+    start = time.perf_counter()
+    tests = dict(killers.read())
+    stored = {m.name: tests[m.name] for m in mutants if m.name in tests and not find}
+    missing, all_pass = check_without_bugs(stored.values()) if stored else ((), True)
+    stored = {name: test for name, test in stored.items() if test not in missing}
+    caught = 0
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        names = [stored.get(mutant.name) for mutant in mutants]
+        for outcome in pool.map(run_mutant, mutants, names):
+            name, is_caught = outcome.mutant.name, outcome.verdict == CAUGHT
+            is_new = is_caught and tests.get(name) != outcome.killer
+            if is_new:
+                tests[name] = outcome.killer
+                killers.write(tests)
+            caught += is_caught
+            print_outcome(outcome, is_new)
+    seconds = time.perf_counter() - start
+    print(f"{caught} of {len(mutants)} planted bugs were caught in {seconds:.0f} s.")
+    return 0 if all_pass and caught == len(mutants) else 1
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these mutants")
     parser.add_argument("--jobs", type=int, default=2, help="number of processes")
+    parser.add_argument(
+        "--find", action="store_true", help="search for a test even if one is stored"
+    )
     parser.add_argument(
         "--table", action="store_true", help="print the table for the documents"
     )
     options = parser.parse_args()
     if options.table:
-        print("\n".join(catalogue.table()))
+        print("\n".join(killers.example_table()))
         return 0
-    mutants = [
-        m for m in catalogue.MUTANTS if options.only is None or m.name in options.only
-    ]
-    if unknown := set(options.only or ()) - {m.name for m in mutants}:
+    names = {m.name for m in catalogue.MUTANTS}
+    if unknown := set(options.only or ()) - names:
         parser.error(f"unknown mutants: {', '.join(sorted(unknown))}")
-    start = time.perf_counter()
-    all_pass = check_without_bugs(mutants)
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        outcomes = []
-        for outcome in pool.map(run_mutant, mutants):
-            print_outcome(outcome)
-            outcomes.append(outcome)
-    caught = sum(outcome.verdict == CAUGHT for outcome in outcomes)
-    seconds = time.perf_counter() - start
-    print(f"{caught} of {len(mutants)} planted bugs were caught in {seconds:.0f} s.")
-    return 0 if all_pass and caught == len(mutants) else 1
+    selected = names if options.only is None else options.only
+    mutants = [m for m in catalogue.MUTANTS if m.name in selected]
+    errors = []
+    for mutant in mutants:
+        try:
+            planting.planted(mutant)
+        except planting.EntryError as error:
+            errors.append(f"{mutant.name}: {error}")
+    if errors:
+        print("\n".join(errors))
+        return 1
+    return run_all(mutants, options.jobs, options.find)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from mutation import coverage_map
 from mutation import table
+from support import own_tests
 
 ROOT = table.HERE.parent.parent
 MEMORY = 5 << 30  # bytes of one process
@@ -42,79 +43,6 @@ LATE = {
     "tests/functional/test_eligibility.py",
     "tests/policies/test_recurrent.py",
     "tests/training/test_changed_parts.py",
-}
-# Tests of a module beside the one in its folder that has its name.
-OWN = {
-    "algorithm/inspection": [
-        "callbacks/test_diagnostics",
-        "algorithm/test_update_options",
-        "test_agent_input",
-    ],
-    "algorithm/train_step": [
-        "algorithm/test_update_options",
-        "test_agent_input",
-        "properties/test_truth_updates",
-    ],
-    "collect/acting_program": ["collect/test_acting_program"],
-    "collect/batched_envs": [
-        "collect/test_collecting",
-        "collect/test_environments_that_fail",
-        "collect/test_masked_environments",
-    ],
-    "collect/buffers": ["collect/test_collecting"],
-    "collect/env_outputs": [
-        "collect/test_observations",
-        "collect/test_environments_that_fail",
-        "collect/test_masked_environments",
-    ],
-    "collect/environments": ["collect/test_acting_program", "collect/test_collecting"],
-    "collect/host_loop": [
-        "collect/test_collecting",
-        "collect/test_environments_that_fail",
-    ],
-    "collect/make_envs": [
-        "collect/test_collecting",
-        "collect/test_environments_that_fail",
-        "test_agent_input",
-    ],
-    "collect/comparison_inputs": ["collect/test_acting_program"],
-    "collect/scheduler": ["collect/test_collecting"],
-    "collect/batched_tensor_env": ["collect/test_compiled_rollout", "envs/test_envs"],
-    "collect/vector_envs": [
-        "collect/test_collecting",
-        "collect/test_environments_that_fail",
-        "collect/test_masked_environments",
-    ],
-    "data/action_masks": ["heads/test_masks", "collect/test_masked_environments"],
-    "data/minibatches": ["algorithm/test_train_step"],
-    "policies/actor": [
-        "collect/test_acting_program",
-        "serving/test_export",
-        "heads/test_masks",
-    ],
-    "serving/live_policy": [
-        "serving/test_export",
-        "test_agent_input",
-        "policies/test_memory",
-        "collect/test_masked_environments",
-    ],
-    "serving/policy_functions": ["serving/test_export", "properties/test_every_space"],
-    "serving/saved_model": ["serving/test_export"],
-    "training/collector": [
-        "collect/test_acting_program",
-        "collect/test_compiled_rollout",
-    ],
-    "training/learner": [
-        "algorithm/test_update_options",
-        "algorithm/test_train_step",
-        "properties/test_streams",
-        "collect/test_compiled_rollout",
-    ],
-    "training/trainer": [
-        "test_agent",
-        "collect/test_compiled_rollout",
-        "properties/test_streams",
-    ],
 }
 TIMEOUT = 60.0  # least number of seconds after which a test times out
 
@@ -171,12 +99,7 @@ class Plans:
 
     def _score(self, mutant, node):
         test = self.tests[node]
-        path = pathlib.PurePath(mutant.module)
-        names = [
-            path.parent / f"test_{path.stem}",
-            *OWN.get(str(path.with_suffix("")), ()),
-        ]
-        files = tuple(f"tests/{name}.py" for name in names)
+        files = own_tests.own_tests(mutant.module)
         is_own = node.startswith((*files, f"tf_reinforce/{mutant.module}"))
         cost = 0.05 + test["seconds"] + test["shared"]
         return cost * math.sqrt(20 + test["lines"]) * (0.05 if is_own else 1.0)

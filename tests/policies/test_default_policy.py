@@ -1,4 +1,4 @@
-"""The default policy: what it sees of each space, and that it is what it was."""
+"""Tests the default policy: its preprocessing of each space, its layers and its units."""
 
 import gymnasium as gym
 import keras
@@ -18,15 +18,15 @@ Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
 MultiDiscrete, MultiBinary = gym.spaces.MultiDiscrete, gym.spaces.MultiBinary
 
 
-def seen(space, array):
-    """What the first tanh layer sees of a batch of observations."""
+def encoded(space, array):
+    """Returns the input of the first tanh layer for a batch of observations."""
     model = default_policy.default_policy(space, (3,), 2, seed=0)
     sight = keras.Model(model.input, model.get_layer(".hidden_0").input)
     return sight(tf.constant(array)).numpy()
 
 
-def scaled(space, pixels):
-    """What the first convolution sees of a batch of images."""
+def convolution_input(space, pixels):
+    """Returns the input of the first convolution for a batch of images."""
     model = default_policy.default_policy(space, (), 2, seed=0)
     sight = keras.Model(model.input, model.get_layer("observation.conv_0").input)
     return sight(tf.constant(pixels)).numpy()
@@ -36,33 +36,33 @@ def image(*shape):
     return Box(0, 255, shape, np.uint8)
 
 
-# What it sees
+# Preprocessing of observations
 
 
 @pytest.mark.parametrize("start", [0, 2, -1])
-def test_a_choice_is_seen_one_hot_from_its_start(start):
+def test_discrete_observation_is_one_hot_encoded_from_its_start(start):
     space = Discrete(3, start=start)
-    found = seen(space, start + np.arange(3))
+    found = encoded(space, start + np.arange(3))
     np.testing.assert_array_equal(found, np.eye(3, dtype="float32"))
 
 
-def test_choices_are_seen_one_hot_each_from_its_own_start():
+def test_multi_discrete_observation_is_one_hot_encoded_per_choice():
     space = MultiDiscrete([[3, 2], [2, 4]], start=[[1, 0], [-3, 7]])
-    found = seen(space, np.array([[[1, 1], [-2, 10]], [[3, 0], [-3, 7]]]))
+    found = encoded(space, np.array([[[1, 1], [-2, 10]], [[3, 0], [-3, 7]]]))
     rows = [1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1], [0, 0, 1, 1, 0, 1, 0, 1, 0, 0, 0]
     np.testing.assert_array_equal(found, np.array(rows, "float32"))
 
 
 @pytest.mark.parametrize("space", [MultiBinary([2, 2]), Box(0, 1, (2, 2), np.bool_)])
-def test_flags_are_seen_as_zeros_and_ones(space):
+def test_binary_observations_are_encoded_as_zeros_and_ones(space):
     flags = np.array([[[0, 1], [1, 1]]], space.dtype)
-    assert seen(space, flags).tolist() == [[0.0, 1.0, 1.0, 1.0]]
+    assert encoded(space, flags).tolist() == [[0.0, 1.0, 1.0, 1.0]]
 
 
-def test_reals_are_seen_as_they_are():
+def test_float_observations_are_not_scaled():
     values = np.array([[[-9.5, 1e-3], [0.25, 3e8]]], "float32")
     np.testing.assert_array_equal(
-        seen(Box(-np.inf, np.inf, (2, 2)), values), values.reshape(1, 4)
+        encoded(Box(-np.inf, np.inf, (2, 2)), values), values.reshape(1, 4)
     )
 
 
@@ -80,18 +80,18 @@ def test_reals_are_seen_as_they_are():
     ],
     ids=lambda value: repr(value) if isinstance(value, Box) else "",
 )
-def test_whole_numbers_are_seen_from_their_bounds(space, values, expected):
-    """Bounds as wide as the type say nothing, nor do those that leave no room."""
-    found = seen(space, np.array([values], space.dtype))
+def test_integer_box_observations_are_scaled_by_their_bounds(space, values, expected):
+    """Observations are not scaled if bounds are as wide as the type, or equal."""
+    found = encoded(space, np.array([values], space.dtype))
     np.testing.assert_allclose(found, [expected], atol=1e-4)
 
 
-def test_an_image_is_scaled_before_the_convolutions():
+def test_image_is_scaled_to_zero_to_one_before_the_convolutions():
     pixels = np.random.default_rng(0).integers(0, 256, (2, 9, 8, 3), "uint8")
-    found = scaled(image(9, 8, 3), pixels)
+    found = convolution_input(image(9, 8, 3), pixels)
     np.testing.assert_allclose(found, pixels / 255, rtol=1e-6)
     bools = pixels > 127
-    found = scaled(Box(0, 1, (9, 8, 3), np.bool_), bools)
+    found = convolution_input(Box(0, 1, (9, 8, 3), np.bool_), bools)
     np.testing.assert_array_equal(found, bools.astype("float32"))
 
 
@@ -111,24 +111,26 @@ def test_an_image_is_scaled_before_the_convolutions():
     ],
     ids=str,
 )
-def test_the_channels_of_an_image_are_found(shape, axes):
-    """Frames and their colours become channels, in this order."""
+def test_channel_axis_of_an_image_is_found_by_its_shape(shape, axes):
+    """Frames and colors become channels, in this order."""
     pixels = np.random.default_rng(0).integers(0, 256, (2, *shape), "uint8")
     moved = np.transpose(pixels, (0, *(axis + 1 for axis in axes)))
     expected = moved.reshape(*moved.shape[:3], -1) / 255
-    np.testing.assert_allclose(scaled(image(*shape), pixels), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        convolution_input(image(*shape), pixels), expected, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("shape", [(6, 84), (6, 6, 3), (5, 7, 7, 9), (128,)], ids=str)
-def test_small_and_odd_arrays_are_no_images(shape):
+def test_small_arrays_are_not_treated_as_images(shape):
     model = default_policy.default_policy(image(*shape), (3,), 2, seed=0)
     assert model.get_layer(".hidden_0").input.shape == (None, np.prod(shape))
 
 
-# What it is
+# Layers
 
 
-def test_for_a_vector_of_reals_it_is_the_plain_stack_to_the_bit():
+def test_policy_for_float_vectors_equals_a_stack_of_dense_layers():
     rng = seeding.generator(7, "weights")
 
     def dense(units, activation, gain):
@@ -145,7 +147,7 @@ def test_for_a_vector_of_reals_it_is_the_plain_stack_to_the_bit():
     np.testing.assert_array_equal(plain(observations), model(observations))
 
 
-def test_its_inputs_have_the_names_and_types_of_the_observation():
+def test_policy_inputs_have_the_names_and_types_of_the_observation():
     space = gym.spaces.Dict(
         place=Discrete(3), parts=gym.spaces.Tuple([image(9, 9), Box(-1, 1, ())])
     )
@@ -158,18 +160,18 @@ def test_its_inputs_have_the_names_and_types_of_the_observation():
     }
 
 
-def test_keys_may_be_called_as_layers_are():
+def test_observation_keys_may_equal_names_of_layers():
     keys = ["dense", "flatten", "outputs", "hidden_0", "conv2d", "policy", "all"]
     space = gym.spaces.Dict({key: Box(-1, 1, (2,)) for key in keys})
     assert len(default_policy.default_policy(space, (3,), 2, seed=0).inputs) == len(keys)
 
 
-def test_too_many_values_for_one_hot_are_refused():
+def test_one_hot_raises_if_there_are_too_many_values():
     with pytest.raises(ValueError, match="100,000.*Received.*Embedding"):
         default_policy.default_policy(MultiDiscrete([60_000, 60_000]), (), 2, seed=0)
 
 
-def test_one_hot_survives_its_config():
+def test_one_hot_layer_is_restored_from_its_config():
     layer = default_policy.OneHot([3, 2], [1, -1], name="mine")
     again = keras.saving.deserialize_keras_object(
         keras.saving.serialize_keras_object(layer)
@@ -202,7 +204,7 @@ EVERY_SPACE = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 
 
 @EVERY_SPACE
-def test_litert_acts_as_keras_does_and_the_same_for_any_number_of_rows(space):
+def test_litert_actions_equal_keras_for_any_batch_size(space):
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=(8,))
     made = toys.acting_program(agent, space)
     assert made.engine == "litert"
@@ -226,7 +228,7 @@ def test_litert_acts_as_keras_does_and_the_same_for_any_number_of_rows(space):
 
 
 def test_training_does_not_depend_on_the_number_of_environments():
-    """Of a choice, flags, an image and reals at once."""
+    """The observation contains a choice, flags, an image and real numbers."""
     weights = []
     for num_envs in (1, 4):
         agent = tfr.Reinforce.for_env(
@@ -244,24 +246,24 @@ def test_training_does_not_depend_on_the_number_of_environments():
         np.testing.assert_array_equal(one, other)
 
 
-# Another policy than the one that fits
+# Policies that do not fit the observations
 
 
-def reading(inputs, *parts):
-    """A policy of two outputs on named inputs of two numbers."""
+def policy_of(inputs, *parts):
+    """Returns a policy with two outputs and named inputs of two numbers."""
     return keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Concatenate()(parts)))
 
 
-def test_a_policy_that_would_read_arrays_in_each_others_places_is_refused():
-    """Keras warns and goes on; here `speed` would have read what `place` says."""
+def test_build_raises_if_input_names_do_not_match_the_observation():
+    """Keras only warns, and would pass `place` to the input `speed`."""
     space = gym.spaces.Dict(place=Box(-1, 1, (2,)), speed=Box(-1, 1, (2,)))
     speed = keras.Input((2,), name="speed")
-    agent = tfr.Reinforce(reading({"speed": speed}, speed, speed))
+    agent = tfr.Reinforce(policy_of({"speed": speed}, speed, speed))
     with pytest.raises(ValueError, match="does not take the observations"):
         agent.build_for_spaces(space, Discrete(2))
 
 
-def test_the_summary_of_an_agent_names_its_parts(capsys):
+def test_summary_shows_policy_and_its_preprocessing_layers(capsys):
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(SPACES["nested"]), hidden=(8,))
     agent.summary()
     said = capsys.readouterr().out
@@ -292,7 +294,7 @@ def test_the_summary_of_an_agent_names_its_parts(capsys):
     ],
     ids=str,
 )
-def test_the_first_outputs_are_where_actions_are(space, offsets, scales):
+def test_output_scaling_sets_the_units_of_the_action_space(space, offsets, scales):
     head = heads.for_space(space)
     np.testing.assert_array_equal(head.output_scaling(), [offsets, scales])
     observed = Box(-1, 1, (3,))
@@ -307,12 +309,12 @@ def test_the_first_outputs_are_where_actions_are(space, offsets, scales):
 @pytest.mark.parametrize(
     "make", [heads.Beta, heads.TanhGaussian], ids=lambda make: make.__name__
 )
-def test_heads_that_fill_their_bounds_need_no_units(make):
+def test_bounded_heads_have_no_output_scaling(make):
     offsets, scales = make(2, 10.0, 20.0).output_scaling()
     assert not offsets.any() and (scales == 1).all()
 
 
-def test_a_scale_that_depends_on_the_state_has_no_units_of_its_own():
+def test_output_scaling_does_not_scale_state_dependent_scales():
     head = heads.Gaussian(1, low=10.0, high=20.0, state_dependent_scale=True)
     np.testing.assert_array_equal(head.output_scaling(), [[15, 0], [5, 1]])
 
@@ -322,8 +324,8 @@ def test_a_scale_that_depends_on_the_state_has_no_units_of_its_own():
     [(Box(10, 20, (1,)), 17.0), sweeps.rare(Box(100, np.inf, (1,)), 103.0)],
     ids=["off the centre", "half infinite"],
 )
-def test_actions_far_from_zero_are_learned(space, best):
-    """Before, all means began at 0: every action was one bound, and taught nothing."""
+def test_agent_learns_actions_far_from_zero(space, best):
+    """Without output scaling, all means begin at 0, so that every action is one bound."""
 
     class Aim(toys.Clock):
         action_space = space
@@ -339,6 +341,6 @@ def test_actions_far_from_zero_are_learned(space, best):
 
 
 @pytest.mark.parametrize("wrong", [64, "64", None, {64}])
-def test_hidden_sizes_are_a_list(wrong):
+def test_hidden_raises_if_it_is_no_list(wrong):
     with pytest.raises(ValueError, match="`hidden` must be a list of whole numbers"):
         default_policy.default_policy(Box(-1, 1, (3,)), wrong, 2, seed=0)

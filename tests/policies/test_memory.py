@@ -1,4 +1,4 @@
-"""Memory: what a recurrent policy carries while it acts is what the update reads."""
+"""Tests that acting and training of a recurrent policy use the same recurrent states."""
 
 import itertools
 
@@ -18,14 +18,14 @@ from tf_reinforce.data import episodes as records
 from tf_reinforce.policies import recurrent
 
 
-def same(one, other):
+def assert_same_records(one, other):
     for a, b in zip(tuple(one)[:5], tuple(other)[:5], strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("layer", [keras.layers.LSTM, keras.layers.GRU])
-def test_acting_step_by_step_is_the_whole_column(layer):
-    """Each action is the arg max of the policy that is run over the whole episode."""
+def test_recurrent_acting_by_steps_equals_the_policy_on_whole_episodes(layer):
+    """Each action is the argmax of the policy evaluated on the whole episode."""
     agent = ready(policy(layer), normalize_observations=True)
     agent.normalizer.update(np.random.default_rng(0).uniform(0, 12, (50, 2)))
     with tfr.collect.open_envs(toys.Lengths, 3) as envs:
@@ -39,26 +39,26 @@ def test_acting_step_by_step_is_the_whole_column(layer):
     assert len(set(episodes.lengths)) > 5
 
 
-def test_the_number_of_environments_does_not_change_one_number():
-    """Each slot carries its own state, and forgets it when an episode begins."""
+def test_recurrent_collection_does_not_depend_on_the_number_of_envs():
+    """Each environment slot has its own state, which is reset when an episode begins."""
     agent = ready()
     one = agent.collect(toys.Lengths, 30, num_envs=1)
     for num_envs in (2, 7, 40):
-        same(one, agent.collect(toys.Lengths, 30, num_envs=num_envs))
+        assert_same_records(one, agent.collect(toys.Lengths, 30, num_envs=num_envs))
 
 
-def test_a_vector_env_forgets_too():
-    """Nothing is random in a `Clock`: what is drawn follows from what is remembered."""
+def test_recurrent_states_are_reset_in_a_vector_env():
+    """A `Clock` is deterministic, so that actions depend only on noise and state."""
     agent = ready(policy(inputs=1, outputs=2), toys.Clock)
     one = agent.collect(toys.Clock, 60, num_envs=1)
     for mode in gym.vector.AutoresetMode:
         env = gym.vector.SyncVectorEnv([toys.Clock] * 3, autoreset_mode=mode)
-        same(one, agent.collect(env, 60))
+        assert_same_records(one, agent.collect(env, 60))
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_the_gradient_is_its_definition(normalize):
-    """Through time, one step after the other, from each episode's own first state."""
+def test_recurrent_gradient_equals_its_definition(normalize):
+    """The definition unrolls each episode step by step, from the initial state."""
     agent = learner(
         policy(keras.layers.LSTM, dtype="float64"),
         baseline=None,
@@ -90,8 +90,8 @@ def test_the_gradient_is_its_definition(normalize):
     np.testing.assert_allclose(logs["loss"], loss, rtol=1e-12)
 
 
-# A task with memory, all of it: the second action earns by the first observation, which
-# is gone by then. What an update is on average is added up over every batch.
+# The whole of a small task that requires memory: the reward of the second action depends
+# on the first observation. The expected update is a sum over all batches.
 
 FIRST, SECOND, ENDS = (0.3, 0.7), (0.6, 0.4), (0.2, 0.5)  # by observation; by action
 EARNED = np.array([[[1.0, -2.0], [0.5, 3.0]], [[-1.0, 4.0], [2.0, -0.5]]])
@@ -99,7 +99,7 @@ FREE, RULED = np.ones((2, 2)), np.array([[1.0, 1.0], [0.0, 1.0]])  # by observat
 
 
 def trajectories(legal):
-    """(chance of the task's moves, [(observation, action, reward), …]) of each."""
+    """Yields `(probability of the transitions, [(observation, action, reward), …])`."""
     for first, act in np.argwhere(legal):
         begun = first, act, first + 2.0 * act
         yield FIRST[first] * ENDS[act], [begun]
@@ -109,7 +109,7 @@ def trajectories(legal):
 
 
 def column(paths, legal):
-    """The record of some trajectories; NaN is what never happened."""
+    """Returns the record of some trajectories, with NaN in the padding."""
     observations = np.full((3, len(paths), 2), np.nan)
     rewards = np.full((2, len(paths)), np.nan)
     actions = np.zeros((2, len(paths)), "int64")
@@ -128,8 +128,8 @@ def flat(arrays):
     return np.concatenate([np.ravel(array) for array in arrays])
 
 
-def chooser(weights, legal):
-    """One step of a GRU written out, and its probabilities over what is legal."""
+def gru_step(weights, legal):
+    """Returns a function that makes one GRU step and returns legal probabilities."""
     kernel, recurrent, bias, last, offset = weights
 
     def step(seen, state):
@@ -144,8 +144,8 @@ def chooser(weights, legal):
 
 
 def objective(weights, legal, gamma):
-    """J, as a tree of everything that can happen."""
-    step, total = chooser(weights, legal), 0.0
+    """Returns the expected return J as a sum over all trajectories."""
+    step, total = gru_step(weights, legal), 0.0
     for first in range(2):
         chances, state = step(first, tf.zeros([5], tf.float64))
         later = sum(
@@ -162,8 +162,11 @@ def objective(weights, legal, gamma):
     [(None, 1, FREE), ("leave_one_out", 2, RULED)],
     ids=["alone", "masked_pairs"],
 )
-def test_the_expected_update_is_the_gradient_through_memory(baseline, size, legal):
-    """E[Δw] = ∇J in every weight, without sampling; the order of a pair is no matter."""
+def test_expected_recurrent_update_is_the_gradient(baseline, size, legal):
+    """The test enumerates all batches to show E[Δw] = ∇J for every weight.
+
+    The order of the episodes of a batch has no influence.
+    """
     agent = tfr.Reinforce(
         policy(outputs=2, dtype="float64"),
         tfr.heads.Categorical(2),
@@ -180,7 +183,7 @@ def test_the_expected_update_is_the_gradient_through_memory(baseline, size, lega
     with tf.GradientTape() as tape:
         tape.watch(weights)
         value = objective(weights, legal, 0.9)
-    step, expected, total = chooser(weights, legal), 0.0, 0.0
+    step, expected, total = gru_step(weights, legal), 0.0, 0.0
     chances, paths = zip(*trajectories(legal))
     chances = list(chances)
     for i, path in enumerate(paths):
@@ -199,7 +202,7 @@ def test_the_expected_update_is_the_gradient_through_memory(baseline, size, lega
     np.testing.assert_allclose(expected, exact, rtol=0, atol=1e-12)
 
 
-def test_padding_is_never_read():
+def test_recurrent_gradient_does_not_depend_on_padding():
     agent = learner(policy(dtype="float64"))
     episodes = agent.collect(toys.Lengths, 6)
     expected = agent.gradients(episodes)[0]
@@ -225,7 +228,7 @@ def shared():
 
 
 @pytest.mark.parametrize("kind", ["shared", "own"])
-def test_a_value_baseline_goes_with_memory(kind):
+def test_recurrent_policy_trains_with_a_value_baseline(kind):
     critic = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     baseline = tfr.baselines.Value(None if kind == "shared" else critic)
     agent = learner(shared() if kind == "shared" else policy(), baseline=baseline)
@@ -233,7 +236,7 @@ def test_a_value_baseline_goes_with_memory(kind):
     assert np.isfinite(logs["value_loss"]).all()
 
 
-def test_a_policy_of_sequences_is_a_keras_model_of_sequences():
+def test_recurrent_agent_accepts_sequences_in_call_and_predict():
     agent = ready()
     sequences = np.ones((4, 7, 2), "float32")
     assert agent(sequences).shape == (4, 7, 3)
@@ -244,10 +247,10 @@ def test_a_policy_of_sequences_is_a_keras_model_of_sequences():
     given.update(agent.collect(toys.Lengths, 3))
 
 
-# Acting by hand, files and exports
+# act, files and exports
 
 
-def test_act_hands_the_state_on(tmp_path):
+def test_act_of_recurrent_agent_export_and_loaded_agent_agree(tmp_path):
     agent = ready(policy(keras.layers.LSTM))
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")
@@ -274,7 +277,7 @@ def test_act_hands_the_state_on(tmp_path):
 
 
 class Ruled(toys.Lengths):
-    """A `Lengths` in which two of the three actions are legal, by the step."""
+    """A `Lengths` in which two of the three actions are legal in each step."""
 
     def reset(self, **given):
         observation, _ = super().reset(**given)
@@ -288,7 +291,7 @@ class Ruled(toys.Lengths):
         return (np.arange(3) != self.now % 3).astype("int8")
 
 
-def test_the_export_takes_the_mask_and_then_the_state(tmp_path):
+def test_recurrent_export_with_masks_takes_mask_then_state(tmp_path):
     agent = ready(env=Ruled, action_mask="info/action_mask")
     agent.export(tmp_path / "policy")
     exported = tf.saved_model.load(tmp_path / "policy")
@@ -304,14 +307,14 @@ def test_the_export_takes_the_mask_and_then_the_state(tmp_path):
         assert not np.any(actions - 5 == t % 3)
 
 
-def test_a_state_is_refused_where_there_is_none():
+def test_act_raises_if_state_is_given_to_a_feedforward_policy():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     agent = ready(model)
     with pytest.raises(ValueError, match="no recurrent layer, and takes no `state`"):
         agent.act(np.zeros((1, 2)), state={})
 
 
-def test_a_resumed_training_is_the_uninterrupted_one(tmp_path):
+def test_resumed_recurrent_training_equals_the_uninterrupted_one(tmp_path):
     through, half = learner(), keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras")
     through.fit(toys.Lengths, epochs=4, callbacks=[half], verbose=0)
     resumed = tfr.load(tmp_path / "2.keras")
@@ -320,7 +323,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_policy_that_mixes_steps_otherwise_is_refused():
+def test_fit_raises_if_the_policy_mixes_time_steps_by_convolution():
     layers = [keras.layers.Conv1D(4, 3, padding="same"), keras.layers.Dense(3)]
     memory = keras.layers.GRU(4, return_sequences=True)
     model = keras.Sequential([keras.Input((None, 2)), memory, *layers])
@@ -329,8 +332,8 @@ def test_a_policy_that_mixes_steps_otherwise_is_refused():
 
 
 @pytest.mark.parametrize("batch, steps", [(4, 9), (9, 4), (2, 1)])
-def test_a_layer_for_each_step_knows_time_from_batch(batch, steps):
-    """Keras' TimeDistributed does not, once the number of steps is open."""
+def test_time_distributed_layer_works_with_unknown_number_of_steps(batch, steps):
+    """The output of Keras' TimeDistributed is wrong if the number of steps is unknown."""
     parts = [
         keras.layers.TimeDistributed(keras.layers.Dense(3, "tanh")),
         keras.layers.LSTM(4, return_sequences=True),
@@ -345,7 +348,7 @@ def test_a_layer_for_each_step_knows_time_from_batch(batch, steps):
     np.testing.assert_allclose(traced, policy(x), rtol=1e-5, atol=1e-6)
 
 
-def test_a_critic_with_a_memory_is_refused():
+def test_fit_raises_if_the_critic_is_recurrent():
     layers = [keras.layers.LSTM(4, return_sequences=True), keras.layers.Dense(1)]
     critic = keras.Sequential([keras.Input((None, 1)), *layers])
     agent = tfr.Reinforce.for_env(toys.Clock, hidden=(3,))
@@ -355,7 +358,7 @@ def test_a_critic_with_a_memory_is_refused():
         agent.fit(toys.Clock, epochs=1, verbose=0)
 
 
-def test_an_action_begins_from_the_state_that_is_learned_by_then():
+def test_act_uses_the_current_learned_initial_state():
     agent = tfr.Reinforce(toys.with_learned_start(3, 1))
     agent.compile(keras.optimizers.SGD(0.1))
     agent.build_for_env(gym.make("Pendulum-v1"))

@@ -1,4 +1,4 @@
-"""Running statistics equal those of all the data at once, and act only when updated."""
+"""Tests that running statistics equal those of all data, and change in updates only."""
 
 import keras
 import numpy as np
@@ -11,22 +11,22 @@ from tf_reinforce import heads
 from tf_reinforce.policies import normalization
 
 
-def built(shape=(None, 3), **kwargs):
+def new_layer(shape=(None, 3), **kwargs):
     layer = normalization.RunningNormalization(**kwargs)
     layer.build(shape)
     return layer
 
 
-def fed(data, chunk):
-    layer = built((None, *data.shape[1:]), dtype="float64")
+def updated_layer(data, chunk):
+    layer = new_layer((None, *data.shape[1:]), dtype="float64")
     for start in range(0, len(data), chunk):
         layer.update(data[start : start + chunk])
     return layer
 
 
 @pytest.mark.parametrize("kind, origin", [("float64", 1e8), ("mixed_float16", 1e3)])
-def test_large_observations_that_differ_by_little_stay_apart(kind, origin):
-    """The statistics see what was observed, not what the policy computes in."""
+def test_small_differences_of_large_observations_are_normalized(kind, origin):
+    """The statistics use observations that are not cast to the type of the policy."""
     keras.config.set_dtype_policy(kind)
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
     agent = tfr.Reinforce(policy, heads.Categorical(2), normalize_observations=True)
@@ -49,13 +49,13 @@ DATA = np.random.default_rng(0).normal(3.0, 2.0, size=(600, 3))
         always=[(0.0, 7), (0.0, 600), (1e8, 7), (1e8, 64)],
     ),
 )
-def test_the_statistics_do_not_depend_on_how_the_data_is_split(chunk, origin):
-    """Nearly constant data far from zero too, where a sum of squares loses every digit.
+def test_statistics_do_not_depend_on_how_the_data_are_split(chunk, origin):
+    """The test includes nearly constant data far from zero.
 
-    The truth is computed near zero: the subtraction of the origin is exact.
+    The expected values are computed near zero, because the subtraction is exact.
     """
     data = origin + DATA
-    layer, near = fed(data, chunk), data - origin
+    layer, near = updated_layer(data, chunk), data - origin
     variance = layer.squares[0].numpy() / len(data)
     np.testing.assert_allclose(layer.shifts[0], origin + near.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(variance, near.var(axis=0), rtol=1e-12)
@@ -63,14 +63,14 @@ def test_the_statistics_do_not_depend_on_how_the_data_is_split(chunk, origin):
 
 
 @pytest.mark.parametrize("chunk", [sweeps.rare(1), 7, 600])
-def test_constant_data_has_no_deviation(chunk):
-    layer = fed(np.full((600, 2), 1e8), chunk)
+def test_constant_data_have_zero_variance(chunk):
+    layer = updated_layer(np.full((600, 2), 1e8), chunk)
     assert not layer.squares[0].numpy().any()
     assert layer(np.full((1, 2), 1e8)).numpy().tolist() == [[0.0, 0.0]]
 
 
-def test_the_result_is_the_formula():
-    layer = fed(DATA, 50)
+def test_normalized_data_equal_the_formula():
+    layer = updated_layer(DATA, 50)
     truth = (DATA - DATA.mean(axis=0)) / np.sqrt(DATA.var(axis=0) + 1e-8)
     np.testing.assert_allclose(
         layer(DATA), np.clip(truth, -10, 10), rtol=1e-12, atol=1e-12
@@ -78,31 +78,31 @@ def test_the_result_is_the_formula():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_before_the_first_update_observations_pass_through(dtype):
+def test_observations_are_unchanged_before_the_first_update(dtype):
     observations = np.array([[0.1, -1e30, 3e38]], dtype)
-    normalized = built(dtype=dtype)(observations)
+    normalized = new_layer(dtype=dtype)(observations)
     assert normalized.dtype == dtype
     np.testing.assert_array_equal(normalized, observations)
 
 
-def test_the_result_is_clipped_after_the_first_update():
-    layer = built(clip=2.0)
+def test_normalized_data_are_clipped_after_the_first_update():
+    layer = new_layer(clip=2.0)
     layer.update(DATA)
     far = DATA.mean(axis=0) + np.array([[-1e6, 0.0, 1e6]])
     np.testing.assert_allclose(layer(far), [[-2.0, 0.0, 2.0]], atol=1e-5)
 
 
-def test_calling_changes_nothing():
-    layer = fed(DATA, 100)
+def test_calling_the_layer_changes_no_variable():
+    layer = updated_layer(DATA, 100)
     before = layer.get_weights()
     layer(DATA + 5.0)
     for old, new in zip(before, layer.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
 
 
-def test_acting_reads_only_the_acting_variables():
-    """They are what travels to the acting program after an update, and no more."""
-    layer, far = fed(DATA, 100), DATA * 9.0
+def test_call_depends_on_the_acting_variables_only():
+    """Only these variables are copied to the acting program after an update."""
+    layer, far = updated_layer(DATA, 100), DATA * 9.0
     before = layer(far).numpy()
     acting = {id(variable) for variable in layer.acting_variables}
     for variable in layer.variables:
@@ -116,8 +116,8 @@ def test_acting_reads_only_the_acting_variables():
         variable.assign(kept)
 
 
-def test_no_statistic_is_trained():
-    assert not built().trainable_variables
+def test_statistics_are_not_trainable():
+    assert not new_layer().trainable_variables
 
 
 NESTED = {"z": (None, 2), "a": ((None, 2, 2), {"n": (None, 1), "b": (None, 3)})}
@@ -137,8 +137,8 @@ def nested(count=50):
     }
 
 
-def test_every_real_array_of_a_nested_observation_has_its_own_statistics():
-    layer, data = built(NESTED, dtype="float64"), nested()
+def test_each_float_array_of_a_nested_observation_has_its_own_statistics():
+    layer, data = new_layer(NESTED, dtype="float64"), nested()
     layer.update(data)
     found = layer(data)
     keras.tree.assert_same_structure(found, data)
@@ -151,17 +151,17 @@ BARE = {"z": (None, 2), "a": ((None, 2, 2), {"n": (), "b": (None, 3)})}
 
 
 @pytest.mark.parametrize("shapes", [NESTED, BARE], ids=["kept", "nothing kept"])
-def test_whole_numbers_pass_through(shapes):
-    layer, data = built(shapes), nested()
+def test_integer_observations_are_not_normalized(shapes):
+    layer, data = new_layer(shapes), nested()
     layer.update(data)
     whole = layer(data)["a"][1]["n"]
     assert whole.dtype == "int64"
     np.testing.assert_array_equal(whole, data["a"][1]["n"])
 
 
-def test_nothing_is_kept_for_whole_numbers_and_the_rest_stays_the_same():
-    """The statistics of an image would be many times as large as the image."""
-    layer, bare, data = built(NESTED), built(BARE), nested()
+def test_integer_observations_without_shape_have_no_statistics():
+    """The statistics of an image would be several times as large as the image."""
+    layer, bare, data = new_layer(NESTED), new_layer(BARE), nested()
     for one in (layer, bare):
         one.update(data)
     assert len(bare.means) == len(layer.means) - 1 and bare.count == 50
@@ -171,15 +171,15 @@ def test_nothing_is_kept_for_whole_numbers_and_the_rest_stays_the_same():
         np.testing.assert_array_equal(one, other)
 
 
-def test_where_all_are_whole_numbers_only_the_count_changes():
-    layer = built(())
+def test_update_with_integers_only_changes_the_count():
+    layer = new_layer(())
     layer.update(np.array([3, 4]))
     assert float(layer.count) == 2 and layer.means == []
     assert layer(np.array([3, 4])).numpy().tolist() == [3, 4]
 
 
-def test_nested_chunks_equal_the_whole():
-    whole, split = (built(NESTED, dtype="float64") for _ in range(2))
+def test_statistics_of_nested_chunks_equal_those_of_all_data():
+    whole, split = (new_layer(NESTED, dtype="float64") for _ in range(2))
     data = nested()
     whole.update(data)
     for start in range(0, 50, 9):
@@ -188,8 +188,8 @@ def test_nested_chunks_equal_the_whole():
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_a_traced_update_is_the_same_update():
-    eager, traced = (built(dtype="float64") for _ in range(2))
+def test_update_in_a_graph_equals_the_eager_update():
+    eager, traced = (new_layer(dtype="float64") for _ in range(2))
     step = tf.function(traced.update)
     for start in range(0, 600, 200):
         eager.update(DATA[start : start + 200])
@@ -198,16 +198,16 @@ def test_a_traced_update_is_the_same_update():
         np.testing.assert_allclose(one, other, rtol=1e-14)
 
 
-def test_the_statistics_stay_in_float64_whatever_the_policy_computes_in():
+def test_statistics_are_float64_for_every_compute_type():
     for dtype in ("float32", "mixed_float16"):
-        layer = built(dtype=dtype)
+        layer = new_layer(dtype=dtype)
         layer.update(DATA)
         variance = layer.squares[0] / layer.count
         np.testing.assert_allclose(variance, DATA.var(axis=0), rtol=1e-14)
 
 
-def test_a_normalizer_survives_its_config_and_keeps_its_shape():
-    layer = built(epsilon=0.5, clip=3.0, name="mine")
+def test_normalizer_is_restored_from_its_config():
+    layer = new_layer(epsilon=0.5, clip=3.0, name="mine")
     config = keras.saving.serialize_keras_object(layer)
     again = keras.saving.deserialize_keras_object(config)
     assert (again.epsilon, again.clip, again.name) == (0.5, 3.0, "mine")
@@ -215,18 +215,18 @@ def test_a_normalizer_survives_its_config_and_keeps_its_shape():
 
 
 def test_epsilon_bounds_the_factor_of_constant_data():
-    layer = built(epsilon=0.25, dtype="float64")
+    layer = new_layer(epsilon=0.25, dtype="float64")
     layer.update(np.zeros((4, 3)))
     np.testing.assert_allclose(layer(np.ones((1, 3))), 2.0 * np.ones((1, 3)))
 
 
 @pytest.mark.parametrize("name", ["epsilon", "clip"])
 @pytest.mark.parametrize("number", [0.0, -1.0, np.nan])
-def test_numbers_that_are_not_positive_are_refused(name, number):
+def test_epsilon_and_clip_raise_unless_positive(name, number):
     with pytest.raises(ValueError, match="`epsilon` and `clip` must be positive"):
         normalization.RunningNormalization(**{name: number})
 
 
-def test_bounds_below_one_deviation_are_fine():
+def test_clip_below_one_is_accepted():
     layer = normalization.RunningNormalization(epsilon=0.5, clip=0.25)
     assert (layer.epsilon, layer.clip) == (0.5, 0.25)

@@ -1,4 +1,4 @@
-"""Recurrence: single steps against the whole sequence, as Keras computes it."""
+"""Tests single steps of recurrent policies against Keras on the whole sequence."""
 
 import threading
 
@@ -27,7 +27,7 @@ def sequences(kind, units=8, **kwargs):
 
 @keras.saving.register_keras_serializable("tests")
 class Leaky(keras.Layer):
-    """A cell that begins with what it has learned, not with zeros."""
+    """A cell whose initial state is a weight."""
 
     state_size = output_size = 3
 
@@ -44,7 +44,7 @@ class Leaky(keras.Layer):
 
 
 class Plain(keras.Layer):
-    """A cell without `get_initial_state`, whose state is no list."""
+    """A cell without `get_initial_state`, which returns its state as an array."""
 
     state_size = 8
 
@@ -57,7 +57,7 @@ class Plain(keras.Layer):
 
 
 def named():
-    """Two named observations, one of them an image per step; outputs and values."""
+    """Returns a policy with values, and two inputs, one of them an image per step."""
     image = keras.Input((None, 6, 6, 1), name="image")
     speed = keras.Input((None, 2), name="speed")
     x = layers.TimeDistributed(layers.Conv2D(3, 3, strides=2, activation="relu"))(image)
@@ -76,7 +76,7 @@ NAMED = {
 
 
 def nested():
-    """Models in models, an operation between layers, and a layer normalisation."""
+    """Returns a policy with nested models, an operation and a layer normalization."""
     core = keras.Sequential([sequences(layers.LSTM), layers.LayerNormalization()])
     inputs = keras.Input((None, 4))
     inner = keras.Model(inputs, core(layers.Dense(6, "tanh")(inputs)) * 2.0)
@@ -86,7 +86,7 @@ def nested():
 
 
 def shared():
-    """One layer at two places, and one model at two places: four states in all."""
+    """Returns a policy that uses a layer and a model twice, with four states in all."""
     once = sequences(layers.GRU, 4)
     model = keras.Sequential([keras.Input((None, 4)), sequences(layers.SimpleRNN, 4)])
     x = keras.Input((None, 4))
@@ -95,7 +95,7 @@ def shared():
 
 
 def with_state():
-    """States that a layer gives away, and nobody takes."""
+    """Returns a policy that ignores the states which a layer returns."""
     x = keras.Input((None, 4))
     y, *_ = sequences(layers.LSTM, return_state=True)(x)
     return keras.Model(x, layers.Dense(2)(y))
@@ -169,7 +169,7 @@ def structure_of(policy):
 
 
 def episode(structure, steps, count=3):
-    """Random observations `[T, B, …]`; every third step of episode 0 is zeros."""
+    """Returns random observations `[T, B, …]`; every third step of episode 0 is zeros."""
     rng = np.random.default_rng(0)
 
     def draw(leaf):
@@ -185,7 +185,7 @@ def episode(structure, steps, count=3):
 
 
 def by_episode(columns):
-    """`[B, T, …]` from `[T, B, …]`, and back."""
+    """Swaps the time and the episode axis."""
     return keras.tree.map_structure(lambda x: np.swapaxes(x, 0, 1), columns)
 
 
@@ -209,7 +209,7 @@ def assert_close(ours, theirs, tolerance):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-def made(kind, dtype="float32"):
+def policy_and_memory(kind, dtype="float32"):
     keras.config.set_floatx(dtype)
     keras.config.set_dtype_policy(dtype)
     policy = KINDS[kind]()
@@ -226,8 +226,8 @@ WHOLE = [*TRACED, "lstm", "masked", "masked_to_zero", "shared", "frames_within_a
 
 
 @pytest.mark.parametrize("kind", sweeps.some(KINDS, always=WHOLE))
-def test_single_steps_are_the_whole_sequence(kind):
-    policy, memory, structure = made(kind, "float64")
+def test_single_steps_equal_the_whole_sequence(kind):
+    policy, memory, structure = policy_and_memory(kind, "float64")
     observations = episode(structure, 7)
     whole = by_episode(policy(by_episode(observations), training=False))
     assert_close(step_by_step(memory, observations, 7), whole, 1e-12)
@@ -237,8 +237,8 @@ def test_single_steps_are_the_whole_sequence(kind):
     "kind",
     sweeps.some(["lstm", "stacked", "masked", "nested"], always=["lstm", "masked"]),
 )
-def test_the_state_lasts_for_fifty_steps(kind):
-    policy, memory, structure = made(kind, "float64")
+def test_fifty_steps_equal_the_whole_sequence(kind):
+    policy, memory, structure = policy_and_memory(kind, "float64")
     memory.check()
     observations = episode(structure, 50)
     whole = by_episode(policy(by_episode(observations), training=False))
@@ -246,7 +246,7 @@ def test_the_state_lasts_for_fifty_steps(kind):
     assert_close(step_by_step(memory, observations, 50, step), whole, 1e-12)
 
 
-def test_half_precision_is_remembered_in_half_precision():
+def test_recurrent_states_have_the_compute_type_in_mixed_precision():
     keras.config.set_dtype_policy("mixed_float16")
     policy = sequential(sequences(layers.LSTM))
     memory = recurrent.RecurrentPolicy(policy, VECTOR)
@@ -264,15 +264,15 @@ def test_half_precision_is_remembered_in_half_precision():
         ("gru", [(8,)]),
         ("stacked", [(5,), (5,), (3,), (2,), (2,)]),
         ("several", [(5,)] * 5),
-        ("masked", [(8,)] * 3 + [(3,)] * 2),  # with the last output each
+        ("masked", [(8,)] * 3 + [(3,)] * 2),  # with the last output of each layer
         ("masked_to_zero", [(8,)]),
         ("conv_lstm", [(3, 3, 2)] * 2),
         ("frames_within_a_step", [(8,)] * 2),
         ("shared", [(4,)] * 4),
     ],
 )
-def test_there_is_a_state_for_every_array_of_every_call(kind, shapes):
-    _, memory, _ = made(kind)
+def test_state_spec_has_an_array_for_each_state_of_each_layer_call(kind, shapes):
+    _, memory, _ = policy_and_memory(kind)
     assert [tuple(spec.shape) for spec in memory.state_spec] == shapes
     assert [spec.name for spec in memory.state_spec] == [
         f"state_{i}" for i in range(len(shapes))
@@ -282,18 +282,17 @@ def test_there_is_a_state_for_every_array_of_every_call(kind, shapes):
         np.testing.assert_array_equal(state, np.zeros(state.shape))
 
 
-def test_a_cell_begins_with_what_it_has_learned():
-    """Also after the update that changed it."""
-    policy, memory, _ = made("learned_start")
+def test_initial_state_reads_the_current_learned_state():
+    policy, memory, _ = policy_and_memory("learned_start")
     np.testing.assert_array_equal(memory.initial_state(2)[0], np.ones((2, 3)))
     (first,) = [v for v in policy.trainable_variables if v.path.endswith("first")]
     first.assign([1.0, 2.0, 3.0])
     np.testing.assert_array_equal(memory.initial_state(2)[0], [[1.0, 2.0, 3.0]] * 2)
 
 
-def test_an_lstm_step_is_its_formula():
-    """Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al. (2000)."""
-    policy, memory, structure = made("lstm", "float64")
+def test_lstm_step_equals_its_formula():
+    """The formula is from Hochreiter and Schmidhuber (1997) and Gers et al. (2000)."""
+    policy, memory, structure = policy_and_memory("lstm", "float64")
     kernel, recurrent, bias, out, out_bias = policy.get_weights()
     rng = np.random.default_rng(0)
     x, h, c = (rng.standard_normal((3, size)) for size in (4, 8, 8))
@@ -307,12 +306,11 @@ def test_an_lstm_step_is_its_formula():
     np.testing.assert_allclose(outputs, new_h @ out + out_bias, rtol=1e-12)
 
 
-# What is shared with the policy
+# Weights shared with the policy
 
 
-def test_the_weights_are_those_of_the_policy():
-    """A new weight is felt at once, and none is made."""
-    policy, memory, structure = made("nested")
+def test_steps_use_the_current_weights_of_the_policy():
+    policy, memory, structure = policy_and_memory("nested")
     observations = episode(structure, 4)
     for variable in policy.trainable_variables:
         variable.assign(variable + 0.1)
@@ -320,8 +318,8 @@ def test_the_weights_are_those_of_the_policy():
     assert_close(step_by_step(memory, observations, 4), whole, 1e-5)
 
 
-def test_a_policy_is_the_same_model_afterwards(tmp_path):
-    """Summary, config and file know nothing of the steps that its layers also take."""
+def test_recurrent_policy_does_not_change_the_keras_model(tmp_path):
+    """Summary, config, weights and file of the model stay the same."""
     policy = KINDS["nested"]()
     config, summaries = policy.get_config(), []
     policy.summary(print_fn=summaries.append)
@@ -337,9 +335,9 @@ def test_a_policy_is_the_same_model_afterwards(tmp_path):
     np.testing.assert_array_equal(loaded(observations), policy(observations))
 
 
-def test_other_weights_take_their_place_in_a_stateless_scope():
-    policy, memory, structure = made("stacked", "float64")
-    other, _, _ = made("stacked", "float64")
+def test_steps_use_the_weights_of_a_stateless_scope():
+    policy, memory, structure = policy_and_memory("stacked", "float64")
+    other, _, _ = policy_and_memory("stacked", "float64")
     pairs = [
         (variable, theirs.value)
         for variable, theirs in zip(policy.variables, other.variables, strict=True)
@@ -350,8 +348,8 @@ def test_other_weights_take_their_place_in_a_stateless_scope():
     assert_close(ours, by_episode(other(by_episode(observations))), 1e-12)
 
 
-def test_steps_of_two_threads_do_not_mix():
-    """A thread stops in the middle of a step, while another takes one of its own."""
+def test_steps_in_two_threads_do_not_influence_each_other():
+    """One thread waits in the middle of a step, while another thread makes a step."""
     gate, inside = threading.Event(), threading.Event()
 
     class Stop(keras.Layer):
@@ -383,9 +381,9 @@ def test_steps_of_two_threads_do_not_mix():
 
 
 @pytest.mark.parametrize("kind", sweeps.some(KINDS, always=TRACED))
-def test_a_step_is_traced_once_and_has_no_loop(kind):
-    """And is that of the whole sequence in single precision too."""
-    policy, memory, structure = made(kind)
+def test_step_is_traced_once_and_its_graph_has_no_loop(kind):
+    """The traced step also equals the whole sequence in single precision."""
+    policy, memory, structure = policy_and_memory(kind)
     memory.check()
     traces = []
 
@@ -410,7 +408,7 @@ def test_a_step_is_traced_once_and_has_no_loop(kind):
 
 
 def lite(policy, memory, structure):
-    """One step as a LiteRT program whose weights are inputs, as acting makes it."""
+    """Returns one step as a LiteRT program whose weights are inputs."""
     variables = list(policy.variables)
 
     def stateless(observations, states, weights):
@@ -457,25 +455,25 @@ OFTEN = ["lstm", "gru_v1", "cell", "masked", "conv_lstm"]
 @pytest.mark.parametrize(
     "kind", sweeps.some([*CONVERTED, "masked", "conv_lstm", "nested"], always=OFTEN)
 )
-def test_a_litert_step_with_weights_as_inputs_is_that_of_keras(kind):
-    policy, memory, structure = made(kind)
+def test_litert_step_with_weights_as_inputs_equals_keras(kind):
+    policy, memory, structure = policy_and_memory(kind)
     step = lite(policy, memory, structure)
     observations = episode(structure, 10)
     whole = by_episode(policy(by_episode(observations)))
     assert_close(step_by_step(memory, observations, 10, step), whole, 1e-5)
 
 
-# Columns
+# Padding
 
 
 @pytest.mark.parametrize("kind", ["lstm", "stacked", "masked"])
-def test_padding_has_no_part_in_a_gradient(kind):
-    """It stands behind the end of its column, where nothing comes back from.
+def test_gradient_does_not_depend_on_padding(kind):
+    """The padding follows the last step of its episode, so that no step depends on it.
 
     episode 0    o o o . . .     o step, . padding
     episode 1    o o o o o .
     """
-    policy, _, structure = made(kind, "float64")
+    policy, _, structure = policy_and_memory(kind, "float64")
     observations, lengths = episode(structure, 6, 2).numpy(), [3, 5]
     observations[3:, 0] = observations[5:, 1] = np.nan
 
@@ -499,32 +497,32 @@ def test_padding_has_no_part_in_a_gradient(kind):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-# What is recurrent
+# is_recurrent
 
 
 @pytest.mark.parametrize("kind", ["lstm", "embedded", "conv_lstm", "named", "nested"])
-def test_a_policy_with_a_recurrent_layer_is_recurrent(kind):
+def test_is_recurrent_if_policy_has_a_recurrent_layer(kind):
     policy = KINDS[kind]()
     assert recurrent.is_recurrent(policy, structure_of(policy))
 
 
-def test_a_policy_without_a_recurrent_layer_is_not():
+def test_is_recurrent_is_false_without_a_recurrent_layer():
     policy = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
     assert not recurrent.is_recurrent(policy, VECTOR)
 
 
 @pytest.mark.parametrize("time", [None, 8])
-def test_a_layer_along_the_frames_of_one_observation_remembers_nothing(time):
+def test_is_recurrent_is_false_for_a_layer_over_frames_of_one_observation(time):
     policy = keras.Sequential([keras.Input((time, 4)), layers.LSTM(3), layers.Dense(2)])
     assert not recurrent.is_recurrent(policy, tf.TensorSpec((8, 4)))
     assert recurrent.is_recurrent(policy, VECTOR)
 
 
-# Refusals
+# Errors
 
 
 class Subclass(keras.Model):
-    """Keras does not know what is called in here."""
+    """A subclassed model, in which Keras does not know the order of the layers."""
 
     def __init__(self):
         super().__init__()
@@ -535,7 +533,7 @@ class Subclass(keras.Model):
 
 
 def around(build):
-    """A functional policy with something between two dense layers."""
+    """Returns a functional policy with a given part between two dense layers."""
     x = keras.Input((None, 4))
     return keras.Model(x, layers.Dense(2)(build(layers.Dense(4)(x))))
 
@@ -546,7 +544,7 @@ def begun_elsewhere():
     return keras.Model(x, sequences(layers.GRU)(x, initial_state=first))
 
 
-def flat(*parts, shape=(4,)):
+def feedforward(*parts, shape=(4,)):
     return keras.Sequential([keras.Input(shape), *parts, layers.Dense(2)])
 
 
@@ -583,19 +581,19 @@ REFUSED = {
     ),
     "subclass_inside": (
         lambda: around(Subclass()),
-        "inside the policy is a subclass of keras.Model.*Build it as a Functional",
+        "inside the policy is a subclass of keras.Model.*Build the model as a Functional",
     ),
     "no_input": (
         lambda: keras.Sequential([sequences(layers.LSTM), layers.Dense(2)]),
         r"inputs are not known.*keras.Input\(\(None, 4\)\)",
     ),
     "no_time_axis": (
-        lambda: flat(layers.Reshape((1, 4)), sequences(layers.LSTM)),
+        lambda: feedforward(layers.Reshape((1, 4)), sequences(layers.LSTM)),
         r"Expected: inputs of shape \(None, None, 4\). Received: inputs of shape "
         r"\[\(None, 4\)\]. Start the policy with keras.Input\(\(None, 4\)\)",
     ),
     "fixed_time_axis": (
-        lambda: flat(sequences(layers.LSTM), shape=(10, 4)),
+        lambda: feedforward(sequences(layers.LSTM), shape=(10, 4)),
         r"time axis of a policy must be None.*"
         r"Received: inputs of shape \[\(None, 10, 4\)\]. "
         r"Start the policy with keras.Input\(\(None, 4\)\)",
@@ -613,7 +611,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("make, message", REFUSED.values(), ids=REFUSED.keys())
-def test_a_policy_that_cannot_act_step_by_step_is_refused(make, message):
+def test_recurrent_policy_raises_if_it_cannot_act_step_by_step(make, message):
     policy = make()
     assert recurrent.is_recurrent(policy, VECTOR)
     with pytest.raises(ValueError, match=f"(?s){message}"):
@@ -621,7 +619,7 @@ def test_a_policy_that_cannot_act_step_by_step_is_refused(make, message):
 
 
 class Hidden(keras.Layer):
-    """A recurrent layer inside a layer, where only its weights are seen."""
+    """A recurrent layer inside a layer; only its weights are visible."""
 
     def __init__(self):
         super().__init__()
@@ -635,7 +633,7 @@ class Hidden(keras.Layer):
 
 
 def future(x):
-    """What is remembered in the end, known at every step."""
+    """Adds the final output of a recurrent layer to the output of every step."""
     y, last = sequences(layers.GRU, return_state=True)(x)
     return y + keras.ops.expand_dims(last, 1)
 
@@ -661,17 +659,19 @@ MIXED = {
 @pytest.mark.parametrize(
     "kind, last", [*((kind, "zeros") for kind in MIXED), ("clock", "glorot_uniform")]
 )
-def test_time_steps_mixed_in_other_ways_are_refused(kind, last):
-    """A last layer of zeros would say the same both ways: it is no excuse."""
+def test_check_raises_if_a_layer_mixes_time_steps(kind, last):
+    """The check also raises if the last layer is zero, so that all outputs are equal."""
     x = keras.Input((None, 4))
     y = MIXED[kind](sequences(layers.LSTM, 4)(x))
     policy = keras.Model(x, layers.Dense(2, kernel_initializer=last)(y))
     memory = recurrent.RecurrentPolicy(policy, VECTOR)
-    with pytest.raises(ValueError, match="mixes time steps in other ways.*Expected: the"):
+    with pytest.raises(
+        ValueError, match="mixes time steps in other ways.*Expected: single"
+    ):
         memory.check()
 
 
-def test_a_step_without_its_state_is_refused():
-    _, memory, _ = made("lstm")
+def test_step_raises_if_a_state_is_missing():
+    _, memory, _ = policy_and_memory("lstm")
     with pytest.raises(ValueError, match="must be a list of 2 arrays.*Received: 1"):
         memory.step(tf.zeros([3, 4]), memory.initial_state(3)[:1])

@@ -1,4 +1,4 @@
-"""A running scale is the size of all samples so far, and known before what it divides."""
+"""Tests that a running scale is the size of all samples so far."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_reinforce.policies import normalization
 
 
-def fed(data, chunk, centered=False):
+def updated_scale(data, chunk, centered=False):
     layer = normalization.RunningScale(centered=centered)
     layer.build(())
     for start in range(0, len(data), chunk):
@@ -17,7 +17,7 @@ def fed(data, chunk, centered=False):
 
 
 def size(data, centered):
-    """By its definition, near one, so that no square overflows or vanishes."""
+    """Returns the scale by its definition, of numbers near one that cannot overflow."""
     unit = np.abs(data).max()
     center = np.mean(data / unit) if centered else 0.0
     return unit * np.sqrt(np.mean((data / unit - center) ** 2))
@@ -30,17 +30,19 @@ DATA = np.random.default_rng(0).normal(3.0, 2.0, size=60)
 @pytest.mark.parametrize("unit", [1e-30, 1.0, 1e12])
 @pytest.mark.parametrize("chunk", [1, 7])
 @pytest.mark.parametrize("centered", [False, True])
-def test_it_is_the_size_of_all_samples(centered, chunk, unit, dtype, tolerance):
+def test_running_scale_equals_the_scale_of_all_samples(
+    centered, chunk, unit, dtype, tolerance
+):
     data = unit * DATA
-    found = fed(data.astype(dtype), chunk, centered)(tf.constant(data), None)
+    found = updated_scale(data.astype(dtype), chunk, centered)(tf.constant(data), None)
     np.testing.assert_allclose(found, data / size(data, centered), rtol=tolerance)
 
 
 @pytest.mark.parametrize("centered", [False, True])
-def test_large_means_cost_few_digits(centered):
-    """The truth is computed near zero: the subtraction is exact."""
+def test_running_scale_is_accurate_for_large_means(centered):
+    """The expected value is computed near zero, because the subtraction is exact."""
     data = 2.0**26 + DATA
-    layer = fed(data, 7, centered)
+    layer = updated_scale(data, 7, centered)
     near = data - 2.0**26
     square = near.var() + (0 if centered else (near.mean() + 2.0**26) ** 2)
     found = layer(tf.constant(square**0.5), None)
@@ -49,34 +51,41 @@ def test_large_means_cost_few_digits(centered):
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e12, 1e-30])
 @pytest.mark.parametrize("chunk", [7, 60])
-def test_alike_samples_have_no_deviation_and_divide_nothing(chunk, value):
-    layer, values = fed(np.full(60, value), chunk, True), tf.constant([1.5, -3.0])
+def test_centered_scale_of_equal_samples_divides_by_one(chunk, value):
+    layer, values = (
+        updated_scale(np.full(60, value), chunk, True),
+        tf.constant([1.5, -3.0]),
+    )
     np.testing.assert_array_equal(layer(values, None), values)
 
 
-def test_the_root_mean_square_of_alike_samples_is_their_size():
+def test_uncentered_scale_of_equal_samples_is_their_absolute_value():
     for value in (0.1, -7.0):
         np.testing.assert_allclose(
-            fed(np.full(60, value), 7)(tf.constant([value]), None), [np.sign(value)]
+            updated_scale(np.full(60, value), 7)(tf.constant([value]), None),
+            [np.sign(value)],
         )
-    np.testing.assert_array_equal(fed(np.zeros(5), 5)(tf.constant([2.0]), None), [2.0])
+    np.testing.assert_array_equal(
+        updated_scale(np.zeros(5), 5)(tf.constant([2.0]), None), [2.0]
+    )
 
 
 @pytest.mark.parametrize("centered", [False, True])
-def test_samples_give_their_own_size_before_the_first_update_and_never_again(centered):
+def test_current_samples_give_the_scale_before_the_first_update_only(centered):
     layer = normalization.RunningScale(centered=centered)
     layer.build(())
     values = tf.constant(DATA)
     own = layer(values, values)
     np.testing.assert_allclose(own, DATA / size(DATA, centered), rtol=1e-12)
-    assert not any(weight.numpy() for weight in layer.weights)  # calling changes nothing
+    # The call does not change the weights.
+    assert not any(weight.numpy() for weight in layer.weights)
     layer.update(values)
     again = layer(values, 50 * values)
     np.testing.assert_allclose(again, DATA / size(DATA, centered), rtol=1e-12)
 
 
-def test_no_samples_divide_and_change_nothing():
-    layer, none = fed(DATA, 60), tf.zeros([0], tf.float64)
+def test_update_with_no_samples_changes_nothing():
+    layer, none = updated_scale(DATA, 60), tf.zeros([0], tf.float64)
     before = layer.get_weights()
     layer.update(none)
     for old, new in zip(before, layer.get_weights(), strict=True):
@@ -88,16 +97,16 @@ def test_no_samples_divide_and_change_nothing():
     assert float(fresh(tf.constant(2.0), none)) == 2.0
 
 
-def test_the_statistics_are_float64_and_nothing_is_trained():
+def test_running_scale_statistics_are_float64_and_not_trainable():
     keras.config.set_dtype_policy("mixed_float16")
-    layer = fed(DATA.astype("float32"), 60)
+    layer = updated_scale(DATA.astype("float32"), 60)
     assert {w.dtype for w in layer.weights} == {"float64"}
     assert not layer.trainable_variables
     assert layer(tf.constant([1.0], tf.float32), None).dtype == tf.float32
     assert layer(tf.constant([1.0], tf.float64), None).dtype == tf.float64
 
 
-def test_it_survives_its_config():
+def test_running_scale_is_restored_from_its_config():
     layer = normalization.RunningScale(centered=True, epsilon=1e-3, name="mine")
     config = keras.saving.serialize_keras_object(layer)
     again = keras.saving.deserialize_keras_object(config)
@@ -105,7 +114,7 @@ def test_it_survives_its_config():
     assert (again.centered, again.epsilon) == (True, 1e-3)
 
 
-def test_without_options_the_size_is_the_root_mean_square():
+def test_default_running_scale_is_the_root_mean_square():
     layer = normalization.RunningScale()
     layer.build(())
     layer.update(np.array([3.0, 3.0, 4.0, 4.0]))
@@ -113,7 +122,7 @@ def test_without_options_the_size_is_the_root_mean_square():
 
 
 @pytest.mark.parametrize("epsilon", [0, 1e-301, 1e301, float("nan")])
-def test_a_share_that_is_not_positive_or_not_a_normal_number_is_refused(epsilon):
+def test_epsilon_raises_if_not_positive_or_not_a_normal_number(epsilon):
     assert normalization.RunningScale(epsilon=1e-300).epsilon == 1e-300
     with pytest.raises(ValueError, match="`epsilon`"):
         normalization.RunningScale(epsilon=epsilon)

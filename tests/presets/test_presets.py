@@ -1,4 +1,4 @@
-"""Presets: files that are read, checked, and overridden by the options given."""
+"""Tests presets: files that are read, checked, and overridden by options."""
 
 import contextlib
 import csv
@@ -42,16 +42,16 @@ episodes = 7
 """
 
 
-def written(folder, **more):
-    """The path of a small preset, with more lines in any of its tables."""
+def write_preset(folder, **more):
+    """Writes a small preset with additional lines in its tables; returns its path."""
     path = folder / "small.toml"
     lines = {"top": "", "agent": "", "fit": "", "evaluation": "", **more}
     path.write_text(SMALL.format(**lines))
     return path
 
 
-def made(env, settings):
-    """The agent that settings describe."""
+def make_agent(env, settings):
+    """Returns the agent that the settings describe."""
     options = {**settings["agent"], "env_kwargs": settings["env_kwargs"]}
     return agents.Reinforce.for_env(env, **options)
 
@@ -65,10 +65,10 @@ class StopAfter(keras.callbacks.Callback):
         self.model.stop_training = epoch + 1 == self.epochs
 
 
-def trained(folder, *options, **more):
-    """A run of the small preset: its config and the columns of its log."""
+def train_preset(folder, *options, **more):
+    """Trains the small preset; returns its config and the rows of its log."""
     run = folder / "run"
-    command = ["train", "CartPole-v1", "--preset", str(written(folder, **more))]
+    command = ["train", "CartPole-v1", "--preset", str(write_preset(folder, **more))]
     assert cli.main([*command, "--run-dir", str(run), *options]) == 0
     with open(run / "log.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -77,40 +77,40 @@ def trained(folder, *options, **more):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """The small preset as it stands: its folder, config, log, and what was printed."""
+    """Trains the small preset; returns its folder, config, log, and the printed text."""
     folder = tmp_path_factory.mktemp("plain")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        config, rows = trained(folder, "--export")
+        config, rows = train_preset(folder, "--export")
     return folder, config, rows, printed.getvalue()
 
 
 def rates_by_hand(rows, steps):
-    """The rate of an update is that of the share of the budget taken before it."""
+    """Returns the rate of each update, from the steps taken before the update."""
     taken = [0, *(float(row["env_steps"]) for row in rows)]
     assert taken[-2] < steps <= taken[-1]
     return [0.01 + (0.002 - 0.01) * before / steps for before in taken[:-1]]
 
 
 def with_mujoco_slow(name):
-    """A preset; those that need MuJoCo, an extra, only for `make slow`."""
+    """Returns the name of a preset, marked slow if the preset requires MuJoCo."""
     mujoco = presets.read(name)["env"].endswith("-v5")
     return sweeps.rare(name) if mujoco else name
 
 
 @pytest.mark.parametrize("name", [with_mujoco_slow(name) for name in presets.names()])
-def test_every_preset_makes_an_agent(name):
+def test_every_preset_builds_an_agent(name):
     settings = presets.read(name)
     assert name.startswith(settings["env"])
-    assert made(settings["env"], settings).built
+    assert make_agent(settings["env"], settings).built
 
 
 OFTEN = ["CartPole-v1", "FrozenLake-v1-dry", "MountainCarContinuous-v0-tanh", "Taxi-v4"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(presets.names(), always=OFTEN))
-def test_every_preset_makes_an_agent_that_learns(name):
+def test_every_preset_agent_makes_an_update(name):
     settings = presets.read(name)
-    agent = made(settings["env"], settings)
+    agent = make_agent(settings["env"], settings)
     budget = {"steps", "epochs", "episodes_per_epoch", "steps_per_epoch"}
     fit = {key: x for key, x in settings["fit"].items() if key not in budget}
     agent.fit(
@@ -128,7 +128,7 @@ def keywords(function):
     return set(inspect.signature(function).parameters) - {"self", "kwargs", "env", "seed"}
 
 
-def test_a_preset_holds_the_keywords_of_the_library():
+def test_preset_tables_accept_the_keywords_of_the_library():
     making = keywords(agents.Reinforce.for_env) | keywords(agents.Reinforce.__init__)
     assert toml_files.TABLE_KEYS["agent"] == making - {
         "policy",
@@ -141,8 +141,11 @@ def test_a_preset_holds_the_keywords_of_the_library():
     assert toml_files.TABLE_KEYS["fit"] == fitting - less
 
 
-def test_a_preset_from_python_is_the_command(plain):
-    """The same budget, batches, rates and weights; keywords given count more."""
+def test_preset_in_python_trains_as_the_command_does(plain):
+    """Budget, batches, learning rates and losses are equal.
+
+    Keyword arguments override the preset.
+    """
     folder, _, rows, _ = plain
     agent = agents.Reinforce.for_env("CartPole-v1", preset=str(folder / "small.toml"))
     history = agent.fit("CartPole-v1", verbose=0).history
@@ -155,7 +158,7 @@ def test_a_preset_from_python_is_the_command(plain):
     assert history["episodes"] == [2.0]
 
 
-def test_the_keywords_of_a_preset_hold_for_every_episode_also_after_loading(tmp_path):
+def test_preset_env_kwargs_apply_to_all_episodes_also_after_loading(tmp_path):
     agent = agents.Reinforce.for_env("FrozenLake-v1", preset="FrozenLake-v1-dry")
     agent.save(tmp_path / "agent.keras")
     for learner in (agent, agents.load(tmp_path / "agent.keras")):
@@ -164,17 +167,17 @@ def test_the_keywords_of_a_preset_hold_for_every_episode_also_after_loading(tmp_
         for e, length in enumerate(played.lengths):
             for t in range(length):
                 state, after = played.observations[t : t + 2, e]
-                assert after == walked(state, played.actions[t, e])
+                assert after == next_state(state, played.actions[t, e])
 
 
-def walked(state, action):
-    """Where a step ends on dry ice: left, down, right or up in the 4 × 4 lake."""
+def next_state(state, action):
+    """Returns the next state of the 4 × 4 FrozenLake without slipping."""
     row, column = divmod(int(state), 4)
     down, right = ((0, -1), (1, 0), (0, 1), (-1, 0))[int(action)]
     return 4 * min(max(row + down, 0), 3) + min(max(column + right, 0), 3)
 
 
-def test_what_is_made_already_takes_no_keywords_of_a_preset():
+def test_preset_env_kwargs_do_not_apply_to_environment_objects():
     made = [
         gym.make("FrozenLake-v1", is_slippery=False),
         lambda: gym.make("FrozenLake-v1"),
@@ -186,15 +189,15 @@ def test_what_is_made_already_takes_no_keywords_of_a_preset():
     made[0].close()
 
 
-def test_a_text_in_a_file_is_no_keyword_of_an_environment():
-    """It could be the path of anything, and the file a stranger's."""
+def test_safe_defaults_drops_strings_from_env_kwargs():
+    """A string could be any path, and the file could be from a stranger."""
     found = toml_files.safe_defaults(
         {"steps": 9, "env_kwargs": {"map": "x", "n": 1}, "more": 2}
     )
     assert found == {"steps": 9, "env_kwargs": {"n": 1}}
 
 
-def test_an_optimizer_of_ones_own_has_its_own_rate(plain):
+def test_custom_optimizer_keeps_its_learning_rate(plain):
     folder, *_ = plain
     agent = agents.Reinforce.for_env("CartPole-v1", preset=str(folder / "small.toml"))
     agent.compile(keras.optimizers.Adam(1e-4))
@@ -203,7 +206,7 @@ def test_an_optimizer_of_ones_own_has_its_own_rate(plain):
     assert float(agent.baseline.optimizer.learning_rate) < 0.1
 
 
-def test_an_unknown_preset_lists_those_there_are(capsys):
+def test_unknown_preset_error_lists_all_presets(capsys):
     assert cli.main(["train", "CartPole-v1", "--preset", "CartPole"]) == 2
     said = capsys.readouterr().err
     assert "'CartPole'" in said
@@ -211,7 +214,7 @@ def test_an_unknown_preset_lists_those_there_are(capsys):
         assert name in said
 
 
-def test_a_preset_is_for_its_own_environment_only(capsys):
+def test_preset_of_another_environment_is_refused(capsys):
     assert cli.main(["train", "Acrobot-v1", "--preset", "CartPole-v1"]) == 2
     said = capsys.readouterr().err
     assert "another environment" in said and "Acrobot-v1" in said
@@ -229,9 +232,9 @@ def test_a_preset_is_for_its_own_environment_only(capsys):
         ({"agent": "gamma = 0.5"}, "not valid TOML.*"),
     ],
 )
-def test_what_a_preset_may_not_hold_is_named(more, words, tmp_path):
+def test_read_error_names_the_invalid_key(more, words, tmp_path):
     with pytest.raises(ValueError, match=words):
-        presets.read(str(written(tmp_path, **more)))
+        presets.read(str(write_preset(tmp_path, **more)))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +246,7 @@ def test_what_a_preset_may_not_hold_is_named(more, words, tmp_path):
         ('env = "CartPole-v1"\nenv_kwargs = 3', "env_kwargs.*must be a table"),
     ],
 )
-def test_a_preset_that_is_none_is_refused(text, words, tmp_path):
+def test_read_raises_if_the_file_is_no_preset(text, words, tmp_path):
     path = tmp_path / "none.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=words):
@@ -260,65 +263,67 @@ def test_a_preset_that_is_none_is_refused(text, words, tmp_path):
         ({"baseline": "median"}, "`baseline`"),
     ],
 )
-def test_a_part_that_is_none_is_refused(agent, words):
+def test_invalid_part_in_agent_settings_raises(agent, words):
     settings = {"env_kwargs": {}, "agent": agent, "fit": {}, "evaluation": {}}
     with pytest.raises(ValueError, match=words):
-        made("CartPole-v1", settings)
+        make_agent("CartPole-v1", settings)
 
 
-def test_a_value_network_is_the_policys_twin_with_other_weights(tmp_path):
-    settings = presets.read(str(written(tmp_path)))
-    agent = made("CartPole-v1", settings)
+def test_value_network_has_its_own_layers_and_weights(tmp_path):
+    settings = presets.read(str(write_preset(tmp_path)))
+    agent = make_agent("CartPole-v1", settings)
     assert [w.shape for w in agent.policy.weights] == [(4, 8), (8,), (8, 2), (2,)]
     assert [w.shape for w in agent.baseline.weights] == [(4, 4), (4,), (4, 1), (1,)]
     same = {"kind": "value", "hidden": [8], "learning_rate": 0.1}
-    agent = made("CartPole-v1", {**settings, "agent": {"hidden": [8], "baseline": same}})
+    agent = make_agent(
+        "CartPole-v1", {**settings, "agent": {"hidden": [8], "baseline": same}}
+    )
     policy, value = (part.weights[0] for part in (agent.policy, agent.baseline))
     assert not np.allclose(policy, value)
     assert agent.baseline.optimizer.learning_rate == np.float32(0.1)
 
 
-def test_a_learning_rate_goes_linearly_over_the_steps(plain):
+def test_learning_rate_is_linear_in_the_steps(plain):
     _, config, rows, _ = plain
     assert config["fit"]["steps"] == 400
     rates = [float(row["learning_rate"]) for row in rows]
     assert rates == pytest.approx(rates_by_hand(rows, 400), rel=1e-6)
 
 
-def test_steps_given_rescale_the_schedule(tmp_path):
-    config, rows = trained(tmp_path, "--steps", "1200")
+def test_steps_option_rescales_the_learning_rate_schedule(tmp_path):
+    config, rows = train_preset(tmp_path, "--steps", "1200")
     assert config["fit"]["steps"] == 1200
     rates = [float(row["learning_rate"]) for row in rows]
     assert rates == pytest.approx(rates_by_hand(rows, 1200), rel=1e-6)
 
 
-def test_a_learning_rate_goes_linearly_over_the_epochs_there_are(tmp_path):
-    config, rows = trained(tmp_path, "--epochs", "5", "--steps-per-epoch", "30")
+def test_learning_rate_is_linear_in_the_epochs_if_steps_are_not_given(tmp_path):
+    config, rows = train_preset(tmp_path, "--epochs", "5", "--steps-per-epoch", "30")
     assert "steps" not in config["fit"]
     rates = [float(row["learning_rate"]) for row in rows]
     assert rates == pytest.approx([0.01, 0.0084, 0.0068, 0.0052, 0.0036], rel=1e-6)
 
 
-def test_the_value_network_has_a_learning_rate_of_its_own(tmp_path):
-    settings = presets.read(str(written(tmp_path)))
-    agent = made("CartPole-v1", settings)
+def test_value_network_has_its_own_learning_rate_schedule(tmp_path):
+    settings = presets.read(str(write_preset(tmp_path)))
+    agent = make_agent("CartPole-v1", settings)
     agent.fit("CartPole-v1", steps=400, episodes_per_epoch=4)
     shares = [(0.01 - float(agent.optimizer.learning_rate)) / 0.008]
     shares.append(1 - float(agent.baseline.optimizer.learning_rate) / 0.1)
     assert 0.5 < shares[0] < 1 and shares[1] == pytest.approx(shares[0], rel=1e-4)
 
 
-def test_a_saved_agent_goes_on_along_the_line(tmp_path):
-    """Its rates and weights are those of a training that was never interrupted."""
-    settings = presets.read(str(written(tmp_path)))
+def test_loaded_agent_continues_the_learning_rate_schedule(tmp_path):
+    """Rates and weights equal those of an uninterrupted training."""
+    settings = presets.read(str(write_preset(tmp_path)))
     fit = dict(episodes_per_epoch=4, verbose=0)
 
     def rates(agent):
         return [float(x.optimizer.learning_rate) for x in (agent, agent.baseline)]
 
-    whole = made("CartPole-v1", settings)
+    whole = make_agent("CartPole-v1", settings)
     whole.fit("CartPole-v1", steps=400, **fit)
-    first = made("CartPole-v1", settings)
+    first = make_agent("CartPole-v1", settings)
     first.fit("CartPole-v1", steps=400, callbacks=[StopAfter(2)], **fit)
     first.save(tmp_path / "agent.keras")
     agent = agents.load(tmp_path / "agent.keras")
@@ -330,10 +335,10 @@ def test_a_saved_agent_goes_on_along_the_line(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_options_given_override_the_preset_and_only_they(tmp_path):
+def test_command_line_options_override_the_preset(tmp_path):
     options = ["--gamma", "0.9", "--episodes-per-epoch", "3", "--epochs", "1"]
     options += ["--learning-rate", "0.5", "--baseline", "mean"]
-    config, rows = trained(tmp_path, *options)
+    config, rows = train_preset(tmp_path, *options)
     assert config["agent"] == {
         **cli.DEFAULTS,
         "hidden": [8],
@@ -358,10 +363,10 @@ def test_summary_shows_return_of_a_random_policy_and_threshold_once(plain):
     ]
 
 
-def test_the_environments_own_keywords_reach_every_environment(tmp_path, capsys):
-    """With its other rewards CartPole-v1 pays -1 at a fall and else nothing."""
+def test_env_kwargs_of_a_preset_apply_to_training_and_evaluation(tmp_path, capsys):
+    """With `sutton_barto_reward`, CartPole-v1 has reward -1 at a fall and 0 otherwise."""
     top = "env_kwargs = {sutton_barto_reward = true}"
-    config, rows = trained(tmp_path, top=top)
+    config, rows = train_preset(tmp_path, top=top)
     printed = capsys.readouterr().out
     assert config["env_kwargs"] == {"sutton_barto_reward": True}
     assert {float(row["episode_return"]) for row in rows} == {-1.0}
@@ -371,11 +376,11 @@ def test_the_environments_own_keywords_reach_every_environment(tmp_path, capsys)
     assert shown == json.loads((tmp_path / "run" / "evaluation.json").read_text())
 
 
-def test_training_may_be_cut_earlier_than_the_evaluation(tmp_path, capsys):
-    """The limit in [fit] is of the training alone; a preset's target is the target."""
+def test_step_limit_in_fit_applies_to_the_training_only(tmp_path, capsys):
+    """The table [evaluation] has its own limit, and its target is the printed target."""
     limits = {"fit": "max_episode_steps = 6"}
     limits["evaluation"] = "max_episode_steps = 9\ntarget = 2\nevery = 3"
-    _, rows = trained(tmp_path, **limits)
+    _, rows = train_preset(tmp_path, **limits)
     assert {float(row["episode_length"]) for row in rows} == {6.0}
     due = [not np.isnan(float(row["val_episode_return"])) for row in rows]
     assert due == [update % 3 == 0 for update in range(1, len(rows) + 1)]
@@ -384,39 +389,39 @@ def test_training_may_be_cut_earlier_than_the_evaluation(tmp_path, capsys):
     assert ", target 2 reached\n" in capsys.readouterr().out
 
 
-def test_an_option_for_the_limit_is_for_training_and_evaluation(tmp_path):
-    _, rows = trained(tmp_path, "--max-episode-steps", "5", "--epochs", "1")
+def test_max_episode_steps_option_applies_to_training_and_evaluation(tmp_path):
+    _, rows = train_preset(tmp_path, "--max-episode-steps", "5", "--epochs", "1")
     figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert {float(row["episode_length"]) for row in rows} == {5.0}
     assert figures["episode_length"] == 5.0
 
 
 @pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian", "TanhGaussian", "Beta"])
-def test_a_head_by_name_has_the_bounds_of_the_environment(kind):
+def test_head_by_name_gets_the_bounds_of_the_environment(kind):
     settings = {"env_kwargs": {}, "agent": {"head": kind}, "fit": {}, "evaluation": {}}
-    agent = made("Pendulum-v1", settings)
+    agent = make_agent("Pendulum-v1", settings)
     assert type(agent.head) is getattr(heads, kind)
     assert (agent.head.size, agent.head.low, agent.head.high) == (1, -2.0, 2.0)
 
 
-def test_a_head_by_name_takes_keywords():
+def test_head_by_name_accepts_keywords():
     head = {"kind": "TanhGaussian", "initial_scale": 0.25, "state_dependent_scale": True}
     settings = {"env_kwargs": {}, "agent": {"head": head}, "fit": {}, "evaluation": {}}
-    agent = made("Pendulum-v1", settings)
+    agent = make_agent("Pendulum-v1", settings)
     assert agent.head.initial_scale == 0.25 and agent.head.outputs_size == 2
 
 
 @pytest.mark.parametrize(
     "env, head", [("Pendulum-v1", "Categorical"), ("CartPole-v1", "Beta")]
 )
-def test_a_head_that_does_not_fit_is_refused(env, head):
+def test_head_that_does_not_fit_the_action_space_is_refused(env, head):
     settings = {"env_kwargs": {}, "agent": {"head": head}, "fit": {}, "evaluation": {}}
     with pytest.raises(ValueError, match=f"Beta.*Received: head='{head}'"):
-        made(env, settings)
+        make_agent(env, settings)
 
 
-def test_the_random_policy_draws_legal_actions_only():
-    """Without its mask a random taxi pays for calls that are not allowed, -10 each."""
+def test_random_return_uses_legal_actions_only():
+    """Without a mask, a random taxi often gets reward -10 for illegal actions."""
     evaluation = {"episodes": 5, "max_episode_steps": 200}
     settings = {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": evaluation}
     free = runs.random_return("Taxi-v4", settings, 0)
@@ -425,8 +430,8 @@ def test_the_random_policy_draws_legal_actions_only():
     assert free < -400 < -200 <= legal
 
 
-def test_the_random_policy_is_the_spaces_own():
-    """Its return is the one found by hand, to four standard errors."""
+def test_random_return_is_the_return_of_action_space_samples():
+    """Both estimates agree within four standard errors."""
     settings = {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {"episodes": 400}}
     ours = runs.random_return("CartPole-v1", settings, 0)
     assert ours == runs.random_return("CartPole-v1", settings, 0)
@@ -443,7 +448,7 @@ def test_the_random_policy_is_the_spaces_own():
     assert abs(ours - np.mean(lengths)) < 4 * np.sqrt(2) * noise
 
 
-def test_the_presets_are_part_of_what_is_installed():
+def test_presets_are_installed_as_package_data():
     config = (pathlib.Path(__file__).parents[2] / "setup.cfg").read_text()
     assert "tf_reinforce.presets = *.toml" in config
 
@@ -463,40 +468,38 @@ def test_the_presets_are_part_of_what_is_installed():
         ("[agent]\nlearning_rate = {first = 1, last = nan}", "`learning_rate.last` must"),
         ("[agent]\nhidden = [64, 0]", "`hidden` must be a whole number of at least 1"),
         ('[agent]\nbaseline = {kind = "value", scale = "50"}', "`scale` must be"),
-        ('[agent]\nhead = {kind = "Beta", initial_scale = 1}', "'initial_scale', which"),
+        ('[agent]\nhead = {kind = "Beta", initial_scale = 1}', "key 'initial_scale'"),
         (
             '[agent]\nhead = {kind = "Gaussian", initial_scal = 3}',
             "Expected one of: initial_scale",
         ),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_before_anything_is_trained(
-    text, said, tmp_path
-):
+def test_invalid_preset_value_raises_before_training(text, said, tmp_path):
     path = tmp_path / "my.toml"
     path.write_text(f'env = "Pendulum-v1"\n{text}\n')
     with pytest.raises(ValueError, match=said):
-        made("Pendulum-v1", presets.read(str(path)))
+        make_agent("Pendulum-v1", presets.read(str(path)))
 
 
-def test_value_alone_is_the_usual_critic(tmp_path):
+def test_baseline_value_makes_a_default_value_baseline(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text('env = "Pendulum-v1"\n[agent]\nbaseline = "value"\n')
-    agent = made("Pendulum-v1", presets.read(str(path)))
+    agent = make_agent("Pendulum-v1", presets.read(str(path)))
     assert isinstance(agent.baseline, baselines.Value)
 
 
 @pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian"])
-def test_a_head_by_name_begins_with_the_scale_of_the_bounds(kind):
+def test_head_by_name_has_initial_scale_from_the_bounds(kind):
     settings = {**presets.read("Pendulum-v1"), "agent": {"head": kind}}
-    agent = made("MountainCarContinuous-v0", settings)
+    agent = make_agent("MountainCarContinuous-v0", settings)
     assert agent.head.initial_scale == 0.5
 
 
 LINE = {"first": 1.0, "last": 0.0}
 
 
-def test_a_learning_rate_goes_linearly_over_the_life_of_an_agent():
+def test_linear_learning_rate_continues_over_calls_of_fit():
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=(), learning_rate=LINE)
     options, rates = dict(epochs=2, episodes_per_epoch=2, verbose=0), []
     for _ in range(2):
@@ -504,7 +507,7 @@ def test_a_learning_rate_goes_linearly_over_the_life_of_an_agent():
     assert rates == [1.0, 0.5, 0.5, 0.25]  # 0 and 1 of 2 updates, 2 and 3 of 4
 
 
-def test_a_callback_of_ones_own_has_the_last_word_on_the_learning_rate():
+def test_learning_rate_scheduler_callback_overrides_the_linear_rate():
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=(), learning_rate=LINE)
     mine = keras.callbacks.LearningRateScheduler(lambda epoch: 0.125)
     options = dict(epochs=3, episodes_per_epoch=2, callbacks=[mine], verbose=0)
@@ -512,10 +515,10 @@ def test_a_callback_of_ones_own_has_the_last_word_on_the_learning_rate():
     assert rates == [0.125] * 3
 
 
-def test_an_environment_of_ones_own_is_validated_on_as_it_is():
-    """The environment's keywords of a preset are for environments made from an id."""
+def test_preset_env_kwargs_do_not_apply_to_validation_env_objects():
+    """The keywords of a preset apply only to environments that are made from an id."""
     agent = tfr.Reinforce.for_env("FrozenLake-v1", hidden=(), preset="FrozenLake-v1-dry")
-    way = {0: 1, 4: 1, 8: 2, 9: 1, 13: 2, 14: 2}  # to the goal, if nothing slips
+    way = {0: 1, 4: 1, 8: 2, 9: 1, 13: 2, 14: 2}  # the path to the goal without slipping
     kernel = np.zeros((16, 4))
     for cell, action in way.items():
         kernel[cell, action] = 50.0
@@ -533,12 +536,12 @@ def test_preset_names_begin_with_their_environment():
         assert name in toml_files.names_for(presets.read(name)["env"])
 
 
-def test_agent_without_the_preset_of_its_environment_logs_it(caplog):
+def test_for_env_without_the_preset_logs_that_a_preset_exists(caplog):
     with caplog.at_level("INFO", logger="tf_reinforce"):
         agents.Reinforce.for_env("FrozenLake-v1")
         agents.Reinforce.for_env("FrozenLake-v1", preset="FrozenLake-v1")
         agents.Reinforce.for_env("CliffWalkingSlippery-v1")
     assert [record.getMessage() for record in caplog.records] == [
-        "There is a preset for FrozenLake-v1, which is not used. To use it: "
+        "There is a preset for FrozenLake-v1, which is not used. To use the preset, call "
         "`Reinforce.for_env('FrozenLake-v1', preset='FrozenLake-v1')`."
     ]

@@ -1,4 +1,4 @@
-"""Every preset learns its environment by its one command."""
+"""Tests that every preset learns its environment with one command."""
 
 import json
 import os
@@ -15,10 +15,10 @@ from tf_reinforce import presets
 ROOT = pathlib.Path(__file__).parents[2]
 BARS = {
     "Acrobot-v1": -100,
-    "Blackjack-v1": -0.08,  # the best there is: about -0.045
+    "Blackjack-v1": -0.08,  # the optimum is about -0.045
     "CartPole-v1": 475,
-    "CliffWalking-v1": -17,  # the way far from the edge; the shortest is -13
-    "FrozenLake-v1": 0.70,  # the best there is: 0.744
+    "CliffWalking-v1": -17,  # the path far from the cliff; the shortest path has -13
+    "FrozenLake-v1": 0.70,  # the optimum is 0.744
     "FrozenLake-v1-dry": 1.0,
     "LunarLander-v3": 200,
     "LunarLanderContinuous-v3": 200,
@@ -26,7 +26,7 @@ BARS = {
     "MountainCarContinuous-v0-gaussian": 90,
     "MountainCarContinuous-v0-tanh": 90,
     "Pendulum-v1": -200,
-    "Taxi-v4": 7,  # the best there is: 7.93, below the environment's own threshold
+    "Taxi-v4": 7,  # the optimum is 7.93, below the threshold of the environment
 }
 SUMMARY = re.compile(
     r"^(?P<env>\S+): mean return (?P<mean>\S+) ± \S+ over (?P<episodes>\d+) "
@@ -36,11 +36,11 @@ SUMMARY = re.compile(
 )
 
 
-# With MuJoCo, a share of the budget; what the whole of it reaches: docs/results.md.
+# With MuJoCo, a part of the budget; docs/results.md has results of the whole budget.
 SHORT = {"HalfCheetah-v5": (200_000, 500), "Hopper-v5-critic-free": (100_000, 200)}
 
 
-def test_every_preset_has_a_bar():
+def test_every_preset_has_a_required_return():
     mujoco = {name for name in presets.names() if "-v5" in name}
     assert set(BARS) == set(presets.names()) - mujoco
     assert set(SHORT) <= mujoco
@@ -48,7 +48,7 @@ def test_every_preset_has_a_bar():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
-def test_a_preset_with_mujoco_is_on_its_way(name):
+def test_mujoco_preset_reaches_the_required_return_of_a_short_run(name):
     steps, bar = SHORT[name]
     env = presets.read(name)["env"]
     agent = agents.Reinforce.for_env(env, preset=name)
@@ -58,7 +58,7 @@ def test_a_preset_with_mujoco_is_on_its_way(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BARS)
-def test_a_preset_learns_its_environment(name, tmp_path):
+def test_preset_command_reaches_the_required_return(name, tmp_path):
     env = presets.read(name)["env"]
     ran = subprocess.run(
         [sys.executable, "-m", "tf_reinforce", "train", env, "--preset", name]

@@ -1,4 +1,4 @@
-"""Every space, end to end: the rows of docs/spaces.md are what these tests see.
+"""Tests every space end to end, and compares the rows of docs/spaces.md.
 
 PYTHONPATH=tests/support python tests/properties/test_every_space.py    prints the table
 """
@@ -28,7 +28,7 @@ from tf_reinforce.serving import policy_functions
 DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "spaces.md"
 INF = float("inf")
 
-# (observation, action); heads other than that of `for_space` in HEADS below.
+# (observation, action); HEADS has the heads that are not the default for the space.
 PAIRS = {
     "numbers": (Box(-1, 1, (3,)), Discrete(3)),
     "one_number": (Box(-INF, INF, ()), Discrete(1)),
@@ -85,10 +85,10 @@ HEADS = {
 
 
 class Anything(gym.Env):
-    """Random observations and masks; refuses what its action space does not contain.
+    """Random observations and masks; raises on actions outside of its action space.
 
-    Episodes take 2 to `longest` steps. Masks, and the observations that they come with,
-    are among 200 that the first reset draws: to draw them takes longer than a step.
+    Episodes take 2 to `longest` steps. Masks and their observations are among 200 that
+    the first reset draws, because drawing takes longer than a step.
     """
 
     def __init__(self, observation_space, action_space, masked=False, longest=8):
@@ -129,7 +129,7 @@ class Anything(gym.Env):
 
 
 def assert_own_types(space, action):
-    """Python tuples and dicts, with leaves of the space's own type."""
+    """Raises unless an action has Python tuples and dicts, and the types of the space."""
     if isinstance(space, gym.spaces.Dict):
         assert type(action) is dict
         for key, child in space.items():
@@ -143,7 +143,7 @@ def assert_own_types(space, action):
 
 
 def random_mask(space, rng):
-    """A mask as `Space.sample(mask=…)` takes it, with at least one legal choice."""
+    """Returns a mask as for `Space.sample(mask=…)`, with at least one legal choice."""
     if isinstance(space, gym.spaces.Dict):
         return {key: random_mask(child, rng) for key, child in space.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -197,8 +197,8 @@ def assert_same(one, other):
         np.testing.assert_array_equal(a, b)
 
 
-def live(name, folder):
-    """One update, evaluation, both files; the row of the table."""
+def check_space(name, folder):
+    """Trains, evaluates, saves and exports an agent; returns its row of the table."""
     observed, acted = PAIRS[name]
     agent = tfr.Reinforce.for_env(
         lambda: Anything(observed, acted),
@@ -212,7 +212,7 @@ def live(name, folder):
     )
     assert np.isfinite(history.history["gradient_norm"]).all()
     after = agent.policy.get_weights()
-    single = acted == PAIRS["one_number"][1]  # one choice: nothing to learn
+    single = acted == PAIRS["one_number"][1]  # the gradient of one choice is zero
     assert single or any(not np.array_equal(a, b) for a, b in zip(before, after))
     agent.evaluate(lambda: Anything(observed, acted), episodes=4, num_envs=2)
     agent.save(folder / "agent.keras")
@@ -238,7 +238,7 @@ def row(name, agent, engines):
     layers = [
         type(layer).__name__
         for layer in agent.policy.layers
-        # Flags pass as they are; ".units" are those of the actions.
+        # Scale 1 is for flags; ".units" scales the actions.
         if getattr(layer, "scale", None) != 1.0 and layer.name != ".units"
     ]
     words = {"OneHot": "one-hot", "Rescaling": "scaled", "Conv2D": "convolutions"}
@@ -249,13 +249,13 @@ def row(name, agent, engines):
     return f"| `{observed}` | {seen} | `{acted}` | `{head}` | {masks} | {engine} |"
 
 
-# Of all kinds of spaces, the ones that ask for the most.
+# The spaces that use most of the code.
 OFTEN = ["wide", "bytes", "channels_first", "choices_2d", "deep", "tanh", "counts"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(PAIRS, always=OFTEN))
-def test_every_space_learns_plays_and_is_saved(name, tmp_path):
-    assert live(name, tmp_path) in DOCUMENT.read_text().splitlines()
+def test_agent_trains_acts_saves_and_exports_in_every_space(name, tmp_path):
+    assert check_space(name, tmp_path) in DOCUMENT.read_text().splitlines()
 
 
 MASKED = [
@@ -279,7 +279,7 @@ def test_masked_actions_never_occur_in_ten_thousand_steps(name):
 
     where = "info/action_mask"
     agent = tfr.Reinforce.for_env(make, hidden=(), action_mask=where)
-    for weight in agent.policy.weights:  # sure of itself, and often of the illegal
+    for weight in agent.policy.weights:  # high probabilities, also of illegal actions
         weight.assign(30 * np.random.default_rng(1).normal(size=weight.shape))
     episodes = agent.collect(make, steps=5_000)
     agent.update(episodes)
@@ -288,7 +288,7 @@ def test_masked_actions_never_occur_in_ten_thousand_steps(name):
     assert episodes.masks.shape[-1] == agent.head.mask_size
 
 
-def test_there_are_at_least_forty():
+def test_at_least_forty_spaces_are_tested():
     assert len({repr(space) for pair in PAIRS.values() for space in pair}) >= 40
 
 
@@ -302,11 +302,17 @@ NOT_SUPPORTED = [
 
 @pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
 @pytest.mark.parametrize("space", NOT_SUPPORTED, ids=lambda space: type(space).__name__)
-def test_what_is_not_supported_is_refused_at_construction(space, nested):
+def test_for_env_and_fit_raise_if_a_space_is_not_supported(space, nested):
     space = Dict(a=Discrete(2), b=Tuple([space])) if nested else space
     for pair, said in (
-        ((space, Discrete(2)), "Observation space .* is not supported. Supported: Box"),
-        ((Discrete(2), space), "Action space .* is not supported. Supported: Discrete"),
+        (
+            (space, Discrete(2)),
+            "Observation space .* not supported. Supported spaces are Box",
+        ),
+        (
+            (Discrete(2), space),
+            "Action space .* not supported. Supported spaces are Discrete",
+        ),
     ):
         with pytest.raises(ValueError, match=said):
             tfr.Reinforce.for_env(lambda pair=pair: Anything(*pair))
@@ -320,4 +326,4 @@ def test_what_is_not_supported_is_refused_at_construction(space, nested):
 if __name__ == "__main__":
     for name in sys.argv[1:] or PAIRS:
         with tempfile.TemporaryDirectory() as folder:
-            print(live(name, pathlib.Path(folder)), flush=True)
+            print(check_space(name, pathlib.Path(folder)), flush=True)

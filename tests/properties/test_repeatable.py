@@ -1,4 +1,4 @@
-"""Repeatable: the same seed gives the same bits, wherever and however it is run."""
+"""Tests that the same seed gives the same bits in every run and process."""
 
 import os
 import pathlib
@@ -22,13 +22,13 @@ import tf_reinforce as tfr
 
 
 @pytest.mark.parametrize("name", sweeps.some(NAMES, always=["Pendulum-v1"]))
-def test_two_runs_with_one_seed_are_one_run(name):
+def test_two_runs_with_the_same_seed_are_equal(name):
     keras.utils.set_random_seed(99)
     np.random.seed(99)
     assert digest(*train(name)) == reference(name)[2]
 
 
-def test_two_processes_with_one_seed_are_one_run():
+def test_two_processes_with_the_same_seed_are_equal():
     root = pathlib.Path(__file__).parents[2]
     path = os.pathsep.join([str(root / "tests" / "support"), str(root)])
     said = subprocess.run(
@@ -47,7 +47,7 @@ def test_two_processes_with_one_seed_are_one_run():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_envs", [1, 16])
-def test_the_number_of_environments_does_not_change_one_bit(name, num_envs):
+def test_number_of_environments_does_not_change_the_training(name, num_envs):
     agent, history = train(name, num_envs=num_envs, make=renewed)
     expected = reference(name)
     assert logs(history) == expected[1]
@@ -55,8 +55,8 @@ def test_the_number_of_environments_does_not_change_one_bit(name, num_envs):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_another_seed_is_another_run(name):
-    """Also where only the environment's and the action's seeds differ."""
+def test_another_seed_gives_another_run(name):
+    """The weights start equal: only the seeds of environment and actions differ."""
     agent = renewed(name)
     history = agent.fit(name, epochs=4, seed=1, num_envs=4, **BATCH)
     assert logs(history)["loss"] != reference(name)[1]["loss"]
@@ -65,7 +65,7 @@ def test_another_seed_is_another_run(name):
 
 
 @pytest.mark.parametrize("name", sweeps.some(NAMES, always=["Pendulum-v1"]))
-def test_training_goes_on_where_it_stopped_also_from_a_file(name, tmp_path):
+def test_training_in_two_halves_equals_one_training_also_after_loading(name, tmp_path):
     agent, first = train(name, epochs=2, make=renewed)
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")
@@ -78,7 +78,7 @@ def test_training_goes_on_where_it_stopped_also_from_a_file(name, tmp_path):
         assert weights(half) == reference(name)[0]
 
 
-def test_evaluation_changes_nothing_and_training_does_not_notice():
+def test_evaluation_does_not_change_the_agent_or_its_training():
     agent, _ = train("CartPole-v1", epochs=2, make=renewed)
     before = weights(agent)
     options = {"episodes": 7, "max_episode_steps": 60}
@@ -108,8 +108,8 @@ def test_evaluation_does_not_depend_on_the_number_of_environments():
         assert others == [one, one]
 
 
-def test_evaluation_plays_other_episodes_than_training():
-    """Under the same seed; so does validation."""
+def test_evaluation_uses_other_episodes_than_training():
+    """Training and evaluation have the same seed."""
     agent = renewed("CartPole-v1")
     options = {"episodes": 5, "max_episode_steps": 60, "deterministic": False}
     evaluated = agent.evaluate("CartPole-v1", **options)

@@ -1,4 +1,4 @@
-"""Streams of random numbers are disjoint, and every part draws from its own."""
+"""Tests that streams of random numbers are disjoint, on the host and in tensors."""
 
 import itertools
 
@@ -21,13 +21,13 @@ from tf_reinforce.training import learner
 SEEDS = (0, 1, 7, 2**40, 2**63 - 1)
 PURPOSES = ("training", "validation", "evaluation")
 UPDATES = (0, 1, 2, 100)
-EPISODES = (*range(5), 15, 16, 17, 31, 32, 33, 1000)  # words are made 16 at a time
+EPISODES = (*range(5), 15, 16, 17, 31, 32, 33, 1000)  # words are computed 16 at a time
 PARTS = range(4)
 WORDS = 4
 
 
 def host_addresses():
-    """First words of each stream of NumPy's generators, by seed, stream and counters."""
+    """Yields `(address, first words)` of every stream of NumPy's generators."""
     for seed, stream, update in itertools.product(SEEDS, PURPOSES, UPDATES):
         for group_size in (1, 2):
             seeds = seeding.EpisodeSeeds(seed, stream, update, group_size)
@@ -37,7 +37,7 @@ def host_addresses():
             for episode in EPISODES:
                 first = episode // group_size
                 address = seed, stream, update, "environment", first
-                yield address, seeds._words("environment", first)
+                yield address, seeds.seed_words("environment", first)
     for seed, update in itertools.product(SEEDS, UPDATES):
         for stream in ("training/minibatches", "weights", "engine_comparison"):
             bits = seeding.generator(seed, stream, update).bit_generator
@@ -45,7 +45,7 @@ def host_addresses():
 
 
 def tensor_addresses():
-    """Numbers of Threefry, a row for each key, step and episode."""
+    """Returns numbers of Threefry, a row for each key, step and episode."""
     uses = [
         key
         for seed, stream, update in itertools.product(
@@ -55,38 +55,38 @@ def tensor_addresses():
     ]
     keys, steps, episodes = zip(*itertools.product(uses, range(3), EPISODES))
     parts = [seeding.NoiseSpec("uniform", (2,)), seeding.NoiseSpec("uniform", (3,))]
-    # In float64 each number has a block of its own, and shows 53 bits of it.
+    # In float64, each number has 53 bits of its own block.
     at = np.stack(keys), parts, tf.constant(episodes), tf.constant(steps), "float64"
     return np.concatenate(seeding.counter_noise(*at), axis=1)
 
 
-def test_no_two_streams_draw_the_same_numbers():
-    """All pairs over seeds, purposes, updates, episodes, parts, steps and engines."""
+def test_streams_draw_different_numbers():
+    """The test compares seeds, purposes, updates, episodes, parts, steps and engines."""
     found = {}
     for address, words in host_addresses():
         words = tuple(words.tolist())
-        assert found.setdefault(address, words) == words  # groups change no stream
+        assert found.setdefault(address, words) == words  # groups do not change a stream
     drawn = [word for words in found.values() for word in words]
     assert len(set(drawn)) == len(drawn) == WORDS * len(found)
     tensors = tensor_addresses()
     blocks = set(tensors.ravel().tolist())
     assert len(blocks) == tensors.size
-    # As numbers on [0, 1) the two engines are compared too.
+    # Compares the two engines by their numbers in [0, 1).
     shares = {(word >> 11) * 2.0**-53 for word in drawn}
     assert not shares & blocks
     streams = len(found) + len(tensors)
     assert streams * (streams - 1) // 2 == 117_957_120
 
 
-def test_counters_of_tensor_noise_never_meet(monkeypatch):
-    """Threefry is one-to-one for each key: different counters are different words."""
+def test_counter_noise_uses_each_counter_once(monkeypatch):
+    """Threefry is one-to-one for each key: different counters have different words."""
     asked = []
 
-    def listening(key, first, second):
+    def recording(key, first, second):
         asked.append((np.asarray(first).ravel(), np.asarray(second).ravel()))
         return first + tf.zeros_like(second), second + tf.zeros_like(first)
 
-    monkeypatch.setattr(seeding, "_threefry", listening)
+    monkeypatch.setattr(seeding, "threefry", recording)
     parts = [seeding.NoiseSpec("uniform", (3,)), seeding.NoiseSpec("normal", ())]
     for dtype in ("float32", "float64"):
         asked.clear()
@@ -97,8 +97,8 @@ def test_counters_of_tensor_noise_never_meet(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["uniform", "normal"])
-def test_parts_and_seeds_of_acting_draw_apart(kind):
-    """In `agent.act` and in the exported `sample`, for composite actions."""
+def test_stateless_noise_differs_between_parts_and_seeds(kind):
+    """`agent.act` and the exported `sample` use this noise for composite actions."""
     drawn = [
         seeding.stateless_noise(
             tf.constant(seed), kind, tf.constant([16]), "float64", part
@@ -110,7 +110,10 @@ def test_parts_and_seeds_of_acting_draw_apart(kind):
 
 
 def two_gaussians():
-    """A policy whose outputs are zero: an action is its noise."""
+    """Returns an agent whose actions equal its noise, and its head.
+
+    All outputs are zero.
+    """
     head = heads.Composite((heads.Gaussian(2), heads.Gaussian(2)))
     policy = keras.Sequential(
         [keras.Input((1,)), keras.layers.Dense(4, kernel_initializer="zeros")]
@@ -118,8 +121,8 @@ def two_gaussians():
     return tfr.Reinforce(policy, head), head
 
 
-def test_parts_of_a_composite_action_are_independent_when_it_is_drawn(tmp_path):
-    """Equal noise would make them one number, which `log_prob` calls independent."""
+def test_parts_of_a_sampled_composite_action_differ(tmp_path):
+    """With equal noise the parts would be equal, but `log_prob` assumes independence."""
     agent, head = two_gaussians()
     agent.build((None, 1))
     observations = np.zeros((50, 1), "float32")
@@ -134,7 +137,7 @@ def test_parts_of_a_composite_action_are_independent_when_it_is_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["host", "compiled"])
-def test_parts_of_a_composite_action_are_independent_when_it_is_collected(engine):
+def test_parts_of_a_collected_composite_action_differ(engine):
     class Levers(envs.Bandit):
         def __init__(self):
             super().__init__()
@@ -151,22 +154,22 @@ def test_parts_of_a_composite_action_are_independent_when_it_is_collected(engine
     assert len(np.unique([first, second])) == 20 * 4
 
 
-def asked_in(monkeypatch, run):
-    """The addresses of NumPy's streams that a run asks for, in their order."""
+def requested_streams(monkeypatch, run):
+    """Returns the NumPy streams that a run requests, in their order."""
     asked, sequence = [], seeding.seed_sequence
 
-    def listening(seed, stream, *counters):
+    def recording(seed, stream, *counters):
         asked.append((seed, stream, *counters))
         return sequence(seed, stream, *counters)
 
-    monkeypatch.setattr(seeding, "seed_sequence", listening)
+    monkeypatch.setattr(seeding, "seed_sequence", recording)
     run()
     monkeypatch.setattr(seeding, "seed_sequence", sequence)
     return [address for address in asked if address[1] != "engine_comparison"]
 
 
-def test_a_run_asks_for_the_streams_of_its_purpose_and_for_none_twice(monkeypatch):
-    """Training, validation, minibatches and evaluation, update by update."""
+def test_fit_and_evaluate_request_each_of_their_streams_once(monkeypatch):
+    """The run includes training, validation, minibatches and evaluation."""
     agent = tfr.Reinforce.for_env(toys.Corridor, hidden=(2,), minibatch_size=3, passes=2)
     budget = dict(epochs=3, episodes_per_epoch=2, max_episode_steps=9, verbose=0)
     options = dict(validation_env=toys.Corridor, validation_episodes=2, seed=4)
@@ -176,7 +179,7 @@ def test_a_run_asks_for_the_streams_of_its_purpose_and_for_none_twice(monkeypatc
         limit = dict(max_episode_steps=9)
         agent.evaluate(toys.Corridor, 2, deterministic=False, seed=4, **limit)
 
-    asked = asked_in(monkeypatch, run)
+    asked = requested_streams(monkeypatch, run)
     assert len(set(asked)) == len(asked)
     training = [("training/environment", u, 0) for u in range(3)]
     training += [("training/action", u, 0) for u in range(3)]
@@ -187,7 +190,7 @@ def test_a_run_asks_for_the_streams_of_its_purpose_and_for_none_twice(monkeypatc
     assert set(asked) == expected
 
 
-def test_the_compiled_engine_asks_for_the_keys_of_its_purpose(monkeypatch):
+def test_compiled_engine_requests_the_keys_of_its_purposes(monkeypatch):
     agent, world = tfr.Reinforce.for_env(envs.Bandit(), hidden=(2,)), envs.Bandit()
     agent.compile("sgd", steps_per_execution=2)
     budget = dict(epochs=3, episodes_per_epoch=2, verbose=0)
@@ -197,14 +200,14 @@ def test_the_compiled_engine_asks_for_the_keys_of_its_purpose(monkeypatch):
         agent.fit(world, seed=4, **budget, **options)
         agent.evaluate(world, 2, seed=4)
 
-    asked = asked_in(monkeypatch, run)
+    asked = requested_streams(monkeypatch, run)
     expected = [("training", 0), ("training", 1), ("training", 2)]
     expected += [("validation", 3), ("evaluation", 0)]
     assert asked == [(4, f"{stream}/tensors", u) for stream, u in expected]
 
 
 class TrainStep:
-    """What `learner` reads of a training step: two passes over all steps."""
+    """The attributes of a training step that `learner` reads, with two passes."""
 
     num_permutations = 2
 
@@ -212,11 +215,11 @@ class TrainStep:
         learned_lengths = staticmethod(lambda episodes: episodes.lengths)
 
 
-def test_every_pass_of_the_compiled_engine_has_a_permutation_of_its_own():
-    """Over passes, updates and seeds: no two of 24 steps' 6e23 are equal."""
+def test_compiled_engine_draws_a_new_permutation_for_every_pass():
+    """The permutations of 24 steps differ between passes, updates and seeds."""
     episodes = tfr.Episodes(None, None, None, tf.constant([9, 15]), tf.ones(2, tf.bool))
     permutations = [
-        learner._permutations(
+        learner.permutations_in_graph(
             seeding.rollout_keys(seed, "training", u)[3], TrainStep, episodes
         )
         for seed, u in itertools.product(range(3), range(4))
@@ -228,7 +231,7 @@ def test_every_pass_of_the_compiled_engine_has_a_permutation_of_its_own():
 
 
 class Numbers(callbacks.EpisodeCallback):
-    """The number of every episode, and of its update."""
+    """Records the number of every episode and of its update."""
 
     def __init__(self):
         super().__init__()
@@ -239,7 +242,7 @@ class Numbers(callbacks.EpisodeCallback):
 
 
 @pytest.mark.parametrize("updates", [sweeps.rare(1), 3])
-def test_episodes_are_numbered_over_the_updates_of_one_call_and_over_calls(updates):
+def test_episode_numbers_continue_over_updates_and_calls_of_fit(updates):
     agent, world = tfr.Reinforce.for_env(envs.Bandit(), hidden=(2,)), envs.Bandit()
     agent.compile("sgd", steps_per_execution=updates)
     numbers = Numbers()

@@ -1,4 +1,4 @@
-"""The expected update is the gradient it claims to be: all episodes, nothing sampled."""
+"""Tests that the expected update is the gradient, by enumeration of all episodes."""
 
 import functools
 import itertools
@@ -35,7 +35,7 @@ BASELINES = [None, "leave_one_out", "value"]
 
 @functools.cache
 def enumeration(baseline="leave_one_out", horizon=3, seed=0, **settings):
-    """One traced agent for every batch size."""
+    """Returns one traced agent for every batch size."""
     baseline = critic() if baseline == "value" else baseline
     return gradients._Enumeration(None, baseline, None, seed, settings, horizon)
 
@@ -44,11 +44,11 @@ def named(settings):
     return "-".join(f"{key}={value}" for key, value in settings.items())
 
 
-# What is unbiased
+# Unbiased estimators
 
 
 AGENTS = list(itertools.product(UNBIASED, BASELINES))
-# Every fourth agent, and two of them also with the 286 batches of three episodes.
+# The default suite runs every fourth agent, and two agents with 286 batches of three.
 OFTEN = [
     *((*agent, size) for agent in AGENTS[::4] for size in (1, 2)),
     *((*agent, 3) for agent in (AGENTS[4], AGENTS[8])),
@@ -60,7 +60,7 @@ OFTEN = [
     sweeps.some(((*agent, size) for agent in AGENTS for size in (1, 2, 3)), OFTEN),
     ids=lambda value: named(value) if isinstance(value, dict) else None,
 )
-def test_the_expected_update_is_the_gradient(settings, baseline, batch_size):
+def test_expected_update_is_the_gradient(settings, baseline, batch_size):
     task = enumeration(baseline, **settings)
     report = task.check(batch_size, tolerance=None)
     assert report.error <= 1e-9
@@ -69,12 +69,12 @@ def test_the_expected_update_is_the_gradient(settings, baseline, batch_size):
 
 
 @pytest.mark.parametrize("seed", sweeps.some([1, 2, 3], always=[1]))
-def test_it_is_the_gradient_for_any_weights(seed):
+def test_expected_update_is_the_gradient_for_random_weights(seed):
     testing.check_gradient(seed=seed)
 
 
 class Cautious(baselines.Baseline):
-    """The return of the episode before, in the order of the batch: not its own."""
+    """The baseline is the return of the previous episode of the batch."""
 
     def estimate(self, returns, valid, values):
         return tf.where(valid, tf.roll(returns, 1, axis=1), 0.0)
@@ -89,8 +89,8 @@ class Cautious(baselines.Baseline):
         sweeps.rare(Cautious, {"returns": "whole"}),
     ],
 )
-def test_a_baseline_that_sees_no_return_of_its_own_changes_nothing(baseline, options):
-    """`Value()` is a second output, without a trunk; `Cautious` needs every order."""
+def test_baseline_independent_of_the_return_is_unbiased(baseline, options):
+    """`Value()` is a second output without a trunk. `Cautious` depends on the order."""
     report = testing.check_gradient(baseline=baseline(), **options)
     assert report.batches == (66 if baseline is baselines.Value else 11**2)
 
@@ -118,7 +118,7 @@ def test_a_baseline_that_sees_no_return_of_its_own_changes_nothing(baseline, opt
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_heads_of_one_s_own_are_followed_too(head, actions, count):
+def test_expected_update_is_the_gradient_for_other_heads(head, actions, count):
     report = testing.check_gradient(head, actions=actions)
     assert report.trajectories == count
     weights = 3 * head.outputs_size + len(head.trainable_variables)
@@ -126,7 +126,7 @@ def test_heads_of_one_s_own_are_followed_too(head, actions, count):
     assert np.abs(report.exact).min() > 1e-3
 
 
-def test_a_heads_own_weights_and_a_critic_are_as_they_were_before():
+def test_check_gradient_does_not_change_head_and_baseline():
     head, baseline = toy_heads.Tempered(2, dtype="float64"), critic()
     head.build((None, 2))
     before = head.log_temperature.numpy()
@@ -136,12 +136,12 @@ def test_a_heads_own_weights_and_a_critic_are_as_they_were_before():
     assert baseline.optimizer.iterations.numpy() == 0
 
 
-# The other side of the comparison
+# The exact gradient
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9, 0.5])
-def test_the_exact_gradient_is_the_slope_of_the_expected_return(gamma):
-    """A recursion over the states, in NumPy, and its central differences."""
+def test_exact_gradient_equals_finite_differences_of_the_return(gamma):
+    """The expected return is a recursion over states in NumPy."""
     policy = enumeration(gamma=gamma, discount_states=True).agent.policy
     weights = np.concatenate([w.ravel() for w in policy.get_weights()])
 
@@ -167,7 +167,7 @@ def test_the_exact_gradient_is_the_slope_of_the_expected_return(gamma):
 
 
 @pytest.mark.parametrize("horizon, count", [(1, 2), (2, 5), (3, 11)])
-def test_the_trajectories_are_all_there_are(horizon, count):
+def test_enumeration_contains_all_trajectories(horizon, count):
     task = enumeration(horizon=horizon)
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     assert likelihoods.shape == (count,)
@@ -179,18 +179,18 @@ def test_the_trajectories_are_all_there_are(horizon, count):
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
-def test_the_batches_are_all_there_are(batch_size, ordered):
+def test_enumeration_contains_all_batches(batch_size, ordered):
     task = enumeration(Cautious() if ordered else None, horizon=2)
-    batches = list(task._batches(batch_size))
+    batches = list(task.batches(batch_size))
     assert sum(times for times, _ in batches) == 5**batch_size
     assert len({tuple(batch) for _, batch in batches}) == len(batches)
 
 
-# What is biased, and by how much
+# Biased estimators
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
-def test_the_batch_mean_shrinks_one_step_episodes_by_its_own_share(batch_size):
+def test_batch_mean_baseline_shrinks_the_gradient_of_one_step_episodes(batch_size):
     report = enumeration("mean", horizon=1).check(batch_size, None)
     share = (batch_size - 1) / batch_size
     np.testing.assert_allclose(
@@ -198,7 +198,7 @@ def test_the_batch_mean_shrinks_one_step_episodes_by_its_own_share(batch_size):
     )
 
 
-def test_scaling_leaves_of_one_reward_alone_its_sign():
+def test_batch_scaling_of_one_episode_keeps_the_sign_of_the_reward():
     """E[Δw] = ∇ Σ π(a) r(a) / (|r(a)| + ε) for batches of one one-step episode."""
     task = enumeration(None, horizon=1, scale_advantages="batch")
     expected, _ = task.expected(1)
@@ -211,10 +211,10 @@ def test_scaling_leaves_of_one_reward_alone_its_sign():
     "baseline, gamma",
     [sweeps.rare(None, 0.9), ("leave_one_out", 0.5), ("value", 0.5), (None, 0.0)],
 )
-def test_without_the_state_weighting_each_step_counts_as_the_first(baseline, gamma):
-    """E[Δw] = Σₜ γ⁻ᵗ ∂J/∂w where only the choice at step t depends on w.
+def test_gradient_without_discounted_states_weights_all_steps_equally(baseline, gamma):
+    """E[Δw] = Σₜ γ⁻ᵗ ∂J/∂w, where only the action at step t depends on w.
 
-    The powers of γ are taken out before they are divided by.
+    The test cancels the powers of γ, because γ may be zero.
     """
     task = enumeration(baseline, gamma=gamma, discount_states=False)
     rewards = np.nan_to_num(task.record.rewards)
@@ -234,7 +234,7 @@ def test_without_the_state_weighting_each_step_counts_as_the_first(baseline, gam
 
 @pytest.mark.parametrize("batch_size", [1, 2])
 @pytest.mark.parametrize("coef", [0.1, 1.0])
-def test_the_entropy_bonus_adds_the_slopes_of_the_visited_entropies(coef, batch_size):
+def test_entropy_bonus_adds_gradient_of_entropies_of_visited_states(coef, batch_size):
     task = enumeration(entropy_coef=coef)
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     visits = np.zeros(2)
@@ -252,7 +252,7 @@ def test_the_entropy_bonus_adds_the_slopes_of_the_visited_entropies(coef, batch_
 
 
 def batches_of_steps(task, least):
-    """Every sequence of episodes that `steps_per_epoch=least` may collect."""
+    """Returns every list of episodes that `steps_per_epoch=least` may collect."""
     lengths = task.record.lengths
 
     def extended(batch, taken):
@@ -266,7 +266,7 @@ def batches_of_steps(task, least):
 
 
 def over_batches(task, batches, times=lambda batch: 1):
-    """(Σ P, Σ P · times, Σ P · times · Δw), each over all batches."""
+    """Returns (Σ P, Σ P · times, Σ P · times · Δw), each over all batches."""
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     chances = np.array([np.prod(likelihoods[batch]) for batch in batches])
     weights = chances * [times(batch) for batch in batches]
@@ -275,8 +275,11 @@ def over_batches(task, batches, times=lambda batch: 1):
 
 
 @pytest.mark.parametrize("least", [1, 2, 3, 4])
-def test_the_updates_of_a_number_of_steps_are_unbiased_before_they_are_averaged(least):
-    """E[E Δw] = E[E] ∇J (Wald): whether to go on looks at earlier episodes only."""
+def test_sums_over_a_number_of_steps_are_unbiased(least):
+    """E[n Δw] = E[n] ∇J by Wald's equation, with n episodes in a batch.
+
+    The decision to collect another episode depends only on earlier episodes.
+    """
     task = enumeration(None)
     batches = batches_of_steps(task, least)
     total, count, change = over_batches(task, batches, times=len)
@@ -285,8 +288,8 @@ def test_the_updates_of_a_number_of_steps_are_unbiased_before_they_are_averaged(
 
 
 @pytest.mark.parametrize("weight", sweeps.some([0.0, 0.5, 2.0], always=[0.0, 2.0]))
-def test_a_shared_trunk_follows_the_value_loss_besides(weight):
-    """E[Δw] = ∇J - weight · ∂ E[Σₜ (v(sₜ) - Gₜ)²/2], the visits and returns held."""
+def test_shared_trunk_adds_the_gradient_of_the_value_loss(weight):
+    """E[Δw] = ∇J - weight · ∂ E[Σₜ (v(sₜ) - Gₜ)²/2], with fixed visits and returns."""
     task = with_a_trunk(weight)
     rewards = np.nan_to_num(task.record.rewards)
     returns = [0.9 ** np.arange(3 - step) @ rewards[step:] for step in range(3)]
@@ -307,7 +310,7 @@ def test_a_shared_trunk_follows_the_value_loss_besides(weight):
 
 
 def with_a_trunk(weight):
-    """The enumeration of a policy whose values come from the same hidden layer."""
+    """Returns the enumeration of a policy whose values share its hidden layer."""
     task = gradients._Enumeration(None, baselines.Value(loss_weight=weight), None, 0, {})
     inputs = keras.Input((2,), dtype="float64")
     hidden = keras.layers.Dense(3, "tanh", dtype="float64")(inputs)
@@ -342,7 +345,7 @@ BIASED = [
 ]
 
 
-def test_a_bias_is_an_error_unless_it_is_asked_for():
+def test_check_gradient_raises_if_biased_unless_tolerance_allows_it():
     message = "Expected: .* within 1e-09. Received: .*'discount_states': False"
     with pytest.raises(AssertionError, match=message):
         testing.check_gradient(discount_states=False)
@@ -351,13 +354,13 @@ def test_a_bias_is_an_error_unless_it_is_asked_for():
 
 
 def rows():
-    """(options, relative bias, cosine) from the document."""
+    """Returns (options, relative bias, cosine) of the document."""
     section = DOCUMENT.read_text().split("## The estimator, exactly")[1].split("\n## ")[0]
     return re.findall(r"^\| `(.*?)` \| (\S+) \| (\S+) \|$", section, re.MULTILINE)
 
 
 def first_of_each(rows):
-    """The first of the rows that name the same options."""
+    """Returns the first of the rows that contain the same options."""
     first = {}
     for row in rows:
         first.setdefault(tuple(sorted(settings_of(row[0]))), row)
@@ -367,7 +370,7 @@ def first_of_each(rows):
 @pytest.mark.parametrize(
     "options, bias, cosine", sweeps.some(rows(), always=first_of_each(rows()))
 )
-def test_the_documented_biases_are_the_computed_ones(options, bias, cosine):
+def test_documented_biases_are_the_computed_ones(options, bias, cosine):
     options = settings_of(options)
     batch_size, least = options.pop("batch_size", 2), options.pop("steps_per_epoch", 0)
     task = enumeration(**options)
@@ -383,31 +386,31 @@ def test_the_documented_biases_are_the_computed_ones(options, bias, cosine):
     assert f"{expected @ exact / norm(expected) / norm(exact):.4f}" == cosine
 
 
-def test_the_document_lists_every_bias():
+def test_document_lists_every_bias():
     listed = [settings_of(options) for options, _, _ in rows()]
     for options in BIASED:
         assert any(options.items() <= row.items() for row in listed), options
 
 
-# What is found out
+# Errors of check_gradient
 
 
 class Greedy(baselines.Baseline):
-    """Half of its own return."""
+    """The baseline is half of the return of its own episode."""
 
     def estimate(self, returns, valid, values):
         return returns / 2
 
 
 class Whole(baselines.Baseline):
-    """All of its own return: nothing is left to learn from."""
+    """The baseline is the return itself, so that all advantages are zero."""
 
     def estimate(self, returns, valid, values):
         return returns
 
 
 class Best(baselines.Baseline):
-    """The best return of the batch, its own included."""
+    """The baseline is the best return of the batch, also of the same episode."""
 
     def estimate(self, returns, valid, values):
         best = tf.reduce_max(returns, axis=1, keepdims=True)
@@ -421,15 +424,17 @@ class Best(baselines.Baseline):
         always=[(1, Greedy), (1, Whole), (2, Best)],
     ),
 )
-def test_a_baseline_that_sees_its_own_return_is_found_out(batch_size, baseline):
+def test_check_gradient_raises_if_the_baseline_depends_on_the_return(
+    batch_size, baseline
+):
     with pytest.raises(
         AssertionError, match="whether the baseline depends on the return"
     ):
         testing.check_gradient(baseline=baseline(), batch_size=batch_size)
 
 
-def taught(baseline):
-    """A baseline that has learned something before."""
+def updated_baseline(baseline):
+    """Builds the baseline and updates it with earlier returns."""
     baseline.build((None, 2))
     times = np.arange(6) % 3
     baseline.apply_gradients([], baselines.BaselineBatch(None, 3.0 + times**2, times, 2))
@@ -437,8 +442,8 @@ def taught(baseline):
 
 
 EARLIER = {
-    "moving_average": (lambda: taught(baselines.MovingAverage()), 2),
-    "time_step": (lambda: taught(baselines.TimeStep(horizon=2)), 2),
+    "moving_average": (lambda: updated_baseline(baselines.MovingAverage()), 2),
+    "time_step": (lambda: updated_baseline(baselines.TimeStep(horizon=2)), 2),
     "pairs": (lambda: baselines.LeaveOneOut(group_size=2), 2),
     "threes": (lambda: baselines.LeaveOneOut(group_size=3), 3),
 }
@@ -454,7 +459,7 @@ FIRST, LAST = UNBIASED[0], UNBIASED[-1]
     ),
     ids=lambda value: named(value) if isinstance(value, dict) else value,
 )
-def test_what_earlier_batches_and_siblings_say_biases_nothing(settings, kind):
+def test_averages_and_groups_are_unbiased(settings, kind):
     baseline, batch_size = EARLIER[kind]
     report = testing.check_gradient(
         baseline=baseline(), batch_size=batch_size, **settings
@@ -463,7 +468,7 @@ def test_what_earlier_batches_and_siblings_say_biases_nothing(settings, kind):
 
 
 class Remembering(baselines.Baseline):
-    """Keeps an average outside of its weights."""
+    """The baseline keeps an average outside of its weights."""
 
     def __init__(self):
         super().__init__()
@@ -475,24 +480,24 @@ class Remembering(baselines.Baseline):
         return tf.where(valid, before, 0.0)
 
 
-def test_what_is_remembered_outside_of_weights_is_found_out():
+def test_check_gradient_raises_if_baseline_has_state_outside_weights():
     with pytest.raises(AssertionError, match="has state outside of its weights"):
         testing.check_gradient(baseline=Remembering(), batch_size=1)
 
 
 class Idle(heads.Categorical):
-    """Has a weight that decides nothing."""
+    """A head with a weight that does not influence its actions."""
 
     def build(self, outputs_shape):
         self.unused = self.add_weight(name="unused", shape=(2,))
 
 
-def test_a_weight_that_decides_nothing_has_no_gradient():
+def test_unused_weight_of_a_head_has_gradient_zero():
     report = testing.check_gradient(Idle(2, dtype="float64"), batch_size=1)
     assert report.exact[-2:].tolist() == report.expected[-2:].tolist() == [0.0, 0.0]
 
 
-def test_what_learns_nothing_has_no_direction():
+def test_cosine_is_nan_if_the_expected_update_is_zero():
     report = testing.check_gradient(baseline=Whole(), batch_size=1, tolerance=None)
     assert np.isnan(report.cosine)
     assert report.relative_error == 1
@@ -500,7 +505,7 @@ def test_what_learns_nothing_has_no_direction():
 
 
 class Halved(heads.Categorical):
-    """log_prob is half of what it should be."""
+    """The log-probability is half of the correct value."""
 
     def distribution(self, outputs):
         return Scaled(super().distribution(outputs))
@@ -516,7 +521,7 @@ class Scaled:
 
 
 class Stopped(heads.Categorical):
-    """The probabilities are right; the gradient of their normalizer is missing."""
+    """The probabilities are correct, but the gradient of their normalizer is missing."""
 
     def distribution(self, outputs):
         total = tf.stop_gradient(tf.reduce_logsumexp(outputs, axis=-1, keepdims=True))
@@ -537,12 +542,12 @@ class Looked:
 @pytest.mark.parametrize(
     "head, message", [(Halved, "must sum to 1"), (Stopped, "complete gradient")]
 )
-def test_a_head_whose_log_probability_is_wrong_is_found_out(head, message):
+def test_check_gradient_raises_if_log_prob_is_wrong(head, message):
     with pytest.raises(AssertionError, match=message):
         testing.check_gradient(head(2, dtype="float64"))
 
 
-def test_an_action_left_out_is_missed():
+def test_check_gradient_raises_if_an_action_is_left_out():
     with pytest.raises(AssertionError, match="whether `actions` is complete"):
         testing.check_gradient(heads.Categorical(3, dtype="float64"), actions=[0, 2])
 
@@ -563,6 +568,6 @@ def test_an_action_left_out_is_missed():
         (toy_heads.Switches(3, dtype="float64"), {"batch_size": 3}, "smaller head"),
     ],
 )
-def test_what_cannot_be_enumerated_is_refused(head, options, message):
+def test_check_gradient_raises_on_invalid_arguments(head, options, message):
     with pytest.raises(ValueError, match=message):
         testing.check_gradient(head, **options)

@@ -1,4 +1,4 @@
-"""Heads are the distributions they say they are; broken ones are found out by name."""
+"""Tests that heads are correct distributions, and that `check_head` finds faults."""
 
 import functools
 
@@ -75,7 +75,7 @@ def report(name):
     return testing.check_head(HEADS[name]())
 
 
-# All words of a head in a row, so that one process makes its report.
+# The properties of a head are adjacent, so that one process computes its report.
 @pytest.mark.parametrize(
     "word, name",
     sweeps.some(
@@ -83,24 +83,25 @@ def report(name):
         always=[(word, name) for name in OFTEN for word in TOLERANCES],
     ),
 )
-def test_a_head_is_the_distribution_it_says_it_is(name, word):
+def test_head_satisfies_each_property_of_check_head(name, word):
     assert report(name)[word] <= TOLERANCES[word]
 
 
 @pytest.mark.parametrize("name", sweeps.some(HEADS, always=OFTEN))
-def test_only_heads_that_follow_the_noise_smoothly_have_moments(name):
+def test_report_has_moments_if_samples_are_smooth_in_the_noise(name):
     head = HEADS[name]()
     smooth = not enumeration.is_integer(head) and head.support is None
     assert ("moments" in report(name)) == smooth
     assert report(name).get("moments", 0.0) <= 1e-9
 
 
-def test_sure_outputs_and_equal_ones_are_no_exception():
+def test_head_properties_hold_for_extreme_and_equal_outputs():
     outputs = np.array([[0.0, 0.0, 0.0], [30.0, -30.0, 0.0], [300.0, 299.0, -500.0]])
     assert testing.check_head(heads.Categorical(3), outputs)["entropy"] <= 1e-12
     outputs = np.array([[0.0], [1e4], [-1e4]])
     assert testing.check_head(heads.Gaussian(1), outputs)["moments"] <= 1e-9
-    outputs = np.array([[5.0], [-30.0], [1.0]])  # beyond, far beyond and on the bound
+    # The means are beyond the bound, far beyond the other bound, and on a bound.
+    outputs = np.array([[5.0], [-30.0], [1.0]])
     clipped = heads.ClippedGaussian(1, -1.0, 1.0)
     assert testing.check_head(clipped, outputs)["entropy"] <= 1e-12
     outputs = np.array([[-20.0, -20.0], [30.0, -3.0], [1000.0, 900.0]])
@@ -111,7 +112,7 @@ def test_sure_outputs_and_equal_ones_are_no_exception():
 
 
 class Bent:
-    """A distribution of which one thing is not as it should be."""
+    """A distribution with one fault, in its log-probability or in its entropy."""
 
     def __init__(self, actions, log_prob=lambda x: x, entropy=lambda x: x):
         self.actions = actions
@@ -135,21 +136,21 @@ class More(heads.Gaussian):
 
 
 class Forgetful(heads.Categorical):
-    """One-hot alone: the classic confusion with cross-entropy."""
+    """The eligibility is one-hot, as if the gradient were that of the logit only."""
 
     def eligibility(self, outputs, actions):
         return tf.one_hot(actions, self.size, dtype=outputs.dtype)
 
 
 class OnceDivided(heads.Gaussian):
-    """By σ where σ² is needed."""
+    """The eligibility is divided by σ instead of σ²."""
 
     def eligibility(self, outputs, actions):
         return super().eligibility(outputs, actions) * self._scale(outputs)
 
 
 class Stopped(heads.Categorical):
-    """The normalizer is held constant, in log_prob and in the closed form."""
+    """The normalizer has no gradient, in log_prob and in the closed form."""
 
     def distribution(self, outputs):
         total = tf.reduce_logsumexp(outputs, axis=-1)
@@ -184,21 +185,21 @@ class TooWide(heads.Gaussian):
 
 
 class Deaf(heads.Gaussian):
-    """The noise is not listened to."""
+    """Samples ignore the noise."""
 
     def sample(self, outputs, noise):
         return tf.identity(outputs)
 
 
 class HardlyWider(heads.Gaussian):
-    """By 1e-6: no number of draws that a test can make would show it."""
+    """Samples are too wide by 1e-6, which no feasible number of samples would show."""
 
     def sample(self, outputs, noise):
         return outputs + (1 + 1e-6) * self._scale(outputs) * noise
 
 
 class Leaning(heads.Categorical):
-    """Normalised only where the outputs add up to zero."""
+    """Probabilities are normalized only if the sum of the outputs is zero."""
 
     def distribution(self, outputs):
         total = tf.reduce_sum(outputs, axis=-1)
@@ -237,7 +238,7 @@ class Contrary(heads.Categorical):
 
 
 class Beyond(heads.Categorical):
-    """The mode is no action at all."""
+    """The mode is not a valid action."""
 
     def mode(self, outputs):
         return super().mode(outputs) + self.size
@@ -252,7 +253,7 @@ class Beside(heads.Gaussian):
 
 
 class Unclipped(heads.ClippedGaussian):
-    """What is drawn is clipped and scored as if it were not."""
+    """The samples are clipped, but the log-probability is that of a Gaussian."""
 
     def distribution(self, outputs):
         loc, scale = self.parameters(outputs).values()
@@ -262,14 +263,14 @@ class Unclipped(heads.ClippedGaussian):
 
 
 class Halfway(heads.ClippedGaussian):
-    """Clipped a little too early."""
+    """Samples are scaled by 0.9 after the clipping."""
 
     def sample(self, outputs, noise):
         return 0.9 * super().sample(outputs, noise)
 
 
 class Unsquashed(heads.TanhGaussian):
-    """The density of x, said to be that of tanh x."""
+    """The log-probability is that of x instead of tanh x."""
 
     def distribution(self, outputs):
         loc, scale = self.parameters(outputs).values()
@@ -277,7 +278,7 @@ class Unsquashed(heads.TanhGaussian):
 
 
 class Squashed(heads.TanhGaussian):
-    """Not the most likely x."""
+    """The mode is not the most likely x."""
 
     def mode(self, outputs):
         return tf.tanh(super().mode(outputs))
@@ -289,7 +290,7 @@ class Swapped(heads.Beta):
 
 
 class Mean(heads.Beta):
-    """Where the mode is asked for."""
+    """The mode is the mean."""
 
     def mode(self, outputs):
         alpha, beta = self.parameters(outputs).values()
@@ -328,29 +329,29 @@ FAULTS = [
 @pytest.mark.parametrize(
     "word, head, outputs", FAULTS, ids=[f"{f[0]}-{type(f[1]).__name__}" for f in FAULTS]
 )
-def test_a_fault_is_called_by_its_name(word, head, outputs):
+def test_check_head_names_the_property_with_a_fault(word, head, outputs):
     with pytest.raises(AssertionError, match=f"^`{word}` of "):
         testing.check_head(head, outputs)
 
 
-def test_every_property_has_a_fault_that_shows_it():
+def test_every_property_of_check_head_has_a_test_with_a_fault():
     assert {word for word, _, _ in FAULTS} == {*TOLERANCES, "moments"}
 
 
 class Vector(heads.Gaussian):
-    """A log-probability per number, where one per action is needed."""
+    """The log-probability has one number per element instead of one per action."""
 
     def distribution(self, outputs):
         return tfp.distributions.Normal(outputs, 1.0)
 
 
-def test_a_log_probability_per_number_is_refused():
+def test_check_head_raises_if_log_prob_has_one_number_per_element():
     with pytest.raises(AssertionError, match="Check the event shape"):
         testing.check_head(Vector(2))
 
 
 class Silent(heads.Categorical):
-    """log_prob passes no gradient at all, and no closed form hides it."""
+    """The gradient of log_prob is zero, and the eligibility has no closed form."""
 
     eligibility = heads.Head.eligibility
 
@@ -358,7 +359,7 @@ class Silent(heads.Categorical):
         return super().distribution(tf.stop_gradient(outputs))
 
 
-def test_a_gradient_that_is_stopped_whole_is_found_out():
+def test_check_head_raises_if_log_prob_has_no_gradient():
     with pytest.raises(AssertionError, match="whether log_prob stops a gradient"):
         testing.check_head(Silent(3))
 
@@ -381,31 +382,31 @@ class Flat(heads.Gaussian):
 @pytest.mark.parametrize(
     "word, head", [("sample", Short(3)), ("mode", Column(1)), ("eligibility", Flat(1))]
 )
-def test_a_shape_or_type_that_is_not_the_promised_one_is_named(word, head):
+def test_check_head_names_the_method_with_a_wrong_shape_or_type(word, head):
     with pytest.raises(AssertionError, match=f"`{word}` of .* must return the shape"):
         testing.check_head(head)
 
 
 class Torn(heads.Gaussian):
-    """Infinite where the noise is zero, as a careless inverse often is."""
+    """A sample is infinite if the noise is zero."""
 
     def sample(self, outputs, noise):
         return super().sample(outputs, noise) + 0 / noise
 
 
-def test_a_sample_that_is_not_finite_is_named_with_its_noise():
+def test_check_head_error_shows_the_noise_of_a_sample_not_finite():
     with pytest.raises(AssertionError, match=r"`sample` .* finite.* noise \[0.0\]"):
         testing.check_head(Torn(1))
 
 
-def test_an_action_left_out_is_missed():
+def test_check_head_raises_if_an_action_is_left_out():
     with pytest.raises(
         AssertionError, match="`probabilities`.* whether `actions` is complete"
     ):
         testing.check_head(heads.Categorical(3), actions=[0, 1])
 
 
-# What is enumerated
+# Enumeration of actions
 
 
 @pytest.mark.parametrize(
@@ -416,7 +417,7 @@ def test_an_action_left_out_is_missed():
         (heads.Multinomial(3, trials=4), 15),
     ],
 )
-def test_the_raw_actions_of_a_head_are_counted(head, count):
+def test_raw_actions_enumerates_all_actions_of_a_head(head, count):
     actions = enumeration.raw_actions(head)
     assert actions.shape == (count, *head.action_shape)
     assert len(np.unique(actions, axis=0)) == count
@@ -429,7 +430,7 @@ class Endless(heads.Categorical):
 
 
 class Cauchy(heads.Gaussian):
-    """Draws from what nobody offers."""
+    """A head whose kind of noise does not exist."""
 
     def __init__(self, size):
         super().__init__(size)
@@ -437,14 +438,14 @@ class Cauchy(heads.Gaussian):
 
 
 class Nowhere(toy_heads.Switches):
-    """Never zero: counting from zero finds nothing."""
+    """Zero is no valid action, so that counting from zero finds no action."""
 
     def is_valid(self, actions):
         return actions > 0
 
 
 @pytest.mark.parametrize("head", [Endless(3), Nowhere(2), toy_heads.Switches(17)])
-def test_what_cannot_be_counted_is_refused(head):
+def test_check_head_raises_if_actions_cannot_be_enumerated(head):
     with pytest.raises(ValueError, match="cannot be enumerated.*pass all raw actions"):
         testing.check_head(head)
 
@@ -465,17 +466,17 @@ def test_what_cannot_be_counted_is_refused(head):
         (heads.Categorical(1), {}, "two or more"),
     ],
 )
-def test_what_cannot_be_checked_is_refused(head, options, message):
+def test_check_head_raises_on_invalid_arguments(head, options, message):
     with pytest.raises(ValueError, match=message):
         testing.check_head(head, **options)
 
 
-def test_only_heads_are_checked():
+def test_check_head_raises_if_argument_is_no_head():
     with pytest.raises(TypeError, match="`head` must be a tf_reinforce.Head"):
         testing.check_head(keras.layers.Dense(2))
 
 
-def test_the_same_seed_gives_the_same_report():
+def test_check_head_with_the_same_seed_returns_the_same_report():
     first, again, other = (
         testing.check_head(heads.Categorical(3), seed=seed) for seed in (1, 1, 2)
     )

@@ -1,4 +1,4 @@
-"""What the steps of an update follow, beyond one gradient of all: by enumeration."""
+"""Tests the expected steps of an update with minibatches and passes, by enumeration."""
 
 import functools
 import math
@@ -21,13 +21,13 @@ from tf_reinforce.testing import gradients
 
 
 def rows(section):
-    """(options, relative bias, cosine) below a heading of the document."""
+    """Returns (options, relative bias, cosine) of the table in a section."""
     text = DOCUMENT.read_text().split(f"## {section}\n")[1].split("\n## ")[0]
     return re.findall(r"^\| `(.*?)` \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
 
 
-def apart(found, truth):
-    """Relative bias and cosine, as the document writes them."""
+def bias_and_cosine(found, truth):
+    """Returns the relative bias and the cosine, formatted as in the document."""
     norm = np.linalg.norm
     cosine = found @ truth / (norm(found) * norm(truth))
     return f"{norm(found - truth) / norm(truth):.3f}", f"{cosine:.4f}"
@@ -51,14 +51,14 @@ def enumeration(
     ],
     ids=str,
 )
-def test_the_first_step_of_an_update_is_the_gradient(options):
-    """Over all batches, and all sets of steps that may come first."""
+def test_expected_first_step_of_an_update_is_the_gradient(options):
+    """The expectation is over all batches, and all minibatches that can be the first."""
     report = testing.check_gradient(**options)
     assert report.error <= 1e-12
     assert np.abs(report.exact).max() > 0.1
 
 
-def test_too_many_ways_to_draw_a_first_step_are_refused():
+def test_check_gradient_raises_if_there_are_too_many_batches():
     with pytest.raises(ValueError, match="make 11 trajectories and 36036 batches of 3"):
         testing.check_gradient(minibatch_size=4, batch_size=3)
 
@@ -72,8 +72,8 @@ def test_too_many_ways_to_draw_a_first_step_are_refused():
     ],
     ids=["advantages", "rewards", "whole"],
 )
-def test_a_scale_known_before_divides_the_gradient_and_turns_nothing(option, scale):
-    """E[Δw] = ∇J / size, for the size of earlier batches; rewards have a deviation."""
+def test_scale_of_earlier_batches_divides_the_expected_gradient(option, scale):
+    """E[Δw] = ∇J / scale for the scale of earlier batches; rewards use a deviation."""
     task, samples = enumeration(**option), np.array([3.0, -1.0, 2.5])
     getattr(task.agent, scale).update(tf.constant(samples))
     size = samples.std() if "rewards" in str(option) else np.sqrt(np.mean(samples**2))
@@ -84,8 +84,11 @@ def test_a_scale_known_before_divides_the_gradient_and_turns_nothing(option, sca
 
 
 @pytest.mark.parametrize("mean_over, follows", [("episodes", 2.0), ("steps", 2 / 10)])
-def test_a_mean_over_steps_can_follow_the_wrong_choice(mean_over, follows):
-    """1 in one step or 2 in ten: E[g] = Σ p(a) w(a) ∇ log π(a), w: return or its rate."""
+def test_mean_over_steps_can_prefer_the_lower_return(mean_over, follows):
+    """The choices are return 1 in one step, or return 2 in ten steps.
+
+    E[g] = Σ p(a) w(a) ∇ log π(a), where w(a) is the return or the return per step.
+    """
     layer = keras.layers.Dense(2, use_bias=False, dtype="float64")
     policy = keras.Sequential([keras.Input((1,), dtype="float64"), layer])
     policy.set_weights([np.zeros([1, 2])])
@@ -95,7 +98,7 @@ def test_a_mean_over_steps_can_follow_the_wrong_choice(mean_over, follows):
     expected = 0.0
     for choice, length in enumerate([1, 10]):
         observations = np.zeros([length + 1, 1, 1])
-        observations[0] = 1.0  # what follows the choice has no weight to move
+        observations[0] = 1.0  # other observations are zero and have no gradient
         rewards = np.zeros([length, 1])
         rewards[-1] = 1.0 + choice
         actions = np.full([length, 1], choice)
@@ -107,20 +110,20 @@ def test_a_mean_over_steps_can_follow_the_wrong_choice(mean_over, follows):
 # Later steps
 
 
-def moved(task, seed=3, size=0.5):
-    """Other weights, whatever they are."""
+def perturbed_weights(task, seed=3, size=0.5):
+    """Returns the weights plus random numbers."""
     rng = np.random.default_rng(seed)
     return [w.numpy() + size * rng.normal(size=w.shape) for w in task.compared]
 
 
 def expected_at(task, weights, batch_size, bound):
-    """E[g] over the batches of the policy as it is, of the gradient at other weights."""
+    """Returns E[g] at other weights, over the batches of the current policy."""
     rule, total = task.agent.trainer.estimator, 0.0
     toys.set_ratio_clip(rule, bound)
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     before = [w.numpy() for w in task.compared]
-    for times, columns in task._batches(batch_size):
-        episodes = gradients._select_episodes(task.record, columns)
+    for times, columns in task.batches(batch_size):
+        episodes = gradients.select_batch(task.record, columns)
         batch = rule.batch(task.agent.trainer.validate(episodes))
         acted = rule.distribution(batch).log_prob(batch.actions)
         for variable, value in zip(task.compared, weights, strict=True):
@@ -133,9 +136,9 @@ def expected_at(task, weights, batch_size, bound):
 
 
 def local_improvement(task, weights):
-    """Σₜ γᵗ Σ_s dₜ(s) Σ_a ∇π(a|s) Q(s,a): visits and what follows as they were.
+    """Returns Σₜ γᵗ Σ_s dₜ(s) Σ_a ∇π(a|s) Q(s,a), with visits dₜ and Q of the old policy.
 
-    By differentiating Σ_τ P(τ) Σₜ γᵗ Gₜ π(aₜ|sₜ)/μ(aₜ|sₜ) in π alone.
+    The function differentiates Σ_τ P(τ) Σₜ γᵗ Gₜ π(aₜ|sₜ)/μ(aₜ|sₜ) by π only.
     """
     gamma, rewards = task.agent.gamma, np.nan_to_num(task.record.rewards)
     before = task.probabilities().numpy()
@@ -151,10 +154,10 @@ def local_improvement(task, weights):
     return task.flat(tape.gradient(total, [w.value for w in task.compared]))
 
 
-def test_at_weights_that_know_nothing_of_the_batch_a_step_is_the_local_improvement():
-    """It is not ∇J: visits, and the actions that follow, are still those of before."""
+def test_expected_step_at_other_weights_is_the_local_improvement():
+    """The expected step is not ∇J, because visits and later actions do not change."""
     task = enumeration()
-    weights = moved(task)
+    weights = perturbed_weights(task)
     found = expected_at(task, weights, 2, bound=1e6)
     np.testing.assert_allclose(
         found, local_improvement(task, weights), rtol=1e-12, atol=1e-12
@@ -163,27 +166,27 @@ def test_at_weights_that_know_nothing_of_the_batch_a_step_is_the_local_improveme
 
 
 @pytest.mark.parametrize("baseline", [None, "leave_one_out"])
-def test_of_one_step_episodes_it_is_the_gradient(baseline):
-    """Nothing came before the action and nothing follows: the ratio corrects it all."""
+def test_expected_step_of_one_step_episodes_is_the_gradient(baseline):
+    """The ratio corrects one-step episodes completely."""
     task = enumeration(baseline, horizon=1)
-    weights = moved(task)
+    weights = perturbed_weights(task)
     found = expected_at(task, weights, 2, bound=1e6)
     for variable, value in zip(task.compared, weights, strict=True):
         variable.assign(value)
     np.testing.assert_allclose(found, task.exact(), rtol=1e-12, atol=1e-12)
 
 
-def test_under_a_bound_that_binds_a_baseline_is_no_longer_free():
+def test_baseline_changes_the_expected_step_if_ratios_are_clipped():
     ends = {}
     for baseline in (None, "leave_one_out"):
         task = enumeration(baseline, horizon=1)
-        ends[baseline] = expected_at(task, moved(task), 2, bound=1.0)
+        ends[baseline] = expected_at(task, perturbed_weights(task), 2, bound=1.0)
     assert np.abs(ends[None] - ends["leave_one_out"]).max() > 1e-2
 
 
 @functools.cache
 def two_passes():
-    """The task, and the traced updates with one and with two steps; the bound varies."""
+    """Returns the task, its ratio clip, updates with 1 and 2 passes, and ∇J."""
     task = enumeration()
     agent, bound = task.agent, tf.Variable(2.0, dtype=tf.float64)
     toys.set_ratio_clip(agent.trainer.estimator, bound)
@@ -208,15 +211,15 @@ def two_passes():
 
 
 def second_step(learning_rate, ratio_clip):
-    """E of the second step's gradient, and of ∇J at the weights where it begins."""
+    """Returns the expected second step, and the expected ∇J after the first step."""
     task, bound, one, two, exact = two_passes()
     bound.assign(ratio_clip)
     task.agent.optimizer.learning_rate.assign(learning_rate)
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     before, found, truth = [w.numpy() for w in task.compared], 0.0, 0.0
-    for times, columns in task._batches(2):
+    for times, columns in task.batches(2):
         episodes = task.agent.trainer.validate(
-            gradients._select_episodes(task.record, columns)
+            gradients.select_batch(task.record, columns)
         )
         episodes = keras.tree.map_structure(tf.constant, episodes)
         share = times * math.prod(likelihoods[columns])
@@ -233,22 +236,24 @@ def second_step(learning_rate, ratio_clip):
 LATER = rows("The second step of an update, exactly")
 
 
-def test_the_documented_biases_of_a_second_step_are_the_computed_ones():
-    """In one test: between two, TensorFlow forgets what it has compiled."""
+def test_documented_biases_of_a_second_step_are_the_computed_ones():
+    """One test has all rows, because TensorFlow drops programs between tests."""
     assert len(LATER) >= 5
-    found = [apart(*second_step(**settings_of(options))) for options, _, _ in LATER]
+    found = [
+        bias_and_cosine(*second_step(**settings_of(options))) for options, _, _ in LATER
+    ]
     assert found == [row[1:] for row in LATER]
-    # It vanishes with the learning rate, in proportion to it, where no bound binds.
+    # Without clipped ratios, the bias is proportional to the learning rate.
     slow = [second_step(rate, 2.0) for rate in (2.0**-8, 2.0**-9)]
     norms = [np.linalg.norm(found - truth) for found, truth in slow]
     assert norms[0] / norms[1] == pytest.approx(2, rel=0.05)
 
 
-# Episodes that the clock cut
+# Truncated episodes
 
 
 class Clocked(gradients._Enumeration):
-    """The same task, in which the third step ends an episode only by the clock."""
+    """The same task, in which a time limit truncates episodes after the third step."""
 
     def __init__(self, *given):
         super().__init__(*given)
@@ -266,7 +271,7 @@ class Clocked(gradients._Enumeration):
                     chances.append(chance * self.transition_probs[column])
         self.cut, self.transition_probs = np.array(cut), np.array(chances)
         self.steps, self.returns = [self.steps[k] for k in kept], self.returns[kept]
-        record = gradients._select_episodes(self.record, kept)
+        record = gradients.select_batch(self.record, kept)
         self.record = record._replace(terminated=~self.cut)
 
 
@@ -274,7 +279,7 @@ def clocked(**given):
     return enumeration(kind=Clocked, **given)
 
 
-def test_the_clock_cuts_trajectories_that_are_likely_and_changes_no_return():
+def test_time_limit_truncates_likely_trajectories_and_changes_no_return():
     task = clocked()
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     assert likelihoods.sum() == pytest.approx(1, abs=1e-14)
@@ -287,15 +292,15 @@ def test_the_clock_cuts_trajectories_that_are_likely_and_changes_no_return():
 @pytest.mark.parametrize(
     "truncation, baseline", [("bootstrap", "leave_one_out"), ("terminal", "value")]
 )
-def test_a_cut_that_counts_as_an_ending_is_the_gradient_up_to_the_clock(
+def test_truncation_as_termination_gives_gradient_of_return_until_limit(
     truncation, baseline
 ):
     report = clocked(on_truncation=truncation, baseline=baseline).check(2, None)
     assert report.error <= 1e-12
 
 
-def test_dropping_counts_a_cut_episode_as_worth_nothing():
-    """E[Δw] = ∇ E[G₀ where the task ended it], for one episode with whole returns."""
+def test_dropped_episodes_count_as_return_zero():
+    """E[Δw] = ∇ E[G₀ if the episode terminates, else 0], for whole returns."""
     task = clocked(on_truncation="drop", returns="whole", baseline=None)
     expected, _ = task.expected(1)
     task.returns = np.where(task.cut, 0.0, task.returns)
@@ -303,9 +308,9 @@ def test_dropping_counts_a_cut_episode_as_worth_nothing():
 
 
 @pytest.mark.parametrize("row", rows("Truncated episodes, exactly"), ids=str)
-def test_the_documented_biases_under_a_clock_are_the_computed_ones(row):
+def test_documented_biases_of_truncation_are_the_computed_ones(row):
     options = settings_of(row[0])
     batch_size = options.pop("batch_size", 2)
     report = clocked(**options).check(batch_size, None)
-    assert apart(report.expected, report.exact) == row[1:]
+    assert bias_and_cosine(report.expected, report.exact) == row[1:]
     assert report.error > 1e-3

@@ -1,4 +1,4 @@
-"""Floating point types: every part follows the policy's, on both engines."""
+"""Tests that every part uses the floating point type of the policy, on both engines."""
 
 import functools
 import itertools
@@ -30,7 +30,7 @@ HEADS = {
 
 
 class EveryAction(envs.TensorEnv):
-    """Two steps; every kind of action is taken, and the reward depends on them all."""
+    """Two steps with every kind of action, which all influence the reward."""
 
     observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
     action_space = gym.spaces.Dict({name: space for name, (space, _) in HEADS.items()})
@@ -56,27 +56,27 @@ class EveryAction(envs.TensorEnv):
 
 
 def every_head():
-    """A head of each kind, none of them with a type of its own."""
+    """Returns a composite of all heads, none of them with an explicit type."""
 
-    def made(head):
+    def new_head(head):
         if isinstance(head, heads.Head):
             return type(head).from_config(head.get_config())
         return head(1, low=-1, high=1)
 
-    return heads.Composite({name: made(head) for name, (_, head) in HEADS.items()})
+    return heads.Composite({name: new_head(head) for name, (_, head) in HEADS.items()})
 
 
 def network(inputs, outputs, *types):
-    """Two dense layers, of one type or of two."""
+    """Returns two dense layers of one type or of two types."""
     first, last = types * 2 if len(types) == 1 else types
     layers = [
-        keras.layers.Dense(3, "tanh", dtype=first, kernel_initializer=start(1)),
-        keras.layers.Dense(outputs, dtype=last, kernel_initializer=start(2)),
+        keras.layers.Dense(3, "tanh", dtype=first, kernel_initializer=initializer(1)),
+        keras.layers.Dense(outputs, dtype=last, kernel_initializer=initializer(2)),
     ]
     return keras.Sequential([keras.Input((inputs,), dtype=first), *layers])
 
 
-def start(seed):
+def initializer(seed):
     return keras.initializers.GlorotUniform(seed)
 
 
@@ -89,7 +89,7 @@ def agent_of(dtype):
     return agent
 
 
-# Other tests train each head in float32 by itself, and play it step by step.
+# Other tests train each head alone in float32, on the host.
 @pytest.mark.parametrize(
     "dtype, engine",
     sweeps.some(
@@ -103,13 +103,13 @@ def test_every_head_trains_in_the_type_of_the_policy(dtype, engine):
     agent.build_for_env(env if engine == "compiled" else EveryAction())
     before = [variable.numpy() for variable in agent.policy_variables]
     agent.fit(env, epochs=2, episodes_per_epoch=4, verbose=0)
-    assert len(agent.head.variables) == 3  # the scales that no observation decides
+    assert len(agent.head.variables) == 3  # the scales that do not depend on the state
     for variable, old in zip(agent.policy_variables, before, strict=True):
         assert variable.dtype == dtype
         assert np.isfinite(variable).all() and (variable.numpy() != old).any()
 
 
-def test_the_gradient_of_every_head_is_the_same_in_both_types():
+def test_gradients_of_all_heads_agree_in_float32_and_float64():
     ours, exact = agent_of("float32"), agent_of("float64")
     episodes = ours.collect(EveryAction(), 4)
     exact.build_for_env(EveryAction())
@@ -126,7 +126,7 @@ def test_the_gradient_of_every_head_is_the_same_in_both_types():
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
 
 
-def test_a_policy_may_be_float64_because_keras_is():
+def test_policy_is_float64_if_floatx_is_float64():
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     head = heads.Composite((heads.Beta(1, -1, 1), heads.ClippedGaussian(1, -1, 1)))
@@ -140,7 +140,7 @@ def test_a_policy_may_be_float64_because_keras_is():
 
 
 def agent_record(dtype, rows=3, episodes=2):
-    """Actions of a Beta and of a clipped Gaussian, one of them at its bound."""
+    """Returns a record with actions of a Beta and of a clipped Gaussian."""
     rng = np.random.default_rng(0)
     return tfr.Episodes(
         rng.normal(size=(rows + 1, episodes, 2)).astype(dtype),
@@ -165,7 +165,7 @@ def agent_record(dtype, rows=3, episodes=2):
         sweeps.rare(("float32", "float64"), "compiled"),
     ],
 )
-def test_a_policy_with_weights_of_two_types_trains(types, engine):
+def test_policy_with_weights_of_two_types_trains(types, engine):
     agent = tfr.Reinforce(network(3, 1, *types), heads.Gaussian(1, low=-2, high=2))
     agent.compile(keras.optimizers.SGD(0.01))
     env = "Pendulum-v1" if engine == "host" else envs.Pendulum()
@@ -179,7 +179,7 @@ def test_a_policy_with_weights_of_two_types_trains(types, engine):
         assert variable.dtype == dtype and np.isfinite(variable.numpy()).all()
 
 
-def test_the_gradient_norm_counts_weights_of_every_type():
+def test_gradient_norm_includes_weights_of_every_type():
     agent = tfr.Reinforce(network(2, 3, "float64", "float32"), heads.Categorical(3))
     agent.compile("sgd")
     record = agent_record(np.float64)._replace(actions=np.array([[0, 1], [2, 0], [1, 1]]))
@@ -189,8 +189,8 @@ def test_the_gradient_norm_counts_weights_of_every_type():
 
 
 @pytest.mark.parametrize("kind", [baselines.MovingAverage, baselines.TimeStep])
-def test_moving_averages_are_summed_in_float64(kind):
-    """Returns are float64 whatever the policy is: no digit of them is lost."""
+def test_moving_averages_are_computed_in_float64(kind):
+    """Returns are float64 for every type of the policy, and keep all digits."""
     baseline = kind(decay=1.0)
     baseline.build((None, 2))
     returns = np.array([1e8, 1e8 + 1.0, 1e8 + 2.0])
@@ -205,8 +205,8 @@ def test_moving_averages_are_summed_in_float64(kind):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "adadelta"])
-def test_averages_that_would_stay_at_zero_are_refused(optimizer):
-    """Adam's 0.999 is 1 in bfloat16; RMSprop's 0.9 and Adadelta's 0.95 are not."""
+def test_fit_raises_if_an_optimizer_average_would_stay_zero(optimizer):
+    """Adam's 0.999 is 1 in bfloat16. RMSprop's 0.9 and Adadelta's 0.95 are not 1."""
     layer = keras.layers.Dense(2, dtype="bfloat16")
     agent = tfr.Reinforce(keras.Sequential([keras.Input((1,)), layer]))
     agent.compile(optimizer)
@@ -217,7 +217,7 @@ def test_averages_that_would_stay_at_zero_are_refused(optimizer):
         agent.fit(toys.Clock, epochs=1, verbose=0)
 
 
-def test_a_critic_s_averages_that_would_stay_at_zero_are_refused_too():
+def test_critic_build_raises_if_an_optimizer_average_would_stay_zero():
     critic = keras.Sequential(
         [keras.Input((1,)), keras.layers.Dense(1, dtype="bfloat16")]
     )

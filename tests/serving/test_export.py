@@ -1,4 +1,4 @@
-"""The exported policy is the agent's, to the bit, and needs only TensorFlow."""
+"""Tests that the exported policy equals the agent and requires only TensorFlow."""
 
 import errno
 import json
@@ -14,6 +14,7 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
+from tf_reinforce.serving import formats
 
 SIGNATURES = ["act", "sample", "distribution", "log_prob"]
 
@@ -25,7 +26,7 @@ class Aim(toys.Clock):
 
 
 class Named(toys.Clock):
-    """A `Clock` whose observation is a dict, in the order of its space."""
+    """A `Clock` with a dict observation, in the order of its space."""
 
     observation_space = gym.spaces.Dict(
         speed=gym.spaces.Box(-1.0, 1.0, (2,)), place=gym.spaces.Box(-1.0, 1.0, (3,))
@@ -46,7 +47,7 @@ AGENTS = {
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
-    """Agents that have learned, and the folders of their policies."""
+    """Returns trained agents and the folders of their exported policies."""
     found = {}
     for name, (env, settings) in AGENTS.items():
         agent = tfr.Reinforce.for_env(env, hidden=(4,), learning_rate=0.5, **settings)
@@ -59,7 +60,7 @@ def exports(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=AGENTS)
 def exported(exports, request):
-    """An agent, and its policy loaded again."""
+    """Returns an agent, and its exported policy after loading."""
     agent, path = exports[request.param]
     return agent, tf.saved_model.load(path)
 
@@ -76,7 +77,7 @@ def batch(agent, rows):
 
 
 def by_name(observations):
-    """As keywords of a signature."""
+    """Returns the observations as keyword arguments of a signature."""
     named = isinstance(observations, dict)
     return observations if named else {"observation": observations}
 
@@ -87,15 +88,15 @@ def same_bits(first, second):
     np.testing.assert_array_equal(first, second)
 
 
-def test_four_signatures_are_there_by_name_and_as_attributes(exported):
+def test_export_has_four_signatures_also_as_attributes(exported):
     _, policy = exported
     assert set(SIGNATURES) <= set(policy.signatures)
-    assert not hasattr(policy, "initial_state")  # it remembers nothing
+    assert not hasattr(policy, "initial_state")  # the policy is not recurrent
     assert all(callable(getattr(policy, name)) for name in SIGNATURES)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1000])
-def test_its_actions_are_the_agent_s_for_any_batch(exported, rows):
+def test_exported_actions_equal_those_of_the_agent_for_any_batch_size(exported, rows):
     agent, policy = exported
     observations = batch(agent, rows)
     live = agent.act(observations, deterministic=True)
@@ -109,7 +110,7 @@ def test_its_actions_are_the_agent_s_for_any_batch(exported, rows):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1000])
-def test_its_distribution_is_the_agent_s_for_any_batch(exported, rows):
+def test_exported_distribution_equals_that_of_the_agent(exported, rows):
     agent, policy = exported
     observations = batch(agent, rows)
     outputs = agent(observations)
@@ -125,8 +126,8 @@ def test_its_distribution_is_the_agent_s_for_any_batch(exported, rows):
     np.testing.assert_allclose(log_prob, live, rtol=1e-5, atol=1e-6)
 
 
-def test_its_functions_are_the_agent_s_to_the_bit(exported):
-    """The functions of the live agent are those that were written."""
+def test_exported_functions_equal_those_of_the_agent_to_the_bit(exported):
+    """`_live_policy` of the agent has the functions that the export contains."""
     agent, policy = exported
     observations = batch(agent, 7)
     live = agent._live_policy.functions
@@ -141,7 +142,7 @@ def test_its_functions_are_the_agent_s_to_the_bit(exported):
     same_bits(policy.log_prob(*given)["log_prob"], live["log_prob"](*given)["log_prob"])
 
 
-def test_signatures_take_observations_by_name(exported):
+def test_signatures_accept_observations_by_name(exported):
     agent, policy = exported
     observations = batch(agent, 3)
     named, seed = by_name(observations), tf.constant(9, tf.int64)
@@ -156,8 +157,8 @@ def test_signatures_take_observations_by_name(exported):
     same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
 
 
-def test_an_observation_may_be_called_as_an_argument_is(tmp_path):
-    """TensorFlow by itself would call one of the two `seed_1`, in silence."""
+def test_observations_named_as_an_argument_get_a_prefix(tmp_path):
+    """Without the prefix, TensorFlow would rename one of the two to `seed_1`."""
     space = gym.spaces.Dict(
         {name: gym.spaces.Box(0, 1, (2,)) for name in ("raw_action", "seed", "x")}
     )
@@ -166,19 +167,19 @@ def test_an_observation_may_be_called_as_an_argument_is(tmp_path):
     policy = tf.saved_model.load(tmp_path / "policy")
     observations, seed = batch(agent, 3), tf.constant(9, tf.int64)
     expected = policy.sample(observations, seed)
-    told = {
+    inputs = {
         "observation_raw_action": observations["raw_action"],
         "observation_seed": observations["seed"],
         "x": observations["x"],
     }
-    found = policy.signatures["sample"](**told, seed=seed)
+    found = policy.signatures["sample"](**inputs, seed=seed)
     same_bits(found["raw_action"], expected["raw_action"])
     raw = expected["raw_action"]
-    found = policy.signatures["log_prob"](**told, raw_action=raw)
+    found = policy.signatures["log_prob"](**inputs, raw_action=raw)
     same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
 
 
-def test_an_observation_that_uses_every_word_is_refused(tmp_path):
+def test_export_raises_if_prefixed_observation_names_collide(tmp_path):
     space = gym.spaces.Dict(
         {name: gym.spaces.Box(0, 1, (2,)) for name in ("observation_seed", "seed")}
     )
@@ -188,7 +189,7 @@ def test_an_observation_that_uses_every_word_is_refused(tmp_path):
     assert not (tmp_path / "policy").exists()
 
 
-def test_it_is_not_traced_again(exports):
+def test_exported_functions_are_not_traced_again(exports):
     agent, path = exports["Dict"]
     policy = tf.saved_model.load(path)
     observations = [batch(agent, rows) for rows in (1, 2, 5, 9)]
@@ -214,7 +215,7 @@ for path, given in json.load(sys.stdin):
 """
 
 
-def test_a_process_that_knows_only_tensorflow_loads_it(exports):
+def test_process_with_only_tensorflow_loads_the_export(exports):
     given = []
     for agent, path in exports.values():
         arrays = by_name(batch(agent, 3))
@@ -232,7 +233,7 @@ def test_a_process_that_knows_only_tensorflow_loads_it(exports):
         same_bits(np.array(json.loads(line), live.dtype), live)
 
 
-def files(path):
+def file_contents(path):
     found = {}
     for root, _, names in os.walk(path):
         for name in names:
@@ -246,7 +247,7 @@ def agent(exports):
     return exports["Discrete with a start"][0]
 
 
-def test_a_folder_that_was_there_is_replaced_whole(agent, tmp_path):
+def test_export_replaces_the_whole_folder(agent, tmp_path):
     path = tmp_path / "policy"
     (path / "variables").mkdir(parents=True)
     (path / "variables" / "old").write_text("of another export")
@@ -259,10 +260,10 @@ def test_a_folder_that_was_there_is_replaced_whole(agent, tmp_path):
     same_bits(found, agent.act(observations, deterministic=True))
 
 
-def test_an_export_that_fails_leaves_the_folder_before_it(agent, tmp_path, monkeypatch):
+def test_failed_export_keeps_the_old_folder(agent, tmp_path, monkeypatch):
     path = tmp_path / "policy"
     agent.export(path)
-    before = files(path)
+    before = file_contents(path)
     whole = tf.saved_model.save
 
     def fail(obj, export_dir, **options):
@@ -275,10 +276,10 @@ def test_an_export_that_fails_leaves_the_folder_before_it(agent, tmp_path, monke
         with pytest.raises(OSError, match="No space left"):
             agent.export(target)
     assert os.listdir(tmp_path) == ["policy"]
-    assert files(path) == before
+    assert file_contents(path) == before
 
 
-def test_an_export_goes_on_with_the_weights_it_was_written_with(tmp_path):
+def test_export_keeps_its_weights_when_the_agent_changes(tmp_path):
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
     agent.export(tmp_path / "policy")
     policy = tf.saved_model.load(str(tmp_path / "policy"))
@@ -293,7 +294,7 @@ def test_an_export_goes_on_with_the_weights_it_was_written_with(tmp_path):
     np.testing.assert_allclose(policy.distribution(observations)["probs"], probs, 1e-6)
 
 
-def test_a_loaded_agent_exports_the_same_policy(agent, tmp_path):
+def test_loaded_agent_exports_the_same_policy(agent, tmp_path):
     agent.save(tmp_path / "agent.keras")
     tfr.load(tmp_path / "agent.keras").export(tmp_path / "policy")
     policy, observations = tf.saved_model.load(str(tmp_path / "policy")), batch(agent, 5)
@@ -301,13 +302,22 @@ def test_a_loaded_agent_exports_the_same_policy(agent, tmp_path):
     same_bits(found["action"], agent.act(observations, seed=2))
 
 
-def test_other_formats_are_refused(agent, tmp_path):
+def test_export_raises_if_the_format_is_unknown(agent, tmp_path):
     with pytest.raises(ValueError, match="`format` must be one of.*Received.*onnx"):
         agent.export(tmp_path / "policy", format="onnx")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_is_not_replaced_by_a_folder(agent, tmp_path):
+def test_each_format_has_a_writer_that_export_calls(agent, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setitem(formats.WRITERS, "list", lambda *args: calls.append(args))
+    agent.export(tmp_path / "policy", format="list")
+    [(path, functions, layers)] = calls
+    assert path == tmp_path / "policy" and {"act", "sample"} <= set(functions)
+    assert agent.policy in layers
+
+
+def test_export_raises_if_the_path_is_a_file(agent, tmp_path):
     (tmp_path / "policy").write_text("not an export")
     with pytest.raises(ValueError, match="A folder was expected. Received: the file"):
         agent.export(tmp_path / "policy")

@@ -1,4 +1,4 @@
-"""The export in a virtual environment that has only TensorFlow."""
+"""Tests the export in a virtual environment that has only TensorFlow."""
 
 import subprocess
 import sys
@@ -58,8 +58,8 @@ for name in ("tensorflow_probability", "tf_reinforce", "gymnasium"):
 """
 
 
-def read(python, reader, folder, **given):
-    """What the reader makes of the export and the arrays, far from our code."""
+def run_reader(python, reader, folder, **given):
+    """Runs the reader on the export in another interpreter; returns its arrays."""
     np.savez(folder / "given.npz", **given)
     (folder / "reader.py").write_text(reader + ALONE)
     command = [python, folder / "reader.py", folder / "policy", folder / "given.npz"]
@@ -69,17 +69,17 @@ def read(python, reader, folder, **given):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_actions_samples_and_log_probabilities_are_the_same(
+def test_actions_and_log_probs_in_another_venv_equal_the_agent(
     env, tensorflow_only, tmp_path
 ):
-    """1,000 observations; the same wheel of TensorFlow, and so the same bits."""
+    """1,000 actions have equal bits, because the wheel of TensorFlow is the same."""
     agent = tfr.Reinforce.for_env(env, normalize_observations=True)
     agent.fit(env, epochs=3, episodes_per_epoch=4, verbose=0)
     agent.export(tmp_path / "policy")
     size = agent.observation_space.shape
     rng = np.random.default_rng(0)
     observations = rng.standard_normal((1000, *size)).astype("float32")
-    answer = read(tensorflow_only, READER, tmp_path, observations=observations)
+    answer = run_reader(tensorflow_only, READER, tmp_path, observations=observations)
     np.testing.assert_array_equal(
         answer["greedy"], agent.act(observations, deterministic=True)
     )
@@ -91,8 +91,10 @@ def test_actions_samples_and_log_probabilities_are_the_same(
 
 
 @pytest.mark.slow
-def test_what_was_seen_twenty_steps_ago_is_remembered(tensorflow_only, tmp_path):
-    """A memoryless policy stays at chance, a recurrent one solves it, here and there."""
+def test_recurrent_policy_solves_recall_and_its_export_acts_the_same(
+    tensorflow_only, tmp_path
+):
+    """A feedforward policy has the return of random answers."""
     memory = toys.example("memory")
     for remembers in (False, True):
         agent = memory.train_agent(remembers, epochs=200, verbose=0)
@@ -106,13 +108,13 @@ def test_what_was_seen_twenty_steps_ago_is_remembered(tensorflow_only, tmp_path)
         request = toys.request(episodes=100, stream="evaluation", deterministic=True)
         played = agent.trainer.collector.collect(envs, request).episodes
     columns = played.observations[:-1]
-    answer = read(tensorflow_only, REMEMBERS, tmp_path, observations=columns)
+    answer = run_reader(tensorflow_only, REMEMBERS, tmp_path, observations=columns)
     np.testing.assert_array_equal(answer["actions"], played.actions)
 
 
 @pytest.fixture(scope="module")
 def tensorflow_only(tmp_path_factory):
-    """The interpreter of a fresh virtual environment with TensorFlow and no more."""
+    """Returns the interpreter of a new virtual environment with only TensorFlow."""
     home = tmp_path_factory.mktemp("elsewhere") / "venv"
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"

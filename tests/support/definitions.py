@@ -1,4 +1,4 @@
-"""Policies, a record, and its advantages as loops: what updates are compared with."""
+"""Defines policies, a record, and its advantages as loops, for tests of updates."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import numpy as np
 import tf_reinforce as tfr
 from tf_reinforce import heads
 
-# Rows, episodes, numbers in an observation and in an action: no broadcast hides.
+# Rows, episodes, observation size and action size differ, so that no broadcast is valid.
 T, B, OBSERVED, A = 7, 5, 3, 2
 LENGTHS = [7, 1, 4, 6, 2]
 TERMINATED = [True, False, False, True, True]
@@ -68,7 +68,7 @@ def loop_returns(rewards, gamma):
 
 
 def loop_advantages(episodes, baseline, settings):
-    """Advantages by episode and step, from the words of the documentation."""
+    """Returns advantages by episode and step, as the documentation defines them."""
     columns = [episodes.rewards[:n, e] for e, n in enumerate(episodes.lengths)]
     credited = [loop_returns(rewards, settings["gamma"]) for rewards in columns]
     if settings["returns"] == "whole":
@@ -96,7 +96,7 @@ def loop_advantages(episodes, baseline, settings):
 
 
 def padded(episodes, rows):
-    """More rows, and NaN wherever no step happened; actions there are impossible."""
+    """Returns the record with more rows, and invalid values in the padding."""
 
     def fill(array, lengths, nothing):
         more = np.zeros((rows, *array.shape[1:]), array.dtype)

@@ -1,4 +1,4 @@
-"""An environment that refuses illegal actions, and agents that read its masks."""
+"""Defines an environment that refuses illegal actions, and agents with masks."""
 
 import gymnasium as gym
 import keras
@@ -10,9 +10,9 @@ PLACES = ("info/action_mask", "info/legal", "observation/action_mask", "observat
 
 
 class Riddle(gym.Env):
-    """Which actions of 4 are legal depends on the step and the episode's seed.
+    """An environment in which the step and the seed determine the legal actions of 4.
 
-    An illegal action is an error; reward is the action itself.
+    An illegal action raises an error. The reward is the action.
     """
 
     action_space = gym.spaces.Discrete(4, start=2)
@@ -43,7 +43,7 @@ class Riddle(gym.Env):
     def _answer(self):
         self.legal = np.zeros(4, np.int8)
         ended = self.now == self.length
-        if not ended:  # nothing is legal any more, and that is no error
+        if not ended:  # after the last step, no action is legal
             chosen = self.np_random.integers(4, size=2)
             self.legal[chosen] = 1
         legal = self.legal if self.mask is None else self.mask(self.now, self.legal)
@@ -56,7 +56,7 @@ class Riddle(gym.Env):
 
 
 def learner(place="info/action_mask", **settings):
-    """An agent that reads the mask at this place; its policy sees the number only."""
+    """Returns an agent that reads the mask at `place`; its policy ignores the mask."""
     x = keras.Input((1,), name="x")
     outputs = keras.layers.Dense(4, kernel_initializer="ones")(x)
     legal = keras.Input((4,), dtype="int8", name="action_mask")

@@ -1,4 +1,4 @@
-"""What the proofs behind docs/correctness.md share."""
+"""Defines the helpers of the tests of docs/correctness.md."""
 
 import ast
 import pathlib
@@ -12,13 +12,13 @@ DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "correctness.md"
 
 
 def critic(optimizer=None):
-    """An arbitrary value of the state, with an optimizer that really moves it."""
+    """Returns a linear value baseline with fixed weights and a large learning rate."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="float64")])
     model.set_weights([np.array([[1.7], [-0.6]]), np.array([0.4])])
     return baselines.Value(model, optimizer or keras.optimizers.Adam(0.3))
 
 
 def settings_of(text):
-    """Keywords as a document writes them."""
+    """Returns the keyword arguments in a text of the document."""
     call = ast.parse(f"dict({text})", mode="eval").body
     return {word.arg: ast.literal_eval(word.value) for word in call.keywords}

@@ -1,4 +1,4 @@
-"""Agents that remember."""
+"""Defines recurrent policies and their agents."""
 
 import keras
 import toys
@@ -24,7 +24,7 @@ def learner(model=None, **settings):
 
 
 def ready(model=None, env=toys.Lengths, **settings):
-    """The same, built, with weights by which what is remembered decides."""
+    """Returns a built agent with weights so large that the state changes the actions."""
     agent = learner(model, **settings)
     agent.build_for_spaces(env().observation_space, env.action_space)
     for weight in agent.policy.trainable_variables:

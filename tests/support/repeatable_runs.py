@@ -1,4 +1,4 @@
-"""Short trainings, and the digests by which two of them are compared."""
+"""Defines short trainings, and the digests by which tests compare them."""
 
 import functools
 import hashlib
@@ -14,8 +14,8 @@ BATCH = {"episodes_per_epoch": 5, "max_episode_steps": 60, "verbose": 0}
 
 
 def make(name, seed=0):
-    """An agent with everything that has a state: normalizer, value model, Adam."""
-    keras.utils.set_random_seed(0)  # of the value model; the policy has its own seed
+    """Returns an agent with a normalizer, a value model and Adam, which have state."""
+    keras.utils.set_random_seed(0)  # for the value model; the policy has its own seed
     value = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
     return tfr.Reinforce.for_env(
         name,
@@ -34,14 +34,14 @@ def traced(name):
 
 
 def renewed(name):
-    """One agent for many tests, as new: its programs are traced once."""
+    """Returns one cached agent with its initial variables; its programs stay traced."""
     agent, rewind = traced(name)
     rewind()
     return agent
 
 
 def weights(agent):
-    """A SHA-256 for each weight, counter and optimizer variable."""
+    """Returns a SHA-256 for each weight, counter and optimizer variable."""
     variables = [*agent.variables, *agent.optimizer.variables]
     return [hashlib.sha256(variable.numpy()).hexdigest() for variable in variables]
 
@@ -55,7 +55,7 @@ def logs(history):
 
 
 def digest(agent, history):
-    """One SHA-256 for all weights and all logs."""
+    """Returns one SHA-256 of all weights and all logs."""
     facts = weights(agent), sorted(logs(history).items())
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -68,6 +68,6 @@ def train(name, num_envs=4, epochs=4, make=make):
 
 @functools.cache
 def reference(name):
-    """What four epochs from seed 0 give: weights and logs."""
+    """Returns weights, logs and digest after four epochs with seed 0."""
     agent, history = train(name, make=renewed)
     return weights(agent), logs(history), digest(agent, history)

@@ -1,13 +1,13 @@
-"""Sweeps over many cases, of which the default suite runs only a few."""
+"""Defines sweeps over many cases, of which the default suite runs only a few."""
 
 import pytest
 
 
 def some(cases, always):
-    """The cases for `parametrize`; those that are not in `always` are marked slow.
+    """Returns cases for `parametrize`; cases that are not in `always` are marked slow.
 
     `make test` runs the cases in `always`, and `make slow` runs the others. A case that
-    is a tuple holds a value for each argument. A dict stands for its names.
+    is a tuple has a value for each argument. A dict stands for its keys.
     """
     cases, always = list(cases), list(always)
     unknown = [case for case in always if case not in cases]
@@ -21,5 +21,5 @@ def some(cases, always):
 
 
 def rare(*values):
-    """One case of a sweep that only `make slow` runs."""
+    """Returns one case of a sweep, which only `make slow` runs."""
     return pytest.param(*values, marks=pytest.mark.slow)

@@ -1,4 +1,4 @@
-"""Small heads of one's own, each right in its own way."""
+"""Defines small custom heads that are correct."""
 
 import keras
 import tensorflow as tf
@@ -10,19 +10,19 @@ tfd = tfp.distributions
 
 
 def built(head):
-    """The head, with its weights."""
+    """Returns the head after its build."""
     head.build((None, head.outputs_size))
     return head
 
 
 def revived(head):
-    """The head as it comes back from its config."""
+    """Returns the head restored from its config."""
     config = keras.saving.serialize_keras_object(head)
     return built(keras.saving.deserialize_keras_object(config))
 
 
 class Own(heads.Head):
-    """What the toys share: no parameters to name, no environment to please."""
+    """The common part of the custom heads, without parameters and conversion."""
 
     def parameters(self, outputs):
         return {}
@@ -32,7 +32,7 @@ class Own(heads.Head):
 
 
 class Switches(Own):
-    """`size` independent switches; one logit each."""
+    """A head for `size` independent binary actions, with one logit each."""
 
     action_dtype = "int32"
 
@@ -59,7 +59,7 @@ class Switches(Own):
 
 
 class Tempered(heads.Categorical):
-    """A choice whose logits are divided by a temperature that it learns."""
+    """A categorical head whose logits are divided by a trainable temperature."""
 
     def build(self, outputs_shape):
         initial = keras.initializers.Constant(0.3)
@@ -80,7 +80,7 @@ class Tempered(heads.Categorical):
 
 
 class Logistic(Own):
-    """One real with heavier tails, from uniform noise: location and log scale."""
+    """A logistic distribution of one number, with outputs location and log scale."""
 
     action_dtype = None
     action_shape = (1,)

@@ -1,11 +1,11 @@
-"""Layers that cannot go everywhere: XLA and LiteRT refuse them."""
+"""Defines layers that XLA or LiteRT cannot compile."""
 
 import keras
 import tensorflow as tf
 
 
 class Unconvertible(keras.layers.Layer):
-    """LiteRT has no determinant."""
+    """A layer with a determinant, which LiteRT does not support."""
 
     def call(self, inputs):
         square = tf.eye(2) + inputs[:, :1, None] * tf.eye(2)
@@ -13,7 +13,7 @@ class Unconvertible(keras.layers.Layer):
 
 
 class Spelling(keras.layers.Layer):
-    """XLA has no strings."""
+    """A layer with strings, which XLA does not support."""
 
     def call(self, inputs):
         return tf.strings.to_number(tf.strings.as_string(inputs))

@@ -1,4 +1,4 @@
-"""Small tensor environments of which every step is known."""
+"""Defines small tensor environments with simple transitions."""
 
 import gymnasium as gym
 import tensorflow as tf
@@ -7,7 +7,7 @@ from tf_reinforce import envs
 
 
 class Walk(envs.TensorEnv):
-    """A random walk to 3 or -3, by chance alone."""
+    """A random walk to 3 or -3 that ignores the actions."""
 
     observation_space = gym.spaces.Dict(
         place=gym.spaces.Box(-4, 4, (1,)), side=gym.spaces.Discrete(2)
@@ -33,7 +33,7 @@ class Walk(envs.TensorEnv):
 
 
 class Lucky(envs.Bandit):
-    """A bandit in float64 that pays more than float32 holds, one time in fifteen."""
+    """A float64 bandit with a reward larger than float32 in one of fifteen episodes."""
 
     def initial(self, noise):
         return noise

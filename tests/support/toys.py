@@ -1,4 +1,4 @@
-"""Small environments whose answers are known."""
+"""Defines small environments with known results."""
 
 import copy
 import importlib.util
@@ -16,7 +16,7 @@ from tf_reinforce.data import seeding
 
 
 def example(name):
-    """One of the example scripts, as a module."""
+    """Returns one of the example scripts as a module."""
     path = pathlib.Path(__file__).parents[2] / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -25,10 +25,10 @@ def example(name):
 
 
 class Clock(gym.Env):
-    """Observation: the step number. Shows every misalignment of rows.
+    """An environment whose observation is the step number.
 
-    The episode terminates by itself after `length` steps; every reward is the number
-    of the step it was earned in, counted from 1.
+    An error in the alignment of rows changes the result. An episode terminates after
+    `length` steps. The reward of a step is its number, counted from 1.
     """
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
@@ -52,7 +52,7 @@ class Clock(gym.Env):
 
 
 class Bandit(gym.Env):
-    """One step, `len(values)` arms, arm k earns `values[k]`."""
+    """An environment with one step, in which action k has reward `values[k]`."""
 
     observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
 
@@ -69,9 +69,10 @@ class Bandit(gym.Env):
 
 
 class Corridor(gym.Env):
-    """Cells 0 to `size`; right leads to the goal, left back; -1 per step.
+    """A corridor with cells 0 to `size`; action 1 moves to the goal; reward -1 per step.
 
-    The best policy goes right: return -size. Starts in a random cell when `random`.
+    The best policy has return -size. Episodes start in a random cell if `random` is
+    true.
     """
 
     action_space = gym.spaces.Discrete(2)
@@ -95,9 +96,9 @@ class Corridor(gym.Env):
 
 
 class Lengths(gym.Env):
-    """Episodes whose length depends on the seed: 1 to 12 steps; reward 1 each.
+    """Episodes of 1 to 12 steps, which the seed determines, with reward 1 per step.
 
-    The observation is (step, length), so that episodes can be told apart.
+    The observation is (step, length), so that all episodes can be distinguished.
     """
 
     observation_space = gym.spaces.Box(0.0, np.inf, (2,), np.float32)
@@ -118,7 +119,7 @@ class Lengths(gym.Env):
 
 
 class Misbehaving(Clock):
-    """A `Clock` that answers with `answer(observation, reward, …)` at step `at`."""
+    """A `Clock` that returns `answer(observation, reward, …)` at step `at`."""
 
     def __init__(self, at, answer, length=60):
         super().__init__(length)
@@ -136,7 +137,8 @@ class Observing(gym.Env):
     action_space = gym.spaces.Discrete(2)
 
     def __init__(self, observation_space):
-        self.observation_space = copy.deepcopy(observation_space)  # it has a stream
+        # The space has a random generator, which environments must not share.
+        self.observation_space = copy.deepcopy(observation_space)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -155,7 +157,7 @@ class Observing(gym.Env):
 
 @keras.saving.register_keras_serializable("toys")
 class LearnedStart(keras.layers.SimpleRNNCell):
-    """A simple recurrent cell whose state before the first observation is learned."""
+    """A simple recurrent cell whose initial state is a weight."""
 
     def build(self, inputs_shape):
         super().build(inputs_shape)
@@ -171,7 +173,7 @@ class LearnedStart(keras.layers.SimpleRNNCell):
 
 
 def with_learned_start(inputs, outputs, seed=3, dtype="float32"):
-    """A recurrent policy that learns the state with which an episode begins."""
+    """Returns a recurrent policy whose initial state is a weight."""
     initial = keras.initializers.GlorotUniform(seed)
     cell = LearnedStart(
         5, kernel_initializer=initial, recurrent_initializer=initial, dtype=dtype
@@ -186,34 +188,34 @@ def with_learned_start(inputs, outputs, seed=3, dtype="float32"):
 
 
 def request(episodes=None, steps=None, *, stream="training", **options):
-    """A request for the episodes of update 0 with seed 0."""
+    """Returns a request for the episodes of update 0 with seed 0."""
     key = seeding.StreamKey(0, stream, 0)
     return environments.CollectionRequest(key, episodes, steps, **options)
 
 
 def rollouts(agent):
-    """The programs of the compiled engine, the latest used last."""
+    """Returns the programs of the compiled engine, with the latest last."""
     programs = agent.trainer.collector.programs
     return [program for key, program in programs.items() if key[0] == "rollout"]
 
 
 def acting_program(agent, observation_space, deterministic=False):
-    """A new acting program of an agent."""
+    """Returns a new acting program of an agent."""
     actor = agent.trainer.collector.actor
     inputs, noise = comparison_inputs.example_inputs(actor, observation_space)
     return acting_programs.ActingProgram(actor, inputs, noise, deterministic)
 
 
 def set_ratio_clip(estimator, ratio_clip):
-    """Changes the option of an estimator, also to a variable."""
+    """Sets the option of an estimator, to a number or a variable."""
     options = {**vars(estimator.options), "ratio_clip": ratio_clip}
     estimator.options = types.SimpleNamespace(**options)
 
 
 def rewinding(agent, env):
-    """A function that puts an agent back to where it stands now, and sets U.
+    """Returns a function that restores the variables and sets `steps_per_execution`.
 
-    Its programs stay: what is compared may differ, but need not be compiled twice.
+    The programs of the agent stay, so that no program is compiled twice.
     """
     agent.build_for_env(env)
     parts = [agent, agent.optimizer, getattr(agent.baseline, "optimizer", None)]

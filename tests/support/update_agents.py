@@ -1,4 +1,4 @@
-"""Agents with small policies, a record for them, and what their updates draw."""
+"""Defines agents with small policies, their record, and their permutations."""
 
 import definitions
 import keras
@@ -12,7 +12,7 @@ from tf_reinforce import heads
 from tf_reinforce.data import seeding
 
 N = sum(LENGTHS)  # 20 steps of 5 episodes
-A, RATE, GAMMA = 3, 1 / 16, 0.9  # a rate that float32 has, too
+A, RATE, GAMMA = 3, 1 / 16, 0.9  # the rate is exact in float32
 
 
 def dense(outputs, dtype="float64", seed=3):
@@ -24,7 +24,10 @@ def dense(outputs, dtype="float64", seed=3):
 
 
 def record(kind="softmax", dtype="float64"):
-    """Rewards so large that ratios reach their bound; under masks all actions occur."""
+    """Returns a record with rewards so large that ratios are clipped.
+
+    With masks, all actions occur.
+    """
     rng, episodes = np.random.default_rng(5), definitions.record(heads.Gaussian)
     rows, count = episodes.rewards.shape
     masks = np.ones((rows, count, A), "int8")
@@ -91,7 +94,7 @@ def close(found, expected, tolerance=1e-12):
 
 
 def complete(optimizer, policy=None, **settings):
-    """All that an update can change, in one agent."""
+    """Returns an agent with all the state that an update can change."""
     critic = baselines.Value(dense(1, "float32"), passes=2, minibatch_size=7)
     return made(
         "gaussian",

@@ -1,4 +1,4 @@
-"""Parts that are changed after their programs were traced: followed or refused."""
+"""Tests changes of parts after their programs were traced: they apply or raise."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("part", [*HEADS, *OTHERS], ids=lambda x: type(x).__name__)
-def test_arguments_of_a_part_are_fixed_once_it_is_built(part):
+def test_arguments_of_a_part_raise_if_set_after_the_build(part):
     names = part.get_config().keys() - {
         "name",
         "trainable",
@@ -46,7 +46,7 @@ def test_arguments_of_a_part_are_fixed_once_it_is_built(part):
         "optimizer",
         "heads",
     }
-    for name in names:  # until then they may change
+    for name in names:  # they may change before the build
         setattr(part, name, getattr(part, name))
     part.build((None, getattr(part, "outputs_size", 2)))
     for name in names:
@@ -70,7 +70,7 @@ def learner(**options):
     return agent
 
 
-def test_a_loss_weight_cannot_change_some_programs_and_not_others():
+def test_loss_weight_raises_if_set_after_fit():
     agent, world = learner(), envs.Bandit()
     agent.fit(world, epochs=1, verbose=0)
     with pytest.raises(AttributeError, match="`loss_weight` of a Value is fixed"):
@@ -78,8 +78,8 @@ def test_a_loss_weight_cannot_change_some_programs_and_not_others():
 
 
 @pytest.mark.parametrize("engine", ["host", "compiled"])
-def test_an_optimizer_that_is_changed_updates_as_it_is_then(engine):
-    """A clip of a hundredth: the update is at most a thousandth long."""
+def test_changed_optimizer_attributes_apply_to_the_next_update(engine):
+    """Clipnorm 0.01 and learning rate 0.1 limit the update to a length of 0.001."""
     agent, world = learner(), envs.Bandit()
     env = world.as_gymnasium(2) if engine == "host" else world
     agent.fit(env, epochs=1, verbose=0)
@@ -89,34 +89,38 @@ def test_an_optimizer_that_is_changed_updates_as_it_is_then(engine):
     moves = zip(agent.policy_variables, before, strict=True)
     length = np.sqrt(sum(np.sum((v.numpy() - old) ** 2) for v, old in moves))
     np.testing.assert_allclose(length, 0.001, rtol=1e-4)
-    agent.optimizer.learning_rate = 0.0  # a variable: no program is made anew
+    # The learning rate is a variable, so that no program is traced again.
+    agent.optimizer.learning_rate = 0.0
     before = [variable.numpy() for variable in agent.policy_variables]
     agent.fit(env, epochs=1, verbose=0)
     np.testing.assert_equal([v.numpy() for v in agent.policy_variables], before)
 
 
-def decaying(rate):
+def schedule_from(rate):
     return keras.optimizers.schedules.ExponentialDecay(rate, 1, 1.0)
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_schedule_that_is_changed_says_the_next_rate(in_place):
-    """Another one may get the number that the last had, where this was its only key."""
+def test_changed_learning_rate_schedule_gives_the_next_rate(in_place):
+    """A new schedule may have the `id` of a deleted one.
+
+    The `id` alone is no valid key.
+    """
     agent = learner()
-    agent.compile(keras.optimizers.SGD(decaying(0.5)))
+    agent.compile(keras.optimizers.SGD(schedule_from(0.5)))
     env = envs.Bandit().as_gymnasium(2)
     for rate in (0.5, 0.25, 0.125):
         if in_place:
             agent.optimizer._learning_rate.initial_learning_rate = rate
         else:
-            agent.optimizer.learning_rate = decaying(0.75)
-            agent.optimizer.learning_rate = decaying(rate)
+            agent.optimizer.learning_rate = schedule_from(0.75)
+            agent.optimizer.learning_rate = schedule_from(rate)
         history = agent.fit(env, epochs=1, verbose=0).history
         assert history["learning_rate"] == [pytest.approx(rate)]
 
 
-def test_an_entropy_schedule_that_is_changed_says_the_next_coefficient():
-    coefficient = decaying(0.0)
+def test_changed_entropy_schedule_gives_the_next_coefficient():
+    coefficient = schedule_from(0.0)
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(3)])
     agent = tfr.Reinforce(policy, entropy_coef=coefficient)
     agent.compile(keras.optimizers.SGD(0.0))
@@ -134,12 +138,12 @@ class Gain:
     parts: set
 
 
-def test_objects_in_a_tensor_environment_are_looked_into():
+def test_changed_objects_in_a_tensor_env_apply_to_the_next_rollout():
     class Gained(envs.Bandit):
         def __init__(self):
             super().__init__([1.0, 1.0, 1.0])
             self.gain = Gain(1.0, {1.0})
-            self.gain.owner = self  # a circle
+            self.gain.owner = self  # a reference cycle
 
         def reward(self, state, action, next_state):
             factor = self.gain.factor * max(self.gain.parts)
@@ -155,8 +159,8 @@ def test_objects_in_a_tensor_environment_are_looked_into():
     assert len(toys.rollouts(agent)) == 3
 
 
-def test_a_tensor_environment_that_is_changed_is_played_as_it_is_then():
-    """In `evaluate`, in `collect`, in the update of `fit` and step by step."""
+def test_changed_tensor_env_applies_to_the_next_episodes():
+    """The change applies in `evaluate`, in `collect`, in `fit` and in `step`."""
     agent, world = learner(), envs.Bandit([1.0, 1.0, 1.0])
     stepped = world.as_gymnasium(1)
 
@@ -185,8 +189,11 @@ def rewards_of(stepped):
     return float(stepped.step(np.zeros(1, "int64"))[1][0])
 
 
-def test_a_tensor_environment_that_stays_as_it_is_keeps_its_program():
-    """Its arrays, tensors and NaN are the same; a variable is read, not traced."""
+def test_unchanged_tensor_env_is_not_traced_again():
+    """Copies of arrays, tensors and NaN are equal.
+
+    A variable is read by the traced program.
+    """
 
     class Scaled(envs.Bandit):
         def __init__(self):
@@ -206,11 +213,11 @@ def test_a_tensor_environment_that_stays_as_it_is_keeps_its_program():
     assert len(toys.rollouts(agent)) == 1
 
 
-# Layers whose state is not in variables, and variables that come later
+# Layers with state outside of variables, and variables that are added later
 
 
 class Real(toys.Clock):
-    """Its reward is the action, a real number."""
+    """A `Clock` whose reward is the action, a real number."""
 
     action_space = gym.spaces.Box(-100, 100, (1,), np.float32)
 
@@ -219,8 +226,8 @@ class Real(toys.Clock):
         return seen, float(action[0]), *rest
 
 
-def standardising(mean):
-    """An agent whose action is its observation, as a layer standardises it."""
+def agent_with_normalization(mean):
+    """Returns an agent whose action is its observation, standardized by a layer."""
     layer = keras.layers.Normalization()
     layer.adapt(np.random.default_rng(0).normal(mean, 10, (1000, 1)).astype("float32"))
     dense = keras.layers.Dense(1, kernel_initializer="ones")
@@ -229,9 +236,9 @@ def standardising(mean):
     return agent
 
 
-def test_statistics_of_adapt_are_followed_everywhere(tmp_path):
-    """`load_weights` puts other constants into the layer than those that were traced."""
-    first, other = standardising(0.0), standardising(50.0)
+def test_loaded_statistics_of_a_normalization_layer_apply_everywhere(tmp_path):
+    """`load_weights` replaces constants of the layer that were traced."""
+    first, other = agent_with_normalization(0.0), agent_with_normalization(50.0)
     seen = np.array([[3.0]], "float32")
     for agent in (first, other):
         agent.fit(Real, epochs=1, verbose=0)
@@ -250,7 +257,7 @@ def test_statistics_of_adapt_are_followed_everywhere(tmp_path):
     assert other.update(record)["policy_loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_variables_that_a_layer_gets_later_are_learned_and_acted_with():
+def test_lora_variables_added_after_fit_are_trained_and_used():
     layers = [keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)]
     policy = keras.Sequential([keras.Input((1,)), *layers])
     agent = tfr.Reinforce(policy, baseline=None)
@@ -272,7 +279,7 @@ def test_variables_that_a_layer_gets_later_are_learned_and_acted_with():
 
 
 @pytest.mark.parametrize("part", ["policy", "critic"])
-def test_seeds_whose_layers_adapted_to_other_data_are_not_trained_together(part):
+def test_train_seeds_raises_if_layers_adapted_to_different_data(part):
     world = envs.Bandit([0.0, 1.0])
 
     def make(seed):

@@ -105,7 +105,7 @@ class TrainStep:
             all values are finite.
         """
         estimate = self.estimator.gradients(
-            episodes, permutation, self._gradients_by_blocks
+            episodes, permutation, self.gradients_by_blocks
         )
         empty = tf.equal(tf.size(estimate.batch.returns), 0)
         finite = self._statistics_finite(episodes, estimate.batch, estimate.baseline_step)
@@ -132,17 +132,17 @@ class TrainStep:
         squares = self.estimator.sums_of_squares(episodes, batch)
         return finite & _all_finite(squares)
 
-    def _gradients_by_blocks(self, batch):
+    def gradients_by_blocks(self, batch):
         """Returns the mean of the gradients of blocks of a batch, weighted by size."""
         if self.block_size is None:
-            return self._gradients(batch)
+            return self.step_gradients(batch)
         steps = tf.range(tf.size(batch.returns))
         blocks = minibatches.Minibatches.split(steps, self.block_size)
 
         def add(number, sums):
             block = blocks.minibatch(number)
             share = tf.size(block) / tf.size(steps)
-            gradients, metrics = self._gradients(batch, block)
+            gradients, metrics = self.step_gradients(batch, block)
             terms = [*gradients, *(metrics[name] for name in estimator.METRICS)]
             terms = [tf.cast(y, x.dtype) for x, y in zip(sums, terms, strict=True)]
             sums = [x + tf.cast(share, x.dtype) * y for x, y in zip(sums, terms)]
@@ -182,7 +182,7 @@ class TrainStep:
         def step(number, finite, sums):
             permutation = permutations[number // first.count]
             parts = minibatches.Minibatches(permutation, first.count)
-            gradients, metrics = self._gradients(
+            gradients, metrics = self.step_gradients(
                 batch, parts.minibatch(number % first.count), acting_log_probs
             )
             finite = self._step_finite(metrics["loss"], gradients)
@@ -200,7 +200,7 @@ class TrainStep:
         metrics = dict(zip(_MEAN_METRICS, means, strict=True))
         return {**metrics, "entropy": tf.reduce_mean(entropy)}, finite
 
-    def _gradients(self, batch, indices=None, acting_log_probs=None):
+    def step_gradients(self, batch, indices=None, acting_log_probs=None):
         return self.estimator.policy_gradients(
             batch, indices, acting_log_probs, self.optimizer.scale_loss
         )

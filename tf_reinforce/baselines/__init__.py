@@ -6,6 +6,7 @@ the values that are subtracted. A baseline with weights also implements `gradien
 `apply_gradients`.
 """
 
+from tf_reinforce import config
 from tf_reinforce.baselines.averages import LeaveOneOut
 from tf_reinforce.baselines.averages import Mean
 from tf_reinforce.baselines.averages import MovingAverage
@@ -52,17 +53,12 @@ def get(identifier: str | Baseline | None) -> Baseline:
     """
     if isinstance(identifier, Baseline):
         return identifier
-    classes = {
-        "leave_one_out": LeaveOneOut,
-        "mean": Mean,
-        "moving_average": MovingAverage,
-        "time_step": TimeStep,
-        None: Zero,
-    }
-    if not isinstance(identifier, str | None) or identifier not in classes:
+    if identifier is None:
+        return Zero()
+    if not isinstance(identifier, str) or identifier not in config.BASELINES:
         raise ValueError(
-            "`baseline` must be 'leave_one_out', 'mean', 'moving_average', 'time_step', "
-            "None or a baseline from tfr.baselines, for example Value(model). "
+            f"`baseline` must be {', '.join(map(repr, config.BASELINES))}, None or a "
+            "baseline from tfr.baselines, for example Value(model). "
             f"Received: baseline={identifier!r}"
         )
-    return classes[identifier]()
+    return globals()[config.BASELINES[identifier]]()

@@ -1,4 +1,4 @@
-"""Baselines that are averages of returns."""
+"""Defines baselines that are averages of returns."""
 
 from typing import Any
 
@@ -11,22 +11,26 @@ from tf_reinforce.baselines import base
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class LeaveOneOut(base.Baseline):
-    """The mean return of the *other* episodes that are active at the same step.
+    """The mean return of the *other* episodes that are active at the same time step.
 
         bᵢₜ = Σ_{j≠i} Gⱼₜ / (nₜ - 1),    nₜ episodes active at t;  0 if nₜ = 1
 
-    It does not depend on the episode from which it is subtracted. So it changes the
-    variance and not the expectation, if the number of episodes is fixed in advance.
+    The mean of the other episodes does not depend on the episode from which it is
+    subtracted. `LeaveOneOut` therefore changes the variance of the gradient but not the
+    expectation, if the number of episodes is fixed in advance.
 
-    With `group_size=K` the other episodes are those of the same group. The agent starts
-    the K episodes of a group with the same reset seed, and so from the same
-    observation. Differences between initial observations then add no variance. The
-    episodes of a group also have the same random numbers of the environment. The estimate
-    is still unbiased: given these numbers, the actions of the episodes are independent.
+    With `group_size=K`, the baseline of an episode is the mean of the other episodes of
+    its group. The agent starts the K episodes of a group with the same reset seed, and
+    therefore from the same observation. With groups, differences between initial
+    observations add no variance to the gradient. The episodes of a group also have the
+    same random numbers of the environment. The gradient with groups is still unbiased,
+    because the actions of the episodes are independent, given the random numbers of the
+    environment.
 
     Args:
-        group_size: Int, K, at least 2; `None` makes all episodes one group. Columns 0 to
-            K - 1 of a record are the first group, the next K columns the second.
+        group_size: Int of at least 2, K. `None` makes all episodes one group. Columns 0
+            to K - 1 of a record are the first group, and the next K columns are the
+            second group.
 
     Example:
 
@@ -48,8 +52,8 @@ class LeaveOneOut(base.Baseline):
         size = validation.positive_int_or_none("group_size", group_size)
         if size is not None and size < 2:
             raise ValueError(
-                "`group_size` must be at least 2: the mean needs another episode. "
-                f"Received: group_size={group_size}"
+                "`group_size` must be at least 2, because the mean of the other "
+                f"episodes needs another episode. Received: group_size={group_size}"
             )
         self.group_size = group_size
         self.reset_group_size = group_size or 1
@@ -82,8 +86,9 @@ class Mean(base.Baseline):
 
         b = Σₜᵢ Gₜᵢ / N
 
-    The mean includes the return from which it is subtracted. With one-step episodes this
-    multiplies the expected gradient by exactly (B - 1) / B.
+    The mean over the batch includes the return from which it is subtracted. With B
+    episodes of one step, the baseline `Mean` multiplies the expected gradient by exactly
+    (B - 1) / B.
 
     Example:
 
@@ -106,12 +111,14 @@ class MovingAverage(base.Baseline):
 
         b = Σᵢ dᵏ⁻ⁱ mᵢ / Σᵢ dᵏ⁻ⁱ,    mᵢ the mean return of a step in batch i = 1 … k
 
-    It does not depend on the batch from which it is subtracted, so it changes the
-    variance and not the expectation. It is zero before the first update.
+    The baseline `MovingAverage` does not depend on the batch from which it is subtracted.
+    `MovingAverage` therefore changes the variance of the gradient but not the
+    expectation. The moving average is zero before the first update.
 
     Args:
-        decay: Float in [0, 1], d. With zero the average is that of the last batch; with
-            one all batches have equal weight.
+        decay: Float in [0, 1], the factor d by which each update multiplies the weights
+            of earlier batches. With `decay=0`, the average is that of the last batch.
+            With `decay=1`, all batches have equal weight.
 
     Example:
 
@@ -135,7 +142,7 @@ class MovingAverage(base.Baseline):
         self._build_averages(())
 
     def _build_averages(self, shape: Any) -> None:
-        # float64 is the type of the returns, for every type of the policy.
+        # The averages are float64, the type of the returns, for every type of the policy.
         options = dict(shape=shape, dtype="float64", trainable=False, autocast=False)
         self.sums = self.add_weight(name="sums", initializer="zeros", **options)
         self.shares = self.add_weight(name="shares", initializer="zeros", **options)
@@ -164,18 +171,20 @@ class MovingAverage(base.Baseline):
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class TimeStep(MovingAverage):
-    """The mean return at the same step of earlier episodes.
+    """The mean return at the same time step of earlier episodes.
 
         bₜ = Σᵢ dᵏ⁻ⁱ mᵢₜ / Σᵢ dᵏ⁻ⁱ,    mᵢₜ the mean return at step t in batch i = 1 … k
 
     A batch without a step t leaves the average of step t unchanged. The average is zero
-    at steps that no episode has reached. Like `MovingAverage`, it is unbiased.
+    at steps that no episode has reached. The baseline `TimeStep` is unbiased, because it
+    does not depend on the batch from which it is subtracted.
 
     Args:
-        horizon: Int, the number of averages. Step `horizon - 1` and all later steps have
-            one common average.
-        decay: Float in [0, 1], d. With zero the average is that of the last batch; with
-            one all batches have equal weight.
+        horizon: Int, the number of averages, one average per time step. Step
+            `horizon - 1` and all later steps have one common average.
+        decay: Float in [0, 1], the factor d by which each update multiplies the weights
+            of earlier batches. With `decay=0`, the average is that of the last batch.
+            With `decay=1`, all batches have equal weight.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""A baseline that is a Keras model of the observation."""
+"""Defines a baseline that is a Keras model of the observation."""
 
 from typing import Any
 
@@ -15,28 +15,31 @@ from tf_reinforce.functional import losses
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Value(base.Baseline):
-    """A learned value of the observation.
+    """The value of the observation, which is learned from returns.
 
         b(s) = v(s),    trained to predict the returns of a batch after its update
 
-    A baseline with its own model has its own optimizer. Without a model, the policy must
-    return a dict with `"outputs"` and `"values"`. Its layers are then shared, and the
-    agent's optimizer minimizes the sum of both losses.
+    A `Value` baseline with its own model has its own optimizer. Without a model of the
+    baseline, the policy must return a dict with `"outputs"` and `"values"`. If policy and
+    baseline share layers, the agent's optimizer minimizes the sum of both losses.
 
     Args:
         model: Keras model from observations `[N, …]` to values `[N, 1]`, or `None` for
-            the `"values"` of the policy. The model receives one observation at a time,
-            also if the policy is recurrent. For a recurrent value, use a recurrent policy
-            that returns `"values"`.
-        optimizer: Keras optimizer of the model, other than a `LossScaleOptimizer`.
-            Defaults to `Adam()`.
-        passes: Int, the number of passes over each batch; the targets stay the same.
-            `Pendulum-v1` needs several.
-        minibatch_size: Int, the approximate number of steps per gradient step. The
-            permutation of the steps is drawn for each update. `None`: all steps.
-        scale: Float above zero, the size of a typical return. The value is `scale` times
-            the output of the model, and the loss is divided by `scale`². A new network
-            returns numbers of about 1, which are far from returns in the hundreds.
+            the `"values"` of the policy. The model of the baseline receives one
+            observation at a time, even if the policy is recurrent. For a recurrent value
+            function, use a recurrent policy that returns `"values"`.
+        optimizer: Keras optimizer of the model, except a `LossScaleOptimizer`.
+            `optimizer` defaults to `Adam()`.
+        passes: Int, the number of passes over each batch. The targets of the value
+            baseline are the same in all passes. The environment `Pendulum-v1` needs
+            several passes of the value baseline.
+        minibatch_size: Int, the approximate number of steps per gradient step of the
+            baseline. Each update draws a new permutation of the steps for the
+            minibatches. With `minibatch_size=None`, a gradient step uses all steps.
+        scale: Float above zero, the size of a typical return. The predicted value is
+            `scale` times the output of the model, and the value loss is divided by
+            `scale`². The outputs of a new network are about 1, which is far from returns
+            in the hundreds.
         loss_weight: Float, the weight of the value loss if the layers are shared.
 
     Example:
@@ -73,11 +76,11 @@ class Value(base.Baseline):
         model_options = optimizer, minibatch_size, passes, scale
         if model is None and model_options != (None, None, 1, 1):
             raise ValueError(
-                "A `Value` baseline without a model shares the policy's layers. The "
-                "agent's optimizer trains it in one step with the policy. Leave out "
-                "`optimizer`, `passes`, `minibatch_size` and `scale`, or pass a model. "
-                f"Received: model=None, optimizer={optimizer!r}, passes={passes}, "
-                f"minibatch_size={minibatch_size}, scale={scale}"
+                "A `Value` baseline without a model shares the policy's layers, and "
+                "the agent's optimizer trains policy and baseline in one step. Omit "
+                "`optimizer`, `passes`, `minibatch_size` and `scale`, or pass a "
+                f"model. Received: model=None, optimizer={optimizer!r}, "
+                f"passes={passes}, minibatch_size={minibatch_size}, scale={scale}"
             )
         if not 0 <= loss_weight < float("inf"):
             raise ValueError(
@@ -97,7 +100,7 @@ class Value(base.Baseline):
         optimizers.build(self.optimizer, self.model.trainable_variables)
 
     def values(self, observations: Any) -> tf.Tensor:
-        """Returns the values `[N]` of `[N, …]` observations. Gradients flow."""
+        """Returns the values `[N]` of `[N, …]` observations, with gradients."""
 
         def call_model(observations: Any) -> tf.Tensor:
             return self.model(observations, training=False)
@@ -150,7 +153,7 @@ class Value(base.Baseline):
         )
 
     def _step_from(self, baseline_batch: base.BaselineBatch) -> Any:
-        """Computes gradients, and makes a gradient step if they are finite."""
+        """Computes gradients, and makes a gradient step if the gradients are finite."""
         _, gradients = self.gradients(baseline_batch)
         finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
         tf.cond(tf.reduce_all(finite), lambda: self._step(gradients), lambda: 0)
@@ -184,7 +187,7 @@ def _expect_no_loss_scale(optimizer: Any) -> None:
     if is_scaler or getattr(optimizer, "loss_scale_factor", None) is not None:
         raise ValueError(
             "The loss of a `Value` baseline is not scaled, and this optimizer would "
-            "divide its gradients. Expected: an optimizer without `loss_scale_factor`, "
-            "and not a LossScaleOptimizer. "
-            f"Received: optimizer={optimizer!r}"
+            "divide its gradients by a loss scale. Expected: an optimizer without "
+            "`loss_scale_factor`, and not a LossScaleOptimizer. Received: "
+            f"optimizer={optimizer!r}"
         )

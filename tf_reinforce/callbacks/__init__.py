@@ -1,4 +1,4 @@
-"""Keras callbacks that receive episodes."""
+"""Provides Keras callbacks that receive episodes."""
 
 from tf_reinforce.callbacks.advice import Finding
 from tf_reinforce.callbacks.diagnostics import Diagnostics

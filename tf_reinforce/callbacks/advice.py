@@ -1,10 +1,11 @@
 """Turns training statistics into advice: one sentence for each cause.
 
-Each cause is a function of all reports so far; it returns a sentence or `None`. A cause
-stands before the causes that it explains. For example, rewards of an unusual size make a
-value baseline useless, and a useless value baseline adds noise. When the standard
-deviation is near zero, each update changes the policy too much. Only the first sentence
-is reported.
+Each cause of failed learning is a function of all reports so far, which returns a
+sentence or `None`. The list of causes contains each cause before the causes that it
+explains. For example, rewards of an unusual size make a value baseline useless, and a
+useless value baseline adds noise. When the standard deviation is near zero, each update
+changes the policy too much. `Diagnostics` prints only the advice of the first cause in
+the order of `CAUSES`.
 """
 
 import itertools
@@ -19,9 +20,9 @@ from tf_reinforce.callbacks import training_statistics
 class Finding(NamedTuple):
     """One cause that keeps the policy from learning, found in one report."""
 
-    update: int  # from 0 over all calls of `fit`
-    cause: str  # a name of `CAUSES`
-    advice: str  # one sentence: what was measured, and what to change
+    update: int  # number of the update, from 0 over all calls of `fit`
+    cause: str  # a name in the table `CAUSES`
+    advice: str  # sentence with the measured value and the change to make
 
 
 class Threshold(NamedTuple):
@@ -34,35 +35,37 @@ class Threshold(NamedTuple):
 THRESHOLDS = {
     "kl": Threshold(
         0.5,
-        "nats per step in one update. With default settings updates stayed below 0.14 "
-        "in seven environments, most of them below 0.02; TRPO and PPO stop at 0.01 to "
-        "0.05",
+        "nats per step in one update. With default settings, updates stayed below "
+        "0.14 nats per step in seven environments, and most updates below 0.02; TRPO "
+        "and PPO stop at 0.01 to 0.05",
     ),
     "return_size": Threshold(
         1e3,
-        "times the unit of the value. An optimizer that changes a weight by its learning "
-        "rate in each step needs thousands of steps to reach such values",
+        "times the unit of the value. An optimizer that changes a weight by its "
+        "learning rate in each step needs thousands of steps to reach values in the "
+        "thousands",
     ),
     "bonus_share": Threshold(
         1e-5,
-        "`entropy_coef` over the size of an advantage. Log-probability and entropy have "
-        "slopes of the same order, so the bonus is a hundred thousandth of the gradient",
+        "`entropy_coef` over the size of an advantage. Log-probability and entropy "
+        "have slopes of the same order, so that an entropy bonus with this "
+        "coefficient is a hundred thousandth of the gradient",
     ),
     "at_bounds": Threshold(
         0.9,
-        "of the numbers that the environment receives. Nine of ten then carry no "
-        "information about the size of an action; two thirds may be right if full force "
-        "is optimal",
+        "of the numbers that the environment receives. If nine of ten actions are at "
+        "a bound, these actions carry no information about the size of an action. Two "
+        "thirds at a bound may be right if full force is optimal",
     ),
     "bounded_logits": Threshold(
         0.95,
         "of [0, 1] covered and no logit outside, in three reports over 20 updates. "
-        "Linear outputs pass the bounds while they learn",
+        "Linear outputs leave [0, 1] during training",
     ),
     "entropy_share": Threshold(
         0.01,
-        "of the entropy of a uniform choice. Of two actions, the less probable one is "
-        "then sampled about once in 1,000 steps",
+        "of the entropy of a uniform choice. At this entropy, the less probable of "
+        "two actions is sampled about once in 1,000 steps",
     ),
     "spread": Threshold(
         0.01,
@@ -70,37 +73,37 @@ THRESHOLDS = {
     ),
     "value_baseline": Threshold(
         0.1,
-        "of the gradient's variance removed, and less than half of that of the variance "
-        "of the returns explained, from update 20 on: before, a value baseline needs "
-        "time to learn",
+        "of the gradient's variance removed, and less than half as much of the "
+        "variance of the returns explained, from update 20 on. Before update 20, a "
+        "value baseline may still be learning",
     ),
     "signal_to_noise": Threshold(
         0.25,
-        "below it by at least two standard errors over 10 to 50 reports. An update then "
-        "achieves at most 1 / (1 + 4), a fifth, of the improvement without noise",
+        "below the limit by at least two standard errors over 10 to 50 reports. At a "
+        "signal-to-noise ratio of 0.25, an update achieves at most 1 / (1 + 4), a "
+        "fifth, of the improvement without noise",
     ),
     "stepping_share": Threshold(
         0.95,
-        "of the time. All other work together could save a twentieth",
+        "of the time. A speedup of all other work could save at most a twentieth of "
+        "the time",
     ),
 }
-GOOD_KL = 0.05  # nats per step, the KL divergence that the advice aims at
+GOOD_KL = 0.05  # nats per step, the KL divergence of the advised learning rate
 WARMUP_UPDATES = 20  # updates after which a value baseline should reduce the variance
-VALUE_BASELINE_REPORTS = (
-    3  # reports after the warm-up whose median judges a value baseline
-)
-BOUNDED_REPORTS, BOUNDED_UPDATES = 3, 20  # reports, and updates, with bounded logits
-MIN_NOISE_REPORTS, MAX_NOISE_REPORTS = 10, 50  # reports that estimate the noise
+VALUE_BASELINE_REPORTS = 3  # number of reports whose median is compared
+BOUNDED_REPORTS, BOUNDED_UPDATES = 3, 20  # least number for advice on bounded logits
+MIN_NOISE_REPORTS, MAX_NOISE_REPORTS = 10, 50  # number of averaged reports
 
 
 def diagnose(reports):
     """Returns the findings of the last report, the most important one first.
 
     Args:
-        reports: List of dicts of floats, see `diagnostics.Diagnostics`.
+        reports: List of dicts of floats, the reports of `diagnostics.Diagnostics`.
 
     Returns:
-        List of `Finding`.
+        List of `Finding`, sorted by importance.
     """
     sentences = [(cause, function(reports)) for cause, function in CAUSES.items()]
     update = int(reports[-1]["update"])
@@ -108,13 +111,13 @@ def diagnose(reports):
 
 
 def undetermined_causes(reports):
-    """Returns the causes that a training had too few reports for, each with its reason.
+    """Returns the causes with too few reports for a decision, each with its reason.
 
     Args:
-        reports: List of dicts of floats, as for `diagnose`.
+        reports: List of dicts of floats, the reports of `diagnostics.Diagnostics`.
 
     Returns:
-        List of strings; empty if there were enough reports for all causes.
+        List of strings, which is empty if every cause had enough reports.
     """
     causes = []
     if len(_with_noise(reports)) < MIN_NOISE_REPORTS:
@@ -137,26 +140,27 @@ def advise_on_rewards(reports):
     limit = THRESHOLDS["return_size"].value
     size = last["return_size"]
     is_useless = not last["explained_variance"] >= THRESHOLDS["value_baseline"].value / 2
-    # Rewards divided by their standard deviation are still large if they hardly vary.
+    # Rewards divided by their standard deviation are still large if the rewards hardly
+    # vary.
     is_scaled = last["rewards_scaled"]
     subtract = "subtract what all rewards have in common"
     if size > limit * last["value_scale"] and is_useless:
         changes = (
-            [] if last["value_shared"] else [f"give Value(model) a scale={_short(size)}"]
+            [] if last["value_shared"] else [f"give Value(model) a scale={short(size)}"]
         )
         changes.append(subtract if is_scaled else "set scale_rewards=True")
         return (
-            f"Returns are about {_short(size)}, and the initial values of the baseline "
-            f"are about {_short(last['value_scale'])}: {', or '.join(changes)}."
+            f"Returns are about {short(size)}, and the initial values of the baseline "
+            f"are about {short(last['value_scale'])}: {', or '.join(changes)}."
         )
     size, coefficient = last["advantage_size"], last["entropy_coef"]
     is_ineffective = 0 < coefficient < THRESHOLDS["bonus_share"].value * size
     if is_ineffective and size > limit:
-        change = f"{subtract}, or set entropy_coef={_short(0.01 * size)}"
+        change = f"{subtract}, or set entropy_coef={short(0.01 * size)}"
         if not is_scaled:
-            change = f"set scale_rewards=True, or divide the rewards by {_short(size)}"
+            change = f"set scale_rewards=True, or divide the rewards by {short(size)}"
         return (
-            f"Advantages are about {_short(size)}, so entropy_coef={coefficient:g} has "
+            f"Advantages are about {short(size)}, so entropy_coef={coefficient:g} has "
             f"no effect: {change}."
         )
     return None
@@ -165,15 +169,16 @@ def advise_on_rewards(reports):
 def advise_on_learning_rate(reports):
     """Returns advice if a single gradient step changes the policy too much."""
     last = reports[-1]
-    # KL grows with the square of the distance: is a single step too large already?
+    # KL grows with the square of the distance, so that the KL of a single step is the KL
+    # of the update divided by the squared number of steps.
     kl_per_step = last["kl"] / last["gradient_steps"] ** 2
     if not kl_per_step > THRESHOLDS["kl"].value:
         return None
     rate = last["learning_rate"]
     return (
-        f"One update changed the policy by {_short(last['kl'])} nats per step, and "
+        f"One update changed the policy by {short(last['kl'])} nats per step, and "
         f"{GOOD_KL} is enough: use a learning rate of at most "
-        f"{_short(rate * math.sqrt(GOOD_KL / last['kl']))} (now {rate:g})."
+        f"{short(rate * math.sqrt(GOOD_KL / last['kl']))} (now {rate:g})."
     )
 
 
@@ -189,7 +194,7 @@ def advise_on_stale_batches(reports):
         return None
     return (
         f"{steps:.0f} gradient steps on one batch changed the policy by "
-        f"{_short(last['kl'])} nats per step, so its episodes no longer represent the "
+        f"{short(last['kl'])} nats per step, so its episodes no longer represent the "
         "policy: make at most "
         f"{max(1, int(steps * math.sqrt(GOOD_KL / last['kl'])))} steps (fewer passes, or "
         "larger minibatches)."
@@ -208,9 +213,10 @@ def advise_on_bounded_logits(reports):
     ):
         return None
     return (
-        "All logits are between 0 and 1, so the policy cannot become sure of an action "
-        f"(entropy: {_percent(last['entropy_share'])} of its maximum): if the policy "
-        "ends in softmax or sigmoid, end it with a linear layer, activation=None."
+        "All logits are between 0 and 1, so the policy cannot become sure of an "
+        f"action (entropy: {_percent(last['entropy_share'])} of its maximum): if the "
+        "policy ends in softmax or sigmoid, end the policy with a linear layer, "
+        "activation=None."
     )
 
 
@@ -220,7 +226,7 @@ def advise_on_actions_at_bounds(reports):
     if not last["at_bounds"] > THRESHOLDS["at_bounds"].value:
         return None
     change = (
-        f"the standard deviation is {_short(last['spread'])} half widths of the bounds; "
+        f"the standard deviation is {short(last['spread'])} half widths of the bounds; "
         "give the head a smaller initial_scale."
         if last["spread"] > 2
         else "start with smaller weights in the last layer of the policy, a smaller "
@@ -235,7 +241,7 @@ def advise_on_actions_at_bounds(reports):
 def advise_on_collapsed_policy(reports):
     """Returns advice if the policy is nearly deterministic."""
     last = reports[-1]
-    bonus = f"entropy_coef={_short(max(0.01 * last['advantage_size'], 1e-3))}"
+    bonus = f"entropy_coef={short(max(0.01 * last['advantage_size'], 1e-3))}"
     bonus += f" (now {last['entropy_coef']:g})"
     if last["entropy_share"] < THRESHOLDS["entropy_share"].value:
         return (
@@ -246,7 +252,7 @@ def advise_on_collapsed_policy(reports):
         )
     if last["spread"] < THRESHOLDS["spread"].value:
         return (
-            f"The standard deviation of the actions is {_short(last['spread'])} half "
+            f"The standard deviation of the actions is {short(last['spread'])} half "
             "widths of their bounds, so the policy no longer explores: if the return is "
             f"not good enough, restart with a larger initial_scale, or {bonus}."
         )
@@ -263,7 +269,7 @@ def advise_on_value_baseline(reports):
         removed < limit and explained < limit / 2
     ):
         return None
-    scale = _short(late[-1]["return_size"])
+    scale = short(late[-1]["return_size"])
     value = f"Value(model, Adam(1e-2), passes=10, scale={scale})"
     leave_one_out = 'baseline="leave_one_out", gae_lambda=1'
     return (
@@ -273,7 +279,7 @@ def advise_on_value_baseline(reports):
         "give Value() a larger loss_weight, or make a policy that outputs no values, and "
         f"use {value}, or {leave_one_out}."
         if late[-1]["value_shared"]
-        else f"train it more, as {value}, or use {leave_one_out}."
+        else f"train the value model more, as {value}, or use {leave_one_out}."
     )
 
 
@@ -283,10 +289,10 @@ def advise_on_noise(reports):
     if len(measured) < MIN_NOISE_REPORTS:
         return None
     last = measured[-1]
-    # The noise of one episode, or group, does not depend on the size of the batch.
+    # The noise of one episode, or of one group, does not depend on the size of the batch.
     pairs = [(r["signal"], r["noise"] * r["independent"]) for r in measured]
     ratio, error = training_statistics.ratio_of_means(*np.transpose(pairs))
-    # The true signal is never negative.
+    # The true signal, a squared length, is never negative.
     ratio = (max(ratio, 0.0) + 2 * error) * last["independent"]
     if not 0 < ratio < THRESHOLDS["signal_to_noise"].value:
         return None
@@ -294,8 +300,8 @@ def advise_on_noise(reports):
     has_no_baseline = last["gradient_variance_removed"] == 0
     return (
         f"In the last {len(measured)} reports gradient noise is at least "
-        f"{_short(1 / ratio)} times the signal: use at least "
-        f"{_short(episodes / ratio)} episodes per update (now {episodes:.0f})"
+        f"{short(1 / ratio)} times the signal: use at least "
+        f"{short(episodes / ratio)} episodes per update (now {episodes:.0f})"
         f"{', or a baseline,' if has_no_baseline else ''} if the return should still "
         "increase."
     )
@@ -309,8 +315,9 @@ def advise_on_environment(reports):
     change = (
         "use more processes behind the VectorEnv, or a faster simulator."
         if last["vector_env"]
-        else "num_envs does not change that, as environments step one after the other; "
-        "use more `workers`, up to one for each core, or a faster simulator."
+        else "num_envs does not change the time of stepping, because environments step "
+        "one after the other; use more `workers`, up to one for each core, or a "
+        "faster simulator."
     )
     return f"Stepping takes {_percent(last['stepping_share'])} of the time: {change}"
 
@@ -329,7 +336,7 @@ CAUSES = {
 
 
 def _after_warmup(reports):
-    """Returns the reports from which on a value baseline should reduce the variance."""
+    """Returns the reports after the warm-up of the value baseline."""
     return [report for report in reports if report["update"] >= WARMUP_UPDATES]
 
 
@@ -342,8 +349,8 @@ def _median(reports, name):
     return float(np.median([r[name] for r in reports])) if reports else math.nan
 
 
-def _short(number):
-    """Returns a number with two digits; numbers from 1e5 on with an exponent."""
+def short(number):
+    """Returns a number with two digits, and numbers from 1e5 on with an exponent."""
     if number >= 1e5:
         return f"{number:.0e}".replace("e+0", "e").replace("e+", "e")
     return f"{float(f'{number:.2g}'):.6g}"

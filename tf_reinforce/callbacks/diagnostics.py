@@ -1,4 +1,4 @@
-"""Reports during training what keeps the policy from learning."""
+"""Reports during training the causes that keep the policy from learning."""
 
 import contextlib
 import sys
@@ -31,52 +31,63 @@ _LABELS = {
 
 
 class Diagnostics(episode_callbacks.EpisodeCallback):
-    """Measures an update in detail, and prints one sentence that says what to change.
+    """Measures an update in detail, and prints one sentence with a change to make.
 
-    At the first update, and at every n-th update from there, the callback computes the
-    gradient of each episode, with and without the baseline. It compares the policies
-    before and after the update on the same steps. A report takes about as long as a few
-    updates. It does not change the training: all results are equal bit by bit with and
-    without it. `docs/diagnostics.md` has the formulas, their sources, and the thresholds.
+    At the first update and at every n-th update after the first, `Diagnostics` computes
+    the gradient of each episode, with and without the baseline. `Diagnostics` compares
+    the policies before and after the update on the same steps. A report of `Diagnostics`
+    takes about as long as a few updates. `Diagnostics` does not change the training. All
+    results of training are equal bit by bit with and without the callback.
+    `docs/diagnostics.md` contains the formulas of the diagnostics, their sources, and the
+    thresholds.
 
-    A report is a dict of floats; a value is NaN if it is unknown or undefined:
+    A report of `Diagnostics` is a dict of floats, with NaN for a value that is unknown or
+    undefined:
 
-    * `update`, from 0 over all calls of `fit`; `episodes`, the number of episodes that
-      the update learned from;
-    * `signal`, `noise`, squared lengths of the policy loss's gradient and of its error,
-      and `signal_to_noise`, their ratio; the estimate from one report is rough, and zero
-      or less means that the noise hides the gradient;
+    * `update`, the number of the update, from 0 over all calls of `fit`; `episodes`, the
+      number of episodes of the update;
+    * `signal`, `noise`, squared lengths of the gradient of the policy loss and of its
+      error, and `signal_to_noise`, their ratio. A signal that is estimated from one
+      report is rough. A signal of zero or less means that the signal is smaller than the
+      error of its estimate;
     * `independent`, the number of episodes, or of groups, with a reset seed of their own;
     * `gradient_variance_removed`, `return_variance_removed`, the share of the variance
-      that the baseline removes; zero: the baseline has no effect; negative: it adds
-      variance;
-    * `explained_variance`, of the returns by a value baseline;
-    * `kl`, nats per step from the policy before the gradient steps to the policy after
-      them, and `effective_sample_size`, the share of the steps that still count. Zero
-      and one: nothing has changed. Both policies use the normalization of acting;
-    * `entropy_share`, as a share of the entropy of a uniform choice; NaN for reals;
+      that the baseline removes. A share of zero means that the baseline has no effect on
+      the variance, and a negative share means that the baseline adds variance;
+    * `explained_variance`, the share of the variance of the returns that a value baseline
+      explains;
+    * `kl`, the KL divergence in nats per step from the policy before the gradient steps
+      to the policy after them, and `effective_sample_size`, as a share of the steps. If
+      the policy has not changed, `kl` is zero and `effective_sample_size` is one. The
+      compared policies before and after the update use the normalization with which the
+      episodes were collected;
+    * `entropy_share`, the entropy as a share of the entropy of a uniform choice, or NaN
+      for real actions;
     * `spread`, the standard deviation of real actions in half widths of their bounds;
     * `at_bounds`, the share of real numbers that the environment receives at a bound;
-    * `bounded_logits`, the share of [0, 1] that the logits cover; zero if a logit is
-      outside; one after softmax; NaN if no output is a logit;
-    * `return_size`, `advantage_size`, root mean squares, in the unit of the rewards
-      (or in the unit to which they were scaled);
-    * `stepping_share`, `acting_share`, `learning_share`, of the time since the last
-      report. The first report contains tracing;
+    * `bounded_logits`, the share of [0, 1] that the logits cover. `bounded_logits` is
+      zero if a logit is outside of [0, 1], one after softmax, and NaN if no output is a
+      logit;
+    * `return_size`, `advantage_size`, root mean squares in the unit of the (scaled)
+      rewards;
+    * `stepping_share`, `acting_share`, `learning_share`, shares of the time since the
+      last report. The time of the first report includes tracing;
     * `learning_rate`, `gradient_steps` per update, `entropy_coef`, `value_scale`,
-      `value_shared`, `rewards_scaled` and `vector_env` (1 or 0): the settings that the
+      `value_shared`, `rewards_scaled` and `vector_env` (1 or 0), the settings that the
       findings refer to.
 
     Args:
-        every: Positive int, updates from one report to the next.
-        verbose: 0: silent. 1: one line for each report with a finding, and one at the
-            end. 2: also the metrics of every report.
-        stream: A text stream. Defaults to standard output.
+        every: Positive int, the number of updates from one report to the next.
+        verbose: With 0, the callback prints nothing. With `verbose=1`, the callback
+            prints one line for each report with a finding, and one line at the end of
+            training. With `verbose=2`, the callback also prints the metrics of every
+            report.
+        stream: A text stream for the printed lines. `stream` defaults to standard output.
 
     Attributes:
         history: List of dicts, the reports of the last training.
-        findings: List of `Finding`: `update`, `cause` and `advice`. The findings of a
-            report are sorted: the most important one is first.
+        findings: List of `Finding` with `update`, `cause` and `advice`. The findings of a
+            report are sorted by importance.
 
     Example:
 
@@ -86,7 +97,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     >>> history = agent.fit("CartPole-v1", epochs=1, callbacks=[diagnostics], verbose=0)
     Update 0: One update changed the policy by ... nats per step, and 0.05 is enough:
     use a learning rate of at most ... (now 3).
-    Diagnostics: 1 of 1 reports found something; the first, learning_rate.
+    Diagnostics: 1 of 1 reports found something; the first finding was
+    learning_rate.
 
     Reference:
         McCandlish et al. (2018), An empirical model of large-batch training.
@@ -130,7 +142,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             undetermined = "; ".join(advice.undetermined_causes(self.history))
             self._print(
                 f"Diagnostics: {len(updates)} of {len(self.history)} reports found "
-                f"something; the first, {self.findings[0].cause}."
+                f"something; the first finding was {self.findings[0].cause}."
                 if updates
                 else f"Diagnostics: found nothing in {len(self.history)} reports."
                 + (f" Not judged: {undetermined}." if undetermined else "")
@@ -141,7 +153,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         agent = self.model
         steps = agent.step_statistics(episodes)
         if not len(steps.returns):
-            return  # the update does not learn from any step
+            return  # the update uses no step
         group_size = agent.baseline.reset_group_size
         gradients = agent.per_episode_gradients(episodes)
         unbaselined = agent.per_episode_gradients(episodes, baseline=False)
@@ -168,9 +180,9 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self._before_update = episodes, steps.log_probs, normalization, report
 
     def _finish_report(self, logs):
-        """Adds the values after the update, and prints the findings."""
+        """Adds the values after the update to the report, and prints the findings."""
         episodes, log_probs, normalization, report = self._before_update
-        # Without this, `kl` would include the change of the normalizer.
+        # Without the former normalizer, `kl` would include the change of the normalizer.
         with _assigned(normalization):
             log_probs_after = self.model.step_statistics(episodes).log_probs
         kl, sample_size = training_statistics.policy_change(log_probs, log_probs_after)
@@ -185,7 +197,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self.findings += findings
         if self.verbose > 1:
             metrics = ((label, report[name]) for name, label in _LABELS.items())
-            texts = [f"{label} {x:.2g}" for label, x in metrics if x == x]  # without NaN
+            texts = [f"{label} {x:.2g}" for label, x in metrics if x == x]  # not NaN
             self._print(f"Update {report['update']}: {' · '.join(texts)}")
         if self.verbose and findings:
             self._print(f"Update {report['update']}: {findings[0].advice}")

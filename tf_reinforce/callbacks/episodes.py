@@ -1,4 +1,4 @@
-"""Calls back for each episode, logs it, prints progress, and stops at a return."""
+"""Calls back for each episode, logs episodes, prints progress, and stops at a return."""
 
 import csv
 import math
@@ -15,9 +15,9 @@ COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated"
 class EpisodeCallback(keras.callbacks.Callback):
     """A Keras callback with methods for episodes.
 
-    `on_episodes_collected` is called once for each update, before the update is made.
-    Then `on_episode_end` is called once for each episode, in the order in which the
-    episodes started, before `on_train_batch_end`.
+    For each update, `on_episodes_collected` is called once, before the update is made.
+    After `on_episodes_collected`, `on_episode_end` is called once for each episode, in
+    the order in which the episodes started, before `on_train_batch_end`.
 
     Example:
 
@@ -28,10 +28,10 @@ class EpisodeCallback(keras.callbacks.Callback):
     """
 
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
-        """Called with the episodes of an update, before the update is made.
+        """Is called with the episodes of an update, before the update is made.
 
         Args:
-            episodes: `Episodes` of NumPy arrays.
+            episodes: `Episodes` of NumPy arrays, all episodes of the update.
             logs: Dict with `update` (int, from 0), `stepping_seconds` (float, the time
                 in environments; zero for a `TensorEnv`, whose steps are part of acting),
                 `acting_seconds` (float, the rest of the time of collecting) and
@@ -39,26 +39,29 @@ class EpisodeCallback(keras.callbacks.Callback):
         """
 
     def on_episode_end(self, episode: int, logs: Any = None) -> None:
-        """Called for each episode of an update.
+        """Is called for each episode of an update.
 
         Args:
             episode: Int, the number of the episode, from 0 over all calls of `fit`.
-            logs: Dict with `episode_return` (float, the undiscounted sum of its
-                rewards), `episode_length` (int, steps), `terminated` (bool) and `update`
-                (int, from 0).
+            logs: Dict with `episode_return` (float, the undiscounted sum of the rewards),
+                `episode_length` (int, in steps), `terminated` (bool) and `update` (int,
+                from 0).
         """
 
 
 class EpisodeLogger(EpisodeCallback):
     """Writes one CSV row per episode.
 
-    Columns: `episode`, `update`, `episode_return`, `episode_length`, `terminated`.
+    The columns are `episode`, `update`, `episode_return`, `episode_length` and
+    `terminated`.
 
-    The rows of an update are written together. The file is closed between updates.
+    The rows of all episodes of an update are written together. The CSV file is closed
+    between updates.
 
     Args:
-        filename: Path of the file.
-        append: Bool. If False, the file is replaced when training begins.
+        filename: Path of the CSV file.
+        append: Bool, whether to append rows to an existing file. With `append=False`, the
+            file is replaced when training begins.
     """
 
     def __init__(self, filename: str | os.PathLike, *, append: bool = False) -> None:
@@ -91,9 +94,10 @@ class StopAtReturn(keras.callbacks.Callback):
     """Stops training when the mean return of an epoch reaches a target.
 
     Args:
-        target: Finite float, in the units of the reward.
-        monitor: Log key. Defaults to the return of the training episodes;
-            `"val_episode_return"` is the return of the validation episodes.
+        target: Finite float, the target return in the units of the reward.
+        monitor: String, the log key of the return. `monitor` defaults to the return of
+            the training episodes. `"val_episode_return"` is the return of the validation
+            episodes.
     """
 
     def __init__(self, target: float, *, monitor: str = "episode_return") -> None:
@@ -109,16 +113,17 @@ class StopAtReturn(keras.callbacks.Callback):
 
 
 class ProgressLine(keras.callbacks.Callback):
-    """Prints progress: on a terminal as one line that is overwritten, else line by line.
+    """Prints progress, on a terminal as one line that is overwritten, else line by line.
 
-    The remaining time is an estimate from all updates but the first, which also compiles
-    the programs. Evaluations are announced, because they may take long; in a stream that
-    is not a terminal, only if the previous evaluation took at least `every` seconds.
+    The remaining time is estimated from all updates except the first, which also compiles
+    the programs. `ProgressLine` announces evaluations, because evaluations may take long.
+    If the stream is not a terminal, an evaluation is announced only if the previous
+    evaluation took at least `every` seconds.
 
     Args:
-        every: Positive float, the least number of seconds between two lines, if the
+        every: Positive float, the minimum number of seconds between two lines, if the
             stream is not a terminal.
-        stream: A text stream. Defaults to standard output.
+        stream: A text stream for the progress line. `stream` defaults to standard output.
     """
 
     def __init__(self, *, every: float = 1.0, stream: TextIO | None = None) -> None:
@@ -134,13 +139,9 @@ class ProgressLine(keras.callbacks.Callback):
         self._start: tuple[float, int] | None = (
             None  # time and position after the first call
         )
-        self._seconds_per_unit: float | None = (
-            None  # of the budget: per update, or per step
-        )
-        self._test_seconds = math.inf  # of the previous evaluation
-        self._pending: str | None = (
-            None  # a line that is not written, or lacks its line break
-        )
+        self._seconds_per_unit: float | None = None  # seconds per update or per step
+        self._test_seconds = math.inf  # seconds of the previous evaluation
+        self._pending: str | None = None  # line without line break, or not yet written
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         now = time.perf_counter()
@@ -177,7 +178,7 @@ class ProgressLine(keras.callbacks.Callback):
         self._out.flush()
 
     def _position(self, epoch: int, logs: Any) -> tuple[int, int | None]:
-        """Returns the used part of the budget and its end, in updates or in steps."""
+        """Returns the completed part of the budget and its end, in updates or steps."""
         end_step = self.params.get("end_env_steps")
         if end_step:
             return logs["env_steps"], end_step

@@ -1,4 +1,4 @@
-"""Evaluates an agent during training and keeps the best one."""
+"""Evaluates an agent during training and keeps the best agent."""
 
 import math
 
@@ -8,20 +8,20 @@ from tf_reinforce.data import seeding
 
 
 class EvaluationCallback(keras.callbacks.Callback):
-    """Evaluates an agent regularly, saves the best one, and stops at a target return.
+    """Evaluates an agent regularly, saves the best agent, and stops at a target return.
 
-    An evaluation takes place after every `every` updates. If `target` is set, it also
-    takes place when the mean return of an update reaches the target. The callback adds
-    `val_episode_return` to the logs, NaN if there was no evaluation. Each evaluation uses
-    new episodes.
+    The agent is evaluated after every `every` updates. If `target` is set, the agent is
+    also evaluated when the mean return of an update reaches the target.
+    `EvaluationCallback` adds `val_episode_return` to the logs, which is NaN after an
+    update without evaluation. Each evaluation uses new episodes.
 
     Args:
-        env: Any `env` that `Reinforce.evaluate` takes.
+        env: Environment in any form that `Reinforce.evaluate` accepts.
         options: Dict of keyword arguments for `Reinforce.evaluate`.
-        seed: Int, the master seed.
+        seed: Int, the master seed of the evaluations.
         path: Path of the file for the best agent.
         every: Int, the number of updates between two evaluations.
-        target: Float, training stops when an evaluation reaches it; or `None`.
+        target: Float, the evaluated return at which training stops, or `None`.
         progress: `ProgressLine` that announces evaluations during training, or `None`.
     """
 
@@ -35,7 +35,7 @@ class EvaluationCallback(keras.callbacks.Callback):
         self.target = target
         self.progress = progress
         self.best_return = -math.inf
-        self.evaluated_update = None  # the update after which the last evaluation was
+        self.evaluated_update = None  # number of the last evaluated update
         self.evaluations = 0
 
     def on_epoch_end(self, epoch, logs=None):
@@ -49,7 +49,7 @@ class EvaluationCallback(keras.callbacks.Callback):
                 self.progress.on_test_end()
 
     def evaluate(self, logs):
-        """Evaluates the agent, and saves it if it has the best return so far."""
+        """Evaluates the agent, and saves the agent if it has the best return so far."""
         self.evaluated_update = self.model.updates
         stream = "validation/environment"
         rng = seeding.generator(self.seed, stream, self.evaluated_update)

@@ -30,4 +30,18 @@ class LinearLearningRate(keras.callbacks.Callback):
         share = min(progress / end, 1.0)
         for path, first, last in self.schedules:
             optimizer = operator.attrgetter(path)(self.model)
-            optimizer.learning_rate = first + (last - first) * share
+            _set_learning_rate(optimizer, first + (last - first) * share)
+
+
+def _set_learning_rate(optimizer, value):
+    """Sets `optimizer.learning_rate` to a float.
+
+    The TensorFlow variable is assigned directly, because the assignment of Keras takes
+    three times as long. The property `learning_rate` of a `LossScaleOptimizer` returns
+    the variable of its inner optimizer.
+    """
+    variable = optimizer.learning_rate
+    if isinstance(variable, keras.Variable):
+        variable.value.assign(value, read_value=False)
+    else:
+        optimizer.learning_rate = value  # raises an error for a schedule, as in Keras

@@ -8,11 +8,13 @@ def signal_and_noise(gradients, group_size=1):
 
         signal = |ḡ|² - noise,    noise = tr S / E,    S = Σₑ (gₑ - ḡ)(gₑ - ḡ)ᵀ / (E - 1)
 
-    |ḡ|² alone is biased: it contains the noise. For independent gradients, signal and
-    noise are unbiased. The signal may therefore be negative; average over batches before
-    you divide. With a leave-one-out or mean baseline, the gradient of an episode contains
-    the returns of the other episodes. For one-step episodes the signal is then too large,
-    and the noise too small, by exactly 1 / (E - 1)² of the true signal.
+    The squared length |ḡ|² of the mean gradient is biased, because its expectation
+    includes the noise. For independent gradients, signal and noise are unbiased. The
+    estimated signal may be negative, because the estimate is unbiased. Average signal and
+    noise over batches before you divide. With a leave-one-out or mean baseline, the
+    gradient of an episode contains the returns of the other episodes. With a
+    leave-one-out or mean baseline and one-step episodes, the signal is too large, and the
+    noise too small, by exactly 1 / (E - 1)² of the true signal.
 
     Args:
         gradients: List of arrays `[E, …]`, one row for each episode.
@@ -20,7 +22,8 @@ def signal_and_noise(gradients, group_size=1):
             are not independent of each other.
 
     Returns:
-        Two floats, in the squared unit of a gradient; NaN for fewer than two groups.
+        Signal and noise as floats, in the squared unit of a gradient. Signal and noise
+        are NaN for fewer than two groups.
 
     Example:
 
@@ -48,11 +51,13 @@ def explained_variance(targets, predictions):
 
         1 - Var(G - v) / Var(G)
 
-    One: the predictions are exact, up to a constant. Zero: they are no better than a
-    constant. Negative: they are worse than a constant. NaN if the targets do not vary.
+    An explained variance of one means that the predictions are exact, up to a constant.
+    An explained variance of zero means that the predictions are no better than a
+    constant. A negative explained variance means that the predictions are worse than a
+    constant. If the targets do not vary, the explained variance is NaN.
 
     Args:
-        targets, predictions: `[N]` float.
+        targets, predictions: `[N]` float arrays.
 
     Example:
 
@@ -63,7 +68,7 @@ def explained_variance(targets, predictions):
 
 
 def removed_share(remaining, total):
-    """Returns 1 - remaining / total; NaN if the total is zero."""
+    """Returns 1 - remaining / total, or NaN if the total is zero."""
     return float(1.0 - remaining / total) if total > 0 else np.nan
 
 
@@ -72,17 +77,18 @@ def policy_change(before, after):
 
         KL ≈ 1/N Σₙ (ρₙ - 1 - ln ρₙ),    ESS = (Σ ρₙ)² / (N Σ ρₙ²),    ρₙ = π'(aₙ) / π(aₙ)
 
-    Both are estimated from actions that were sampled before the update. The KL estimate
-    is never negative, and unbiased for KL(π ‖ π') if π' does not depend on these samples.
-    ESS is the effective sample size, as a share of the N samples: one if all ratios are
-    equal.
+    KL and ESS are estimated from actions that were sampled before the update. The KL
+    estimate is never negative, and is unbiased for KL(π ‖ π') if π' does not depend on
+    the sampled actions. ESS is the effective sample size, as a share of the N samples.
+    ESS is one if all likelihood ratios are equal.
 
     Args:
-        before, after: `[N]` float, log-probabilities of the actions taken, under π and
-            under π'.
+        before, after: `[N]` float, the log-probabilities of the sampled actions under π
+            and under π'.
 
     Returns:
-        Two floats: nats per step, and a share in (0, 1].
+        The KL divergence in nats per step, and the effective sample size as a share in
+        (0, 1].
 
     Example:
 
@@ -105,15 +111,15 @@ def ratio_of_means(numerators, denominators):
 
         r = Σₖ aₖ / Σₖ bₖ,    error² = (K - 1) / K Σₖ (r₋ₖ - r̄₋)²,    r₋ₖ without the k-th
 
-    The mean of aₖ / bₖ is not used, because it may differ from zero even if the aₖ have
-    a mean of zero.
+    The mean of aₖ / bₖ is not used, because the mean of the quotients may differ from
+    zero even if the aₖ have a mean of zero.
 
     Args:
-        numerators: `[K]` float, aₖ; K is at least 2.
-        denominators: `[K]` float, bₖ, positive.
+        numerators: `[K]` float, the numbers aₖ, where K is at least 2.
+        denominators: `[K]` float, the positive numbers bₖ.
 
     Returns:
-        Two floats.
+        The ratio r and its standard error, two floats.
 
     Example:
 
@@ -130,11 +136,11 @@ def ratio_of_means(numerators, denominators):
 
 
 def count_groups(columns, group_size):
-    """Returns the number of groups in a batch, and whether all of them are complete.
+    """Returns the number of groups in a batch, and whether all groups are complete.
 
     Args:
         columns: `[N]` int, the column of each step's episode. The episodes of a group
-            are in adjacent columns.
+            must be in adjacent columns.
         group_size: Int, the number of episodes that were collected for each group.
 
     Example:
@@ -151,15 +157,16 @@ def bounded_width(logits):
     """Returns the share of the interval [0, 1] that bounded logits cover.
 
     Softmax and sigmoid at the end of a policy bound its logits to [0, 1]. Small logits of
-    a new policy may be in [0, 1] too, but cover little of it.
+    a new policy may be in [0, 1] too, but cover only a small part of [0, 1].
 
     Args:
-        logits: `[N, L]` float.
+        logits: `[N, L]` float, the L logits of each step.
 
     Returns:
-        Float. Zero if any logit is outside [0, 1]. Otherwise the largest logit minus the
-        smallest, or one if the logits of every step sum to one, as after softmax. NaN if
-        L is zero.
+        Float, the share. The share of covered logits is zero if any logit is outside [0,
+        1]. If all logits are in [0, 1], the share is the largest logit minus the
+        smallest. The share is one if the logits of every step sum to one, as after
+        softmax. The share of covered logits is NaN if the number L of logits is zero.
 
     Example:
 
@@ -182,21 +189,22 @@ def bounded_width(logits):
 
 
 def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
-    """Returns the statistics that are known before an update: a dict of floats.
+    """Returns the statistics that are known before an update, as a dict of floats.
 
     Args:
         steps: `inspection.StepStatistics` of NumPy arrays.
-        gradients: List of `[E, …]`, the gradient of each episode.
-        unbaselined_gradients: List of `[E, …]`, the gradients without the baseline.
+        gradients: List of `[E, …]` arrays, the gradient of each episode.
+        unbaselined_gradients: List of `[E, …]` arrays, the gradient of each episode
+            without the baseline.
         group_size: Int, the number of consecutive episodes that share a reset seed.
     """
     num_groups, complete = count_groups(steps.episodes, group_size)
-    # The formula requires groups of one size.
+    # The formula of the noise requires groups of equal size.
     signal = noise = unbaselined_noise = np.nan
     if complete:
         signal, noise = signal_and_noise(gradients, group_size)
         _, unbaselined_noise = signal_and_noise(unbaselined_gradients, group_size)
-    # All gradients are equal, up to rounding: the noise is zero.
+    # All gradients are equal up to rounding; therefore the noise is zero.
     rounding = 1e-20 * unbaselined_noise
     if noise <= rounding:
         signal, noise = signal + noise, 0.0
@@ -227,10 +235,10 @@ def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
 
 
 def mean(values):
-    """Returns the mean of an array; NaN if the array is empty."""
+    """Returns the mean of an array, or NaN if the array is empty."""
     return float(np.mean(values)) if np.size(values) else np.nan
 
 
 def root_mean_square(values):
-    """Returns the root mean square of `[N]` float."""
+    """Returns the root mean square of an `[N]` float array."""
     return float(np.sqrt(np.mean(np.square(values, dtype="float64"))))

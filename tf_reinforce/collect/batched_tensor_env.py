@@ -11,14 +11,15 @@ from tf_reinforce.envs import checks
 
 
 class BatchedTensorEnv(environments.Environments):
-    """A tensor environment with a time limit; all episodes run side by side.
+    """A tensor environment with a time limit, which runs all episodes as one batch.
 
     Args:
-        env: `envs.TensorEnv`.
-        limit: Int, a time limit in steps, or `None` for the environment's own.
+        env: `envs.TensorEnv` that runs the episodes.
+        limit: Int, the time limit in steps, or `None` for the time limit of the
+            environment.
 
     Raises:
-        ValueError: if the tensors of the environment do not fit its spaces.
+        ValueError: If the tensors of the environment do not fit its spaces.
     """
 
     in_graph = True
@@ -31,7 +32,8 @@ class BatchedTensorEnv(environments.Environments):
         self.action_space = env.action_space
 
     def program_key(self, request):
-        # The program keeps its environment alive, so that no other has the same id.
+        # The compiled program keeps its environment alive, so that no other environment
+        # can have the same id.
         key = "rollout", id(self.env), checks.constants(self.env), self.limit
         return (
             *key,
@@ -45,9 +47,9 @@ class BatchedTensorEnv(environments.Environments):
         acting_program.finite_weights(actor.variables)
         if request.episodes is None:
             raise ValueError(
-                "A tensor environment plays a fixed number of episodes at once. Give "
-                "`episodes_per_epoch`, or `episodes` to `collect`, instead of a number "
-                "of steps."
+                "A tensor environment runs a fixed number of episodes at once. Pass "
+                "`episodes_per_epoch` to `fit`, or `episodes` to `collect`, instead "
+                "of a number of steps."
             )
         return compiled_rollout.Rollout(
             self,
@@ -69,10 +71,11 @@ class BatchedTensorEnv(environments.Environments):
         if tf.reduce_all(result.valid):
             lengths = result.episodes.lengths
             return episode_statistics.metrics(result.returns.numpy(), lengths.numpy())
-        # The error names the step, for which the episodes have to be recorded.
+        # The error message contains the step, which is known only if the episodes are
+        # recorded.
         recorded = self.make_program(actor, request._replace(recorded=True))
         collected = compiled_rollout.collect(recorded, request.key)
         return episode_statistics.batch_metrics(collected.episodes, collected.success)
 
     def close(self):
-        """Does nothing: a tensor environment holds no resources."""
+        """Does nothing, because a tensor environment has no resources to close."""

@@ -1,6 +1,6 @@
 """Stores the steps, the noise and the recurrent states of a collection in arrays.
 
-Row `row` of every buffer belongs to step `row` of the collection, in all environments.
+Row `row` of every buffer contains step `row` of the collection, in all environments.
 """
 
 import numpy as np
@@ -8,22 +8,23 @@ import numpy as np
 _NOISE_ROWS = 128  # rows of noise that are drawn at once
 
 
-_INITIAL_ROWS = 256  # rows of a new `StepBuffer`, which doubles when it is full
+_INITIAL_ROWS = 256  # rows of a new `StepBuffer`; a full buffer doubles
 
 
 class StepBuffer:
-    """Time-major arrays of the steps in all environments; their length doubles.
+    """Time-major arrays of the steps in all environments; full arrays are doubled.
 
     Args:
-        size: Int, number of environments.
+        size: Int, the number of environments.
         observation_specs: List of `tf.TensorSpec`, one for each array that `BatchedEnvs`
-            writes. If actions can be illegal, the spec of the masks comes last.
+            writes. If actions can be illegal, the spec of the action masks is the last
+            spec.
         action_specs: List of `tf.TensorSpec`, one for each array of a raw action.
 
     Attributes:
-        length: Int, number of steps for which there is space.
-        observations: List of arrays `[length + 1, size, …]`, the masks last.
-        actions: List of arrays `[length, size, …]`.
+        length: Int, the number of steps that the arrays can hold.
+        observations: List of arrays `[length + 1, size, …]`, with the masks last.
+        actions: List of arrays `[length, size, …]`, the raw actions.
         rewards: `[length, size]` float64 array.
     """
 
@@ -34,14 +35,14 @@ class StepBuffer:
         self.rewards = np.zeros((_INITIAL_ROWS, size))
 
     def grow(self):
-        """Doubles `length`; the arrays are new ones."""
+        """Doubles `length` by new, larger arrays."""
         self.observations = [_extended(x, len(x) - 1) for x in self.observations]
         self.actions = [_extended(x, self.length) for x in self.actions]
         self.rewards = _extended(self.rewards, self.length)
         self.length *= 2
 
     def observation_row(self, row):
-        """Returns one row of each array of the observations, as views."""
+        """Returns views of one row of each array of the observations."""
         return [array[row] for array in self.observations]
 
 
@@ -54,10 +55,10 @@ def _extended(array, count):
 
 
 class NoiseBuffer:
-    """Rows of noise; each episode draws its noise from its own streams, step by step.
+    """Rows of noise, where each episode draws its noise from its own random streams.
 
     Args:
-        size: Int, number of environments.
+        size: Int, the number of environments.
         noise_specs: List of `seeding.NoiseSpec`, one for each part of an action.
         dtype: Float type of the noise.
     """
@@ -74,10 +75,10 @@ class NoiseBuffer:
             self._draw(episode, row % _NOISE_ROWS)
 
     def row(self, row, active):
-        """Returns one row of each part of the noise; the rows must be read in order.
+        """Returns one row of each part of the noise; rows must be read in order.
 
         Args:
-            row: Int, 0, 1, 2, … in successive calls.
+            row: Int, the index of the row: 0, 1, 2, … in successive calls.
             active: Dict from environment indices to running episodes.
         """
         if row % _NOISE_ROWS == 0:
@@ -96,7 +97,7 @@ class NoiseBuffer:
 
 
 class RecurrentStates:
-    """The states of a recurrent policy in all environments, arrays `[size, …]`.
+    """Recurrent states of a policy in all environments, as arrays `[size, …]`.
 
     Args:
         initial: List of arrays `[size, …]`, the states before the first observation.
@@ -107,6 +108,6 @@ class RecurrentStates:
         self.arrays = [state.copy() for state in self._initial]
 
     def reset(self, env_index):
-        """Sets the states of one environment to the initial states."""
+        """Sets the recurrent states of one environment to the initial states."""
         for array, initial in zip(self.arrays, self._initial):
             array[env_index] = initial[env_index]

@@ -1,4 +1,4 @@
-"""Chooses inputs on which LiteRT and TensorFlow are compared."""
+"""Selects inputs on which LiteRT and TensorFlow are compared."""
 
 import keras
 import numpy as np
@@ -6,19 +6,20 @@ import numpy as np
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 
-_EXAMPLES = 8  # observations drawn from the space when a program is made
-_COMPARED = 64  # steps of every collection
+_EXAMPLES = 8  # random observations for the comparison of a new program
+_COMPARED = 64  # steps of every collection that are compared
 
 
 def example_inputs(actor, observation_space):
-    """Returns inputs of an acting program before any episode is known.
+    """Returns inputs of an acting program before any episode is recorded.
 
     Args:
-        actor: `actor.ActorPolicy`.
-        observation_space: `gymnasium.Space`.
+        actor: `actor.ActorPolicy` of the acting program.
+        observation_space: `gymnasium.Space` of the observations.
 
     Returns:
-        Two lists of arrays `[N, …]`: observations, masks and states; and noise.
+        Two lists of arrays `[N, …]`. The first list contains observations, masks and
+        states, and the second list contains noise.
     """
     rng = seeding.generator(0, "engine_comparison")
     drawn = [
@@ -41,12 +42,12 @@ def recorded_inputs(actor, episodes, deterministic):
     """Returns inputs of an acting program from evenly spread steps of episodes.
 
     Args:
-        actor: `actor.ActorPolicy`.
+        actor: `actor.ActorPolicy` of the acting program.
         episodes: `Episodes` of NumPy arrays.
-        deterministic: Bool. True leaves out the noise.
+        deterministic: Bool, whether to leave out the noise.
 
     Returns:
-        List of arrays `[N, …]`: observations, masks, states and noise.
+        List of arrays `[N, …]` with observations, masks, states and noise.
     """
     valid = np.arange(len(episodes.rewards))[:, None] < episodes.lengths
     steps = np.argwhere(valid)
@@ -61,8 +62,9 @@ def recorded_inputs(actor, episodes, deterministic):
 
 
 def _states_and_noise(actor, count, rng):
-    """Returns two lists of random arrays `[count, …]`."""
-    # All states differ: with zeros, two exchanged states would not be noticed.
+    """Returns two lists of random arrays `[count, …]`, the states and the noise."""
+    # All states differ, because with zeros, the comparison would not detect that two
+    # states are exchanged.
     states = [
         rng.uniform(-1, 1, state.shape).astype(state.dtype.as_numpy_dtype)
         for state in actor.initial_state(count)

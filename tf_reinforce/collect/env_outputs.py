@@ -11,9 +11,9 @@ from tf_reinforce.data import spaces
 
 
 class IndexedFault(Exception):
-    """An environment returned something invalid, or raised an exception.
+    """The environment returned an invalid value, or raised an exception.
 
-    The collector adds the numbers of the episode and the step to the message.
+    The collector adds the numbers of the episode and of the step to the message.
 
     Attributes:
         env_index: Int, the index of the environment in the batch.
@@ -29,9 +29,10 @@ class EpisodeEnd:
 
     Attributes:
         env_index: Int, the index of the environment in the batch.
-        terminated: Bool. True: the environment terminated the episode. False: the
+        terminated: Bool, True if the environment terminated the episode, and False if the
             episode was truncated.
-        success: `info["is_success"]`, a real number or bool; `None` if it is missing.
+        success: Real number or bool from `info["is_success"]`, or `None` if the key is
+            missing.
     """
 
     __slots__ = ("env_index", "terminated", "success")
@@ -47,7 +48,7 @@ class ObservationReader:
 
     Args:
         space: The observation space of one environment.
-        float_dtype: The type of real observations.
+        float_dtype: The number type of real observations.
     """
 
     def __init__(self, space, float_dtype):
@@ -55,7 +56,7 @@ class ObservationReader:
         self._nest = spaces.to_nest(space)
         self.leaf_spaces = leaf_spaces = keras.tree.flatten(self._nest)
         self._leaf_readers = [_leaf_reader(leaf) for leaf in leaf_spaces]
-        # For the fast path of `SyncEnvs.step`: a single array of the recorded type.
+        # The fast path of `SyncEnvs.step` requires a single array of the recorded type.
         self.is_single = len(leaf_spaces) == 1 and self._nest is leaf_spaces[0]
         self.dtype = np.dtype(keras.tree.flatten(self.observation_spec)[0].dtype.name)
         is_float = self.dtype.kind == "f"
@@ -105,15 +106,15 @@ def _structure_fault(env_index, expected, observation):
         received += f" of {len(observation)} parts"
     return IndexedFault(
         env_index,
-        f"the observation does not nest as its space. Expected: {expected}. "
-        f"Received: a {received}",
+        f"the observation does not nest as its space. Expected: {expected}. Received: "
+        f"a {received}",
     )
 
 
 def _leaf_reader(space):
     """Returns a function that checks one part of an observation and returns it.
 
-    The function takes the index of the environment, for the error, and the part.
+    The returned function takes the index of the environment (for the error) and the part.
     """
     return (
         _discrete_reader if isinstance(space, gym.spaces.Discrete) else _array_reader
@@ -180,20 +181,20 @@ def _array_reader(space):
 
 
 def fits_dtype(array, dtype):
-    """Returns whether a cast to `dtype` keeps all integers: 200 would be -56 in int8."""
+    """Returns whether a cast to `dtype` keeps all integers; in int8, 200 would be -56."""
     may_overflow = dtype.kind in "iu" and not np.can_cast(array.dtype, dtype)
     return not may_overflow or np.array_equal(array.astype(dtype), array)
 
 
 def describe(outputs):
-    """Returns words for what `reset` or `step` returned: "3 values", or "a list"."""
+    """Returns a description of a value from `reset` or `step`, such as "3 values"."""
     if isinstance(outputs, tuple):
         return f"{len(outputs)} values"
     return f"a {type(outputs).__name__}"
 
 
 def read_reward(env_index, reward):
-    """Returns a reward as a float; raises `IndexedFault` if it is not one real number."""
+    """Returns a reward as a float; raises `IndexedFault` unless it is a real number."""
     if isinstance(reward, np.ndarray) and reward.shape == ():
         reward = reward[()]
     if not isinstance(reward, (numbers.Real, np.bool_)):
@@ -207,7 +208,7 @@ def read_reward(env_index, reward):
 
 
 def has_ended(env_index, terminated, truncated):
-    """Returns whether the episode ended; raises `IndexedFault` unless both are bools."""
+    """Returns whether the episode ended; raises `IndexedFault` unless flags are bools."""
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
             raise IndexedFault(

@@ -25,28 +25,28 @@ def open_envs(
     env_kwargs: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
 ) -> Iterator[Any]:
-    """Opens the environments that `env` describes; closes those that were made here.
+    """Opens the environments that `env` describes, and closes those that it made.
 
     Args:
-        env: One of: an environment id (also `module:Id-v0`), an `EnvSpec`, a callable
-            that makes an environment, a `gymnasium.Env` (a batch of one), a `VectorEnv`,
-            a `TensorEnv`, or environments that are already open (they are yielded
-            unchanged).
-        num_envs: Positive int, how many environments to make from an id, an `EnvSpec` or
-            a callable.
-        workers: Positive int, the number of processes that run the environments; 1 is
-            the current process.
+        env: An environment id (also `module:Id-v0`), an `EnvSpec`, a callable that makes
+            an environment, a `gymnasium.Env` (a batch of one), a `VectorEnv`, a
+            `TensorEnv`, or open environments (which are yielded unchanged).
+        num_envs: Positive int, the number of environments to make from an id, an
+            `EnvSpec` or a callable.
+        workers: Positive int, the number of processes that run the environments. With
+            `workers=1`, the environments run in the current process.
         env_kwargs: Dict of keyword arguments for the constructor of the environment.
-        max_episode_steps: Positive int, a time limit. Defaults to the limit that the
-            environment states, else 10,000. Open environments keep their limit.
+        max_episode_steps: Positive int, the time limit of an episode in steps.
+            `max_episode_steps` defaults to the limit that the environment states, else
+            10,000. Environments that are already open keep their time limit.
 
     Yields:
-        A `batched_envs.BatchedEnvs`; with several workers a `worker_pool.WorkerPool`;
+        A `batched_envs.BatchedEnvs`, with several workers a `worker_pool.WorkerPool`, or
         for a `TensorEnv` a `batched_tensor_env.BatchedTensorEnv`.
 
     Raises:
-        TypeError: if `env` is none of these.
-        ValueError: if spaces or counts are not supported.
+        TypeError: If the type of `env` is not supported.
+        ValueError: If a space or a count is not supported.
     """
     validation.positive_int("num_envs", num_envs)
     validation.positive_int("workers", workers)
@@ -84,8 +84,9 @@ def _open(env: Any, num_envs: Any, workers: Any, env_kwargs: Any, limit: Any) ->
     first.close()
     if isinstance(first, batched_tensor_env.BatchedTensorEnv):
         raise ValueError(
-            "`workers` requires a Gymnasium environment: a tensor environment runs all "
-            f"episodes in one program. Received: workers={workers}. Leave `workers` out."
+            "`workers` requires a Gymnasium environment, because a tensor environment "
+            f"runs all episodes in one program. Received: workers={workers}. Leave "
+            "`workers` out."
         )
     sizes = [(num_envs + worker) // workers for worker in range(workers)]
     return worker_pool.WorkerPool(
@@ -109,7 +110,7 @@ def _env_factory(env: Any, kwargs: Any, limit: Any) -> Any:
 
 
 def _make_batch(make: Any, count: Any, limit: Any) -> Any:
-    """Makes `count` environments; returns `SyncEnvs`, or a `BatchedTensorEnv`."""
+    """Makes `count` environments, and returns `SyncEnvs` or a `BatchedTensorEnv`."""
     batch = []
     try:
         for _ in range(count):
@@ -131,13 +132,14 @@ def _make_batch(make: Any, count: Any, limit: Any) -> Any:
 def _spec_without_checkers(env: Any, **kwargs: Any) -> Any:
     """Returns the spec of an environment without Gymnasium's checks, and its time limit.
 
-    The wrappers `PassiveEnvChecker`, `OrderEnforcing` and `TimeLimit` are left out: each
-    costs a Python call per step. The first checks only the first step; here every value
-    is checked, every episode begins with a reset, and the collector applies the limit.
-    An environment with registered wrappers keeps them, and keeps its `TimeLimit` too.
+    The spec omits the wrappers `PassiveEnvChecker`, `OrderEnforcing` and `TimeLimit`,
+    because each wrapper costs a Python call per step. Gymnasium's `PassiveEnvChecker`
+    checks only the first step, and the collector checks every value. The collector begins
+    each episode with a reset, and applies the time limit. An environment with registered
+    wrappers keeps these wrappers, and also keeps its `TimeLimit`.
     """
     first = gym.make(env, disable_env_checker=True, **kwargs)
-    spec: Any = copy.deepcopy(first.spec)  # `gym.make` sets it
+    spec: Any = copy.deepcopy(first.spec)  # `gym.make` sets the spec
     first.close()
     limit = spec.max_episode_steps
     spec.order_enforce, spec.disable_env_checker = False, True

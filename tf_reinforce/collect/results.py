@@ -1,4 +1,4 @@
-"""Defines what a collection returns, and the errors that it raises."""
+"""Defines the results of a collection, and the errors that a collection raises."""
 
 import math
 from typing import Any, NamedTuple
@@ -10,16 +10,16 @@ from tf_reinforce.data import episodes as records
 
 
 class EnvironmentFault(RuntimeError):
-    """An environment raised an exception, or returned something invalid.
+    """An environment raised an exception, or returned an invalid value.
 
-    The message names the environment, the episode, the step and the fault. If the
-    environment raised an exception, this exception is the cause. The agent does not
-    learn from the episode.
+    The error message contains the environment, the episode, the step and the fault. If
+    the environment raised an exception, the exception is the cause of the
+    `EnvironmentFault`. The agent does not learn from an episode with a fault.
     """
 
 
 class OutputsNotFinite(FloatingPointError):
-    """The outputs of the policy are not finite, although its observations are.
+    """The outputs of the policy are not finite, although its observations are finite.
 
     Attributes:
         inputs: List of arrays `[N, …]`, the inputs of the acting program.
@@ -31,40 +31,40 @@ class OutputsNotFinite(FloatingPointError):
 
 
 class CollectedEpisodes(NamedTuple):
-    """What a collection returns."""
+    """The episodes of a collection, with their success and the elapsed time."""
 
     episodes: records.Episodes
-    success: np.ndarray  # [B] float: 1 or 0; NaN if the environment reports no success
-    seconds: dict[str, float]  # `"stepping"`: in the environments; `"acting"`: the rest
-    rollout_result: Any = (
-        None  # the same episodes as tensors, if a program collected them
-    )
+    success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
+    seconds: dict[str, float]  # "stepping": in environments; "acting": the rest
+    rollout_result: Any = None  # tensors of the same episodes, from a `Rollout`
 
 
 class EpisodeArrays(NamedTuple):
     """`B` whole episodes as flat lists of arrays, which worker processes send."""
 
-    numbers: np.ndarray  # [B] int, in the order in which the episodes started
-    lengths: np.ndarray  # [B] int
-    terminated: np.ndarray  # [B] bool
-    success: np.ndarray  # [B] float, as in `CollectedEpisodes`
-    observations: list  # [T + 1, B, …] each; the masks come last if there are any
-    others: list  # [T, B, …] each: the arrays of the actions, then the rewards
+    numbers: np.ndarray  # [B] int, the numbers of the episodes in starting order
+    lengths: np.ndarray  # [B] int, the numbers of steps
+    terminated: np.ndarray  # [B] bool, False for truncated episodes
+    success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
+    observations: list  # [T + 1, B, …] observations, with any action masks last
+    others: list  # [T, B, …] arrays of actions, then rewards
 
 
 def check_observations(values, episode):
     """Raises `EnvironmentFault` if an observation of an episode is not finite.
 
     Args:
-        values: `[t + 1, …]` array. Row 0 is from the reset, row t + 1 from step t.
-        episode: `scheduler.EpisodeInProgress`.
+        values: `[t + 1, …]` array of the observations of the episode. Row 0 of `values`
+            is the observation of the reset, and row t + 1 is the observation after step
+            t.
+        episode: `scheduler.EpisodeInProgress` that the observations belong to.
     """
     _check_finite("first observation", values[:1], episode)
     _check_finite("observation", values[1:], episode)
 
 
 def _check_finite(name, values, episode):
-    """Raises `EnvironmentFault` if a value is not finite; row t is from step t."""
+    """Raises `EnvironmentFault` if a value is not finite, where row t is from step t."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         step = int(np.argwhere(~np.isfinite(values))[0][0])
         raise EnvironmentFault(
@@ -82,10 +82,10 @@ def episode_arrays(episodes, buffer):
         buffer: `buffers.StepBuffer`.
 
     Returns:
-        `EpisodeArrays`, in the order of the list.
+        `EpisodeArrays`, with the episodes in the order of the list.
 
     Raises:
-        EnvironmentFault: if an observation or a reward is not finite.
+        EnvironmentFault: If an observation or a reward is not finite.
     """
     lengths = np.array([episode.length for episode in episodes], "int32")
     rows, count = lengths.max(initial=0), len(episodes)
@@ -123,11 +123,11 @@ def _success_or_nan(success):
 
 
 def to_episodes(arrays, actor):
-    """Returns `EpisodeArrays` as `Episodes`, nested as the spaces of the policy.
+    """Returns `EpisodeArrays` as `Episodes`, nested like the spaces of the policy.
 
     Args:
-        arrays: `EpisodeArrays`.
-        actor: `actor.ActorPolicy`.
+        arrays: `EpisodeArrays` to convert.
+        actor: `actor.ActorPolicy` that collected the episodes.
     """
     observations, masks = arrays.observations, None
     if actor.mask_source:

@@ -51,6 +51,11 @@ class EpisodeScheduler:
         self._count = count
         self._steps = steps
         self.episodes = []
+        # Running totals, so that no method reads all episodes again. With `steps` only.
+        self.running = []  # episodes that had not ended when the last one started
+        self._ended_steps = 0  # steps of the other episodes
+        self._num_first = 0  # the number of first episodes of which each has ended
+        self._first_steps = 0  # steps of these first episodes
 
     def start_next(self, row, env_index):
         """Starts the next episode; returns an `EpisodeInProgress`, or `None`.
@@ -59,14 +64,18 @@ class EpisodeScheduler:
         """
         if not self._needs_episode(row):
             return None
-        self.episodes.append(EpisodeInProgress(len(self.episodes), row, env_index))
-        return self.episodes[-1]
+        episode = EpisodeInProgress(len(self.episodes), row, env_index)
+        self.episodes.append(episode)
+        self.running.append(episode)
+        return episode
 
     def _needs_episode(self, row):
         if self._steps is None:
             return len(self.episodes) < self._count
-        total = sum(x.length or row - x.start_row for x in self.episodes)
-        return total < self._steps
+        self._ended_steps += sum(x.length for x in self.running)
+        self.running = [x for x in self.running if not x.length]
+        running_steps = sum(row - x.start_row for x in self.running)
+        return self._ended_steps + running_steps < self._steps
 
     def result(self):
         """Returns the episodes to use, or `None` until they have ended."""
@@ -74,14 +83,13 @@ class EpisodeScheduler:
             has_all = len(self.episodes) == self._count
             complete = has_all and all(x.length for x in self.episodes)
             return self.episodes if complete else None
-        total = 0
-        for number, episode in enumerate(self.episodes):
-            if not episode.length:
-                return None
-            total += episode.length
-            if total >= self._steps:
-                return self.episodes[: number + 1]
-        return None
+        for episode in self.episodes[self._num_first :]:
+            if not episode.length or self._first_steps >= self._steps:
+                break
+            self._num_first += 1
+            self._first_steps += episode.length
+        has_enough = self._first_steps >= self._steps
+        return self.episodes[: self._num_first] if has_enough else None
 
 
 class SharedScheduler:

@@ -14,14 +14,15 @@ from tf_reinforce.data import spaces
 class VectorEnvAdapter(batched_envs.BatchedEnvs):
     """A Gymnasium `VectorEnv`, which resets and seeds its environments itself.
 
-    Only true steps are recorded, in all three autoreset modes. In the mode NEXT_STEP,
-    the step after the end of an episode ignores its action and returns the reset
-    observation; this step is not recorded.
+    The adapter records only steps of the environment, and not resets, in all three
+    autoreset modes. In the mode NEXT_STEP, the step after the end of an episode ignores
+    its action and returns the reset observation. The adapter does not record such a reset
+    step.
 
     Args:
-        env: `gymnasium.vector.VectorEnv`.
+        env: `gymnasium.vector.VectorEnv` to adapt.
         limit: Int, the number of steps from which an episode that has not ended is an
-            error. `None`: the limit in the spec of `env`, else 10,000.
+            error. `limit=None` uses the limit in the spec of `env`, else 10,000.
     """
 
     limit = math.inf  # the collector cannot truncate episodes of a VectorEnv
@@ -44,12 +45,13 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 f"Received: {mode!r}"
             )
         self._mode = mode
-        # In this case `final_obs` holds the arrays that the environments returned, not
-        # copies of them.
+        # In the mode SAME_STEP, the `final_obs` of a `SyncVectorEnv` contains the arrays
+        # that the environments returned, and not copies of them.
         is_same_step = mode is gym.vector.AutoresetMode.SAME_STEP
         is_sync = isinstance(env.unwrapped, gym.vector.SyncVectorEnv)
         self._shares_final_arrays = is_same_step and is_sync
-        # For each environment index: `(array, copy)` for each array of its `final_obs`.
+        # The dict contains, for each environment index, `(array, copy)` for each array of
+        # its `final_obs`.
         self._final_copies = {}
         spec_limit = env.spec is not None and env.spec.max_episode_steps
         self._max_steps = limit or spec_limit or batched_envs.DEFAULT_MAX_EPISODE_STEPS
@@ -57,12 +59,13 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     def reset(self, seed, out):
         observations, infos = self._call("reset", 2, seed=seed)
         self._check_reused_arrays()
-        self._mask_faults = {}  # environment index to the `IndexedFault` of its last mask
+        self._mask_faults = {}  # fault of the last mask, by environment index
         self._write(observations, out)
         self._write_masks(observations, infos, out, range(self.size))
         self._can_start = np.ones(self.size, bool)
-        self._resetting = np.zeros(self.size, bool)  # the next step is a reset
-        # For each environment index: the first observation of its next episode.
+        self._resetting = np.zeros(self.size, bool)  # True where the next step is a reset
+        # The dict contains, for each environment index, the first observation of its next
+        # episode.
         self._first_observations = {}
         self._lengths = np.zeros(self.size, int)
 
@@ -113,7 +116,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     def _reset_ended(self, ended, observations, infos, out):
         """Writes the last observations of ended episodes, and keeps the next first ones.
 
-        In the mode DISABLED, resets the environments of the ended episodes.
+        In the mode DISABLED, `_reset_ended` also resets the environments of the ended
+        episodes.
         """
         if not ended.any():
             return
@@ -149,9 +153,9 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             if not all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
                 raise env_outputs.IndexedFault(
                     env_index,
-                    "the environment returns the same array for every observation. Its "
-                    "reset overwrote the last observation of an episode before this "
-                    "observation was recorded. Expected: a new array for every "
+                    "the environment returns the same array for every observation. "
+                    "The reset overwrote the last observation of an episode before "
+                    "this observation was recorded. Expected: a new array for every "
                     "observation. Return `observation.copy()`, or make the VectorEnv "
                     "with `autoreset_mode=AutoresetMode.NEXT_STEP`",
                 )
@@ -161,15 +165,16 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             if self._lengths[env_index] >= self._max_steps and not ended[env_index]:
                 raise env_outputs.IndexedFault(
                     env_index,
-                    f"the episode did not end within {self._max_steps:,} steps, and the "
-                    "collector cannot truncate episodes of a VectorEnv. Wrap its "
-                    "environments with gymnasium.wrappers.TimeLimit. If episodes may be "
-                    "this long, pass `max_episode_steps`",
+                    f"the episode did not end within {self._max_steps:,} steps, and "
+                    "the collector cannot truncate episodes of a VectorEnv. Wrap the "
+                    "environments with gymnasium.wrappers.TimeLimit. If longer "
+                    "episodes are expected, pass `max_episode_steps`",
                 )
 
     def _success(self, infos, env_index):
         infos = infos.get("final_info", infos)
-        # For each key there is `_key`: which environments reported it in this step.
+        # For each key of `infos`, the entry `_key` states which environments reported the
+        # key in this step.
         reported = infos.get("_is_success")
         is_missing = reported is not None and not reported[env_index]
         if "is_success" not in infos or is_missing:
@@ -177,10 +182,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         return env_outputs.read_success(int(env_index), infos["is_success"][env_index])
 
     def _write_masks(self, observations, infos, out, env_indices):
-        """Writes the masks of these environments, and stores faults for later.
+        """Writes the masks of some environments, and stores faults for later.
 
-        A missing or invalid mask is an error only if an action follows: after the last
-        step of an episode there may be no mask.
+        A missing or invalid mask is an error only if an action follows. After the last
+        step of an episode, the action mask may be missing.
         """
         for env_index in env_indices if self._mask_reader is not None else ():
             self._mask_faults.pop(env_index, None)
@@ -191,10 +196,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 self._mask_faults[env_index] = fault
 
     def _call(self, name, size, *args, **kwargs):
-        """Calls a method of the `VectorEnv`; returns a tuple of `size` values.
+        """Calls a method of the `VectorEnv`, and returns a tuple of `size` values.
 
-        Raises `IndexedFault` if the method raises, if it does not return such a tuple, or
-        if the last value is not a dict.
+        `_call` raises `IndexedFault` if the method raises an exception, if the method
+        does not return such a tuple, or if the last value is not a dict.
         """
         try:
             outputs = getattr(self._env, name)(*args, **kwargs)

@@ -1,6 +1,6 @@
 """Collects episodes in a worker process.
 
-The processes exchange JSON and the bytes of arrays.
+Worker processes and the pool exchange JSON and the bytes of arrays.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from tf_reinforce.collect import results
 
 
 class EnvWorker:
-    """Collects episodes in a process; created before the process is forked.
+    """Collects episodes in a process, and is created before the process is forked.
 
     Args:
         make_envs: Function without arguments that returns a `batched_envs.SyncEnvs`.
-        actor: `actor.ActorPolicy`.
-        make_act: Function from a list of weights to a function that selects actions; see
-            `acting_program.ActingProgram.for_batch`.
-        counter: Shared `multiprocessing` value: the number of the next episode that no
+        actor: `actor.ActorPolicy` that selects the actions.
+        make_act: Function from a list of weights to a function that selects actions, for
+            example `acting_program.ActingProgram.for_batch`.
+        counter: Shared `multiprocessing` value, the number of the next episode that no
             process has claimed.
     """
 
@@ -35,15 +35,16 @@ class EnvWorker:
         self._envs = None
 
     def run(self, channel, other_channels):
-        """Serves requests until the pool asks to stop; the main function of the process.
+        """Serves requests until the pool asks to stop; the main function of a process.
 
         Args:
             channel: `multiprocessing` connection to the pool.
-            other_channels: Inherited connections of other workers, which are closed here.
+            other_channels: Inherited connections of other workers, which this process
+                closes.
         """
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-        gc.freeze()  # objects from before the fork are not finalized in this process
-        np.random.seed()  # as Python does for `random`; else all workers draw the same
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+        gc.freeze()  # excludes objects from before the fork from garbage collection
+        np.random.seed()  # otherwise all workers would draw the same numbers
         for other in other_channels:
             other.close()
         try:
@@ -72,12 +73,12 @@ class EnvWorker:
         """Returns a response, and the arrays of the collected episodes.
 
         Args:
-            arrays: List of arrays: `num_states` initial states of the policy, and then
-                its weights.
-            num_states: Int.
-            end: Int, all claimed episodes have numbers below `end`.
-            max_initial: See `scheduler.SharedScheduler`.
-            options: Dict, the keyword arguments of `host_loop.collect_share`.
+            arrays: List of arrays, the `num_states` initial states of the policy and then
+                the weights of the policy.
+            num_states: Int, the number of arrays of the recurrent state.
+            end: Int, the number after the last episode that the workers collect.
+            max_initial: Int, the argument `max_initial` of `scheduler.SharedScheduler`.
+            options: Dict of keyword arguments for `host_loop.collect_share`.
         """
         actor = self._actor
         if self._envs is None:
@@ -97,7 +98,7 @@ class EnvWorker:
         return {"seconds": seconds, "num_observations": num_observations}, arrays
 
     def _next_episode(self, end):
-        """Claims the next episode; returns its number, or `None` if none is left."""
+        """Claims the next episode and returns its number, or `None` at the end."""
         with self._counter.get_lock():
             number = self._counter.value
             if number >= end:
@@ -107,7 +108,7 @@ class EnvWorker:
 
 
 class _Terminated(BaseException):
-    """The pool has terminated this process; no response is sent."""
+    """The pool has terminated this process, which sends no response."""
 
 
 def _raise_terminated(*_):
@@ -123,7 +124,7 @@ def _error_response(error):
 
 
 def to_episode_arrays(response, arrays):
-    """Returns what an `EnvWorker` sent, as `results.EpisodeArrays`."""
+    """Returns the message of an `EnvWorker` as `results.EpisodeArrays`."""
     stop = 4 + response["num_observations"]
     return results.EpisodeArrays(*arrays[:4], arrays[4:stop], arrays[stop:])
 
@@ -133,8 +134,8 @@ def send(channel, header, arrays):
 
     Args:
         channel: `multiprocessing` connection.
-        header: Dict of JSON values. `None` asks a worker to stop.
-        arrays: List of arrays.
+        header: Dict of JSON values, or `None`. A header of `None` asks a worker to stop.
+        arrays: List of NumPy arrays.
     """
     specs = [[array.dtype.name, array.shape] for array in arrays]
     channel.send_bytes(json.dumps([header, specs]).encode())
@@ -143,7 +144,7 @@ def send(channel, header, arrays):
 
 
 def receive(channel):
-    """Returns the header and the arrays from `send`; the arrays are read-only."""
+    """Returns the header and the read-only arrays that `send` has sent."""
     header, specs = json.loads(channel.recv_bytes())
     arrays = [
         np.ndarray(shape, np.dtype(name), channel.recv_bytes()) for name, shape in specs

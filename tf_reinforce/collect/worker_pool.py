@@ -1,8 +1,9 @@
 """Collects the episodes of an update in several processes.
 
-Each worker has environments and an acting program of its own. It takes the number of
-the next episode from a counter that all workers share. An episode depends on its number
-alone, so the result does not depend on which worker collects it.
+Each worker process has its own environments and its own acting program. A worker takes
+the number of the next episode from a counter that all workers share. An episode depends
+only on its number. The result of a collection therefore does not depend on the worker
+that collects an episode.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from tf_reinforce.collect import host_loop
 from tf_reinforce.collect import results
 from tf_reinforce.collect import worker
 
-_CLOSE_TIMEOUT = 10  # seconds to close the environments; then a process is killed
+_CLOSE_TIMEOUT = 10  # seconds to close the environments before a process is killed
 _ERRORS = {
     error.__name__: error
     for error in (results.EnvironmentFault, FloatingPointError, TypeError, ValueError)
@@ -30,12 +31,13 @@ _ERRORS = {
 class WorkerPool(environments.HostEnvironments):
     """Environments in several processes, which also select the actions.
 
-    The processes are forked at the first collection. So environments need not be
-    importable or picklable. The processes run no TensorFlow operation, because
-    TensorFlow's threads do not exist in a forked process.
+    The worker processes are forked at the first collection. Because the processes are
+    forked, environments need not be importable or picklable. The worker processes run no
+    TensorFlow operation, because TensorFlow's threads do not exist in a forked process.
 
     Args:
-        first: `batched_envs.SyncEnvs` of one environment, closed; its spaces are read.
+        first: `batched_envs.SyncEnvs` of one closed environment, from which the pool
+            reads the spaces.
         make_envs: Function from a number of environments to a `batched_envs.SyncEnvs`.
         sizes: List of positive ints, the number of environments of each worker.
     """
@@ -43,19 +45,19 @@ class WorkerPool(environments.HostEnvironments):
     def __init__(self, first, make_envs, sizes):
         if "fork" not in multiprocessing.get_all_start_methods():
             raise ValueError(
-                "`workers` requires processes that fork, and this system does not offer "
-                "them. Use workers=1."
+                "`workers` requires processes that fork, which this system does not "
+                "support. Use workers=1."
             )
         self.observation_space = first.observation_space
         self.action_space = first.action_space
         self.spec = first.spec
         self._make_envs = make_envs
         self._sizes = sizes
-        self._program = None  # the `ActingProgram` of the running processes
+        self._program = None  # `ActingProgram` of the running processes
         self._processes = []
         self._channels = []
         self._pending = set()  # channels from which a response is expected
-        self._mean_length = None  # of the episodes of the last collection
+        self._mean_length = None  # mean length of the episodes in the last collection
 
     def _play(self, actor, program, request):
         if program.engine != "litert":
@@ -67,7 +69,8 @@ class WorkerPool(environments.HostEnvironments):
             self._start(actor, program)
         start = time.perf_counter()
         weights = acting_program.finite_weights(actor.variables)
-        # Initial states can be learned, so every collection sends the current ones.
+        # Initial states can be learned. Therefore every collection sends the current
+        # initial states.
         states = [host_loop.initial_states(actor, size) for size in self._sizes]
         options = request.key._asdict()
         options.update(deterministic=request.deterministic, group_size=request.group_size)
@@ -89,12 +92,12 @@ class WorkerPool(environments.HostEnvironments):
         )
 
     def close(self):
-        """Closes the environments and ends the processes."""
+        """Closes the environments and ends the worker processes."""
         for process, channel in zip(self._processes, self._channels):
             if channel in self._pending:
                 process.terminate()
             else:
-                with contextlib.suppress(OSError):  # the process has already ended
+                with contextlib.suppress(OSError):  # the worker process has already ended
                     worker.send(channel, None, [])
             channel.close()
         deadline, killed = time.monotonic() + _CLOSE_TIMEOUT, []
@@ -114,14 +117,15 @@ class WorkerPool(environments.HostEnvironments):
             )
 
     def _next_target(self, shares, first, episodes, steps):
-        """Returns the number of episodes to have after the next round.
+        """Returns the total number of episodes to collect by the end of the next round.
 
         Args:
-            shares: List of `results.EpisodeArrays`, the episodes so far.
-            first: Int, the number of episodes so far. If it is returned, there are
-                enough.
-            episodes, steps: See `host_loop.collect`. For a number of steps, the target
-                is an estimate from the mean length of episodes.
+            shares: List of `results.EpisodeArrays`, the episodes that were collected so
+                far.
+            first: Int, the number of episodes that were collected so far. If the function
+                returns `first`, enough episodes are collected.
+            episodes, steps: Arguments of `host_loop.collect`. With `steps`, the number of
+                episodes is estimated from the mean length of episodes.
         """
         if steps is None:
             return episodes
@@ -134,7 +138,7 @@ class WorkerPool(environments.HostEnvironments):
         return first + int(np.ceil(missing / mean_length))
 
     def _start(self, actor, program):
-        """Forks the processes."""
+        """Forks the worker processes."""
         self.close()
         context = multiprocessing.get_context("fork")
         self._counter = context.Value("q")
@@ -166,13 +170,13 @@ class WorkerPool(environments.HostEnvironments):
         """Collects the episodes with numbers from `first` to `end` - 1.
 
         Args:
-            weights: List of arrays; see `acting_program.finite_weights`.
-            states: For each worker the initial states of the policy; see
+            weights: List of arrays from `acting_program.finite_weights`.
+            states: For each worker, the initial states of the policy from
                 `host_loop.initial_states`.
-            options: Dict, the keyword arguments of `host_loop.collect_share`.
+            options: Dict of keyword arguments for `host_loop.collect_share`.
 
         Returns:
-            List of `results.EpisodeArrays`, one for each worker, and the seconds in the
+            A list of `results.EpisodeArrays`, one for each worker, and the seconds in the
             environments, averaged over the workers.
         """
         self._counter.value = first
@@ -199,7 +203,7 @@ class WorkerPool(environments.HostEnvironments):
 
     @contextlib.contextmanager
     def _explain_lost(self, number):
-        """Raises an error that names the worker if its process has ended."""
+        """Raises an error with the number of the worker if its process has ended."""
         try:
             yield
         except (EOFError, OSError) as error:
@@ -214,14 +218,14 @@ class WorkerPool(environments.HostEnvironments):
 
 
 def _raise_worker_error(number, arrays, error, message, trace):
-    """Raises the error of a worker here; its traceback is the cause.
+    """Raises the error of a worker in the current process; its traceback is the cause.
 
     Args:
-        number: Int, the worker.
+        number: Int, the number of the worker.
         arrays: List of arrays, the inputs of an `OutputsNotFinite`.
-        error: Str, the name of the type of the error.
-        message: Str.
-        trace: Str, the traceback in the worker.
+        error: String, the name of the type of the error.
+        message: String, the error message.
+        trace: String, the traceback in the worker.
     """
     error_type = _ERRORS.get(error, RuntimeError)
     if error == results.OutputsNotFinite.__name__:
@@ -236,10 +240,10 @@ def _merge_shares(shares, steps):
     """Returns the episodes of all shares as one `EpisodeArrays`, in starting order.
 
     Args:
-        shares: List of `results.EpisodeArrays`, which together hold all episode numbers
-            from 0 on.
-        steps: Int, or `None`: keeps the fewest episodes, in their order, with at least
-            `steps` steps together, and drops the others.
+        shares: List of `results.EpisodeArrays`, which together contain all episode
+            numbers from 0 on.
+        steps: Int, or `None`. With an int, the result contains only the first episodes,
+            as few as possible, that have at least `steps` steps together.
     """
     parts = zip(*(share[:4] for share in shares), strict=True)
     numbers, lengths, *ends = map(np.concatenate, parts)

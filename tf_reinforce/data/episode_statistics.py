@@ -9,13 +9,13 @@ def batch_metrics(episodes, success=None):
     Args:
         episodes: `Episodes` of NumPy arrays.
         success: `[B]` float, 1 or 0 per episode, NaN if the environment does not report
-            success; `None` if it is unknown for all episodes.
+            success for the episode. `success=None` means that no episode reports success.
 
     Returns:
         Dict of floats: `episode_return` (mean over episodes of the undiscounted sum of
         rewards), `episode_return_min`, `episode_return_max`, `episode_return_std`
         (population standard deviation), `episode_length` (mean, in steps), `episodes`,
-        `env_steps`, and `success` if the environment reports it.
+        `env_steps`, and `success` if the environment reports success.
     """
     return {
         **metrics(episode_returns(episodes), episodes.lengths),
@@ -24,7 +24,7 @@ def batch_metrics(episodes, success=None):
 
 
 def metrics(returns, lengths):
-    """Returns the statistics of `[B]` returns and lengths; see `batch_metrics`."""
+    """Returns the statistics of episodes from `[B]` returns and lengths."""
     logs = {
         "episode_return": returns.mean(),
         "episode_return_min": returns.min(),
@@ -38,17 +38,17 @@ def metrics(returns, lengths):
 
 
 def success_metrics(success):
-    """Returns `{"success": share}`, or `{}` if success is not reported."""
+    """Returns `{"success": share}`, or `{}` if no episode reports success."""
     return {} if np.isnan(success).all() else {"success": float(np.nanmean(success))}
 
 
 def episode_logs(returns, lengths, terminated, first, update):
-    """Yields `(number, logs)` for each episode; see `EpisodeCallback`.
+    """Yields the arguments of `EpisodeCallback.on_episode_end` for each episode.
 
     Args:
-        returns, lengths, terminated: `[B]` arrays.
-        first: Int, the number of the first of these episodes.
-        update: Int, the number of the update.
+        returns, lengths, terminated: `[B]` arrays with one entry per episode.
+        first: Int, the number of the first episode of the arrays.
+        update: Int, the number of the update that uses the episodes.
     """
     arrays = returns.tolist(), lengths.tolist(), terminated.tolist()
     for index, (episode_return, length, is_terminated) in enumerate(

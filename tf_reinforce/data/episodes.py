@@ -9,10 +9,10 @@ import tensorflow as tf
 
 
 class Episodes(NamedTuple):
-    """`B` whole episodes of at most `T` steps, from reset to end, one per column.
+    """Record of `B` whole episodes of at most `T` steps, one episode per column.
 
-    The record contains no computed values, and no `done`. Rows after the last step of an
-    episode are padding. Padding is always ignored, even if it is NaN.
+    The record contains no computed values, and no field `done`. Rows after the last step
+    of an episode are padding. Padding is always ignored, even if it is NaN.
 
     Example:
 
@@ -29,35 +29,36 @@ class Episodes(NamedTuple):
     """
 
     observations: tf.Tensor  # [T + 1, B, ...]  row `length` follows the last action
-    actions: tf.Tensor  # [T, B, ...]  as sampled, before clipping or offsets; may nest
-    rewards: tf.Tensor  # [T, B]  as the environment returned them
-    lengths: tf.Tensor  # [B] int: number of steps; later rows are padding
-    terminated: tf.Tensor  # [B] bool: True: terminated; False: truncated
-    masks: tf.Tensor | None = None  # [T, B, M] int8: zero if a choice is illegal
+    actions: tf.Tensor  # [T, B, ...]  as sampled, before clipping; may be nested
+    rewards: tf.Tensor  # [T, B]  as the environment returned the rewards
+    lengths: tf.Tensor  # [B] int: number of steps of each episode; later rows are padding
+    terminated: tf.Tensor  # [B] bool: True if the episode terminated, False if truncated
+    masks: tf.Tensor | None = None  # [T, B, M] int8: zero marks an illegal action
 
     @property
     def count(self):
-        """The number of episodes, `B`."""
+        """Returns the number of episodes, `B`."""
         return self.lengths.shape[0]
 
 
 class ValidSteps(NamedTuple):
-    """Indices of the `N` valid steps in `[T, B]`, without padding."""
+    """Indices of the `N` valid steps of a `[T, B]` array, without padding."""
 
-    indices: tf.Tensor  # [N, 2]  (row, column), rows first
-    shape: tf.Tensor  # [2]  (T, B)
+    indices: tf.Tensor  # [N, 2]  (row, column) of each valid step, sorted by row
+    shape: tf.Tensor  # [2]  the sizes T and B
 
     def gather(self, arrays):
-        """Returns `[N, …]` for every `[T, B, …]` array of a structure.
+        """Returns the valid steps, `[N, …]`, of every `[T, B, …]` array of a structure.
 
-        Arrays may have more than T rows, as observations do. These rows are left out.
+        An array may have more than T rows, as observations have. Rows after the first T
+        rows of an array are left out.
         """
         return keras.tree.map_structure(
             lambda array: tf.gather_nd(array, self.indices), arrays
         )
 
     def zero_padding(self, arrays):
-        """Returns `[T, B, …]` arrays with zeros in the padding; see `gather`."""
+        """Returns `[T, B, …]` arrays whose padding is replaced by zeros."""
         is_valid = self.scatter(tf.ones(tf.shape(self.indices)[:1], tf.int32)) > 0
 
         def zeroed(array):
@@ -68,12 +69,12 @@ class ValidSteps(NamedTuple):
         return keras.tree.map_structure(zeroed, arrays)
 
     def scatter(self, values):
-        """Returns `[T, B]` from `[N]` values, with zeros in the padding."""
+        """Returns `[T, B]` from `[N]` values of valid steps, with zeros as padding."""
         return tf.scatter_nd(self.indices, values, self.shape)
 
 
 def valid(lengths, rows):
-    """Returns `[rows, B]` bool: True for steps of an episode, False for padding.
+    """Returns `[rows, B]` bool, True for steps of an episode and False for padding.
 
     Example:
 
@@ -84,7 +85,7 @@ def valid(lengths, rows):
 
 
 def valid_steps(lengths, rows):
-    """Returns the `ValidSteps` of episodes with these lengths in `[rows, B]`."""
+    """Returns the `ValidSteps` of episodes of given lengths, in `[rows, B]` arrays."""
     is_valid = valid(lengths, rows)
     return ValidSteps(tf.cast(tf.where(is_valid), tf.int32), tf.shape(is_valid))
 
@@ -92,11 +93,13 @@ def valid_steps(lengths, rows):
 def trim(episodes, rows=None):
     """Returns the record without the rows that are padding in every column.
 
-    So a loss does not depend on the amount of padding, not even in the last bit.
+    Without these rows, a loss does not depend on the amount of padding, not even in the
+    last bit.
 
     Args:
-        episodes: `Episodes`.
-        rows: Int, the number of steps to keep; the longest episode by default.
+        episodes: `Episodes` with padding.
+        rows: Int, the number of rows to keep. `rows` defaults to the length of the
+            longest episode.
     """
     rows = tf.reduce_max(episodes.lengths) if rows is None else rows
 
@@ -122,7 +125,7 @@ def concatenate(records):
         return tf.concat(arrays, axis)
 
     fields = zip(*records, strict=True)
-    axes = 1, 1, 1, 0, 0, 1  # the axis of the episodes in each field
+    axes = 1, 1, 1, 0, 0, 1  # axis of the episodes in each field of the record
     return Episodes(
         *(
             keras.tree.map_structure(functools.partial(concat, axis), *arrays)
@@ -132,7 +135,7 @@ def concatenate(records):
 
 
 def select_episodes(episodes, begin, end):
-    """Returns the episodes `begin` to `end - 1` of a record, as a record."""
+    """Returns the episodes `begin` to `end - 1` of a record as a new record."""
 
     def columns(arrays):
         return keras.tree.map_structure(lambda array: array[:, begin:end], arrays)
@@ -151,7 +154,8 @@ def specs(observation_spec, action_spec, mask_size):
     """Returns the `tf.TensorSpec`s of a record with any number of steps and episodes.
 
     Args:
-        observation_spec, action_spec, mask_size: See `validate`.
+        observation_spec, action_spec, mask_size: Specs and size, with the meaning that
+            `validate` states.
     """
     spec = tf.TensorSpec
 
@@ -173,22 +177,24 @@ def specs(observation_spec, action_spec, mask_size):
 def validate(episodes, observation_spec, action_spec, mask_size=0):
     """Returns the record as NumPy arrays of the expected types, or raises an error.
 
-    TensorFlow broadcasts without a warning. For example, actions `[T, B, 1]` and
-    log-probabilities `[T, B]` would make a wrong update. So every shape is checked, and
-    nothing is broadcast.
+    `validate` compares every shape with the specs, because TensorFlow broadcasts without
+    a warning. For example, actions `[T, B, 1]` with log-probabilities `[T, B]` would make
+    a wrong update. `validate` broadcasts no array.
 
     Args:
         episodes: `Episodes` of arrays or tensors.
-        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
-        action_spec: `tf.TensorSpec` of one raw action, or a structure of them. Floats are
-            never converted to integers.
-        mask_size: Int, `M`; zero if the agent does not mask actions.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of
+            `tf.TensorSpec`s.
+        action_spec: `tf.TensorSpec` of one raw action, or a structure of
+            `tf.TensorSpec`s. Float actions are never converted to integers.
+        mask_size: Int, the size `M` of a mask, or zero if the agent does not mask
+            actions.
 
     Returns:
-        `Episodes` of NumPy arrays; rewards in float64, masks `[T, B, M]`.
+        `Episodes` of NumPy arrays, with rewards in float64 and masks `[T, B, M]`.
 
     Raises:
-        ValueError: If a field has a wrong shape, type or value; the message says which.
+        ValueError: If a field of the record has a wrong shape, type or value.
     """
     rewards = np.asarray(episodes.rewards)
     if rewards.ndim != 2 or rewards.size == 0:
@@ -200,8 +206,8 @@ def validate(episodes, observation_spec, action_spec, mask_size=0):
     lengths = _array("lengths", episodes.lengths, (count,), "int32")
     if lengths.min() < 1 or lengths.max() > rows:
         raise ValueError(
-            f"`lengths` must lie in 1 to {rows}, the rows of the record. "
-            f"Received: lengths={lengths.tolist()}"
+            f"`lengths` must lie between 1 and {rows}, the number of rows of the "
+            f"record. Received: lengths={lengths.tolist()}"
         )
     return Episodes(
         _nested(
@@ -237,14 +243,15 @@ def _nested(name, arrays, spec, batch_shape):
 def _masks(masks, shape):
     if masks is None and shape[-1]:
         raise ValueError(
-            f"The agent uses action masks, and the record has none. Expected: `masks` of "
-            f"the shape {shape}, int8. Received: None. Record masks with the episodes."
+            "The agent uses action masks, and the record has no masks. Expected: "
+            f"`masks` of the shape {shape}, int8. Received: None. Record masks with "
+            "the episodes."
         )
     if masks is not None and not shape[-1] and np.shape(masks) != shape:
         raise ValueError(
-            "The record has action masks, and the agent uses none. Expected: masks=None. "
-            f"Received: masks of the shape {np.shape(masks)}. Create the agent with "
-            '`Reinforce(policy, action_mask="info/action_mask")`.'
+            "The record has action masks, and the agent uses no masks. Expected: "
+            f"masks=None. Received: masks of the shape {np.shape(masks)}. Create the "
+            'agent with `Reinforce(policy, action_mask="info/action_mask")`.'
         )
     if masks is None:
         return np.zeros(shape, "int8")
@@ -259,11 +266,11 @@ def _array(name, values, shape, dtype):
     if values.shape != shape:
         raise ValueError(
             f"`{name}` must have the shape {shape}. Received: shape {values.shape}. "
-            "Nothing is broadcast; reshape the array."
+            "Arrays of a record are not broadcast. Reshape the array."
         )
     if not np.can_cast(values.dtype, dtype, "same_kind"):
         raise ValueError(
-            f"`{name}` must be of type {dtype}. Received: {values.dtype}. "
-            "Convert the array yourself, because a conversion may lose fractions."
+            f"`{name}` must be of type {dtype}. Received: {values.dtype}. Convert the "
+            "array explicitly, because a conversion may lose fractions."
         )
     return np.asarray(values, dtype)

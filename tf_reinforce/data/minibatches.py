@@ -9,7 +9,7 @@ import tensorflow as tf
 class Minibatches(NamedTuple):
     """A permutation of `N` steps, split into minibatches of nearly equal size.
 
-    The sizes of two minibatches differ by at most one.
+    The sizes of two minibatches differ by at most one step.
 
     Example:
 
@@ -18,7 +18,7 @@ class Minibatches(NamedTuple):
     [[3, 0], [4, 2, 1]]
     """
 
-    permutation: tf.Tensor  # [N] int32
+    permutation: tf.Tensor  # [N] int32, a permutation of the N steps
     count: tf.Tensor  # scalar int64, the number of minibatches; at least 1
 
     @classmethod
@@ -28,15 +28,16 @@ class Minibatches(NamedTuple):
         The number of minibatches is N / `size`, rounded to an integer of at least 1.
 
         Args:
-            permutation: `[N]` int32 tensor.
-            size: Positive int, or `None` for one minibatch of all steps.
+            permutation: `[N]` int32 tensor, the steps in random order.
+            size: Positive int, the approximate number of steps of a minibatch, or `None`
+                for one minibatch of all steps.
         """
         steps = tf.size(permutation, tf.int64)
         size = tf.maximum(steps if size is None else tf.constant(size, tf.int64), 1)
         return cls(permutation, tf.maximum((steps + size // 2) // size, 1))
 
     def minibatch(self, index):
-        """Returns `[n]` int32, the steps of one minibatch."""
+        """Returns the indices of the steps of one minibatch, `[n]` int32."""
         index = tf.cast(index, tf.int64)
         steps = tf.size(self.permutation, tf.int64)
         return self.permutation[
@@ -58,17 +59,17 @@ def call_repeatedly(times, body):
 def call_on_rows(function, inputs):
     """Calls a function from `[N, …]` to `[N, …]`, also if N is zero.
 
-    For N = 0 TensorFlow's convolutions can return the shape of their input. So in that
-    case the function is called on one row of zeros, and this row is removed from its
-    result.
+    For N = 0, TensorFlow's convolutions can return the shape of their input. For N = 0,
+    `call_on_rows` therefore calls the function on one row of zeros, and removes this row
+    from the result.
 
     Args:
         function: Function from a structure of `[N, …]` tensors to one of `[N, …]`
-            tensors. A `None` in its result is returned as `None`.
-        inputs: Structure of `[N, …]` tensors. They are not copied unless N is zero.
+            tensors. A `None` in the result of the function is returned as `None`.
+        inputs: Structure of `[N, …]` tensors. The inputs are not copied unless N is zero.
 
     Returns:
-        The result of the function for the N rows.
+        The result of `function` for the N rows of `inputs`.
     """
     count = tf.shape(keras.tree.flatten(inputs)[0])[0]
     padding = tf.cast(tf.equal(count, 0), tf.int32)

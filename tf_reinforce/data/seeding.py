@@ -123,7 +123,7 @@ class EpisodeSeeds:
 
     def environment(self, episode):
         """Returns the int for `env.reset(seed=…)`, below 2**31."""
-        words = self._words("environment", episode // self._group_size)
+        words = self.seed_words("environment", episode // self._group_size)
         return int(words[0] % _NUM_ENVIRONMENT_SEEDS)
 
     def action(self, episode, part=0):
@@ -131,10 +131,10 @@ class EpisodeSeeds:
 
         The generators of two consecutive parts are 2**127 numbers apart.
         """
-        bits = np.random.PCG64(_Words(self._words("action", episode)))
+        bits = np.random.PCG64(_Words(self.seed_words("action", episode)))
         return np.random.Generator(bits.jumped(part) if part else bits)
 
-    def _words(self, kind, episode):
+    def seed_words(self, kind, episode):
         block, row = divmod(episode, _BLOCK_SIZE)
         if (kind, block) not in self._blocks:
             sequence = seed_sequence(*self._keys[kind], block)
@@ -237,7 +237,7 @@ def counter_noise(key, parts, episodes, step, dtype):
     blocks = total if is_float64 else -(-total // 2)  # a block has two words
     counters = tf.cast(tf.reshape(step, [-1, 1]), tf.uint32) * np.uint32(blocks)
     counters += np.arange(blocks, dtype="uint32")
-    high, low = _threefry(key, tf.cast(episodes, tf.uint32)[:, None], counters)
+    high, low = threefry(key, tf.cast(episodes, tf.uint32)[:, None], counters)
     if not is_float64:
         high, low = tf.concat([high, low], axis=-1)[:, :total], None
     noise, begin = [], 0
@@ -249,7 +249,7 @@ def counter_noise(key, parts, episodes, step, dtype):
     return noise
 
 
-def _uniform(high, low, dtype):
+def uniform_from_words(high, low, dtype):
     """Returns k / 2ⁿ from 32-bit words; n is the number of bits of a significand.
 
     Args:
@@ -264,8 +264,8 @@ def _uniform(high, low, dtype):
     return (high * 2.0**26 + low) * 2.0**-53
 
 
-def _normal(high, low, dtype):
-    """Returns standard normal numbers from 32-bit words; see `_uniform`.
+def normal_from_words(high, low, dtype):
+    """Returns standard normal numbers from 32-bit words; see `uniform_from_words`.
 
     They are the inverse distribution function at (k + 1/2) / 2ⁿ⁻¹, which is never 0 or
     1. So the numbers are always finite.
@@ -279,11 +279,11 @@ def _normal(high, low, dtype):
     return math.sqrt(2) * tf.math.erfinv(doubled - 1.0)
 
 
-_FROM_WORDS = {"uniform": _uniform, "normal": _normal}
+_FROM_WORDS = {"uniform": uniform_from_words, "normal": normal_from_words}
 _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 
 
-def _threefry(key, first, second):
+def threefry(key, first, second):
     """Returns two words for each pair of counters: Threefry-2x32 with 20 rounds.
 
     Args:

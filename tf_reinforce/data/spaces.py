@@ -22,32 +22,34 @@ ACTIONS = (
     "Tuple of these, nested to any depth"
 )
 
-# Many environments write the limits of the type if an observation has no bounds.
+# Many environments use the limits of the number type as bounds, if an observation has no
+# bounds.
 UNBOUNDED_WIDTH = 1e7
 
 
 def check_observation_space(space):
-    """Returns the space, or raises an error if a part of it is not supported.
+    """Returns the observation space, or raises an error if a part is not supported.
 
     Raises:
-        ValueError: If a part is not supported, or two names of inputs are equal.
+        ValueError: If a part of the space is not supported, or two names of inputs are
+            equal.
     """
     _check_keys(to_nest(space), "observation")
     for part in _parts(space):
         if not isinstance(part, _OBSERVATION_LEAVES) or 0 in part.shape:
             raise ValueError(
-                f"Observation space {part!r} is not supported. "
-                f"Supported: {OBSERVATIONS}; not empty. Received: {space!r}. "
-                "Wrap the environment with gymnasium.wrappers.FlattenObservation, "
+                f"Observation space {part!r} is not supported. Supported spaces are "
+                f"{OBSERVATIONS}, if they are not empty. Received: {space!r}. Wrap the "
+                "environment with gymnasium.wrappers.FlattenObservation, "
                 "FilterObservation or TransformObservation."
             )
     input_names = [safe_name(name) for name in keras.tree.flatten(names(to_nest(space)))]
     if len(set(input_names)) < len(input_names):
         raise ValueError(
-            "The keys of an observation, joined by '_', become the names of inputs. In "
-            "these names only letters, digits, '_' and '.' are kept, and all names must "
-            f"differ. Received: {sorted(input_names)} from {space!r}. Rename a key with "
-            "gymnasium.wrappers.TransformObservation."
+            "The keys of an observation, joined by '_', become the names of inputs. "
+            "Names of inputs keep only letters, digits, '_' and '.', and all names "
+            f"must differ. Received: {sorted(input_names)} from {space!r}. Rename a "
+            "key with gymnasium.wrappers.TransformObservation."
         )
     return space
 
@@ -61,17 +63,17 @@ def _parts(space):
 
 
 def _check_keys(nested, kind):
-    """Raises an error if a key cannot be a name in Keras and in the export.
+    """Raises an error if a key of a space cannot be a name in Keras and in the export.
 
     Args:
-        nested: Nested dicts and tuples.
-        kind: "observation" or "action", for the message.
+        nested: Nested dicts and tuples with spaces as leaves.
+        kind: "observation" or "action", for the error message.
     """
     for key, child in _children(nested):
         if isinstance(nested, dict) and not (isinstance(key, str) and "/" not in key):
             raise ValueError(
-                f"The keys of an {kind} become names, so they must be strings without "
-                f"'/'. Received: {key!r} in {nested!r}. Rename the key with "
+                f"The keys of an {kind} become names and must be strings without '/'. "
+                f"Received: {key!r} in {nested!r}. Rename the key with "
                 f"gymnasium.wrappers.Transform{kind.capitalize()}."
             )
         _check_keys(child, kind)
@@ -80,7 +82,7 @@ def _check_keys(nested, kind):
 def _children(nested):
     """Returns `(key, child)` pairs of a dict, or `(index, child)` pairs of a tuple.
 
-    A leaf has no children.
+    A leaf of a nested space has no children.
     """
     if isinstance(nested, dict):
         return nested.items()
@@ -88,20 +90,19 @@ def _children(nested):
 
 
 def check_action_space(space):
-    """Returns the space, or raises an error if a part of it is not supported.
+    """Returns the action space, or raises an error if a part is not supported.
 
     Raises:
-        ValueError: If no head exists for a part of the space.
+        ValueError: If no head exists for a part of the action space.
     """
     nested = to_nest(space)
     for part in keras.tree.flatten(nested):
         if not _has_head(part):
             raise ValueError(
-                f"Action space {part!r} is not supported. Supported: {ACTIONS}. "
-                f"Received: {space!r}. Wrap the environment with "
-                "gymnasium.wrappers.TransformAction, or pass a head to the agent: "
-                "`head=tfr.heads.Multinomial(categories, trials)` for counts, or your "
-                "own head."
+                f"Action space {part!r} is not supported. Supported spaces are "
+                f"{ACTIONS}. Received: {space!r}. Wrap the environment with "
+                "gymnasium.wrappers.TransformAction, or pass a head to the agent, for "
+                "example `head=tfr.heads.Multinomial(categories, trials)` for counts."
             )
     if nested is not space:
         action_names(nested)
@@ -136,9 +137,9 @@ def action_names(nested):
     leaf_names = tuple(keras.tree.flatten(names(nested, root="action")))
     if len(set(leaf_names)) < len(leaf_names):
         raise ValueError(
-            "The keys of each part of an action, joined by '_', become its name. "
-            f"Expected: a different name for each part. Received: {leaf_names}. Rename "
-            "a key with gymnasium.wrappers.TransformAction."
+            "The keys of each part of an action, joined by '_', become the name of "
+            "the part. Expected: a different name for each part. Received: "
+            f"{leaf_names}. Rename a key with gymnasium.wrappers.TransformAction."
         )
     return leaf_names
 
@@ -146,8 +147,8 @@ def action_names(nested):
 def _check_not_empty(nested):
     if isinstance(nested, (dict, tuple)) and not nested:
         raise ValueError(
-            "A tuple or dict of an action must not be empty. "
-            f"Received: {nested!r}. Remove it with gymnasium.wrappers.TransformAction."
+            f"A tuple or dict of an action must not be empty. Received: {nested!r}. "
+            "Remove the empty part with gymnasium.wrappers.TransformAction."
         )
     for _, child in _children(nested):
         _check_not_empty(child)
@@ -157,13 +158,13 @@ def observation_spec(space, float_dtype):
     """Returns one observation as a structure of `tf.TensorSpec`, without batch axis.
 
     Args:
-        space: An observation space.
-        float_dtype: The type in which the policy computes. Float observations are
-            recorded in this type, so that acting and learning use the same bits. Integer
-            observations keep their own type.
+        space: A Gymnasium observation space.
+        float_dtype: The float type in which the policy computes. Float observations are
+            recorded in the type of the policy, so that acting and learning use the same
+            bits. Integer observations keep their own type.
 
     Returns:
-        A `tf.TensorSpec`, or dicts and tuples of them, nested like the space.
+        A `tf.TensorSpec`, or dicts and tuples of `tf.TensorSpec`s, nested like the space.
 
     Example:
 
@@ -181,7 +182,7 @@ def observation_spec(space, float_dtype):
 
 
 def float_shapes(observation_spec):
-    """Returns the shapes of the float leaves, batch axis first; `()` for other leaves.
+    """Returns the shapes of the float leaves, batch axis first, or `()` for other leaves.
 
     Example:
 
@@ -195,11 +196,11 @@ def float_shapes(observation_spec):
 
 
 def names(structure, path=(), root="observation"):
-    """Returns a name for each leaf of a structure: its keys, joined by '_'.
+    """Returns a name for each leaf of a structure, the keys of the leaf joined by '_'.
 
     Args:
         structure: A leaf, or nested tuples and dicts of leaves.
-        path: Tuple, the keys that lead to the structure itself.
+        path: Tuple of the keys that lead to `structure`.
         root: String, the name of a leaf without keys, and the first part of a name that
             would begin with an index.
 
@@ -236,7 +237,7 @@ def specs_from_shapes(shapes, float_dtype):
 
     Args:
         shapes: Shape with the batch axis first, or dicts and tuples of such shapes.
-        float_dtype: The type of every array, because shapes contain no types.
+        float_dtype: The float type of every array, because shapes contain no types.
 
     Example:
 
@@ -253,10 +254,10 @@ def specs_from_shapes(shapes, float_dtype):
 
 
 def to_config(space):
-    """Returns the space as numbers, strings, lists and dicts; None stays None.
+    """Returns a space as numbers, strings, lists and dicts, or `None` for `None`.
 
     Raises:
-        ValueError: If the space is of another kind.
+        ValueError: If the config format has no entry for this type of space.
 
     Example:
 
@@ -301,16 +302,16 @@ def to_config(space):
 
 
 def from_config(config):
-    """Returns the space from a config of `to_config`.
+    """Returns the space from a config that `to_config` made.
 
     Raises:
-        ValueError: If the kind is not one that `to_config` writes.
+        ValueError: If the `kind` in the config is unknown.
     """
     if config is None or isinstance(config, gym.Space):
         return config
     kind = config.get("kind")
     if kind == "Discrete":
-        # Files of version 0 do not contain the type.
+        # Config files of version 0 do not contain the type of a `Discrete` space.
         dtype = np.dtype(config.get("dtype", "int64"))
         return gym.spaces.Discrete(
             int(config["n"]), start=int(config["start"]), dtype=dtype
@@ -339,7 +340,8 @@ def from_config(config):
 
 
 def _bound_to_config(bound):
-    # A uniform bound is one number, so that the file of an image policy is small.
+    # If all bounds are equal, the config stores one number, so that the file of an image
+    # policy is small.
     is_uniform = bound.size > 0 and bool(np.all(bound == bound.flat[0]))
     return bound.flat[0].item() if is_uniform else bound.tolist()
 
@@ -348,12 +350,12 @@ def expect_spaces(agent_spaces, environment_spaces):
     """Raises an error if the spaces of agent and environment differ.
 
     Args:
-        agent_spaces: `(observation space, action space)` of the agent; a space that is
-            None is not compared.
+        agent_spaces: `(observation space, action space)` of the agent. If the agent's
+            space is `None`, this space is not compared.
         environment_spaces: `(observation space, action space)` of the environment.
 
     Raises:
-        ValueError: If one of the two spaces differs.
+        ValueError: If the observation spaces or the action spaces differ.
     """
     pairs = zip(("observation", "action"), agent_spaces, environment_spaces, strict=True)
     for name, expected, received in pairs:
@@ -361,7 +363,8 @@ def expect_spaces(agent_spaces, environment_spaces):
             raise ValueError(
                 f"The agent was made for another {name} space. Expected: {expected!r}. "
                 f"Received: {received!r}. Build a new agent for this environment, or "
-                "wrap the environment so that its spaces are equal to those of the agent."
+                "wrap the environment so that the environment has the spaces of the "
+                "agent."
             )
 
 
@@ -369,10 +372,11 @@ def expect_shapes(agent_spec, environment_spec):
     """Raises an error if the observations of agent and environment differ in shape.
 
     Args:
-        agent_spec, environment_spec: See `observation_spec`.
+        agent_spec, environment_spec: Observation specs, as `observation_spec` returns
+            them.
 
     Raises:
-        ValueError: If the shapes differ.
+        ValueError: If the shapes of the observations differ.
     """
     expected, received = (
         keras.tree.map_structure(lambda leaf: tuple(leaf.shape), spec)
@@ -380,22 +384,22 @@ def expect_shapes(agent_spec, environment_spec):
     )
     if expected != received:
         raise ValueError(
-            "The agent was built for observations of other shapes. "
-            f"Expected: {expected}. Received: {received}"
+            "The agent was built for observations of other shapes. Expected: "
+            f"{expected}. Received: {received}"
         )
 
 
 def sample_observations(space, float_dtype, count, rng):
-    """Returns `count` random observations of ordinary size, stacked.
+    """Returns `count` random observations without extreme values, stacked.
 
-    Floats are standard normal numbers, clipped to the bounds. Integers of a `Box` are at
-    most 255 above the lower bound.
+    Random float observations are standard normal numbers, clipped to the bounds of the
+    space. Random integers of a `Box` are at most 255 above the lower bound.
 
     Args:
-        space: An observation space.
-        float_dtype: See `observation_spec`.
-        count: Positive int, the length of the leading axis.
-        rng: `np.random.Generator`.
+        space: A Gymnasium observation space.
+        float_dtype: The float type of the observations.
+        count: Positive int, the number of observations and length of the leading axis.
+        rng: `np.random.Generator` that draws the observations.
 
     Returns:
         The structure of the space, with an array `[count, …]` for each leaf.
@@ -405,30 +409,27 @@ def sample_observations(space, float_dtype, count, rng):
         shape = (count, *part.shape)
         if isinstance(part, gym.spaces.Box):
             return _sample_box(part, shape, float_dtype, rng)
-        if isinstance(part, gym.spaces.MultiBinary):
-            first, last = 0, 1
-        else:
-            sizes = part.n if isinstance(part, gym.spaces.Discrete) else part.nvec
-            first, last = part.start, part.start + (sizes - 1)
+        first, last = category_bounds(part)
         return rng.integers(first, last, shape, endpoint=True).astype(part.dtype)
 
     return keras.tree.map_structure(sample, to_nest(space))
 
 
-# The numbers of `edge_observations`; infinity stands for a bound.
+# `_EDGES` contains the numbers of `edge_observations`, where infinity stands for a bound
+# of the space.
 _EDGES = 0.0, 1.0, -1.0, 1e3, -1e3, -np.inf, np.inf
 
 
 def edge_observations(space, float_dtype):
     """Returns observations at 0, ±1, ±1000 and the bounds of the space, stacked.
 
-    Every number is clipped to its bounds. If the bounds are infinite or more than 1e7
-    apart, they are limited to ±1000. The bounds of a choice are its first and its last
-    value.
+    `edge_observations` clips every number to the bounds of the space. Bounds that are
+    infinite or more than 1e7 apart are limited to ±1000. The bounds of a discrete space
+    are its first and its last value.
 
     Args:
-        space: An observation space.
-        float_dtype: See `observation_spec`.
+        space: A Gymnasium observation space.
+        float_dtype: The float type of the observations.
 
     Returns:
         The structure of the space, with an array `[7, …]` for each leaf.
@@ -447,12 +448,10 @@ def edge_observations(space, float_dtype):
             high = np.where(unbounded, np.maximum(low, np.minimum(high, 1e3)), high)
             is_float = np.issubdtype(part.dtype, np.floating)
             dtype = float_dtype if is_float else part.dtype
-        elif isinstance(part, gym.spaces.MultiBinary):
-            low, high, dtype = np.zeros(part.shape), np.ones(part.shape), part.dtype
         else:
-            sizes = part.n if isinstance(part, gym.spaces.Discrete) else part.nvec
-            last = np.minimum(sizes - 1, UNBOUNDED_WIDTH)  # exact in float64
-            low, high, dtype = part.start, part.start + last, part.dtype
+            low, last = category_bounds(part)
+            high = low + np.minimum(last - low, UNBOUNDED_WIDTH)  # exact in float64
+            dtype = part.dtype
         rows = [np.clip(np.full(part.shape, edge), low, high) for edge in _EDGES]
         return np.stack(rows).astype(dtype)
 
@@ -468,9 +467,10 @@ def _sample_box(box, shape, float_dtype, rng):
 
 
 def middle_and_half(low, high):
-    """Returns the middle of bounds and half their width.
+    """Returns the middle of two bounds and half their distance.
 
-    These are 0 and 1 if the bounds are equal, infinite or more than 1e7 apart.
+    If the bounds are equal, infinite or more than 1e7 apart, the function returns 0 and
+    1.
 
     Example:
 
@@ -479,13 +479,13 @@ def middle_and_half(low, high):
     """
     low, high = np.asarray(low, "float64"), np.asarray(high, "float64")
     bounded = (high - low < UNBOUNDED_WIDTH) & (high > low)
-    with np.errstate(invalid="ignore"):  # ∞ - ∞, which the condition excludes
+    with np.errstate(invalid="ignore"):  # ignores ∞ - ∞, which the condition excludes
         middle = np.where(bounded, (high + low) / 2, 0.0)
     return middle, np.where(bounded, (high - low) / 2, 1.0)
 
 
 def to_nest(space):
-    """Returns the space as nested dicts and tuples with simple spaces as leaves.
+    """Returns a space as nested dicts and tuples with simple spaces as leaves.
 
     Example:
 
@@ -504,6 +504,14 @@ def category_bounds(space):
 
     The bounds of a `Box` are not checked, because many environments exceed them
     slightly.
+
+    Raises:
+        ValueError: If the space is another one, for example a `Text`.
+
+    Example:
+
+    >>> category_bounds(gym.spaces.Discrete(3, start=1))
+    (1, 3)
     """
     if isinstance(space, gym.spaces.MultiBinary):
         return 0, 1
@@ -511,4 +519,9 @@ def category_bounds(space):
         return space.start, space.start + (space.nvec - 1)
     if isinstance(space, gym.spaces.Discrete):
         return int(space.start), int(space.start) + int(space.n) - 1
-    return None
+    if isinstance(space, gym.spaces.Box):
+        return None
+    raise ValueError(
+        "A space with one array must be Discrete, MultiDiscrete, MultiBinary or Box. "
+        f"Received: {space!r}"
+    )

@@ -50,10 +50,11 @@ def make(id: str, **kwargs: Any) -> TensorEnv:
 
     Args:
         id: Environment id, a key of `TWINS`.
-        **kwargs: Arguments of every `TensorEnv`, for example `dtype`.
+        **kwargs: Arguments that every `TensorEnv` accepts, for example `dtype`.
 
     Raises:
-        ValueError: if no tensor environment equals this one; lists the valid ids.
+        ValueError: If no tensor environment equals the environment `id`, with all valid
+            ids in the message.
 
     Example:
 
@@ -70,13 +71,14 @@ def make(id: str, **kwargs: Any) -> TensorEnv:
 
 
 def twin_of(id: str) -> TensorEnv | None:
-    """Returns the twin of an environment id, or `None` if no twin equals it.
+    """Returns the tensor environment that equals an environment id, or `None`.
 
-    The twin is returned only if the id is registered with Gymnasium's own class, time
-    limit and reward threshold, and without keywords and additional wrappers.
+    The function returns a tensor environment only if the id is registered with
+    Gymnasium's own class, time limit and reward threshold, and without keywords and
+    additional wrappers.
 
     Args:
-        id: Environment id.
+        id: Environment id, for example `"CartPole-v1"`.
 
     Example:
 

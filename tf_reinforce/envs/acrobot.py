@@ -16,11 +16,12 @@ MAX_VELOCITIES = 4 * math.pi, 9 * math.pi
 class Acrobot(base.TensorEnv):
     """Gymnasium's Acrobot-v1: the reward is -1 for every step until the tip is up.
 
-    Masses, lengths and moments of inertia are 1. The centre of mass of each link is in
-    its middle. A state is `[B, 4]`: the angle of the first link from the downward
-    vertical, the angle of the second link relative to the first, both in [-π, π), and
-    the two angular velocities. One step is integrated by the Runge-Kutta method of
-    fourth order.
+    In Acrobot, the masses, lengths and moments of inertia of both links are 1. The centre
+    of mass of each link is in the middle of the link. A state of Acrobot is `[B, 4]`, two
+    angles and two angular velocities. The first angle of a state is that of the first
+    link from the downward vertical. The second angle is that of the second link relative
+    to the first link. Both angles of an Acrobot state are in [-π, π). The Runge-Kutta
+    method of fourth order integrates one step of Acrobot.
 
     Reference:
         Sutton (1996), Generalization in reinforcement learning: successful examples
@@ -63,9 +64,10 @@ class Acrobot(base.TensorEnv):
 
 
 def _derivative(state, torque):
-    """Returns the time derivative of states, `[B, 4]`: velocities and accelerations.
+    """Returns the time derivatives of states, `[B, 4]` velocities and accelerations.
 
-    `d1`, `d2`, `phi1` and `phi2` are named as in Sutton & Barto (1998), section 11.3.
+    The variables `d1`, `d2`, `phi1` and `phi2` are named as in Sutton & Barto (1998),
+    section 11.3.
     """
     angle1, angle2, velocity1, velocity2 = tf.unstack(state, axis=-1)
     cosine, sine = tf.cos(angle2), tf.sin(angle2)

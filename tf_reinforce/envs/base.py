@@ -17,35 +17,40 @@ class TensorEnv(abc.ABC):
         s₀ = initial(noise),   aₜ ~ π(· | observation(sₜ)),
         sₜ₊₁ = transition(sₜ, aₜ, noise),   rₜ = reward(sₜ, aₜ, sₜ₊₁)
 
-    An episode ends when `terminal(sₜ₊₁)`, or is truncated by the time limit. Every
-    function computes `B` episodes at once, the batch axis first, and each episode
-    independently of the others. All other axes have a fixed size. The state holds all
-    information that is kept between steps, and all randomness comes from `noise`. So a
-    training runs entirely in TensorFlow, and is repeatable.
+    An episode ends when `terminal(sₜ₊₁)` is True, or is truncated by the time limit.
+    Every function of a `TensorEnv` computes `B` episodes at once, the batch axis first,
+    and each episode independently of the others. All axes of a tensor, except the batch
+    axis, have a fixed size. The state of a `TensorEnv` contains all information that is
+    kept between steps, and all randomness comes from `noise`. Training on a `TensorEnv`
+    therefore runs entirely in TensorFlow, and is repeatable.
 
     A state is a tensor or a structure of tensors (tuple, dict) that the subclass chooses.
-    Actions are in the units of the environment, `[B, …]`, nested like the action space:
-    integers in the type of their space, real numbers in `dtype`. Actions of an agent lie
-    within the bounds of a Box. Actions that a user passes to `as_gymnasium` may not.
+    Actions are in the units of the environment, `[B, …]`, and are nested like the action
+    space. Integer actions have the type of their space, and real actions have the type
+    `dtype`. Actions of an agent lie within the bounds of a Box. Actions that a user
+    passes to the environment of `as_gymnasium` may be outside the bounds.
 
-    No function may change its arguments.
+    No function of a `TensorEnv` may change its arguments.
 
-    An attribute is a constant of the compiled program. When an attribute has changed, the
-    next call of `fit`, `evaluate` or `collect`, the next update and the next `reset` of
-    `as_gymnasium` compile the program again. Store values that change often in a
-    `tf.Variable`.
+    An attribute of a `TensorEnv` is a constant of the compiled program. When an attribute
+    of a `TensorEnv` has changed, the program is compiled again. The next call of `fit`,
+    `evaluate` or `collect`, the next update, or the next `reset` of `as_gymnasium`
+    compiles the changed program. Store environment values that change often in a
+    `tf.Variable`, which is not a constant of the program.
 
     Args:
-        dtype: `"float32"` or `"float64"`, the type that the subclass computes in.
+        dtype: `"float32"` or `"float64"`, the number type of the computations.
 
     Attributes:
-        observation_space, action_space: `gymnasium.Space`, of one episode.
-        max_episode_steps: Int, the time limit; `None` if every episode terminates without
-            a limit, and then `fit` requires `max_episode_steps`.
+        observation_space, action_space: `gymnasium.Space` of a single episode.
+        max_episode_steps: Int, the time limit. `max_episode_steps=None` means that every
+            episode terminates without a limit. `fit` then requires the argument
+            `max_episode_steps`.
         reward_threshold: Float, the mean return at which the task counts as solved, or
             `None`.
-        initial_noise: `NoiseSpec` for the first state of one episode.
-        transition_noise: `NoiseSpec` for each step, or `None` if steps are deterministic.
+        initial_noise: `NoiseSpec` of the noise for the first state of one episode.
+        transition_noise: `NoiseSpec` of the noise for each step, or `None` if steps are
+            deterministic.
     """
 
     observation_space: gym.Space
@@ -60,18 +65,18 @@ class TensorEnv(abc.ABC):
 
     @abc.abstractmethod
     def initial(self, noise: tf.Tensor | None) -> Any:
-        """Returns initial states from noise, `[B, *initial_noise.shape]`."""
+        """Returns initial states from noise of shape `[B, *initial_noise.shape]`."""
 
     @abc.abstractmethod
     def observation(self, state: Any) -> Any:
-        """Returns observations of states, nested like the observation space, `[B, …]`."""
+        """Returns observations `[B, …]` of states, nested like the observation space."""
 
     @abc.abstractmethod
     def transition(self, state: Any, action: Any, noise: tf.Tensor | None) -> Any:
-        """Returns the next states, nested like those of `initial`.
+        """Returns the next states, nested like the states of `initial`.
 
-        `noise` is `[B, *transition_noise.shape]`, or `None`. Results for episodes that
-        have ended are ignored, and may have any value.
+        The argument `noise` is `[B, *transition_noise.shape]`, or `None`. The next states
+        of episodes that have ended are ignored, and may have any value.
         """
 
     @abc.abstractmethod
@@ -80,10 +85,10 @@ class TensorEnv(abc.ABC):
 
     @abc.abstractmethod
     def terminal(self, state: Any) -> tf.Tensor:
-        """Returns `[B]` bool: True if the episode terminates in this state."""
+        """Returns `[B]` bool, True if the episode terminates in this state."""
 
     def as_gymnasium(self, num_envs: int) -> vector.TensorVectorEnv:
-        """Returns a `gymnasium.vector.VectorEnv` of `num_envs` such environments.
+        """Returns a `gymnasium.vector.VectorEnv` of `num_envs` environments of this kind.
 
         >>> from tf_reinforce import envs
         >>> vector_env = envs.CartPole().as_gymnasium(3)

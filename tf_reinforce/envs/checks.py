@@ -10,24 +10,25 @@ import tensorflow as tf
 from tf_reinforce import validation
 from tf_reinforce.data import spaces
 
-_ROWS = 7  # episodes of the trial batch: a size that no other axis has by accident
+_ROWS = 7  # trial episodes; no other axis should have this size
 
 
 def check(env):
     """Raises an error if the tensors of an environment do not fit its spaces and types.
 
-    The functions of the environment are traced; nothing is computed.
+    The check traces the functions of the environment, and computes nothing.
 
     Args:
-        env: `TensorEnv`.
+        env: `TensorEnv` to check.
 
     Raises:
-        ValueError: names the function, and the shapes and types expected and received.
+        ValueError: If a tensor of the environment has a wrong shape or type.
     """
     spaces.check_observation_space(env.observation_space)
     spaces.check_action_space(env.action_space)
     validation.positive_int_or_none("max_episode_steps", env.max_episode_steps)
-    # A graph of its own, because an environment may hold tensors and variables.
+    # The check traces in a separate graph, because an environment may contain tensors and
+    # variables.
     tf.function(lambda: _check_functions(env), autograph=False).get_concrete_function()
 
 
@@ -61,8 +62,9 @@ def _call(env, function, *arguments):
     if [*map(id, before)] != [*map(id, after)]:
         raise ValueError(
             f"`{type(env).__name__}.{function}` must not change its arguments, because "
-            "other functions receive them too. Expected: a new structure, for example "
-            "{**state, 'x': …}. Received: an argument in which a tensor was replaced"
+            "other functions also receive the arguments. Expected: a new structure, "
+            "for example {**state, 'x': …}. Received: an argument in which a tensor "
+            "was replaced"
         )
     return result
 
@@ -70,7 +72,8 @@ def _call(env, function, *arguments):
 def cast_actions(env, actions):
     """Returns actions in the types in which a tensor environment receives them.
 
-    Integer actions get the type of their space, real actions the type of the environment.
+    Integer actions get the type of their space, and real actions get the type of the
+    environment.
     """
 
     def cast(space, action):
@@ -80,7 +83,8 @@ def cast_actions(env, actions):
     return keras.tree.map_structure(cast, spaces.to_nest(env.action_space), actions)
 
 
-# Objects that `constants` identifies by their id: their contents are not compared.
+# `constants` identifies models, spaces and functions by their id, and does not compare
+# their contents.
 _OPAQUE_TYPES = (
     gym.Space,
     tf.Module,
@@ -94,12 +98,13 @@ _OPAQUE_TYPES = (
 
 
 def constants(env):
-    """Returns the values of an environment that a traced program holds as constants.
+    """Returns the values of an environment that a traced program contains as constants.
 
     Returns:
-        A hashable tuple. It changes when an attribute changes, or a number in one of its
-        lists, dicts, sets, arrays or objects. Variables are not constants. The contents
-        of spaces, models and functions are not compared.
+        A hashable tuple of the constants. The tuple of constants changes when an
+        attribute changes, or a number in a list, dict, set, array or object of the
+        environment. Variables of the environment are not constants. The contents of
+        spaces, models and functions are not part of the tuple.
     """
     return tuple((name, _constant(value, {id(env)})) for name, value in vars(env).items())
 
@@ -107,8 +112,8 @@ def constants(env):
 def _constant(value, parents):
     """Returns a hashable copy of a value.
 
-    `parents` are the ids of the objects that contain the value. They end the recursion if
-    an object contains itself.
+    The argument `parents` contains the ids of the objects that contain the value. If an
+    object contains itself, a comparison with `parents` ends the recursion.
     """
     if id(value) in parents:
         return type(value).__name__, id(value)
@@ -123,14 +128,14 @@ def _constant(value, parents):
         array = np.asarray(value)
         return array.dtype.str, array.shape, array.tobytes()
     if isinstance(value, (int, float, str, type(None))):
-        return type(value).__name__, repr(value)  # `repr`, so that NaN equals NaN
+        return type(value).__name__, repr(value)  # `repr` makes NaN equal NaN
     if isinstance(value, _OPAQUE_TYPES) or not hasattr(value, "__dict__"):
         return type(value).__name__, id(value)
     return type(value).__name__, id(value), _constant(vars(value), parents)
 
 
 def is_valid_observation(env, observation):
-    """Returns `[B]` bool: True if all reals are finite and all choices are in range."""
+    """Returns `[B]` bool, True if all reals are finite and all categories in range."""
     leaf_spaces = keras.tree.flatten(spaces.to_nest(env.observation_space))
     valid = [
         tf.reduce_all(tf.reshape(elements, [tf.shape(elements)[0], -1]), axis=1)
@@ -161,7 +166,7 @@ def _zero_noise(env, spec):
     if getattr(spec, "kind", None) not in ("uniform", "normal") or not is_fixed:
         raise ValueError(
             f"A noise of `{type(env).__name__}` must be one `NoiseSpec`, uniform or "
-            "normal, with the shape of one episode's noise. Expected: for example "
+            "normal, with the shape of one episode's noise. Expected, for example: "
             f"NoiseSpec('uniform', (2,)). Received: {spec!r}"
         )
     return tf.zeros([_ROWS, *shape], env.dtype)
@@ -178,11 +183,11 @@ def _spec_reader(function):
         shape = tensor.shape
         if shape.rank in (None, 0) or shape[0] != _ROWS or not shape.is_fully_defined():
             raise ValueError(
-                f"`{function}` must return tensors with a row for each episode, and all "
-                f"other axes must have a fixed size. Expected, for {_ROWS} episodes: "
-                f"shape ({_ROWS}, …) without None. Received: {shape}. Results of "
-                "operations that select by value, as `tf.boolean_mask` and `tf.unique`, "
-                "have no fixed size: use `tf.where(condition, a, b)`."
+                f"`{function}` must return tensors with a row for each episode, and "
+                f"all other axes must have a fixed size. Expected, for {_ROWS} "
+                f"episodes: shape ({_ROWS}, …) without None. Received: {shape}. "
+                "Operations that select by value, such as `tf.boolean_mask` and "
+                "`tf.unique`, return no fixed size: use `tf.where(condition, a, b)`."
             )
         return tuple(shape[1:]), tensor.dtype.name
 
@@ -195,8 +200,8 @@ def _check_observation(function, observation, env):
         keras.tree.assert_same_structure(expected, observation)
     except ValueError:
         raise ValueError(
-            f"`{function}` must be nested as the observation space. Expected: {expected}."
-            f" Received: {observation}"
+            f"`{function}` must be nested like the observation space. Expected: "
+            f"{expected}. Received: {observation}"
         ) from None
 
     def compare(spec, tensor):
@@ -207,7 +212,7 @@ def _check_observation(function, observation, env):
 
 
 def _same_kind(dtype):
-    """Returns a predicate on types: equal to `dtype`, or both are float types."""
+    """Returns a predicate on types, which compares float types as equal."""
     return lambda other: other == dtype or dtype.is_floating and other.is_floating
 
 
@@ -215,9 +220,9 @@ def _check_tensor(function, tensor, shape, kind, is_valid_dtype):
     received, dtype = _spec_reader(function)(tensor)
     if received != shape or not is_valid_dtype(tf.as_dtype(dtype)):
         raise ValueError(
-            f"`{function}` must return shape {(_ROWS, *shape)} for {_ROWS} episodes, of "
-            f"type {kind}. Received: shape {(_ROWS, *received)} of type {dtype}. Nothing "
-            "is broadcast or cast."
+            f"`{function}` must return shape {(_ROWS, *shape)} for {_ROWS} episodes, "
+            f"of type {kind}. Received: shape {(_ROWS, *received)} of type {dtype}. "
+            "Shapes are not broadcast and types are not cast."
         )
 
 

@@ -14,8 +14,8 @@ _HIGH = np.array([MAX_POSITION, MAX_SPEED], "float32")
 class MountainCar(base.TensorEnv):
     """Gymnasium's MountainCar-v0: the reward is -1 for every step until the goal.
 
-    A state equals its observation, `[B, 2]`: position and velocity. The goal is on the
-    right. The wall on the left stops the car.
+    A state of MountainCar equals its observation, `[B, 2]`: position and velocity. The
+    goal of the car is on the right. The wall on the left of the valley stops the car.
 
     Reference:
         Moore (1990), Efficient memory-based learning for robot control. PhD thesis,
@@ -46,8 +46,8 @@ class MountainCar(base.TensorEnv):
 class MountainCarContinuous(MountainCar):
     """Gymnasium's MountainCarContinuous-v0: 100 at the goal, minus a cost of the force.
 
-    A force outside of [-1, 1] is clipped before it moves the car. Its cost is computed
-    from the force before clipping.
+    A force outside of [-1, 1] is clipped before it moves the car. The cost of the force
+    is computed from the force before clipping.
     """
 
     max_episode_steps, reward_threshold = 999, 90.0

@@ -15,8 +15,9 @@ TIME_STEP, GRAVITY, MAX_SPEED, MAX_TORQUE = 0.05, 10.0, 8.0, 2.0
 class Pendulum(base.TensorEnv):
     """Gymnasium's Pendulum-v1: a cost of angle, velocity and torque, for 200 steps.
 
-    A state is `[B, 2]`: the angle from upright in [-π, π), and the angular velocity.
-    A torque outside of [-2, 2] is clipped, for the dynamics and for its cost.
+    A state of Pendulum is `[B, 2]`: the angle from upright in [-π, π), and the angular
+    velocity. A torque outside of [-2, 2] is clipped, both for the dynamics and for the
+    cost of the torque.
     """
 
     max_episode_steps = 200
@@ -52,5 +53,5 @@ class Pendulum(base.TensorEnv):
 
 
 def _wrap_angle(angle):
-    """Returns the equivalent angle in [-π, π)."""
+    """Returns the equivalent angle in the interval [-π, π)."""
     return tf.math.floormod(angle + math.pi, 2 * math.pi) - math.pi

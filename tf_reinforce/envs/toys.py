@@ -14,7 +14,7 @@ class Bandit(base.TensorEnv):
 
     Args:
         values: Floats, the reward of each arm.
-        **kwargs: See `TensorEnv`.
+        **kwargs: Arguments that every `TensorEnv` accepts.
 
     Attributes:
         optimum: Float, the return of the best policy.
@@ -25,7 +25,7 @@ class Bandit(base.TensorEnv):
     1.0
     """
 
-    observation_space = gym.spaces.Box(0, 1, (1,))  # always 1
+    observation_space = gym.spaces.Box(0, 1, (1,))  # the observation is always 1
     max_episode_steps = 1
 
     def __init__(self, values=(0.0, 0.5, 1.0), **kwargs):
@@ -53,12 +53,13 @@ class Bandit(base.TensorEnv):
 class Corridor(base.TensorEnv):
     """A corridor with its goal at the right end: the reward is -1 for every step.
 
-    Action 0 moves to the left, unless the wall is there. Action 1 moves to the right.
-    The time limit is four times the number of steps from the start to the goal.
+    Action 0 moves the agent to the left, unless the wall is there. Action 1 of the
+    corridor moves the agent to the right. The time limit of a corridor is four times the
+    number of steps from the start to the goal.
 
     Args:
         length: Int, at least 2, the number of cells.
-        **kwargs: See `TensorEnv`.
+        **kwargs: Arguments that every `TensorEnv` accepts.
 
     Attributes:
         optimum: Float, the return of the best policy.
@@ -98,12 +99,13 @@ class Corridor(base.TensorEnv):
 
 
 class Catch(base.TensorEnv):
-    """A paddle catches a falling ball. The observation is an image.
+    """A paddle catches a falling ball. The observation of `Catch` is an image.
 
-    The board has 7 × 7 cells of 12 × 12 pixels. The ball starts in a random column of
-    the highest row and falls one cell per step. The paddle starts in the middle of the
-    lowest row and moves by at most one cell per step. An episode has six steps. The last
-    reward is 1 if the paddle catches the ball, else -1; all others are zero.
+    The board of `Catch` has 7 × 7 cells of 12 × 12 pixels. The ball starts in a random
+    column of the highest row and falls one cell per step. The paddle starts in the middle
+    of the lowest row and moves by at most one cell per step. An episode of `Catch` has
+    six steps. The last reward of `Catch` is 1 if the paddle catches the ball, else -1.
+    All earlier rewards are zero.
 
     Attributes:
         optimum: Float, the return of the best policy.
@@ -144,7 +146,7 @@ class Catch(base.TensorEnv):
         return tf.equal(state["row"], self.CELLS - 1)
 
     def _cell_mask(self, row, column):
-        """Returns `[B, 7, 7]` bool: True in the cell of this row and column."""
+        """Returns `[B, 7, 7]` bool, True in the cell of a given row and column."""
         cells = tf.range(self.CELLS)
         rows, columns = tf.equal(cells, row[:, None]), tf.equal(cells, column[:, None])
         return rows[:, :, None] & columns[:, None, :]

@@ -16,17 +16,17 @@ from tf_reinforce.envs import checks
 class TensorVectorEnv(gym.vector.VectorEnv):
     """A batch of tensor environments; one XLA program steps all of them.
 
-    When an episode has ended, the next step resets its environment and ignores the action
-    (`AutoresetMode.NEXT_STEP`). After `reset(seed=7)`, environment i draws from seed
-    7 + i, as in Gymnasium's vector environments. A list gives each environment its own
-    seed.
+    When an episode has ended, the next step resets the environment and ignores the action
+    (`AutoresetMode.NEXT_STEP`). After `reset(seed=7)`, environment i draws from seed 7 +
+    i, as in Gymnasium's vector environments. A list of seeds gives each environment its
+    own seed.
 
     Args:
-        env: `TensorEnv`.
-        num_envs: Int.
+        env: `TensorEnv` to present as a `VectorEnv`.
+        num_envs: Int, the number of environments.
 
     Raises:
-        ValueError: if the tensors of the environment do not fit its spaces.
+        ValueError: If the tensors of the environment do not fit its spaces.
     """
 
     metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
@@ -41,10 +41,10 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
         self._keys = None  # [num_envs, 2, 2] uint32
-        self._constants = None  # `checks.constants` of the compiled programs
+        self._constants = None  # constants with which the programs were compiled
 
     def reset(self, *, seed=None, options=None):
-        """Starts an episode in every environment; see `gymnasium.vector.VectorEnv`."""
+        """Starts an episode in every environment, as in `gymnasium.vector.VectorEnv`."""
         self._compile()
         is_first = self._keys is None
         seeds = self._env_seeds(seed, is_first)
@@ -63,7 +63,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return self._to_numpy(observations), {}
 
     def step(self, actions):
-        """Steps every environment; resets an environment if its episode has ended."""
+        """Steps every environment, and resets an environment if its episode has ended."""
         if self._keys is None:
             raise gym.error.ResetNeeded("Call `reset` before `step`.")
         actions = keras.tree.map_structure(
@@ -94,7 +94,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             )
 
     def _initial_states(self, keys, episodes):
-        """Returns initial states and their observations."""
+        """Returns initial states and the observations of these states."""
         env = self.env
         noise_args = [env.initial_noise], episodes, 0, env.dtype
         noise = seeding.counter_noise(keys[:, 0], *noise_args)[0]
@@ -104,7 +104,8 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     def _next_states(self, keys, episodes, lengths, ended, state, actions):
         """Returns states, observations, rewards and terminations after one step.
 
-        Where `ended` is True, the state is an initial state and the reward is zero.
+        Where `ended` is True, the returned state is an initial state and the reward is
+        zero.
         """
         env, noise = self.env, None
         if env.transition_noise is not None:
@@ -135,8 +136,9 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             return [seed + i for i in range(self.num_envs)]
         if len(seed) != self.num_envs or (is_first and None in seed):
             raise ValueError(
-                f"`seed` must be an int, or a list with one for each of {self.num_envs} "
-                f"environments, at the first reset without None. Received: {seed}"
+                "`seed` must be an int, or a list with one seed for each of "
+                f"{self.num_envs} environments. At the first reset, no seed of the "
+                f"list may be None. Received: {seed}"
             )
         return list(seed)
 
@@ -144,14 +146,15 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return spaces.to_nest(self.action_space)
 
     def _check_nesting(self, actions):
-        """Returns the actions; raises if they are not nested like the action space."""
+        """Returns the actions, or raises if they are not nested like the action space."""
         if not isinstance(self._action_spaces(), (dict, tuple)):
             return np.asarray(actions)
         try:
             keras.tree.assert_same_structure(self._action_spaces(), actions)
         except ValueError:
             raise ValueError(
-                f"`actions` must be nested as {self.action_space}. Received: {actions!r}"
+                f"`actions` must be nested like {self.action_space}. Received: "
+                f"{actions!r}"
             ) from None
         return actions
 
@@ -167,7 +170,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
 def _to_tensor(action, space):
     """Returns actions in the type of their space; raises if the space excludes them."""
     action = np.asarray(action)
-    if isinstance(space, gym.spaces.Box):  # the environment clips at its bounds
+    if isinstance(space, gym.spaces.Box):  # the environment clips actions at its bounds
         valid = action.dtype.kind in "fiub" and action.shape == space.shape
         valid = valid and np.isfinite(action).all()
     else:
@@ -181,5 +184,5 @@ def _to_tensor(action, space):
 
 
 def _expand_like(flags, tensor):
-    """Returns `[B]` flags reshaped to `[B, 1, …]`, with the rank of a tensor `[B, …]`."""
+    """Returns `[B]` flags as `[B, 1, …]`, with the rank of a tensor `[B, …]`."""
     return tf.reshape(flags, [-1, *[1] * (tensor.shape.rank - 1)])

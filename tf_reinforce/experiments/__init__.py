@@ -1,1 +1,1 @@
-"""Run directories, and the training of many seeds."""
+"""Manages run directories, and trains many seeds."""

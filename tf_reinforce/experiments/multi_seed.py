@@ -45,13 +45,13 @@ class SeedResults:
         self.failures = failures
         self.env_steps = env_steps
         self._make = make
-        self._groups = groups
+        self.groups = groups
 
     def agent(self, seed: int) -> Any:
         """Returns the trained agent of one seed, a `Reinforce` that can train further."""
         if seed not in self.seeds:
             raise ValueError(f"`seed` must be one of {self.seeds}. Received: {seed!r}")
-        group = next(group for group in self._groups if seed in group.seeds)
+        group = next(group for group in self.groups if seed in group.seeds)
         agent = _build_agent(self._make, seed, group.batched_env)
         group.write_to(agent, group.seeds.index(seed))
         if seed not in self.failures:
@@ -126,7 +126,7 @@ def train_seeds(
             for part in _partition(seeds)
         ]
         for group in groups[1:]:
-            _check_same_signature(groups[0].signature, group.signature)
+            check_same_signature(groups[0].signature, group.signature)
             _check_nothing_shared(groups[0].variables, group.variables)
         with concurrent.futures.ThreadPoolExecutor(len(groups)) as threads:
             outputs = list(threads.map(lambda group: group.train(epochs), groups))
@@ -174,11 +174,11 @@ class _SeedGroup:
         self.batched_env = batched_env
         self.seeds = seeds
         self._first_agent = first = _build_agent(make, seeds[0], batched_env)
-        self.variables, self.signature = _state(first), _signature(first)
+        self.variables, self.signature = _state(first), signature_of(first)
         states = [_state_values(first)]
         for seed in seeds[1:]:
             agent = _build_agent(make, seed, batched_env)
-            _check_same_signature(self.signature, _signature(agent))
+            check_same_signature(self.signature, signature_of(agent))
             _check_nothing_shared(self.variables, _state(agent))
             states.append(_state_values(agent))
         self._stacks = [tf.Variable(np.stack(values)) for values in zip(*states)]
@@ -187,7 +187,7 @@ class _SeedGroup:
         request = first.trainer.training_request(
             batched_env, seeds[0], num_episodes, None
         )
-        self._rollout = compiled_rollout.Rollout(
+        self.rollout = compiled_rollout.Rollout(
             batched_env,
             actor,
             request.episodes,
@@ -241,7 +241,7 @@ class _SeedGroup:
             keys: `[U, K, 4, 2]` uint32, see `seeding.rollout_keys`.
             active: `[K]` bool, False for an agent that makes no more updates.
         """
-        first, rollout = self._first_agent, self._rollout
+        first, rollout = self._first_agent, self.rollout
         step = first.trainer.learner.make_train_step(first.optimizer, rollout)
         num_updates = rollout.num_agents * tf.shape(keys)[0]
         arrays = learner.history_arrays(num_updates, rollout.count)
@@ -300,7 +300,7 @@ def _state(agent):
     return list({id(variable): variable for variable in variables}.values())
 
 
-def _signature(agent):
+def signature_of(agent):
     """Returns a dict of all properties in which the agents must be equal, by name."""
     parts = {"policy": agent.policy, "head": agent.head, "baseline": agent.baseline}
     layers = {
@@ -340,7 +340,7 @@ def _comparable(config):
     return config
 
 
-def _check_same_signature(expected, received):
+def check_same_signature(expected, received):
     for name in {**expected, **received}:
         if expected.get(name) != received.get(name):
             raise ValueError(

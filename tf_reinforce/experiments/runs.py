@@ -1,4 +1,4 @@
-"""Trains in a run directory, which holds everything about one training."""
+"""Trains in a run directory, which contains all files of one training."""
 
 import contextlib
 import csv
@@ -26,24 +26,24 @@ from tf_reinforce.data import seeding
 from tf_reinforce.experiments import multi_seed
 from tf_reinforce.presets import toml_files
 
-MAX_UPDATES = 300  # limit if there is no budget and the target is not reached
-EVALUATION_EPISODES = 100  # per evaluation
+MAX_UPDATES = 300  # updates without a budget, if the target is not reached
+EVALUATION_EPISODES = 100  # episodes of each evaluation
 EVALUATION_FREQ = 10  # updates from one evaluation to the next
 
 
 def new_directory(path, env, seed):
-    """Creates the folder of a new run; an existing folder must be empty.
+    """Creates the folder of a new run, where an existing folder must be empty.
 
     Args:
-        path: Path, or `None` for `runs/ENV/DATE_seedN`.
-        env: Environment id.
-        seed: Int.
+        path: Path of the folder, or `None` for `runs/ENV/DATE_seedN`.
+        env: String, the environment id.
+        seed: Int, the seed of the run.
 
     Returns:
-        `pathlib.Path`.
+        `pathlib.Path` of the folder.
 
     Raises:
-        FileExistsError: if the folder exists and is not empty.
+        FileExistsError: If the folder exists and is not empty.
     """
     if path is None:
         date = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
@@ -73,21 +73,23 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
     """Trains and evaluates an agent, and saves the best agent in a run directory.
 
     Args:
-        agent: `Reinforce`, compiled.
-        env: Environment id.
+        agent: A compiled `Reinforce`.
+        env: String, the environment id.
         directory: `pathlib.Path` of an empty folder.
-        settings: Dict, saved in `config.json`. Its table `fit` contains the keyword
-            arguments of `Reinforce.fit`: the budget and how to collect. For
-            `evaluation` and `env_kwargs` see `evaluation_options`.
-        target: Float or `None`. Without a budget, training stops at this return.
-        seed: Int.
+        settings: Dict that is saved in `config.json`. The table `fit` of `settings`
+            contains the keyword arguments of `Reinforce.fit` for the budget and the
+            collection. The function `evaluation_options` explains `evaluation` and
+            `env_kwargs` of `settings`.
+        target: Float or `None`, the target return. Without a budget, training stops at
+            the target return.
+        seed: Int, the master seed of the training.
         twin: `envs.TensorEnv` to train on instead of `env`, or `None`. Evaluations use
-            `env` in both cases.
-        verbose: Bool. If True, a progress line is printed.
+            `env` even if `twin` is set.
+        verbose: Bool, whether to print a progress line.
 
     Returns:
-        Dict: `evaluation` of the best agent on new episodes, `updates`, `env_steps`,
-        `seconds` of training, `evaluations`, `interrupted`.
+        Dict with `evaluation` of the best agent on new episodes, `updates`, `env_steps`,
+        `seconds` of training, `evaluations` and `interrupted`.
     """
     fit = settings["fit"]
     has_budget = fit.get("epochs") is not None or fit.get("steps") is not None
@@ -136,19 +138,19 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
 
 
 def train_seeds(make, env, directory, settings, twin, seeds):
-    """Trains many seeds at once, evaluates each agent, and saves the best one.
+    """Trains many seeds at once, evaluates each agent, and saves the best agent.
 
     Args:
         make: Function from a seed to a compiled agent.
-        env: Environment id, for the evaluations.
+        env: String, the environment id for the evaluations.
         directory: `pathlib.Path` of an empty folder.
-        settings: As for `train`; `fit` contains `epochs`, and may contain
+        settings: Dict as for `train`, where `fit` contains `epochs`, and may contain
             `episodes_per_epoch` and `max_episode_steps`.
         twin: `envs.TensorEnv` to train on.
-        seeds: Ints.
+        seeds: Ints, one seed for each agent.
 
     Returns:
-        Dict: `returns` by seed, `env_steps` of all seeds, `seconds` of training.
+        Dict with `returns` by seed, `env_steps` of all seeds, and `seconds` of training.
     """
     seeds, fit = list(seeds), settings["fit"]
     config = {"env": env, "engine": "compiled", "seeds": seeds, **settings}
@@ -178,7 +180,7 @@ def train_seeds(make, env, directory, settings, twin, seeds):
 
 
 def _write_history(path, results):
-    """Writes one CSV row for each update of each seed; NaN if it was not finite."""
+    """Writes one CSV row for each update of each seed, with NaN if it was not finite."""
     names = list(results.history)
     with files.atomic_write(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file)
@@ -189,7 +191,7 @@ def _write_history(path, results):
 
 
 def _announce(verbose, text):
-    """Prints what begins now and may take long."""
+    """Prints a message before a computation that may take long."""
     if verbose:
         print(text, flush=True)
 
@@ -198,7 +200,7 @@ def _fit(agent, env, directory, run_callbacks, **options):
     """Runs `fit` with the callbacks and the log files of a run.
 
     Returns:
-        The seconds of training, and a bool: True if Ctrl-C was pressed.
+        The seconds of training, and a bool that is True if Ctrl-C was pressed.
     """
     csv_logger = keras.callbacks.CSVLogger(os.fspath(directory / "log.csv"))
     evaluator, progress = run_callbacks
@@ -226,9 +228,10 @@ def evaluation_options(settings):
     """Returns the keyword arguments for `Reinforce.evaluate` from the settings of a run.
 
     Args:
-        settings: Dict. `env_kwargs` are keyword arguments of the environment's
-            constructor. The table `evaluation` may contain `episodes`, `deterministic`
-            and `max_episode_steps`; the table `fit`, `num_envs` and `workers`.
+        settings: Dict of the settings of a run. The entry `env_kwargs` contains keyword
+            arguments of the environment's constructor. The table `evaluation` may contain
+            `episodes`, `deterministic` and `max_episode_steps`. The table `fit` may
+            contain `num_envs` and `workers`.
     """
     evaluation_settings = settings["evaluation"]
     return {
@@ -244,14 +247,14 @@ def evaluation_options(settings):
 def random_return(env, settings, seed):
     """Returns the mean return of a random policy over the episodes of an evaluation.
 
-    Actions are sampled by `gymnasium.Space.sample`. If the settings of the agent contain
-    an `action_mask`, only legal actions are sampled.
+    `gymnasium.Space.sample` samples the actions of the random policy. If the settings of
+    the agent contain an `action_mask`, the random policy samples only legal actions.
 
     Args:
-        env: Environment id.
-        settings: As for `train`.
-        seed: Int. Episodes start from the same reset seeds as in an evaluation with
-            this seed.
+        env: String, the environment id.
+        settings: Dict of the settings of a run, as for `train`.
+        seed: Int, the seed of the evaluation. The random policy starts from the reset
+            seeds of an evaluation with `seed`.
     """
     options = evaluation_options(settings)
     gym_env = gym.make(
@@ -283,9 +286,9 @@ def random_return(env, settings, seed):
 
 
 class _GracefulInterrupt:
-    """Handles Ctrl-C: the first one stops training after the update, a second at once.
+    """Handles Ctrl-C: the first stops training after the update, the second at once.
 
-    The context value is a list that is not empty after the first Ctrl-C.
+    The context value is a list, which is not empty after the first Ctrl-C.
     """
 
     def __init__(self, agent):
@@ -312,7 +315,7 @@ class _GracefulInterrupt:
 
 
 def agent_file(run):
-    """Returns the agent file of a run: `run` itself, or `agent.keras` in the folder."""
+    """Returns the agent file of a run, `run` itself or `agent.keras` in the folder."""
     path = pathlib.Path(run)
     return path / "agent.keras" if path.is_dir() else path
 
@@ -320,16 +323,17 @@ def agent_file(run):
 def read_env(run):
     """Returns the environment id of a run directory, and its evaluation options.
 
-    The file may come from an untrusted source. An id of the form `module:Id` is not
-    returned, because making this environment would import the module. Keyword arguments
-    of the environment's constructor may only be numbers and booleans
+    The config file of a run may come from an untrusted source. An id of the form
+    `module:Id` is not returned, because making the environment would import the module.
+    Keyword arguments of the environment's constructor may only be numbers and booleans
     (`toml_files.SAFE_TYPES`).
 
     Returns:
         The id or `None`, and a dict of keyword arguments for `Reinforce.evaluate`.
 
     Raises:
-        ValueError: if a keyword argument has another type; names the argument.
+        ValueError: If a keyword argument in the config file is neither a number nor a
+            bool.
     """
     path = pathlib.Path(run) / "config.json"
     config = json.loads(path.read_text()) if path.is_file() else {}
@@ -337,8 +341,9 @@ def read_env(run):
     for name, value in env_kwargs.items():
         if not isinstance(value, toml_files.SAFE_TYPES):
             raise ValueError(
-                f"{path} contains the environment argument {name}={value!r}. From a "
-                "file, only numbers and booleans are taken. Evaluate in Python: "
+                f"{path} contains the environment argument {name}={value!r}. A config "
+                "file may only contain numbers and booleans as environment arguments. "
+                "Evaluate in Python: "
                 f"tfr.load({os.fspath(agent_file(run))!r}).evaluate(env, env_kwargs=…)."
             )
     options = {

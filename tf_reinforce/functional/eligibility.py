@@ -1,14 +1,14 @@
 """Computes characteristic eligibilities, d ln π / d parameter, in closed form.
 
-The eligibility of a sample is the direction in which each parameter of its distribution
-must change to make that sample more likely. REINFORCE multiplies the eligibility by the
-return minus the baseline, and back-propagates the product. `docs/eligibility.md` derives
-every formula.
+The eligibility of a sample is the derivative of its log-probability with respect to a
+parameter. REINFORCE multiplies the eligibility by the return minus the baseline, and
+back-propagates the product. `docs/eligibility.md` derives every formula.
 
-All functions compute in the type of the parameters (float64 for Python numbers), for any
-number of rows. Nothing is broadcast. Shapes are always checked, except under XLA, which
-drops assertions. Values are checked in eager mode only, because a traced function has no
-values. Gradients flow through the formulas.
+All functions of this module compute in the type of the parameters (float64 for Python
+numbers), for any number of rows. The functions of this module broadcast no array. The
+functions of this module always check shapes, except under XLA, which drops assertions.
+The functions of this module check values in eager mode only, because a traced function
+has no values. Gradients flow through the closed forms.
 
 Reference:
     Williams (1992), Simple statistical gradient-following algorithms for connectionist
@@ -56,14 +56,15 @@ def bernoulli_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         d ln π / dp = (y - p) / (p (1 - p)):    1 / p for a one, -1 / (1 - p) for a zero
 
     Args:
-        probs: `[...]` float in [0, 1], p.
-        actions: `[...]` zeros and ones, y, with a probability that is not zero.
+        probs: `[...]` float in [0, 1], the probability p of an action of one.
+        actions: `[...]` zeros and ones, the actions y, whose probability is not zero.
 
     Returns:
-        `[...]` float. Never zero: positive for a one and negative for a zero.
+        `[...]` float, the eligibility of each action. The eligibility is positive for an
+        action of one and negative for an action of zero.
 
     Raises:
-        ValueError: If a value is not as described, or the shapes differ.
+        ValueError: If an argument has an invalid value, or the shapes differ.
 
     Example:
 
@@ -89,14 +90,15 @@ def bernoulli_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         d ln π / dz = y - p,    with  p = 1 / (1 + exp(-z))
 
     Args:
-        logits: `[...]` float, z.
-        actions: `[...]` zeros and ones, y.
+        logits: `[...]` float, the logit z of each action.
+        actions: `[...]` zeros and ones, the actions y.
 
     Returns:
-        `[...]` float, zero only if the probability of the action rounds to one.
+        `[...]` float, the eligibility, which is zero only if the probability of the
+        action rounds to one.
 
     Raises:
-        ValueError: If a value is not as described, or the shapes differ.
+        ValueError: If an argument has an invalid value, or the shapes differ.
 
     Example:
 
@@ -119,11 +121,12 @@ def categorical_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         d ln π / dzₖ = [k = a] - pₖ,    with  p = softmax(z)
 
     Args:
-        logits: `[..., K]` float, z.
-        actions: `[...]` ints in 0 to K - 1, a.
+        logits: `[..., K]` float, the logits z of the categories.
+        actions: `[...]` ints in 0 to K - 1, the sampled categories a.
 
     Returns:
-        `[..., K]` float: one-hot minus probabilities. Each row sums to zero.
+        `[..., K]` float, the eligibility of each logit, one-hot minus probabilities. Each
+        row of the eligibility sums to zero.
 
     Raises:
         ValueError: If an action is out of range or not an integer, or the shapes do not
@@ -144,20 +147,21 @@ def categorical_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
 
         d ln π / dpₖ = [k = a] / pₐ - 1 / Σp,    with  π(a) = pₐ / Σp
 
-    The probabilities are normalized by this function, so only the ratios of p count. The
-    eligibility of every category that was not sampled is -1 / Σp, because a larger p of
-    these categories makes the sampled one less likely. To multiply p by c divides the
-    eligibility by c and has no other effect.
+    `categorical_probs` normalizes the probabilities, so that π(a) depends only on the
+    ratios of p. The eligibility of every category that was not sampled is -1 / Σp. The
+    eligibility is negative because a larger p of another category makes the sampled
+    category less likely. If all p are multiplied by c, the eligibility is divided by c.
 
     Args:
-        probs: `[..., K]` float, not negative, with any positive sum.
-        actions: `[...]` ints in 0 to K - 1, of categories with pₐ > 0.
+        probs: `[..., K]` float, relative probabilities p that are not negative, with any
+            positive sum.
+        actions: `[...]` ints in 0 to K - 1, sampled categories a with pₐ > 0.
 
     Returns:
-        `[..., K]` float, orthogonal to p.
+        `[..., K]` float, the eligibility, which is orthogonal to p.
 
     Raises:
-        ValueError: If a value is not as described, or the shapes do not fit.
+        ValueError: If an argument has an invalid value, or the shapes do not fit.
 
     Example:
 
@@ -174,20 +178,23 @@ def categorical_simplex(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
 
         d ln π / dpₖ = [k = a] / pₐ,    with  π(a) = pₐ
 
-    This derivative is right only along directions that keep Σp = 1. Its expectation is
-    one in every component, a vector that points out of the simplex. If p is the output
-    of a softmax, the softmax removes that part. Then this function and
-    `categorical_probs` back-propagate the same gradient.
+    The derivative that `categorical_simplex` returns is right only along directions that
+    keep Σp = 1. The expectation of the derivative `categorical_simplex` is one in every
+    component, a vector that points out of the simplex. If p is the output of a softmax,
+    the gradient of the softmax removes the component that points out of the simplex.
+    Behind a softmax, `categorical_simplex` and `categorical_probs` therefore
+    back-propagate the same gradient.
 
     Args:
-        probs: `[..., K]` float, not negative, with the sum one.
-        actions: `[...]` ints in 0 to K - 1, of categories with pₐ > 0.
+        probs: `[..., K]` float, probabilities p that are not negative and sum to one.
+        actions: `[...]` ints in 0 to K - 1, sampled categories a with pₐ > 0.
 
     Returns:
-        `[..., K]` float, zero for every category that was not sampled.
+        `[..., K]` float, the eligibility, which is zero for every category that was not
+        sampled.
 
     Raises:
-        ValueError: If a value is not as described, or the shapes do not fit.
+        ValueError: If an argument has an invalid value, or the shapes do not fit.
 
     Example:
 
@@ -206,12 +213,12 @@ def multinomial_logits(
         d ln π / dzₖ = nₖ - N pₖ,    with  p = softmax(z)
 
     Args:
-        logits: `[..., K]` float, z.
-        counts: `[..., K]` integers, n, with the sum N.
-        trials: Positive int, N.
+        logits: `[..., K]` float, the logits z of the categories.
+        counts: `[..., K]` integers, the counts n of the categories, which sum to N.
+        trials: Positive int, N, the number of choices.
 
     Returns:
-        `[..., K]` float: counts minus expected counts.
+        `[..., K]` float, the eligibility of each logit, counts minus expected counts.
 
     Raises:
         ValueError: If counts are negative, are not integers or do not sum to N, or the
@@ -235,18 +242,20 @@ def multinomial_probs(
 
         d ln π / dpₖ = nₖ / pₖ - N / Σp
 
-    This is the sum of `categorical_probs` over the N choices.
+    The result is the sum of `categorical_probs` over the N choices.
 
     Args:
-        probs: `[..., K]` float, not negative, with any positive sum.
-        counts: `[..., K]` integers with the sum N; nₖ must be zero if pₖ is zero.
-        trials: Positive int, N.
+        probs: `[..., K]` float, relative probabilities p that are not negative, with any
+            positive sum.
+        counts: `[..., K]` integers, the counts n, which sum to N. The count nₖ must be
+            zero if pₖ is zero.
+        trials: Positive int, N, the number of choices.
 
     Returns:
-        `[..., K]` float, orthogonal to p.
+        `[..., K]` float, the eligibility, which is orthogonal to p.
 
     Raises:
-        ValueError: If a value is not as described, or the shapes differ.
+        ValueError: If an argument has an invalid value, or the shapes differ.
 
     Example:
 
@@ -269,18 +278,20 @@ def multinomial_simplex(
 
         d ln π / dpₖ = nₖ / pₖ
 
-    This is the sum of `categorical_simplex` over the N choices.
+    The result is the sum of `categorical_simplex` over the N choices.
 
     Args:
-        probs: `[..., K]` float, not negative, with the sum one.
-        counts: `[..., K]` integers with the sum N; nₖ must be zero if pₖ is zero.
-        trials: Positive int, N.
+        probs: `[..., K]` float, probabilities p that are not negative and sum to one.
+        counts: `[..., K]` integers, the counts n, which sum to N. The count nₖ must be
+            zero if pₖ is zero.
+        trials: Positive int, N, the number of choices.
 
     Returns:
-        `[..., K]` float, zero for a category with a count of zero.
+        `[..., K]` float, the eligibility, which is zero for a category with a count of
+        zero.
 
     Raises:
-        ValueError: If a value is not as described, or the shapes differ.
+        ValueError: If an argument has an invalid value, or the shapes differ.
 
     Example:
 
@@ -311,21 +322,22 @@ def gaussian(mean: ArrayLike, std: ArrayLike, samples: ArrayLike) -> GaussianEli
         d ln π / dμ = (y - μ) / σ²,    d ln π / dσ = ((y - μ)² - σ²) / σ³,
         d ln π / d ln σ = ((y - μ)² - σ²) / σ²
 
-    To make a sample more likely, the mean moves towards the sample. σ grows if the
-    sample is further than σ from the mean, and shrinks otherwise. The components of a
-    diagonal Gaussian are independent, so its log-density is a sum over components. Its
-    eligibility is this function for each component.
+    The derivative with respect to the mean points from the mean towards the sample. The
+    derivative with respect to σ is positive if the sample is further than σ from the
+    mean, and negative otherwise. The components of a diagonal Gaussian are independent,
+    so that its log-density is a sum over components. The eligibility of a diagonal
+    Gaussian is therefore computed for each component separately.
 
     Args:
-        mean: `[...]` float, μ.
-        std: `[...]` float above zero, σ.
-        samples: `[...]` float, y, before any clipping.
+        mean: `[...]` float, the mean μ.
+        std: `[...]` float above zero, the standard deviation σ.
+        samples: `[...]` float, the samples y before any clipping.
 
     Returns:
-        `GaussianEligibility`.
+        `GaussianEligibility` with the three derivatives.
 
     Raises:
-        ValueError: If a value is not as described, or the shapes differ.
+        ValueError: If an argument has an invalid value, or the shapes differ.
 
     Example:
 
@@ -355,22 +367,23 @@ def clipped_gaussian(
 
         d ln Φ(z) / dμ = ∓h(z) / σ,    d ln Φ(z) / d ln σ = -z h(z),    h = φ / Φ
 
-    If an action is at a bound, x was at this bound or beyond it. The eligibility is then
-    the mean of the eligibilities of all such x. h is the inverse Mills ratio; it is
-    exact even if the bound is very unlikely.
+    If an action is at a bound, the unclipped sample x was at this bound or beyond. The
+    eligibility of an action at a bound is the mean of the eligibilities of all samples x
+    at the bound or beyond. The function h is the inverse Mills ratio, and is exact even
+    if the bound is very unlikely.
 
     Args:
-        mean: `[...]` float, μ of x.
-        std: `[...]` float above zero, σ of x.
-        low: `[...]` float or -∞.
-        high: `[...]` float or ∞, above `low`.
-        actions: `[...]` float in [low, high], y.
+        mean: `[...]` float, the mean μ of x.
+        std: `[...]` float above zero, the standard deviation σ of x.
+        low: `[...]` float or -∞, the lower bounds.
+        high: `[...]` float or ∞, the upper bounds, above `low`.
+        actions: `[...]` float in [low, high], the clipped samples y.
 
     Returns:
-        `GaussianEligibility`.
+        `GaussianEligibility` with the three derivatives.
 
     Raises:
-        ValueError: If a value is not as described, or the shapes differ.
+        ValueError: If an argument has an invalid value, or the shapes differ.
 
     Example:
 
@@ -391,7 +404,7 @@ def clipped_gaussian(
     _raise_if(out_of_bounds, "`actions` must lie between `low` and `high`", actions)
     between = gaussian(mean, std, actions)
     side = tf.where(actions <= low, -1.0, tf.where(actions >= high, 1.0, 0.0))
-    side = tf.cast(side, mean.dtype)  # -1 at low, 1 at high, 0 between them
+    side = tf.cast(side, mean.dtype)  # -1 at low, 1 at high, 0 between low and high
     z = side * (mean - actions) / std
     ratio = _inverse_mills_ratio(z)
     at_bound = (side * ratio / std, -z * ratio / std, -z * ratio)
@@ -402,23 +415,24 @@ def clipped_gaussian(
 def tanh_gaussian(
     mean: ArrayLike, std: ArrayLike, actions: ArrayLike
 ) -> GaussianEligibility:
-    """Returns the eligibility of a = tanh(y) for a Gaussian y, which is that of y.
+    """Returns the eligibility of a = tanh(y) for a Gaussian y, the eligibility of y.
 
         ln π(a) = ln N(y; μ, σ) - ln(1 - a²),    y = artanh a
 
-    The term that tanh adds does not depend on the parameters. Near ±1 rounding makes y
-    inexact. If y itself is available, pass y to `gaussian`.
+    The term that tanh adds to ln π does not depend on the parameters. If the action is
+    near ±1, rounding makes y = artanh a inexact. If the Gaussian sample y is available,
+    pass y to `gaussian`.
 
     Args:
-        mean: `[...]` float, μ of y.
-        std: `[...]` float above zero, σ of y.
-        actions: `[...]` float in (-1, 1), a.
+        mean: `[...]` float, the mean μ of y.
+        std: `[...]` float above zero, the standard deviation σ of y.
+        actions: `[...]` float in (-1, 1), the squashed actions a.
 
     Returns:
-        `GaussianEligibility`.
+        `GaussianEligibility` with the three derivatives.
 
     Raises:
-        ValueError: If a value is not as described, or the shapes differ.
+        ValueError: If an argument has an invalid value, or the shapes differ.
 
     Example:
 
@@ -446,18 +460,19 @@ def beta(
 
         d ln π / dα = ln y - ψ(α) + ψ(α + β),    d ln π / dβ = ln(1 - y) - ψ(β) + ψ(α + β)
 
-    ψ is the digamma function; ψ(α) - ψ(α + β) is the expectation of ln y.
+    The function ψ is the digamma function, and ψ(α) - ψ(α + β) is the expectation of ln
+    y.
 
     Args:
-        concentration1: `[...]` float above zero, α.
-        concentration0: `[...]` float above zero, β.
-        samples: `[...]` float in (0, 1), y.
+        concentration1: `[...]` float above zero, the parameter α.
+        concentration0: `[...]` float above zero, the parameter β.
+        samples: `[...]` float in (0, 1), the samples y.
 
     Returns:
-        `BetaEligibility`.
+        `BetaEligibility` with both derivatives.
 
     Raises:
-        ValueError: If a value is not as described, or the shapes differ.
+        ValueError: If an argument has an invalid value, or the shapes differ.
 
     Example:
 
@@ -479,7 +494,7 @@ def beta(
 
 
 def _inverse_mills_ratio(z: tf.Tensor) -> tf.Tensor:
-    """Returns φ(z) / Φ(z), finite and exact for negative and positive z."""
+    """Returns φ(z) / Φ(z), which is finite and exact for negative and positive z."""
     root = math.sqrt(2.0)
     negative, positive = tf.minimum(z, 0.0), tf.maximum(z, 0.0)
     for_positive = tf.exp(-(positive**2) / 2) / tf.math.erfc(-positive / root)
@@ -488,7 +503,7 @@ def _inverse_mills_ratio(z: tf.Tensor) -> tf.Tensor:
 
 
 def _counts_over_probs(counts: Any, probs: Any) -> tf.Tensor:
-    """Returns n / p, and zero if n is zero, even if p is zero too."""
+    """Returns n / p, or zero where n is zero, even if p is also zero."""
     impossible = (counts > 0) & (probs <= 0)
     _raise_if(impossible, f"`actions` or `counts` {_POSSIBLE}", probs)
     return tf.math.divide_no_nan(counts, probs)
@@ -497,7 +512,7 @@ def _counts_over_probs(counts: Any, probs: Any) -> tf.Tensor:
 def _floats(**arguments: Any) -> Any:
     """Returns finite tensors in the float type of the first argument.
 
-    The type is float64 if the first argument is not a float array or tensor.
+    The float type is float64 if the first argument is not a float array or tensor.
     """
     first = next(iter(arguments.values()))
     dtype = tf.as_dtype(getattr(first, "dtype", tf.float64))
@@ -526,7 +541,7 @@ def _not_negative(probs: Any) -> tf.Tensor:
 
 
 def _integers(actions: Any) -> tf.Tensor:
-    """Returns integers as int64; raises an error if a number has a fraction."""
+    """Returns integers as int64, or raises an error if a number has a fraction."""
     actions = tf.convert_to_tensor(_numbers("Actions and counts", actions))
     if actions.dtype.is_floating:
         fraction = ~tf.math.is_finite(actions) | (actions != tf.round(actions))
@@ -546,7 +561,7 @@ def _one_hot(actions: Any, parameters: tf.Tensor) -> tf.Tensor:
 
 
 def _counts(counts: Any, trials: Any, parameters: tf.Tensor) -> tf.Tensor:
-    """Returns the counts in the type of the parameters; their sum is checked in int64."""
+    """Returns the counts in the type of the parameters; checks their sum in int64."""
     counts = _integers(counts)
     _check_categories(parameters)
     _same_shape(parameters=parameters, counts=counts)
@@ -568,7 +583,7 @@ def _check_categories(parameters: tf.Tensor) -> None:
 
 
 def _same_shape(**tensors: Any) -> None:
-    """Raises an error if shapes differ: at once, or in the graph if a size is unknown."""
+    """Raises an error if shapes differ, in the graph if a size is not known earlier."""
     (_, first), *others = tensors.items()
     if not all(first.shape.is_compatible_with(other.shape) for _, other in others):
         received = ", ".join(f"{name} {tensor.shape}" for name, tensor in tensors.items())
@@ -582,12 +597,14 @@ def _same_shape(**tensors: Any) -> None:
 
 
 def _raise_if(invalid: tf.Tensor, requirement: str, values: Any) -> None:
-    """Raises a `ValueError` if any value is invalid; does nothing in a traced function.
+    """Raises a `ValueError` if any value is invalid, but not in a traced function.
 
     Args:
-        invalid: Bool tensor with the shape of `values` or of its first axes.
-        requirement: String, the sentence that says what was expected.
-        values: Tensor; the message shows the first five invalid values.
+        invalid: Bool tensor with the shape of `values`, or of the first axes of `values`.
+        requirement: String, the first sentence of the error message, which states the
+            expected values.
+        values: Tensor of the checked values; the error message shows the first five
+            invalid values.
     """
     if not tf.is_symbolic_tensor(invalid) and np.any(invalid):
         received = np.asarray(values)[np.asarray(invalid)].tolist()

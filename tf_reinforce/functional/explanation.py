@@ -14,19 +14,19 @@ _COMBINATIONS = (
 def text(**arguments):
     """Returns a table of the closed form beside automatic differentiation.
 
-    Pass `probs` or `logits` together with `action` or `counts`; or `counts` alone; or
-    `mean`, `std` and `sample`.
+    Pass `probs` or `logits` together with `action` or `counts`. The function also accepts
+    `counts` alone, or `mean`, `std` and `sample`.
 
     Args:
         probs: K floats, relative probabilities of K categories.
         logits: K floats, the logits of K categories.
-        action: Int, the category that was sampled.
-        counts: K ints, how often each category was sampled. Without `probs` and `logits`
-            all categories have the same probability.
-        mean, std, sample: Floats, the parameters of a diagonal Gaussian and a sample.
+        action: Int, the index of the sampled category.
+        counts: K ints, the number of samples of each category. Without `probs` and
+            `logits`, all categories have the same probability.
+        mean, std, sample: Floats, the parameters of a diagonal Gaussian and one sample.
 
     Returns:
-        String of several lines; numbers have four decimals.
+        String of several lines, with numbers of four decimals.
 
     Raises:
         ValueError: If this combination of arguments is not supported, or `eligibility`
@@ -170,7 +170,7 @@ def _log_prob_and_gradient(name, values, counts):
         tape.watch(x)
         if name == "logits":
             log_p = tf.nn.log_softmax(x)
-        else:  # a category with a count of zero may have the probability zero
+        else:  # a category with count zero may have probability zero
             log_p = tf.math.log(tf.where(n > 0, x, 1.0)) - tf.math.log(tf.reduce_sum(x))
         log_factorials = tf.math.lgamma(n + 1)
         log_coefficient = tf.math.lgamma(tf.reduce_sum(n) + 1)
@@ -189,8 +189,8 @@ def _table(name, second, rows):
     cells += [[label, *map(_format, numbers)] for label, *numbers in rows]
     if any(not np.isfinite(numbers).all() for _, *numbers in rows):
         raise ValueError(
-            f"A derivative with respect to `{name}` is too large for a float64: a "
-            "number in it is too small."
+            f"A derivative with respect to `{name}` is too large for a float64, "
+            "because a parameter is too small."
         )
     widths = [max(4, *map(len, column)) for column in zip(*cells)]
     return "\n".join(
@@ -204,9 +204,11 @@ def _format(number):
 
 
 _SENTENCES = {
-    "logits": "The eligibility of logits is the sampled counts minus the expected "
-    "counts. So every\noutput receives a gradient, not only the output of the sampled "
-    "category.",
+    "logits": (
+        "The eligibility of logits is the sampled counts minus the expected counts. "
+        "So every\noutput receives a gradient, not only the output of the "
+        "sampled category."
+    ),
     "probs": "The numbers are divided by their sum, so only their ratios count. Each "
     "choice adds\n-1 / sum to the derivative of every category, and 1 / number to that "
     "of the sampled one.",

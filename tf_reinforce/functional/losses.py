@@ -1,9 +1,10 @@
 """Computes losses whose gradients are policy gradients: sums over steps, per episode.
 
-The gradient of a mean over steps is not the policy gradient. Such a mean divides each
-batch by its mean episode length, which depends on the actions. With few episodes its
-expectation can even point in the opposite direction. Every loss here is a sum over the
-valid steps of a batch, divided by the number of *episodes*.
+The gradient of a mean over steps is not the policy gradient. A mean over steps divides
+each batch by its mean episode length, which depends on the actions. With few episodes,
+the expected gradient of a mean over steps can even point in the opposite direction. Every
+loss of this module is a sum over the valid steps of a batch, divided by the number of
+*episodes*.
 """
 
 from collections.abc import Sequence
@@ -35,20 +36,22 @@ def policy_gradient(
 
         L = - 1/E Σₙ log π(aₙ|sₙ) Aₙ,    with A held constant
 
-    Only the gradient of this loss has a meaning, its value has none.
+    Only the gradient of the surrogate loss has a meaning; its value has no meaning.
 
     Args:
         log_probs: `[N]` float, the log-probabilities of the raw actions, for the `N`
             valid steps of all episodes.
-        advantages: `[N]` float, return minus baseline. Zero: the step does not
-            contribute to the gradient. Gradients stop here.
-        episodes: Scalar, `E`, the number of episodes.
+        advantages: `[N]` float, the return minus the baseline at each step. A step with
+            an advantage of zero does not contribute to the gradient. Gradients do not
+            flow to the advantages.
+        episodes: Scalar, the number of episodes, `E`.
 
     Returns:
-        Scalar loss in the type of `log_probs`. Gradients flow to `log_probs` only.
+        Scalar loss in the number type of `log_probs`. Gradients flow to `log_probs` only.
 
     Raises:
-        ValueError: If the shapes differ; nothing is broadcast.
+        ValueError: If the shapes of the arguments differ, because arguments are not
+            broadcast.
 
     Example:
 
@@ -70,11 +73,11 @@ def entropy(entropies: tf.Tensor, episodes: tf.Tensor | int) -> tf.Tensor:
         L = - 1/E Σₙ H(π(·|sₙ))
 
     Args:
-        entropies: `[N]` float, in nats, for the valid steps.
-        episodes: Scalar, `E`, the number of episodes.
+        entropies: `[N]` float, the entropy of the policy at each valid step, in nats.
+        episodes: Scalar, the number of episodes, `E`.
 
     Returns:
-        Scalar loss; to minimize it makes the policy more random.
+        Scalar loss. A smaller entropy loss means a more random policy.
 
     Example:
 
@@ -95,15 +98,17 @@ def value(values: tf.Tensor, returns: tf.Tensor, episodes: tf.Tensor | int) -> t
         L = 1/E Σₙ (v(sₙ) - Gₙ)² / 2,    with G held constant
 
     Args:
-        values: `[N]` float, predictions for the valid steps.
-        returns: `[N]` float, the targets. Gradients stop here.
-        episodes: Scalar, `E`, the number of episodes.
+        values: `[N]` float, predictions of the value at each valid step.
+        returns: `[N]` float, the targets of the predictions. Gradients do not flow to the
+            returns.
+        episodes: Scalar, the number of episodes, `E`.
 
     Returns:
-        Scalar loss in the type of `values`.
+        Scalar loss in the number type of `values`.
 
     Raises:
-        ValueError: If the shapes differ; nothing is broadcast.
+        ValueError: If the shapes of the arguments differ, because arguments are not
+            broadcast.
 
     Example:
 
@@ -118,17 +123,18 @@ def value(values: tf.Tensor, returns: tf.Tensor, episodes: tf.Tensor | int) -> t
 def gradients(
     tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Returns ∂L/∂w for each Keras variable; zeros if the loss does not depend on it.
+    """Returns ∂L/∂w for each Keras variable, or zeros if the loss does not depend on it.
 
     Args:
         tape: `tf.GradientTape` that recorded the loss.
-        loss: Scalar float tensor.
-        variables: List of Keras variables.
+        loss: Scalar float tensor, the loss L.
+        variables: List of Keras variables, the weights w.
 
     Returns:
         List of dense tensors with the shapes of the variables.
     """
-    # TensorFlow returns zeros only for a `tf.Variable`, which a Keras variable wraps.
+    # TensorFlow returns zero gradients only for a `tf.Variable`, which a Keras variable
+    # wraps.
     tf_variables = [variable.value for variable in variables]
     zero = tf.UnconnectedGradients.ZERO
     results = tape.gradient(loss, tf_variables, unconnected_gradients=zero)
@@ -140,10 +146,10 @@ def global_norm(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the Euclidean norm of all gradients as one vector, √Σ g².
 
     Args:
-        gradients: List of float tensors; their types may differ.
+        gradients: List of float tensors, whose number types may differ.
 
     Returns:
-        Scalar, float64 if one of the gradients is float64, else float32.
+        Scalar norm, float64 if a gradient is float64, else float32.
 
     Example:
 
@@ -155,32 +161,33 @@ def global_norm(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.linalg.global_norm([tf.cast(gradient, dtype) for gradient in gradients])
 
 
-# The agent is registered as "Reinforce", so the loss needs another name.
+# The agent is registered in Keras as "Reinforce". The loss of this name therefore needs
+# another registered name.
 @keras.saving.register_keras_serializable("tf_reinforce", name="ReinforceLoss")
 class Reinforce(keras.losses.Loss):
     """The REINFORCE loss for plain `model.compile` and `model.fit`.
 
         Lₙ = - log π(aₙ|sₙ),    weighted by  sample_weight = advantages
 
-    With `fit(observations, actions, sample_weight=advantages)` one step on one batch
-    follows the policy gradient of these steps. Keras divides by the number of steps in
-    the batch. For the estimator of `policy_gradient`, use `reduction="sum"` and divide
-    the advantages by the number of episodes.
+    With `fit(observations, actions, sample_weight=advantages)`, one gradient step on one
+    batch follows the policy gradient of the steps of the batch. The Keras loss is divided
+    by the number of steps in the batch. For the estimator of `policy_gradient`, use
+    `reduction="sum"` and divide the advantages by the number of episodes.
 
-    Fractional actions raise an error, except under XLA, which drops assertions.
+    Actions with a fraction raise an error, except under XLA, which drops assertions.
 
-    Pitfall: one-hot labels multiplied by the return under
-    `categorical_crossentropy(from_logits=True)` have the same loss and a *different*
-    gradient.
+    One-hot labels multiplied by the return under
+    `categorical_crossentropy(from_logits=True)` have the same loss as `Reinforce`, but a
+    *different* and wrong gradient.
 
     Args:
         head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`. The weights of the
-            head do not belong to the model, so `fit` does not train them. `None`: the
-            outputs are the logits of a categorical distribution, and the actions are
-            integers from 0. A `Composite` is not supported, because its actions are
-            several arrays.
-        reduction: As in every Keras loss.
-        name: Optional name.
+            head do not belong to the model. Therefore `model.fit` does not train the
+            weights of the head. With `head=None`, the model outputs are the logits of a
+            categorical distribution, and the actions are integers from 0. A `Composite`
+            head is not supported, because its actions are several arrays.
+        reduction: Reduction of the loss over the batch, as in every Keras loss.
+        name: String, the name of the loss.
 
     Example:
 
@@ -215,8 +222,9 @@ class Reinforce(keras.losses.Loss):
         if not y_true.shape.is_compatible_with(expected):
             raise ValueError(
                 f"Actions for outputs of shape {y_pred.shape} must have the shape "
-                f"{tuple(expected)}; nothing is broadcast. Received: shape "
-                f"{y_true.shape}. Remove the last axis, for example `actions[:, 0]`."
+                f"{tuple(expected)}, because actions are not broadcast. Received: "
+                f"shape {y_true.shape}. Remove the last axis, for example `actions[:, "
+                "0]`."
             )
         if self.head is None:
             actions = _to_integers(y_true, tf.int32)
@@ -245,7 +253,7 @@ class Reinforce(keras.losses.Loss):
 
 
 def _to_integers(actions: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns the actions in an integer type; Keras passes them to a loss as floats.
+    """Returns the actions in an integer type, because Keras passes actions as floats.
 
     Raises:
         InvalidArgumentError: If an action is not an integer.

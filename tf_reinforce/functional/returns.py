@@ -25,23 +25,26 @@ def lambda_returns(
 
         Gₜ = rₜ + γₜ [(1 - λₜ) vₜ₊₁ + λₜ Gₜ₊₁],    with  G_T = v_T
 
-    With λ = 1 this is the Monte Carlo return of REINFORCE, with λ = 0 the one-step TD
-    target. The last step of a terminated episode has γₜ = 0, the last step of a truncated
-    episode has λₜ = 0. So one recursion computes every case.
+    The return with λ = 1 is the Monte Carlo return of REINFORCE. The return with λ = 0 is
+    the one-step TD target. The last step of a terminated episode has γₜ = 0, and the last
+    step of a truncated episode has λₜ = 0. One recursion therefore computes the returns
+    of terminated and of truncated episodes.
 
     Args:
-        rewards: `[T, B]` float, rₜ received for the action taken at t.
-        discounts: `[T, B]` float, γₜ; zero where the episode terminated at t.
-        next_values: `[T, B]` float, vₜ₊₁, the value of the observation that
-            followed; zeros when there is no value baseline.
-        lambdas: `[T, B]` float, λₜ; zero where the episode was truncated at t.
+        rewards: `[T, B]` float, the reward rₜ for the action at step t.
+        discounts: `[T, B]` float, the discount γₜ, which is zero where the episode
+            terminated at t.
+        next_values: `[T, B]` float, vₜ₊₁, the value of the observation after step t.
+            Without a value baseline, all entries of `next_values` are zero.
+        lambdas: `[T, B]` float, λₜ, which is zero where the episode was truncated at t.
 
     Returns:
-        `[T, B]` float, the returns Gₜ. Gradients flow to every argument; apply
-        `tf.stop_gradient` to the arguments that should not be trained.
+        `[T, B]` float, the returns Gₜ. Gradients flow from the returns to every argument.
+        Apply `tf.stop_gradient` to the arguments that should not be trained.
 
     Raises:
-        ValueError: If the shapes differ; nothing is broadcast.
+        ValueError: If the shapes of the arguments differ, because arguments are not
+            broadcast.
 
     Example:
 
@@ -61,9 +64,10 @@ def lambda_returns(
     """
     shapes.expect([(x, "TB") for x in (rewards, discounts, next_values, lambdas)])
 
-    # Gₜ = constantₜ + slopeₜ Gₜ₊₁, and affine maps compose associatively. So each step
-    # is composed with the step 1, 2, 4, … rows later, in log T sweeps. To divide by
-    # powers of γ instead would overflow.
+    # The recursion Gₜ = constantₜ + slopeₜ Gₜ₊₁ is an affine map, and affine maps compose
+    # associatively. The scan composes each step with the step 1, 2, 4, … rows later, in
+    # log T sweeps. Division by powers of γ, as an alternative to the scan, would
+    # overflow.
     rows = tf.shape(rewards)[0]
     end = tf.concat([tf.zeros_like(rewards[1:]), next_values[-1:]], axis=0)
     slopes = discounts * lambdas
@@ -71,7 +75,7 @@ def lambda_returns(
     index = tf.range(rows + 1)
 
     def compose(distance: Any, constants: tf.Tensor, slopes: tf.Tensor) -> Any:
-        later = tf.minimum(index + distance, rows)  # row `rows` is the zero map
+        later = tf.minimum(index + distance, rows)  # row `rows` is the map x → 0
         return (
             2 * distance,
             constants + slopes * tf.gather(constants, later),
@@ -92,11 +96,12 @@ def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor) -> tf.Tensor:
         Gₜ = rₜ + γₜ Gₜ₊₁,    with  G_T = 0
 
     Args:
-        rewards: `[T, B]` float.
-        discounts: `[T, B]` float, γₜ; zero at the last step of an episode.
+        rewards: `[T, B]` float, the reward rₜ of each step.
+        discounts: `[T, B]` float, the discount γₜ, which is zero at the last step of an
+            episode.
 
     Returns:
-        `[T, B]` float: the `lambda_returns` for λ = 1 and v = 0.
+        `[T, B]` float, the returns Gₜ, which equal `lambda_returns` with λ = 1 and v = 0.
 
     Example:
 
@@ -119,17 +124,18 @@ def coefficients(
     """Returns γₜ and λₜ, which distinguish terminated from truncated episodes.
 
     Args:
-        valid: `[T, B]` bool; False for padding.
+        valid: `[T, B]` bool, False for padding.
         lengths: `[B]` int, the number of steps of each episode, at least 1.
         terminated: `[B]` bool, True for terminated and False for truncated episodes.
-        gamma: Float in [0, 1]. Zero: only the next reward counts.
-        gae_lambda: Float in [0, 1]. One: Monte Carlo up to the end of the episode.
-        dtype: Float dtype of both results.
+        gamma: Float in [0, 1], the discount γ. With γ = 0, the return is the next reward.
+        gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. With λ =
+            1, the return is the Monte Carlo return up to the end of the episode.
+        dtype: Float type of `discounts` and `lambdas`.
 
     Returns:
-        `discounts` and `lambdas`, `[T, B]` each: γ and λ inside an episode. γₜ is zero at
-        the last step of a terminated episode, λₜ at the last step of a truncated one.
-        Both are zero in the padding.
+        `discounts` and `lambdas`, `[T, B]` each, which are γ and λ inside an episode. γₜ
+        is zero at the last step of a terminated episode, and λₜ is zero at the last step
+        of a truncated episode. In the padding, `discounts` and `lambdas` are zero.
 
     Example:
 
@@ -150,11 +156,12 @@ def episode_returns(rewards: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
     """Returns the undiscounted sum of the rewards of each episode.
 
     Args:
-        rewards: `[T, B]` float; padding is ignored, even if it is NaN.
-        valid: `[T, B]` bool; False for padding.
+        rewards: `[T, B]` float, the rewards. Rewards in the padding are ignored, even if
+            they are NaN.
+        valid: `[T, B]` bool, False for padding.
 
     Returns:
-        `[B]` float.
+        `[B]` float, the return of each episode.
 
     Example:
 

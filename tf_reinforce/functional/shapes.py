@@ -1,4 +1,4 @@
-"""Checks shapes, so that nothing is broadcast."""
+"""Checks that arrays have the shapes that a function expects."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,18 +7,18 @@ import tensorflow as tf
 def expect(arrays):
     """Raises an error if arrays with the same axes differ in shape, or ranks are wrong.
 
-    Sizes that are unknown while a graph is traced are compared when the graph runs.
-    `tf.debugging.assert_shapes` is not used, because it added a quarter of the operations
-    of an update.
+    Sizes that are unknown while a graph is traced are compared when the graph runs. The
+    check does not call `tf.debugging.assert_shapes`, which added a quarter of the
+    operations of an update.
 
     Args:
-        arrays: List of pairs: an array, and a string with one letter for each of its
-            axes; `()` for a scalar.
+        arrays: List of pairs of an array and a string with one letter for each axis of
+            the array. The string for a scalar is `()`.
 
     Raises:
-        ValueError: If a rank is wrong, or the shapes differ.
-        InvalidArgumentError: If the shapes differ, and this is known only when a graph
-            runs.
+        ValueError: If an array has a wrong rank, or the shapes of arrays differ.
+        InvalidArgumentError: If the shapes differ, and the sizes are known only when a
+            graph runs.
 
     Example:
 

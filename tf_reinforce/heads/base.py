@@ -18,9 +18,9 @@ from tf_reinforce.data import spaces
 
 @dataclasses.dataclass(frozen=True)
 class Support:
-    """The range of each number of a raw action."""
+    """Range of each number of a raw action."""
 
-    low: float | list  # one number or one per number of the action; may be infinite
+    low: float | list  # one bound, or one per number of the action; may be infinite
     high: float | list
     atoms: bool  # whether finite bounds have a positive probability
 
@@ -28,26 +28,29 @@ class Support:
 class Head(keras.layers.Layer, abc.ABC):
     """Turns the outputs of a policy model into a distribution over actions.
 
-    A sample is a function of outputs and noise. So eager mode, the acting program and the
-    exported policy sample the same action from the same outputs and noise.
-    Log-probabilities and entropy come from TensorFlow Probability. The *raw* action is
-    sampled and recorded, and its log-probability is computed. `to_environment` converts
-    it to the action that the environment receives.
+    A sampled action is a function of the policy outputs and of noise. Therefore eager
+    mode, the acting program and the exported policy sample the same action from the same
+    outputs and noise. TensorFlow Probability computes log-probabilities and entropy. The
+    *raw* action is the sample of the distribution, and is recorded with its
+    log-probability. `to_environment` converts a raw action to the action that the
+    environment receives.
 
-    A head computes in the type of the outputs: float64 outputs give float64 results.
+    A head computes in the number type of the policy outputs; for example, float64 outputs
+    give float64 results.
 
     Attributes:
-        outputs_size: Int, the number of policy outputs per observation, P.
-        noise: `NoiseSpec` of the noise for one sample.
+        outputs_size: Int, `P`, the number of policy outputs per observation.
+        noise: `NoiseSpec` of the noise that one sample needs.
         action_shape: Tuple, shape of one raw action.
-        action_dtype: Type of a raw action; `None` is the type of the outputs.
-        mask_size: Int, the number of entries of an action mask, M; zero for a head whose
-            actions are always legal.
-        support: `Support` of real raw actions. `None`: all real numbers, and a sample is
-            a smooth function of the noise.
+        action_dtype: Type of a raw action, or `None` for the type of the policy outputs.
+        mask_size: Int, `M`, the number of entries of an action mask, or zero for a head
+            whose actions are always legal.
+        support: `Support` of real raw actions, or `None`. `support=None` means that raw
+            actions may be all real numbers, and that a sample is a smooth function of the
+            noise.
 
-    In a `Composite`, `noise` is a nested structure, and shape, type and support belong to
-    its leaves. `action_spec` describes an action of any head.
+    In a `Composite` head, `noise` is a nested structure, and only the leaves have a
+    shape, a type and a support. `action_spec` describes the raw action of any head.
     """
 
     outputs_size: int
@@ -62,17 +65,18 @@ class Head(keras.layers.Layer, abc.ABC):
         super().__setattr__(name, value)
 
     def action_spec(self, dtype: Any) -> Any:
-        """Returns the `tf.TensorSpec` of one raw action, or a structure of them.
+        """Returns the spec of one raw action, a `tf.TensorSpec` or a structure of them.
 
         Args:
-            dtype: The type of the outputs.
+            dtype: The number type of the policy outputs.
         """
         return tf.TensorSpec(self.action_shape, self.action_dtype or dtype)
 
     def set_float_type(self, dtype: str) -> None:
-        """Sets the type of the weights that `build` creates.
+        """Sets the number type of the weights that `build` creates.
 
-        The agent calls it with the type of its policy, `"float32"` or `"float64"`.
+        The agent calls `set_float_type` with the type of its policy, `"float32"` or
+        `"float64"`.
         """
         self.dtype_policy = dtype
 
@@ -80,29 +84,32 @@ class Head(keras.layers.Layer, abc.ABC):
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         """Returns the `tfd.Distribution` over raw actions for `[..., P]` float outputs.
 
-        Its `log_prob` and `entropy` must return one number per row; wrap the axes of an
-        action with `tfd.Independent`. The entropy is also logged. Gradients flow from the
-        log-probabilities to the outputs and to the weights of the head. So the
-        distribution must be created inside the gradient tape.
+        The methods `log_prob` and `entropy` of the distribution must return one number
+        per row. Wrap the axes of an action with `tfd.Independent`. The training log also
+        contains the entropy. Gradients flow from the log-probabilities to the policy
+        outputs and to the weights of the head. Therefore `distribution` must be called
+        inside the gradient tape.
         """
 
     def density_variable(self, actions: Any) -> Any:
-        """Returns the variable whose density `log_prob` is; usually the raw action."""
+        """Returns the variable whose density `log_prob` is, usually the raw action."""
         return actions
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
-        """Returns d ln π(a|s) / d outputs.
+        """Returns d ln π(a|s) / d outputs, the eligibility of each policy output.
 
-        The heads of this library have closed forms. A head without one is
-        differentiated automatically.
+        The heads of this library compute eligibilities by closed forms. The eligibility
+        of a custom head is computed by automatic differentiation, if the head does not
+        override this method.
 
         Args:
-            outputs: `[..., P]` float tensor.
+            outputs: `[..., P]` float tensor, the policy outputs.
             actions: `[..., *action_shape]` raw actions.
 
         Returns:
-            `[..., P]` float. Times the advantage, this is what REINFORCE back-propagates
-            into the outputs. Its expectation under the policy is zero. Williams (1992),
+            `[..., P]` float, the eligibilities. The eligibility times the advantage is
+            the gradient that REINFORCE back-propagates into the policy outputs. The
+            expectation of the eligibility under the policy is zero. See Williams (1992),
             section 4.
         """
         outputs = tf.convert_to_tensor(outputs)
@@ -122,7 +129,7 @@ class Head(keras.layers.Layer, abc.ABC):
 
     @abc.abstractmethod
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        """Returns the parameters of the distribution: a dict of `[..., …]` tensors."""
+        """Returns the parameters of the distribution, as a dict of `[..., …]` tensors."""
 
     @abc.abstractmethod
     def to_environment(self, actions: Any) -> Any:
@@ -132,26 +139,28 @@ class Head(keras.layers.Layer, abc.ABC):
         """Returns the standard deviation of each real number of an action.
 
         Args:
-            outputs: `[N, P]` float tensor.
+            outputs: `[N, P]` float tensor, the policy outputs.
 
         Returns:
-            `[N, R]` float, in units of half the width between the bounds; without bounds
-            in units of the standard deviation before training. R is zero if no number of
-            an action is real. A value of zero means that the number is always the same.
+            `[N, R]` float, the standard deviations of the R real numbers of an action, in
+            units of half the distance between the bounds. Without bounds, the unit is the
+            standard deviation before training. A standard deviation of zero means that
+            the number is always the same.
         """
         return outputs[:, :0]
 
     def at_bounds(self, actions: Any) -> tf.Tensor:
-        """Returns which real numbers of an action the environment receives at a bound.
+        """Returns whether each real number of an action is at a bound in the environment.
 
-        A number counts as at a bound if its distance is less than a thousandth of the
-        width, because squashed numbers approach a bound and do not reach it.
+        A number counts as at a bound if its distance from the bound is below a thousandth
+        of the distance between the bounds. Squashed numbers approach a bound but do not
+        reach the bound.
 
         Args:
             actions: Raw actions, `[N, …]`.
 
         Returns:
-            `[N, R]` bool; R is zero if no number has bounds.
+            `[N, R]` bool, where R is zero if no number has bounds.
         """
         first = keras.tree.flatten(actions)[0]
         return tf.zeros([tf.shape(first)[0], 0], tf.bool)
@@ -162,95 +171,104 @@ class Head(keras.layers.Layer, abc.ABC):
         The policy of `Reinforce.for_env` ends with offset + scale × output.
 
         Returns:
-            Two float64 arrays `[outputs_size]`: the offsets and the scales. They are
-            zeros and ones if the outputs are not in units of the environment.
+            Two float64 arrays `[outputs_size]`, the offsets and the scales. If the policy
+            outputs are not in units of the environment, the offsets are zero and the
+            scales are one.
         """
         return np.zeros(self.outputs_size), np.ones(self.outputs_size)
 
     def is_logit(self) -> np.ndarray:
-        """Returns `[outputs_size]` bool: which outputs are logits.
+        """Returns `[outputs_size]` bool, True for each policy output that is a logit.
 
-        Logits must be able to take any value. A policy that ends in softmax or sigmoid
-        gets a warning. By default no output is a logit.
+        Logits must be able to take any real value. The agent warns if a policy with
+        logits as outputs ends in softmax or sigmoid. By default, no policy output is a
+        logit.
         """
         return np.zeros(self.outputs_size, bool)
 
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
-        """Returns outputs that give illegal choices the probability zero.
+        """Returns policy outputs that give illegal actions the probability zero.
 
-        Log-probabilities, entropy, samples, mode and eligibility of masked outputs are
-        those of the legal choices; the eligibility of an illegal choice is zero.
+        The distribution of the masked outputs contains only legal actions.
+        Log-probabilities, entropy, samples, mode and eligibility are therefore those of
+        legal actions. The eligibility of an illegal action is zero.
 
         Args:
-            outputs: `[..., P]` float tensor.
-            mask: `[..., mask_size]` int8 tensor; zero is illegal.
+            outputs: `[..., P]` float tensor, the policy outputs.
+            mask: `[..., mask_size]` int8 tensor; zero marks an illegal action.
 
         Returns:
-            `[..., P]` float, finite.
+            `[..., P]` float, the masked policy outputs, which are finite.
         """
         return outputs
 
     def flatten_mask(self, mask: Any) -> np.ndarray:
-        """Flattens an action mask from an environment.
+        """Returns an action mask of an environment as a flat array.
 
         Args:
-            mask: An action mask as Gymnasium's `Space.sample(mask=…)` takes it: an array
-                or a tuple of arrays. `None` makes every action legal.
+            mask: An action mask in the format of Gymnasium's `Space.sample(mask=…)`,
+                which is an array or a tuple of arrays. A mask of `None` makes every
+                action legal.
 
         Returns:
-            `[mask_size]` int8.
+            `[mask_size]` int8, the flat mask.
 
         Raises:
-            ValueError: if the mask does not have `mask_size` entries of 0 or 1.
+            ValueError: If the mask does not have `mask_size` entries of 0 or 1.
         """
         if mask is None:
             return np.ones(self.mask_size, "int8")
-        parts = keras.tree.flatten(mask) or [[]]
-        flat = np.concatenate([np.ravel(part) for part in parts])
+        if mask.__class__ is np.ndarray:  # the usual mask; `flatten` takes longer
+            flat = mask.ravel()
+        else:
+            parts = keras.tree.flatten(mask) or [[]]
+            flat = np.concatenate([np.ravel(part) for part in parts])
         binary = flat.dtype.kind in "biu" or np.isin(flat, (0, 1)).all()
         if flat.shape != (self.mask_size,) or not binary:
             raise ValueError(
                 f"a mask of {self!r} must have {self.mask_size} entries, 0 or 1. "
                 f"Received: {mask!r}"
             )
-        return (flat != 0).astype("int8")
+        return flat.astype(bool).astype("int8")
 
     def has_legal_action(self, mask: np.ndarray) -> Any:
-        """Returns `[...]` bool: whether each NumPy mask `[..., M]` has a legal action."""
+        """Returns `[...]` bool, whether each NumPy mask `[..., M]` has a legal action."""
         return np.ones(mask.shape[:-1], bool)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
-        """Returns `[T, B]` bool: whether actions `[T, B, …]` are legal under the mask."""
+        """Returns `[T, B]` bool, whether actions `[T, B, …]` are legal under the mask."""
         return np.ones(mask.shape[:-1], bool)
 
     def check_outputs(self, shape: Sequence[int | None]) -> None:
         """Raises `ValueError` if the policy returns the wrong number of outputs.
 
         Args:
-            shape: Shape of the policy's outputs, batch axis first.
+            shape: Shape of the policy outputs, batch axis first.
 
         Raises:
-            ValueError: if the shape is not `(batch, outputs_size)`.
+            ValueError: If the shape is not `(batch, outputs_size)`.
         """
         if len(shape) != 2 or shape[-1] != self.outputs_size:
             raise ValueError(
                 f"{self!r} needs a policy that returns {self.outputs_size} numbers per "
-                f"observation, shape (batch, {self.outputs_size}). "
-                f"Received: a policy whose outputs have the shape {tuple(shape)}. "
-                f"End the policy with keras.layers.Dense({self.outputs_size})."
+                f"observation, in an array of shape (batch, {self.outputs_size}). "
+                f"Received: a policy whose outputs have the shape {tuple(shape)}. End "
+                f"the policy with keras.layers.Dense({self.outputs_size})."
             )
 
     def check_actions(self, actions: Any, lengths: np.ndarray, masks: Any = None) -> None:
         """Raises `ValueError` if a record has actions that this head cannot sample.
 
         Args:
-            actions: `[T, B, …]` NumPy array.
-            lengths: `[B]` ints; padding is ignored.
-            masks: `[T, B, M]` int8; `None` or M = 0 without masks.
+            actions: `[T, B, …]` NumPy array of raw actions.
+            lengths: `[B]` ints, the lengths of the episodes. Actions in the padding are
+                not checked.
+            masks: `[T, B, M]` int8 action masks, or `None` or M = 0 without masks.
 
         Raises:
-            ValueError: if an action is no raw action of this head, or illegal under its
-                mask. The message names the action, the step and the episode.
+            ValueError: If the head cannot sample an action of the record, or an action is
+                illegal under its mask. The message contains the action, the step and the
+                episode.
         """
         valid_steps = np.arange(len(actions))[:, None] < lengths
         raw = self.is_valid(actions).reshape(*valid_steps.shape, -1).all(-1)
@@ -270,7 +288,8 @@ class Head(keras.layers.Layer, abc.ABC):
         """Raises `ValueError` if the actions of this head do not belong to the space.
 
         Raises:
-            ValueError: if `matches_space` returns False. By default it returns True.
+            ValueError: If `matches_space` returns False. The default implementation of
+                `matches_space` returns True.
         """
         if not self.matches_space(space):
             raise ValueError(
@@ -281,11 +300,11 @@ class Head(keras.layers.Layer, abc.ABC):
             )
 
     def matches_space(self, space: gym.Space) -> bool:
-        """Returns whether all actions of this head belong to the space."""
+        """Returns whether all actions of this head belong to a Gymnasium space."""
         return True
 
     def is_valid(self, actions: Any) -> Any:
-        """Returns bools of the same shape: which entries `[T, B, …]` are raw actions.
+        """Returns bools, True for each entry of an array that is a raw action.
 
         For a head with integer actions, True means that the head can sample the action.
         """
@@ -293,10 +312,10 @@ class Head(keras.layers.Layer, abc.ABC):
 
 
 def constant(values: Any, like: tf.Tensor) -> tf.Tensor:
-    """Returns values as a tensor of the type of another tensor."""
+    """Returns values as a tensor with the number type of another tensor."""
     return tf.convert_to_tensor(values, dtype=like.dtype)
 
 
 def mask_equals(mask: Any, value: int) -> tf.Tensor:
-    """Returns `[..., M]` bool: which entries of a mask have this value."""
+    """Returns `[..., M]` bool, True for each entry of a mask that equals a value."""
     return tf.equal(mask, value)

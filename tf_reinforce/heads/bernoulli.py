@@ -1,4 +1,4 @@
-"""Independent binary actions."""
+"""Defines the head `Bernoulli`, for independent binary actions."""
 
 import math
 from collections.abc import Sequence
@@ -15,21 +15,22 @@ from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
 
-_OFF, _ON, _FREE = 0, 1, 2  # values of a mask, as in Gymnasium's MultiBinary
+_OFF, _ON, _FREE = 0, 1, 2  # entries of an action mask, as in MultiBinary
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Bernoulli(base.Head):
-    """`n` binary actions, each 0 or 1; the policy returns `[..., n]` logits.
+    """`n` binary actions, each 0 or 1, from `n` policy outputs (the logits).
 
         π(a|s) = Πₖ pₖ^aₖ (1 - pₖ)^(1 - aₖ),    p = 1 / (1 + exp(-z))
 
-    Given the observation the `n` numbers are independent of each other. A mask has one
-    entry per number: 0 allows only 0, 1 allows only 1, and 2 allows both.
+    Given the observation, the `n` binary actions are independent of each other. An action
+    mask has one entry per binary action. A mask entry of 0 allows only the action 0, an
+    entry of 1 allows only the action 1, and an entry of 2 allows both actions.
 
     Args:
         n: Positive int, the number of binary actions.
-        shape: Shape of the environment's action. Defaults to `(n,)`.
+        shape: Shape of the environment's action. `shape` defaults to `(n,)`.
 
     Example:
 
@@ -71,11 +72,13 @@ class Bernoulli(base.Head):
         return eligibility.bernoulli_logits(outputs, actions)
 
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
-        # Beyond these bounds p is 0 or 1 in any type. LiteRT has no sigmoid of 1e30.
+        # The logits are clipped, because for larger |z| the probability p is 0 or 1 in
+        # any number type. LiteRT cannot compute the sigmoid of 1e30.
         logits = tf.clip_by_value(outputs, -1e4, 1e4)
-        # Noise of zero represents all numbers below the smallest positive number that
-        # the generator draws. Without the lower bound, p = 1e-30 would give 1 whenever
-        # the noise is zero. Noise is below one: p = 0 always gives 0, p = 1 always 1.
+        # Noise of zero represents all numbers below the smallest positive number that the
+        # generator draws. Without a lower bound of the noise, p = 1e-30 would give the
+        # action 1 whenever the noise is zero. Noise is always below one, so that p = 0
+        # always gives the action 0, and p = 1 always gives the action 1.
         noise = tf.maximum(noise, np.finfo(logits.dtype.as_numpy_dtype).eps / 4)
         return tf.cast(noise < tf.sigmoid(logits), tf.int64)
 
@@ -96,8 +99,9 @@ class Bernoulli(base.Head):
         flat = np.ravel(mask)
         if flat.shape != (self.n,) or not np.isin(flat, (_OFF, _ON, _FREE)).all():
             raise ValueError(
-                f"a mask of {self!r} must have {self.n} entries: 0 if the number must "
-                f"be 0, 1 if it must be 1, 2 if both are legal. Received: {mask!r}"
+                f"a mask of {self!r} must have {self.n} entries: 0 if the action must "
+                "be 0, 1 if the action must be 1, 2 if both are legal. Received: "
+                f"{mask!r}"
             )
         return flat.astype("int8")
 

@@ -1,4 +1,4 @@
-"""Bounded real actions with a Beta distribution."""
+"""Defines the head `Beta`, for bounded real actions with a Beta distribution."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,28 +14,31 @@ from tf_reinforce.heads import base
 from tf_reinforce.heads import box
 
 _MIN_EXCESS, _MAX_EXCESS = 1e-6, 1e6  # bounds of α - 1 and β - 1
-_PROPOSALS = 31  # of the rejection sampler, per number
+_PROPOSALS = 31  # proposals of the rejection sampler per number
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Beta(box.BoxHead):
-    """A vector of `A` reals inside finite bounds; the policy returns `[..., 2 A]`.
+    """A vector of `A` reals inside finite bounds; the policy returns `2 A` numbers.
 
         y ~ Beta(α, β),    α = 1 + softplus(z),    a = low + (high - low) y
 
-    The first `A` outputs are the z of α, the others the z of β. Both α and β are above
-    one, so the density has one peak, which is not at a bound. For all outputs, α - 1 and
-    β - 1 lie between 1e-6 and 1e6. Equal outputs far below zero give a nearly uniform
-    distribution.
+    The first `A` policy outputs are the numbers z for α, and the other `A` outputs are
+    the numbers z for β. Both parameters α and β of the Beta distribution are above one.
+    Because α and β are above one, the density of the action has one peak, which is not at
+    a bound. For all policy outputs, α - 1 and β - 1 lie between 1e-6 and 1e6. If all
+    outputs are far below zero, the distribution of the action is nearly uniform.
 
-    The raw action is y, inside the open interval (0, 1). A number that would be rounded
-    to 0 or 1 becomes the nearest number inside. `log_prob` is the log-density of y.
+    The raw action of `Beta` is y, inside the open interval (0, 1). A sample of y that
+    would be rounded to 0 or 1 becomes the nearest number inside the interval. `log_prob`
+    is the log-density of y.
 
     Args:
-        size: Positive int, `A`.
-        low: Number or `A` numbers, finite.
-        high: Number or `A` numbers, finite.
-        shape, integer: See `Gaussian`.
+        size: Positive int, `A`, the length of the action vector.
+        low: Finite number, or `A` numbers, the lower bounds of the action.
+        high: Finite number, or `A` numbers, the upper bounds of the action.
+        shape, integer: Shape and type of the action, with the meaning that `Gaussian`
+            states.
 
     Example:
 
@@ -97,8 +100,8 @@ class Beta(box.BoxHead):
         return (actions > 0) & (actions < 1)
 
     def _excess(self, outputs: tf.Tensor) -> tuple[Any, Any]:
-        """Returns α - 1 and β - 1, `[..., A]` each."""
-        # LiteRT's softplus is ln(1 + eˣ), infinite from 89 on.
+        """Returns α - 1 and β - 1, two `[..., A]` tensors."""
+        # LiteRT computes softplus as ln(1 + eˣ), which is infinite for x ≥ 89.
         softplus = tf.nn.softplus(tf.minimum(outputs, 40.0)) + tf.nn.relu(outputs - 40.0)
         excess = tf.minimum(softplus + _MIN_EXCESS, _MAX_EXCESS)
         return excess[..., : self.size], excess[..., self.size :]
@@ -107,36 +110,39 @@ class Beta(box.BoxHead):
 def sample_beta(a: Any, b: Any, noise: Any) -> Any:
     """Samples from Beta(α, β) by rejection from a logistic distribution of the log-odds.
 
-    A proposal takes uniform u and w. It proposes V = λ ln(u / (1 - u)), the log-odds of y
-    relative to those of the mean, ln(α / β). The proposal is accepted if
+    A proposal uses two uniform numbers, u and w. A proposal is V = λ ln(u / (1 - u)), the
+    difference between the log-odds of y and the log-odds of the mean, ln(α / β). The
+    sampler accepts a proposal V if the following inequality holds:
 
         (α + β) [ln(p e^V + 1 - p) - p V] ≤ -ln(4 u (1 - u) w),    p = α / (α + β),
         λ² = (α + β - 2) / (2 α β - α - β).
 
-    This is Cheng's algorithm with the smaller of α and β in place of α; if β is the
-    smaller one, the result is 1 - y. The formulas lose no digits if α and β are near one
-    or large. A proposal is rejected with a probability of at most 1 - e / 4, all 31 with
-    less than 5e-16. If all are rejected, the first proposal is returned.
+    The sampler is Cheng's algorithm with min(α, β) in place of α. If β is smaller than α,
+    the sampler returns 1 - y instead of y. The formulas of the sampler lose no digits if
+    α and β are near one or large. The sampler rejects a proposal with a probability of at
+    most 1 - e / 4, and all 31 proposals with a probability below 5e-16. If all proposals
+    are rejected, the function returns the first proposal.
 
     Args:
-        a: `[...]` float above zero, α - 1.
-        b: `[...]` float above zero, β - 1.
+        a: `[...]` float above zero, the number α - 1.
+        b: `[...]` float above zero, the number β - 1.
         noise: `[..., K, 2]` uniform on [0, 1), for K proposals.
 
     Returns:
-        `[...]` float inside (0, 1).
+        `[...]` float inside (0, 1), the samples.
 
     Reference:
         Cheng (1978), Generating Beta variates with nonintegral shape parameters,
         algorithm BB. doi:10.1145/359460.359482
     """
     a, b = a[..., None], b[..., None]
-    # Zero represents all numbers below the smallest positive one that is generated.
+    # A random number of zero represents all numbers below the smallest positive number
+    # that the generator draws.
     noise = tf.maximum(noise, np.finfo(noise.dtype.as_numpy_dtype).eps / 4)
     u, w = noise[..., 0], noise[..., 1]
     excess, concentration = a + b, 2.0 + a + b
     p = (1.0 + tf.minimum(a, b)) / concentration
-    q = (1.0 + tf.maximum(a, b)) / concentration  # 1 - p
+    q = (1.0 + tf.maximum(a, b)) / concentration  # q = 1 - p without cancellation
     scale = tf.sqrt(excess / (excess + 2.0 * a * b))
     log_u, log_1_minus_u = tf.math.log(u), tf.math.log(1.0 - u)
     log_odds = scale * (log_u - log_1_minus_u)
@@ -150,13 +156,13 @@ def sample_beta(a: Any, b: Any, noise: Any) -> Any:
 
 
 def _clip_to_open(y: Any) -> Any:
-    """Clips `[0, 1]` to numbers inside (0, 1): log-densities at 0 and 1 are infinite."""
+    """Clips to the open interval (0, 1): log-densities at 0 and 1 are infinite."""
     limits = np.finfo(y.dtype.as_numpy_dtype)
     return tf.clip_by_value(y, limits.tiny, 1.0 - limits.epsneg)
 
 
 def _log1p(x: Any) -> Any:
-    """Returns ln(1 + x) to the last digits, in operations that LiteRT has (Kahan)."""
+    """Returns ln(1 + x) to the last digits (Kahan), with operations that LiteRT has."""
     rounded = 1.0 + x
     is_one = rounded == 1.0
     exact = tf.math.log(rounded) * x / tf.where(is_one, tf.ones_like(x), rounded - 1.0)
@@ -164,7 +170,7 @@ def _log1p(x: Any) -> Any:
 
 
 def _expm1(x: Any) -> Any:
-    """Returns e^x - 1 to the last digits, in operations that LiteRT has (Kahan)."""
+    """Returns e^x - 1 to the last digits (Kahan), with operations that LiteRT has."""
     rounded = tf.exp(x)
     is_one = rounded == 1.0
     exact = (rounded - 1.0) * x / tf.where(is_one, tf.ones_like(x), tf.math.log(rounded))
@@ -172,7 +178,7 @@ def _expm1(x: Any) -> Any:
 
 
 class _Float64Beta(tfp.distributions.Beta):
-    """TFP's Beta, computed in float64: its terms grow with α and β, and cancel."""
+    """TFP's Beta, computed in float64 because the terms grow with α and β, and cancel."""
 
     def _float64(self) -> Any:
         return tfp.distributions.Beta(

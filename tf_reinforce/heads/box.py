@@ -1,4 +1,4 @@
-"""Bounds, shapes and rounding, which all heads for a `Box` share."""
+"""Defines bounds, shapes and rounding, which all heads for a `Box` share."""
 
 import math
 from collections.abc import Sequence
@@ -13,21 +13,28 @@ from tf_reinforce.heads import base
 
 
 class BoxHead(base.Head):
-    """A vector of `A` numbers that the environment receives inside its bounds.
+    """A vector of `A` numbers, inside its bounds when the environment receives it.
 
     Args:
-        size: Positive int, `A`.
-        low: Number or `A` numbers, the lower bounds of the environment's action.
-        high: Number or `A` numbers, the upper bounds.
-        shape: Shape of the environment's action. Defaults to `(size,)`.
-        integer: Bool. True for an environment that takes integers: it receives the
-            nearest integer inside the bounds.
+        size: Positive int, `A`, the length of the action vector.
+        low: Number, or `A` numbers, the lower bounds of the environment's action.
+        high: Number, or `A` numbers, the upper bounds of the environment's action.
+        shape: Shape of the environment's action. `shape` defaults to `(size,)`.
+        integer: Bool, whether the environment takes integers. With `integer=True`, the
+            environment receives the nearest integer inside the bounds.
+
+    Attributes:
+        space_arguments: The names of the arguments that follow from the action space if
+            the head is made from its name.
+        setting_names: The names of the arguments that a preset may contain.
 
     Raises:
-        ValueError: if bounds, shape and size do not fit together.
+        ValueError: If bounds, shape and size do not fit together.
     """
 
     action_dtype = None
+    space_arguments: tuple[str, ...] = ("size", "low", "high", "shape", "integer")
+    setting_names: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -50,7 +57,7 @@ class BoxHead(base.Head):
             )
         self.low = self._python_numbers("low", low, math.ceil if integer else float)
         self.high = self._python_numbers("high", high, math.floor if integer else float)
-        with np.errstate(invalid="ignore"):  # every comparison with NaN is False
+        with np.errstate(invalid="ignore"):  # comparisons with NaN are False
             is_below = np.all(_exact(self.low) < _exact(self.high))
         if not is_below:
             raise ValueError(
@@ -59,7 +66,7 @@ class BoxHead(base.Head):
         self.action_shape = (self.size,)
 
     def _python_numbers(self, name: str, values: Any, convert: Any = float) -> Any:
-        """Returns one number or a list of `A`, as Python numbers.
+        """Returns a bound as one Python number or as a list of `A` Python numbers.
 
         Python numbers represent the bounds of every type exactly.
         """
@@ -74,46 +81,47 @@ class BoxHead(base.Head):
         return converted if array.ndim else converted[0]
 
     def bounds(self, like: Any) -> Any:
-        """Returns `low` and `high` in the type of a tensor, rounded inwards.
+        """Returns `low` and `high` in the number type of a tensor, rounded inwards.
 
-        So an action at a bound is also inside the bounds in a wider type.
+        A rounded bound is also inside the bounds in a wider number type, because the
+        rounding is inwards.
         """
         low, high = _round(self.low, like, 1), _round(self.high, like, -1)
         return base.constant(low, like), base.constant(high, like)
 
     def clip(self, actions: Any) -> Any:
-        """Clips `[..., A]` numbers to the bounds."""
+        """Clips `[..., A]` numbers to the bounds of the action."""
         low, high = self.bounds(actions)
         return tf.minimum(tf.maximum(actions, low), high)
 
     def rescale(self, fractions: Any, complements: Any) -> Any:
         """Maps numbers in [0, 1] to the interval from `low` to `high`.
 
-        For an integer action the interval is wider by 0.5 at both ends. So each integer
-        has an interval of width 1 around it, also `low` and `high`.
+        For an integer action, the interval is wider by 0.5 at both ends. Each integer,
+        including `low` and `high`, is therefore the middle of an interval of width 1.
 
         Args:
             fractions: `[..., A]` float in [0, 1].
             complements: `[..., A]` float, one minus `fractions`.
 
         Returns:
-            `[..., A]` float.
+            `[..., A]` float, numbers between the bounds.
         """
         low, high = self.bounds(fractions)
         if self.integer:
             low, high = low - 0.5, high + 0.5
-        return complements * low + fractions * high  # `high - low` might overflow
+        return complements * low + fractions * high  # `high - low` may overflow
 
     def to_environment(self, actions: Any) -> Any:
         clipped = self.clip(tf.round(actions) if self.integer else actions)
         return tf.reshape(clipped, [-1, *self.shape])
 
     def at_bounds(self, actions: Any) -> tf.Tensor:
-        if self.integer:  # the bounds are ordinary choices
+        if self.integer:  # integer bounds are values like any other
             return super().at_bounds(actions)
         env_actions = tf.reshape(self.to_environment(actions), [-1, self.size])
         low, high = self.bounds(env_actions)
-        # Without bounds the tolerance is infinite; it is then set to zero.
+        # Without bounds, the tolerance would be infinite, and is therefore set to zero.
         tolerance = 1e-3 * (high / 2 - low / 2)
         tolerance = tf.where(tolerance < env_actions.dtype.max, 2 * tolerance, 0.0)
         return (env_actions <= low + tolerance) | (env_actions >= high - tolerance)
@@ -131,9 +139,10 @@ class BoxHead(base.Head):
         numbers = [*_exact(self.low).ravel(), *_exact(self.high).ravel()]
         if not all(map(_is_finite, numbers)):
             raise ValueError(
-                f"{type(self).__name__} needs finite bounds: it maps a bounded interval "
-                f"to them. Received: low={self.low}, high={self.high}. Use "
-                "ClippedGaussian or Gaussian, which work with any bounds."
+                f"{type(self).__name__} needs finite bounds, because the head maps a "
+                f"bounded interval to the bounds. Received: low={self.low}, "
+                f"high={self.high}. Use ClippedGaussian or Gaussian, which work with "
+                "any bounds."
             )
 
     def get_config(self) -> dict[str, Any]:
@@ -157,23 +166,24 @@ def _is_finite(value: Any) -> Any:
 
 
 def _exact(values: Any) -> Any:
-    """Returns an array of Python numbers: they compare integers with floats exactly."""
+    """Returns Python numbers, because Python compares integers with floats exactly."""
     return np.asarray(np.asarray(values).tolist(), object)
 
 
 def _round(bound: Any, like: Any, direction: Any) -> Any:
-    """Returns a bound in the type of a tensor, rounded inwards.
+    """Returns a bound in the number type of a tensor, rounded inwards.
 
     Args:
         bound: Number, or list of numbers.
-        like: Tensor of the type.
+        like: Tensor whose number type the bound gets.
         direction: 1 for a lower bound, -1 for an upper bound.
 
     Returns:
-        NumPy array.
+        NumPy array of the rounded bound.
     """
     exact = _exact(bound)
-    # A bound beyond the range of the type becomes infinite, and is then moved inwards.
+    # A bound beyond the range of the number type becomes infinite, and is then moved
+    # inwards.
     with np.errstate(over="ignore"):
         rounded = exact.astype("float64").astype(like.dtype.as_numpy_dtype)
     compare = np.less if direction > 0 else np.greater

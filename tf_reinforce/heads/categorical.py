@@ -1,4 +1,4 @@
-"""One choice among finitely many."""
+"""Defines the head `Categorical`, for one action among finitely many."""
 
 from typing import Any
 
@@ -16,17 +16,18 @@ from tf_reinforce.heads import base
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Categorical(base.Head):
-    """One of `K` actions; the policy returns `[..., K]` logits.
+    """One of `K` actions, from `K` policy outputs (the logits).
 
         π(a|s) = exp(zₐ) / Σₖ exp(zₖ),    a = arg maxₖ [zₖ - log(-log uₖ)]
 
-    The outputs are logits, not probabilities. The gradient with respect to logits,
-    one-hot minus probabilities, is accurate also if a probability is close to 0 or 1.
+    The policy outputs of `Categorical` are logits, not probabilities. The gradient with
+    respect to logits is accurate even if a probability is close to 0 or 1. The gradient
+    with respect to the logits is the one-hot action minus the probabilities.
 
     Args:
-        size: Positive int, `K`.
-        start: Int, the first action of the environment, as in `Discrete(K, start)`.
-            Raw actions always count from 0.
+        size: Positive int, `K`, the number of actions.
+        start: Int, the lowest action of the environment, as in Gymnasium's
+            `Discrete(K, start)`. Raw actions of `Categorical` always count from 0.
 
     Example:
 
@@ -38,7 +39,7 @@ class Categorical(base.Head):
     """
 
     action_shape = ()
-    action_dtype = "int64"  # as in Gymnasium
+    action_dtype = "int64"  # Gymnasium's type of discrete actions
 
     def __init__(self, size: int, *, start: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -55,7 +56,7 @@ class Categorical(base.Head):
         return eligibility.categorical_logits(outputs, actions)
 
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
-        # Gumbel-max trick: the argmax of logits plus -log(-log u) is a sample.
+        # By the Gumbel-max trick, the argmax of logits plus -log(-log u) is a sample.
         return self.mode(center_logits(outputs) + gumbel(noise))
 
     def mode(self, outputs: tf.Tensor) -> Any:
@@ -71,7 +72,7 @@ class Categorical(base.Head):
         return (mask != 0).any(axis=-1)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
-        # Padding may contain any number; clip it to valid indices.
+        # Padding may contain any number, and is therefore clipped to valid indices.
         indices = np.clip(actions, 0, self.size - 1)[..., None]
         return np.take_along_axis(mask, indices, axis=-1)[..., 0] != 0
 
@@ -96,17 +97,19 @@ class Categorical(base.Head):
 
 
 def mask_logits(logits: Any, illegal: Any) -> Any:
-    """Returns finite logits that give illegal choices the probability 0.
+    """Returns finite logits that give illegal actions the probability 0.
 
-    The distribution of the legal choices is the one without illegal choices. The gradient
-    with respect to an illegal logit is zero, and its term 0 ln 0 of the entropy is 0.
+    The masked logits give the legal actions the distribution without the illegal actions.
+    The gradient with respect to the logit of an illegal action is zero. For an illegal
+    action, the term p ln p of the entropy is 0.
 
     Args:
-        logits: `[..., K]` float tensor.
-        illegal: `[..., K]` bool, True for an illegal choice.
+        logits: `[..., K]` float tensor, one logit per action.
+        illegal: `[..., K]` bool, True for an illegal action.
 
     Returns:
-        `[..., K]` float; half the most negative number of the type where illegal.
+        `[..., K]` float logits. The logit of an illegal action is half the most negative
+        number of the type.
     """
     return tf.where(illegal, tf.constant(logits.dtype.min / 2, logits.dtype), logits)
 
@@ -117,10 +120,10 @@ def center_logits(logits: Any) -> Any:
 
 
 def gumbel(noise: Any) -> Any:
-    """Converts uniform numbers u to Gumbel noise.
+    """Converts uniform random numbers u to Gumbel noise.
 
-    Numbers are at least the smallest positive normal number, because u = 0 gives
-    -infinity, which would exclude an action also if its probability is one.
+    The function replaces u = 0 by the smallest positive normal number. For u = 0, the
+    noise is -infinity, which would exclude an action even if its probability is one.
     """
     tiny = np.finfo(tf.as_dtype(noise.dtype).as_numpy_dtype).tiny
     noise = tf.maximum(noise, tiny)

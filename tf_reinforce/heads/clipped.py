@@ -1,4 +1,4 @@
-"""Real actions with a Gaussian distribution, clipped to bounds."""
+"""Defines the head `ClippedGaussian`, for Gaussian actions clipped to bounds."""
 
 import math
 from collections.abc import Sequence
@@ -13,35 +13,37 @@ from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
 from tf_reinforce.heads import normal
 
-_MAX_Z = 40.0  # standard deviations: the probability beyond is zero in float64
+_MAX_Z = 40.0  # limit of |z|; in float64 the probability beyond is zero
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class ClippedGaussian(normal.GaussianHead):
-    """A vector of `A` reals inside bounds; the policy returns `[..., A]` means.
+    """A vector of `A` reals inside bounds, from `A` policy outputs (the means).
 
         x = μ(s) + σ ε,    a = min(max(x, low), high)
         π(a|s) = Φ((low - μ) / σ) at low,    Φ((μ - high) / σ) at high,
                  N(a; μ, σ²) between
 
-    All numbers beyond a bound are one action for the environment. So the probability of
-    a bound is the probability of all numbers beyond it. The gradient has the same
-    expectation as that of `Gaussian`, and its variance is never larger.
+    The environment receives the same action for all samples beyond a bound. Therefore the
+    probability of an action at a bound is the probability of all samples beyond the
+    bound. The policy gradient with `ClippedGaussian` has the same expectation as with
+    `Gaussian`, and its variance is never larger.
 
-    The raw action is the clipped number, which the environment receives (except for
-    integer rounding). So actions that an environment received can be evaluated
-    directly. Bounds are rounded inwards to the type of the action, as in
-    `to_environment`.
+    The raw action of `ClippedGaussian` is the clipped number, which the environment
+    receives (except for integer rounding). Therefore the log-probability of an action
+    that an environment received can be computed directly. Bounds are rounded inwards to
+    the number type of the action, both in samples and in `to_environment`.
 
-    `mode` is the clipped mean. It is the median of the action. The true mode is not
-    defined, because the probability of a bound and the density between the bounds cannot
-    be compared.
+    The `mode` of `ClippedGaussian` is the clipped mean. The clipped mean is the median of
+    the action. The true mode is not defined, because the probability of a bound and the
+    density between the bounds cannot be compared.
 
     Args:
-        size: Positive int, `A`.
-        low: Number or `A` numbers, the lower bounds; -∞ for none.
-        high: Number or `A` numbers, the upper bounds; ∞ for none.
-        shape, integer, initial_scale, state_dependent_scale: See `Gaussian`.
+        size: Positive int, `A`, the length of the action vector.
+        low: Number, or `A` numbers, the lower bounds. A bound of -∞ means no lower bound.
+        high: Number, or `A` numbers, the upper bounds. A bound of ∞ means no upper bound.
+        shape, integer, initial_scale, state_dependent_scale: Arguments with the meaning
+            that `Gaussian` states.
 
     Example:
 
@@ -85,7 +87,8 @@ class ClippedGaussian(normal.GaussianHead):
         return self.clip(super().mode(outputs))
 
     def is_valid(self, actions: Any) -> Any:
-        # Bounds are rounded to nearest: 0.1 in float32 is above 0.1, and is that bound.
+        # `is_valid` rounds bounds to the nearest number of the type. For example, the
+        # float32 number nearest to 0.1 is above 0.1, and is the bound.
         with np.errstate(over="ignore"):  # a bound beyond the type becomes infinite
             low = np.asarray(self.low, actions.dtype)
             high = np.asarray(self.high, actions.dtype)
@@ -93,7 +96,7 @@ class ClippedGaussian(normal.GaussianHead):
 
 
 class _ClippedNormal(normal.TransformedNormal):
-    """A clipped normal number: a probability at each bound, and a density between."""
+    """Clipped normal distribution: a probability at each bound, a density between."""
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class _ClippedNormal(normal.TransformedNormal):
     def _log_prob(self, actions: Any) -> Any:
         below, above = actions <= self.low, actions >= self.high
         z = (actions - self.loc) / self.scale
-        # Unused entries are set to zero: the gradient of a large z would be NaN.
+        # Unused entries are set to zero, because the gradient of a large z would be NaN.
         tail_z = tf.where(below, z, tf.where(above, -z, 0.0))
         density_z = tf.where(below | above, tf.zeros_like(z), z)
         density = -(density_z**2) / 2 - tf.math.log(self.scale) - math.log(math.tau) / 2
@@ -128,7 +131,7 @@ class _ClippedNormal(normal.TransformedNormal):
         a = self._z_of_bound(self.low, -_MAX_Z)
         b = self._z_of_bound(self.high, _MAX_Z)
         atoms = [tf.math.xlogy(p, p) for p in (_cdf(a), _cdf(-b))]
-        # The difference of the two smaller tails loses fewer digits.
+        # The difference of the two smaller tail probabilities loses fewer digits.
         left = tf.where(a + b > 0, -b, a)
         right = tf.where(a + b > 0, -a, b)
         inside = _cdf(right) - _cdf(left)
@@ -137,10 +140,10 @@ class _ClippedNormal(normal.TransformedNormal):
         return normal_entropy * inside + edges / 2 - atoms[0] - atoms[1]
 
     def _z_of_bound(self, bound: Any, infinite_z: Any) -> Any:
-        """Returns (bound - mean) / scale, limited to ±`_MAX_Z`.
+        """Returns z = (bound - mean) / scale, limited to ±`_MAX_Z`.
 
         Args:
-            bound: `[..., A]` float, may be infinite.
+            bound: `[..., A]` float, the bounds, which may be infinite.
             infinite_z: Float, the result for an infinite bound.
         """
         finite = tf.abs(bound) <= bound.dtype.max
@@ -153,12 +156,12 @@ class _ClippedNormal(normal.TransformedNormal):
 
 
 def _cdf(z: Any) -> Any:
-    """Returns Φ(z). It may underflow to zero; p ln p is then zero, too."""
+    """Returns Φ(z), the normal distribution function, which may underflow to zero."""
     return tf.math.erfc(-z / math.sqrt(2.0)) / 2
 
 
 def _log_cdf(z: Any) -> Any:
-    """Returns ln Φ(z); value and gradient are accurate for every z."""
+    """Returns ln Φ(z), with an accurate value and gradient for every z."""
     lower, upper = tf.minimum(z, 0.0), tf.maximum(z, 0.0)
     sqrt_2 = math.sqrt(2.0)
     tail = tf.math.log(tfp.math.erfcx(-lower / sqrt_2) / 2) - lower**2 / 2

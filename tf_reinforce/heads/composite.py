@@ -1,4 +1,4 @@
-"""Several heads as one, nested like the action space."""
+"""Defines `Composite`, a head of several heads that are nested like the action space."""
 
 import functools
 from typing import Any
@@ -20,13 +20,15 @@ class Composite(base.Head):
 
         π(a|s) = Π_leaves π_leaf(a_leaf|s)
 
-    Given the observation the leaves are independent of each other. The policy returns
-    the outputs of all leaves, concatenated in the order of `keras.tree.flatten`, that is
-    with sorted keys. A mask concatenates the masks of the leaves in the same order. Raw
-    actions, noise and the actions of the environment are nested like the heads.
+    Given the observation, the leaves of the action are independent of each other. The
+    policy returns the outputs of all leaves, concatenated in the order of
+    `keras.tree.flatten`, which sorts keys. An action mask concatenates the masks of the
+    leaves in the order of the outputs. Raw actions, noise and the actions of the
+    environment are nested like the heads.
 
     Args:
-        heads: Tuple or dict of heads, nested to any depth. Keys are strings without "/".
+        heads: Tuple or dict of heads, nested to any depth. The keys of dicts are strings
+            without "/".
 
     Example:
 
@@ -46,8 +48,8 @@ class Composite(base.Head):
         _check_heads(heads)
         self.names = spaces.action_names(heads)
         self.leaves = keras.tree.flatten(heads)
-        # Keras tracks layers in a flat list. It does not track layers that are nested
-        # deeper, and would replace the dicts. So `_pack` keeps the nesting.
+        # Keras tracks the layers in a flat list. Keras does not track nested layers, and
+        # would replace the dicts. Therefore `_pack` keeps the nesting of the heads.
         self._pack = functools.partial(keras.tree.pack_sequence_as, heads)
         self.outputs_size = sum(leaf.outputs_size for leaf in self.leaves)
         self.mask_size = sum(leaf.mask_size for leaf in self.leaves)
@@ -65,12 +67,12 @@ class Composite(base.Head):
 
     @property
     def heads(self) -> Any:
-        """The heads, nested like the argument of the constructor."""
+        """Returns the heads, nested like the argument of the constructor."""
         return self._pack(list(self.leaves))
 
     @property
     def noise(self) -> Any:  # type: ignore[override]
-        """`NoiseSpec` of each leaf, nested like the heads."""
+        """Returns the `NoiseSpec` of each leaf, nested like the heads."""
         return self._pack([leaf.noise for leaf in self.leaves])
 
     def action_spec(self, dtype: Any) -> Any:
@@ -176,7 +178,7 @@ class Composite(base.Head):
         return np.split(mask, ends[:-1], axis=-1)
 
     def _flatten(self, nested: Any) -> Any:
-        """Flattens a structure; raises if it is not nested like the heads."""
+        """Flattens a structure, or raises an error if it is not nested like the heads."""
         keras.tree.assert_same_structure(self.heads, nested)
         return keras.tree.flatten(nested)
 
@@ -192,15 +194,16 @@ class Composite(base.Head):
 
 
 def _check_heads(heads: Any) -> None:
-    """Raises unless `heads` are different heads in tuples and dicts."""
+    """Raises an error unless `heads` are different heads in tuples and dicts."""
     if not isinstance(heads, (tuple, dict)):
         raise TypeError(f"`heads` must be a tuple or a dict. Received: heads={heads!r}")
     leaves = list(_leaves(heads))
     for leaf in leaves:
         if not isinstance(leaf, base.Head) or isinstance(leaf, Composite):
             raise TypeError(
-                "`heads` must be heads in tuples and dicts. A Composite cannot contain "
-                f"another Composite: nest its heads. Received: {leaf!r} in {heads!r}"
+                "`heads` must be heads in tuples and dicts. A Composite cannot "
+                f"contain another Composite: nest its heads. Received: {leaf!r} in "
+                f"{heads!r}"
             )
     if len(set(map(id, leaves))) < len(leaves):
         raise ValueError(
@@ -220,8 +223,9 @@ def _leaves(heads: Any) -> Any:
 class _JointDistribution(tfp.distributions.Distribution):
     """The joint distribution of independent leaves, nested like the heads.
 
-    TFP's joint distribution samples also to compute a log-probability. The distribution
-    of a head may have no `sample`, because a head has its own.
+    TFP's joint distribution also calls `sample` to compute a log-probability. The
+    distribution of a head may have no method `sample`, because the head has its own
+    `sample`.
     """
 
     def __init__(self, leaves: Any, pack: Any) -> None:
@@ -260,7 +264,7 @@ class _JointDistribution(tfp.distributions.Distribution):
 
 
 def _flatten_masks(heads: Any, mask: Any, path: Any = ()) -> Any:
-    """Returns a flat mask for each head; `None` for a part makes its actions legal."""
+    """Returns a flat mask for each head; a mask of `None` makes all its actions legal."""
     if isinstance(heads, base.Head):
         try:
             return heads.flatten_mask(mask)
@@ -294,7 +298,7 @@ def _matches_space(heads: Any, space: Any) -> Any:
 
 
 def _to_config(heads: Any) -> Any:
-    """Returns a JSON config, as `spaces.to_config`: JSON has lists but no tuples."""
+    """Returns a nested structure as a JSON config, because JSON has no tuples."""
     if isinstance(heads, dict):
         parts = {key: _to_config(part) for key, part in heads.items()}
         return {"kind": "Dict", "parts": parts}

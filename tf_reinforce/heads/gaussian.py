@@ -1,4 +1,4 @@
-"""Real actions with a Gaussian distribution."""
+"""Defines the head `Gaussian`, for real actions with a Gaussian distribution."""
 
 import math
 from collections.abc import Sequence
@@ -14,26 +14,28 @@ from tf_reinforce.heads import normal
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Gaussian(normal.GaussianHead):
-    """A vector of `A` reals; the policy returns `[..., A]` means.
+    """A vector of `A` reals, from `A` policy outputs (the means).
 
         a = μ(s) + σ ε,    ε ~ N(0, 1),    log σ is learned and does not depend on s
 
-    The raw action is the unclipped sample, and `log_prob` is its density. Only the
-    environment receives the clipped action. The unclipped density of a clipped action
-    would bias the gradient; `ClippedGaussian` uses the distribution after clipping.
+    The raw action of `Gaussian` is the unclipped sample, and `log_prob` is the density of
+    the unclipped sample. Only the environment receives the clipped action of `Gaussian`.
+    The density of the unclipped distribution at a clipped action would bias the gradient.
+    `ClippedGaussian` uses the distribution after clipping.
 
     Args:
-        size: Positive int, `A`.
-        low: Number or `A` numbers, the lower bounds of the environment's action.
-        high: Number or `A` numbers, the upper bounds.
-        shape: Shape of the environment's action. Defaults to `(size,)`.
-        integer: Bool. True for an environment that takes integers: it receives the
-            nearest integer inside the bounds.
-        initial_scale: Positive float or `A` of them, σ before training, in the units
-            of the action.
-        state_dependent_scale: Bool. True: the policy returns `[..., 2 A]`, the means and
-            then numbers that change σ by at most a factor of 100; see
-            `normal.GaussianHead`.
+        size: Positive int, `A`, the length of the action vector.
+        low: Number, or `A` numbers, the lower bounds of the environment's action.
+        high: Number, or `A` numbers, the upper bounds of the environment's action.
+        shape: Shape of the environment's action. `shape` defaults to `(size,)`.
+        integer: Bool, whether the environment takes integers. With `integer=True`, the
+            environment receives the nearest integer inside the bounds.
+        initial_scale: Positive float, or `A` positive floats, the standard deviation σ
+            before training, in the units of the action.
+        state_dependent_scale: Bool, whether σ depends on the observation. With
+            `state_dependent_scale=True`, the policy returns `[..., 2 A]` numbers, the
+            means and then numbers that change σ by at most a factor of 100. The class
+            `normal.GaussianHead` states the formula of σ.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Several choices, each among finitely many."""
+"""Defines the head `MultiCategorical`, for several categorical actions."""
 
 import math
 from collections.abc import Sequence
@@ -20,17 +20,18 @@ from tf_reinforce.heads import categorical
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class MultiCategorical(base.Head):
-    """`D` choices, the d-th among `sizes[d]`; the policy returns the logits of all.
+    """`D` categorical actions, the d-th with `sizes[d]` categories, from their logits.
 
         π(a|s) = Π_d softmax(z_d)[a_d],    z = (z_1, …, z_D), concatenated
 
-    Given the observation the choices are independent of each other.
+    Given the observation, the `D` categorical actions are independent of each other.
 
     Args:
-        sizes: `D` positive ints, the number of options of each choice.
-        start: Int or `D` ints, the first action of the environment for each choice, as in
-            `MultiDiscrete(sizes, start=start)`. Raw actions always count from 0.
-        shape: Shape of the environment's action. Defaults to `(D,)`.
+        sizes: `D` positive ints, the number of categories of each action.
+        start: Int or `D` ints, the lowest category of each action in the environment, as
+            in Gymnasium's `MultiDiscrete(sizes, start=start)`. Raw actions of
+            `MultiCategorical` always count from 0.
+        shape: Shape of the environment's action. `shape` defaults to `(D,)`.
 
     Example:
 
@@ -64,15 +65,16 @@ class MultiCategorical(base.Head):
         is_integer = np.asarray(start).dtype.kind in "iu"
         if not is_integer or np.shape(start) not in ((), (count,)):
             raise ValueError(
-                f"`start` must be one whole number or {count} of them. "
-                f"Received: start={start!r}"
+                f"`start` must be one whole number or {count} whole numbers. Received: "
+                f"start={start!r}"
             )
         self.outputs_size = sum(self.sizes)
         self.action_shape = (count,)
         self.noise = seeding.NoiseSpec("uniform", (self.outputs_size,))
         self.mask_size = self.outputs_size
-        # Choices of different sizes are padded to one block `[D, K]`. `_indices` are the
-        # indices of its entries among the logits; `_is_padding` marks its padding.
+        # Logits of categorical actions with different sizes are padded to one block
+        # `[D, K]`. `_indices` contains the index of each block entry among the logits,
+        # and `_is_padding` marks the padding of the block.
         sizes, columns = np.array(self.sizes)[:, None], np.arange(max(self.sizes))
         self._offsets = np.cumsum(self.sizes) - self.sizes
         self._indices = self._offsets[:, None] + np.minimum(columns, sizes - 1)
@@ -136,12 +138,12 @@ class MultiCategorical(base.Head):
         return (actions >= 0) & (actions < np.array(self.sizes))
 
     def _to_block(self, logits: Any) -> Any:
-        """Converts `[..., P]` to `[..., D, K]`; padding has the probability zero."""
+        """Converts logits `[..., P]` to a block `[..., D, K]` with padding."""
         block = tf.gather(logits, self._indices, axis=-1)
         return categorical.mask_logits(block, self._is_padding)
 
     def _from_block(self, block: Any) -> Any:
-        """Converts `[..., D, K]` back to `[..., P]`."""
+        """Converts a block `[..., D, K]` back to `[..., P]` logits."""
         indices = np.flatnonzero(~self._is_padding)
         shape = tf.concat([tf.shape(block)[:-2], [self._is_padding.size]], axis=0)
         return tf.gather(tf.reshape(block, shape), indices, axis=-1)
@@ -159,7 +161,7 @@ class MultiCategorical(base.Head):
 
 
 def _flatten_parts(mask: Any) -> Any:
-    """Returns a list of the masks of all choices; a flat mask is one part."""
+    """Returns a list of the masks of all categorical actions; a flat mask is one part."""
     is_nested = isinstance(mask, (tuple, list)) and any(
         isinstance(part, (tuple, list, np.ndarray)) for part in mask
     )

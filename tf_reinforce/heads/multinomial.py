@@ -1,4 +1,4 @@
-"""Counts of how often each category was chosen."""
+"""Defines the head `Multinomial`, for counts of categories."""
 
 import math
 from typing import Any
@@ -15,21 +15,21 @@ from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
 from tf_reinforce.heads import categorical
 
-_MIN_LOGIT = -1e30  # gives the probability zero, and N times this does not overflow
+_MIN_LOGIT = -1e30  # gives probability zero; N × `_MIN_LOGIT` is finite
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Multinomial(base.Head):
-    """Counts of `N` independent choices among `K`; the policy returns `[..., K]` logits.
+    """Counts of `N` draws among `K` categories; the policy returns `[..., K]` logits.
 
         π(n|s) = N! Πₖ pₖ^nₖ / nₖ!,    p = softmax(z)
 
-    This head is for environments whose action distributes N units over K categories, for
-    example a budget. The environment receives the counts.
+    `Multinomial` is for environments whose action distributes N units over K categories,
+    for example a budget. The environment receives the counts of the categories.
 
     Args:
-        categories: Positive int, `K`.
-        trials: Positive int, `N`.
+        categories: Positive int, `K`, the number of categories.
+        trials: Positive int, `N`, the number of draws.
 
     Example:
 
@@ -64,8 +64,9 @@ class Multinomial(base.Head):
         return self._count(categories)
 
     def mode(self, outputs: tf.Tensor) -> Any:
-        # Increasing nₖ by one multiplies the probability by a multiple of pₖ / (nₖ + 1).
-        # So the most likely counts are those of the N largest quotients pₖ / j.
+        # Increasing the count nₖ by one multiplies the probability by a multiple of pₖ /
+        # (nₖ + 1). The most likely counts of N draws follow from the N largest quotients
+        # pₖ / j.
         log_j = tf.math.log(tf.range(1.0, self.trials + 1.0))
         logits = categorical.center_logits(outputs)[..., None, :]
         log_quotients = logits - tf.cast(log_j, outputs.dtype)[:, None]
@@ -76,7 +77,7 @@ class Multinomial(base.Head):
         return self._count(indices % self.categories)
 
     def _count(self, categories: Any) -> Any:
-        """Converts `[..., N]` categories to `[..., K]` counts."""
+        """Converts `[..., N]` categories to `[..., K]` counts of the categories."""
         one_hot = tf.one_hot(categories, self.categories, dtype=tf.int64)
         return tf.reduce_sum(one_hot, axis=-2)
 
@@ -124,10 +125,11 @@ class Multinomial(base.Head):
 
 
 class _MultinomialWithEntropy(tfp.distributions.Multinomial):
-    """TFP's Multinomial with an entropy, and -∞ as log-probability of invalid counts.
+    """TFP's Multinomial with an entropy, and with log-probability -∞ of invalid counts.
 
-    The counts may be integers. Each single count has a binomial distribution. So the
-    entropy H = -ln N! - N Σ p ln p + Σₖ E[ln nₖ!] has N + 1 terms per category. The terms
+    The counts of the distribution may be integers. Each single count of a multinomial
+    distribution has a binomial distribution. The entropy is therefore H = -ln N! - N Σ p
+    ln p + Σₖ E[ln nₖ!], a sum of N + 1 terms per category. The terms of the entropy
     cancel, and are therefore summed in float64.
     """
 
@@ -157,9 +159,9 @@ class _MultinomialWithEntropy(tfp.distributions.Multinomial):
 
 
 def _log_probs_and_complements(logits: Any) -> Any:
-    """Returns ln p and ln(1 - p), `[..., K]` each; finite also if p rounds to one.
+    """Returns finite ln p and ln(1 - p), `[..., K]` each, even if p rounds to one.
 
-    1 - p itself would then be zero, and the gradient of its logarithm NaN.
+    If p rounds to one, 1 - p would be zero, and the gradient of ln(1 - p) would be NaN.
     """
     total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
     diagonal = tf.eye(logits.shape[-1], dtype=tf.bool)

@@ -1,4 +1,4 @@
-"""Mean, scale and noise, which all Gaussian heads share."""
+"""Defines mean, scale and noise, which all Gaussian heads share."""
 
 import math
 from collections.abc import Sequence
@@ -19,20 +19,26 @@ _MAX_LOG_RATIO = math.log(100.0)  # L, the largest |log σ - log σ₀|
 class GaussianHead(box.BoxHead):
     """A Box head that samples x = μ(s) + σ ε with normal ε.
 
-    The policy returns `[..., A]` means. One log σ per number is a weight of the head; it
-    does not depend on s. If `state_dependent_scale` is True, the policy returns
-    `[..., 2 A]`, the means and then `A` numbers z, and the head has no weights:
+    The policy of a Gaussian head returns `[..., A]` means. Each number of the action has
+    one log σ, a weight of the head that does not depend on the observation s. With
+    `state_dependent_scale=True`, the policy returns `[..., 2 A]` numbers, the `A` means
+    and then `A` numbers z. A head with `state_dependent_scale=True` has no weights, and
+    computes σ by
 
         log σ = log σ₀ + L tanh(z / L),    L = ln 100
 
-    If z is zero, σ is σ₀. A small z changes log σ by z. For every z, σ lies between
+    If z is zero, σ equals σ₀. A small z changes log σ by z. For every z, σ lies between
     σ₀ / 100 and 100 σ₀.
 
     Args:
-        size, low, high, shape, integer: See `Box`.
-        initial_scale: Positive float or `A` of them, σ₀, in the units of x.
-        state_dependent_scale: Bool. True if the policy returns z.
+        size, low, high, shape, integer: Arguments with the meaning that `BoxHead` states.
+        initial_scale: Positive float, or `A` positive floats, σ₀, in the units of x.
+        state_dependent_scale: Bool, whether the policy returns the numbers z.
     """
+
+    # The initial scale is in the units of the action, as the bounds are.
+    space_arguments: tuple[str, ...] = (*box.BoxHead.space_arguments, "initial_scale")
+    setting_names = ("initial_scale", "state_dependent_scale")
 
     def __init__(
         self,
@@ -75,7 +81,7 @@ class GaussianHead(box.BoxHead):
         return self.parameters(outputs)["scale"] / base.constant(units, outputs)
 
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the middle of the bounds and half their width; 0 and 1 if unbounded."""
+        """Returns the middle and half width of the bounds, or 0 and 1 if unbounded."""
         offsets, scales = super().output_scaling()
         middle, scales[: self.size] = spaces.middle_and_half(self.low, self.high)
         offsets[: self.size] = np.clip(middle, self.low, self.high)
@@ -93,14 +99,14 @@ class GaussianHead(box.BoxHead):
         return {"mean": tf.identity(mean), "scale": scale}
 
     def chain_rule(self, outputs: Any, slopes: Any) -> Any:
-        """Converts derivatives with respect to mean and log σ to d / d outputs.
+        """Converts derivatives by mean and log σ to derivatives by the policy outputs.
 
         Args:
-            outputs: `[..., P]` float tensor.
-            slopes: `eligibility.GaussianEligibility`, `[..., A]` each.
+            outputs: `[..., P]` float tensor, the policy outputs.
+            slopes: `eligibility.GaussianEligibility` with two `[..., A]` tensors.
 
         Returns:
-            `[..., P]` float.
+            `[..., P]` float, the derivatives with respect to the policy outputs.
         """
         if not self.state_dependent_scale:
             return slopes.mean
@@ -125,9 +131,9 @@ class GaussianHead(box.BoxHead):
 
 
 class TransformedNormal(tfp.distributions.Distribution):
-    """A function of a normal number with location and scale, of any batch shape.
+    """A function of a normal random number with location and scale, of any batch shape.
 
-    A subclass implements `_log_prob` and `_entropy`.
+    A subclass of `TransformedNormal` implements `_log_prob` and `_entropy`.
     """
 
     def __init__(self, loc: tf.Tensor, scale: tf.Tensor, **parameters: Any) -> None:

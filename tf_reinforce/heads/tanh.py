@@ -1,4 +1,4 @@
-"""Real actions with a Gaussian distribution, squashed between bounds by tanh."""
+"""Defines the head `TanhGaussian`, for Gaussian actions squashed by tanh."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,10 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tf_reinforce.functional import eligibility
+from tf_reinforce.heads import box
 from tf_reinforce.heads import normal
 
-# Nodes of the trapezoid rule for the entropy.
+# The trapezoid rule for the entropy of `TanhGaussian` uses the following nodes.
 _STEP = 0.25
 _NORMAL_NODES = np.arange(-9.0, 9.0 + _STEP, _STEP)
 _LOGISTIC_NODES = np.arange(-20.0, 20.0 + _STEP, _STEP)
@@ -20,29 +21,34 @@ _LOGISTIC_NODES = np.arange(-20.0, 20.0 + _STEP, _STEP)
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class TanhGaussian(normal.GaussianHead):
-    """A vector of `A` reals inside finite bounds; the policy returns `[..., A]` means.
+    """A vector of `A` reals inside finite bounds, from `A` policy outputs (the means).
 
         x = μ(s) + σ ε,    y = tanh x,    a = low + (high - low) (1 + y) / 2
         ln π(y|s) = ln N(x; μ, σ²) - ln(1 - y²)
 
-    The raw action is x. So tanh is never inverted: near a bound, rounding makes many x
-    the same y. `log_prob` takes x and returns the log-density of y, which does not depend
-    on the bounds; the log-density of a is less by Σ ln((high - low) / 2). Both terms are
-    accurate for every x, by ln(1 - tanh² x) = 2 (ln 2 - x - softplus(-2 x)).
+    The raw action of `TanhGaussian` is x. The head never inverts tanh, because near a
+    bound, rounding gives many x the same y = tanh x. `log_prob` takes x and returns the
+    log-density of y, which does not depend on the bounds. The log-density of the action a
+    is the log-density of y minus Σ ln((high - low) / 2). Both terms of the log-density of
+    y are accurate for every x, because ln(1 - tanh² x) = 2 (ln 2 - x - softplus(-2 x)).
 
-    The entropy is that of y, too. It has no closed form. A numerical integral with fixed
-    nodes has an error of 1e-13 in float64 for every μ and σ, and has gradients.
+    The `entropy` of `TanhGaussian` is also the entropy of y. The entropy of y has no
+    closed form. A numerical integral with fixed nodes computes the entropy and its
+    gradients, with an error of 1e-13 in float64 for every μ and σ.
 
-    `mode` is the most likely x, the mean; the action of the mean is the median. The
-    density of y may be largest at a bound, which would be a poor greedy action.
+    The `mode` of `TanhGaussian` is the most likely x, which is the mean. The action of
+    the mean of x is the median of the actions. The density of y may be largest at a
+    bound, which would be a poor greedy action.
 
     Args:
-        size: Positive int, `A`.
-        low: Number or `A` numbers, finite.
-        high: Number or `A` numbers, finite.
-        initial_scale: Positive float or `A` of them, σ of x before training. If |x| is
-            below 0.55, the action is in the middle half of its range.
-        shape, integer, state_dependent_scale: See `Gaussian`.
+        size: Positive int, `A`, the length of the action vector.
+        low: Finite number, or `A` numbers, the lower bounds of the action.
+        high: Finite number, or `A` numbers, the upper bounds of the action.
+        initial_scale: Positive float, or `A` positive floats, the standard deviation σ of
+            x before training. For |x| below 0.55, the action is in the middle half of its
+            range.
+        shape, integer, state_dependent_scale: Arguments with the meaning that `Gaussian`
+            states.
 
     Example:
 
@@ -52,6 +58,8 @@ class TanhGaussian(normal.GaussianHead):
     >>> raw.numpy().tolist(), head.to_environment(raw).numpy().tolist()
     ([[50.0]], [[2.0]])
     """
+
+    space_arguments = box.BoxHead.space_arguments  # `initial_scale` is in the units of x
 
     def __init__(
         self,
@@ -64,7 +72,7 @@ class TanhGaussian(normal.GaussianHead):
         self.require_finite()
 
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        # x is not in the units of the environment.
+        # The raw action x is not in the units of the environment.
         return super(normal.GaussianHead, self).output_scaling()
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
@@ -84,7 +92,7 @@ class TanhGaussian(normal.GaussianHead):
 
 
 class _TanhNormal(normal.TransformedNormal):
-    """The distribution of tanh x for normal x; `log_prob` takes x."""
+    """The distribution of tanh x for a normal random number x; `log_prob` takes x."""
 
     def _log_prob(self, x: Any) -> Any:
         z = (x - self.loc) / self.scale
@@ -98,9 +106,9 @@ class _TanhNormal(normal.TransformedNormal):
     def _expected_log_cosh(self) -> Any:
         """Returns E[ln cosh x] by the trapezoid rule.
 
-        If σ is below 1, the integral is over ε. Otherwise it is over a logistic t with
-        the density sech²(t) / 2: since ln cosh x = E|x + t| - ln 2, the integrand is the
-        mean of a folded normal number.
+        If σ is below 1, the integral is over the normal noise ε. If σ is at least 1, the
+        integral is over a logistic random number t with the density sech²(t) / 2. Since
+        ln cosh x = E|x + t| - ln 2, the integrand is the mean of a folded normal number.
         """
         weights = _STEP * np.exp(-(_NORMAL_NODES**2) / 2) / math.sqrt(math.tau)
         scale = tf.minimum(self.scale, 1.0)[..., None]
@@ -116,5 +124,5 @@ class _TanhNormal(normal.TransformedNormal):
 
 
 def _log_cosh(x: Any) -> Any:
-    """Returns ln cosh x = -ln(1 - tanh² x) / 2, also if tanh x is rounded to one."""
+    """Returns ln cosh x = -ln(1 - tanh² x) / 2, finite even if tanh x rounds to one."""
     return x + tf.nn.softplus(-2.0 * x) - math.log(2.0)

@@ -8,24 +8,27 @@ from tf_reinforce.data import seeding
 
 
 class ActorPolicy:
-    """Computes actions from observations in TensorFlow operations, for any engine.
+    """Computes actions from observations in TensorFlow operations.
 
     Args:
-        step: Function from observations `[N, …]` and a list of states to the policy's
+        step: Function from observations `[N, …]` and a list of states to the policy
             outputs `[N, P]` and the list of next states.
-        head: `heads.Head`, built.
-        observation_spec: `tf.TensorSpec`, or a structure of them: one observation.
-        dtype: Float type of the outputs.
+        head: A built `heads.Head`.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of
+            `tf.TensorSpec`s.
+        dtype: Float type of the policy outputs.
         variables: The Keras variables that the actions depend on.
         mask_source: `action_masks.MaskPath`, or `None` if every action is always legal.
         recurrent: `recurrent.RecurrentPolicy`, or `None` for a policy without state.
 
     Attributes:
-        action_spec: `tf.TensorSpec`, or a structure of them: one raw action.
-        noise_specs: List of `NoiseSpec`, the noise of one action.
-        mask_size: Int, the number of entries of a mask, M; zero without masks.
-        state_spec: List of `tf.TensorSpec`, the recurrent state of one episode; empty
-            for a policy without state.
+        action_spec: `tf.TensorSpec` of one raw action, or a structure of
+            `tf.TensorSpec`s.
+        noise_specs: List of `NoiseSpec` that describes the noise of one action.
+        mask_size: Int, `M`, the number of entries of an action mask, or zero without
+            action masks.
+        state_spec: List of `tf.TensorSpec`, the recurrent state of one episode, or an
+            empty list for a policy without state.
     """
 
     def __init__(
@@ -60,16 +63,16 @@ class ActorPolicy:
         return [] if self.recurrent is None else self.recurrent.initial_state(count)
 
     def outputs(self, observations, mask, states):
-        """Returns outputs, masked outputs, and the next states.
+        """Returns policy outputs, masked policy outputs, and the next states.
 
         Args:
-            observations: Structure of tensors `[N, …]`.
-            mask: `[N, M]` int8, or `None` if M is zero.
-            states: List of tensors `[N, …]`.
+            observations: Structure of tensors `[N, …]`, the observations.
+            mask: `[N, M]` int8 action masks, or `None` if M is zero.
+            states: List of tensors `[N, …]`, the recurrent states.
 
         Returns:
-            `[N, P]` outputs of the policy, `[N, P]` outputs after the mask, and the list
-            of next states.
+            The policy outputs `[N, P]`, the policy outputs after the mask `[N, P]`, and
+            the list of next states.
         """
         outputs, states = self.step(observations, states)
         if mask is None:
@@ -78,12 +81,12 @@ class ActorPolicy:
         return outputs, self.head.mask_outputs(outputs, mask), states
 
     def select_actions(self, outputs, noise=None):
-        """Returns raw actions: sampled with a list of noise, or the most likely ones.
+        """Returns raw actions, sampled with a list of noise or the most likely actions.
 
         Args:
-            outputs: `[N, P]` float tensor.
-            noise: List of tensors `[N, …]`, one for each of `noise_specs`; `None` selects
-                the mode.
+            outputs: `[N, P]` float tensor, the policy outputs.
+            noise: List of tensors `[N, …]`, one for each of `noise_specs`. `noise=None`
+                selects the most likely actions.
         """
         if noise is None:
             return self.head.mode(outputs)
@@ -91,11 +94,11 @@ class ActorPolicy:
         return self.head.sample(outputs, nested)
 
     def sample_noise(self, seed, count):
-        """Returns a list of noise for `count` actions.
+        """Returns a list of random noise for `count` actions.
 
         Args:
-            seed: Scalar int tensor.
-            count: Int, or scalar int tensor.
+            seed: Scalar int tensor that determines the noise.
+            count: Int or scalar int tensor, the number of actions.
         """
         return [
             seeding.stateless_noise(

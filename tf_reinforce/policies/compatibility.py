@@ -12,16 +12,17 @@ def check_model_shapes(policy, head, baseline, observation_spec):
     """Raises `ValueError` if policy, head, baseline and observations do not fit together.
 
     Args:
-        policy: Keras model, built.
-        head: `heads.Head`.
-        baseline: `baselines.Baseline`.
-        observation_spec: `tf.TensorSpec`, or a structure of them: one observation.
+        policy: A built Keras model.
+        head: `heads.Head` of the agent.
+        baseline: `baselines.Baseline` of the agent.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of
+            `tf.TensorSpec`s.
 
     Returns:
         `recurrent.RecurrentPolicy` if the policy is recurrent, else `None`.
 
     Raises:
-        ValueError: with what was expected and what was received.
+        ValueError: If policy, head, baseline and observations do not fit together.
     """
     recurrent_policy = None
     if recurrent.is_recurrent(policy, observation_spec):
@@ -56,21 +57,21 @@ def _check_deterministic(policy, outputs, repeated):
     close = [np.allclose(x, y, 1e-3, 1e-5, equal_nan=True) for x, y in pairs]
     if not all(close):
         raise ValueError(
-            "A policy must return the same outputs for the same observations. Otherwise "
-            "log-probabilities belong to another policy than the one that sampled the "
-            f"actions. Received: {policy!r}, whose outputs differ between calls in "
-            "inference mode. Remove random layers from the policy; sampling belongs to "
-            "the head."
+            "A policy must return the same outputs for the same observations. "
+            "Otherwise, log-probabilities would be computed with another policy than "
+            f"the policy that sampled the actions. Received: {policy!r}, whose outputs "
+            "differ between calls in inference mode. Remove random layers from the "
+            "policy; the head samples the actions."
         )
 
 
 def _check_value_model(value_model, policy, observation_spec):
-    """Raises if the value model is recurrent or shares weights with the policy."""
+    """Raises `ValueError` if the value model is recurrent or shares policy weights."""
     if recurrent.is_recurrent(value_model, observation_spec):
         raise ValueError(
-            "The model of a `Value` baseline takes one observation at a time, "
-            f"[N, …]. Received: {value_model!r}, which has recurrent layers. A recurrent "
-            "value shares the layers of the policy: use a policy with the outputs "
+            "The model of a `Value` baseline takes one observation at a time, [N, …]. "
+            f"Received: {value_model!r}, which has recurrent layers. A recurrent value "
+            "function shares the layers of the policy: use a policy with the outputs "
             "{'outputs': …, 'values': …} and tfr.baselines.Value()."
         )
     policy_ids = {id(variable) for variable in policy.variables}

@@ -10,8 +10,8 @@ from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 
-_MAX_ONE_HOT = 100_000  # entries of a one-hot vector; for more, use an embedding
-_MIN_IMAGE_SIZE = 7  # rows and columns, the size of the observations of MiniGrid
+_MAX_ONE_HOT = 100_000  # most entries of a one-hot vector; use an embedding for more
+_MIN_IMAGE_SIZE = 7  # rows and columns; the size of MiniGrid's observations
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -20,7 +20,7 @@ class OneHot(keras.layers.Layer):
 
     Args:
         sizes: List of positive ints, the number of values of each discrete number.
-        starts: List of ints, the smallest value of each.
+        starts: List of ints, the smallest value of each discrete number.
 
     Example:
 
@@ -32,7 +32,8 @@ class OneHot(keras.layers.Layer):
         super().__init__(**kwargs)
         self.sizes = list(sizes)
         self.starts = list(starts)
-        # Entry i is one if input number `_indices[i]` has the value `_values[i]`.
+        # Entry i of the output is one if input number `_indices[i]` has the value
+        # `_values[i]`.
         self._indices = np.repeat(np.arange(len(self.sizes)), self.sizes)
         ranges = [np.arange(n) + start for n, start in zip(self.sizes, self.starts)]
         self._values = np.concatenate(ranges)
@@ -61,33 +62,37 @@ def default_policy(space, hidden, outputs_size, seed, units=None):
     | `Box` of uint8 or bools that is an image | scales to [0, 1], convolves, flattens |
     | any other `Box` of integers | scales from the bounds to [-1, 1], flattens |
 
-    The branches are concatenated. Layers of tanh learn best from numbers around zero. An
-    image keeps its zero, which is the value of borders and empty cells. If the bounds of
-    integers are infinite or at least 1e7 apart, the numbers are not scaled: such bounds
-    are usually those of the type and contain no information.
+    The model concatenates the outputs of the branches. Layers with tanh learn best from
+    inputs around zero. The scaling of an image keeps zero, which is the value of borders
+    and empty cells. If the bounds of integers are infinite or at least 1e7 apart, the
+    numbers are not scaled. Infinite or distant bounds are usually those of the number
+    type and contain no information about the observation.
 
-    An image has two large axes (7 or more): `[H, W]`, `[H, W, C]`, `[C, H, W]` (also
-    stacked frames of Gymnasium's FrameStackObservation) or `[S, H, W, C]`, frames of at
-    most four channels. If two adjacent axes of three have equal sizes, the other axis is
-    the channels; otherwise it is the smaller of the first and the last axis.
-    Convolutions with stride two follow the first one until fewer than six rows or columns
-    are left.
+    An image is an array with two large axes (7 or more). The shapes of images are
+    `[H, W]`, `[H, W, C]`, `[C, H, W]` (also stacked frames of Gymnasium's
+    FrameStackObservation) and `[S, H, W, C]` (frames of at most four channels). If two
+    adjacent axes of an array with three axes have equal sizes, the third axis contains
+    the channels. If an array with three axes has no adjacent axes of equal sizes, the
+    smaller of the first and the last axis contains the channels. After the first
+    convolution, convolutions with stride two follow until the image has fewer than six
+    rows or columns.
 
     Args:
-        space: An observation space.
-        hidden: Positive ints, sizes of the hidden layers.
-        outputs_size: Positive int, `P`.
-        seed: Int; the weights are a function of it.
-        units: Offsets and scales of the outputs; see `heads.Head.output_scaling`. The
-            last layer multiplies by the scales and adds the offsets.
+        space: A Gymnasium observation space.
+        hidden: Positive ints, the sizes of the hidden layers.
+        outputs_size: Positive int, `P`, the number of policy outputs.
+        seed: Int, which determines the initial weights.
+        units: Offsets and scales of the outputs, as `heads.Head.output_scaling` returns
+            them. The last layer of the model multiplies by the scales and adds the
+            offsets.
 
     Returns:
-        Keras model from `[N, …]` to `[N, P]` with orthogonal weights. Those of the last
-        layer are scaled by 0.01, so that the initial policy is nearly uniform. The
-        inputs have the names of the keys of the observation.
+        Keras model from `[N, …]` to `[N, P]` with orthogonal weights. The weights of the
+        last layer are scaled by 0.01, so that the initial policy is nearly uniform. The
+        inputs of the model have the names of the keys of the observation.
 
     Raises:
-        ValueError: if a one-hot encoding would have more than 100,000 entries.
+        ValueError: If a one-hot encoding would have more than 100,000 entries.
 
     Example:
 
@@ -127,7 +132,8 @@ def default_policy(space, hidden, outputs_size, seed, units=None):
 
 def _branch(space, x, orthogonal):
     """Converts one array of an observation, `[N, …]`, to `[N, F]` floats."""
-    # The dot keeps the names of layers different from the keys of an observation.
+    # A dot in the names of layers keeps the names different from the keys of an
+    # observation.
     name = spaces.safe_name(x.name)
     flatten = keras.layers.Flatten(name=f"{name}.flat")
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
@@ -167,10 +173,10 @@ def _to_unit(space):
 def _image_axes(shape):
     """Returns the axes of an image in the order that puts channels last.
 
-    The batch is axis 0 and not included.
+    The batch is axis 0, and does not count among the axes of the image.
 
     Returns:
-        Tuple of ints, or `None` if the shape is not that of an image.
+        Tuple of ints, the axes, or `None` if the shape is not that of an image.
     """
     if len(shape) == 2:
         axes = (1, 2)
@@ -187,10 +193,11 @@ def _image_axes(shape):
 
 
 def _convolutions(space, x, axes, orthogonal):
-    """Converts images `[N, …]` to `[N, H', W', F]` with few weights.
+    """Converts images `[N, …]` to features `[N, H', W', F]` with few weights.
 
-    LiteRT takes and rearranges all weights for each image, one image at a time. So the
-    dense layer on a larger result would cost more than the convolutions.
+    LiteRT processes one image at a time, and reads and rearranges all weights for each
+    image. A dense layer on a larger convolution output would therefore cost more than the
+    convolutions.
     """
     name, layers = spaces.safe_name(x.name), keras.layers
     height, width = (space.shape[axis - 1] for axis in axes[:2])

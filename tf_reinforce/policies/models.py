@@ -1,4 +1,4 @@
-"""Inspects any Keras policy: its type, its constants, its outputs, its layers."""
+"""Inspects Keras policies: number type, constants, outputs and layers."""
 
 import warnings
 
@@ -8,10 +8,11 @@ import tensorflow as tf
 
 
 def float_type(policy):
-    """Returns the type of the observations, outputs and real actions of a policy.
+    """Returns the number type of the observations, outputs and real actions of a policy.
 
     Args:
-        policy: Keras model, built. Its weights may be of several types.
+        policy: A built Keras model. The weights of the policy may have several number
+            types.
 
     Returns:
         `"float64"` if a weight is float64, else `"float32"`, also for half precision.
@@ -21,13 +22,14 @@ def float_type(policy):
 
 
 def constants(*models):
-    """Returns the parts of Keras models that traced programs hold as constants.
+    """Returns the parts of Keras models that traced programs contain as constants.
 
-    These are the set of variables, to which `enable_lora` adds some, and the statistics
-    from `adapted_layers`.
+    The constants are the set of variables, which `enable_lora` extends, and the
+    statistics from `adapted_layers`.
 
     Returns:
-        Tuple; two tuples are equal if traced programs remain valid.
+        Tuple of constants. If the tuples of two calls are equal, traced programs remain
+        valid.
     """
     variable_ids = [id(v) for model in models for v in model.variables]
     statistics = [(name, array.tobytes()) for name, array in adapted_layers(*models)]
@@ -37,7 +39,8 @@ def constants(*models):
 def adapted_layers(*models):
     """Returns the statistics of layers with `adapt`, as a list of `(name, array)`.
 
-    Keras computes them from weights, and keeps them as plain tensors beside the weights.
+    Keras computes the adapted statistics from weights, and stores the statistics as plain
+    tensors beside the weights.
     """
     return [
         (name, np.asarray(value))
@@ -53,13 +56,14 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None):
     """Returns the outputs of a policy for two observations of zeros.
 
     Args:
-        policy: Keras model.
-        observation_spec: `tf.TensorSpec`, or a structure of them: one observation.
-        recurrent_policy: `recurrent.RecurrentPolicy` if the policy is recurrent; then one
-            step is computed.
+        policy: Keras model of the policy.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of
+            `tf.TensorSpec`s.
+        recurrent_policy: `recurrent.RecurrentPolicy` if the policy is recurrent. For a
+            recurrent policy, the function computes one step.
 
     Raises:
-        ValueError: if the policy does not take such observations.
+        ValueError: If the policy cannot take observations of this spec.
     """
     zeros = keras.tree.map_structure(
         lambda leaf: tf.zeros((2, *leaf.shape), leaf.dtype), observation_spec
@@ -67,7 +71,8 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None):
     errors = ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError, UserWarning
     try:
         with warnings.catch_warnings():
-            # Keras only warns of another structure, and assigns arrays to wrong inputs.
+            # If the inputs have another structure, Keras only warns and assigns arrays to
+            # wrong inputs.
             warnings.filterwarnings("error", ".*structure of `inputs`", UserWarning)
             if recurrent_policy is not None:
                 states = recurrent_policy.initial_state(2)
@@ -85,7 +90,7 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None):
 
 
 def warn_inference_layers(policy):
-    """Warns of dropout, noise and batch normalization layers: they do not train."""
+    """Warns that dropout, noise and batch normalization layers do not train."""
     kinds = (
         keras.layers.Dropout,
         keras.layers.SpatialDropout1D,
@@ -101,7 +106,7 @@ def warn_inference_layers(policy):
     if names:
         warnings.warn(
             f"The layers {', '.join(names)} run in inference mode, also during "
-            "training: actions and updates must use the same policy.",
+            "training, because actions and updates must use the same policy.",
             stacklevel=3,
         )
 
@@ -109,14 +114,14 @@ def warn_inference_layers(policy):
 def warn_bounded_logits(policy, head):
     """Warns of softmax and sigmoid at the end of a policy whose outputs are logits.
 
-    The layers of a subclassed model are not known in order, so it is not inspected.
+    A subclassed model is not inspected, because the order of its layers is not known.
 
     Args:
-        policy: Keras model, built.
-        head: `heads.Head`.
+        policy: A built Keras model.
+        head: `heads.Head` of the agent.
     """
     is_logit = head.is_logit()
-    symbolic = getattr(policy, "outputs", None) or ()  # "outputs" before "values"
+    symbolic = getattr(policy, "outputs", None) or ()  # in the order "outputs", "values"
     ends = [
         f"the layer {name!r}, which ends in {activation}"
         for tensor in symbolic[:1]
@@ -126,9 +131,9 @@ def warn_bounded_logits(policy, head):
     if ends:
         warnings.warn(
             f"The outputs of the policy are logits of {head!r}, so the last layer must "
-            f"be linear (`activation=None`). Received: {' and '.join(ends)}. Such logits "
-            "lie between 0 and 1, so the policy cannot become sure: the more likely of "
-            "two actions has a probability of at most 0.73. The head itself applies "
+            f"be linear (`activation=None`). Received: {' and '.join(ends)}. Logits "
+            "from this layer lie between 0 and 1. Therefore the more likely of two "
+            "actions has a probability of at most 0.73. The head itself applies "
             "softmax or sigmoid. Remove the activation.",
             stacklevel=3,
         )
@@ -147,8 +152,9 @@ def _bounded_ends(tensor, start, stop):
     """Yields `(layer, activation, start, stop)` for ends in softmax or sigmoid.
 
     Args:
-        tensor: A symbolic tensor, columns `start` to `stop` of the outputs of a policy.
-        start, stop: Ints.
+        tensor: A symbolic tensor that becomes columns `start` to `stop` of the policy
+            outputs.
+        start, stop: Ints, the range of columns.
     """
     operation, node_index, tensor_index = tensor._keras_history
     inputs = operation._inbound_nodes[node_index].input_tensors

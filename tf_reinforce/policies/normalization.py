@@ -24,18 +24,21 @@ class RunningNormalization(keras.layers.Layer):
 
         x' = clip((x - m) / √(v + ε), -c, c)
 
-    The statistics are weights, so the agent's file and its export contain them. Only
-    `update` changes them. The agent calls it once at the end of each of its updates, so
-    that one normalization holds during an update. Before the first update the layer
-    returns observations unchanged and unclipped.
+    The statistics of `RunningNormalization` are weights. The saved agent and its export
+    therefore contain the statistics. Only `update` changes the statistics. The agent
+    calls `update` once at the end of each of its updates. The normalization of
+    observations is therefore constant during an update of the agent. Before the first
+    update, `RunningNormalization` returns observations unchanged and unclipped.
 
-    Every real array of a nested observation has its own statistics. Integer arrays
-    (discrete numbers, counts, images) are returned unchanged. If the layer is built with
-    an empty shape for an array, without a batch axis, it has no statistics for the array.
+    Every real array of a nested observation has its own mean and standard deviation.
+    Integer arrays (discrete numbers, counts, images) are returned unchanged. If the layer
+    is built with an empty shape (without a batch axis) for an array, the array is not
+    normalized.
 
     Args:
-        epsilon: Positive float, added to the variance.
-        clip: Positive float, the bound of the result, in standard deviations.
+        epsilon: Positive float that is added to the variance.
+        clip: Positive float, the largest absolute value of a normalized number, in
+            standard deviations.
 
     Example:
 
@@ -74,7 +77,7 @@ class RunningNormalization(keras.layers.Layer):
         frozen = {"trainable": False, "autocast": False}
         self.count = add((), "zeros", dtype="float64", name="count", **frozen)
         # Sums in float64 are accurate to the last digits for every split into batches.
-        # Means are relative to `origins`, the first observations.
+        # Means are stored relative to `origins`, the first observations.
         self.origins = [
             add(s, "zeros", dtype="float64", name="origin", **frozen) for s in shapes
         ]
@@ -84,7 +87,7 @@ class RunningNormalization(keras.layers.Layer):
         self.squares = [
             add(s, "zeros", dtype="float64", name="squares", **frozen) for s in shapes
         ]
-        # `call` reads these weights, in the type that it computes in.
+        # `call` reads the following weights in the number type of the computation.
         self.shifts = [add(s, "zeros", name="shift", **frozen) for s in shapes]
         self.factors = [add(s, "ones", name="factor", **frozen) for s in shapes]
         self.bound = add((), _largest_float, name="bound", **frozen)
@@ -108,11 +111,11 @@ class RunningNormalization(keras.layers.Layer):
 
     @property
     def acting_variables(self) -> list[keras.Variable]:
-        """The weights that `call` reads."""
+        """Returns the weights that `call` reads."""
         return [*self.shifts, *self.factors, self.bound]
 
     def update(self, observations: Any) -> None:
-        """Updates the statistics with `[N, …]` observations, all of equal weight."""
+        """Updates the statistics with `[N, …]` observations of equal weight."""
         flat = keras.tree.flatten(observations)
         new_count = tf.cast(tf.shape(flat[0])[0], tf.float64)
         old_count = tf.convert_to_tensor(self.count)
@@ -150,16 +153,18 @@ class RunningScale(keras.layers.Layer):
 
         x' = x / √(1/n Σᵢ (xᵢ - c)²),    c the mean, or zero
 
-    The statistics are weights. Only `update` changes them. The agent calls it once at the
-    end of each of its updates, so that the divisor does not depend on the values that are
-    divided. Before the first update the statistics are those of the `samples` argument.
-    If the divisor is zero (all samples are equal, or all are zero), values are returned
-    unchanged.
+    The statistics of `RunningScale` are weights. Only the method `update` changes the
+    statistics of `RunningScale`. The agent calls `update` once at the end of each of its
+    updates. The divisor of `RunningScale` therefore does not depend on the values that
+    are divided. Before the first update, the statistics of `RunningScale` are those of
+    the argument `samples`. If the divisor is zero, because all samples are equal or all
+    are zero, values are returned unchanged.
 
     Args:
-        centered: Bool. True: the standard deviation; False: the root mean square.
-        epsilon: Positive float. A standard deviation of at most `epsilon` times the mean
-            is a rounding error and counts as zero.
+        centered: Bool, whether to divide by the standard deviation instead of the root
+            mean square.
+        epsilon: Positive float, the bound of rounding errors. A standard deviation of at
+            most `epsilon` times the mean is a rounding error and counts as zero.
 
     Example:
 
@@ -192,8 +197,9 @@ class RunningScale(keras.layers.Layer):
 
         Args:
             values: Float tensor of any shape.
-            samples: `[N]`, the samples that the next `update` receives. They are used
-                only before the first update. `None`: the statistics are always used.
+            samples: `[N]` float, the samples that the next `update` receives. Samples are
+                used only before the first update. With `samples=None`, the stored
+                statistics are always used.
         """
 
         def scale_of_samples() -> tf.Tensor:
@@ -210,14 +216,14 @@ class RunningScale(keras.layers.Layer):
         return values / tf.cast(scale, values.dtype)
 
     def update(self, samples: tf.Tensor) -> None:
-        """Updates the statistics with samples `[N]`, all of equal weight."""
+        """Updates the statistics with samples `[N]` of equal weight."""
         count, mean, squares = self._statistics_with(samples)
         self.count.assign(count)
         self.mean.assign(mean)
         self.squares.assign(squares)
 
     def _statistics_with(self, samples: tf.Tensor) -> Any:
-        """Returns count, mean and sum of squares, with further samples added."""
+        """Returns count, mean and sum of squares after further samples are added."""
         samples = tf.cast(samples, tf.float64)
         new_count = tf.cast(tf.size(samples), tf.float64)
         old_count = self.count.value
@@ -231,7 +237,7 @@ class RunningScale(keras.layers.Layer):
         return count, self.mean.value + difference * fraction, squares
 
     def _scale(self, count: tf.Tensor, mean: tf.Tensor, squares: tf.Tensor) -> tf.Tensor:
-        """Returns the divisor; 1 if the standard deviation or mean square is zero."""
+        """Returns the divisor, or 1 if the standard deviation or mean square is zero."""
         variance = tf.math.divide_no_nan(squares, count)
         scale = tf.sqrt(variance if self.centered else variance + mean * mean)
         return tf.where(scale > self.epsilon * tf.abs(mean), scale, 1.0)

@@ -1,8 +1,9 @@
-"""Runs recurrent policies over sequences to learn, and step by step to act.
+"""Runs recurrent policies over whole sequences in updates, and step by step in acting.
 
-A user writes a Keras model from sequences to sequences. An update calls it with whole
-episodes. Acting calls it with one observation at a time and carries the recurrent state.
-Both use the same layers and the same weights; nothing is copied.
+The user's policy is a Keras model from sequences to sequences. An update calls the policy
+with whole episodes. Acting calls the policy with one observation at a time and passes on
+the recurrent state. Update and acting use the layers and the weights of one policy,
+without a copy.
 """
 
 import contextvars
@@ -13,28 +14,32 @@ import tensorflow as tf
 
 from tf_reinforce.data import seeding
 
-# The states that the current step reads and writes. Each thread has its own.
+# `_STEP` contains the recurrent states that the current step of a policy reads and
+# writes. Each thread has its own recurrent states.
 _STEP: contextvars.ContextVar = contextvars.ContextVar("step")
 
-# The largest differences, relative and absolute, between the outputs of a sequence and of
-# its single steps. They sum in another order; half precision has three digits.
+# `_TOLERANCES` contains the accepted relative and absolute difference between the outputs
+# of a whole sequence and of its single steps. Whole sequences and single steps sum in
+# another order, and half precision has three digits.
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
-_CHECK_STEPS = 5  # length of the episodes of `RecurrentPolicy.check`
+_CHECK_STEPS = 5  # episode length in `RecurrentPolicy.check`
 
 
 def is_recurrent(policy, observation_spec):
     """Returns whether the output of a policy depends on earlier observations.
 
     Args:
-        policy: Keras model.
-        observation_spec: `tf.TensorSpec`, or a structure of them: one observation.
+        policy: Keras model of the policy.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of
+            `tf.TensorSpec`s.
 
     Returns:
-        Bool: whether the policy contains a `keras.layers.RNN`. It is False if these
-        layers run along an axis of the observation itself, for example over a stack of
-        frames. In that case an observation has several axes, and the inputs of the
-        policy have the axes of the observation only.
+        Bool, whether the policy contains a `keras.layers.RNN` that runs over time. The
+        result is False if the recurrent layers run along an axis of the observation
+        itself, for example over a stack of frames. For a stack of frames, an observation
+        has several axes, and the inputs of the policy have only the axes of the
+        observation.
 
     Example:
 
@@ -50,15 +55,15 @@ def is_recurrent(policy, observation_spec):
 
 
 def remove_time_axis(spec, policy):
-    """Returns the spec of one observation, given that of an observation or a sequence.
+    """Returns the spec of one observation from the spec of an observation or a sequence.
 
     Args:
-        spec: `tf.TensorSpec`, or a structure of them, without the batch axis.
-        policy: Keras model.
+        spec: `tf.TensorSpec`, or a structure of `tf.TensorSpec`s, without the batch axis.
+        policy: Keras model of the policy.
 
     Returns:
-        The spec without its first axis, if that is the time axis (`None`) of a policy
-        with recurrent layers; otherwise the spec.
+        The spec without its first axis, if the first axis is the time axis (`None`) of a
+        policy with recurrent layers; otherwise the unchanged spec.
     """
     ranks = [leaf.shape.rank + 1 for leaf in keras.tree.flatten(spec)]
     if (
@@ -75,24 +80,26 @@ def remove_time_axis(spec, policy):
 class RecurrentPolicy:
     """A recurrent policy as a function of one observation and a state.
 
-    The state is a list of arrays: the states of each recurrent layer, in the order in
-    which the layers are called. A layer that is called twice has two states. The state of
-    a layer with a mask includes its last output, which it repeats at a masked step.
+    The recurrent state is a list of the state arrays of each recurrent layer, in the
+    order in which the layers are called. A recurrent layer that is called twice has two
+    states. The state of a recurrent layer with a Keras mask includes the last output of
+    the layer, which the layer repeats at a masked step.
 
-    All layers run in inference mode: dropout, also recurrent dropout, is off.
+    All layers run in inference mode. In inference mode, dropout and recurrent dropout are
+    off.
 
     Args:
         policy: Functional or Sequential Keras model from sequences `[B, T, …]` to
             `[B, T, P]`, or to a dict of such outputs.
-        observation_spec: `tf.TensorSpec`, or a structure of them: one observation.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of
+            `tf.TensorSpec`s.
 
     Attributes:
-        state_spec: List of `tf.TensorSpec`, the state of one episode, without batch axis.
-        sequence_model: Keras model, the policy on sequences of any number and length.
+        state_spec: List of `tf.TensorSpec`, the state of one episode without batch axis.
+        sequence_model: Keras model, the policy on any number of sequences of any length.
 
     Raises:
-        ValueError: if the policy cannot run one step at a time. The message names the
-            layer or the shape, and the remedy.
+        ValueError: If the policy cannot run one step at a time.
 
     Example:
 
@@ -111,12 +118,13 @@ class RecurrentPolicy:
         _check_inputs(policy, observation_spec)
         self._policy = policy
         self._observation_spec = observation_spec
-        # The clone has the same layer objects; only recurrent layers are wrapped.
+        # The clone has the layer objects of the policy; only recurrent layers are
+        # wrapped.
         self._step_model = keras.models.clone_model(
             policy, clone_function=_to_single_step, recursive=True
         )
-        # In Keras 3.15 a TimeDistributed layer confuses the batch and the time axis if
-        # the number of steps is unknown, as it is in an update.
+        # In Keras 3.15, a TimeDistributed layer confuses the batch and the time axis if
+        # the number of steps is unknown. In an update, the number of steps is unknown.
         self.sequence_model = policy
         if _contains(policy, keras.layers.TimeDistributed):
             self.sequence_model = keras.models.clone_model(
@@ -130,16 +138,16 @@ class RecurrentPolicy:
         ]
 
     def initial_state(self, batch_size):
-        """Returns the state before the first observation, from the cells of the layers.
+        """Returns the recurrent state before the first observation.
 
-        It is zero for the cells of Keras. The initial state of a cell may be a weight; so
-        call this method again after an update.
+        The initial state of Keras' own recurrent cells is zero. The initial state of a
+        custom cell may be a weight. Therefore call `initial_state` again after an update.
 
         Args:
-            batch_size: Int, or scalar int tensor.
+            batch_size: Int or scalar int tensor, the number of episodes.
 
         Returns:
-            List of tensors `[batch_size, …]`, one for each of `state_spec`.
+            List of tensors `[batch_size, …]`, one tensor for each of `state_spec`.
         """
         states = []
         for layer, output_spec in self._calls:
@@ -150,21 +158,21 @@ class RecurrentPolicy:
         return states
 
     def step(self, observations, states):
-        """Returns the outputs for one observation per row, and the new states.
+        """Returns the policy outputs for one observation per row, and the new states.
 
-        The operations contain no loop. They can be traced, converted to LiteRT, and run
-        under a `keras.StatelessScope`.
+        The operations of `step` contain no loop. The operations of `step` can be traced,
+        converted to LiteRT, and run under a `keras.StatelessScope`.
 
         Args:
-            observations: Structure of arrays `[N, …]`.
+            observations: Structure of arrays `[N, …]`, one observation per episode.
             states: List of tensors `[N, …]`, from `initial_state` or the previous step.
 
         Returns:
-            Outputs `[N, P]`, or a dict of outputs if the policy returns one; and the new
-            states.
+            The policy outputs `[N, P]`, or a dict of outputs if the policy returns a
+            dict; and the new states.
 
         Raises:
-            ValueError: if the number of states is wrong.
+            ValueError: If the number of states is wrong.
         """
         if len(states) != len(self.state_spec):
             raise ValueError(
@@ -175,15 +183,17 @@ class RecurrentPolicy:
         return self._run(observations, _StepStates(states))
 
     def check(self):
-        """Raises if single steps and whole sequences give different outputs.
+        """Raises an error if single steps and whole sequences give different outputs.
 
-        Two random episodes of five steps are computed both ways. A single step depends
-        on its observation and the state only. So if both ways agree, no output depends on
-        a later observation. Noise is added to the weights for the comparison, because
-        with a last layer of zeros all outputs would agree.
+        `check` computes two random episodes of five steps, once as whole sequences and
+        once step by step. The output of a single step depends on the observation and the
+        state only. If single steps and whole sequences give equal outputs, no output
+        depends on a later observation. `check` adds noise to the weights, because all
+        outputs would agree if the weights of the last layer were zero.
 
         Raises:
-            ValueError: with the step and both outputs.
+            ValueError: If the outputs of single steps differ from those of the whole
+                sequence.
         """
         rng = seeding.generator(0, "engine_comparison")
 
@@ -191,7 +201,7 @@ class RecurrentPolicy:
             shape = (2, _CHECK_STEPS, *leaf.shape)
             if leaf.dtype.is_floating:
                 numbers = rng.standard_normal(shape)
-                numbers[0, 2] = 0.0  # a step that a Masking layer masks
+                numbers[0, 2] = 0.0  # a Masking layer masks this step
             else:
                 numbers = rng.integers(0, 2, shape)
             return tf.constant(numbers.astype(leaf.dtype.as_numpy_dtype))
@@ -215,10 +225,10 @@ class RecurrentPolicy:
             _compare(np.asarray(expected), np.asarray(replaced))
 
     def _trace_calls(self):
-        """Returns the recurrent layers in the order of their calls, by one step of zeros.
+        """Returns the recurrent layers in the order of their calls.
 
         Returns:
-            List of `(layer, output_spec)`; see `_StepStates.calls`.
+            List of `(layer, output_spec)`, as `_StepStates.calls` contains them.
         """
         zeros = keras.tree.map_structure(
             lambda leaf: tf.zeros([1, *leaf.shape], leaf.dtype), self._observation_spec
@@ -248,18 +258,18 @@ class RecurrentPolicy:
 
 
 class _StepStates:
-    """The states of one step, read and written in the order of the calls of layers.
+    """Recurrent states of one step, read and written in the order of the layer calls.
 
     Args:
-        states: List of tensors, the states before the step. `None`: every layer starts
-            from its initial state.
+        states: List of tensors, the states before the step, or `None`. With
+            `states=None`, every layer starts from its initial state.
     """
 
     def __init__(self, states):
         self.use_initial = states is None
         self.old_states = list(states or [])
         self.new_states = []
-        self.calls = []  # (recurrent layer, spec of the output in its state or None)
+        self.calls = []  # (recurrent layer, output spec in its state or None)
 
     def pop(self, count):
         """Removes and returns the next `count` states."""
@@ -268,7 +278,7 @@ class _StepStates:
 
 
 class _SingleStepRNN(keras.layers.Layer):
-    """A recurrent layer on sequences of one step: it calls its cell once."""
+    """A recurrent layer on sequences of one step, which calls its cell once."""
 
     def __init__(self, rnn):
         super().__init__(name=rnn.name, dtype=rnn.dtype_policy)
@@ -278,10 +288,10 @@ class _SingleStepRNN(keras.layers.Layer):
     def build(self, sequences_shape, initial_state_shape=None):
         if initial_state_shape is not None:
             raise ValueError(
-                f"The recurrent layer {self.name!r} is called with `initial_state`. That "
-                "would reset its state at every step. Remove `initial_state`. For "
-                "another initial state, write a cell with `get_initial_state` and use "
-                "keras.layers.RNN(cell)."
+                f"The recurrent layer {self.name!r} is called with `initial_state`. "
+                "The argument `initial_state` would reset the state of the layer at "
+                "every step. Remove `initial_state`. For another initial state, write "
+                "a cell with `get_initial_state` and use keras.layers.RNN(cell)."
             )
 
     def call(self, sequences, initial_state=None, mask=None, training=False):
@@ -322,7 +332,7 @@ class _SingleStepRNN(keras.layers.Layer):
 
 
 class _BatchedTimeDistributed(keras.layers.Layer):
-    """Applies a layer to all steps in one call: `[B, T, …]` reshaped to `[B T, …]`."""
+    """Applies a layer to all steps at once, by a reshape of `[B, T, …]` to `[B T, …]`."""
 
     def __init__(self, time_distributed):
         super().__init__(name=time_distributed.name, dtype=time_distributed.dtype_policy)
@@ -343,18 +353,19 @@ class _BatchedTimeDistributed(keras.layers.Layer):
 
 
 def _replace_time_distributed(layer):
-    """Returns the layer, or its replacement if it is a TimeDistributed layer."""
+    """Returns the layer, or a replacement if the layer is a TimeDistributed layer."""
     is_distributed = isinstance(layer, keras.layers.TimeDistributed)
     return _BatchedTimeDistributed(layer) if is_distributed else layer
 
 
 def _to_single_step(layer):
-    """Returns the layer, or its single-step wrapper if it is recurrent."""
+    """Returns the layer, or its single-step wrapper if the layer is recurrent."""
     if isinstance(layer, keras.layers.Bidirectional):
         raise ValueError(
-            f"The layer {layer.name!r} is Bidirectional: it also reads an episode "
-            "backwards from its end, which is unknown when the policy acts. Use only the "
-            "layer inside it, with return_sequences=True."
+            f"The layer {layer.name!r} is Bidirectional. A Bidirectional layer also "
+            "reads an episode backwards from its end, which is unknown when the "
+            "policy acts. Use only the layer inside the Bidirectional layer, with "
+            "return_sequences=True."
         )
     if isinstance(layer, keras.layers.RNN):
         _check_layer(layer)
@@ -362,14 +373,14 @@ def _to_single_step(layer):
     if isinstance(layer, keras.Model) and _has_rnn(layer):
         raise ValueError(
             f"The model {layer.name!r} inside the policy is a subclass of keras.Model "
-            "with recurrent layers. Keras cannot run such a model step by step. Build it "
-            "as a Functional or Sequential model."
+            "with recurrent layers. Keras cannot run a subclassed model step by step. "
+            "Build the model as a Functional or Sequential model."
         )
     return layer
 
 
 def _check_layer(layer):
-    """Raises unless a recurrent layer maps sequences to sequences, forwards in time."""
+    """Raises an error unless a recurrent layer maps sequences to sequences, forwards."""
     name = f"The recurrent layer {layer.name!r}"
     if not layer.return_sequences:
         raise ValueError(
@@ -383,9 +394,9 @@ def _check_layer(layer):
         )
     if layer.stateful:
         raise ValueError(
-            f"{name} keeps its state from one batch to the next. Here every episode "
-            "starts from the initial state, and the agent carries the state from step to "
-            "step. Received: stateful=True. Set stateful=False."
+            f"{name} keeps its state from one batch to the next. In this library, "
+            "every episode starts from the initial state, and the agent passes the "
+            "state from step to step. Received: stateful=True. Set stateful=False."
         )
     if layer.unroll:
         raise ValueError(
@@ -395,7 +406,7 @@ def _check_layer(layer):
 
 
 def _check_inputs(policy, observation_spec):
-    """Raises unless the inputs of a policy are sequences of any length."""
+    """Raises an error unless the inputs of a policy are sequences of any length."""
     expected = _sequence_shapes(observation_spec)
     leaves = keras.tree.flatten(observation_spec)
     remedy = ", ".join(f"keras.Input({(None, *leaf.shape)})" for leaf in leaves)
@@ -403,9 +414,9 @@ def _check_inputs(policy, observation_spec):
     if ranks is None:
         raise ValueError(
             "A policy with recurrent layers must be a Functional or Sequential model "
-            "that starts with keras.Input, so that Keras can run it step by step. "
-            f"Received: {policy!r}, whose inputs are not known. Keras cannot run a "
-            "subclass of keras.Model layer by layer: build it as a Functional or "
+            "that starts with keras.Input, so that Keras can run the policy step by "
+            f"step. Received: {policy!r}, whose inputs are not known. Keras cannot run "
+            "a subclass of keras.Model layer by layer: build it as a Functional or "
             f"Sequential model from {remedy}."
         )
     received = keras.tree.map_structure(lambda x: tuple(x.shape), policy.inputs)
@@ -424,7 +435,7 @@ def _check_inputs(policy, observation_spec):
 
 
 def _check_outputs(policy):
-    """Raises unless the outputs of a policy are one row of numbers per step."""
+    """Raises an error unless the policy returns one row of numbers per step."""
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), policy.outputs)
     if any(len(shape) != 3 for shape in shapes):
         raise ValueError(
@@ -435,7 +446,7 @@ def _check_outputs(policy):
 
 
 def _compare(expected, received):
-    """Raises if outputs `[B, T, P]` of single steps differ from those of a sequence."""
+    """Raises an error if outputs of single steps differ from those of a sequence."""
     if expected.shape != received.shape:
         difference = (
             f"a sequence gives outputs of the shape {expected.shape}, and its single "
@@ -454,10 +465,11 @@ def _compare(expected, received):
         )
     raise ValueError(
         "The policy mixes time steps in other ways than through recurrent layers, so "
-        f"it cannot act step by step: for random numbers, {difference}. Expected: the "
-        "same outputs both ways. Remove convolution, attention, pooling and "
-        "normalization over the time axis, and custom layers that contain recurrent "
-        "layers. Wrap layers for single steps in keras.layers.TimeDistributed."
+        f"that the policy cannot act step by step: for random numbers, {difference}. "
+        "Expected: single steps and whole sequences give the same outputs. Remove "
+        "convolution, attention, pooling and normalization over the time axis, and "
+        "custom layers that contain recurrent layers. Wrap layers for single steps in "
+        "keras.layers.TimeDistributed."
     )
 
 
@@ -469,7 +481,7 @@ def _add_noise(variable, rng):
 
 
 def _where(condition, new, old):
-    """Selects rows `[N, …]` of the new array if the `[N]` condition is True, else old."""
+    """Returns the new rows `[N, …]` where the `[N]` condition is True, else the old."""
     for _ in range(new.shape.rank - 1):
         condition = tf.expand_dims(condition, -1)
     return tf.where(condition, new, old)

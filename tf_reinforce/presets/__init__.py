@@ -1,9 +1,10 @@
-"""Presets: settings to train an environment with, one TOML file each.
+"""Provides presets, settings to train an environment with, one TOML file each.
 
-A file contains the environment, the arguments of `Reinforce.for_env` in `[agent]`, the
-arguments of `fit` in `[fit]`, and the settings of the evaluation in `[evaluation]`. The
-same settings are possible in Python. Some arguments are objects; in a file, and in
-`for_env`, these values describe them:
+A preset file contains the environment, the arguments of `Reinforce.for_env` in `[agent]`,
+the arguments of `fit` in `[fit]`, and the settings of the evaluation in `[evaluation]`.
+All settings of a preset can also be passed as Python arguments. Some arguments of
+`for_env` are Python objects. In a preset file, and in `for_env`, the following values
+describe Python objects:
 
     baseline       "leave_one_out", "mean", "moving_average", "time_step", "none", or a
                    value network:

@@ -2,21 +2,16 @@
 
 import math
 
+import gymnasium as gym
 import keras
 
 from tf_reinforce import baselines
+from tf_reinforce import config
 from tf_reinforce import heads
 from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.policies import default_policy
 from tf_reinforce.presets import toml_files
-
-BOX_HEADS = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
-
-
-# The arguments of a head that follow from the action space.
-SPACE_ARGUMENTS = ("size", "low", "high", "shape", "integer")
-
 
 VALUE_ARGUMENTS = ("passes", "minibatch_size", "scale")
 
@@ -45,7 +40,7 @@ def build_parts(settings, observation_space, action_space, seed):
     """
     settings = dict(settings)
     first, last = _learning_rates(settings["learning_rate"])
-    baseline = settings.get("baseline", "leave_one_out")
+    baseline = settings["baseline"]
     baseline, baseline_rates = _baseline(baseline, observation_space, seed)
     head = settings.get("head")
     if not isinstance(head, heads.Head):
@@ -106,15 +101,14 @@ def _head(setting, action_space):
         return default
     options = dict(setting) if isinstance(setting, dict) else {"kind": setting}
     kind = options.pop("kind", None)
-    if not isinstance(default, heads.Gaussian) or kind not in BOX_HEADS:
+    if not isinstance(action_space, gym.spaces.Box) or kind not in config.BOX_HEADS:
         raise ValueError(
             "`head` must be the name of a head for a Box, one of "
-            f"{', '.join(BOX_HEADS)}. Received: head={setting!r} for {action_space!r}"
+            f"{', '.join(config.BOX_HEADS)}. Received: head={setting!r} for "
+            f"{action_space!r}"
         )
-    valid = () if kind == "Beta" else ("initial_scale", "state_dependent_scale")
-    toml_files.expect_keys(f"The head {kind}", options, valid)
-    names = SPACE_ARGUMENTS
-    if kind in ("Gaussian", "ClippedGaussian"):
-        names = (*SPACE_ARGUMENTS, "initial_scale")  # in units of the action, as bounds
-    arguments = {name: getattr(default, name) for name in names}
-    return getattr(heads, kind)(**{**arguments, **options})
+    head_class = getattr(heads, kind)
+    toml_files.expect_keys(f"The head {kind}", options, head_class.setting_names)
+    # The default head is a Gaussian, which has all these arguments as attributes.
+    arguments = {name: getattr(default, name) for name in head_class.space_arguments}
+    return head_class(**{**arguments, **options})

@@ -12,7 +12,8 @@ from tf_reinforce import validation
 FOLDER = pathlib.Path(__file__).parent
 
 
-# The arguments of `Reinforce.for_env` and `Reinforce`, and of `fit`.
+# The tables `agent` and `fit` may contain the arguments of `Reinforce.for_env` and
+# `Reinforce`, and of `fit`.
 TABLE_KEYS = {
     "agent": {"hidden", "head", "baseline", "learning_rate", *config.AGENT_OPTIONS},
     "fit": {*config.FIT_OPTIONS},
@@ -20,8 +21,9 @@ TABLE_KEYS = {
 }
 
 
-# The types of environment arguments that a file may contain. The file may come from an
-# untrusted source, and a string could be the path of any file.
+# `SAFE_TYPES` are the types of environment arguments that a preset file may contain.
+# Strings are not allowed, because the file may come from an untrusted source and a string
+# could be the path of any file.
 SAFE_TYPES = (bool, int, float)
 
 
@@ -45,10 +47,10 @@ def names_for(env: str) -> list[str]:
 
 
 def log_preset(env: Any) -> None:
-    """Logs how to use the preset of an environment id, if there is one."""
+    """Logs how to use the preset of an environment id, if a preset exists."""
     for name in names_for(env)[:1] if isinstance(env, str) else ():
         logging.getLogger("tf_reinforce").info(
-            "There is a preset for %s, which is not used. To use it: "
+            "There is a preset for %s, which is not used. To use the preset, call "
             "`Reinforce.for_env(%r, preset=%r)`.",
             env,
             env,
@@ -60,16 +62,16 @@ def read(name: str) -> dict[str, Any]:
     """Returns the settings of a preset.
 
     Args:
-        name: One of `names()`, or the path of your own file, ending in `.toml`.
+        name: One of `names()`, or the path of a preset file that ends in `.toml`.
 
     Returns:
-        Dict: `env`, `env_kwargs`, and the tables `agent`, `fit` and `evaluation`, each
-        a dict.
+        Dict with `env`, `env_kwargs`, and the tables `agent`, `fit` and `evaluation`,
+        which are dicts.
 
     Raises:
-        ValueError: if the preset does not exist, is not valid TOML or contains an
-            invalid key or value; names the key, and the keys that are valid there.
-        FileNotFoundError: if the file does not exist.
+        ValueError: If the preset does not exist, is not valid TOML or contains an invalid
+            key or value.
+        FileNotFoundError: If the preset file does not exist.
 
     Example:
 
@@ -80,8 +82,8 @@ def read(name: str) -> dict[str, Any]:
     if path.suffix != ".toml":
         if name not in names():
             raise ValueError(
-                f"There is no preset {name!r}. Expected one of: {', '.join(names())}; or "
-                "the path of your own file, ending in .toml."
+                f"There is no preset {name!r}. Expected one of: {', '.join(names())}; "
+                "or the path of your own file, ending in .toml."
             )
         path = FOLDER / f"{name}.toml"
     try:
@@ -116,21 +118,21 @@ def expect_keys(name, table, keys):
 
     Args:
         name: Start of the error message, for example `"The head Beta"`.
-        table: Dict.
-        keys: The valid keys.
+        table: Dict from TOML, the table to check.
+        keys: Strings, the valid keys.
     """
     if not isinstance(table, dict):
         raise ValueError(f"{name} must be a table of settings. Received: {table!r}")
     for key in table:
         if key not in keys:
             raise ValueError(
-                f"{name} has the key {key!r}, which is not valid there. "
-                f"Expected one of: {', '.join(sorted(keys)) or '(no keys)'}."
+                f"{name} has the invalid key {key!r}. Expected one of: "
+                f"{', '.join(sorted(keys)) or '(no keys)'}."
             )
 
 
 def safe_defaults(defaults):
-    """Returns the defaults of an agent that may come from a file; see `SAFE_TYPES`."""
+    """Returns the defaults of an agent without values of types outside `SAFE_TYPES`."""
     fit = {name: x for name, x in defaults.items() if name in TABLE_KEYS["fit"]}
     env_kwargs = defaults.get("env_kwargs") or {}
     safe = {name: x for name, x in env_kwargs.items() if isinstance(x, SAFE_TYPES)}

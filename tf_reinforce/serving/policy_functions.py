@@ -6,7 +6,6 @@ import keras
 import tensorflow as tf
 
 from tf_reinforce.data import spaces
-from tf_reinforce.serving import saved_model
 
 
 def policy_functions(actor, action_dtypes):
@@ -187,8 +186,18 @@ def signature_names(structure, *path):
     {'a b': 'action_a_b', 'c': ('action_c_0', 'action_c_1')}
     """
     names = keras.tree.map_structure(spaces.safe_name, spaces.names(structure, path))
-    saved_model.check_distinct_names(keras.tree.flatten(names))
+    check_distinct_names(keras.tree.flatten(names))
     return names
+
+
+def check_distinct_names(names):
+    """Raises `ValueError` if two names of a signature are equal."""
+    if len(set(names)) < len(names):
+        raise ValueError(
+            "In a signature every part needs a name of its own, of letters, digits, '_' "
+            f"and '.'. Received: {names}. Rename a key of the space with "
+            "gymnasium.wrappers.TransformObservation or TransformAction."
+        )
 
 
 def flatten_by_name(name, structure):

@@ -1,7 +1,7 @@
 """Checks custom heads and baselines by enumeration.
 
-`check_gradient` compares the expected update of an agent with the gradient that it should
-follow. `check_head` compares a head with the definition of a distribution.
+`check_gradient` compares the expected update of an agent with the gradient of the
+expected return. `check_head` compares a head with the definition of a distribution.
 """
 
 from tf_reinforce.testing.distributions import check_head

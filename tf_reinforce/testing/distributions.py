@@ -27,23 +27,29 @@ _TOLERANCES = {
     "mode": 1e-9,
 }
 _MEANINGS = {
-    "legality": "Under the mask, all actions with `is_legal` must have a probability "
-    "above zero, and all others must have the probability zero. The error is the number "
-    "of wrong actions. Check `mask_outputs` and `is_legal`.",
+    "legality": (
+        "Under the mask, all actions with `is_legal` must have a probability above "
+        "zero, and all other actions must have the probability zero. The error is the "
+        "number of wrong actions. Check `mask_outputs` and `is_legal`."
+    ),
     "probabilities": "exp(log_prob) must sum, or integrate, to one over all raw actions. "
     "Check `distribution`, and whether `actions` is complete.",
     "eligibility": "`eligibility` must be the derivative of log_prob with respect to the "
     "outputs by automatic differentiation. Check `eligibility`.",
     "finite_differences": "`eligibility` must be the derivative of log_prob with respect "
     "to the outputs by central differences. Check whether log_prob stops a gradient.",
-    "sample": "`sample` must sample from `distribution`. The error is a number of "
-    "standard errors. Check `sample`.",
+    "sample": (
+        "`sample` must sample from `distribution`. The error is a number of standard "
+        "errors. Check `sample`."
+    ),
     "moments": "The first two moments of `sample` must be those of `distribution`. Check "
     "`sample`.",
-    "expected_eligibility": "The expectation of `eligibility` must be zero. Check "
-    "whether log_prob is normalized for all outputs. For a continuous head, also check "
-    "`sample`, and whether log_prob has a kink or an edge (Laplace, uniform), because "
-    "this check cannot integrate such a density.",
+    "expected_eligibility": (
+        "The expectation of `eligibility` must be zero. Check whether log_prob is "
+        "normalized for all outputs. For a continuous head, also check `sample`, and "
+        "whether log_prob has a kink or an edge (Laplace, uniform), because the check "
+        "cannot integrate a density with kinks or edges."
+    ),
     "entropy": "The distribution's entropy must be minus the expectation of log_prob. "
     "Check the `entropy` of `distribution`.",
     "mode": "No raw action may be more likely than `mode`. Check `mode`.",
@@ -60,50 +66,56 @@ def check_head(
 ) -> dict[str, float]:
     """Checks that the methods of a head agree with the definition of a distribution.
 
-    All raw actions are enumerated. For a continuous head, integrals over all raw actions
-    are computed. The properties are checked in this order, so that the first failure is
-    not a consequence of another one:
+    `check_head` enumerates all raw actions of a head with integer actions. For a
+    continuous head, `check_head` computes integrals over all raw actions. The properties
+    are checked in the following order, so that the first failure is not a consequence of
+    a later failure:
 
-    - `legality`: only with a mask. Legal actions have a probability above zero, and
-      illegal actions have the probability zero. All other checks then use the legal
-      actions and the masked outputs, so that an illegal sample fails `sample`.
+    - `legality`: This property is checked only with a mask. Legal actions have a
+      probability above zero, and illegal actions have the probability zero. With a mask,
+      all other checks use the legal actions and the masked outputs. An illegal sample
+      therefore fails the property `sample`.
     - `probabilities`: exp(log_prob) sums, or integrates, to one.
     - `eligibility`: The closed form equals automatic differentiation of log_prob.
     - `finite_differences`: The closed form equals central differences of log_prob.
-    - `sample`: 20,000 samples, with noise from the seed, have the right number of each
-      action, within six standard errors and one sample. For a continuous head, they have
-      the right first two moments, within six standard errors.
-    - `moments`: The first two moments are right, computed without sampling. This is
-      checked only for continuous heads without a `support`.
+    - `sample`: Among 20,000 samples, the number of each action is right within six
+      standard errors and one sample. For a continuous head, the first two moments of the
+      samples are right within six standard errors.
+    - `moments`: The first two moments of `sample`, computed without sampling, are right.
+      The moments are checked only for continuous heads without a `support`.
     - `expected_eligibility`: The expectation of the eligibility is zero.
     - `entropy`: The entropy is the expectation of -log_prob.
     - `mode`: No raw action is more likely than the mode.
 
     Args:
-        head: `tfr.heads.Head`; it is built if necessary. A continuous head must sample
-            one or two numbers. They must be smooth functions of as many numbers of noise,
-            or the head must have a `support`. log_prob must be smooth in the action (not
-            Laplace or uniform). The leaves of a composite must have integer actions.
-        outputs: `[N, P]` a few rows of outputs. Defaults to three standard normal rows.
+        head: `tfr.heads.Head`, which is built if necessary. A continuous head must sample
+            one or two numbers. The sampled numbers must be smooth functions of as many
+            numbers of noise, or the head must have a `support`. The log_prob of a
+            continuous head must be smooth in the action (not Laplace or uniform). The
+            leaves of a composite head must have integer actions.
+        outputs: `[N, P]` float, a few rows of policy outputs. `outputs` defaults to three
+            standard normal rows.
         mask: `[head.mask_size]` integers, the mask for the check of a head with integer
-            actions. Defaults to no mask.
-        actions: `[K, …]` all raw actions of a head with integer actions, nested like
-            these actions. Defaults to every array of integers from 0 that
+            actions. `mask` defaults to no mask.
+        actions: `[K, …]` integers, all raw actions of a head with integer actions, nested
+            like these actions. `actions` defaults to every array of integers from 0 that
             `head.is_valid` accepts.
-        seed: Int, for the outputs and for the noise of the samples.
+        seed: Int for the random outputs and for the noise of the samples.
 
     Returns:
-        Dict from the property to its largest error. Errors are relative if the expected
-        numbers are above 1. The error of `sample` is a number of standard errors.
+        Dict from the property to the largest error of the property. Errors are relative
+        if the expected numbers are above 1. The error of `sample` is a number of standard
+        errors.
 
     Raises:
-        AssertionError: If an error exceeds its tolerance. The message has the property,
-            the error and what to check.
-        ValueError: If an argument is invalid, or there are too many actions.
+        AssertionError: If the error of a property exceeds its tolerance, with the methods
+            to check in the message.
+        ValueError: If an argument is invalid, or the head has too many actions.
 
     Example:
 
-    A custom head that adds uniform noise instead of Gumbel noise:
+    The following custom head is wrong, because it adds uniform noise instead of Gumbel
+    noise:
 
     >>> class UniformNoise(heads.Categorical):
     ...     def sample(self, outputs, noise):
@@ -162,8 +174,9 @@ def _check_integrable(head, **options):
         )
     if isinstance(head, heads.Composite):
         raise ValueError(
-            "All leaves of a composite must have integer actions, because these are "
-            f"enumerated together. Received: {head!r}. Check its continuous leaves alone."
+            "All leaves of a composite must have integer actions, because these "
+            f"actions are enumerated together. Received: {head!r}. Check the "
+            "continuous leaves alone."
         )
 
 
@@ -179,7 +192,7 @@ def _errors(head, row, actions, mask, rng):
 
 
 class _MaskedHead:
-    """A head under one mask; its methods mask the outputs first."""
+    """A head under one mask, whose methods mask the outputs first."""
 
     def __init__(self, head, mask):
         self.head = head
@@ -212,7 +225,7 @@ class _MaskedHead:
         return (valid & self.is_legal(actions))[:, None]
 
     def is_legal(self, actions):
-        """Returns `[N]` bool for `[N, …]` raw actions."""
+        """Returns `[N]` bool, True for each of `[N, …]` raw actions that is legal."""
         return enumeration.is_legal(self.head, actions, self.mask)
 
     def count_wrong(self, row, actions, legal):
@@ -221,19 +234,19 @@ class _MaskedHead:
         if not np.isfinite(outputs).all():
             return math.inf
         log_probs = self.head.distribution(outputs).log_prob(actions).numpy()
-        # A legal action may be so unlikely that its probability rounds to zero.
+        # A legal action may be so unlikely that the probability rounds to zero.
         return np.sum((log_probs > -1e300) != legal)
 
 
 class _Check(abc.ABC):
-    """The errors of a head for one row of outputs, from weighted raw actions.
+    """Computes the errors of a head for one row of outputs, from weighted raw actions.
 
     Args:
-        head: Head.
-        row: `[P]` one row of outputs.
-        actions: `[N, …]` raw actions.
-        measure: `[N]` weights, so that a sum of values times weights is a sum or integral
-            over all raw actions.
+        head: `tfr.heads.Head` to check.
+        row: `[P]` float, one row of policy outputs.
+        actions: `[N, …]` array of raw actions.
+        measure: `[N]` weights of the actions. A sum of values times these weights is a
+            sum or integral over all raw actions.
         rng: `np.random.Generator`.
     """
 
@@ -244,17 +257,17 @@ class _Check(abc.ABC):
         self.rng = rng
         self.log_probs, self.gradients = self._log_probs_and_gradients()
         weights = np.exp(self.log_probs) * measure
-        # If the measure is zero, log_prob may have any value.
+        # If the measure of an action is zero, log_prob may have any value.
         self.probs = np.where(measure > 0, weights, 0.0)
 
     def outputs(self, count, row=None):
-        """Returns `[count, P]`, copies of the row."""
+        """Returns `[count, P]` policy outputs, copies of the row."""
         return tf.constant(np.tile(self.row if row is None else row, (count, 1)))
 
     def expectation(self, values):
-        """Returns E[f(a)] from `[N, …]` values f(a).
+        """Returns the expectation E[f(a)] from `[N, …]` values f(a).
 
-        Values of actions with probability zero are ignored, even if they are NaN.
+        Values of actions with probability zero are ignored, even if the values are NaN.
         """
         probs = self.probs.reshape(-1, *[1] * (np.ndim(values) - 1))
         return np.sum(probs * np.where(probs > 0, values, 0.0), axis=0)
@@ -268,7 +281,8 @@ class _Check(abc.ABC):
             "eligibility", closed_form, (count, len(self.row)), "float64"
         )
         yield "eligibility", _error(closed_form, self.gradients)
-        # The differences of very unlikely actions would be rounding errors.
+        # The differences of the log-probabilities of very unlikely actions would be
+        # rounding errors.
         likely = self.log_probs > self.log_probs.max() - 20
         differences = self._finite_differences(likely)
         yield "finite_differences", _error(closed_form[likely], differences)
@@ -281,11 +295,11 @@ class _Check(abc.ABC):
 
     @abc.abstractmethod
     def sample_error(self):
-        """Returns the error of samples, in standard errors."""
+        """Returns the error of samples as a number of standard errors."""
 
     @abc.abstractmethod
     def more_errors(self):
-        """Returns an iterable of `(property, error)` for one kind of action only."""
+        """Returns `(property, error)` pairs for checks of one kind of action only."""
 
     @abc.abstractmethod
     def mode_error(self):
@@ -302,11 +316,11 @@ class _Check(abc.ABC):
         return self.validate_actions("sample", actions, _NUM_SAMPLES)
 
     def mode(self):
-        """Returns `[1, …]`, the head's mode."""
+        """Returns the mode of the head, `[1, …]`."""
         return self.validate_actions("mode", self.head.mode(self.outputs(1)), 1)
 
     def validate_actions(self, name, actions, count):
-        """Returns `[count, …]` raw actions as arrays; see `validate` for errors."""
+        """Returns `[count, …]` raw actions as arrays; raises errors like `validate`."""
         action_spec = self.head.action_spec("float64")
         keras.tree.assert_same_structure(action_spec, actions)
         return keras.tree.map_structure(
@@ -318,7 +332,7 @@ class _Check(abc.ABC):
         )
 
     def validate(self, name, values, shape, dtype):
-        """Returns an array; raises an error if its shape or type is wrong."""
+        """Returns an array, or raises an error if its shape or type is wrong."""
         values = np.asarray(values)
         if values.shape != shape or values.dtype != dtype:
             raise AssertionError(
@@ -329,7 +343,7 @@ class _Check(abc.ABC):
         return values
 
     def log_prob(self, actions, row=None):
-        """Returns `[N]` for `[N, …]` raw actions, for the row of outputs or another."""
+        """Returns `[N]` log-probabilities of `[N, …]` raw actions."""
         outputs = self.outputs(enumeration.count(actions), row)
         return self.head.distribution(outputs).log_prob(actions).numpy()
 
@@ -342,9 +356,10 @@ class _Check(abc.ABC):
         if log_probs.shape != (count,) or log_probs.dtype != tf.float64:
             raise AssertionError(
                 f"`log_prob` of {self.head!r} must return one number per action in the "
-                f"type of the outputs. Expected: shape {(count,)} of float64. Received: "
-                f"shape {tuple(log_probs.shape)} of {log_probs.dtype.name}. Check the "
-                "event shape of `distribution`, and whether it casts."
+                f"type of the outputs. Expected: shape {(count,)} of float64. "
+                f"Received: shape {tuple(log_probs.shape)} of {log_probs.dtype.name}. "
+                "Check the event shape of `distribution`, and whether `distribution` "
+                "casts."
             )
         zero = tf.UnconnectedGradients.ZERO
         gradients = tape.gradient(log_probs, outputs, unconnected_gradients=zero)
@@ -360,7 +375,7 @@ class _Check(abc.ABC):
 
 
 class _EnumeratedCheck(_Check):
-    """The check of integer actions, which are enumerated."""
+    """Checks a head with integer actions by enumeration."""
 
     def __init__(self, head, row, actions, rng):
         measure = np.ones(enumeration.count(actions))
@@ -374,7 +389,8 @@ class _EnumeratedCheck(_Check):
         if not np.isin(of_samples, of_actions).all():
             return math.inf
         counts = np.bincount(of_samples, minlength=indices.max() + 1)[of_actions]
-        # 1 / 6 allows one more sample, because counts of rare actions are not normal.
+        # The term 1 / 6 allows one more sample, because counts of rare actions are not
+        # normal.
         errors = np.sqrt(_NUM_SAMPLES * self.probs * (1 - self.probs)) + 1 / 6
         return np.max(np.abs(counts - _NUM_SAMPLES * self.probs) / errors)
 
@@ -389,11 +405,12 @@ class _EnumeratedCheck(_Check):
 
 
 class _IntegratedCheck(_Check):
-    """The check of continuous actions, by the trapezoid rule with a substitution.
+    """Checks a continuous head by the trapezoid rule with a substitution.
 
         ∫ f(a) da = ∫ f(a(z)) |da/dz| dz
 
-    If log_prob is smooth, the error decreases exponentially with the number of points.
+    If log_prob is smooth, the error of the integral decreases exponentially with the
+    number of points.
     """
 
     def __init__(self, head, row, _, rng):
@@ -413,7 +430,7 @@ class _IntegratedCheck(_Check):
         super().__init__(head, row, actions, measure, rng)
 
     def powers(self, actions):
-        """Returns `[N, 2 * size]`, the numbers of each action and their squares."""
+        """Returns the numbers of each action and their squares, `[N, 2 * size]`."""
         flat = actions.reshape(len(actions), -1)
         return np.concatenate([flat, flat**2], axis=1)
 
@@ -422,7 +439,7 @@ class _IntegratedCheck(_Check):
         moments = self.expectation(powers)
         errors = np.sqrt(self.expectation((powers - moments) ** 2) / _NUM_SAMPLES)
         means = self.powers(self.samples()).mean(axis=0)
-        # If all probability is on one atom, the standard error is zero.
+        # If one atom has all the probability, the standard error is zero.
         rounding = 1e-14 * np.maximum(1.0, np.abs(moments))
         return np.max(np.abs(means - moments) / np.maximum(errors, rounding))
 
@@ -450,11 +467,11 @@ class _IntegratedCheck(_Check):
             variable = self.head.density_variable(raw_actions)
         gradients = tape.gradient(variable, raw_actions)
         factors = np.abs(gradients).reshape(len(actions), -1)
-        with np.errstate(divide="ignore"):  # a number that rounds to a bound
+        with np.errstate(divide="ignore"):  # a number may round to a bound
             return self.log_prob(actions) + np.log(factors).sum(axis=1)
 
     def _is_atom(self, actions):
-        """Returns `[N, size]` bool: which numbers are atoms."""
+        """Returns `[N, size]` bool, True for each number that is an atom."""
         flat, support = actions.reshape(len(actions), -1), self.head.support
         if support is None or not support.atoms:
             return np.zeros(flat.shape, bool)
@@ -464,8 +481,9 @@ class _IntegratedCheck(_Check):
 def _grid_of_noise(head, row, size):
     """Returns raw actions from a grid of noise, their measure and their probabilities.
 
-    The probabilities are those of the noise. The measure makes sums integrals over
-    actions for any smooth `sample`, even if it samples from another distribution.
+    The returned probabilities are those of the noise. Sums with the measure are integrals
+    over actions for any smooth `sample`, even if `sample` samples from another
+    distribution.
     """
     axis = np.linspace(-16.0, 16.0, 257)
     grid = np.stack(np.meshgrid(*[axis] * size, indexing="ij"), axis=-1)
@@ -518,13 +536,13 @@ def _grid_of_support(head, row, size, rng):
 def _quadrature(samples, low, high, atoms):
     """Returns points of an interval and their weights, densest near the samples.
 
-    The real line is mapped to the interval. A sinh of the grid makes the points sparse
-    in the tails. An atom is a point with the weight 1.
+    The function maps the real line to the interval. A sinh of the grid makes the points
+    sparse in the tails. An atom of a distribution is a point with the weight 1.
     """
     to_line, from_line, derivative = _line_maps(low, high)
     inside = samples[(samples > low) & (samples < high)]
     middle, width = 0.0, 1.0
-    if len(inside) > 10:  # from fewer samples the estimates would be too noisy
+    if len(inside) > 10:  # too few samples make noisy estimates
         middle, width = np.mean(to_line(inside)), np.std(to_line(inside))
     grid = np.linspace(-6.0, 6.0, 257)
     with np.errstate(over="ignore"):
@@ -538,7 +556,8 @@ def _quadrature(samples, low, high, atoms):
 def _line_maps(low, high):
     """Returns the maps from an interval to the real line and back, and a derivative.
 
-    The derivative is that of the map back, as a function of the point in the interval.
+    The derivative is that of the map from the real line to the interval, as a function of
+    the point in the interval.
     """
     if math.isfinite(low) and math.isfinite(high):
         return (
@@ -558,7 +577,7 @@ def _line_maps(low, high):
 
 
 def _noise(grid, kind):
-    """Returns noise of a kind from a grid of points of standard normal noise."""
+    """Returns noise of one kind from a grid of points of standard normal noise."""
     if kind == "normal":
         return grid
     below_one = np.nextafter(1.0, 0.0)

@@ -19,15 +19,16 @@ def is_integer(head):
 
 
 def raw_actions(head, actions=None):
-    """Returns `[K, …]` all raw actions of a head with integer actions, as arrays.
+    """Returns all raw actions of a head with integer actions, as `[K, …]` arrays.
 
     Args:
         head: `tfr.heads.Head`.
-        actions: `[K, …]` raw actions, nested like the actions of the head. Defaults to
-            every array of integers from 0 that `head.is_valid` accepts.
+        actions: `[K, …]` raw actions, nested like the actions of the head. `actions`
+            defaults to every array of integers from 0 that `head.is_valid` accepts.
 
     Raises:
-        ValueError: If `actions` are not valid raw actions, or there are too many.
+        ValueError: If `actions` are not valid raw actions, or the head has too many
+            actions.
     """
     if actions is None:
         actions = _all_actions(head)
@@ -57,12 +58,12 @@ def raw_actions(head, actions=None):
 
 
 def is_valid(head, actions):
-    """Returns `[N]` bool: which of `[N, …]` actions are valid in all their parts."""
+    """Returns `[N]` bool, True for each of `[N, …]` actions whose parts are all valid."""
     return to_matrix(head.is_valid(actions)).all(axis=1)
 
 
 def validate_mask(head, mask):
-    """Returns the mask as `[M]` int8; raises an error if it leaves no legal action."""
+    """Returns the mask as `[M]` int8, or raises an error if it leaves no legal action."""
     mask = np.asarray(mask)
     if mask.shape != (head.mask_size,) or mask.dtype.kind not in "biu" or not mask.size:
         raise ValueError(
@@ -78,7 +79,7 @@ def validate_mask(head, mask):
 
 
 def is_legal(head, actions, mask):
-    """Returns `[N]` bool: which of `[N, …]` raw actions are legal under a `[M]` mask."""
+    """Returns `[N]` bool, True for each raw action `[N, …]` that a mask allows."""
     masks = np.tile(mask, (1, count(actions), 1))
     return head.is_legal(select(actions, None), masks)[0]
 
@@ -114,7 +115,7 @@ def _validate_part(head, spec, part):
 
 
 def _all_actions(head):
-    """Returns every action; for a composite, all combinations of its leaves' actions."""
+    """Returns every action of a head; for a composite, all combinations of its leaves."""
     if not isinstance(head, heads.Composite):
         return _all_arrays(head)
     leaves = [_all_arrays(leaf) for leaf in head.leaves]
@@ -127,8 +128,8 @@ def _all_actions(head):
 def _all_arrays(head):
     """Returns every array of integers from 0 that the head accepts.
 
-    The largest integer of each entry is the largest that the head accepts if all other
-    entries are zero.
+    The largest integer of each entry is the largest integer that the head accepts if all
+    other entries are zero.
     """
     sizes, num_entries = [], math.prod(head.action_shape)
     for entry in range(num_entries):

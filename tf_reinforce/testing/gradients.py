@@ -1,4 +1,4 @@
-"""Checks the expected update of an agent against the gradient that it follows."""
+"""Checks the expected update of an agent against the gradient of the expected return."""
 
 import collections
 import functools
@@ -22,8 +22,9 @@ from tf_reinforce.testing import enumeration
 
 _MAX_BATCHES = 20_000
 
-# A small task: (probability, next state) by state and action. `None` terminates the
-# episode, and so does every pair of state and action that is not listed.
+# `_TRANSITIONS` defines a small task by pairs (probability, next state) for each state
+# and action. A next state of `None` terminates the episode. A pair of state and action
+# that is not listed also terminates the episode.
 _NUM_STATES, _HORIZON = 2, 3
 _TERMINATION = ((1.0, None),)
 _TRANSITIONS = {
@@ -32,8 +33,8 @@ _TRANSITIONS = {
     (1, 1): ((1.0, 0),),
 }
 
-# For these baselines the order of the episodes in a batch makes no difference, so it is
-# not enumerated.
+# For baselines in `_ORDER_INVARIANT`, the order of the episodes in a batch makes no
+# difference, and is therefore not enumerated.
 _ORDER_INVARIANT = (
     baselines.Zero,
     baselines.LeaveOneOut,
@@ -43,13 +44,13 @@ _ORDER_INVARIANT = (
 
 
 class GradientReport(NamedTuple):
-    """The result of `check_gradient`; all gradients are directions of ascent."""
+    """The result of `check_gradient`, where all gradients are directions of ascent."""
 
     expected: np.ndarray  # [W] float64, expectation of the update over all batches
     exact: np.ndarray  # [W] float64, gradient of the expected discounted return
-    error: float  # the largest difference between the two
+    error: float  # largest difference between `expected` and `exact`
     relative_error: float  # norm of the difference over the norm of `exact`
-    cosine: float  # of the angle between the two; NaN if one of them is zero
+    cosine: float  # cosine of the angle between both gradients, or NaN
     trajectories: int  # number of trajectories of the task
     batches: int  # number of enumerated batches, one update each
 
@@ -69,48 +70,53 @@ def check_gradient(
 
         E[Δw] = ∇ Σ_τ P(τ; w) Σₜ γᵗ rₜ
 
-    The left side is a sum over all batches of `batch_size` episodes of a small task: each
-    batch is passed to `agent.update`, and its update is weighted by its probability. The
-    right side is differentiated through the probabilities of the trajectories, without
-    the log-derivative trick. Nothing is sampled, so an error above rounding is a bias and
+    The left side is a sum over all batches of `batch_size` episodes of a small task.
+    `check_gradient` passes each batch to `agent.update`, and weights each update by the
+    probability of the batch. The exact gradient is differentiated through the
+    probabilities of the trajectories, without the log-derivative trick. `check_gradient`
+    samples nothing. An error of `check_gradient` above rounding is therefore a bias and
     not noise.
 
     If an update makes several gradient steps (`minibatch_size`, `passes`), only the first
-    is compared, averaged over all sets of steps that it can use. Later gradient steps are
-    not expected to be unbiased.
+    gradient step is compared, averaged over all sets of time steps that it can use. Later
+    gradient steps of an update are not expected to be unbiased.
 
-    The task has two states, at most three steps, random transitions, early termination,
-    and rewards that depend on state and action. Observations are `[N, 2]`, one-hot. The
-    policy is one dense layer. Everything is float64.
+    The task of `check_gradient` has two states, at most three steps, random transitions,
+    early termination, and rewards that depend on state and action. The observations of
+    the task are one-hot, `[N, 2]`. The policy of the check is one dense layer. All
+    numbers of the check are float64.
 
     Args:
-        head: `tfr.heads.Head` with integer actions. If it has weights, it needs
-            `dtype="float64"`, and its weights are compared too. Defaults to
+        head: `tfr.heads.Head` with integer actions. A head with weights needs
+            `dtype="float64"`, and its weights are compared too. `head` defaults to
             `Categorical(2)`.
-        baseline: Same as for `Reinforce`. A custom baseline is checked with all orders of
-            the episodes. Its weights and its optimizer are restored after each update. It
-            must not have state elsewhere.
-        batch_size: Int, 1 to 3 episodes.
-        actions: `[K, …]` all raw actions of the head. Defaults to every array of integers
-            from 0 that `head.is_valid` accepts.
+        baseline: Baseline in any form that `Reinforce` accepts. A custom baseline is
+            checked with all orders of the episodes. The weights and the optimizer of a
+            custom baseline are restored after each update. A custom baseline must not
+            have state outside of its weights and its optimizer.
+        batch_size: Int, the number of episodes of a batch, 1 to 3.
+        actions: `[K, …]` integers, all raw actions of the head. `actions` defaults to
+            every array of integers from 0 that `head.is_valid` accepts.
         masks: `[2, head.mask_size]` integers, one action mask for each of the two states.
-            Defaults to no masks: all actions are legal.
-        tolerance: Float, or `None` to return the report for any bias.
-        seed: Int, for the weights of the policy.
-        **settings: Options of `Reinforce`. The defaults are `gamma=0.9` and
+            `masks` defaults to no masks, so that all actions are legal.
+        tolerance: Float, the largest accepted difference, or `None` to return the report
+            for any bias.
+        seed: Int for the random weights of the policy.
+        **settings: Options of `Reinforce`. The default options are `gamma=0.9` and
             `discount_states=True`, for which the update should be unbiased.
 
     Returns:
-        `GradientReport`.
+        `GradientReport` with the compared gradients.
 
     Raises:
         AssertionError: If the largest difference exceeds the tolerance, or the
             probabilities of the actions do not sum to one.
-        ValueError: If an argument is invalid, or there are too many batches.
+        ValueError: If an argument is invalid, or the task has too many batches.
 
     Example:
 
-    A custom baseline that is wrong, because it uses the return it is subtracted from:
+    The following custom baseline is wrong, because it uses the return from which it is
+    subtracted:
 
     >>> class Half(baselines.Baseline):
     ...     def estimate(self, returns, valid, values):
@@ -132,7 +138,7 @@ def check_gradient(
 class _Enumeration:
     """An agent, all trajectories of the task, and expectations over them.
 
-    The same traced update is used for every batch size.
+    `_Enumeration` uses the same traced update for every batch size.
     """
 
     def __init__(
@@ -168,10 +174,10 @@ class _Enumeration:
         self.record = _record(self.steps, self.actions, self.masks)
         powers = self.agent.gamma ** np.arange(len(self.record.rewards))[:, None]
         self.returns = np.nansum(powers * self.record.rewards, axis=0)
-        self._permutation_cache = {}  # by the number of steps of a batch
+        self._permutation_cache = {}  # permutations by the number of steps of a batch
 
     def probabilities(self):
-        """Returns `[2, K]`, π(a|s) from the head's log-probabilities; gradients flow."""
+        """Returns π(a|s) from the head's log-probabilities, `[2, K]`, with gradients."""
         outputs = self.agent(np.eye(_NUM_STATES))
         if self.masks is not None:
             outputs = self.head.mask_outputs(outputs, tf.constant(self.masks))
@@ -182,10 +188,10 @@ class _Enumeration:
         return tf.reshape(probs, [_NUM_STATES, self.num_actions])
 
     def likelihoods(self, probs):
-        """Returns `[M]`, the probability of each trajectory.
+        """Returns the probability of each trajectory, `[M]`.
 
         Args:
-            probs: `[2, K]` or `[T, 2, K]`, the probabilities of the actions.
+            probs: `[2, K]` or `[T, 2, K]` float, the probabilities of the actions.
         """
         shape = [len(self.record.rewards), _NUM_STATES, self.num_actions]
         indices = np.full((len(self.steps), shape[0]), math.prod(shape))
@@ -216,21 +222,21 @@ class _Enumeration:
             )
         likelihoods = self.likelihoods(probs).numpy()
         total, batches, first = 0.0, 0, self._change([0] * batch_size)
-        for times, batch in self._batches(batch_size):
+        for times, batch in self.batches(batch_size):
             total += times * math.prod(likelihoods[batch]) * self._change(batch)
             batches += 1
         if not np.array_equal(first, self._change([0] * batch_size)):
             raise AssertionError(
                 "The same batch must make the same update from the same weights. "
-                "Received: two different updates. Check whether the baseline or the head "
-                "has state outside of its weights. Create the state with `add_weight`, "
-                "and change it in `apply_gradients`."
+                "Received: two different updates. Check whether the baseline or the "
+                "head has state outside of its weights. Create the state with "
+                "`add_weight`, and change the state in `apply_gradients`."
             )
         return total, batches
 
     def _change(self, batch):
-        """Returns the mean change of the weights over the sets of first steps."""
-        episodes = _select_episodes(self.record, batch)
+        """Returns the mean change of the weights over all possible first minibatches."""
+        episodes = select_batch(self.record, batch)
         permutations = self._permutations(int(episodes.lengths.sum()))
         changes = [self._change_of(episodes, one) for one in permutations]
         return sum(changes) / len(permutations)
@@ -247,12 +253,13 @@ class _Enumeration:
 
     @functools.cached_property
     def _programs(self):
-        """Two traced functions, `read` and `restore`.
+        """Returns the two traced functions `read` and `restore`.
 
-        They are traced because separate operations for each variable take longer.
-        `read` returns the values of all variables that an update may change, and the
-        compared weights as a vector. `restore` assigns these values, and returns the
-        compared weights before the assignment.
+        The functions are traced because separate operations for each variable take
+        longer. The function `read` returns the values of all variables that an update may
+        change, and the compared weights as a vector. The function `restore` assigns the
+        values that `read` returned, and returns the compared weights before the
+        assignment.
         """
 
         def compared():
@@ -272,9 +279,9 @@ class _Enumeration:
         return read, restore
 
     def _permutations(self, count):
-        """Returns permutations of `count` steps, one for each set of first steps.
+        """Returns permutations of `count` time steps, one for each first minibatch.
 
-        The first steps are the first minibatch.
+        The first time steps of a permutation are the first minibatch.
         """
         if count not in self._permutation_cache:
             steps = range(count)
@@ -289,10 +296,10 @@ class _Enumeration:
         return self._permutation_cache[count]
 
     def check(self, batch_size, tolerance):
-        """Returns the `GradientReport`; raises an error if a difference is too large."""
+        """Returns the `GradientReport`, or raises an error for too large a difference."""
         if validation.positive_int("batch_size", batch_size) > 3:
             raise ValueError(
-                "`batch_size` must be 1, 2 or 3: all batches are enumerated. "
+                "`batch_size` must be 1, 2 or 3, because all batches are enumerated. "
                 f"Received: batch_size={batch_size!r}"
             )
         exact = self.exact()
@@ -315,11 +322,11 @@ class _Enumeration:
         """Returns gradients or weights as one float64 vector."""
         return np.concatenate([value.numpy().ravel() for value in values])
 
-    def _batches(self, batch_size):
+    def batches(self, batch_size):
         """Yields `(multiplicity, indices of trajectories)` for every batch.
 
-        The multiplicity is the number of orders of the episodes of the batch, or one if
-        every order is a batch of its own.
+        The multiplicity is the number of orders of the episodes of the batch. If every
+        order of the episodes is a batch of its own, the multiplicity is one.
         """
         count = len(self.transition_probs)
         order_invariant = type(self.agent.baseline) in _ORDER_INVARIANT
@@ -346,14 +353,15 @@ class _Enumeration:
         paths = [[v.path] * int(np.prod(v.shape)) for v in self.compared]
         worst = int(np.argmax(np.abs(report.expected - report.exact)))
         return (
-            "The expected update is not the gradient of the expected return. Expected: "
-            f"{report.exact[worst]} for entry {worst} ({sum(paths, [])[worst]}), within "
-            f"{tolerance}. Received: {report.expected[worst]}. Over all "
-            f"{report.exact.size} weights the relative error is "
-            f"{report.relative_error:.3g} and the cosine {report.cosine:.6f}. Check "
-            "whether the baseline depends on the return it is subtracted from, whether "
-            "the head's log_prob passes the complete gradient, and in docs/estimators.md "
-            f"whether these options are unbiased: {self.settings}"
+            "The expected update is not the gradient of the expected return. "
+            f"Expected: {report.exact[worst]} for entry {worst} "
+            f"({sum(paths, [])[worst]}), within {tolerance}. Received: "
+            f"{report.expected[worst]}. Over all {report.exact.size} weights the "
+            f"relative error is {report.relative_error:.3g} and the cosine "
+            f"{report.cosine:.6f}. Check whether the baseline depends on the return "
+            "from which it is subtracted, and whether the head's log_prob passes the "
+            "complete gradient. docs/estimators.md states whether the following "
+            f"options are unbiased: {self.settings}"
         )
 
 
@@ -362,11 +370,11 @@ def _ratio(numerator, denominator):
 
 
 def _validate_settings(settings):
-    """Returns the settings with defaults; raises an error if an option is unknown."""
+    """Returns the settings with defaults, or raises an error if an option is unknown."""
     parameters = inspect.signature(agents.Reinforce.__init__).parameters.values()
     options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     options.remove("name")
-    options.remove("action_mask")  # `masks` replaces it here
+    options.remove("action_mask")  # `masks` replaces `action_mask`
     unknown = sorted(set(settings) - set(options))
     if unknown:
         raise ValueError(
@@ -376,7 +384,7 @@ def _validate_settings(settings):
 
 
 def _build_head(head):
-    """Returns the head, built; raises an error if its actions cannot be enumerated."""
+    """Returns the built head, or raises an error if its actions cannot be enumerated."""
     if head is None:
         head = heads.Categorical(2, dtype="float64")
     validation.instance("head", head, heads.Head)
@@ -401,7 +409,7 @@ def _validate_masks(head, masks):
 
 
 def _build_agent(head, baseline, seed, settings):
-    """Returns a float64 agent with plain SGD and a learning rate of one at first."""
+    """Returns a float64 agent with plain SGD and an initial learning rate of one."""
     rng = np.random.default_rng(seed)
     baseline = baselines.get(baseline)
     inputs = keras.Input((_NUM_STATES,), dtype="float64")
@@ -454,7 +462,7 @@ def _trajectories(state, legal, steps):
 
 
 def _record(trajectories, actions, masks):
-    """Returns all trajectories as one record; the rewards of padding are NaN."""
+    """Returns all trajectories as one record, whose padding has NaN rewards."""
     rows, count = max(map(len, trajectories)), len(trajectories)
     observations = np.zeros((rows + 1, count, _NUM_STATES))
     indices = np.zeros((rows, count), "int64")
@@ -480,7 +488,7 @@ def _record(trajectories, actions, masks):
     )
 
 
-def _select_episodes(record, batch):
+def select_batch(record, batch):
     return records.Episodes(
         record.observations[:, batch],
         enumeration.select(record.actions, np.s_[:, batch]),

@@ -51,7 +51,7 @@ class Learner:
         self.counters = counters
         self.passes = passes
         self.minibatch_size = minibatch_size
-        self._graphs = {}  # concrete functions, by the method that calls them
+        self.graphs = {}  # concrete functions, by the method that calls them
 
     @property
     def num_updates(self):
@@ -252,12 +252,12 @@ class Learner:
         parts = getattr(self.estimator.baseline, "optimizer", None), *parts
         key = (*map(id, variables), *parts, *map(_constants, parts))
         key += _schedule(self.estimator.options.entropy_coef)
-        if self._graphs.get(name, (None,))[0] != key:
+        if self.graphs.get(name, (None,))[0] != key:
             # TensorFlow warns of retracing if functions of several agents are equal.
             unique = functools.partial(make_function())
             traced = tf.function(unique, input_signature=signature, autograph=False)
-            self._graphs[name] = key, traced.get_concrete_function()
-        return self._graphs[name][1]
+            self.graphs[name] = key, traced.get_concrete_function()
+        return self.graphs[name][1]
 
 
 def _constants(optimizer):
@@ -326,7 +326,7 @@ def update_in_graph(step, rollout_result, key):
         The result of `step`, and returns, lengths and `terminated` of the episodes.
     """
     episodes = records.trim(rollout_result.episodes)
-    permutations = _permutations(key, step, episodes)
+    permutations = permutations_in_graph(key, step, episodes)
     metrics = tf.cond(
         tf.reduce_all(rollout_result.valid),
         lambda: step(episodes, permutations),
@@ -353,7 +353,7 @@ def write_history(history, number, row):
     return [array.write(number, x) for array, x in zip(history, row, strict=True)]
 
 
-def _permutations(key, step, episodes):
+def permutations_in_graph(key, step, episodes):
     """Returns `[num_permutations, N]` int32, random orders of the valid steps."""
     if not step.num_permutations:
         return tf.zeros([0, 0], tf.int32)

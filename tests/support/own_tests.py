@@ -1,0 +1,88 @@
+"""Maps each module of the package to the test files that test the module directly."""
+
+import pathlib
+
+# Further test files of a module. The file with the name of the module is not listed.
+OWN = {
+    "algorithm/inspection": [
+        "callbacks/test_diagnostics",
+        "algorithm/test_update_options",
+        "test_agent_input",
+    ],
+    "algorithm/train_step": [
+        "algorithm/test_update_options",
+        "test_agent_input",
+        "properties/test_truth_updates",
+    ],
+    "collect/acting_program": ["collect/test_acting_program"],
+    "collect/batched_envs": [
+        "collect/test_collecting",
+        "collect/test_environments_that_fail",
+        "collect/test_masked_environments",
+    ],
+    "collect/buffers": ["collect/test_collecting"],
+    "collect/env_outputs": [
+        "collect/test_observations",
+        "collect/test_environments_that_fail",
+        "collect/test_masked_environments",
+    ],
+    "collect/environments": ["collect/test_acting_program", "collect/test_collecting"],
+    "collect/host_loop": [
+        "collect/test_collecting",
+        "collect/test_environments_that_fail",
+    ],
+    "collect/make_envs": [
+        "collect/test_collecting",
+        "collect/test_environments_that_fail",
+        "test_agent_input",
+    ],
+    "collect/comparison_inputs": ["collect/test_acting_program"],
+    "collect/scheduler": ["collect/test_collecting"],
+    "collect/batched_tensor_env": ["collect/test_compiled_rollout", "envs/test_envs"],
+    "collect/vector_envs": [
+        "collect/test_collecting",
+        "collect/test_environments_that_fail",
+        "collect/test_masked_environments",
+    ],
+    "data/action_masks": ["heads/test_masks", "collect/test_masked_environments"],
+    "data/minibatches": ["algorithm/test_train_step"],
+    "policies/actor": [
+        "collect/test_acting_program",
+        "serving/test_export",
+        "heads/test_masks",
+    ],
+    "serving/live_policy": [
+        "serving/test_export",
+        "test_agent_input",
+        "policies/test_memory",
+        "collect/test_masked_environments",
+    ],
+    "serving/policy_functions": ["serving/test_export", "properties/test_every_space"],
+    "serving/saved_model": ["serving/test_export"],
+    "training/collector": [
+        "collect/test_acting_program",
+        "collect/test_compiled_rollout",
+    ],
+    "training/learner": [
+        "algorithm/test_update_options",
+        "algorithm/test_train_step",
+        "properties/test_streams",
+        "collect/test_compiled_rollout",
+    ],
+    "training/trainer": [
+        "test_agent",
+        "collect/test_compiled_rollout",
+        "properties/test_streams",
+    ],
+}
+
+
+def own_tests(module):
+    """Returns the paths of the test files of `"folder/module.py"`.
+
+    The first path is `tests/folder/test_module.py`, which may not exist.
+    """
+    path = pathlib.PurePath(module)
+    further = OWN.get(str(path.with_suffix("")), ())
+    names = [path.parent / f"test_{path.stem}", *further]
+    return tuple(f"tests/{name}.py" for name in names)

@@ -1,0 +1,28 @@
+"""Lists the formats of `Reinforce.export`, with the function that writes each."""
+
+import keras
+
+from tf_reinforce.serving import policy_functions
+from tf_reinforce.serving import saved_model
+
+# A writer takes the path, the dict of functions, and the layers whose weights they read.
+WRITERS = {"tf_saved_model": saved_model.write}
+
+
+def write(name, path, functions, layers):
+    """Writes the functions of a policy in a format.
+
+    Args:
+        name: A key of `WRITERS`.
+        path: Path of the file or folder.
+        functions: Dict of functions, see `policy_functions.policy_functions`.
+        layers: Keras layers whose weights the functions read.
+
+    Raises:
+        ValueError: if two arguments of a function have the same name, or if the path
+            cannot be replaced.
+    """
+    for function in functions.values():
+        arguments = keras.tree.flatten(function.input_signature)
+        policy_functions.check_distinct_names([spec.name for spec in arguments])
+    WRITERS[name](path, functions, layers)
