@@ -369,7 +369,7 @@ class Reinforce(keras_agent.KerasAgent):
         result = trainer.update(self.optimizer, episodes, seed)
         return {
             **episode_statistics.metrics(result.returns, result.lengths),
-            **result.logs,
+            **result.metrics,
         }
 
     def fit(
@@ -467,10 +467,10 @@ class Reinforce(keras_agent.KerasAgent):
         validation_options = self._env_options(validation_env, env_kwargs, limit)
 
         def updates(notify: Any, max_updates: int, max_steps: Any) -> Any:
-            counts = options.episodes_per_epoch, options.steps_per_epoch
+            size = options.episodes_per_epoch, options.steps_per_epoch
             limits = min(max_updates, self._updates_per_call), max_steps
             collect_and_update = self.trainer.collect_and_update
-            return collect_and_update(self.optimizer, envs, seed, counts, limits, notify)
+            return collect_and_update(self.optimizer, envs, seed, size, limits, notify)
 
         def validate() -> dict[str, float]:
             key = seeding.StreamKey(seed, "validation", self.updates)

@@ -497,7 +497,7 @@ def test_leave_one_out_of_one_episode_equals_no_baseline():
 
 def make_estimator(baseline=None, policy=None, normalizer=None, **settings):
     """Returns an estimator for two actions, with other settings than the defaults."""
-    parts = {k: settings.pop(k) for k in ("scales", "updates") if k in settings}
+    parts = {k: settings.pop(k) for k in ("scales", "num_updates") if k in settings}
     return estimator.PolicyGradientEstimator(
         policy or network(),
         heads.Categorical(A),
@@ -701,8 +701,8 @@ def test_entropy_coef_schedule_is_evaluated_at_the_number_of_updates():
         make_estimator("mean", **options).gradients(record())[0]
         for options in (
             dict(entropy_coef=0.375),
-            dict(entropy_coef=EighthPerUpdate(), updates=lambda: 3),
-            dict(entropy_coef=EighthPerUpdate(), updates=lambda: tf.constant(3)),
+            dict(entropy_coef=EighthPerUpdate(), num_updates=lambda: 3),
+            dict(entropy_coef=EighthPerUpdate(), num_updates=lambda: tf.constant(3)),
         )
     )
     for first, second, third in zip(fixed, scheduled, started, strict=True):

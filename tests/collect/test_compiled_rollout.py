@@ -338,7 +338,7 @@ def test_rollout_is_traced_once_per_batch_size():
     for rollout in toys.rollouts(agent):
         assert rollout.graph.experimental_get_tracing_count() == 1
     assert toys.rollouts(agent)[0].num_shards == 1
-    assert list(agent.trainer.learner.graphs) == ["train"]
+    assert list(agent.trainer.learner.graphs) == ["update_in_program"]
 
 
 def test_compiled_rollout_contains_no_random_ops_of_tensorflow():

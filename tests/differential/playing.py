@@ -288,7 +288,9 @@ def engines(c):
                 compiled.optimizer, rollout, collected.rollout_result, c.seed
             )
             logs = host.update(collected.episodes, seed=c.seed)
-            compare_updates(c, compiled, host, update_result.logs, logs, initial_weights)
+            compare_updates(
+                c, compiled, host, update_result.metrics, logs, initial_weights
+            )
             host.set_weights(compiled.get_weights())
 
 

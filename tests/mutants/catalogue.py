@@ -1727,7 +1727,7 @@ TENSORS = [
     Mutant(
         "one_order_in_a_call_of_many",
         "own: All updates of a call use the permutation of the first update.",
-        "training/learner.py::_updates.update",
+        "training/learner.py::run_updates.update",
         "permutation_key(keys[number])",
         "permutation_key(keys[0])",
     ),
@@ -1735,7 +1735,7 @@ TENSORS = [
         "a_call_spends_more_than_there_is",
         "own: A call makes all its updates although the maximum number of steps "
         "is reached.",
-        "training/learner.py::_updates",
+        "training/learner.py::run_updates",
         "(number < count) & finite & (steps < max_steps)",
         "(number < count) & finite",
     ),
@@ -1841,7 +1841,7 @@ SURVIVORS = [
         "overflow_that_saturates",
         "own: An output that overflows is accepted as the largest number of its type.",
         "collect/acting_program.py::_ActFunction.__call__",
-        "size < largest if saturates else size <= largest",
+        "size < largest if max_is_infinite else size <= largest",
         "size <= largest",
     ),
     Mutant(

@@ -108,7 +108,7 @@ class PolicyGradientEstimator:
             `None`.
         scales: Dict of `normalization.RunningScale`, by which `"rewards"` and
             `"advantages"` are divided. Without an entry, they are not divided.
-        updates: Function without arguments that returns the number of earlier updates.
+        num_updates: Function without arguments that returns how many updates were made.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class PolicyGradientEstimator:
         recurrent=None,
         *,
         scales=types.MappingProxyType({}),
-        updates=lambda: 0,
+        num_updates=lambda: 0,
     ):
         self.policy = policy
         self.head = head
@@ -130,14 +130,14 @@ class PolicyGradientEstimator:
         self.options = options
         self.recurrent = recurrent
         self.scales = scales
-        self.updates = updates
+        self.num_updates = num_updates
 
     @property
     def variables(self):
         """The trainable weights of policy and head."""
         return [*self.policy.trainable_variables, *self.head.trainable_variables]
 
-    def gradients(self, episodes, permutation=None, policy_gradients=None):
+    def gradients(self, episodes, permutation=None, compute_gradients=None):
         """Computes the policy gradient of a batch of episodes (Williams 1992, eq. 11).
 
         Returns, baseline and advantages are computed first, with the weights that
@@ -148,7 +148,7 @@ class PolicyGradientEstimator:
             episodes: `Episodes`, validated.
             permutation: `[N]` int32, a permutation of the valid steps for a baseline
                 that learns from minibatches, or `None`.
-            policy_gradients: Function from a `Batch` to gradients and metrics. Defaults
+            compute_gradients: Function from a `Batch` to gradients and metrics. Defaults
                 to the method `policy_gradients`. An update of very many steps passes a
                 function that sums the gradients of blocks of steps.
 
@@ -157,7 +157,7 @@ class PolicyGradientEstimator:
         """
         batch = self.batch(episodes)
         baseline_step = self.baseline_step(batch, permutation)
-        gradients, metrics = (policy_gradients or self.policy_gradients)(batch)
+        gradients, metrics = (compute_gradients or self.policy_gradients)(batch)
         metrics = {**metrics, **baseline_step.metrics}
         return GradientEstimate(gradients, metrics, batch, baseline_step)
 
@@ -337,6 +337,8 @@ class PolicyGradientEstimator:
         return gradients, {
             "loss": loss,
             "policy_loss": policy_loss,
+            # NaN if the policy has no values. `gradients` replaces NaN by the loss of the
+            # baseline, if the baseline has a loss.
             "value_loss": value_loss,
             "entropy": tf.reduce_mean(entropies),
             "gradient_norm": losses.global_norm(gradients),
@@ -363,7 +365,7 @@ class PolicyGradientEstimator:
         """Returns the coefficient, which a schedule computes from earlier updates."""
         coefficient = self.options.entropy_coef
         if callable(coefficient):
-            return tf.cast(coefficient(self.updates()), dtype)
+            return tf.cast(coefficient(self.num_updates()), dtype)
         return tf.constant(coefficient, dtype)
 
     def _with_value_loss(self, loss, values, batch):

@@ -1,4 +1,4 @@
-"""Makes one update; no weight changes unless every value is finite."""
+"""Makes one update; all weights are restored unless every value is finite."""
 
 import keras
 import tensorflow as tf
@@ -201,6 +201,7 @@ class TrainStep:
         return {**metrics, "entropy": tf.reduce_mean(entropy)}, finite
 
     def step_gradients(self, batch, indices=None, acting_log_probs=None):
+        """Returns gradients and metrics of one step; see the method of the estimator."""
         return self.estimator.policy_gradients(
             batch, indices, acting_log_probs, self.optimizer.scale_loss
         )
@@ -209,6 +210,7 @@ class TrainStep:
         return _all_finite([loss] if self._skips_overflow else [loss, *gradients])
 
     def _apply(self, gradients):
+        """Makes one gradient step with an optimizer that divides by its loss scale."""
         scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
         self.optimizer.apply(scaled, self.estimator.variables)
 

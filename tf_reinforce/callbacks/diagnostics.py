@@ -204,8 +204,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     def _print(self, text):
         # On a terminal, the line overwrites the progress line.
-        is_terminal = self._out.isatty()
-        self._out.write(f"\r{text}\x1b[K\n" if is_terminal else f"{text}\n")
+        is_tty = self._out.isatty()
+        self._out.write(f"\r{text}\x1b[K\n" if is_tty else f"{text}\n")
 
 
 @contextlib.contextmanager

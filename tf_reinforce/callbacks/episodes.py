@@ -133,7 +133,7 @@ class ProgressLine(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._out = self.stream or sys.stdout
-        self._is_terminal = self._out.isatty()
+        self._is_tty = self._out.isatty()
         self._last_written = time.perf_counter()
         self._num_updates = 0
         self._start: tuple[float, int] | None = (
@@ -148,7 +148,7 @@ class ProgressLine(keras.callbacks.Callback):
         position, end = self._position(epoch, logs)
         self._estimate_speed(now, position)
         line = self._line(epoch, logs, position, end)
-        if self._is_terminal:
+        if self._is_tty:
             self._write(f"\r{line}\x1b[K")
             self._pending = line
         elif now - self._last_written >= self.every or (end and position >= end):
@@ -159,7 +159,7 @@ class ProgressLine(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._test_start = time.perf_counter()
-        if self._is_terminal:
+        if self._is_tty:
             parts = [self._pending] if self._pending else []
             self._write("\r" + " · ".join([*parts, "evaluating …"]) + "\x1b[K")
             self._pending = self._pending or "evaluating …"
@@ -171,7 +171,7 @@ class ProgressLine(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._pending:
-            self._write("\n" if self._is_terminal else f"{self._pending}\n")
+            self._write("\n" if self._is_tty else f"{self._pending}\n")
 
     def _write(self, text: str) -> None:
         self._out.write(text)

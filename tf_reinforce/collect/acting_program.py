@@ -77,14 +77,14 @@ class _ActFunction:
         traced = tf.function(act, autograph=False)
         return traced.get_concrete_function(self.inputs, self.noise), layouts[-1]
 
-    def __call__(self, inputs, noise, saturates=False):
+    def __call__(self, inputs, noise, max_is_infinite=False):
         """Returns the list of results, and its `_Layout`.
 
         Args:
             inputs: List of tensors: observations, the mask if there is one, and states.
             noise: List of tensors.
-            saturates: Bool. True: the largest number of the type counts as infinite,
-                because LiteRT can replace infinity by this number.
+            max_is_infinite: Bool, whether the largest number of the type counts as
+                infinite, because LiteRT can replace infinity by the largest number.
         """
         actor, (mask_index, state_index) = self._actor, self._split
         observations = inputs[:mask_index]
@@ -95,7 +95,7 @@ class _ActFunction:
         raw = actor.select_actions(masked, None if self._deterministic else noise)
         # The comparison is false for NaN too. LiteRT has no `is_finite`.
         size, largest = tf.abs(outputs), outputs.dtype.max
-        finite = tf.reduce_all(size < largest if saturates else size <= largest)
+        finite = tf.reduce_all(size < largest if max_is_infinite else size <= largest)
         env_actions = keras.tree.flatten(actor.head.to_environment(raw))
         raw = keras.tree.flatten(raw)
         return self._unique_results(raw, finite, outputs, env_actions, states)
@@ -197,7 +197,7 @@ class ActingProgram:
         def stateless(inputs, noise, weights):
             pairs = list(zip(self._variables, weights, strict=True))
             with keras.StatelessScope(state_mapping=pairs):
-                return function(inputs, noise, saturates=True)[0]
+                return function(inputs, noise, max_is_infinite=True)[0]
 
         weights = [
             tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")

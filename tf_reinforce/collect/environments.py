@@ -26,8 +26,8 @@ class CollectionRequest(NamedTuple):
 class Environments(abc.ABC):
     """Environments with the same spaces, which collect episodes with a program.
 
-    `make_envs.open_envs` makes them. A program selects actions; the collector keeps it
-    for later requests with the same `program_key`.
+    `make_envs.open_envs` makes them. A program selects actions, or plays whole episodes.
+    The collector keeps a program for later requests with the same `program_key`.
 
     Attributes:
         observation_space, action_space: The spaces of each environment.

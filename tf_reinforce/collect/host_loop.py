@@ -109,9 +109,9 @@ class _CollectionLoop:
         self.recurrent_states = buffers.RecurrentStates(policy_states)
         self.masked_head = actor.head if actor.mask_source else None
         self.active = {}  # running episodes by environment, in the order of their start
-        self.idle = list(range(envs.size))  # environments without an episode
+        self.idle = list(range(envs.size))  # environments in which an episode may start
         self.row = 0  # number of steps so far, see `buffers`
-        self.deadline = 0  # no episode reaches the time limit before this row
+        self.time_limit_row = 0  # no episode reaches the time limit before this row
         self.stepping = 0.0  # seconds in the environments, including resets
 
     def run(self, act):
@@ -142,7 +142,7 @@ class _CollectionLoop:
             rewards, next_row = buffer.rewards[row], row + 1
             # Views: the environments write the next observations into the buffer.
             observations = buffer.observation_row(next_row)
-            is_due = next_row >= self.deadline
+            is_due = next_row >= self.time_limit_row
             time_limit_envs = self._time_limit_envs(next_row) if is_due else ()
             actions = unbatch(env_actions)
             start = clock()
@@ -192,8 +192,9 @@ class _CollectionLoop:
             self.noise.start_episode(episode, self.row)
         # Episodes are in the order of their start: the first one is the oldest.
         oldest = next(iter(self.active.values()), None)
-        no_deadline = oldest is None
-        self.deadline = math.inf if no_deadline else oldest.start_row + self.envs.limit
+        self.time_limit_row = (
+            math.inf if oldest is None else oldest.start_row + self.envs.limit
+        )
 
     def _retry_without_idle(self, act, inputs):
         """Selects the actions again, with zeros as inputs of idle environments.

@@ -43,7 +43,7 @@ def make_trainer(parts, validate):
         parts.options,
         parts.recurrent,
         scales=parts.scales,
-        updates=lambda: parts.counters[0],
+        num_updates=lambda: parts.counters[0],
     )
     variables = [*parts.policy.variables, *parts.head.variables]
     if parts.normalizer is not None:

@@ -363,16 +363,16 @@ class KerasAgent(keras.Model):
                 f"An agent is saved to a file that ends in .keras. Received: {path!r}"
             )
         self._require_built()
-        with files.atomic_write(path, overwrite) as aside:
+        with files.atomic_write(path, overwrite) as temporary_path:
             self._build_optimizer()
-            super().save(aside, **kwargs)
+            super().save(temporary_path, **kwargs)
 
     def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:
         """Writes the weights to one file, as in Keras; the write is atomic."""
         self._require_built()
-        with files.atomic_write(filepath, overwrite) as aside:
+        with files.atomic_write(filepath, overwrite) as temporary_path:
             self._build_optimizer()
-            super().save_weights(aside)
+            super().save_weights(temporary_path)
 
     def load_weights(self, filepath: str | os.PathLike, **kwargs: Any) -> None:
         """Loads weights, as in Keras, and the optimizer state of a compiled agent."""

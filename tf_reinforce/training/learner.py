@@ -24,7 +24,7 @@ _SMALL_BLOCK = 8_192  # the same for several agents; it fits the cache of a core
 class UpdateResult(NamedTuple):
     """One update, in NumPy."""
 
-    logs: dict  # floats, `train_step.METRICS`
+    metrics: dict  # floats, `train_step.METRICS`
     returns: np.ndarray  # [B] float64, the sum of rewards of each episode
     lengths: np.ndarray  # [B] int32
     terminated: np.ndarray  # [B] bool
@@ -89,7 +89,7 @@ class Learner:
             episodes.terminated,
         )
 
-    def train(self, optimizer, rollout, seed, *, max_updates, max_steps=None):
+    def update_in_program(self, optimizer, rollout, seed, *, max_updates, max_steps=None):
         """Makes up to `max_updates` updates of the compiled engine in one call.
 
         The call ends before an update that would not be finite. Such an update raises an
@@ -112,10 +112,10 @@ class Learner:
 
         def make_updates():
             step = self.make_train_step(optimizer, rollout)
-            return functools.partial(_updates, rollout, step)
+            return functools.partial(run_updates, rollout, step)
 
         graph = self._graph(
-            "train",
+            "update_in_program",
             make_updates,
             (tf.TensorSpec((None, 4, 2), tf.uint32), tf.TensorSpec((), tf.int64)),
             (optimizer, rollout),
@@ -139,7 +139,7 @@ class Learner:
         return results
 
     def update_from_rollout(self, optimizer, rollout, rollout_result, seed):
-        """Makes the update that `train` would make from this result of a rollout."""
+        """Makes the update of `update_in_program` from the result of a rollout."""
         spec = tf.TensorSpec
         specs = compiled_rollout.RolloutResult(
             self._episodes_specs(), spec((None,), tf.float64), spec((None,), tf.bool)
@@ -285,7 +285,7 @@ def _tensors(episodes):
     return keras.tree.map_structure(tf.constant, episodes)
 
 
-def _updates(rollout, step, keys, max_steps):
+def run_updates(rollout, step, keys, max_steps):
     """Makes updates in the graph; returns metrics, returns, lengths and `terminated`.
 
     Args:

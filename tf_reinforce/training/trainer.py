@@ -9,7 +9,7 @@ from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import seeding
 
 
-class _Updates(NamedTuple):
+class _UpdateBatch(NamedTuple):
     """The updates of one call."""
 
     results: list  # `learner.UpdateResult`s
@@ -38,7 +38,7 @@ class Trainer:
         self.group_size = self.estimator.baseline.reset_group_size
 
     @property
-    def counts(self):
+    def totals(self):
         """Ints: updates, episodes and environment steps so far."""
         return self.learner.counters.numpy().tolist()
 
@@ -88,13 +88,13 @@ class Trainer:
             permutations = self.learner.permutations(episodes, seed)
         return self.learner.update(optimizer, episodes, permutations)
 
-    def collect_and_update(self, optimizer, envs, seed, counts, limits, notify):
+    def collect_and_update(self, optimizer, envs, seed, size, limits, notify):
         """Collects episodes and makes one update, or several in one program.
 
         Args:
             optimizer, seed: As for `update`.
             envs: As for `collect`.
-            counts: `(episodes, steps)`, as for `collect`.
+            size: `(episodes, steps)`, how much to collect, as for `collect`.
             limits: `(max_updates, max_steps)`: the largest number of updates in one
                 program, and the number of environment steps after which no update
                 starts, or `None`.
@@ -105,8 +105,8 @@ class Trainer:
             For each update a pair: its logs, and an iterator of `(episode, logs)`; see
             `episode_statistics.episode_logs`.
         """
-        update, first_episode, _ = self.counts
-        request = self._request(envs, seed, update, *counts)
+        update, first_episode, _ = self.totals
+        request = self._request(envs, seed, update, *size)
         if envs.in_graph and notify is None:
             updates = self._update_in_program(optimizer, envs, request, *limits)
         else:
@@ -131,31 +131,31 @@ class Trainer:
             result = self.update(optimizer, collected.episodes, seed)
         seconds += time.perf_counter() - began
         success = episode_statistics.success_metrics(collected.success)
-        return _Updates([result], success, seconds)
+        return _UpdateBatch([result], success, seconds)
 
     def _update_in_program(self, optimizer, envs, request, max_updates, max_steps):
         """Collects and updates in one program, up to `max_updates` times."""
         began = time.perf_counter()
         acting_program.finite_weights(self.collector.actor.variables)
-        results = self.learner.train(
+        results = self.learner.update_in_program(
             optimizer,
             self.collector.program(envs, request),
             request.key.seed,
             max_updates=max_updates,
             max_steps=max_steps,
         )
-        return _Updates(results, {}, time.perf_counter() - began)
+        return _UpdateBatch(results, {}, time.perf_counter() - began)
 
     def _logs(self, updates, update, first_episode):
         """Yields the logs of each update, and those of its episodes."""
         num_steps = sum(int(result.lengths.sum()) for result in updates.results)
         steps_per_second = num_steps / updates.seconds
-        for logs, returns, lengths, terminated in updates.results:
+        for metrics, returns, lengths, terminated in updates.results:
             # `env_steps` of the update counts the steps of all updates so far. It
             # replaces `env_steps` of the episodes.
             logs = {
                 **episode_statistics.metrics(returns, lengths),
-                **logs,
+                **metrics,
                 **updates.success,
                 "steps_per_second": steps_per_second,
             }
@@ -168,7 +168,7 @@ class Trainer:
 
     def training_request(self, envs, seed, episodes, steps):
         """Returns the request for the next update; raises if groups cannot be formed."""
-        return self._request(envs, seed, self.counts[0], episodes, steps)
+        return self._request(envs, seed, self.totals[0], episodes, steps)
 
     def _request(self, envs, seed, update, episodes, steps):
         size = self.group_size
