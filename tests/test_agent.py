@@ -456,7 +456,7 @@ def test_fixed_attribute_raises_if_set_after_the_build(name):
     before = getattr(agent, name)
     setattr(agent, name, before)  # not built yet
     agent.update(record())
-    with pytest.raises(AttributeError, match=f"`{name}` is fixed .*another agent"):
+    with pytest.raises(AttributeError, match=f"`{name}` of an agent is fixed .*another"):
         setattr(agent, name, before)
     assert getattr(agent, name) is before
 

@@ -208,7 +208,7 @@ def test_same_seed_writes_the_same_run(run, tmp_path):
         (["train", "Taxi-v4", "--engine", "compiled"], "no tensor environment for"),
         (
             ["train", "CartPole-v1", "--engine", "compiled", "--steps-per-epoch", "9"],
-            "a fixed number of episodes at once",
+            "a fixed number of episodes for each update",
         ),
         (["evaluate", "nowhere", "--env", "CartPole-v1"], "no file"),
         (["export", "nowhere", "--out", "policy"], "no file"),

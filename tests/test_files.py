@@ -179,7 +179,7 @@ def test_replace_folder_raises_and_keeps_old_folder_if_none_was_made(tmp_path):
 def test_replace_folder_raises_if_the_path_is_a_file(tmp_path):
     write(tmp_path / "model", "a file")
     with (
-        pytest.raises(ValueError, match="A folder was expected.*the file .*model"),
+        pytest.raises(ValueError, match="must be a folder, not a file.*the file .*model"),
         files.atomic_replace_folder(tmp_path / "model", NAMES),
     ):
         raise AssertionError("the body must not run")

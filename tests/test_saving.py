@@ -302,7 +302,9 @@ def test_load_raises_if_the_file_is_missing(tmp_path):
 
 
 def test_load_raises_if_the_path_is_a_folder(tmp_path):
-    with pytest.raises(ValueError, match="An agent file was expected.*the folder"):
+    with pytest.raises(
+        ValueError, match="must be a file that `agent.save` wrote.*the folder"
+    ):
         tfr.load(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""REINFORCE for people who think in Keras.
+"""Trains Keras policies with REINFORCE, the Monte Carlo policy gradient.
 
 >>> import tf_reinforce as tfr
 >>> agent = tfr.Reinforce.for_env("CartPole-v1")

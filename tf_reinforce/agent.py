@@ -1,8 +1,9 @@
 """Defines `Reinforce`, a Keras model that learns from whole episodes.
 
-`PolicyGradientEstimator.gradients` contains the algorithm, `training.trainer.Trainer`
-makes one update, and `training.loop.run_loop` is the epoch loop. This module defines the
-arguments and methods of an agent. `training.keras_agent` builds and saves an agent.
+The module `agent` defines the arguments and methods of an agent, and
+`training.keras_agent` builds and saves an agent. `PolicyGradientEstimator.gradients`
+contains the algorithm, `training.trainer.Trainer` makes one update, and
+`training.loop.run_loop` is the epoch loop.
 """
 
 import contextlib
@@ -79,9 +80,10 @@ class Reinforce(keras_agent.KerasAgent):
         discount_states: Bool, whether `returns="to_go"` weights step t by γᵗ.
         scale_advantages: `None` does not scale advantages. `"batch"` divides the
             advantages by the root mean square of the batch, which is biased. With
-            `baseline="mean"`, the scaled advantage is the z-score. `"running"` divides
-            the advantages by the root mean square of all earlier batches. `"running"`
-            changes the length of a gradient step but not the direction.
+            `baseline="mean"` and `scale_advantages="batch"`, the scaled advantage is the
+            z-score. `"running"` divides the advantages by the root mean square of all
+            earlier batches. `"running"` scaling changes the length of a gradient step but
+            not the direction of the step.
         scale_rewards: Bool, whether to divide rewards by the running standard deviation
             of discounted returns. Values and gradients of scaled rewards are about one in
             any task.
@@ -99,10 +101,11 @@ class Reinforce(keras_agent.KerasAgent):
         passes: Int, the number of passes over the batch in each update.
         ratio_clip: Float ≥ 1, the largest likelihood ratio π(aₜ|sₜ) / μ(aₜ|sₜ) of the
             policy π and the policy μ that acted. After the first gradient step of an
-            update, the policy π differs from the policy μ that acted. Each later gradient
-            step of an update weights each time step by the clipped likelihood ratio. The
+            update, π differs from the policy μ that acted. Later gradient steps of an
+            update therefore weight each time step by the clipped likelihood ratio. The
             likelihood ratio corrects the probability of the action but not that of the
-            observation. Therefore only the first gradient step of an update is unbiased.
+            observation. With several gradient steps per update, only the first gradient
+            step is unbiased.
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
             updates. The update adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) at the visited
             observations. The gradient of the entropy bonus ignores that the visited
@@ -110,9 +113,9 @@ class Reinforce(keras_agent.KerasAgent):
         normalize_observations: Bool, whether to put a `RunningNormalization` layer in
             front of the policy and of a `Value` baseline.
         action_mask: Path of the mask of legal actions: `"info/<key>"`,
-            `"observation/<key>"`, or `None` for no mask. A zero in the mask marks an
-            illegal action, which gets probability zero. The mask has the format of
-            `Space.sample(mask=…)`.
+            `"observation/<key>"`, or `None` for no mask. A zero in the action mask marks
+            an illegal action, which gets probability zero. The action mask has the format
+            of `Space.sample(mask=…)`.
 
     Attributes:
         counters: Int64 weight, created in `build`: the numbers of updates, episodes and
@@ -158,7 +161,7 @@ class Reinforce(keras_agent.KerasAgent):
         name: str = "reinforce",
         **kwargs: Any,
     ) -> None:
-        """Makes an agent from a policy; `help(Reinforce)` explains the arguments."""
+        """Makes an agent from a policy; `help(Reinforce)` explains all arguments."""
         validation.instance("policy", policy, keras.Model)
         if head is not None:
             validation.instance("head", head, heads.Head)
@@ -285,7 +288,7 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> tuple[list, list, dict[str, tf.Tensor]]:
         """Returns the policy gradient of a batch of episodes, without an update.
 
-        Gradients do not flow through returns, baseline and values.
+        The policy gradient treats returns, baseline and values as constants.
 
         Args:
             episodes: `Episodes` to compute the gradient of. An agent that has a head can
@@ -308,10 +311,10 @@ class Reinforce(keras_agent.KerasAgent):
         """Returns the gradient of `policy_loss` of each episode, without an update.
 
         Returns, baseline and scales are those of the whole batch. The mean of the
-        gradients per episode is therefore the gradient of the batch, and their variance
-        is the noise of that gradient. The gradients per episode exclude the entropy
-        bonus, regularizers and the value loss of shared layers, which `gradients`
-        includes.
+        gradients per episode equals the gradient of the batch. The variance of the
+        gradients per episode is the noise of the gradient of the batch. The gradients per
+        episode exclude the entropy bonus, regularizers and the value loss of shared
+        layers, which `gradients` includes.
 
         Args:
             episodes: `Episodes` with one gradient each.
@@ -343,9 +346,9 @@ class Reinforce(keras_agent.KerasAgent):
     def update(self, episodes: records.Episodes, seed: int = 0) -> dict[str, float]:
         """Makes one update from a record of episodes.
 
-        An update computes the gradients, checks that they are finite, makes the optimizer
-        step, calls `baseline.apply_gradients`, and updates the normalizer. All gradients
-        of an update therefore use the baseline and the normalizer with which the episodes
+        An update computes the gradients, checks that the gradients are finite, makes the
+        optimizer step, calls `baseline.apply_gradients`, and updates the normalizer. All
+        gradients of an update use the baseline and the normalizer with which the episodes
         were collected.
 
         Args:
@@ -360,8 +363,7 @@ class Reinforce(keras_agent.KerasAgent):
             ValueError: If the agent is not compiled, or the record of episodes is
                 invalid.
             FloatingPointError: If the loss or a gradient of any gradient step is not
-                finite. If a loss or gradient is not finite, the agent restores all
-                weights.
+                finite. If a value is not finite, the agent restores all weights.
         """
         self._require_optimizer()
         trainer = self._trainer_for(episodes)
@@ -510,9 +512,9 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> dict[str, float]:
         """Evaluates the policy on whole episodes, without an update.
 
-        `evaluate` starts exactly `episodes` episodes, and finishes and counts all of
-        them. The metrics of `evaluate` are therefore not biased towards short episodes.
-        For one seed, evaluation, training and validation use different episodes.
+        `evaluate` starts exactly `episodes` episodes, and finishes and counts all these
+        episodes, so that the metrics are not biased towards short episodes. For one seed,
+        evaluation, training and validation use different episodes.
 
         Args:
             env: Environment, in any form that `fit` accepts.
@@ -586,7 +588,7 @@ class Reinforce(keras_agent.KerasAgent):
         env_kwargs: Mapping[str, Any] | None,
         max_episode_steps: int | None,
     ) -> dict[str, Any]:
-        """Returns keyword arguments for `make_envs.open_envs`, with those of a preset."""
+        """Returns keyword arguments for `make_envs.open_envs` from `fit` and a preset."""
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = self._defaults.get("env_kwargs")
         if max_episode_steps is not None:
@@ -666,7 +668,7 @@ def load(
         custom_objects: Dict from names to the custom classes of the policy.
 
     Returns:
-        `Reinforce`, with the state of its optimizers if it was compiled.
+        `Reinforce`, with the state of its optimizers if the saved agent was compiled.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -681,7 +683,8 @@ def load(
         ) from error
     if not isinstance(agent, Reinforce):
         raise ValueError(
-            f"{path} contains a {type(agent).__name__}, not an agent. Wrap the model "
-            "in an agent: tfr.Reinforce(model)."
+            f"{path} contains a {type(agent).__name__}, not an agent. If the file "
+            "contains a policy, load the policy with Keras and make an agent: "
+            "tfr.Reinforce(policy)."
         )
     return agent

@@ -1,6 +1,6 @@
 """Defines the command line: `tf-reinforce`, also `python -m tf_reinforce`.
 
-All heavy modules are imported inside the commands, so that `--help` is fast.
+Modules that import TensorFlow are imported inside the commands, so that `--help` is fast.
 """
 
 import argparse
@@ -42,10 +42,11 @@ UNKNOWN_OPTIONS = {
 
 
 def main(arguments=None):
-    """Runs one command and returns the exit code.
+    """Runs one command of `tf-reinforce` and returns the exit code.
 
     Args:
-        arguments: List of strings. Defaults to the arguments of the process.
+        arguments: List of strings, the command and its options. `arguments` defaults to
+            the command-line arguments of the process.
 
     Returns:
         0 if the command succeeded; 1 if the environment failed or a number was not
@@ -68,7 +69,7 @@ def main(arguments=None):
 def _escape_negative(argument):
     """Returns a negative number with a leading space.
 
-    Without the space, argparse takes -1e-3 for an option.
+    Without the leading space, argparse would read -1e-3 as an option.
     """
     try:
         float(argument)
@@ -78,7 +79,7 @@ def _escape_negative(argument):
 
 
 def _exit_code(error):
-    """Returns the exit code for an error of the user or the environment, else `None`."""
+    """Returns the exit code for an error of user or environment, or `None` for a bug."""
     # Modules that are not imported have raised no error. An import would take seconds.
     results = sys.modules.get("tf_reinforce.collect.results")
     gymnasium = sys.modules.get("gymnasium")
@@ -89,13 +90,13 @@ def _exit_code(error):
 
 
 def _find_env(env):
-    """Returns an environment id with its version; imports the module of `module:Id`.
+    """Returns an environment id with its version, after an import of its module.
 
-    The module may be a file in the current folder.
+    If the id has the form `module:Id`, the module may be a file in the current folder.
 
     Raises:
-        ValueError: if the module does not exist, or an Atari environment needs ale-py.
-        gymnasium.error.Error: if no such environment is registered.
+        ValueError: If the module does not exist, or an Atari environment needs ale-py.
+        gymnasium.error.Error: If no environment with this id is registered.
     """
     module, colon, name = env.rpartition(":")
     if module:
@@ -144,7 +145,7 @@ def _import_module(module):
 
 
 def train(options):
-    """Runs `tf-reinforce train`; returns the exit code."""
+    """Runs `tf-reinforce train` and returns the exit code."""
     seed, settings = _check_train_options(options)
     startup.import_tensorflow()
     if ":" in options.env:
@@ -190,13 +191,13 @@ def train(options):
 
 
 def _check_train_options(options):
-    """Returns the seed and the settings of a training; does not import TensorFlow.
+    """Returns the seed and the settings of a training, without importing TensorFlow.
 
-    `options.env` becomes an id with a version. The module of `module:Id` is not imported,
-    because it may import TensorFlow.
+    The function adds the version to the id in `options.env`. The module of an id
+    `module:Id` is not imported, because the module may import TensorFlow.
 
     Raises:
-        ValueError, OSError: if an option or a setting is not valid.
+        ValueError, OSError: If an option or a setting of the training is invalid.
     """
     from tf_reinforce import presets
 
@@ -226,7 +227,7 @@ def _check_train_options(options):
 
 
 def _check_export(options):
-    """Raises `ValueError` if the folder of `--export` cannot be replaced later."""
+    """Raises `ValueError` if an export could not replace the folder of `--export`."""
     if not options.export:  # no export, or a new folder in the run directory
         return
     files.expect_replaceable_folder(options.export, files.SAVED_MODEL_CONTENTS)
@@ -253,7 +254,7 @@ def _print_preset(options):
 
 
 def _use_one_thread_per_operation():
-    """Sets one thread per operation, before TensorFlow starts, unless the user set it."""
+    """Sets TensorFlow to one thread per operation, unless the user set the number."""
     import tensorflow as tf
 
     threading = tf.config.threading
@@ -302,7 +303,7 @@ def _train_seeds(options, settings, twin, first_seed, target):
 
 
 def _export(options, directory):
-    """Exports the policy of a run if `--export` was given."""
+    """Exports the policy of a run if the user passed `--export`."""
     from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
 
@@ -313,7 +314,7 @@ def _export(options, directory):
 
 
 def _select_twin(options, settings):
-    """Returns the tensor environment to train on, or `None` to train on the host."""
+    """Returns the tensor environment to train on, or `None` to train in Gymnasium."""
     from tf_reinforce import envs
 
     fit = settings["fit"]
@@ -325,9 +326,10 @@ def _select_twin(options, settings):
     if options.engine == "compiled":
         if needs_host:
             raise ValueError(
-                "The compiled engine takes no environment arguments, and it collects "
-                "a fixed number of episodes at once. Give `--episodes-per-epoch`, or "
-                f"`--engine host`. Received: env_kwargs={settings['env_kwargs']}, "
+                "The compiled engine takes no environment arguments, and collects a "
+                "fixed number of episodes for each update. Pass "
+                "`--episodes-per-epoch`, or `--engine host`. Received: "
+                f"env_kwargs={settings['env_kwargs']}, "
                 f"steps_per_epoch={fit.get('steps_per_epoch')}"
             )
         return twin or envs.make(options.env)
@@ -341,9 +343,9 @@ def _select_twin(options, settings):
 
 
 def _settings(options, preset):
-    """Returns the settings of a training.
+    """Returns the settings of a training from options, preset and defaults.
 
-    Options override the preset; the preset overrides the defaults.
+    Options override the preset, and the preset overrides the defaults.
     """
     if preset is not None and preset["env"] != options.env:
         raise ValueError(
@@ -363,7 +365,7 @@ def _settings(options, preset):
 
 
 def explicit_settings(options):
-    """Returns the settings whose options the user gave, as one dict for each table."""
+    """Returns the settings from options that the user passed, one dict for each table."""
     tables = {"agent": {}, "fit": {}, "evaluation": {}}
     for option in TRAIN_OPTIONS:
         value = getattr(options, option.name)
@@ -374,7 +376,7 @@ def explicit_settings(options):
 
 
 def _print_budget(settings, target, threshold):
-    """Prints what ends the training, if there is no budget."""
+    """Prints the condition that ends the training, if the training has no budget."""
     from tf_reinforce.experiments import runs
 
     fit = settings["fit"]
@@ -389,7 +391,7 @@ def _print_budget(settings, target, threshold):
 
 
 def _returns(env, metrics, random_return, target, threshold):
-    """Returns a line with the mean return, that of a random policy, and the target."""
+    """Returns a line with the mean returns of agent and random policy, and the target."""
     mean, deviation = metrics["episode_return"], metrics["episode_return_std"]
     line = (
         f"{env}: mean return {mean:.4g} ± {deviation:.4g} over "
@@ -424,7 +426,7 @@ def _print_next_commands(options, directory):
 
 
 def evaluate(options):
-    """Runs `tf-reinforce evaluate`; returns the exit code."""
+    """Runs `tf-reinforce evaluate` and returns the exit code."""
     _expect_run(options.run)
     startup.import_tensorflow()
     from tf_reinforce import agent as agents
@@ -436,7 +438,8 @@ def evaluate(options):
     if env is None:
         raise ValueError(
             f"{options.run} contains no environment id, or an id of the form "
-            "`module:Id`. No module is imported because a file names it. Give --env."
+            "`module:Id`. For safety, `evaluate` imports no module that a run "
+            "directory names. Give --env."
         )
     metrics = agent.evaluate(
         _find_env(env),
@@ -458,7 +461,7 @@ def _expect_run(run):
 
 
 def export(options):
-    """Runs `tf-reinforce export`; returns the exit code."""
+    """Runs `tf-reinforce export` and returns the exit code."""
     _expect_run(options.run)
     files.expect_replaceable_folder(options.out, files.SAVED_MODEL_CONTENTS)
     startup.import_tensorflow()
@@ -471,7 +474,7 @@ def export(options):
 
 
 def explain(options):
-    """Runs `tf-reinforce explain`; returns the exit code."""
+    """Runs `tf-reinforce explain` and returns the exit code."""
     startup.import_tensorflow()
     from tf_reinforce.functional import explanation
 
@@ -485,7 +488,7 @@ def explain(options):
 
 
 def _count(text):
-    """Returns an int; 1e5 is one too."""
+    """Returns the int that an option contains, also in the form 1e5."""
     try:
         return int(text)
     except ValueError:
@@ -498,7 +501,7 @@ def _count(text):
 
 
 class _Unknown(argparse.Action):
-    """An option of other programs; its `const` is the option to use instead."""
+    """An option of other libraries, which prints the option to use instead, `const`."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         parser.error(f"there is no option {option_string}. Use {self.const}.")
@@ -508,10 +511,10 @@ class _Option(NamedTuple):
     """An option of `tf-reinforce train`.
 
     Attributes:
-        flag: The option as the user writes it.
+        flag: String, the option as the user writes the option, for example `--seed`.
         settings: The settings that the option overrides, each as `"table.key"` of a
-            preset; `()` if `train` itself reads the option.
-        arguments: Dict, keyword arguments of `add_argument`.
+            preset. `settings=()` means that the function `train` reads the option.
+        arguments: Dict of keyword arguments for argparse's `add_argument`.
     """
 
     flag: str

@@ -1,6 +1,6 @@
 """Holds the options of an agent and of a training run, and the names of parts.
 
-This module does not import TensorFlow, so that the command line can read it at once.
+The module `config` does not import TensorFlow, so that the command line starts fast.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ class AgentOptions:
             object.__setattr__(self, name, check(name, getattr(self, name), *bounds))
 
     def check_baseline(self, baseline):
-        """Checks that `gae_lambda` agrees with the baseline and with `returns`.
+        """Raises an error if `gae_lambda` does not fit the baseline or `returns`.
 
         Args:
             baseline: `baselines.Baseline` of the agent.
@@ -73,8 +73,8 @@ class AgentOptions:
             raise ValueError(
                 "`gae_lambda` below 1 needs a value baseline, "
                 "tfr.baselines.Value(model). With other baselines, `gae_lambda` would "
-                f"only discount more. Received: gae_lambda={self.gae_lambda}, "
-                f"baseline={baseline!r}"
+                "have the effect of a smaller discount. Received: "
+                f"gae_lambda={self.gae_lambda}, baseline={baseline!r}"
             )
         if self.gae_lambda < 1 and self.returns == "whole":
             raise ValueError(
@@ -111,7 +111,7 @@ AGENT_OPTIONS = tuple(field.name for field in dataclasses.fields(AgentOptions))
 
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """Options for the amount of training of `fit`; `Reinforce.fit` explains each option.
+    """Options of `fit` for the amount of training, which `Reinforce.fit` explains.
 
     Exactly one of `epochs` and `steps`, and exactly one of `episodes_per_epoch` and
     `steps_per_epoch`, is not `None`.

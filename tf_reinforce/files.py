@@ -1,4 +1,4 @@
-"""Writes files and folders atomically: a write succeeds completely or changes nothing."""
+"""Writes files and folders atomically, so that a failed write changes nothing."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ SAVED_MODEL_CONTENTS = ("saved_model.pb", "fingerprint.pb", "variables", "assets
 
 @contextlib.contextmanager
 def atomic_write(path, overwrite=True):
-    """Yields a temporary path, and moves the file at this path to `path` at the end.
+    """Yields a temporary path, and moves the file there to `path` after the block.
 
     The previous file stays unchanged if the process is killed, the disk is full or an
     exception is raised. An incomplete file can only be in the temporary folder.
@@ -43,7 +43,7 @@ def atomic_write(path, overwrite=True):
     path = os.path.abspath(os.fspath(path))
     if os.path.exists(path) and not overwrite:
         raise FileExistsError(
-            f"The file {path} exists. Pass overwrite=True to replace the file."
+            f"The file {path} exists. To replace an existing file, pass overwrite=True."
         )
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
@@ -62,15 +62,15 @@ def atomic_write(path, overwrite=True):
 
 @contextlib.contextmanager
 def atomic_replace_folder(path, names):
-    """Yields a temporary path, and replaces the folder `path` by the folder at this path.
+    """Yields a temporary path, and replaces the folder `path` after the block.
 
     If an exception is raised, the previous folder stays unchanged. If the process is
     killed between the two renames, the previous folder is in `.NAME.*/before`.
 
     Args:
-        path: Path of the folder.
-        names: Strings, the names of files and folders that the previous folder may
-            contain. A folder with files of other names is not replaced.
+        path: Path of the folder that is replaced. names: Strings, the names of files and
+            folders that the previous folder may contain. A folder with files of other
+            names is not replaced.
 
     Yields:
         Path of a temporary folder beside `path`, which the caller creates.
@@ -118,13 +118,17 @@ def expect_replaceable_folder(path, names):
     """
     path = os.path.abspath(os.fspath(path))
     if os.path.exists(path) and not os.path.isdir(path):
-        raise ValueError(f"A folder was expected. Received: the file {path}")
+        raise ValueError(
+            "The path of an export must be a folder, not a file. Received: the file "
+            f"{path}"
+        )
     other_names = set(os.listdir(path) if os.path.exists(path) else ()) - set(names)
     if other_names:
         raise ValueError(
-            "A folder that is new, empty or an earlier export was expected. Received: "
-            f"{path}, which contains other files ({', '.join(sorted(other_names)[:3])}). "
-            "No file was replaced. Choose another folder."
+            "The folder of an export must be new, empty or an earlier export. "
+            f"Received: {path}, which contains other files "
+            f"({', '.join(sorted(other_names)[:3])}). No file was replaced. Choose "
+            "another folder for the export."
         )
 
 
@@ -140,14 +144,17 @@ def check_archive(path):
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file {path}.")
     if os.path.isdir(path):
-        raise ValueError(f"An agent file was expected. Received: the folder {path}")
+        raise ValueError(
+            "The path of an agent must be a file that `agent.save` wrote. "
+            f"Received: the folder {path}"
+        )
     try:
         with open(path, "rb") as file:
             names, damaged_name = _read_archive(file)
     except zipfile.BadZipFile as error:
         raise ValueError(
-            f"{path} is not a complete agent file: {error}. The file is truncated, "
-            "damaged or of another kind. Expected: a .keras file written by "
+            f"{path} is not a complete agent file: {error}. An agent file must not be "
+            "truncated, damaged or of another kind. Expected: a .keras file written by "
             "`agent.save`."
         ) from None
     if damaged_name or not {"config.json", "metadata.json"} <= names:
@@ -159,10 +166,10 @@ def check_archive(path):
 
 
 def _read_archive(file):
-    """Returns the names in an archive, and the first damaged name or `None`.
+    """Returns the file names in an archive, and the first damaged file or `None`.
 
     Raises:
-        zipfile.BadZipFile: If the archive is so damaged that it cannot be read.
+        zipfile.BadZipFile: If the list of files in the archive is damaged.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -190,12 +197,12 @@ def expect_empty_folder(path):
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(
             f"{path} is not an empty folder, and existing runs are not overwritten. "
-            "Choose another --run-dir, or remove the folder."
+            "Choose another folder with --run-dir, or remove the existing folder."
         )
 
 
 def load_advice(error):
-    """Returns sentences with the first cause of a Keras error, and the remedy."""
+    """Returns sentences with the cause of a Keras loading error, and the remedy."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     call = re.match(r"(\S+)\.__init__\(\) (got an unexpected|missing)", str(error))
@@ -211,7 +218,8 @@ def load_advice(error):
         return (
             f"The class {name} has arguments that are not in its config: {error}. "
             f"Implement `get_config` of {name} so that it returns all arguments of "
-            "`__init__`, or `from_config`. After this change, save the agent again."
+            f"`__init__`, or `from_config`. After the change of the class {name}, "
+            "save the agent again."
         )
     return (
         f"The class {name} does not take all arguments in its config: {error}. Expected: "

@@ -14,7 +14,7 @@ def expect_changeable(part, name, value):
     and an optimizer may change after the layer is built.
 
     Args:
-        part: Keras layer that is a part of an agent.
+        part: Keras layer of an agent whose argument would be changed.
         name: String, the name of the attribute that would be set.
         value: The new value of the attribute, for the error message.
 

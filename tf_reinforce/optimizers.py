@@ -7,9 +7,9 @@ def build(optimizer, variables):
     """Creates the state of an optimizer if the optimizer has no state.
 
     Raises:
-        ValueError: If averages of gradients would stay at zero. An average of gradients
-            has the number type of its variable. For example, Adam's decay 0.999 is 1 in
-            bfloat16, and the weight of a new gradient would be zero.
+        ValueError: If averages of gradients would stay at zero. For example, Adam's decay
+            0.999 is rounded to 1 in bfloat16, so that the weight of a new gradient would
+            be zero.
     """
     if optimizer.built:
         return
@@ -18,9 +18,9 @@ def build(optimizer, variables):
         for variable in variables if isinstance(decay, float) and decay < 1 else ():
             if float(tf.cast(decay, variable.dtype)) == 1.0:
                 raise ValueError(
-                    f"`{name}` of the optimizer must be less than 1 in the type of "
-                    "every weight, because otherwise the averages of gradients stay "
-                    f"at zero. Received: {name}={decay}, which is 1 in "
+                    f"`{name}` of the optimizer must be below 1 in the type of every "
+                    "weight, because otherwise the averages of gradients stay at zero. "
+                    f"Received: {name}={decay}, which is 1 in "
                     f"{variable.dtype}, the type of {variable.path}. Keep the weights "
                     'in float32, for example with the dtype policy "mixed_bfloat16", '
                     f"or pass a smaller `{name}`."
@@ -29,7 +29,7 @@ def build(optimizer, variables):
 
 
 def step_count(optimizer):
-    """Returns the optimizer and the number of its steps, for a later comparison."""
+    """Returns the optimizer and the number of its steps so far."""
     inner = _inner(optimizer)
     return inner, int(inner.iterations)
 

@@ -1,8 +1,8 @@
 """Imports TensorFlow, and removes start-up messages from standard error.
 
 TensorFlow, CUDA and LiteRT write start-up messages in C++. Some start-up messages are
-written before the log level is read. The start-up messages are therefore removed from
-file descriptor 2.
+written before the log level is read. The module `startup` removes start-up messages from
+file descriptor 2, which is standard error.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def import_tensorflow():
 
 @contextlib.contextmanager
 def without_startup_messages(fork=False):
-    """Removes start-up messages from the output of a block to file descriptor 2.
+    """Removes start-up messages of a block from standard error.
 
     All other messages are printed when the block ends, also if the block raises an
     exception.

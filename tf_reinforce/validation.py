@@ -1,4 +1,4 @@
-"""Validates arguments; errors contain the argument, the valid values and the value."""
+"""Validates arguments of public functions, and raises errors for invalid values."""
 
 import math
 import numbers
@@ -69,8 +69,8 @@ def check_seed(seed):
         )
     if not 0 <= seed < 2**63:
         raise ValueError(
-            f"`seed` must lie in [0, 2**63). Received: seed={seed}. Use the absolute "
-            "value of the seed."
+            f"`seed` must lie in [0, 2**63). Received: seed={seed}. Use a seed that is "
+            "not negative and has at most 63 bits."
         )
     return int(seed)
 

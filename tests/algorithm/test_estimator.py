@@ -743,10 +743,10 @@ def test_baseline_of_wrong_shape_or_dtype_raises():
     right = tf.zeros((T, B), tf.float64)
     make_estimator(FixedBaseline(right)).batch(record())
     for wrong in (right[..., None], right[0], tf.cast(right, tf.float32)):
-        with pytest.raises(ValueError, match="a baseline for each return"):
+        with pytest.raises(ValueError, match="one baseline per return"):
             make_estimator(FixedBaseline(wrong)).batch(record())
     for wrong in (right[:-1], right[:, :1], tf.transpose(right)):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="baseline for each"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="one baseline per"):
             make_estimator(FixedBaseline(wrong)).batch(record())
 
 

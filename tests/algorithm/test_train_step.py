@@ -306,7 +306,8 @@ def test_nonfinite_gradient_step_reverts_the_whole_update():
     for number in range(6):
         schedule.at.assign(6 + number)
         with pytest.raises(
-            FloatingPointError, match="Update 1 would.*first gradient step is finite"
+            FloatingPointError,
+            match="Update 1 would.*first gradient step of the update is finite",
         ):
             agent.update(episodes)
         same_bits(before, numbers(everything(agent)))

@@ -338,7 +338,7 @@ def test_agent_acts_through_tensorflow_if_litert_results_differ(name, caplog):
     agent = gaussian_agent(layer())
     with caplog.at_level(logging.WARNING, "tf_reinforce"):
         episodes = agent.collect(lambda: Real(number), 2)
-    assert caplog.text.count("Acting through TensorFlow, not LiteRT") == 1
+    assert caplog.text.count("acts through TensorFlow instead of LiteRT") == 1
     mean = agent(episodes.observations[:-1].reshape(-1, 4)).numpy().reshape(2, 2, 1)
     noise = [
         seeding.EpisodeSeeds(0, "training", 0)
@@ -400,7 +400,7 @@ def test_overflowing_outputs_raise_although_litert_saturates(workers):
     agent = gaussian_agent(keras.layers.Rescaling(1e37))
     budget = dict(num_envs=2, workers=workers)
     agent.collect(lambda: Real(1.0, -5.0, 5.0), 2, **budget)
-    message = r"^(Worker \d: )?The policy's outputs are not finite.*the policy overflows"
+    message = r"^(Worker \d: )?The policy's outputs are not finite.*The policy overflows"
     with pytest.raises(FloatingPointError, match=message):
         agent.collect(lambda: Real(100.0, -5.0, 5.0), 2, **budget)
     assert agent.trainer.collector.programs["acting", False].engine == "litert"
@@ -442,7 +442,7 @@ def test_layer_that_litert_cannot_convert_acts_and_learns_in_tensorflow(layer, c
     agent.compile(keras.optimizers.SGD(0.1))
     with caplog.at_level(logging.WARNING, "tf_reinforce"):
         agent.fit(toys.Bandit, epochs=1, num_envs=2, verbose=0)
-    assert "through TensorFlow, not LiteRT" in caplog.text
+    assert "through TensorFlow instead of LiteRT" in caplog.text
     program = agent.trainer.collector.programs["acting", False]
     assert program.engine == "tensorflow"
     before = policy.layers[-1].kernel.numpy()
@@ -585,7 +585,7 @@ def test_litert_is_used_again_after_nonfinite_weights_are_restored():
 def test_act_raises_for_nonfinite_observations():
     agent = tfr.Reinforce(dense(1, 2))
     agent.build_for_spaces(toys.Clock.observation_space, toys.Clock.action_space)
-    with pytest.raises(FloatingPointError, match="Check the observations"):
+    with pytest.raises(FloatingPointError, match="Check that the observations"):
         agent.act(np.array([[np.nan]], "float32"))
 
 

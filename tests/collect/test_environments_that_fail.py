@@ -159,7 +159,7 @@ def successful(mode):
 @pytest.mark.parametrize("mode", [None, *gym.vector.AutoresetMode])
 def test_success_that_is_not_a_bool_raises(agent, mode):
     with pytest.raises(
-        results.EnvironmentFault, match="`is_success` is .*'yes'.* a bool"
+        results.EnvironmentFault, match="`is_success` in the info is 'yes'.* a bool"
     ):
         agent.evaluate(successful(mode), episodes=2)
 
@@ -238,7 +238,9 @@ def test_observation_with_wrong_nesting_raises():
     for wrong in ({"a": one}, {"a": one, "b": (one,)}, one, {"a": one, "c": (one, one)}):
         read = env_outputs.ObservationReader(space, "float32")
         rows = [np.zeros((1, 1), "f") for _ in range(3)]
-        with pytest.raises(env_outputs.IndexedFault, match="does not nest as its space"):
+        with pytest.raises(
+            env_outputs.IndexedFault, match="is not nested like the observation space"
+        ):
             read(0, wrong, rows)
 
 

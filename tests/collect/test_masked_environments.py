@@ -113,7 +113,7 @@ WRONG = {
     "fractions": (lambda now, legal: legal / 2, "reset.*must have 4|must have 4"),
     "missing": (
         lambda now, legal: None if now == 2 else legal,
-        "step 1: there is no mask in 'info/action_mask'",
+        "step 1: there is no action mask in 'info/action_mask'",
     ),
 }
 
@@ -213,7 +213,7 @@ def test_missing_mask_raises_unless_the_episode_has_ended(name, mode):
         recorded_masks(name, mode, mask_missing_at(4)).any(axis=-1).all()
     )  # the last observation needs no mask
     for missing, step in ((0, 0), (2, 1)):
-        message = f"step {step}: there is no mask in 'info/action_mask'"
+        message = f"step {step}: there is no action mask in 'info/action_mask'"
         with pytest.raises(results.EnvironmentFault, match=message):
             recorded_masks(name, mode, mask_missing_at(missing))
 
@@ -229,7 +229,9 @@ def test_environment_without_masks_raises_at_the_first_reset():
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
     agent = tfr.Reinforce(policy, action_mask="info/action_mask")
     agent.compile()
-    with pytest.raises(results.EnvironmentFault, match="no mask in 'info/action_mask'"):
+    with pytest.raises(
+        results.EnvironmentFault, match="no action mask in 'info/action_mask'"
+    ):
         agent.fit(toys.Clock, epochs=1, verbose=0)
 
 
@@ -286,7 +288,7 @@ def test_update_raises_if_masks_do_not_fit_the_agent_or_the_actions():
         ValueError, match="record has action masks, and the agent uses no masks"
     ):
         other.update(masked)
-    with pytest.raises(ValueError, match="reads no `action_mask`"):
+    with pytest.raises(ValueError, match="reads no action mask from `info`"):
         other.act(np.zeros((1, 1), "float32"), action_mask=np.ones((1, 4)))
 
 
@@ -296,8 +298,8 @@ def test_act_raises_for_missing_or_invalid_masks():
     for mask, message in (
         (None, "`action_mask` must be a batch of shape"),
         (np.ones((2, 3)), "`action_mask` must be a batch of shape"),
-        (np.zeros((2, 4)), "must leave a legal action in every row"),
-        (np.ones((1, 4)), "a row for each of 2 observations"),
+        (np.zeros((2, 4)), "at least one legal action in every row"),
+        (np.ones((1, 4)), "one row for each of 2 observations"),
         (np.full((2, 4), 0.5), "`action_mask` must be numbers of type int8"),
         (np.full((2, 4), 256), "`action_mask` must be numbers of type int8"),
     ):

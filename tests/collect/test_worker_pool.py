@@ -452,7 +452,7 @@ def test_pool_collects_correct_episodes_after_a_failure(agent):
 def test_overflowing_outputs_raise_with_the_number_of_the_worker(agent):
     before = agent.policy.get_weights()
     agent.policy.set_weights([np.full_like(weight, 3e38) for weight in before])
-    with pytest.raises(FloatingPointError, match=r"Worker \d: .*the policy overflows"):
+    with pytest.raises(FloatingPointError, match=r"Worker \d: .*The policy overflows"):
         agent.collect(toys.Lengths, 4, num_envs=2, workers=2)
     agent.policy.set_weights(before)
 
@@ -508,7 +508,7 @@ def test_workers_on_a_system_without_fork_raise(agent, monkeypatch):
     monkeypatch.setattr(
         worker_pool.multiprocessing, "get_all_start_methods", lambda: ["spawn"]
     )
-    with pytest.raises(ValueError, match="this system does not support"):
+    with pytest.raises(ValueError, match="operating system does not support"):
         agent.collect(toys.Lengths, 2, workers=2)
 
 

@@ -270,7 +270,9 @@ def test_train_seeds_raises_on_invalid_arguments():
     make = maker(world)
     train = functools.partial(tfr.train_seeds, epochs=1)
     for seeds in ([], [1, 1]):
-        with pytest.raises(ValueError, match="`seeds` must be ints, each once"):
+        with pytest.raises(
+            ValueError, match="`seeds` must be a list of ints that all differ"
+        ):
             train(make, world, seeds)
     with pytest.raises(TypeError, match="whole number"):
         train(make, world, [0.5])

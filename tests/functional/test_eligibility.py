@@ -296,7 +296,7 @@ REFUSED = {
     "negative": (eligibility.categorical_probs, ([0.5, -0.1], 0), "not be negative"),
     "nan": (eligibility.categorical_probs, ([0.5, np.nan], 0), "`probs` must be finite"),
     "infinite": (eligibility.categorical_logits, ([0, np.inf], 0), "`logits` .* finite"),
-    "simplex": (eligibility.categorical_simplex, ([0.5, 0.4], 0), "add up to one"),
+    "simplex": (eligibility.categorical_simplex, ([0.5, 0.4], 0), "sum to one"),
     "all_zero": (eligibility.multinomial_probs, ([0.0, 0.0], [0, 1], 1), "not all be"),
     "impossible": (eligibility.categorical_probs, ([1.0, 0.0], 1), "probability of zero"),
     "range": (eligibility.categorical_logits, (Z, 4), r"0 to 3. Received: 4"),
@@ -306,7 +306,7 @@ REFUSED = {
     "words": (eligibility.categorical_logits, (["a"], 0), "`logits` must be numbers"),
     "scalar": (eligibility.categorical_logits, (1.0, 0), "per category"),
     "broadcast": (eligibility.categorical_logits, (Z[None], [[0]]), "shape"),
-    "rows": (eligibility.categorical_logits, (Z, [0, 1]), "nothing is broadcast"),
+    "rows": (eligibility.categorical_logits, (Z, [0, 1]), "do not broadcast"),
     "overflow": (eligibility.multinomial_probs, ([1e308] * 2, [1, 0], 1), "finite sum"),
     "truth": (eligibility.categorical_probs, (tf.constant([True, False]), 0), "numbers"),
     "complex": (eligibility.categorical_logits, (tf.constant([1j, 1]), 0), "numbers"),
@@ -316,20 +316,20 @@ REFUSED = {
     "no_trials": (eligibility.multinomial_logits, (Z[:2], [3, 2], None), "positive int"),
     "truth_trials": (eligibility.multinomial_logits, (Z[:2], [1, 0], True), "positive"),
     "nan_action": (eligibility.categorical_logits, (Z, np.nan), "whole numbers"),
-    "sum": (eligibility.multinomial_logits, (Z[:2], [3, 1], 5), "add up to the 5"),
+    "sum": (eligibility.multinomial_logits, (Z[:2], [3, 1], 5), "sum to 5"),
     "counts": (eligibility.multinomial_logits, (Z[:2], [6, -1], 5), "negative"),
     "trials": (eligibility.multinomial_logits, (Z[:2], [0, 0], 0), "positive int"),
-    "shape": (eligibility.multinomial_logits, (Z, [5], 5), "nothing is broadcast"),
+    "shape": (eligibility.multinomial_logits, (Z, [5], 5), "do not broadcast"),
     "coin": (eligibility.bernoulli_probs, (1.2, 1), r"lie in \[0, 1\]"),
     "negative_coin": (eligibility.bernoulli_probs, (-0.2, 1), r"lie in \[0, 1\]"),
     "third_side": (eligibility.bernoulli_probs, (0.5, 2), "0 or 1"),
-    "halves": (eligibility.bernoulli_probs, ([0.5, 0.5], 1), "nothing is broadcast"),
+    "halves": (eligibility.bernoulli_probs, ([0.5, 0.5], 1), "do not broadcast"),
     "side": (eligibility.bernoulli_logits, (0.0, 2), "0 or 1"),
     "never": (eligibility.bernoulli_probs, (0.0, 1), "probability of zero"),
     "std": (eligibility.gaussian, (0.0, 0.0, 1.0), "`std` must be above zero"),
     "mean": (eligibility.gaussian, (np.nan, 1.0, 1.0), "`mean` must be finite"),
-    "vector": (eligibility.gaussian, (MEAN, 1.0, MEAN), "nothing is broadcast"),
-    "column": (eligibility.gaussian, (MEAN, STD, MEAN[:, None]), "nothing is broadcast"),
+    "vector": (eligibility.gaussian, (MEAN, 1.0, MEAN), "do not broadcast"),
+    "column": (eligibility.gaussian, (MEAN, STD, MEAN[:, None]), "do not broadcast"),
     "outside": (eligibility.tanh_gaussian, (0.0, 1.0, 1.0), r"\(-1, 1\)"),
     "beyond": (
         eligibility.clipped_gaussian,
@@ -366,7 +366,7 @@ def test_arguments_of_different_shapes_raise(name):
     for place in range(count):
         wrong = [*right]
         wrong[place] = wrong[place][:1]
-        with pytest.raises(ValueError, match="nothing is broadcast"):
+        with pytest.raises(ValueError, match="do not broadcast"):
             function(*wrong)
 
 
@@ -377,9 +377,9 @@ def test_simplex_probabilities_must_sum_to_one_within_dtype_rounding():
     )
     near = np.array([0.5, 0.5 + 1e-6])
     assert eligibility.categorical_simplex(near.astype("float32"), 0)[1] == 0
-    with pytest.raises(ValueError, match="add up to one"):
+    with pytest.raises(ValueError, match="sum to one"):
         eligibility.categorical_simplex(near, 0)
-    with pytest.raises(ValueError, match="add up to one"):
+    with pytest.raises(ValueError, match="sum to one"):
         eligibility.categorical_simplex(np.float32([0.5, 0.5001]), 0)
 
 
@@ -426,7 +426,7 @@ def unknown_shapes(*ranks):
 )
 def test_unknown_static_shapes_are_compared_when_the_graph_runs(function, ranks, shapes):
     traced = tf.function(function, input_signature=unknown_shapes(*ranks))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="shapes must be the same"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must have equal shapes"):
         traced(*(np.ones(shape) for shape in shapes))
 
 
@@ -436,7 +436,9 @@ def test_known_and_unknown_static_shapes_are_compared_when_the_graph_runs():
         signature = [unknown if k == place else known for k in range(3)]
         traced = tf.function(eligibility.gaussian, input_signature=signature)
         numbers = [np.ones(1 if k == place else 3) for k in range(3)]
-        with pytest.raises(tf.errors.InvalidArgumentError, match="must be the same"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="must have equal shapes"
+        ):
             traced(*numbers)
 
 

@@ -753,7 +753,7 @@ def test_relative_scale_of_beta_is_its_standard_deviation_per_half_width():
 
 def test_for_space_error_for_equal_bounds_names_the_remedy():
     space = gym.spaces.Box(np.float32([0, 1]), np.float32([1, 1]))
-    with pytest.raises(ValueError, match="no room between its bounds. Remove the fixed"):
+    with pytest.raises(ValueError, match="no room between its bounds. Remove dimensions"):
         heads.for_space(space)
 
 

@@ -190,7 +190,7 @@ def test_check_actions_error_names_leaf_of_illegal_action():
     for marks, part in {"a": [1, 1, 0, 1, 1], "z": [1, 1, 1, 1, 0]}.items():
         masks = np.int8([[part]])
         assert head.is_legal(actions, masks).tolist() == [[False]]
-        with pytest.raises(ValueError, match=f"part '{marks}': .*legal actions of Cat"):
+        with pytest.raises(ValueError, match=f"part '{marks}' of .*legal actions of Cat"):
             head.check_actions(actions, length, masks)
     for masks in (None, np.zeros((1, 1, 0), "int8"), np.ones((1, 1, 5), "int8")):
         head.check_actions(actions, length, masks)

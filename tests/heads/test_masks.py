@@ -308,11 +308,15 @@ UNREADABLE = {
         [[1, 0, 1], bytes_of(1, 1)],
         r"of the sizes \(2, 3\). Received: parts of the sizes \(3, 2\)",
     ),
-    "mark": (heads.Bernoulli(2), [0, 3], "2 if both are legal. Received: .0, 3"),
+    "mark": (heads.Bernoulli(2), [0, 3], "2 if both actions are legal. Received: .0, 3"),
     "minus": (heads.Bernoulli(1), [-1], "1 entries"),
     "marks": (heads.Bernoulli(2), [0], "2 entries"),
     "box": (heads.Gaussian(1), [1], "must have 0 entries, 0 or 1"),
-    "part": (PAIR, {"a": [1, 1], "b": ([7],)}, "in the part 'b_0', a mask of Bernoulli"),
+    "part": (
+        PAIR,
+        {"a": [1, 1], "b": ([7],)},
+        "in the part 'b_0' of the mask, an action mask of Bernoulli",
+    ),
     "keys": (PAIR, {"a": [1, 1]}, "must be a dict with the keys .'a', 'b'"),
     "tuple": (PAIR, {"a": None, "b": [[2]]}, "must be a tuple of 1"),
     "flat": (PAIR, [1, 1, 2], "must be a dict"),
@@ -386,7 +390,7 @@ def test_check_head_raises_if_masked_sample_frequencies_are_wrong():
     [
         (heads.Categorical(3), [1, 0], "must be 3 whole numbers"),
         (heads.Categorical(2), [0.5, 1.0], "must be 2 whole numbers"),
-        (heads.Categorical(2), [0, 0], "must leave .* a legal action"),
+        (heads.Categorical(2), [0, 0], "must have at least one legal action"),
         (heads.Gaussian(1), [1], "are for heads with integer actions"),
     ],
 )
@@ -484,7 +488,7 @@ def test_expected_update_under_masks_equals_exact_gradient(name):
     "states, message",
     [
         ([[1, 1]], "one mask for each of the 2 states"),
-        ([[1, 1], [0, 0]], "must leave Categorical.*a legal action"),
+        ([[1, 1], [0, 0]], "mask of Categorical.*at least one legal action"),
         ([[1, 1, 1]] * 2, "must be 2 whole numbers"),
     ],
 )

@@ -962,7 +962,8 @@ EPISODES = [
         "        return self._ended_steps + running_steps < self._steps\n"
         "\n"
         "    def result(self):\n"
-        '        """Returns the episodes to use, or `None` until they have ended."""\n'
+        '        """Returns the episodes of the collection, or `None` until all have '
+        'ended."""\n'
         "        if self._steps is None:\n"
         "            has_all = len(self.episodes) == self._count\n"
         "            complete = has_all and all(x.length for x in self.episodes)\n"
@@ -974,7 +975,8 @@ EPISODES = [
         "        return self._ended_steps + running_steps < self._steps\n"
         "\n"
         "    def result(self):\n"
-        '        """Returns the episodes to use, or `None` until they have ended."""\n'
+        '        """Returns the episodes of the collection, or `None` until all have '
+        'ended."""\n'
         "        if self._steps is None:\n"
         "            finished = [x for x in self.episodes if x.length][: self._count]\n"
         "            return finished if len(finished) == self._count else None",

@@ -310,7 +310,9 @@ def test_recurrent_export_with_masks_takes_mask_then_state(tmp_path):
 def test_act_raises_if_state_is_given_to_a_feedforward_policy():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     agent = ready(model)
-    with pytest.raises(ValueError, match="no recurrent layer, and takes no `state`"):
+    with pytest.raises(
+        ValueError, match="`state` must be None, because the policy has no recurrent"
+    ):
         agent.act(np.zeros((1, 2)), state={})
 
 

@@ -581,7 +581,7 @@ REFUSED = {
     ),
     "subclass_inside": (
         lambda: around(Subclass()),
-        "inside the policy is a subclass of keras.Model.*Build the model as a Functional",
+        "inside the policy is a subclass of keras.Model.*as a Functional",
     ),
     "no_input": (
         lambda: keras.Sequential([sequences(layers.LSTM), layers.Dense(2)]),

@@ -242,8 +242,8 @@ def test_read_error_names_the_invalid_key(more, words, tmp_path):
     [
         ("", "must name its environment"),
         ("env = 3", "must name its environment"),
-        ('env = "CartPole-v1"\nagent = 3', r"\[agent\].*must be a table"),
-        ('env = "CartPole-v1"\nenv_kwargs = 3', "env_kwargs.*must be a table"),
+        ('env = "CartPole-v1"\nagent = 3', r"\[agent\].*must be a TOML table"),
+        ('env = "CartPole-v1"\nenv_kwargs = 3', "env_kwargs.*must be a TOML table"),
     ],
 )
 def test_read_raises_if_the_file_is_no_preset(text, words, tmp_path):

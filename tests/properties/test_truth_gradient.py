@@ -548,7 +548,7 @@ def test_check_gradient_raises_if_log_prob_is_wrong(head, message):
 
 
 def test_check_gradient_raises_if_an_action_is_left_out():
-    with pytest.raises(AssertionError, match="whether `actions` is complete"):
+    with pytest.raises(AssertionError, match="whether `actions` contains all raw"):
         testing.check_gradient(heads.Categorical(3, dtype="float64"), actions=[0, 2])
 
 
@@ -563,7 +563,7 @@ def test_check_gradient_raises_if_an_action_is_left_out():
         (None, {"action_mask": "info/legal"}, "options of Reinforce.*'action_mask'"),
         (None, {"baseline": "median"}, "Received: baseline='median'"),
         (None, {"actions": [0, 2]}, "Received: 2, which `head.is_valid` does not accept"),
-        (heads.Gaussian(1, dtype="float64"), {}, "Use `check_head`"),
+        (heads.Gaussian(1, dtype="float64"), {}, "use `check_head`"),
         (toy_heads.Tempered(2), {}, "Received: t of type float32|type float32"),
         (toy_heads.Switches(3, dtype="float64"), {"batch_size": 3}, "smaller head"),
     ],

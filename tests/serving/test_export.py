@@ -184,7 +184,9 @@ def test_export_raises_if_prefixed_observation_names_collide(tmp_path):
         {name: gym.spaces.Box(0, 1, (2,)) for name in ("observation_seed", "seed")}
     )
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
-    with pytest.raises(ValueError, match="a name of its own.*'observation_seed'.*Rename"):
+    with pytest.raises(
+        ValueError, match="a different name of letters.*'observation_seed'.*Rename"
+    ):
         agent.export(tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
 
@@ -319,6 +321,8 @@ def test_each_format_has_a_writer_that_export_calls(agent, tmp_path, monkeypatch
 
 def test_export_raises_if_the_path_is_a_file(agent, tmp_path):
     (tmp_path / "policy").write_text("not an export")
-    with pytest.raises(ValueError, match="A folder was expected. Received: the file"):
+    with pytest.raises(
+        ValueError, match="must be a folder, not a file. Received: the file"
+    ):
         agent.export(tmp_path / "policy")
     assert (tmp_path / "policy").read_text() == "not an export"

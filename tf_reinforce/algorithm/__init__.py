@@ -1,1 +1,1 @@
-"""The mathematics of one update."""
+"""Computes the gradients of an update, and makes the update."""

@@ -1,7 +1,8 @@
 """Computes the policy gradient from a batch of episodes.
 
-Read `PolicyGradientEstimator.gradients` first. The methods that it calls follow in the
-order of the calls; the formulas are in `functional`.
+The method `PolicyGradientEstimator.gradients` contains the algorithm. The methods that
+`gradients` calls follow in the order of the calls. The package `functional` contains the
+formulas.
 """
 
 import types
@@ -29,24 +30,24 @@ METRICS = (
 
 
 class Batch(NamedTuple):
-    """The data of one update, computed before the first weight changes."""
+    """The steps of an update with their returns and advantages, before the update."""
 
     episodes: records.Episodes
     steps: records.ValidSteps  # the N valid steps, without padding
-    returns: tf.Tensor  # [N] float
-    advantages: tf.Tensor  # [N] float
-    unbaselined_advantages: tf.Tensor  # [N] float, with a baseline of zero
-    divisor: tf.Tensor  # scalar float: sums over steps are divided by it
-    num_episodes: tf.Tensor  # scalar int; 1 if there is no episode to learn from
-    scale_samples: dict[str, tf.Tensor]  # [N] float, by name of a running scale
+    returns: tf.Tensor  # [N] float, the return of each step
+    advantages: tf.Tensor  # [N] float, the advantage of each step
+    unbaselined_advantages: tf.Tensor  # [N] float, advantages without baseline
+    divisor: tf.Tensor  # scalar float that divides sums over steps
+    num_episodes: tf.Tensor  # scalar int, the number of episodes, at least 1
+    scale_samples: dict[str, tf.Tensor]  # from a running scale to [N] float
 
     @property
     def actions(self):
-        """`[N, …]`, the sampled actions of the valid steps."""
+        """Returns the sampled actions of the valid steps, `[N, …]`."""
         return self.steps.gather(self.episodes.actions)
 
     def minibatch(self, indices):
-        """Returns the steps at `[n]` indices; their sum is weighted by N / n."""
+        """Returns a batch of n of the N steps, whose sum is weighted by N / n."""
         share = tf.size(indices) / tf.size(self.returns)
         return self._replace(
             steps=self.steps._replace(indices=tf.gather(self.steps.indices, indices)),
@@ -57,7 +58,7 @@ class Batch(NamedTuple):
         )
 
     def single_episode(self, column):
-        """Returns the batch of one episode; the mean of such gradients is the batch's.
+        """Returns the batch of one episode, whose gradient is that of the episode.
 
         Args:
             column: Scalar int, the column of an episode whose length is not zero.
@@ -76,24 +77,24 @@ class Batch(NamedTuple):
 
 
 class BaselineStep(NamedTuple):
-    """What the baseline learns in one update, before its weights change."""
+    """The gradients and metrics of a baseline, computed before an update."""
 
     batch: baselines.BaselineBatch
-    gradients: list  # of the baseline's own loss; empty if it has no such loss
+    gradients: list  # gradients of the own loss, or empty without own loss
     metrics: dict[str, tf.Tensor]  # `{"value_loss": scalar}`, or empty without own loss
 
 
 class GradientEstimate(NamedTuple):
-    """The result of `PolicyGradientEstimator.gradients`."""
+    """The gradients and metrics of a batch, from `PolicyGradientEstimator.gradients`."""
 
-    gradients: list  # ∂L/∂w for each of `variables`, L being the surrogate loss
-    metrics: dict[str, tf.Tensor]  # scalars, `METRICS`
+    gradients: list  # gradients of the surrogate loss, for each of `variables`
+    metrics: dict[str, tf.Tensor]  # scalars with the keys `METRICS`
     batch: Batch
     baseline_step: BaselineStep
 
 
 class PolicyGradientEstimator:
-    """REINFORCE as a pure function of a policy, its parts and a batch of episodes.
+    """Computes the REINFORCE gradient of a batch of episodes, without an update.
 
         ∇J ≈ 1/E Σₑ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ)
 
@@ -104,11 +105,12 @@ class PolicyGradientEstimator:
         baseline: `baselines.Baseline`.
         normalizer: `normalization.RunningNormalization` or `None`.
         options: `config.AgentOptions`.
-        recurrent: `recurrent.RecurrentPolicy` of a policy that reads whole episodes, or
-            `None`.
-        scales: Dict of `normalization.RunningScale`, by which `"rewards"` and
-            `"advantages"` are divided. Without an entry, they are not divided.
-        num_updates: Function without arguments that returns how many updates were made.
+        recurrent: `recurrent.RecurrentPolicy` if the policy is recurrent, else `None`.
+        scales: Dict from `"rewards"` and `"advantages"` to the
+            `normalization.RunningScale` by which rewards and advantages are divided.
+            Without an entry, rewards or advantages are not scaled.
+        num_updates: Function without arguments that returns the number of updates of the
+            agent so far.
     """
 
     def __init__(
@@ -134,23 +136,24 @@ class PolicyGradientEstimator:
 
     @property
     def variables(self):
-        """The trainable weights of policy and head."""
+        """Returns the trainable weights of policy and head."""
         return [*self.policy.trainable_variables, *self.head.trainable_variables]
 
     def gradients(self, episodes, permutation=None, compute_gradients=None):
         """Computes the policy gradient of a batch of episodes (Williams 1992, eq. 11).
 
-        Returns, baseline and advantages are computed first, with the weights that
-        collected the episodes. Then the log-probability of each action is weighted by
-        its advantage, and the sum is differentiated.
+        Returns, baseline and advantages are computed with the weights that collected the
+        episodes. The surrogate loss weights the log-probability of each action by its
+        advantage.
 
         Args:
             episodes: `Episodes`, validated.
             permutation: `[N]` int32, a permutation of the valid steps for a baseline
                 that learns from minibatches, or `None`.
-            compute_gradients: Function from a `Batch` to gradients and metrics. Defaults
-                to the method `policy_gradients`. An update of very many steps passes a
-                function that sums the gradients of blocks of steps.
+            compute_gradients: Function from a `Batch` to gradients and metrics.
+                `compute_gradients` defaults to the method `policy_gradients`. An update
+                of very many steps passes a function that sums the gradients of blocks of
+                steps.
 
         Returns:
             `GradientEstimate`.
@@ -164,8 +167,8 @@ class PolicyGradientEstimator:
     def batch(self, episodes):
         """Returns the `Batch` of an update: returns, baseline and advantages.
 
-        `unbaselined` are advantages with a baseline of zero: the return from each step
-        on, or the return of the whole episode.
+        The advantages with a baseline of zero, `unbaselined`, are the returns from each
+        step on, or the returns of whole episodes.
         """
         options = self.options
         episodes = self._learned_episodes(episodes)
@@ -198,18 +201,18 @@ class PolicyGradientEstimator:
         )
 
     def _learned_episodes(self, episodes):
-        """Trims rows that are only padding; dropped episodes get length zero."""
+        """Returns episodes without rows of padding; dropped ones have length zero."""
         episodes = records.trim(episodes)
         return episodes._replace(lengths=self.learned_lengths(episodes))
 
     def learned_lengths(self, episodes):
-        """Returns `[B]` ints, the length of each episode, or zero if it is dropped."""
+        """Returns `[B]` ints, the lengths of episodes, zero for dropped episodes."""
         if self.options.on_truncation == "drop":
             return tf.where(episodes.terminated, episodes.lengths, 0)
         return episodes.lengths
 
     def _rewards(self, episodes, valid):
-        """Returns rewards, discounts and λ, `[T, B]` each, and samples for the scales."""
+        """Returns rewards, discounts and λ, `[T, B]`, and samples for running scales."""
         rewards = tf.where(valid, episodes.rewards, 0.0)
         terminated = episodes.terminated
         if self.options.on_truncation == "terminal":
@@ -229,10 +232,11 @@ class PolicyGradientEstimator:
         return rewards, discounts, lambdas, samples
 
     def values(self, episodes, dtype):
-        """Returns `[T + 1, B]` values of a value baseline, or zeros without one.
+        """Returns `[T + 1, B]` values, which are zeros without a value baseline.
 
-        The last row of an episode is the observation after its last action, whose value
-        the return of a truncated episode needs. Gradients stop here.
+        The last row of an episode is the value of the observation after the last action.
+        The return of a truncated episode needs the value of its last observation.
+        Gradients do not flow through the values.
         """
         rows = tf.shape(episodes.rewards)[0] + 1
         if not self.baseline.values_states:
@@ -246,22 +250,26 @@ class PolicyGradientEstimator:
         return steps.scatter(tf.stop_gradient(tf.cast(values, dtype)))
 
     def _check_baseline(self, baseline, returns):
-        """Raises unless the baseline has one number for each return, `[T, B]`."""
+        """Raises an error unless the baseline has one number per return, `[T, B]`."""
         name = type(self.baseline).__name__
-        requirement = f"`{name}.estimate` must return a baseline for each return, [T, B]"
+        requirement = (
+            f"`{name}.estimate` must return an array [T, B], one baseline per return"
+        )
         if baseline.dtype != returns.dtype or baseline.shape.rank != 2:
             raise ValueError(
                 f"{requirement}, of type {returns.dtype.name}. Received: shape "
-                f"{baseline.shape} of type {baseline.dtype.name}. Nothing is broadcast."
+                f"{baseline.shape} of type {baseline.dtype.name}. A baseline is not "
+                "broadcast."
             )
         tf.debugging.assert_equal(tf.shape(baseline), tf.shape(returns), requirement)
 
     def _scaled_advantages(self, advantages, unbaselined, valid, samples):
-        """Divides both by the scale of the advantages, if `scale_advantages` is set.
+        """Returns advantages, divided by their scale if `scale_advantages` is set.
 
         Returns:
             The advantages, the advantages with a baseline of zero, and the samples for
-            the running scales, to which the advantages are added.
+            the running scales. The samples include the advantages if their scale is a
+            running scale.
         """
         if self.options.scale_advantages == "batch":
             steps = tf.reduce_sum(tf.cast(valid, unbaselined.dtype))
@@ -279,8 +287,8 @@ class PolicyGradientEstimator:
     def baseline_step(self, batch, permutation=None):
         """Returns the `BaselineStep` of a batch.
 
-        A baseline that shares the layers of the policy has no loss of its own: its value
-        loss is a part of the surrogate loss.
+        If the baseline shares the layers of the policy, the value loss is a part of the
+        surrogate loss, and the baseline has no loss of its own.
         """
         observations = batch.steps.gather(batch.episodes.observations)
         baseline_batch = baselines.BaselineBatch(
@@ -302,18 +310,20 @@ class PolicyGradientEstimator:
 
         Args:
             batch: `Batch`.
-            indices: `[n]` int, a minibatch of the `N` steps; `None` for all. Its sum is
-                weighted by N / n, so that over random minibatches the mean of the
-                gradients is the gradient of the batch.
+            indices: `[n]` int, the indices of a minibatch of the `N` steps, or `None` for
+                all steps. The sum over a minibatch is weighted by N / n. The mean
+                gradient of random minibatches is therefore the gradient of the batch.
             acting_log_probs: `[N]` float, the log-probabilities under the policy that
-                acted, if gradient steps have changed the policy since. Each step is
-                then weighted by its likelihood ratio, at most `ratio_clip`.
+                acted, or `None` if the policy has not changed since. With
+                `acting_log_probs`, each step is weighted by its likelihood ratio, at most
+                `ratio_clip`.
             scale_loss: Function of an optimizer with loss scaling, which multiplies the
-                loss so that small gradients do not vanish in half precision. The result
-                is divided again.
+                loss so that small gradients do not vanish in half precision. The returned
+                gradients are divided by the factor of the loss.
 
         Returns:
-            A list with ∂L/∂w for each of `variables`, and a dict of scalars, `METRICS`.
+            A list with the gradient of the surrogate loss for each of `variables`, and a
+            dict of scalars with the keys `METRICS`.
         """
         minibatch = batch if indices is None else batch.minibatch(indices)
         if acting_log_probs is not None and indices is not None:
@@ -346,49 +356,50 @@ class PolicyGradientEstimator:
         }
 
     def _clipped_ratios(self, log_ratios, dtype):
-        """Returns the likelihood ratios, at most `ratio_clip`."""
+        """Returns the likelihood ratios, limited to at most `ratio_clip`."""
         return tf.cast(tf.minimum(tf.exp(log_ratios), self.options.ratio_clip), dtype)
 
     def _penalties(self, dtype):
-        """Returns the sum of the losses of layers: regularizers and `add_loss`."""
+        """Returns the sum of the losses of Keras layers: regularizers and `add_loss`."""
         penalties = [tf.cast(x, dtype) for x in self.policy.losses]
         return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
 
     def _with_entropy_bonus(self, loss, entropies, divisor):
-        """Returns the loss minus `entropy_coef` times the entropy."""
+        """Returns the surrogate loss minus `entropy_coef` times the policy entropy."""
         if not self.options.entropy_coef:
             return loss
         bonus = losses.entropy(entropies, divisor)
         return loss + self._entropy_coef(loss.dtype) * bonus
 
     def _entropy_coef(self, dtype):
-        """Returns the coefficient, which a schedule computes from earlier updates."""
+        """Returns `entropy_coef`, which may be a schedule of the number of updates."""
         coefficient = self.options.entropy_coef
         if callable(coefficient):
             return tf.cast(coefficient(self.num_updates()), dtype)
         return tf.constant(coefficient, dtype)
 
     def _with_value_loss(self, loss, values, batch):
-        """Returns the loss plus that of values from the policy, and the value loss."""
+        """Returns the loss plus the loss of shared values, and the value loss."""
         if values is None:
             return loss, tf.constant(float("nan"), loss.dtype)
         value_loss = losses.value(values, batch.returns, batch.divisor)
         return loss + self.baseline.loss_weight * value_loss, value_loss
 
     def outputs(self, batch):
-        """Returns masked outputs `[N, P]`, and values `[N]` or `None`, of a batch."""
+        """Returns masked outputs `[N, P]` and values `[N]` or `None` for a batch."""
         episodes = batch.episodes
         every_step = valid_steps(episodes)
         outputs, values = self.outputs_at(batch.steps, episodes.observations, every_step)
         return self.mask_outputs(outputs, batch.steps, episodes.masks), values
 
     def outputs_at(self, steps, observations, every_step):
-        """Returns outputs `[N, P]` and values `[N]` or `None` at some steps.
+        """Returns policy outputs `[N, P]` and values `[N]` or `None` at some steps.
 
         Args:
-            steps: `ValidSteps`, the `N` steps to compute outputs for.
-            observations: Nested arrays `[T, B, …]`.
-            every_step: `ValidSteps`, all valid steps, which a recurrent policy reads.
+            steps: `ValidSteps`, the `N` steps at which outputs are computed.
+            observations: Array `[T, B, …]`, or nested arrays, the observations.
+            every_step: `ValidSteps`, all valid steps, because a recurrent policy reads
+                whole episodes.
         """
         if self.recurrent is None:
             return minibatches.call_on_rows(self.forward, steps.gather(observations))
@@ -404,29 +415,29 @@ class PolicyGradientEstimator:
         return self.head.distribution(self.outputs(batch)[0])
 
     def mask_outputs(self, outputs, steps, masks):
-        """Returns outputs `[N, P]` under masks `[T, B, M]`; unchanged without masks."""
+        """Returns policy outputs `[N, P]` under the action masks `[T, B, M]`, if any."""
         if masks is None or not masks.shape[-1]:
             return outputs
         return self.head.mask_outputs(outputs, steps.gather(masks))
 
     def forward(self, observations):
-        """Returns outputs `[..., P]`, and values `[...]` or `None`.
+        """Calls the policy; returns outputs `[..., P]`, and values `[...]` or `None`.
 
-        Layers with a training mode run in inference mode. Outputs in half precision are
-        cast to the float type of the agent.
+        All layers of the policy run in inference mode. Policy outputs in half precision
+        are cast to the float type of the agent.
         """
         policy = self.policy if self.recurrent is None else self.recurrent.sequence_model
         return self.split_outputs(policy(self._normalized(observations), training=False))
 
     def recurrent_step(self, observations, states):
-        """Returns outputs `[N, P]` of one observation `[N, …]` each, and next states."""
+        """Returns the outputs `[N, P]` of one recurrent step, and the next states."""
         if self.recurrent is None:
             return self.forward(observations)[0], states
         outputs, states = self.recurrent.step(self._normalized(observations), states)
         return self.split_outputs(outputs)[0], states
 
     def split_outputs(self, outputs):
-        """Splits the result of a policy into outputs, and values or `None`."""
+        """Returns the outputs in the result of a policy, and the values or `None`."""
         values = None
         if isinstance(outputs, dict):
             outputs, values = outputs["outputs"], outputs["values"][..., 0]
@@ -443,14 +454,14 @@ class PolicyGradientEstimator:
             scale.update(batch.scale_samples[name])
 
     def update_normalizer(self, episodes):
-        """Updates the normalizer from every valid step, also of dropped episodes."""
+        """Updates the normalizer from all valid steps, also those of dropped episodes."""
         if self.normalizer is not None:
             self.normalizer.update(valid_steps(episodes).gather(episodes.observations))
 
     def sums_of_squares(self, episodes, batch):
-        """Returns sums of squares of all samples for the running statistics.
+        """Returns the sums of squares of the samples of all running statistics.
 
-        If these sums are finite, the updated statistics and scales are finite, too.
+        If the sums of squares are finite, the updated running statistics are finite, too.
         """
         samples = list(batch.scale_samples.values())
         if self.normalizer is not None:
@@ -461,19 +472,19 @@ class PolicyGradientEstimator:
 
 
 def valid_steps(episodes):
-    """Returns the indices of the valid steps; see `episodes.ValidSteps`."""
+    """Returns the `episodes.ValidSteps` of a record, the indices of all valid steps."""
     return records.valid_steps(episodes.lengths, tf.shape(episodes.rewards)[0])
 
 
 def _powers(gamma, returns):
-    """Returns `[T, 1]`, γᵗ for each row of `[T, B]` returns."""
+    """Returns the powers γᵗ of the discount, `[T, 1]`, for `[T, B]` returns."""
     gamma = tf.constant(gamma, returns.dtype)
     rows = tf.cast(tf.shape(returns)[0], returns.dtype)
     return gamma ** tf.range(rows)[:, None]
 
 
 def _log_ratios(log_probs, acting_log_probs):
-    """Returns `[n]` logarithms of likelihood ratios, zeros if the policy is the same."""
+    """Returns `[n]` logarithms of likelihood ratios, zeros for an unchanged policy."""
     if acting_log_probs is None:
         return tf.zeros_like(log_probs)
     return log_probs - acting_log_probs
@@ -488,7 +499,7 @@ def _effective_sample_size(log_ratios):
 
 
 def _swap_axes(structure):
-    """Returns `[B, T, …]` from `[T, B, …]`, and back, for every array of a structure."""
+    """Swaps the first two axes, time and batch, of every array of a structure."""
 
     def swap(array):
         return tf.transpose(array, [1, 0, *range(2, array.shape.rank)])

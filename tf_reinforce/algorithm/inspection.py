@@ -11,17 +11,17 @@ from tf_reinforce.functional import losses
 
 
 class StepStatistics(NamedTuple):
-    """The quantities of the `N` valid steps of an update, before the update."""
+    """Statistics of the `N` valid steps of an update, computed before the update."""
 
-    episodes: tf.Tensor  # [N] int32, the column in the record
+    episodes: tf.Tensor  # [N] int32, the column of the episode in the record
     times: tf.Tensor  # [N] int32, steps since the start of the episode
     returns: tf.Tensor  # [N] float, the returns to go
-    values: tf.Tensor  # [N] float, of a value baseline; NaN without one
+    values: tf.Tensor  # [N] float, of a value baseline, or NaN
     advantages: tf.Tensor  # [N] float, the weight of the log-probability
     unbaselined_advantages: tf.Tensor  # [N] float, the weight with a baseline of zero
-    log_probs: tf.Tensor  # [N] float, of the action, under the current policy
-    entropies: tf.Tensor  # [N] float, in nats
-    max_entropies: tf.Tensor  # [N] float, of a uniform choice; NaN for real actions
+    log_probs: tf.Tensor  # [N] float, ln π of the actions
+    entropies: tf.Tensor  # [N] float, the entropies of the policy in nats
+    max_entropies: tf.Tensor  # [N] float, of a uniform choice, or NaN for reals
     relative_scales: tf.Tensor  # [N, R] float, see `heads.Head.relative_scale`
     at_bounds: tf.Tensor  # [N, R] bool, see `heads.Head.at_bounds`
     logits: tf.Tensor  # [N, L] float, the outputs that are logits, before the mask
@@ -30,17 +30,19 @@ class StepStatistics(NamedTuple):
 def per_episode_gradients(gradient_estimator, episodes, baseline=True):
     """Returns the gradient of the policy loss of each episode.
 
-    The mean of these gradients is the gradient of the batch. The entropy bonus, penalties
-    and the value loss of shared layers are excluded.
+    The mean of the gradients per episode is the gradient of the batch. The policy loss
+    excludes the entropy bonus, penalties and the value loss of shared layers.
 
     Args:
         gradient_estimator: `estimator.PolicyGradientEstimator`.
         episodes: `Episodes`, validated.
-        baseline: Bool. False replaces the baseline by zero.
+        baseline: Bool, whether to subtract the baseline. `baseline=False` replaces the
+            baseline by zero.
 
     Returns:
-        A list with `[E, …]` for each of `variables`: ∂Lₑ/∂w for each episode that is
-        not dropped. Returns, baseline and scales are those of the whole batch.
+        A list with an array `[E, …]` for each of `variables`, one gradient for each
+        episode that is not dropped. Returns, baseline and scales are those of the whole
+        batch.
     """
 
     def gradient(column):
@@ -65,7 +67,7 @@ def per_episode_gradients(gradient_estimator, episodes, baseline=True):
 
 
 def step_statistics(gradient_estimator, episodes):
-    """Returns `StepStatistics` of an update from these episodes."""
+    """Returns the `StepStatistics` of an update from a record of episodes."""
     batch = gradient_estimator.batch(episodes)
     unmasked, _ = gradient_estimator.outputs_at(
         batch.steps, batch.episodes.observations, estimator.valid_steps(batch.episodes)
@@ -99,7 +101,7 @@ def step_statistics(gradient_estimator, episodes):
 
 
 def explain_non_finite(gradient_estimator, episodes):
-    """Returns sentences that name the first non-finite number, and its variable."""
+    """Returns sentences that name the first number of an update that is not finite."""
     batch = gradient_estimator.batch(episodes)
     every_step = estimator.valid_steps(
         episodes
@@ -131,15 +133,18 @@ def explain_non_finite(gradient_estimator, episodes):
             break
     sentences = [sentence for sentence in sentences if sentence]
     return (
-        " ".join(sentences) or "The first gradient step is finite; a later value is not."
+        " ".join(sentences)
+        or "The first gradient step of the update is finite, but a "
+        "later value is not finite."
     )
 
 
 def _first_non_finite_step(candidates):
-    """Returns a sentence on the first non-finite value, or an empty string.
+    """Returns a sentence that names the first non-finite value, or an empty string.
 
     Args:
-        candidates: List of `(name, [N, …] values, ValidSteps)`, in order of causes.
+        candidates: List of `(name, [N, …] values, ValidSteps)`. The values of an entry
+            are computed from the values of the entries before.
     """
     for name, values, steps in candidates:
         finite = np.isfinite(np.asarray(values, "float64"))

@@ -1,4 +1,4 @@
-"""Makes one update; all weights are restored unless every value is finite."""
+"""Makes one update, and restores all weights if a value is not finite."""
 
 import keras
 import tensorflow as tf
@@ -22,17 +22,19 @@ class TrainStep:
     """Changes weights along the gradients of a `PolicyGradientEstimator`.
 
     Every gradient step of one update uses the returns, the baseline and the normalizer
-    with which the episodes were collected. Baseline and normalizer are updated last.
+    with which the episodes were collected. Baseline and normalizer are updated after all
+    gradient steps.
 
     Args:
         gradient_estimator: `estimator.PolicyGradientEstimator`.
         optimizer: Keras optimizer, built on the weights of the estimator.
-        counters: Int64 weight `[3]`: updates, episodes and environment steps so far.
+        counters: Int64 weight `[3]`, the numbers of updates, episodes and environment
+            steps so far.
         passes: Int, the number of passes over the batch.
-        minibatch_size: Int, the approximate number of steps in a gradient step; `None`
-            uses all steps.
-        block_size: Int, the approximate number of steps in a block, or `None` for one
-            block. The gradient of a batch is the sum over blocks, which limits the
+        minibatch_size: Int, the approximate number of time steps in a gradient step, or
+            `None` for all time steps of the batch.
+        block_size: Int, the approximate number of time steps in a block, or `None` for
+            one block. The gradient of a batch is computed block by block, to limit the
             memory for the outputs of all layers.
     """
 
@@ -57,21 +59,23 @@ class TrainStep:
 
     @property
     def num_permutations(self):
-        """The number of random permutations of the steps that an update needs."""
+        """Returns the number of random permutations of the steps for one update."""
         if self.passes > 1 or self.minibatch_size is not None:
             return self.passes
         return 0 if self.estimator.baseline.minibatch_size is None else 1
 
     def __call__(self, episodes, permutations):
-        """Makes one update.
+        """Makes one update from a record of episodes.
 
         Args:
             episodes: `Episodes`, validated.
-            permutations: `[num_permutations, N]` int32, of the valid steps.
+            permutations: `[num_permutations, N]` int32, random permutations of the `N`
+                valid steps.
 
         Returns:
             `[1 + len(METRICS)]` float64: whether the update was finite, and `METRICS`.
-            One tensor, because fetching each scalar takes as long as a small update.
+            The result is one tensor, because fetching each scalar takes as long as a
+            small update.
         """
         learning_rate = tf.identity(self.optimizer.learning_rate)
         before = [tf.identity(variable) for variable in self._variables]
@@ -114,10 +118,11 @@ class TrainStep:
         return estimate.metrics, estimate.batch, estimate.baseline_step, finite
 
     def _minibatch_steps(self, episodes, permutations):
-        """Makes a gradient step from each minibatch of each pass.
+        """Makes one gradient step from each minibatch of each pass over the batch.
 
-        The parts of `estimator.gradients` are called in the same order; only the policy
-        gradient is computed for each minibatch. Returns as `_single_step`.
+        The method calls the parts of `estimator.gradients` in the same order, but
+        computes the policy gradient of each minibatch. `_minibatch_steps` returns the
+        same results as `_single_step`.
         """
         batch = self.estimator.batch(episodes)
         baseline_step = self.estimator.baseline_step(batch, permutations[0])
@@ -126,14 +131,14 @@ class TrainStep:
         return {**metrics, **baseline_step.metrics}, batch, baseline_step, finite
 
     def _statistics_finite(self, episodes, batch, baseline_step):
-        """Returns whether baseline and statistics stay finite; true without steps."""
+        """Returns whether the update leaves baseline and running statistics finite."""
         empty = tf.equal(tf.size(batch.returns), 0)
         finite = _all_finite(baseline_step.gradients) | empty
         squares = self.estimator.sums_of_squares(episodes, batch)
         return finite & _all_finite(squares)
 
     def gradients_by_blocks(self, batch):
-        """Returns the mean of the gradients of blocks of a batch, weighted by size."""
+        """Returns the policy gradient of a batch, computed block by block."""
         if self.block_size is None:
             return self.step_gradients(batch)
         steps = tf.range(tf.size(batch.returns))
@@ -162,15 +167,16 @@ class TrainStep:
         return sums[:count], metrics
 
     def _passes(self, batch, permutations, finite):
-        """Makes the gradient steps until one is not finite.
+        """Makes the gradient steps of an update, until a gradient step is not finite.
 
         Args:
             batch: `estimator.Batch`.
             permutations: `[passes, N]` int32.
-            finite: Scalar bool. False makes no step.
+            finite: Scalar bool. With False, the method makes no gradient step.
 
         Returns:
-            Dict of the metrics' means over the steps, and whether all were finite.
+            Dict of the metrics, averaged over the gradient steps, and a bool that is True
+            if all gradient steps were finite.
         """
         distribution = self.estimator.distribution(batch)
         acting_log_probs = distribution.log_prob(batch.actions)
@@ -216,7 +222,7 @@ class TrainStep:
 
     @property
     def _variables(self):
-        """All variables that gradient steps and the update of statistics change."""
+        """Returns all variables that gradient steps and statistics updates change."""
         parts = [self.optimizer, self.estimator.baseline, *self.estimator.scales.values()]
         parts.append(getattr(self.estimator.baseline, "optimizer", None))
         others = [v for part in parts if part is not None for v in part.variables]
@@ -227,7 +233,7 @@ class TrainStep:
             variable.assign(value)
 
     def _metrics_or_empty(self, metrics, not_empty):
-        """Returns the metrics of the gradients, or those of an update from no steps."""
+        """Returns the metrics of gradients, or the metrics of an update without steps."""
         own_loss = not self.estimator.baseline.shares_policy
         return {
             name: metric
@@ -237,7 +243,7 @@ class TrainStep:
         }
 
     def _count(self, episodes):
-        """Adds to the counters, and returns them."""
+        """Adds one update to the counters, and returns the counters."""
         lengths = tf.cast(episodes.lengths, tf.int64)
         counts = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
         return self.counters.assign_add(tf.stack(counts))
@@ -249,7 +255,7 @@ def _all_finite(tensors):
 
 
 def _run_if(condition, function):
-    """Calls a function that changes variables if a scalar bool tensor is true."""
+    """Calls a function if a scalar bool tensor is true, else does nothing."""
 
     def branch():
         function()

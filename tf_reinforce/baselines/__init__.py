@@ -1,9 +1,9 @@
 """Baselines, which are subtracted from returns to reduce the variance.
 
-A baseline does not change the expected gradient if its value at a step does not depend on
-the actions and rewards of the same episode from that step on. `Baseline.estimate` returns
-the values that are subtracted. A baseline with weights also implements `gradients` and
-`apply_gradients`.
+A baseline leaves the expected gradient unchanged if its value at step t does not depend
+on the actions and rewards of the episode from step t on. `Baseline.estimate` returns the
+values that are subtracted from the returns. A baseline with weights also implements
+`gradients` and `apply_gradients`.
 """
 
 from tf_reinforce import config
@@ -34,7 +34,7 @@ def __dir__() -> list[str]:
 
 
 def get(identifier: str | Baseline | None) -> Baseline:
-    """Returns a baseline for a name, a baseline or `None`.
+    """Returns the baseline for the `baseline` argument of an agent.
 
     Args:
         identifier: `"leave_one_out"`, `"mean"`, `"moving_average"`, `"time_step"`, a
@@ -44,7 +44,7 @@ def get(identifier: str | Baseline | None) -> Baseline:
         `Baseline`.
 
     Raises:
-        ValueError: if the identifier is none of these.
+        ValueError: If the identifier is not a baseline, a known name or `None`.
 
     Example:
 

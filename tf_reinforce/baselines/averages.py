@@ -23,8 +23,8 @@ class LeaveOneOut(base.Baseline):
     its group. The agent starts the K episodes of a group with the same reset seed, and
     therefore from the same observation. With groups, differences between initial
     observations add no variance to the gradient. The episodes of a group also have the
-    same random numbers of the environment. The gradient with groups is still unbiased,
-    because the actions of the episodes are independent, given the random numbers of the
+    same random numbers of the environment. The gradient with groups is unbiased, because
+    the actions of different episodes are independent, given the random numbers of the
     environment.
 
     Args:
@@ -66,8 +66,8 @@ class LeaveOneOut(base.Baseline):
         tf.debugging.assert_equal(
             episodes % size,
             0,
-            "The number of episodes must be a multiple of the group size: the episodes "
-            f"must come in groups of {self.group_size}",
+            "The number of episodes must be a multiple of the `group_size` "
+            f"{self.group_size} of the baseline",
         )
         grouped = tf.reshape(returns, [steps, -1, size])
         active = tf.reshape(tf.cast(valid, returns.dtype), [steps, -1, size])
@@ -159,7 +159,7 @@ class MovingAverage(base.Baseline):
         self._add_means(tf.reduce_mean(baseline_batch.returns), 1.0)
 
     def _add_means(self, means: tf.Tensor, weights: tf.Tensor) -> None:
-        """Adds new means with weights of 1; a weight of 0 leaves an average unchanged."""
+        """Adds new means to decaying averages; a weight of 0 keeps an average."""
         means, weights = (tf.cast(x, self.sums.dtype) for x in (means, weights))
         decay = tf.where(weights > 0, tf.constant(self.decay, weights.dtype), 1.0)
         self.sums.assign(decay * self.sums + means)

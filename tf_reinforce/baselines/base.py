@@ -44,10 +44,10 @@ class Baseline(keras.layers.Layer, abc.ABC):
     A subclass of `Baseline` implements `estimate`. A baseline with weights creates its
     weights in `build` with `add_weight`. The method `gradients` of a baseline returns the
     gradients of its weights. The agent calls `apply_gradients` of the baseline after it
-    has checked that all values of the update are finite. All methods of a baseline are
-    traced, and must change nothing except its weights. `examples/your_own_parts.py`
-    contains an example of a custom baseline, and `tfr.testing.check_gradient` checks a
-    baseline.
+    has checked that all values of the update are finite. TensorFlow traces all methods of
+    a baseline, so that a method must change nothing except the weights of the baseline.
+    `examples/your_own_parts.py` contains an example of a custom baseline, and
+    `tfr.testing.check_gradient` checks a baseline.
 
     Attributes:
         values_states: Bool, whether the baseline is a value of the observation. Only a

@@ -38,8 +38,8 @@ class Value(base.Baseline):
             minibatches. With `minibatch_size=None`, a gradient step uses all steps.
         scale: Float above zero, the size of a typical return. The predicted value is
             `scale` times the output of the model, and the value loss is divided by
-            `scale`². The outputs of a new network are about 1, which is far from returns
-            in the hundreds.
+            `scale`². The outputs of a new network are about 1, so that returns in the
+            hundreds need a `scale` of about 100.
         loss_weight: Float, the weight of the value loss if the layers are shared.
 
     Example:
@@ -78,8 +78,8 @@ class Value(base.Baseline):
             raise ValueError(
                 "A `Value` baseline without a model shares the policy's layers, and "
                 "the agent's optimizer trains policy and baseline in one step. Omit "
-                "`optimizer`, `passes`, `minibatch_size` and `scale`, or pass a "
-                f"model. Received: model=None, optimizer={optimizer!r}, "
+                "`optimizer`, `passes`, `minibatch_size` and `scale`, or pass a model "
+                f"to `Value`. Received: model=None, optimizer={optimizer!r}, "
                 f"passes={passes}, minibatch_size={minibatch_size}, scale={scale}"
             )
         if not 0 <= loss_weight < float("inf"):
@@ -109,8 +109,8 @@ class Value(base.Baseline):
         if values.shape.rank != 2 or values.shape[-1] != 1:
             raise ValueError(
                 "The model of a `Value` baseline must return one number per "
-                f"observation, shape (batch, 1). Received: shape {values.shape}. "
-                "End the model with keras.layers.Dense(1)."
+                f"observation, shape (batch, 1). Received: shape {values.shape}. End "
+                "the value model with keras.layers.Dense(1)."
             )
         if values.dtype in (tf.float16, tf.bfloat16):
             values = tf.cast(values, tf.float32)
@@ -153,7 +153,7 @@ class Value(base.Baseline):
         )
 
     def _step_from(self, baseline_batch: base.BaselineBatch) -> Any:
-        """Computes gradients, and makes a gradient step if the gradients are finite."""
+        """Makes a gradient step of the value model if its gradients are finite."""
         _, gradients = self.gradients(baseline_batch)
         finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
         tf.cond(tf.reduce_all(finite), lambda: self._step(gradients), lambda: 0)
@@ -186,8 +186,8 @@ def _expect_no_loss_scale(optimizer: Any) -> None:
     is_scaler = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if is_scaler or getattr(optimizer, "loss_scale_factor", None) is not None:
         raise ValueError(
-            "The loss of a `Value` baseline is not scaled, and this optimizer would "
-            "divide its gradients by a loss scale. Expected: an optimizer without "
-            "`loss_scale_factor`, and not a LossScaleOptimizer. Received: "
+            "The `optimizer` of a `Value` baseline must not divide gradients by a loss "
+            "scale, because the value loss is not scaled. Expected: an optimizer "
+            "without `loss_scale_factor`, and not a LossScaleOptimizer. Received: "
             f"optimizer={optimizer!r}"
         )

@@ -1,9 +1,9 @@
 """Turns training statistics into advice: one sentence for each cause.
 
-Each cause of failed learning is a function of all reports so far, which returns a
-sentence or `None`. The list of causes contains each cause before the causes that it
-explains. For example, rewards of an unusual size make a value baseline useless, and a
-useless value baseline adds noise. When the standard deviation is near zero, each update
+For each cause of failed learning, a function of all reports so far returns a sentence or
+`None`. The list `CAUSES` contains each cause before the causes that follow from it. For
+example, rewards of an unusual size make a value baseline useless, and a useless value
+baseline adds noise. When the standard deviation of the actions is near zero, each update
 changes the policy too much. `Diagnostics` prints only the advice of the first cause in
 the order of `CAUSES`.
 """
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The value of a metric from which a cause is reported, and the reason for it."""
+    """The value of a metric from which a cause is reported, with the reason."""
 
     value: float
     reason: str
@@ -35,58 +35,58 @@ class Threshold(NamedTuple):
 THRESHOLDS = {
     "kl": Threshold(
         0.5,
-        "nats per step in one update. With default settings, updates stayed below "
-        "0.14 nats per step in seven environments, and most updates below 0.02; TRPO "
-        "and PPO stop at 0.01 to 0.05",
+        "nats per step, the KL divergence of one update. With default settings, "
+        "updates in seven environments stayed below 0.14 nats per step, and most "
+        "updates below 0.02. TRPO and PPO stop at 0.01 to 0.05 nats per step",
     ),
     "return_size": Threshold(
         1e3,
-        "times the unit of the value. An optimizer that changes a weight by its "
-        "learning rate in each step needs thousands of steps to reach values in the "
-        "thousands",
+        "times the size of the initial values of the baseline. An optimizer that "
+        "changes a weight by its learning rate in each step needs thousands of steps "
+        "to reach values in the thousands",
     ),
     "bonus_share": Threshold(
         1e-5,
-        "`entropy_coef` over the size of an advantage. Log-probability and entropy "
-        "have slopes of the same order, so that an entropy bonus with this "
-        "coefficient is a hundred thousandth of the gradient",
+        "is the smallest useful ratio of `entropy_coef` to the size of an advantage. "
+        "Log-probability and entropy have slopes of the same order. At this ratio, the "
+        "entropy bonus is therefore a hundred thousandth of the gradient",
     ),
     "at_bounds": Threshold(
         0.9,
-        "of the numbers that the environment receives. If nine of ten actions are at "
-        "a bound, these actions carry no information about the size of an action. Two "
-        "thirds at a bound may be right if full force is optimal",
+        "of the numbers that the environment receives are at a bound. Actions at a "
+        "bound carry no information about the best size of an action. If full force is "
+        "optimal, two thirds of the actions may be at a bound",
     ),
     "bounded_logits": Threshold(
         0.95,
-        "of [0, 1] covered and no logit outside, in three reports over 20 updates. "
-        "Linear outputs leave [0, 1] during training",
+        "of [0, 1] is covered by logits and no logit is outside, in three reports over "
+        "20 updates. Logits from a linear layer leave [0, 1] during training",
     ),
     "entropy_share": Threshold(
         0.01,
-        "of the entropy of a uniform choice. At this entropy, the less probable of "
-        "two actions is sampled about once in 1,000 steps",
+        "of the entropy of a uniform choice. At 0.01 of this entropy, the less "
+        "probable of two actions is sampled about once in 1,000 steps",
     ),
     "spread": Threshold(
         0.01,
-        "half widths of the bounds, the standard deviation of an action",
+        "half widths of the bounds is the standard deviation of an action",
     ),
     "value_baseline": Threshold(
         0.1,
-        "of the gradient's variance removed, and less than half as much of the "
-        "variance of the returns explained, from update 20 on. Before update 20, a "
-        "value baseline may still be learning",
+        "of the gradient's variance is removed by the baseline, and less than half as "
+        "much of the variance of the returns is explained, from update 20 on. Before "
+        "update 20, a value baseline may still be learning",
     ),
     "signal_to_noise": Threshold(
         0.25,
-        "below the limit by at least two standard errors over 10 to 50 reports. At a "
-        "signal-to-noise ratio of 0.25, an update achieves at most 1 / (1 + 4), a "
-        "fifth, of the improvement without noise",
+        "is the limit of the signal-to-noise ratio, which is below by at least two "
+        "standard errors over 10 to 50 reports. At a signal-to-noise ratio of 0.25, an "
+        "update achieves at most 1 / (1 + 4), a fifth, of the improvement without noise",
     ),
     "stepping_share": Threshold(
         0.95,
-        "of the time. A speedup of all other work could save at most a twentieth of "
-        "the time",
+        "of the time is spent in environments. A speedup of all other work could save "
+        "at most a twentieth of the time",
     ),
 }
 GOOD_KL = 0.05  # nats per step, the KL divergence of the advised learning rate
@@ -122,8 +122,9 @@ def undetermined_causes(reports):
     causes = []
     if len(_with_noise(reports)) < MIN_NOISE_REPORTS:
         causes.append(
-            f"noise (requires {MIN_NOISE_REPORTS} reports with an estimate of the noise, "
-            "at least two episodes per update, and complete groups)"
+            f"noise (requires {MIN_NOISE_REPORTS} reports with an estimate of the "
+            "gradient noise, at least two episodes per update, and complete groups of "
+            "episodes)"
         )
     has_value = any(math.isfinite(report["value_scale"]) for report in reports)
     if has_value and len(_after_warmup(reports)) < VALUE_BASELINE_REPORTS:
@@ -194,10 +195,10 @@ def advise_on_stale_batches(reports):
         return None
     return (
         f"{steps:.0f} gradient steps on one batch changed the policy by "
-        f"{short(last['kl'])} nats per step, so its episodes no longer represent the "
-        "policy: make at most "
-        f"{max(1, int(steps * math.sqrt(GOOD_KL / last['kl'])))} steps (fewer passes, or "
-        "larger minibatches)."
+        f"{short(last['kl'])} nats per step, so the episodes of the batch no longer "
+        "represent the policy: make at most "
+        f"{max(1, int(steps * math.sqrt(GOOD_KL / last['kl'])))} steps (fewer passes, "
+        "or larger minibatches)."
     )
 
 
@@ -233,8 +234,8 @@ def advise_on_actions_at_bounds(reports):
         "learning rate, or an entropy_coef."
     )
     return (
-        f"{_percent(last['at_bounds'])} of the actions are at a bound, where their size "
-        f"makes no difference: {change}"
+        f"{_percent(last['at_bounds'])} of the actions are at a bound, where the size "
+        f"of an action makes no difference: {change}"
     )
 
 
@@ -319,7 +320,9 @@ def advise_on_environment(reports):
         "one after the other; use more `workers`, up to one for each core, or a "
         "faster simulator."
     )
-    return f"Stepping takes {_percent(last['stepping_share'])} of the time: {change}"
+    return (
+        f"The environment takes {_percent(last['stepping_share'])} of the time: {change}"
+    )
 
 
 CAUSES = {

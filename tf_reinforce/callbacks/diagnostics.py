@@ -149,7 +149,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             )
 
     def _start_report(self, episodes, logs):
-        """Stores all values that must be computed before the update."""
+        """Stores all values of a report that must be computed before the update."""
         agent = self.model
         steps = agent.step_statistics(episodes)
         if not len(steps.returns):
@@ -210,7 +210,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
 @contextlib.contextmanager
 def _assigned(pairs):
-    """Assigns values to variables, and restores the former values at the end."""
+    """Assigns values to variables, and restores the former values after the block."""
     previous = [variable.numpy() for variable, _ in pairs]
     try:
         for variable, value in pairs:

@@ -1,4 +1,4 @@
-"""Calls back for each episode, logs episodes, prints progress, and stops at a return."""
+"""Defines callbacks that log episodes, print progress, or stop at a target return."""
 
 import csv
 import math
@@ -28,7 +28,7 @@ class EpisodeCallback(keras.callbacks.Callback):
     """
 
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
-        """Is called with the episodes of an update, before the update is made.
+        """Receives the episodes of an update, before the update is made.
 
         Args:
             episodes: `Episodes` of NumPy arrays, all episodes of the update.
@@ -39,7 +39,7 @@ class EpisodeCallback(keras.callbacks.Callback):
         """
 
     def on_episode_end(self, episode: int, logs: Any = None) -> None:
-        """Is called for each episode of an update.
+        """Receives the number and the logs of one episode of an update.
 
         Args:
             episode: Int, the number of the episode, from 0 over all calls of `fit`.
@@ -55,7 +55,7 @@ class EpisodeLogger(EpisodeCallback):
     The columns are `episode`, `update`, `episode_return`, `episode_length` and
     `terminated`.
 
-    The rows of all episodes of an update are written together. The CSV file is closed
+    The rows of all episodes of an update are written together, and the CSV file is closed
     between updates.
 
     Args:
@@ -178,7 +178,7 @@ class ProgressLine(keras.callbacks.Callback):
         self._out.flush()
 
     def _position(self, epoch: int, logs: Any) -> tuple[int, int | None]:
-        """Returns the completed part of the budget and its end, in updates or steps."""
+        """Returns the completed updates or steps, and the total of the budget."""
         end_step = self.params.get("end_env_steps")
         if end_step:
             return logs["env_steps"], end_step

@@ -10,11 +10,12 @@ def signal_and_noise(gradients, group_size=1):
 
     The squared length |ḡ|² of the mean gradient is biased, because its expectation
     includes the noise. For independent gradients, signal and noise are unbiased. The
-    estimated signal may be negative, because the estimate is unbiased. Average signal and
-    noise over batches before you divide. With a leave-one-out or mean baseline, the
-    gradient of an episode contains the returns of the other episodes. With a
-    leave-one-out or mean baseline and one-step episodes, the signal is too large, and the
-    noise too small, by exactly 1 / (E - 1)² of the true signal.
+    estimated signal may be negative, because the estimate is unbiased. To estimate the
+    signal-to-noise ratio, average signal and noise over batches before the division. With
+    a leave-one-out or mean baseline, the gradient of an episode contains the returns of
+    the other episodes. With a leave-one-out or mean baseline and one-step episodes, the
+    signal is too large, and the noise too small, by exactly 1 / (E - 1)² of the true
+    signal.
 
     Args:
         gradients: List of arrays `[E, …]`, one row for each episode.
@@ -68,7 +69,7 @@ def explained_variance(targets, predictions):
 
 
 def removed_share(remaining, total):
-    """Returns 1 - remaining / total, or NaN if the total is zero."""
+    """Returns the removed share of a variance, or NaN if the total is zero."""
     return float(1.0 - remaining / total) if total > 0 else np.nan
 
 
@@ -111,8 +112,8 @@ def ratio_of_means(numerators, denominators):
 
         r = Σₖ aₖ / Σₖ bₖ,    error² = (K - 1) / K Σₖ (r₋ₖ - r̄₋)²,    r₋ₖ without the k-th
 
-    The mean of aₖ / bₖ is not used, because the mean of the quotients may differ from
-    zero even if the aₖ have a mean of zero.
+    The mean of the quotients aₖ / bₖ is not used, because this mean may differ from zero
+    even if the numbers aₖ have a mean of zero.
 
     Args:
         numerators: `[K]` float, the numbers aₖ, where K is at least 2.
@@ -165,8 +166,9 @@ def bounded_width(logits):
     Returns:
         Float, the share. The share of covered logits is zero if any logit is outside [0,
         1]. If all logits are in [0, 1], the share is the largest logit minus the
-        smallest. The share is one if the logits of every step sum to one, as after
-        softmax. The share of covered logits is NaN if the number L of logits is zero.
+        smallest. The share of covered logits is one if the logits of every step sum to
+        one, as after softmax. The share of covered logits is NaN if the number L of
+        logits is zero.
 
     Example:
 

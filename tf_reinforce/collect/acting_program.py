@@ -1,9 +1,9 @@
 """Computes actions from observations and noise, with LiteRT or TensorFlow.
 
 Normalizer, policy and head are traced once as one function of (observations, noise,
-weights). LiteRT runs this function; after an update it receives the new weights. If
-LiteRT cannot run the function, or if its results differ, a compiled TensorFlow function
-replaces it.
+weights). LiteRT runs the traced function, and receives the new weights after an update.
+If LiteRT cannot run the function, or if the results of LiteRT and TensorFlow differ, a
+compiled TensorFlow function selects the actions.
 """
 
 import contextlib
@@ -23,29 +23,31 @@ log = logging.getLogger("tf_reinforce")
 
 
 class _Layout(NamedTuple):
-    """The arguments and the results of a traced `_ActFunction`."""
+    """The order of the arguments and results of a traced `_ActFunction`."""
 
-    inputs: list  # tf.TensorSpecs: observations, the mask if there is one, and states
-    noise: list  # tf.TensorSpecs
+    inputs: list  # tf.TensorSpecs of observations, action mask and states
+    noise: list  # tf.TensorSpecs of the noise
     names: list  # str, the name of each result
     raw: list  # indices of the raw actions among the results
-    finite: int  # index of the flag
+    finite: int  # index of the bool result: all outputs are finite
     env_actions: list  # indices of the actions for the environment
     states: list  # indices of the next states
 
 
 class _ActFunction:
-    """Selects one action per row; a function from flat inputs to a flat list of results.
+    """Selects one action per row, with a flat list of inputs and of results.
 
-    The results are the raw actions, whether all outputs are finite, the outputs, the
-    actions for the environment if they differ from the raw actions, and the next states.
+    The results of `_ActFunction` are the raw actions, whether all policy outputs are
+    finite, the policy outputs, the actions for the environment if they differ from the
+    raw actions, and the next states.
 
     Args:
         actor: `actor.ActorPolicy`.
-        deterministic: Bool. True selects the most likely actions and takes no noise.
+        deterministic: Bool, whether to select the most likely actions instead of random
+            actions. With `deterministic=True`, the function takes no noise.
 
     Attributes:
-        inputs, noise: Lists of `tf.TensorSpec`, the arguments.
+        inputs, noise: Lists of `tf.TensorSpec`, the specs of the arguments.
     """
 
     def __init__(self, actor, deterministic):
@@ -66,7 +68,7 @@ class _ActFunction:
         self._split = np.cumsum([len(observation), len(mask)]).tolist()
 
     def trace(self):
-        """Returns the concrete TensorFlow function, and its `_Layout`."""
+        """Returns the acting program as a concrete function, and its `_Layout`."""
         layouts = []
 
         def act(inputs, noise):
@@ -78,11 +80,12 @@ class _ActFunction:
         return traced.get_concrete_function(self.inputs, self.noise), layouts[-1]
 
     def __call__(self, inputs, noise, max_is_infinite=False):
-        """Returns the list of results, and its `_Layout`.
+        """Returns the list of results of an acting program, and its `_Layout`.
 
         Args:
-            inputs: List of tensors: observations, the mask if there is one, and states.
-            noise: List of tensors.
+            inputs: List of tensors: observations, the action mask if the policy has one,
+                and states.
+            noise: List of tensors, the noise of the actions.
             max_is_infinite: Bool, whether the largest number of the type counts as
                 infinite, because LiteRT can replace infinity by the largest number.
         """
@@ -101,7 +104,7 @@ class _ActFunction:
         return self._unique_results(raw, finite, outputs, env_actions, states)
 
     def _unique_results(self, raw, finite, outputs, env_actions, states):
-        """Returns results without repeated tensors, which LiteRT would merge."""
+        """Returns results in which no tensor occurs twice; LiteRT would merge two."""
         indices = {id(tensor): index for index, tensor in enumerate(raw)}
         changed = [tensor for tensor in env_actions if id(tensor) not in indices]
         results = [*raw, finite, outputs, *changed, *states]
@@ -121,18 +124,19 @@ class _ActFunction:
 
 
 class ActingProgram:
-    """The acting program of one actor, for any number of rows.
+    """Selects the actions of one policy, for any number of rows.
 
     Args:
         actor: `actor.ActorPolicy`.
         examples: List of arrays `[N, …]`, on which LiteRT and TensorFlow are compared:
-            observations, the mask if there is one, and states.
+            observations, the action mask if the policy has one, and states.
         noise: List of arrays `[N, …]`, the noise for the examples.
-        deterministic: Bool. True selects the most likely actions and ignores the noise.
+        deterministic: Bool, whether to select the most likely actions and ignore the
+            noise.
 
     Attributes:
         engine: `"litert"` or `"tensorflow"`.
-        conversions: Int, how many times a LiteRT model was made: at most once.
+        conversions: Int, the number of LiteRT models that were made, at most one.
     """
 
     def __init__(self, actor, examples, noise, deterministic):
@@ -157,17 +161,19 @@ class ActingProgram:
             log.info("Acting through LiteRT.")
 
     def for_batch(self, count, weights=None):
-        """Returns a function that selects actions for `count` rows.
+        """Returns a function that selects actions for `count` rows of inputs.
 
         Args:
             count: Positive int.
-            weights: The result of `finite_weights`; `None` for the current weights.
+            weights: The result of `finite_weights`, or `None` for the current weights of
+                the policy.
 
         Returns:
-            `act(inputs)`. `inputs` is a list of arrays `[count, …]`: observations, the
-            mask if there is one, states and noise. `act` returns three lists of arrays,
-            the raw actions, the actions for the environment and the next states, and a
-            bool: whether all outputs are finite.
+            `act(inputs)`. The argument `inputs` is a list of arrays `[count, …]`:
+            observations, the action mask if the policy has one, states and noise. `act`
+            returns three lists of arrays (the raw actions, the actions for the
+            environment and the next states) and a bool that is True if all policy outputs
+            are finite.
         """
         if weights is None:
             weights = finite_weights(self._variables)
@@ -181,10 +187,11 @@ class ActingProgram:
         return self._runners[count]
 
     def _litert_runner(self, count):
-        """Returns a runner in which the bits of a row do not depend on `count`.
+        """Returns a LiteRT runner whose results for a row do not depend on `count`.
 
-        LiteRT adds up a single row in another order than several rows. It adds up
-        convolutions in an order that depends on the number of rows.
+        LiteRT adds the terms of a matrix product in another order if there is only one
+        row. In convolutions of LiteRT, the order of the terms depends on the number of
+        rows.
         """
         has_images = any(spec.shape.rank > 2 for spec in self._layout.inputs)
         size = 1 if has_images else max(count, 2)
@@ -206,23 +213,26 @@ class ActingProgram:
         traced = tf.function(stateless, autograph=False)
         traced = traced.get_concrete_function(function.inputs, function.noise, weights)
         if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
-            raise ValueError("a layer keeps weights that are not Keras variables")
+            raise ValueError(
+                "a layer of the policy keeps weights that are not Keras variables"
+            )
         self.conversions += 1
         with _quiet("absl"):  # absl recommends to convert from a SavedModel instead
             return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
     def leave_litert_if_different(self, inputs):
-        """Compares LiteRT with TensorFlow; acts through TensorFlow if the results differ.
+        """Replaces LiteRT by TensorFlow if their results differ.
 
-        The collector calls this method after every collection. Rounding alone must not
-        change the engine there. So only outputs and states are compared, because an
-        action can be a tie, and the tolerance is ten times that of the first comparison.
+        The collector calls `leave_litert_if_different` after every collection. Only
+        policy outputs and states are compared, because rounding can change an action if
+        two actions are equally likely. The tolerance is ten times that of the first
+        comparison, so that rounding alone does not replace LiteRT.
 
         Args:
-            inputs: List of arrays `[N, …]`: observations, mask, states and noise.
+            inputs: List of arrays `[N, …]`: observations, action mask, states and noise.
 
         Returns:
-            Bool: whether the engine has changed.
+            Bool, whether TensorFlow has replaced LiteRT.
         """
         if self.engine != "litert":
             return False
@@ -234,18 +244,19 @@ class ActingProgram:
 
     def _leave_litert(self, reason=""):
         self.engine, self._runners, self._comparison_runners = "tensorflow", {}, {}
-        log.warning("Acting through TensorFlow, not LiteRT: %s", reason)
+        log.warning("The policy acts through TensorFlow instead of LiteRT: %s", reason)
 
     def _difference(self, inputs, weights, names=None, tolerance=1.0):
-        """Describes how LiteRT and TensorFlow differ on these rows; "" if they agree.
+        """Describes a difference between LiteRT and TensorFlow, or returns "".
 
         A result may differ by 1e-4 of its value plus 1e-5 of the largest number in its
-        row of inputs: terms of that size can cancel. Rows for which TensorFlow gives
-        outputs that are not finite are ignored, because no action is selected there.
+        row of inputs, because terms as large as the inputs can cancel. A row is ignored
+        if the policy outputs of TensorFlow are not finite, because such a row has no
+        action.
 
         Args:
-            names: The names of the results to compare; `None` for all.
-            tolerance: Float, a factor for the allowed difference.
+            names: The names of the results to compare, or `None` for all results.
+            tolerance: Float, the factor by which the allowed difference is multiplied.
         """
         count = len(inputs[0])
         if count not in self._comparison_runners:
@@ -257,7 +268,7 @@ class ActingProgram:
         results = runner.results()
         expected = call_compiled(self._compiled, self._layout, inputs)
         if len(results) != len(expected):
-            return "LiteRT merged outputs of the program"
+            return "LiteRT merged results of the acting program"
         floats = [_as_matrix(x) for x in inputs if x.dtype.kind == "f"]
         sizes = [np.ones(len(inputs[0])), *(abs(x).max(1) for x in floats)]
         sizes = np.max(sizes, axis=0)
@@ -279,20 +290,20 @@ class ActingProgram:
 
 
 def _as_matrix(array):
-    """Reshapes `[N, …]` to `[N, n]`."""
+    """Reshapes an array `[N, …]` to a matrix `[N, n]`."""
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def finite_weights(variables):
-    """Returns the variables as NumPy arrays; raises if a weight is not finite."""
+    """Returns variables as NumPy arrays, or raises an error if one is not finite."""
     # Outputs can be finite if weights are not: a fused ReLU and a clip replace NaN.
     weights = [variable.numpy() for variable in variables]
     for variable, values in zip(variables, weights, strict=True):
         if not np.isfinite(values).all():
             raise FloatingPointError(
                 f"The weights {variable.path} are not finite, so no action can be "
-                "selected. Load an earlier file, and train with a smaller learning rate "
-                "or `global_clipnorm`."
+                "selected. Load an earlier agent file, and train with a smaller "
+                "learning rate or `global_clipnorm`."
             )
     return weights
 
@@ -312,14 +323,14 @@ _ALLOCATIONS = itertools.count()
 
 
 def _allocate_tensors(interpreter):
-    """Allocates the tensors; only the first interpreter of a process prints a message."""
+    """Allocates the tensors of an interpreter, without a message after the first time."""
     is_first = next(_ALLOCATIONS) == 0
     with startup.without_startup_messages() if is_first else contextlib.nullcontext():
         interpreter.allocate_tensors()
 
 
 class _LiteRTRunner:
-    """A LiteRT interpreter for a fixed number of rows.
+    """Runs a LiteRT model on a fixed number of rows.
 
     Args:
         model: Bytes, the LiteRT model.
@@ -374,20 +385,20 @@ class _LiteRTRunner:
         return raw, env_actions, list(map(get, self._states)), get(self._finite)
 
     def results(self):
-        """Returns all results of the last call, in the order of `_Layout.names`."""
+        """Returns all results of the last run, in the order of `_Layout.names`."""
         return [self._interpreter.get_tensor(index) for index in self._results]
 
 
 class _ChunkedRunner:
-    """Runs `count` rows through an interpreter of another size, chunk by chunk.
+    """Runs `count` rows in chunks, with a LiteRT interpreter for `size` rows.
 
-    If there are fewer rows than the interpreter takes, rows are repeated, and the results
-    of the repeated rows are dropped.
+    If `count` is less than `size`, rows are repeated, and the results of the repeated
+    rows are dropped.
 
     Args:
         runner: `_LiteRTRunner` for `size` rows.
-        size: Int, a divisor of `count`, or more than `count`.
-        count: Int, number of rows.
+        size: Int, a divisor of `count`, or a number above `count`.
+        count: Int, the number of rows.
     """
 
     def __init__(self, runner, size, count):
@@ -419,7 +430,7 @@ class _ChunkedRunner:
 
 
 class _TensorFlowRunner:
-    """Selects actions with a concrete TensorFlow function, which reads the variables.
+    """Selects actions with a concrete TensorFlow function that reads the variables.
 
     Args:
         compiled: The concrete function.
@@ -431,7 +442,7 @@ class _TensorFlowRunner:
         self._layout = layout
 
     def set_weights(self, weights):
-        """Does nothing: the function reads the variables."""
+        """Does nothing, because the function reads the variables of the policy."""
 
     def __call__(self, inputs):
         layout = self._layout
@@ -444,15 +455,16 @@ class _TensorFlowRunner:
 
 
 def call_compiled(compiled, layout, inputs):
-    """Returns the results of the compiled function as NumPy arrays.
+    """Returns the results of a concrete TensorFlow function as NumPy arrays.
 
-    The function is called with two lists, as it was traced. TensorFlow accepts one flat
-    list too. But then it formats all values for an error message first, which is slow.
+    The arguments are two lists, because the function was traced with two lists. If a
+    concrete function receives one flat list instead, TensorFlow first formats all values
+    for an error message, which is slow.
 
     Args:
         compiled: The concrete TensorFlow function.
         layout: `_Layout`.
-        inputs: List of arrays: the inputs of the function, followed by the noise.
+        inputs: List of arrays, the inputs of the concrete function followed by the noise.
     """
     tensors, count = [tf.constant(x) for x in inputs], len(layout.inputs)
     return [x.numpy() for x in compiled(tensors[:count], tensors[count:])]

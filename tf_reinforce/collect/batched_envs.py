@@ -1,8 +1,8 @@
 """Runs several environments side by side behind one interface.
 
-Every value that an environment returns is checked immediately. `env_index` is the index
-of an environment in the batch. The collector decides which episode runs in which
-environment.
+Every value that an environment returns is checked immediately. The argument `env_index`
+is the index of an environment in the batch. The collector decides which episode runs in
+which environment.
 """
 
 import abc
@@ -20,15 +20,16 @@ DEFAULT_MAX_EPISODE_STEPS = 10_000  # if an environment states no limit of its o
 
 
 class BatchedEnvs(environments.HostEnvironments):
-    """`size` environments with the same spaces.
+    """Runs `size` environments with equal spaces as one batch.
 
     The methods write observations into `out`, a list of arrays `[size, …]`, one for each
-    array of an observation. If actions can be illegal, the last array of `out` holds the
-    masks, `[size, M]`. The methods write into no other arrays, except where they say so.
+    array of an observation. If actions can be illegal, the last array of `out` contains
+    the action masks, `[size, M]`.
 
     Attributes:
-        size: Int, number of environments.
-        limit: Number of steps after which the collector truncates an episode.
+        size: Int, the number of environments.
+        limit: Number, the time limit: the number of steps after which the collector
+            truncates an episode.
         observation_space, action_space: The spaces of one environment.
         spec: `EnvSpec` of one environment, or `None`.
     """
@@ -40,10 +41,10 @@ class BatchedEnvs(environments.HostEnvironments):
     spec: gym.envs.registration.EnvSpec | None
 
     def configure(self, float_dtype, masks=None):
-        """Sets how observations and masks are read; returns the observation spec.
+        """Sets the types of observations and masks, and returns the observation spec.
 
         Args:
-            float_dtype: The type of real observations.
+            float_dtype: The number type of real observations.
             masks: `action_masks.MaskReader`, or `None` if every action is always legal.
         """
         self._reader = env_outputs.ObservationReader(self.observation_space, float_dtype)
@@ -55,56 +56,60 @@ class BatchedEnvs(environments.HostEnvironments):
         return host_loop.collect(self, actor, program.for_batch(self.size), request)
 
     def _write_mask(self, env_index, out, read, *outputs):
-        """Writes the mask of the next action, which `read(*outputs)` returns."""
+        """Writes the mask of the next action, the result of `read(*outputs)`."""
         try:
             out[-1][env_index] = read(*outputs)
         except KeyError as error:
             raise env_outputs.IndexedFault(
                 env_index,
-                f"there is no mask in {error}. Expected: one after every reset and every "
-                "step that does not end the episode",
+                f"there is no action mask in {error}. Expected: an action mask after "
+                "every reset, and after every step that does not end the episode",
             ) from None
         except (ValueError, TypeError, IndexError) as error:
             raise env_outputs.IndexedFault(env_index, f"{error}") from None
 
     def reset(self, seed, out):
-        """Begins a collection. `seed` is used if episodes have no seeds of their own."""
+        """Begins a collection with a seed for episodes without own reset seeds."""
 
     @abc.abstractmethod
     def can_start(self, env_index):
-        """Returns whether an episode can start in this environment now."""
+        """Returns whether an episode can start in the environment `env_index` now."""
 
     @abc.abstractmethod
     def start_episode(self, env_index, seed, out):
-        """Starts an episode and writes its first observation; see `can_start`."""
+        """Starts an episode in one environment, and writes the first observation."""
 
     @abc.abstractmethod
     def step(self, actions, out, rewards, active, time_limit_envs):
-        """Steps the active environments; returns a list of `EpisodeEnd`.
+        """Steps the active environments, and returns a list of `EpisodeEnd`.
 
-        Writes the observation that follows each action into `out`. If the episode ended,
-        this is its last observation, not the first one of the next episode.
+        The method writes the observation that follows each action into `out`. If an
+        episode ends, `out` receives the last observation of this episode, not the first
+        observation of the next episode.
 
         Args:
-            actions: List of `size` actions; those of inactive environments are ignored.
-            out: See the class.
+            actions: List of `size` actions. The actions of inactive environments are
+                ignored.
+            out: List of arrays `[size, …]`, into which the observations are written.
             rewards: `[size]` float64 array to write the rewards into.
-            active: Collection of the indices of environments with a running episode.
+            active: Indices of the environments with a running episode.
             time_limit_envs: The indices of environments whose episodes reach the time
-                limit with this step; they are truncated unless they terminate.
+                limit with this step. Episodes at the time limit are truncated unless they
+                terminate.
         """
 
     def close(self):
-        """Closes the environments if they are owned by this object."""
+        """Closes the environments if this object owns the environments."""
 
 
 class SyncEnvs(BatchedEnvs):
-    """A list of Gymnasium environments, stepped one after another.
+    """Steps a list of Gymnasium environments one after another.
 
     Args:
         envs: Nonempty list of `gymnasium.Env`.
-        limit: Int, a time limit in steps, or `None` for the limit of the environments.
-        owned: Bool. True: `close` closes the environments.
+        limit: Int, the time limit in steps, or `None` for the time limit of the
+            environments.
+        owned: Bool, whether `close` closes the environments.
     """
 
     def __init__(self, envs, limit, *, owned):
@@ -185,8 +190,9 @@ class SyncEnvs(BatchedEnvs):
         if env_indices and self._warn_at_limit:
             self._warn_at_limit = False
             warnings.warn(
-                f"An episode did not end within {self.limit:,} steps and was truncated. "
-                "Give the environment a time limit, or pass `max_episode_steps`.",
+                "An episode was truncated because the episode did not end within "
+                f"{self.limit:,} steps. Give the environment a time limit, or pass "
+                "`max_episode_steps`.",
                 stacklevel=2,
             )
 
@@ -206,12 +212,12 @@ class SyncEnvs(BatchedEnvs):
 
 
 def _check_compatible(envs):
-    """Raises if one environment occurs twice in the list, or if the spaces differ."""
+    """Raises an error if an environment occurs twice, or if the spaces differ."""
     if len(set(map(id, envs))) < len(envs):
         raise ValueError(
             "The callable returned the same environment twice. Expected: a new "
-            "environment from every call. To use one environment object, pass the "
-            "object itself: fit(env)."
+            "environment from every call of the callable. To train on one environment "
+            "object, pass the object instead of a callable: fit(env)."
         )
     for env in envs[1:]:
         for name in ("observation_space", "action_space"):

@@ -35,7 +35,7 @@ class StepBuffer:
         self.rewards = np.zeros((_INITIAL_ROWS, size))
 
     def grow(self):
-        """Doubles `length` by new, larger arrays."""
+        """Doubles the number of steps that the buffer can hold, by larger arrays."""
         self.observations = [_extended(x, len(x) - 1) for x in self.observations]
         self.actions = [_extended(x, self.length) for x in self.actions]
         self.rewards = _extended(self.rewards, self.length)

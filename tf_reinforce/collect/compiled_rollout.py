@@ -1,7 +1,8 @@
 """Collects all episodes of an update in one XLA program, in a tensor environment.
 
-The program stops when the last episode has ended. No gradient passes through it: an
-update learns from the record that the program returns.
+The XLA program stops when the last episode has ended. Gradients do not flow through the
+XLA program, because an update learns from the record of episodes that the program
+returns.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ _MIN_SHARD_EPISODES = 16  # with fewer, a thread waits longer than it computes
 
 
 class RolloutResult(NamedTuple):
-    """What a rollout returns, as tensors."""
+    """The episodes of a rollout with their returns, as tensors."""
 
     episodes: records.Episodes  # rows after the last step of an episode are padding
     returns: tf.Tensor  # [B] float64, the sums of the rewards, added in order
@@ -33,45 +34,49 @@ class RolloutResult(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """The state of all episodes between two steps: the loop variables."""
+    """The loop variables of a rollout, which contain the state of all episodes."""
 
-    step: tf.Tensor  # scalar int32
-    env_state: object  # of the environment
-    observation: object  # of that state, in the types of the policy
-    policy_state: list  # of the policy
+    step: tf.Tensor  # scalar int32, the number of the step
+    env_state: object  # the states of the environment
+    observation: object  # observations in the types of the policy
+    policy_state: list  # the recurrent states of the policy
     active: tf.Tensor  # [B] bool: the episode has not ended
-    lengths: tf.Tensor  # [B] int32
-    terminated: tf.Tensor  # [B] bool
-    returns: tf.Tensor  # [B] float64
-    valid: tf.Tensor  # [B] bool
+    lengths: tf.Tensor  # [B] int32, the steps of each episode so far
+    terminated: tf.Tensor  # [B] bool: the episode has terminated
+    returns: tf.Tensor  # [B] float64, the sums of rewards so far
+    valid: tf.Tensor  # [B] bool: all values so far are valid
     arrays: list  # TensorArrays: observations, raw actions, rewards
 
 
 class Rollout:
-    """Runs `count` episodes of a tensor environment at once, with the current weights.
+    """Runs `count` episodes of a tensor environment at once.
 
-    An episode depends on its number and the keys alone, not on the number of episodes
-    that run beside it. So the episodes are divided into shards, one for each thread. All
-    shards run the same program.
+    The episodes are divided into shards, one shard for each thread, and all shards run
+    the same program. An episode depends only on its number and the keys of the random
+    numbers, and not on the other episodes.
 
     Args:
         batched_env: `batched_tensor_env.BatchedTensorEnv`.
         actor: `actor.ActorPolicy`.
-        count: Int, number of episodes of each agent.
-        deterministic: Bool. True selects the most likely actions.
-        group_size: Int, number of consecutive episodes with the same environment noise.
-        recorded: Bool. False returns only returns, lengths and `terminated`; the other
-            fields of the record are `None`.
-        stacked_weights: List of variables `[K, …]`, one for each of the actor's
-            variables: the values of `K` agents. All agents run; their episodes follow
-            each other on the axis `B`. `None`: one agent, with the actor's own variables.
+        count: Int, the number of episodes of each agent.
+        deterministic: Bool, whether to select the most likely actions instead of random
+            actions.
+        group_size: Int, the number of consecutive episodes with the same noise of the
+            environment.
+        recorded: Bool, whether to record all steps. With `recorded=False`, a rollout
+            returns only returns, lengths and `terminated`, and the other fields of the
+            record are `None`.
+        stacked_weights: List of variables `[K, …]` with the weights of `K` agents, one
+            for each of the actor's variables. The episodes of the `K` agents follow each
+            other on the axis `B`. `stacked_weights=None` runs one agent with the actor's
+            own variables.
 
     Attributes:
-        num_agents: Int, `K`.
-        num_shards: Int, number of shards.
+        num_agents: Int, the number of agents, `K`.
+        num_shards: Int, the number of shards, into which the episodes are divided.
 
     Raises:
-        ValueError: if the agent reads masks, or if there is no time limit.
+        ValueError: If the agent reads action masks, or the environment has no time limit.
     """
 
     def __init__(
@@ -88,15 +93,16 @@ class Rollout:
         if actor.mask_source is not None:
             raise ValueError(
                 "The compiled engine does not support masks of illegal actions. "
-                f"Received: action_mask={actor.mask_source.where!r}. Train on the host: "
+                f"Received: action_mask={actor.mask_source.where!r}. To train with "
+                "action masks, use the host engine: "
                 "`agent.fit(env.as_gymnasium(num_envs), …)`."
             )
         if batched_env.limit is None:
             raise ValueError(
-                f"{batched_env.env!r} states no time limit. The compiled engine requires "
-                "one, because it waits until all episodes have ended. Set its "
-                "`max_episode_steps`, or pass `max_episode_steps` to `fit`, `evaluate` "
-                "or `collect`."
+                f"{batched_env.env!r} states no time limit. The compiled engine "
+                "requires a time limit, because it waits until all episodes have "
+                "ended. Set the attribute `max_episode_steps` of the environment, or "
+                "pass `max_episode_steps` to `fit`, `evaluate` or `collect`."
             )
         self.batched_env = batched_env
         self.actor = actor
@@ -121,10 +127,11 @@ class Rollout:
         )
 
     def __call__(self, keys):
-        """Runs the episodes; returns a `RolloutResult`.
+        """Runs the episodes, and returns a `RolloutResult`.
 
         Args:
-            keys: `[3, 2]` uint32, or `[K, 3, 2]`; see `seeding.rollout_keys`.
+            keys: `[3, 2]` uint32, or `[K, 3, 2]` for `K` agents, from
+                `seeding.rollout_keys`.
         """
         keys = tf.reshape(keys, [self.num_agents, 3, 2])
         shard_size = self.count // self.num_shards
@@ -135,11 +142,11 @@ class Rollout:
 
     @property
     def episodes_per_shard(self):
-        """The number of episodes of all agents in one shard."""
+        """Returns the number of episodes of all agents in one shard."""
         return self.num_agents * self.count // self.num_shards
 
     def _run(self, keys, first):
-        """Runs one shard; `first` is the number of its first episode."""
+        """Runs the shard whose first episode has the number `first`."""
         limit, shard_size = self.batched_env.limit, self.count // self.num_shards
         numbers = tf.tile(first + tf.range(shard_size), [self.num_agents])
         keys = tf.repeat(keys, shard_size, axis=0)  # for each episode
@@ -183,7 +190,7 @@ class Rollout:
         )
 
     def _step(self, carry, numbers, keys):
-        """Makes one step of every episode; results of ended episodes are not used."""
+        """Makes one step of every episode, and ignores the steps of ended episodes."""
         env, actor = self.batched_env.env, self.actor
         noise = [] if self.deterministic else self._noise(keys[:, 2], numbers, carry.step)
         raw, finite, policy_state = self._select_actions(
@@ -230,21 +237,21 @@ class Rollout:
         ]
 
     def _initial_policy_state(self):
-        """Returns the states of the policy before the first step; they may be learned."""
+        """Returns the recurrent states of the policy before the first step."""
         if self.stacked_weights is None:
             return self.actor.initial_state(self.episodes_per_shard)
         return self._for_each_agent(lambda: self.actor.initial_state(self.count), ())
 
     def _select_actions(self, *inputs):
-        """Returns raw actions, whether the outputs are finite, and the next states."""
+        """Returns raw actions, whether policy outputs are finite, and the next states."""
         if self.stacked_weights is None:
             return self._select_agent_actions(*inputs)
         return self._for_each_agent(self._select_agent_actions, inputs)
 
     def _for_each_agent(self, function, inputs):
-        """Calls a function for every agent, with its weights and its rows of `inputs`.
+        """Calls a function for every agent, with the weights and inputs of the agent.
 
-        Arguments and results are structures of tensors `[K · count, …]`.
+        Arguments and results of the function are structures of tensors `[K · count, …]`.
         """
         leading_shape = self.num_agents, self.count
 
@@ -268,13 +275,13 @@ class Rollout:
         return keras.tree.map_structure(merge, outputs)
 
     def _select_agent_actions(self, observation, policy_state, noise):
-        """Selects the actions of one agent; see `_select_actions`."""
+        """Selects the actions of one agent, with the results of `_select_actions`."""
         outputs, _, policy_state = self.actor.outputs(observation, None, policy_state)
         raw = self.actor.select_actions(outputs, None if self.deterministic else noise)
         return raw, tf.reduce_all(tf.math.is_finite(outputs), axis=-1), policy_state
 
     def _observe(self, state):
-        """Returns the observation in the types of the policy, and whether it is valid."""
+        """Returns observations in the types of the policy, and whether each is valid."""
         observation = self.batched_env.env.observation(state)
         cast = keras.tree.map_structure(
             lambda leaf, tensor: tf.cast(tensor, leaf.dtype),
@@ -284,25 +291,25 @@ class Rollout:
         return cast, checks.is_valid_observation(self.batched_env.env, observation)
 
     def _env_noise(self, spec, keys, numbers, step):
-        """Returns noise for the environment, the same for all episodes of a group."""
+        """Returns noise for the environment, equal for all episodes of a group."""
         if spec is None:
             return None
         groups, dtype = numbers // self.group_size, self.batched_env.env.dtype
         return seeding.counter_noise(keys, [spec], groups, step, dtype)[0]
 
     def _noise(self, keys, numbers, step):
-        """Returns noise for the actions, a list of tensors."""
+        """Returns a list of tensors, the noise for the actions."""
         specs, dtype = self.actor.noise_specs, self.actor.dtype
         return seeding.counter_noise(keys, specs, numbers, step, dtype)
 
 
 def num_threads():
-    """Returns the number of operations that TensorFlow runs in parallel."""
+    """Returns the number of operations that TensorFlow can run in parallel."""
     return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count()
 
 
 def _num_shards(count, group_size):
-    """Returns the number of equal shards of the episodes: at most one per thread."""
+    """Returns the number of equal shards of episodes, at most one per thread."""
     candidates = [
         shards
         for shards in range(1, num_threads() + 1)
@@ -312,7 +319,7 @@ def _num_shards(count, group_size):
 
 
 def _concatenate(shards):
-    """Joins the `RolloutResult`s of all shards, in the order of the episodes."""
+    """Joins the `RolloutResult`s of all shards in the order of the episodes."""
     parts = [shard.episodes for shard in shards]
     ends = zip(*((part.lengths, part.terminated) for part in parts), strict=True)
     record = records.Episodes(None, None, None, *(tf.concat(x, 0) for x in ends))
@@ -328,19 +335,19 @@ def _write(arrays, row, values):
 
 
 def collect(rollout, key):
-    """Collects whole episodes.
+    """Collects whole episodes in a tensor environment.
 
     Args:
-        rollout: `Rollout`.
-        key: `seeding.StreamKey`.
+        rollout: `Rollout` that runs the episodes.
+        key: `seeding.StreamKey` of the random numbers.
 
     Returns:
         `results.CollectedEpisodes` of NumPy arrays, with the `RolloutResult`. All seconds
-        count as `"acting"`, because the time in the environment is unknown.
+        count as `"acting"`, because the time of the environment's steps is unknown.
 
     Raises:
-        EnvironmentFault: if a reward or an observation is invalid.
-        FloatingPointError: if the policy's outputs are not finite.
+        EnvironmentFault: If a reward or an observation is invalid.
+        FloatingPointError: If the policy's outputs are not finite.
     """
     start = time.perf_counter()
     with explain_compile_errors():
@@ -362,7 +369,7 @@ _ERROR_PATTERNS = {
 
 @contextlib.contextmanager
 def explain_compile_errors():
-    """Raises an error that names the layer which cannot be compiled or stacked."""
+    """Replaces compiler errors by an error that names the layer."""
     try:
         yield
     except (tf.errors.InvalidArgumentError, ValueError) as error:
@@ -378,8 +385,8 @@ def explain_compile_errors():
         name = f"The layer `{scopes[-1]}`" if scopes else "A part of the program"
         raise ValueError(
             f"{name} cannot be {action} because of its operation {operation!r}. Train "
-            "on the host, `agent.fit(id, …)`, or write the layer with other operations. "
-            f"Received: {path}"
+            "on the Gymnasium environment, `agent.fit(id, …)`, or write the layer with "
+            f"other operations. Received: {path}"
         ) from error
 
 
@@ -387,8 +394,8 @@ def validate_result(rollout, result):
     """Returns the episodes as NumPy arrays, without rows that are padding in all columns.
 
     Raises:
-        EnvironmentFault: if a reward or an observation is invalid.
-        FloatingPointError: if the policy's outputs are not finite.
+        EnvironmentFault: If a reward or an observation is invalid.
+        FloatingPointError: If the policy's outputs are not finite.
     """
     rows = int(tf.reduce_max(result.episodes.lengths))
     trimmed = records.trim(result.episodes)
@@ -407,20 +414,21 @@ def validate_result(rollout, result):
             raise results.EnvironmentFault(
                 f"Episode {episode}, {where} {name} is "
                 f"{'not finite' if is_float else f'not in {space}'}: "
-                f"{values[row, episode]}. The agent did not learn from this batch. "
-                "Correct the environment."
+                f"{values[row, episode]}. The agent did not learn from the failed "
+                "batch. Correct the environment."
             )
     if not tf.reduce_all(result.valid):
         raise FloatingPointError(
-            "The policy's outputs are not finite, although its observations are finite: "
-            "the policy overflows. The agent did not learn from this batch. Train with a "
-            "smaller learning rate or `global_clipnorm`."
+            "The policy's outputs are not finite, although its observations are "
+            "finite. The policy overflows. The agent did not learn from the failed "
+            "batch. To prevent an overflow, train with a smaller learning rate or "
+            "`global_clipnorm`."
         )
     return episodes
 
 
 def _is_valid(values, space):
-    """Returns `[T, B]` bool: the values are finite, or categories of their space."""
+    """Returns `[T, B]` bool, True if values are finite, or categories of their space."""
     if values.dtype.kind == "f":
         valid = np.isfinite(values)
     else:

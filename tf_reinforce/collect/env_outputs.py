@@ -1,4 +1,4 @@
-"""Checks what an environment returns, and reads it into arrays."""
+"""Checks the values that an environment returns, and writes them into arrays."""
 
 import numbers
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from tf_reinforce.data import spaces
 class IndexedFault(Exception):
     """The environment returned an invalid value, or raised an exception.
 
-    The collector adds the numbers of the episode and of the step to the message.
+    The collector adds the numbers of the episode and of the step to the message of an
+    `IndexedFault`.
 
     Attributes:
         env_index: Int, the index of the environment in the batch.
@@ -44,7 +45,7 @@ class EpisodeEnd:
 
 
 class ObservationReader:
-    """Checks one observation and writes it into the arrays of a batch.
+    """Checks observations and writes the observations into the arrays of a batch.
 
     Args:
         space: The observation space of one environment.
@@ -106,8 +107,8 @@ def _structure_fault(env_index, expected, observation):
         received += f" of {len(observation)} parts"
     return IndexedFault(
         env_index,
-        f"the observation does not nest as its space. Expected: {expected}. Received: "
-        f"a {received}",
+        "the observation is not nested like the observation space. Expected: "
+        f"{expected}. Received: a {received}",
     )
 
 
@@ -158,12 +159,14 @@ def _array_reader(space):
         if part.shape != shape:
             raise IndexedFault(
                 env_index,
-                f"the observation has the shape {part.shape}. Expected: {shape}",
+                f"the observation has the shape {part.shape}. Expected: {shape}, the "
+                "shape of the observation space",
             )
         if part.dtype is not dtype and not np.can_cast(part.dtype, dtype, "same_kind"):
             raise IndexedFault(
                 env_index,
-                f"the observation is of type {part.dtype}. Expected: {dtype.name}",
+                f"the observation is of type {part.dtype}. Expected: {dtype.name}, the "
+                "type of the observation space",
             )
         if bounds and not ((part >= bounds[0]) & (part <= bounds[1])).all():
             raise IndexedFault(
@@ -173,7 +176,7 @@ def _array_reader(space):
             raise IndexedFault(
                 env_index,
                 f"the observation {part.tolist()} does not fit into {dtype.name}, the "
-                "type of its space",
+                "number type of the observation space",
             )
         return part
 
@@ -213,7 +216,8 @@ def has_ended(env_index, terminated, truncated):
         if not isinstance(flag, (bool, np.bool_)):
             raise IndexedFault(
                 env_index,
-                f"`{name}` is a {type(flag).__name__}: {flag!r}. Expected: a bool",
+                f"the flag `{name}` of a step is a {type(flag).__name__}: {flag!r}. "
+                "Expected: a bool",
             )
     return bool(terminated or truncated)
 
@@ -221,5 +225,7 @@ def has_ended(env_index, terminated, truncated):
 def read_success(env_index, success):
     """Returns `is_success`, which must be a bool, a number or `None`."""
     if not isinstance(success, (numbers.Real, np.bool_, type(None))):
-        raise IndexedFault(env_index, f"`is_success` is {success!r}. Expected: a bool")
+        raise IndexedFault(
+            env_index, f"`is_success` in the info is {success!r}. Expected: a bool"
+        )
     return success

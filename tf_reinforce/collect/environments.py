@@ -13,29 +13,30 @@ from tf_reinforce.data import seeding
 
 
 class CollectionRequest(NamedTuple):
-    """Which episodes to collect, and how."""
+    """The number of episodes to collect, and the options of the collection."""
 
-    key: seeding.StreamKey  # with the number of an episode, fixes its random numbers
-    episodes: int | None  # how many episodes, or `None`
-    steps: int | None = None  # instead: the fewest episodes that have this many steps
-    deterministic: bool = False  # True takes the most likely actions
-    group_size: int = 1  # how many consecutive episodes share a reset seed
-    recorded: bool = True  # False allows to keep nothing but returns and lengths
+    key: seeding.StreamKey  # determines all random numbers
+    episodes: int | None  # the number of episodes, or `None`
+    steps: int | None = None  # the least total number of steps, or `None`
+    deterministic: bool = False  # whether to take the most likely actions
+    group_size: int = 1  # consecutive episodes with one reset seed
+    recorded: bool = True  # whether to record steps, not only returns
 
 
 class Environments(abc.ABC):
-    """Environments with the same spaces, which collect episodes with a program.
+    """Collects episodes in environments with equal spaces.
 
-    `make_envs.open_envs` makes them. A program selects actions, or plays whole episodes.
-    The collector keeps a program for later requests with the same `program_key`.
+    `make_envs.open_envs` makes `Environments`. A program selects actions, or plays whole
+    episodes. The collector keeps a program for later requests with the same
+    `program_key`.
 
     Attributes:
         observation_space, action_space: The spaces of each environment.
         spec: `gymnasium.envs.registration.EnvSpec` or `None`.
         supports_episode_seeds: Bool, whether each episode has a reset seed of its own.
-        in_graph: Bool, whether a program returns tensors, so that an update can follow
-            in the same TensorFlow graph.
-        is_vector_env: Bool, whether a `gymnasium.vector.VectorEnv` resets itself.
+        in_graph: Bool, whether the episodes are tensors, so that an update can follow in
+            the same TensorFlow graph.
+        is_vector_env: Bool, whether the environments are a `gymnasium.vector.VectorEnv`.
     """
 
     spec: gym.envs.registration.EnvSpec | None = None
@@ -45,15 +46,15 @@ class Environments(abc.ABC):
 
     @abc.abstractmethod
     def program_key(self, request):
-        """Returns a tuple; requests with equal tuples share a program.
+        """Returns the key of the program for a request; equal keys share a program.
 
-        The first item is the kind of the program. The collector keeps a limited number of
-        programs of each kind.
+        The key is a tuple whose first item is the kind of the program. The collector
+        keeps a limited number of programs of each kind.
         """
 
     @abc.abstractmethod
     def make_program(self, actor, request):
-        """Returns the program of an `actor.ActorPolicy` for requests of this kind."""
+        """Returns the program that selects actions for requests with equal keys."""
 
     @abc.abstractmethod
     def collect(self, actor, program, request):
@@ -61,15 +62,15 @@ class Environments(abc.ABC):
 
         Args:
             actor: `actor.ActorPolicy`.
-            program: What `make_program` returned.
+            program: The program that `make_program` returned.
             request: `CollectionRequest`.
 
         Returns:
             `results.CollectedEpisodes`.
 
         Raises:
-            EnvironmentFault: if an environment fails or returns an invalid value.
-            FloatingPointError: if the outputs of the policy are not finite.
+            EnvironmentFault: If an environment fails or returns an invalid value.
+            FloatingPointError: If the outputs of the policy are not finite.
         """
 
     def evaluate(self, actor, program, request):
@@ -79,11 +80,11 @@ class Environments(abc.ABC):
 
     @abc.abstractmethod
     def close(self):
-        """Closes the environments that were made here."""
+        """Closes the environments that `open_envs` made."""
 
 
 class HostEnvironments(Environments):
-    """Environments in Python, for which an `acting_program.ActingProgram` acts."""
+    """Collects episodes in Python environments with an `ActingProgram`."""
 
     def program_key(self, request):
         return "acting", request.deterministic
@@ -109,4 +110,4 @@ class HostEnvironments(Environments):
 
     @abc.abstractmethod
     def _play(self, actor, program, request):
-        """Collects the episodes with the program as it is; see `collect`."""
+        """Collects the episodes of a request, without a fallback to another program."""

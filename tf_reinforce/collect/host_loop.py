@@ -1,7 +1,7 @@
 """Collects whole episodes from batched environments, in the order in which they start.
 
-Exactly E episodes are started, and all E are finished and used. Using the first E that
-*finish* would prefer short episodes.
+The collector starts exactly E episodes, and finishes and uses all E episodes. If the
+collector used the first E episodes that *finish*, short episodes would be too frequent.
 """
 
 import math
@@ -24,16 +24,17 @@ def collect(envs, actor, act, request):
 
     Args:
         envs: `batched_envs.BatchedEnvs`, after `configure`.
-        actor: `actor.ActorPolicy`, for its specs and its head.
-        act: Function that selects actions; see `acting_program.ActingProgram.for_batch`.
+        actor: `actor.ActorPolicy` that contains the specs and the head of the policy.
+        act: Function that selects actions, from `acting_program.ActingProgram.for_batch`.
         request: `environments.CollectionRequest`.
 
     Returns:
         `CollectedEpisodes`.
 
     Raises:
-        EnvironmentFault: if an environment raises or returns something invalid.
-        OutputsNotFinite: if the policy's outputs are not finite.
+        EnvironmentFault: If an environment raises an exception or returns an invalid
+            value.
+        OutputsNotFinite: If the policy's outputs are not finite.
     """
     start = time.perf_counter()
     arrays, stepping = _collect_arrays(
@@ -55,17 +56,17 @@ def collect_share(
     envs, actor, act, policy_states, claim_episode, max_initial,
     *, seed, stream, update, deterministic, group_size,
 ):  # fmt: skip
-    """Collects the episodes that this process claims; runs no TensorFlow operation.
+    """Collects the episodes of one worker process without TensorFlow operations.
 
     Args:
-        policy_states: See `initial_states`.
-        claim_episode, max_initial: See `scheduler.SharedScheduler`.
-        envs, actor, act: See `collect`.
-        seed, stream, update: See `seeding.StreamKey`.
-        deterministic, group_size: See `environments.CollectionRequest`.
+        policy_states: List of arrays from `initial_states`.
+        claim_episode, max_initial: Arguments of `scheduler.SharedScheduler`.
+        envs, actor, act: Arguments with the same meaning as in `collect`.
+        seed, stream, update: Fields of the `seeding.StreamKey` of the collection.
+        deterministic, group_size: Fields of `environments.CollectionRequest`.
 
     Returns:
-        `EpisodeArrays`, possibly of no episodes, and the seconds in the environments.
+        `EpisodeArrays` of zero or more episodes, and the seconds in the environments.
     """
     seeds = seeding.EpisodeSeeds(seed, stream, update, group_size)
     share = scheduler.SharedScheduler(claim_episode, max_initial)
@@ -73,14 +74,14 @@ def collect_share(
 
 
 def initial_states(actor, size):
-    """Returns the states of a policy before the first step, a list of `[size, …]`."""
+    """Returns recurrent states before the first step, a list of `[size, …]` arrays."""
     return [np.array(state) for state in actor.initial_state(size)]
 
 
 def _collect_arrays(
     envs, actor, act, episode_scheduler, seeds, policy_states, deterministic
 ):
-    """Returns `EpisodeArrays`, and the seconds in the environments."""
+    """Returns the `EpisodeArrays` of a collection, and the seconds in environments."""
     noise = [] if deterministic else actor.noise_specs
     loop = _CollectionLoop(envs, actor, episode_scheduler, noise, seeds, policy_states)
     try:
@@ -92,7 +93,7 @@ def _collect_arrays(
 
 
 class _CollectionLoop:
-    """Steps all environments, starts and ends their episodes, and records all steps."""
+    """Steps environments, starts and ends episodes, and records all steps."""
 
     def __init__(self, envs, actor, episode_scheduler, noise, seeds, policy_states):
         self.envs = envs
@@ -115,7 +116,7 @@ class _CollectionLoop:
         self.stepping = 0.0  # seconds in the environments, including resets
 
     def run(self, act):
-        """Steps all environments until enough episodes have ended; returns these."""
+        """Steps all environments until enough episodes have ended; returns episodes."""
         envs, buffer, noise, active = self.envs, self.buffer, self.noise, self.active
         policy_states = self.recurrent_states.arrays
         clock, stepping = time.perf_counter, 0.0
@@ -164,9 +165,10 @@ class _CollectionLoop:
             if not has_legal_action[env_index]:
                 raise env_outputs.IndexedFault(
                     env_index,
-                    "the mask has no legal action, or there is no mask. Expected: at "
-                    "least one entry that is not zero. Received: "
-                    f"{masks[env_index].tolist()}. End the episode if no action is legal",
+                    "the action mask has no legal action, or there is no action mask. "
+                    "Expected: an action mask with at least one entry that is not "
+                    f"zero. Received: {masks[env_index].tolist()}. End the episode if "
+                    "no action is legal",
                 )
 
     def _time_limit_envs(self, row):
@@ -197,9 +199,10 @@ class _CollectionLoop:
         )
 
     def _retry_without_idle(self, act, inputs):
-        """Selects the actions again, with zeros as inputs of idle environments.
+        """Selects the actions again, with zeros as observations of idle environments.
 
-        The inputs of idle environments are arbitrary, so their outputs may not be finite.
+        The observations of idle environments are arbitrary, so that the policy outputs
+        for these observations may not be finite.
         """
         idle = [i for i in range(self.envs.size) if i not in self.active]
         for array in inputs:
@@ -216,7 +219,7 @@ class _CollectionLoop:
             self.idle.append(end.env_index)
 
     def describe_env(self, env_index):
-        """Returns environment, episode and step as words for a message."""
+        """Returns a text with environment, episode and step for an error message."""
         episode = self.active.get(env_index)
         if episode is None:
             return f"Environment {env_index}"
@@ -225,14 +228,15 @@ class _CollectionLoop:
 
 
 def _raise_not_finite(active, row, buffer, inputs):
-    """Raises `EnvironmentFault` for an observation, else `OutputsNotFinite`."""
+    """Raises `EnvironmentFault` for a NaN or infinite observation, else another error."""
     for episode in active.values():
         for array in buffer.observations:
             values = array[episode.start_row : row + 1, episode.env_index]
             results.check_observations(values, episode)
     raise results.OutputsNotFinite(
-        "The policy's outputs are not finite, although its observations and weights are "
-        "finite: the policy overflows. No action was selected. Train with a smaller "
-        "learning rate or `global_clipnorm`, or set normalize_observations=True.",
+        "The policy's outputs are not finite, although its observations and weights "
+        "are finite. The policy overflows. No action was selected. To prevent an "
+        "overflow, train with a smaller learning rate or `global_clipnorm`, or set "
+        "normalize_observations=True.",
         [np.array(array) for array in inputs],
     )

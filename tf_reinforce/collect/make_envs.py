@@ -25,7 +25,7 @@ def open_envs(
     env_kwargs: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
 ) -> Iterator[Any]:
-    """Opens the environments that `env` describes, and closes those that it made.
+    """Opens the environments that `env` describes, and closes new environments later.
 
     Args:
         env: An environment id (also `module:Id-v0`), an `EnvSpec`, a callable that makes
@@ -56,7 +56,7 @@ def open_envs(
         if (is_open or is_env) and is_set:
             raise ValueError(
                 f"`{name}` requires an environment id, an EnvSpec or a callable, from "
-                f"which environments can be made. Received: env={env!r}, "
+                f"which several environments can be made. Received: env={env!r}, "
                 f"env_kwargs={env_kwargs}, workers={workers}"
             )
     if is_open:
@@ -133,10 +133,9 @@ def _spec_without_checkers(env: Any, **kwargs: Any) -> Any:
     """Returns the spec of an environment without Gymnasium's checks, and its time limit.
 
     The spec omits the wrappers `PassiveEnvChecker`, `OrderEnforcing` and `TimeLimit`,
-    because each wrapper costs a Python call per step. Gymnasium's `PassiveEnvChecker`
-    checks only the first step, and the collector checks every value. The collector begins
-    each episode with a reset, and applies the time limit. An environment with registered
-    wrappers keeps these wrappers, and also keeps its `TimeLimit`.
+    because each wrapper costs a Python call per step. The collector itself checks every
+    value, begins each episode with a reset, and applies the time limit. An environment
+    with other registered wrappers keeps these wrappers and its `TimeLimit`.
     """
     first = gym.make(env, disable_env_checker=True, **kwargs)
     spec: Any = copy.deepcopy(first.spec)  # `gym.make` sets the spec

@@ -10,7 +10,7 @@ from tf_reinforce.data import episodes as records
 
 
 class EnvironmentFault(RuntimeError):
-    """An environment raised an exception, or returned an invalid value.
+    """The error for an environment that raised an exception or returned an invalid value.
 
     The error message contains the environment, the episode, the step and the fault. If
     the environment raised an exception, the exception is the cause of the
@@ -19,7 +19,7 @@ class EnvironmentFault(RuntimeError):
 
 
 class OutputsNotFinite(FloatingPointError):
-    """The outputs of the policy are not finite, although its observations are finite.
+    """The error for policy outputs that are not finite, although observations are finite.
 
     Attributes:
         inputs: List of arrays `[N, …]`, the inputs of the acting program.
@@ -70,7 +70,7 @@ def _check_finite(name, values, episode):
         raise EnvironmentFault(
             f"Environment {episode.env_index}, episode {episode.number}, step {step}: "
             f"the {name} is not finite: {values[step]}. The agent did not learn from "
-            "this batch. Correct the environment."
+            "the failed batch. Correct the environment."
         )
 
 

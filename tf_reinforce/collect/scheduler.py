@@ -1,17 +1,18 @@
-"""Decides which episodes start, and when there are enough."""
+"""Decides which episodes start, and when enough episodes have ended."""
 
 
 class EpisodeInProgress:
-    """An episode while it is collected.
+    """The state of an episode during its collection.
 
     Attributes:
-        number: Int, the number of the episode in its update; it determines all seeds.
-        start_row: Int, the step of the collection at which the episode starts.
+        number: Int, the number of the episode in its update, which determines all random
+            numbers of the episode.
+        start_row: Int, the row of the step buffer at which the episode starts.
         env_index: Int, the index of the environment that runs the episode.
         generators: List of `np.random.Generator`, one for each part of an action.
-        length: Int, number of steps; 0 until the episode has ended.
-        last_observation: List of arrays, the last observation; set by `finish`.
-        end: `env_outputs.EpisodeEnd`; set by `finish`.
+        length: Int, the number of steps of the episode, or 0 until the episode has ended.
+        last_observation: List of arrays, the last observation, which `finish` sets.
+        end: `env_outputs.EpisodeEnd`, which `finish` sets.
     """
 
     __slots__ = (
@@ -32,19 +33,20 @@ class EpisodeInProgress:
         self.length = 0
 
     def finish(self, end, row, observations):
-        """Stores the end of the episode before step `row`, and its last observation."""
+        """Stores the end of the episode before row `row`, and the last observation."""
         self.end = end
         self.length = row - self.start_row
         self.last_observation = [array[self.env_index].copy() for array in observations]
 
 
 class EpisodeScheduler:
-    """Decides which episodes to start, and when there are enough of them.
+    """Decides which episodes to start, and when enough episodes have ended.
 
     Args:
-        count: Int, the number of episodes to collect. Not used if `steps` is given.
-        steps: Int, the number of steps to collect, or `None`. The result is the fewest
-            episodes, in the order of their start, with at least `steps` steps together.
+        count: Int, the number of episodes to collect. With `steps`, `count` is not used.
+        steps: Int, the number of steps to collect, or `None`. With `steps`, the result is
+            the fewest episodes, in starting order, that have at least `steps` steps
+            together.
     """
 
     def __init__(self, count, steps):
@@ -58,9 +60,9 @@ class EpisodeScheduler:
         self._first_steps = 0  # steps of these first episodes
 
     def start_next(self, row, env_index):
-        """Starts the next episode; returns an `EpisodeInProgress`, or `None`.
+        """Starts the next episode; returns its `EpisodeInProgress`, or `None`.
 
-        `None` means that no other episode must start before step `row`.
+        The method returns `None` if no further episode needs to start at row `row`.
         """
         if not self._needs_episode(row):
             return None
@@ -78,7 +80,7 @@ class EpisodeScheduler:
         return self._ended_steps + running_steps < self._steps
 
     def result(self):
-        """Returns the episodes to use, or `None` until they have ended."""
+        """Returns the episodes of the collection, or `None` until all have ended."""
         if self._steps is None:
             has_all = len(self.episodes) == self._count
             complete = has_all and all(x.length for x in self.episodes)
@@ -93,13 +95,13 @@ class EpisodeScheduler:
 
 
 class SharedScheduler:
-    """Decides which episodes to start if several processes share one counter of episodes.
+    """Decides which episodes to start in a process that shares an episode counter.
 
     Args:
         claim_episode: Function without arguments that returns the number of the next
-            episode that no process has claimed, or `None` if there are no more.
+            episode that no process has claimed, or `None` if no episode is left.
         max_initial: Int, the largest number of episodes to start at step 0. The limit
-            leaves episodes for the other processes.
+            `max_initial` leaves episodes for the other processes.
     """
 
     def __init__(self, claim_episode, max_initial):
@@ -109,9 +111,10 @@ class SharedScheduler:
         self.episodes = []
 
     def start_next(self, row, env_index):
-        """Claims and starts the next episode; returns an `EpisodeInProgress`, or `None`.
+        """Claims and starts the next episode; returns its `EpisodeInProgress` or `None`.
 
-        `None` means that no episode is left, or that the others are for other processes.
+        The method returns `None` if no episode is left, or if the remaining episodes are
+        for other processes.
         """
         if row == 0 and len(self.episodes) == self._max_initial:
             return None
@@ -123,6 +126,6 @@ class SharedScheduler:
         return self.episodes[-1]
 
     def result(self):
-        """Returns the episodes of this process, or `None` until they have ended."""
+        """Returns the episodes of this process, or `None` until all have ended."""
         complete = self._none_left and all(x.length for x in self.episodes)
         return self.episodes if complete else None

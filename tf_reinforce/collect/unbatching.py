@@ -8,7 +8,7 @@ from tf_reinforce.data import spaces
 
 
 def action_unbatcher(space):
-    """Returns a function from arrays `[size, …]`, a list, to a list of `size` actions."""
+    """Returns a function from arrays `[size, …]` to a list of `size` actions."""
     nest = spaces.to_nest(space)
     leaves = keras.tree.flatten(nest)
     unbatchers = [_leaf_unbatcher(leaf) for leaf in leaves]
@@ -24,10 +24,10 @@ def action_unbatcher(space):
 
 
 def _leaf_unbatcher(leaf):
-    """Returns a function from an array to the list of its rows, in the type of the space.
+    """Returns a function from an array to a list of its rows in the type of a space.
 
-    A member of a `Box` of shape () is an array without axes. So the rows are arrays then,
-    not NumPy scalars.
+    A member of a `Box` of shape () is an array without axes. For such a `Box`, the
+    returned rows are arrays of shape (), not NumPy scalars.
     """
     dtype = leaf.dtype
     is_scalar_box = isinstance(leaf, gym.spaces.Box) and not leaf.shape
@@ -36,12 +36,12 @@ def _leaf_unbatcher(leaf):
 
 
 def _scalar_arrays(array):
-    """Returns the numbers of an array `[size]` as arrays of shape ()."""
+    """Returns the numbers of an array `[size]` as a list of arrays of shape ()."""
     return [np.array(action) for action in array]
 
 
 def _pack(indices, parts):
-    """Returns one action from its parts, nested in tuples and dicts as its space is."""
+    """Returns one action, nested like its space, from the list of its parts."""
     if isinstance(indices, dict):
         return {key: _pack(index, parts) for key, index in indices.items()}
     if isinstance(indices, tuple):

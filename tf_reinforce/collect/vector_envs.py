@@ -114,7 +114,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         return ends
 
     def _reset_ended(self, ended, observations, infos, out):
-        """Writes the last observations of ended episodes, and keeps the next first ones.
+        """Writes last observations of ended episodes, and keeps reset observations.
 
         In the mode DISABLED, `_reset_ended` also resets the environments of the ended
         episodes.
@@ -131,8 +131,9 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             if "final_obs" not in infos:
                 raise env_outputs.IndexedFault(
                     int(env_indices[0]),
-                    "an episode ended under SAME_STEP without its last observation. "
-                    f"Expected: infos with 'final_obs'. Received: {sorted(infos)}",
+                    "in the autoreset mode SAME_STEP, an episode ended without its "
+                    "last observation. Expected: infos with 'final_obs'. Received: "
+                    f"{sorted(infos)}",
                 )
             finals = {i: infos["final_obs"][i] for i in env_indices}
         parts = self._reader.flatten(0, observations)
@@ -165,10 +166,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             if self._lengths[env_index] >= self._max_steps and not ended[env_index]:
                 raise env_outputs.IndexedFault(
                     env_index,
-                    f"the episode did not end within {self._max_steps:,} steps, and "
-                    "the collector cannot truncate episodes of a VectorEnv. Wrap the "
-                    "environments with gymnasium.wrappers.TimeLimit. If longer "
-                    "episodes are expected, pass `max_episode_steps`",
+                    f"the episode did not end within {self._max_steps:,} steps, and the "
+                    "collector cannot truncate episodes of a VectorEnv. Wrap the "
+                    "environments with gymnasium.wrappers.TimeLimit. If episodes may "
+                    "have more steps, pass a larger `max_episode_steps`",
                 )
 
     def _success(self, infos, env_index):
@@ -223,7 +224,9 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         flags = self._column(name, flags, "bools")
         if not ((flags == 0) | (flags == 1)).all():
             raise env_outputs.IndexedFault(
-                0, f"the {name} are {flags.tolist()}. Expected: bools"
+                0,
+                f"the {name} are {flags.tolist()}. Expected: one bool for each "
+                "environment",
             )
         return flags.astype(bool)
 
@@ -245,21 +248,21 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             if part.shape != array.shape:
                 raise env_outputs.IndexedFault(
                     0,
-                    f"the observations have the shape {part.shape}. "
+                    f"the observations of all environments have the shape {part.shape}. "
                     f"Expected: {array.shape}",
                 )
             if part.dtype.kind not in ("fiub" if array.dtype.kind == "f" else "iub"):
                 raise env_outputs.IndexedFault(
                     0,
-                    f"the observations are of type {part.dtype}. "
-                    f"Expected: {space.dtype.name}",
+                    f"the observations are of type {part.dtype}. Expected: "
+                    f"{space.dtype.name}, the type of the observation space",
                 )
             if (bounds := spaces.category_bounds(space)) is not None:
                 is_inside = (part >= bounds[0]) & (part <= bounds[1])
                 self._check_all(is_inside, part, f"is not in {space!r}")
             if not env_outputs.fits_dtype(part, array.dtype):
                 is_equal = part.astype(array.dtype) == part
-                problem = f"does not fit into {array.dtype.name}, the type of its space"
+                problem = f"does not fit into {array.dtype.name}, the type of the space"
                 self._check_all(is_equal, part, problem)
             array[:] = part
 

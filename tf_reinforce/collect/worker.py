@@ -39,8 +39,8 @@ class EnvWorker:
 
         Args:
             channel: `multiprocessing` connection to the pool.
-            other_channels: Inherited connections of other workers, which this process
-                closes.
+            other_channels: Connections of other workers, which the process has inherited
+                and closes.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
         gc.freeze()  # excludes objects from before the fork from garbage collection
@@ -98,7 +98,7 @@ class EnvWorker:
         return {"seconds": seconds, "num_observations": num_observations}, arrays
 
     def _next_episode(self, end):
-        """Claims the next episode and returns its number, or `None` at the end."""
+        """Claims the next episode; returns its number, or `None` if none is left."""
         with self._counter.get_lock():
             number = self._counter.value
             if number >= end:
@@ -108,7 +108,7 @@ class EnvWorker:
 
 
 class _Terminated(BaseException):
-    """The pool has terminated this process, which sends no response."""
+    """The exception that ends a worker process after the pool has terminated it."""
 
 
 def _raise_terminated(*_):

@@ -45,8 +45,8 @@ class WorkerPool(environments.HostEnvironments):
     def __init__(self, first, make_envs, sizes):
         if "fork" not in multiprocessing.get_all_start_methods():
             raise ValueError(
-                "`workers` requires processes that fork, which this system does not "
-                "support. Use workers=1."
+                "`workers` above 1 requires processes that fork, which the operating "
+                "system does not support. Use workers=1."
             )
         self.observation_space = first.observation_space
         self.action_space = first.action_space
@@ -62,8 +62,9 @@ class WorkerPool(environments.HostEnvironments):
     def _play(self, actor, program, request):
         if program.engine != "litert":
             raise ValueError(
-                "`workers` requires a policy that acts through LiteRT. This policy acts "
-                "through TensorFlow; the log gives the reason. Use workers=1."
+                "`workers` above 1 requires a policy that acts through LiteRT. The "
+                "policy acts through TensorFlow, for a reason that the log states. Use "
+                "workers=1."
             )
         if self._pending or self._program is not program:
             self._start(actor, program)
@@ -212,7 +213,7 @@ class WorkerPool(environments.HostEnvironments):
             raise results.EnvironmentFault(
                 f"Worker {number} ended with the exit code {process.exitcode}: an "
                 "environment ended or crashed the process, or there was not enough "
-                "memory. The agent did not learn from this batch. To run the "
+                "memory. The agent did not learn from the failed batch. To run the "
                 "environments in the current process, use workers=1."
             ) from error
 

@@ -1,1 +1,1 @@
-"""Records of episodes, and their statistics, spaces, masks and random streams."""
+"""Defines records of episodes, statistics, spaces, action masks and random streams."""

@@ -1,8 +1,8 @@
 """Finds the mask of legal actions in an observation or in `info`.
 
-An environment returns a mask with every observation, in `info` or in the observation.
-Internally a mask is flat, `[..., M]` int8, in the order of the choices of the head. Zero
-means that a choice is illegal.
+An environment returns an action mask with every observation, in `info` or in the
+observation. The package flattens an action mask to `[..., M]` int8, in the order of the
+choices of the head. A zero in the mask marks an illegal choice.
 """
 
 import keras
@@ -15,11 +15,11 @@ class MaskPath:
     """The path of the action mask in `info` or in the observation.
 
     Args:
-        where: `"info/<key>"` or `"observation/<key>"`. Further keys after slashes select
-            a nested part, for example `"observation/<key>/<key>"`.
+        where: String, `"info/<key>"` or `"observation/<key>"`. Further keys after slashes
+            select a nested part, for example `"observation/<key>/<key>"`.
 
     Raises:
-        ValueError: If `where` is not such a path.
+        ValueError: If `where` does not have the form of a path.
 
     Example:
 
@@ -39,10 +39,10 @@ class MaskPath:
         self.observed = root == "observation"
 
     def lookup(self, observation, info):
-        """Returns the mask as the environment returned it.
+        """Returns the action mask in the form in which the environment returned the mask.
 
         Raises:
-            KeyError: If the path does not exist; the error has the path.
+            KeyError: If the path does not exist. The error contains the path.
         """
         part = observation if self.observed else info
         for key in self._keys:
@@ -56,8 +56,8 @@ class MaskPath:
         """Raises a `ValueError` if the path is not a part of the observation spec.
 
         Args:
-            observation_spec: Structure of `tf.TensorSpec`. A path in `info` is not
-                checked.
+            observation_spec: `tf.TensorSpec`, or a structure of `tf.TensorSpec`s. A path
+                in `info` is not checked.
         """
         try:
             if self.observed:
@@ -70,7 +70,7 @@ class MaskPath:
             ) from None
 
     def lookup_env(self, env_index, observations, infos):
-        """Returns the mask of one environment of a `VectorEnv`; see `lookup`."""
+        """Returns the action mask of one environment of a `VectorEnv`."""
         if self.observed:
             masks = self.lookup(observations, None)
             return keras.tree.map_structure(lambda part: part[env_index], masks)
@@ -79,7 +79,7 @@ class MaskPath:
         return self.lookup(None, _env_info(env_index, infos))
 
     def from_batch(self, observations):
-        """Returns `[N, M]` int8 from `[N, …]` observations, by TensorFlow operations."""
+        """Returns `[N, M]` int8 action masks from a batch of `[N, …]` observations."""
         parts = keras.tree.flatten(self.lookup(observations, None))
         # Entries must be 0, 1 or 2. Others become 3, so that none wraps to 0 in int8.
         parts = [tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3) for part in parts]
@@ -90,8 +90,8 @@ class MaskPath:
 def _env_info(env_index, infos):
     """Returns the `info` of one environment from the infos of a `VectorEnv`.
 
-    A `VectorEnv` adds a bool array `_key` beside each key. It is True for environments
-    that returned the key.
+    For each key in `info`, a `VectorEnv` adds a bool array `_key`, which is True for
+    environments that returned the key.
     """
     if not isinstance(infos, dict):
         return infos[env_index]
@@ -101,7 +101,7 @@ def _env_info(env_index, infos):
 
 
 class MaskReader:
-    """Reads masks from the outputs of environments, and flattens them for a head.
+    """Reads action masks from the outputs of environments, and flattens the masks.
 
     Args:
         path: `MaskPath`.
@@ -113,15 +113,15 @@ class MaskReader:
         self._flatten_mask = flatten_mask
 
     def read(self, observation, info):
-        """Returns `[M]` int8, the mask of one environment.
+        """Returns `[M]` int8, the action mask of one environment.
 
         Raises:
-            KeyError: If the environment did not return a mask.
-            ValueError: If the head does not accept the mask.
+            KeyError: If the environment did not return an action mask.
+            ValueError: If the head does not accept the action mask.
         """
         return self._flatten_mask(self._path.lookup(observation, info))
 
     def read_env(self, env_index, observations, infos):
-        """Returns `[M]` int8 for one environment of a `VectorEnv`; see `read`."""
+        """Returns `[M]` int8, the action mask of one environment of a `VectorEnv`."""
         mask = self._path.lookup_env(env_index, observations, infos)
         return self._flatten_mask(mask)

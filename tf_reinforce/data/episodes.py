@@ -93,8 +93,8 @@ def valid_steps(lengths, rows):
 def trim(episodes, rows=None):
     """Returns the record without the rows that are padding in every column.
 
-    Without these rows, a loss does not depend on the amount of padding, not even in the
-    last bit.
+    Without common padding rows, a loss does not depend on the amount of padding, not even
+    in the last bit.
 
     Args:
         episodes: `Episodes` with padding.
@@ -154,7 +154,7 @@ def specs(observation_spec, action_spec, mask_size):
     """Returns the `tf.TensorSpec`s of a record with any number of steps and episodes.
 
     Args:
-        observation_spec, action_spec, mask_size: Specs and size, with the meaning that
+        observation_spec, action_spec, mask_size: Arguments with the meaning that
             `validate` states.
     """
     spec = tf.TensorSpec
@@ -244,8 +244,8 @@ def _masks(masks, shape):
     if masks is None and shape[-1]:
         raise ValueError(
             "The agent uses action masks, and the record has no masks. Expected: "
-            f"`masks` of the shape {shape}, int8. Received: None. Record masks with "
-            "the episodes."
+            f"`masks` of the shape {shape}, int8. Received: None. Record the action "
+            "masks of all episodes in the field `masks`."
         )
     if masks is not None and not shape[-1] and np.shape(masks) != shape:
         raise ValueError(

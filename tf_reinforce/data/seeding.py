@@ -1,10 +1,10 @@
 """Derives every random number from a seed, a stream, an update and an episode.
 
 A stream (training, validation, evaluation) has a substream for each kind of random
-number. A seed, a substream and counters, such as an update and an episode, are the key of
-random numbers that never overlap with those of another key. No global
-generator is seeded, and no generator is kept after its episode or call. So the counters
-alone suffice to resume a run.
+number. A key consists of a seed, a substream and counters, for example the numbers of
+update and episode. Random numbers of different keys never overlap. The package seeds no
+global generator, and keeps no generator after its episode or call. A resumed run
+therefore needs only the seed and the counters.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ class NoiseSpec:
 
 
 class StreamKey(NamedTuple):
-    """The key of all random numbers of one update, or of one evaluation."""
+    """The key that determines all random numbers of one update or one evaluation."""
 
     seed: int  # the master seed
     stream: str  # `"training"`, `"validation"` or `"evaluation"`
@@ -56,9 +56,9 @@ def seed_sequence(seed, substream, *counters):
     """Returns the NumPy seed sequence of one key.
 
     Args:
-        seed: Int, the master seed.
+        seed: Int, the master seed of all random numbers of the agent.
         substream: One of `SUBSTREAMS`.
-        *counters: Ints, for example the update and the episode.
+        *counters: Ints, for example the numbers of the update and of the episode.
 
     Returns:
         `np.random.SeedSequence`.
@@ -77,7 +77,7 @@ def seed_sequence(seed, substream, *counters):
 
 
 def generator(seed, substream, *counters):
-    """Returns a new NumPy generator for one key; see `seed_sequence`.
+    """Returns a new NumPy generator for the arguments of `seed_sequence`.
 
     Example:
 
@@ -91,17 +91,17 @@ def generator(seed, substream, *counters):
 
 
 class EpisodeSeeds:
-    """The random numbers of every episode of one collection, by its number.
+    """The reset seeds and action noise of the episodes of one collection.
 
-    The seeds of 16 episodes are computed together, because one seed sequence per episode
-    would take as long as three steps of CartPole.
+    The seeds of 16 episodes are computed together. A separate NumPy seed sequence for
+    each episode would take as long as three steps of CartPole.
 
     Args:
-        seed: Int, the master seed.
+        seed: Int, the master seed of all random numbers of the agent.
         stream: `"training"`, `"validation"` or `"evaluation"`.
         update: Int, the number of the update.
         group_size: Int, the number of consecutive episodes with the same reset seed.
-            Their actions have different noise.
+            Episodes with the same reset seed have different noise for their actions.
 
     Example:
 
@@ -122,14 +122,14 @@ class EpisodeSeeds:
         self._blocks = {}
 
     def environment(self, episode):
-        """Returns the int for `env.reset(seed=…)`, below 2**31."""
+        """Returns the reset seed of an episode, an int below 2**31."""
         words = self.seed_words("environment", episode // self._group_size)
         return int(words[0] % _NUM_ENVIRONMENT_SEEDS)
 
     def action(self, episode, part=0):
-        """Returns the `np.random.Generator` of the noise for one part of the actions.
+        """Returns the `np.random.Generator` of the noise for one part of an action.
 
-        The generators of two consecutive parts are 2**127 numbers apart.
+        The generators of two consecutive parts of an action are 2**127 numbers apart.
         """
         bits = np.random.PCG64(_Words(self.seed_words("action", episode)))
         return np.random.Generator(bits.jumped(part) if part else bits)
@@ -144,7 +144,7 @@ class EpisodeSeeds:
 
 
 class _Words(np.random.bit_generator.ISeedSequence):
-    """A seed sequence of four precomputed words, as many as a PCG64 requests."""
+    """A seed sequence of four precomputed words, the number that a PCG64 requests."""
 
     def __init__(self, words):
         self._words = words
@@ -154,17 +154,17 @@ class _Words(np.random.bit_generator.ISeedSequence):
 
 
 def stateless_noise(seed, kind, shape, dtype, part=0):
-    """Returns a tensor of noise that is a function of the arguments alone.
+    """Returns a tensor of noise that depends only on the arguments.
 
     Args:
         seed: Scalar int tensor.
         kind: `"uniform"` on [0, 1), or `"normal"` with mean 0 and standard deviation 1.
         shape: Int vector tensor.
         dtype: Float dtype of the result.
-        part: Int, the index of the part of an action. Each part has other noise.
+        part: Int, the index of a part of an action. Different parts have different noise.
 
     Returns:
-        Float tensor of that shape.
+        Float tensor of the given shape.
     """
     sample = {
         "uniform": tf.random.stateless_uniform,
@@ -175,49 +175,47 @@ def stateless_noise(seed, kind, shape, dtype, part=0):
 
 
 def rollout_keys(seed, stream, update):
-    """Returns four keys for `counter_noise`.
+    """Returns four keys for the noise of `counter_noise`.
 
     Args:
-        seed: Int, the master seed.
+        seed: Int, the master seed of all random numbers of the agent.
         stream: `"training"`, `"validation"`, `"evaluation"` or `"vector"`.
         update: Int, the number of the update.
 
     Returns:
-        `[4, 2]` uint32 array: the keys for resets, transitions, actions and minibatches;
-        see `episode_keys` and `permutation_key`.
+        `[4, 2]` uint32 array, the keys for resets, transitions, actions and minibatches.
     """
     words = seed_sequence(seed, f"{stream}/tensors", update).generate_state(8, np.uint32)
     return words.reshape(4, 2)
 
 
 def episode_keys(keys):
-    """Returns `[…, 3, 2]`, the keys for the episodes, from `[…, 4, 2]` rollout keys."""
+    """Returns the keys `[…, 3, 2]` for episodes from rollout keys `[…, 4, 2]`."""
     return keys[..., :3, :]
 
 
 def permutation_key(keys):
-    """Returns `[…, 2]`, the key for the minibatches, from `[…, 4, 2]` rollout keys."""
+    """Returns the keys `[…, 2]` for minibatches from rollout keys `[…, 4, 2]`."""
     return keys[..., 3, :]
 
 
 def counter_noise(key, parts, episodes, step, dtype):
-    """Returns the noise of episodes at one step: a function of key, episode and step.
+    """Returns the noise of episodes at one step, from keys and episode numbers.
 
-    The noise of an episode does not depend on the other episodes of the batch. It is the
-    same in eager mode, in a graph and under XLA: uniform numbers to the bit, normal
-    numbers except for the last bits of `erfinv`. TensorFlow's own generators return other
-    numbers under XLA (philox), or exist only there (threefry).
+    The noise of an episode does not depend on the other episodes of the batch. Uniform
+    noise is equal to the bit in eager mode, in a graph and under XLA. Normal noise is
+    equal except for the last bits of `erfinv`. TensorFlow's own generators return other
+    numbers under XLA (philox), or exist only under XLA (threefry).
 
     Args:
-        key: `[2]` uint32, or `[B, 2]`: one key for each episode.
-        parts: List of `NoiseSpec`.
+        key: `[2]` uint32, one key for all episodes, or `[B, 2]` uint32, one key for each
+            episode.
+        parts: List of `NoiseSpec`, one for each part of the noise.
         episodes: `[B]` int tensor, numbers of episodes below 2**32.
-        step: Scalar int tensor, or `[B]`. The number of steps times the numbers per step
-            must stay below 2**32.
-        dtype: Float type.
-
-    Returns:
-        A list of tensors `[B, *shape]`, one for each part.
+        step: Scalar int tensor, or `[B]` int tensor, the number of the step. The number
+            of steps times the count of random numbers per step must stay below 2**32.
+        dtype: Float type. Returns: A list of noise tensors `[B, *shape]`, one for each of
+            `parts`.
 
     Example:
 
@@ -250,11 +248,11 @@ def counter_noise(key, parts, episodes, step, dtype):
 
 
 def uniform_from_words(high, low, dtype):
-    """Returns k / 2ⁿ from 32-bit words; n is the number of bits of a significand.
+    """Returns uniform numbers k / 2ⁿ from 32-bit words, with n significand bits.
 
     Args:
-        high: uint32 tensor.
-        low: uint32 tensor with the lower bits, or `None` for 32-bit floats.
+        high: uint32 tensor. low: uint32 tensor with the lower bits, or `None` for 32-bit
+            floats.
         dtype: Float type.
     """
     if low is None:
@@ -265,10 +263,10 @@ def uniform_from_words(high, low, dtype):
 
 
 def normal_from_words(high, low, dtype):
-    """Returns standard normal numbers from 32-bit words; see `uniform_from_words`.
+    """Returns standard normal numbers from the words of `uniform_from_words`.
 
-    They are the inverse distribution function at (k + 1/2) / 2ⁿ⁻¹, which is never 0 or
-    1. So the numbers are always finite.
+    A normal number is the inverse distribution function at (k + 1/2) / 2ⁿ⁻¹. The normal
+    numbers are always finite, because (k + 1/2) / 2ⁿ⁻¹ is never 0 or 1.
     """
     if low is None:
         doubled = (tf.cast(_right_shift(high, 9), dtype) + 0.5) * 2.0**-22
@@ -284,7 +282,7 @@ _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 
 
 def threefry(key, first, second):
-    """Returns two words for each pair of counters: Threefry-2x32 with 20 rounds.
+    """Returns two random words for each pair of counters, by Threefry-2x32.
 
     Args:
         key: `[2]` or `[B, 2]` uint32.

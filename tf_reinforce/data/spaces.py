@@ -73,7 +73,7 @@ def _check_keys(nested, kind):
         if isinstance(nested, dict) and not (isinstance(key, str) and "/" not in key):
             raise ValueError(
                 f"The keys of an {kind} become names and must be strings without '/'. "
-                f"Received: {key!r} in {nested!r}. Rename the key with "
+                f"Received: {key!r} in {nested!r}. Rename such a key of the space with "
                 f"gymnasium.wrappers.Transform{kind.capitalize()}."
             )
         _check_keys(child, kind)
@@ -137,8 +137,8 @@ def action_names(nested):
     leaf_names = tuple(keras.tree.flatten(names(nested, root="action")))
     if len(set(leaf_names)) < len(leaf_names):
         raise ValueError(
-            "The keys of each part of an action, joined by '_', become the name of "
-            "the part. Expected: a different name for each part. Received: "
+            "The keys of each part of an action, joined by '_', become the name of the "
+            "part. Expected: a different name for each part of an action. Received: "
             f"{leaf_names}. Rename a key with gymnasium.wrappers.TransformAction."
         )
     return leaf_names
@@ -148,7 +148,8 @@ def _check_not_empty(nested):
     if isinstance(nested, (dict, tuple)) and not nested:
         raise ValueError(
             f"A tuple or dict of an action must not be empty. Received: {nested!r}. "
-            "Remove the empty part with gymnasium.wrappers.TransformAction."
+            "Remove empty tuples and dicts from the action space with "
+            "gymnasium.wrappers.TransformAction."
         )
     for _, child in _children(nested):
         _check_not_empty(child)
@@ -257,7 +258,7 @@ def to_config(space):
     """Returns a space as numbers, strings, lists and dicts, or `None` for `None`.
 
     Raises:
-        ValueError: If the config format has no entry for this type of space.
+        ValueError: If the config format does not support the type of the space.
 
     Example:
 
@@ -350,8 +351,8 @@ def expect_spaces(agent_spaces, environment_spaces):
     """Raises an error if the spaces of agent and environment differ.
 
     Args:
-        agent_spaces: `(observation space, action space)` of the agent. If the agent's
-            space is `None`, this space is not compared.
+        agent_spaces: `(observation space, action space)` of the agent. A space of the
+            agent that is `None` is not compared.
         environment_spaces: `(observation space, action space)` of the environment.
 
     Raises:
@@ -362,9 +363,8 @@ def expect_spaces(agent_spaces, environment_spaces):
         if expected is not None and expected != received:
             raise ValueError(
                 f"The agent was made for another {name} space. Expected: {expected!r}. "
-                f"Received: {received!r}. Build a new agent for this environment, or "
-                "wrap the environment so that the environment has the spaces of the "
-                "agent."
+                f"Received: {received!r}. Build a new agent for the environment, or "
+                "wrap the environment so that agent and environment have equal spaces."
             )
 
 
@@ -506,7 +506,7 @@ def category_bounds(space):
     slightly.
 
     Raises:
-        ValueError: If the space is another one, for example a `Text`.
+        ValueError: If the type of the space is not supported, for example `Text`.
 
     Example:
 

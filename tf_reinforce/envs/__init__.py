@@ -1,4 +1,4 @@
-"""Environments written in TensorFlow operations: Gymnasium's classics, and toys."""
+"""Provides environments in TensorFlow: classics of Gymnasium, and small tasks."""
 
 from typing import Any
 
@@ -73,9 +73,9 @@ def make(id: str, **kwargs: Any) -> TensorEnv:
 def twin_of(id: str) -> TensorEnv | None:
     """Returns the tensor environment that equals an environment id, or `None`.
 
-    The function returns a tensor environment only if the id is registered with
-    Gymnasium's own class, time limit and reward threshold, and without keywords and
-    additional wrappers.
+    `twin_of` returns a tensor environment only if the id is registered with Gymnasium's
+    own class, time limit and reward threshold, and without keywords and additional
+    wrappers.
 
     Args:
         id: Environment id, for example `"CartPole-v1"`.

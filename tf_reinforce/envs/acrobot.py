@@ -1,4 +1,4 @@
-"""Acrobot: a torque between two hanging links swings them up."""
+"""Defines Acrobot, in which a torque between two hanging links swings the links up."""
 
 import math
 

@@ -75,8 +75,8 @@ class TensorEnv(abc.ABC):
     def transition(self, state: Any, action: Any, noise: tf.Tensor | None) -> Any:
         """Returns the next states, nested like the states of `initial`.
 
-        The argument `noise` is `[B, *transition_noise.shape]`, or `None`. The next states
-        of episodes that have ended are ignored, and may have any value.
+        The argument `noise` has the shape `[B, *transition_noise.shape]`, or is `None` if
+        `transition_noise` is `None`. The next states of ended episodes are ignored.
         """
 
     @abc.abstractmethod
@@ -85,10 +85,10 @@ class TensorEnv(abc.ABC):
 
     @abc.abstractmethod
     def terminal(self, state: Any) -> tf.Tensor:
-        """Returns `[B]` bool, True if the episode terminates in this state."""
+        """Returns `[B]` bool, True for each episode that terminates in its state."""
 
     def as_gymnasium(self, num_envs: int) -> vector.TensorVectorEnv:
-        """Returns a `gymnasium.vector.VectorEnv` of `num_envs` environments of this kind.
+        """Returns a `gymnasium.vector.VectorEnv` of `num_envs` copies of the environment.
 
         >>> from tf_reinforce import envs
         >>> vector_env = envs.CartPole().as_gymnasium(3)

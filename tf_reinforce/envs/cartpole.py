@@ -1,4 +1,4 @@
-"""CartPole: a cart balances a pole."""
+"""Defines CartPole, in which a cart balances a pole."""
 
 import math
 

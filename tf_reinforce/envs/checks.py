@@ -16,7 +16,7 @@ _ROWS = 7  # trial episodes; no other axis should have this size
 def check(env):
     """Raises an error if the tensors of an environment do not fit its spaces and types.
 
-    The check traces the functions of the environment, and computes nothing.
+    `check` traces the functions of the environment, and computes nothing.
 
     Args:
         env: `TensorEnv` to check.
@@ -70,7 +70,7 @@ def _call(env, function, *arguments):
 
 
 def cast_actions(env, actions):
-    """Returns actions in the types in which a tensor environment receives them.
+    """Returns actions in the number types that a tensor environment expects.
 
     Integer actions get the type of their space, and real actions get the type of the
     environment.
@@ -112,8 +112,8 @@ def constants(env):
 def _constant(value, parents):
     """Returns a hashable copy of a value.
 
-    The argument `parents` contains the ids of the objects that contain the value. If an
-    object contains itself, a comparison with `parents` ends the recursion.
+    The argument `parents` contains the ids of the objects that contain the value. The
+    comparison with `parents` prevents endless recursion if an object contains itself.
     """
     if id(value) in parents:
         return type(value).__name__, id(value)
@@ -165,9 +165,9 @@ def _zero_noise(env, spec):
     is_fixed = all(isinstance(size, int) for size in sizes)
     if getattr(spec, "kind", None) not in ("uniform", "normal") or not is_fixed:
         raise ValueError(
-            f"A noise of `{type(env).__name__}` must be one `NoiseSpec`, uniform or "
-            "normal, with the shape of one episode's noise. Expected, for example: "
-            f"NoiseSpec('uniform', (2,)). Received: {spec!r}"
+            f"A noise attribute of `{type(env).__name__}` must be one `NoiseSpec`, "
+            "uniform or normal, with the shape of one episode's noise. Expected, for "
+            f"example: NoiseSpec('uniform', (2,)). Received: {spec!r}"
         )
     return tf.zeros([_ROWS, *shape], env.dtype)
 
@@ -220,9 +220,9 @@ def _check_tensor(function, tensor, shape, kind, is_valid_dtype):
     received, dtype = _spec_reader(function)(tensor)
     if received != shape or not is_valid_dtype(tf.as_dtype(dtype)):
         raise ValueError(
-            f"`{function}` must return shape {(_ROWS, *shape)} for {_ROWS} episodes, "
-            f"of type {kind}. Received: shape {(_ROWS, *received)} of type {dtype}. "
-            "Shapes are not broadcast and types are not cast."
+            f"`{function}` must return shape {(_ROWS, *shape)} for {_ROWS} episodes, of "
+            f"type {kind}. Received: shape {(_ROWS, *received)} of type {dtype}. The "
+            "shapes of an environment are not broadcast, and its types are not cast."
         )
 
 

@@ -1,4 +1,4 @@
-"""MountainCar: a weak car swings out of a valley."""
+"""Defines MountainCar, in which a weak car swings out of a valley."""
 
 import gymnasium as gym
 import numpy as np

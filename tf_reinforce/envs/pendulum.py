@@ -1,4 +1,4 @@
-"""Pendulum: a weak torque swings a pendulum up and holds it there."""
+"""Defines Pendulum, in which a weak torque swings a pendulum up."""
 
 import math
 

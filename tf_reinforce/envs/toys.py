@@ -1,4 +1,4 @@
-"""Small environments whose best return is known."""
+"""Defines small environments whose best return is known."""
 
 import gymnasium as gym
 import numpy as np
@@ -76,7 +76,10 @@ class Corridor(base.TensorEnv):
         super().__init__(**kwargs)
         self.length = validation.positive_int("length", length)
         if self.length < 2:
-            raise ValueError(f"`length` must be at least 2. Received: length={length}")
+            raise ValueError(
+                "`length` must be at least 2 cells, because start and "
+                f"goal of a corridor differ. Received: length={length}"
+            )
         self.observation_space = gym.spaces.Discrete(self.length)
         self.max_episode_steps = 4 * (self.length - 1)
         self.optimum = 1.0 - self.length

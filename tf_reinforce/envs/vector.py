@@ -65,7 +65,11 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     def step(self, actions):
         """Steps every environment, and resets an environment if its episode has ended."""
         if self._keys is None:
-            raise gym.error.ResetNeeded("Call `reset` before `step`.")
+            raise gym.error.ResetNeeded(
+                "`step` requires a running episode. Call "
+                "`reset` of the vector environment before "
+                "`step`."
+            )
         actions = keras.tree.map_structure(
             _to_tensor, self._check_nesting(actions), self._action_spaces()
         )
@@ -94,7 +98,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             )
 
     def _initial_states(self, keys, episodes):
-        """Returns initial states and the observations of these states."""
+        """Returns initial states and the observations of the initial states."""
         env = self.env
         noise_args = [env.initial_noise], episodes, 0, env.dtype
         noise = seeding.counter_noise(keys[:, 0], *noise_args)[0]
@@ -137,7 +141,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         if len(seed) != self.num_envs or (is_first and None in seed):
             raise ValueError(
                 "`seed` must be an int, or a list with one seed for each of "
-                f"{self.num_envs} environments. At the first reset, no seed of the "
+                f"{self.num_envs} environments. At the first `reset`, no seed of the "
                 f"list may be None. Received: {seed}"
             )
         return list(seed)
@@ -146,7 +150,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return spaces.to_nest(self.action_space)
 
     def _check_nesting(self, actions):
-        """Returns the actions, or raises if they are not nested like the action space."""
+        """Returns actions, or raises an error if they are nested in another way."""
         if not isinstance(self._action_spaces(), (dict, tuple)):
             return np.asarray(actions)
         try:
@@ -168,7 +172,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
 
 
 def _to_tensor(action, space):
-    """Returns actions in the type of their space; raises if the space excludes them."""
+    """Returns actions in the type of the space, or raises if the space excludes one."""
     action = np.asarray(action)
     if isinstance(space, gym.spaces.Box):  # the environment clips actions at its bounds
         valid = action.dtype.kind in "fiub" and action.shape == space.shape

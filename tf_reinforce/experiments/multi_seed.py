@@ -27,16 +27,19 @@ _MIN_SEEDS = 8  # per program: fewer seeds are not worth the compilation of a pr
 
 
 class SeedResults:
-    """The results of `train_seeds`: `K` agents that were trained together.
+    """The results of `train_seeds`, for `K` agents that were trained together.
 
     Attributes:
-        seeds: List of `K` ints.
-        history: Dict of float64 arrays `[epochs, K]` under the log keys, without
-            `steps_per_second`; NaN from the first update that was not finite.
-        failures: Dict from a seed to the number of its first update that was not finite.
-            The agent has not made this update. `agent(seed).fit(env, seed=seed)` starts
-            with this update, and raises an error that names the cause.
-        env_steps: Int, the environment steps that all agents learned from.
+        seeds: List of `K` ints, the seeds of the agents.
+        history: Dict from log keys, except `steps_per_second`, to float64 arrays
+            `[epochs, K]`. The logs of an agent are NaN from its first update that was not
+            finite.
+        failures: Dict from a seed to the number of the first update of its agent that was
+            not finite. An agent does not make an update that is not finite.
+            `agent(seed).fit(env, seed=seed)` starts with the failed update, and raises an
+            error that names the cause.
+        env_steps: Int, the total number of environment steps that all agents learned
+            from.
     """
 
     def __init__(self, make, groups, history, failures, env_steps):
@@ -48,7 +51,7 @@ class SeedResults:
         self.groups = groups
 
     def agent(self, seed: int) -> Any:
-        """Returns the trained agent of one seed, a `Reinforce` that can train further."""
+        """Returns the trained agent of one seed, which can continue training."""
         if seed not in self.seeds:
             raise ValueError(f"`seed` must be one of {self.seeds}. Received: {seed!r}")
         group = next(group for group in self.groups if seed in group.seeds)
@@ -68,33 +71,34 @@ def train_seeds(
     episodes_per_epoch: int = 16,
     max_episode_steps: int | None = None,
 ) -> SeedResults:
-    """Trains an agent for each seed, all in one program or one program per core.
+    """Trains one agent for each seed, all agents at once on all cores.
 
-    The agents collect episodes together: their weights are stacked and their matrix
-    products are batched. Then each agent makes its own update. The result for a seed
-    equals `make(seed).fit(env, epochs=…, seed=seed)`, up to the rounding of these matrix
-    products. Training is faster if each operation uses one thread, because each program
-    has a core of its own. To set this, call
+    The agents collect episodes together with stacked weights and batched matrix products,
+    and each agent makes its own update. The result for a seed equals `make(seed).fit(env,
+    epochs=…, seed=seed)`, up to the rounding of batched matrix products. Training many
+    seeds is faster if each TensorFlow operation uses one thread, because each core runs
+    its own program. For one thread per operation, call
     `tf.config.threading.set_intra_op_parallelism_threads(1)` at the start of the process.
 
     Args:
         make: Function from a seed to a compiled agent, `Reinforce`. The agents may differ
             only in their weights, and in the state and the learning rate of their
             optimizers.
-        env: `tfr.envs.TensorEnv`.
-        seeds: Distinct ints.
+        env: `tfr.envs.TensorEnv`. seeds: Distinct ints.
         epochs: Int, the number of updates of each agent.
             `compile(steps_per_execution=U)` makes U updates in one call.
-        episodes_per_epoch: Int, episodes per update.
-        max_episode_steps: Int, a time limit. Defaults to that of the environment.
+        episodes_per_epoch: Int, the number of episodes of each update.
+        max_episode_steps: Int, the time limit in steps. `max_episode_steps` defaults to
+            the time limit of the environment.
 
     Returns:
         `SeedResults`.
 
     Raises:
-        ValueError: if a layer of the policy cannot be stacked (convolutions cannot), or
-            if the agents differ in anything else.
-        EnvironmentFault, FloatingPointError: if no agent could make its first update.
+        ValueError: If the weights of a policy layer cannot be stacked, for example
+            convolutions, or if agents differ in more than weights, optimizer state and
+            learning rate.
+        EnvironmentFault, FloatingPointError: If no agent could make its first update.
 
     Example:
 
@@ -111,7 +115,9 @@ def train_seeds(
     """
     seeds = [validation.check_seed(seed) for seed in seeds]
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"`seeds` must be ints, each once. Received: {seeds}")
+        raise ValueError(
+            f"`seeds` must be a list of ints that all differ. Received: {seeds}"
+        )
     epochs = validation.positive_int("epochs", epochs)
     num_episodes = validation.positive_int("episodes_per_epoch", episodes_per_epoch)
     if not isinstance(env, envs.TensorEnv):
@@ -149,25 +155,26 @@ def _build_agent(make, seed, batched_env):
     agent.build_for_env(batched_env)
     if agent._rates:
         raise ValueError(
-            "A linear `learning_rate` is set by a callback, and `train_seeds` runs no "
-            "callbacks. Pass the optimizer a schedule instead: "
+            "`train_seeds` does not support a linear `learning_rate`, because a "
+            "callback sets a linear learning rate, and `train_seeds` runs no "
+            "callbacks. Pass a learning-rate schedule to the optimizer instead: "
             "keras.optimizers.schedules.PolynomialDecay."
         )
     return agent
 
 
 def _partition(seeds):
-    """Returns the seeds in equal parts: one per core, unless the parts would be small."""
+    """Returns the seeds in parts of equal size, at most one part per core."""
     parts = max(1, min(compiled_rollout.num_threads(), len(seeds) // _MIN_SEEDS))
     bounds = [len(seeds) * part // parts for part in range(parts + 1)]
     return [seeds[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
 class _SeedGroup:
-    """The stacked weights of `K` agents, and the program that trains them.
+    """The stacked weights of `K` agents, and the program that trains the agents.
 
-    The program uses the graphs of the first agent: it assigns the weights of each agent
-    to the first agent in turn.
+    The program of a `_SeedGroup` uses the graphs of the first agent. The program assigns
+    the weights of each agent to the first agent in turn.
     """
 
     def __init__(self, batched_env, make, seeds, num_episodes):
@@ -201,19 +208,19 @@ class _SeedGroup:
             self._graph = graph.get_concrete_function()
 
     def write_to(self, agent, index):
-        """Assigns the weights with this index to an agent."""
+        """Assigns the stacked weights at an index to an agent."""
         for variable, stack in zip(_state(agent), self._stacks, strict=True):
             variable.assign(stack[index])
 
     def counters(self):
-        """Returns `[K, 3]`: the updates, episodes and steps of each agent."""
+        """Returns `[K, 3]`, the numbers of updates, episodes and steps of each agent."""
         is_counters = [v is self._first_agent.counters for v in self.variables]
         return self._stacks[is_counters.index(True)].numpy()
 
     def train(self, epochs):
-        """Makes updates; returns the outputs of each update, arrays `[epochs, K, …]`.
+        """Makes updates, and returns the outputs of all updates, `[epochs, K, …]` arrays.
 
-        See `learner.update_in_graph` for the outputs.
+        `learner.update_in_graph` describes the outputs of an update.
         """
         update, outputs = 0, []
         active = np.ones(len(self.seeds), bool)
@@ -235,10 +242,10 @@ class _SeedGroup:
         return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
 
     def _updates(self, keys, active):
-        """Returns the outputs of the updates, `[U, K, …]`, in the graph.
+        """Returns the outputs of U updates of K agents, `[U, K, …]`, in the graph.
 
         Args:
-            keys: `[U, K, 4, 2]` uint32, see `seeding.rollout_keys`.
+            keys: `[U, K, 4, 2]` uint32, keys from `seeding.rollout_keys`.
             active: `[K]` bool, False for an agent that makes no more updates.
         """
         first, rollout = self._first_agent, self.rollout
@@ -282,18 +289,18 @@ class _SeedGroup:
         return [tf.reshape(x, [*shape, *x.shape[1:]]) for x in stacks]
 
     def _load(self, index):
-        """Assigns the weights with this index to the first agent."""
+        """Assigns the stacked weights at an index to the first agent."""
         for variable, stack in zip(self.variables, self._stacks, strict=True):
             variable.assign(stack[index])
 
     def _store(self, index):
-        """Writes the weights of the first agent back to this index."""
+        """Stores the weights of the first agent in the stacked weights at an index."""
         for variable, stack in zip(self.variables, self._stacks, strict=True):
             stack[index].assign(variable)
 
 
 def _state(agent):
-    """Returns all Keras variables that an update reads or changes."""
+    """Returns all Keras variables of an agent that an update reads or changes."""
     variables = [*agent.variables]
     for optimizer in _optimizers(agent):
         variables += optimizer.variables
@@ -301,7 +308,7 @@ def _state(agent):
 
 
 def signature_of(agent):
-    """Returns a dict of all properties in which the agents must be equal, by name."""
+    """Returns a dict of the properties of an agent that must be equal for all seeds."""
     parts = {"policy": agent.policy, "head": agent.head, "baseline": agent.baseline}
     layers = {
         f"{name}, layer {number}": (type(layer).__name__, _comparable(layer.get_config()))
@@ -326,7 +333,7 @@ def signature_of(agent):
 
 
 def _comparable(config):
-    """Returns a config without names, models, initializers and the learning rate."""
+    """Returns a Keras config without names, models, initializers and learning rate."""
     if isinstance(config, dict):
         return {
             key: _comparable(value)
@@ -344,8 +351,8 @@ def check_same_signature(expected, received):
     for name in {**expected, **received}:
         if expected.get(name) != received.get(name):
             raise ValueError(
-                "`make` must return agents that are alike except for their weights. They "
-                f"differ in {name}. Expected, as for the first seed: "
+                "`make` must return agents that differ only in their weights. The "
+                f"agents differ in {name}. Expected, as for the first seed: "
                 f"{expected.get(name)}. Received: {received.get(name)}"
             )
 
@@ -355,8 +362,9 @@ def _check_nothing_shared(variables, other_variables):
     for variable in other_variables:
         if id(variable) in ids:
             raise ValueError(
-                "`make` must build new models, parts and optimizers for each seed. Two "
-                f"seeds share the variable {variable.path!r}"
+                "`make` must build new models, heads, baselines and optimizers for "
+                "each seed. The agents of two seeds share the variable "
+                f"{variable.path!r}"
             )
 
 
@@ -384,8 +392,9 @@ def _history(metrics, returns, lengths):
     """Returns a dict from log keys to arrays `[epochs, K]`.
 
     Args:
-        metrics: `[epochs, K, 1 + M]`: whether the update was finite, and its metrics.
-        returns, lengths: `[epochs, K, B]`, of the episodes.
+        metrics: `[epochs, K, 1 + M]`, whether the update was finite, and the M metrics of
+            the update.
+        returns, lengths: `[epochs, K, B]`, the returns and lengths of the episodes.
     """
     finite = metrics[:, :, 0] > 0
     columns = np.moveaxis(metrics[:, :, 1:], 2, 0)

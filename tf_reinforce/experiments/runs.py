@@ -180,7 +180,7 @@ def train_seeds(make, env, directory, settings, twin, seeds):
 
 
 def _write_history(path, results):
-    """Writes one CSV row for each update of each seed, with NaN if it was not finite."""
+    """Writes one CSV row for each update of each seed, NaN for failed updates."""
     names = list(results.history)
     with files.atomic_write(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file)
@@ -315,7 +315,7 @@ class _GracefulInterrupt:
 
 
 def agent_file(run):
-    """Returns the agent file of a run, `run` itself or `agent.keras` in the folder."""
+    """Returns the agent file of a run, `run` itself or `agent.keras` in the run."""
     path = pathlib.Path(run)
     return path / "agent.keras" if path.is_dir() else path
 
@@ -343,7 +343,7 @@ def read_env(run):
             raise ValueError(
                 f"{path} contains the environment argument {name}={value!r}. A config "
                 "file may only contain numbers and booleans as environment arguments. "
-                "Evaluate in Python: "
+                "To pass other arguments, evaluate in Python: "
                 f"tfr.load({os.fspath(agent_file(run))!r}).evaluate(env, env_kwargs=…)."
             )
     options = {

@@ -1,1 +1,1 @@
-"""Pure functions: returns, losses, eligibility, and the explanation of one update."""
+"""Provides pure functions for returns, losses, eligibilities and explanations."""

@@ -4,11 +4,11 @@ The eligibility of a sample is the derivative of its log-probability with respec
 parameter. REINFORCE multiplies the eligibility by the return minus the baseline, and
 back-propagates the product. `docs/eligibility.md` derives every formula.
 
-All functions of this module compute in the type of the parameters (float64 for Python
-numbers), for any number of rows. The functions of this module broadcast no array. The
-functions of this module always check shapes, except under XLA, which drops assertions.
-The functions of this module check values in eager mode only, because a traced function
-has no values. Gradients flow through the closed forms.
+The eligibility functions compute in the number type of the parameters (float64 for Python
+numbers), for any number of rows. The eligibility functions broadcast no array. Shapes are
+always checked, except under XLA, which drops assertions. Values are checked in eager mode
+only, because a traced function has no values. Gradients flow through the closed forms of
+the eligibilities.
 
 Reference:
     Williams (1992), Simple statistical gradient-following algorithms for connectionist
@@ -64,7 +64,7 @@ def bernoulli_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         action of one and negative for an action of zero.
 
     Raises:
-        ValueError: If an argument has an invalid value, or the shapes differ.
+        ValueError: If an argument has an invalid value, or argument shapes differ.
 
     Example:
 
@@ -77,7 +77,7 @@ def bernoulli_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
     probs = _floats(probs=probs)
     actions = _integers(actions)
     _same_shape(probs=probs, actions=actions)
-    _raise_if((probs < 0) | (probs > 1), "`probs` must lie in [0, 1]", probs)
+    _raise_if((probs < 0) | (probs > 1), "Each of `probs` must lie in [0, 1]", probs)
     _raise_if((actions < 0) | (actions > 1), "`actions` must be 0 or 1", actions)
     action_probs = tf.where(actions > 0, probs, 1.0 - probs)
     _raise_if(action_probs <= 0, f"`actions` {_POSSIBLE}", actions)
@@ -98,7 +98,7 @@ def bernoulli_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         action rounds to one.
 
     Raises:
-        ValueError: If an argument has an invalid value, or the shapes differ.
+        ValueError: If an argument has an invalid value, or argument shapes differ.
 
     Example:
 
@@ -161,7 +161,7 @@ def categorical_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         `[..., K]` float, the eligibility, which is orthogonal to p.
 
     Raises:
-        ValueError: If an argument has an invalid value, or the shapes do not fit.
+        ValueError: If an argument has an invalid value, or argument shapes do not fit.
 
     Example:
 
@@ -178,12 +178,12 @@ def categorical_simplex(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
 
         d ln π / dpₖ = [k = a] / pₐ,    with  π(a) = pₐ
 
-    The derivative that `categorical_simplex` returns is right only along directions that
-    keep Σp = 1. The expectation of the derivative `categorical_simplex` is one in every
-    component, a vector that points out of the simplex. If p is the output of a softmax,
-    the gradient of the softmax removes the component that points out of the simplex.
-    Behind a softmax, `categorical_simplex` and `categorical_probs` therefore
-    back-propagate the same gradient.
+    The derivative that `categorical_simplex` returns is valid only along directions that
+    keep Σp = 1. The expectation of `categorical_simplex` is a vector of ones, which
+    points out of the simplex Σp = 1. If p is the output of a softmax, the gradient of the
+    softmax removes the component that points out of the simplex. Behind a softmax,
+    `categorical_simplex` and `categorical_probs` therefore back-propagate the same
+    gradient.
 
     Args:
         probs: `[..., K]` float, probabilities p that are not negative and sum to one.
@@ -194,7 +194,7 @@ def categorical_simplex(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         sampled.
 
     Raises:
-        ValueError: If an argument has an invalid value, or the shapes do not fit.
+        ValueError: If an argument has an invalid value, or argument shapes do not fit.
 
     Example:
 
@@ -242,7 +242,8 @@ def multinomial_probs(
 
         d ln π / dpₖ = nₖ / pₖ - N / Σp
 
-    The result is the sum of `categorical_probs` over the N choices.
+    The result of `multinomial_probs` is the sum of `categorical_probs` over the N
+    choices.
 
     Args:
         probs: `[..., K]` float, relative probabilities p that are not negative, with any
@@ -255,7 +256,7 @@ def multinomial_probs(
         `[..., K]` float, the eligibility, which is orthogonal to p.
 
     Raises:
-        ValueError: If an argument has an invalid value, or the shapes differ.
+        ValueError: If an argument has an invalid value, or argument shapes differ.
 
     Example:
 
@@ -266,7 +267,7 @@ def multinomial_probs(
     probs = _not_negative(probs)
     counts = _counts(counts, trials, probs)
     total = tf.reduce_sum(probs, axis=-1, keepdims=True)
-    _raise_if(total[..., 0] <= 0, "`probs` must not all be zero", probs)
+    _raise_if(total[..., 0] <= 0, "The `probs` of an action must not all be zero", probs)
     _raise_if(total[..., 0] > probs.dtype.max, "`probs` must have a finite sum", probs)
     return _counts_over_probs(counts, probs) - trials / total
 
@@ -278,7 +279,8 @@ def multinomial_simplex(
 
         d ln π / dpₖ = nₖ / pₖ
 
-    The result is the sum of `categorical_simplex` over the N choices.
+    The result of `multinomial_simplex` is the sum of `categorical_simplex` over the N
+    choices.
 
     Args:
         probs: `[..., K]` float, probabilities p that are not negative and sum to one.
@@ -291,7 +293,7 @@ def multinomial_simplex(
         zero.
 
     Raises:
-        ValueError: If an argument has an invalid value, or the shapes differ.
+        ValueError: If an argument has an invalid value, or argument shapes differ.
 
     Example:
 
@@ -303,7 +305,7 @@ def multinomial_simplex(
     counts = _counts(counts, trials, probs)
     total = tf.reduce_sum(probs, axis=-1)
     wrong_sum = tf.abs(total - 1.0) > (1e-9 if probs.dtype == tf.float64 else 1e-5)
-    requirement = "`probs` must add up to one (`…_probs` accepts any positive sum)"
+    requirement = "`probs` must sum to one (only `…_probs` accepts any positive sum)"
     _raise_if(wrong_sum, requirement, probs)
     return _counts_over_probs(counts, probs)
 
@@ -324,9 +326,9 @@ def gaussian(mean: ArrayLike, std: ArrayLike, samples: ArrayLike) -> GaussianEli
 
     The derivative with respect to the mean points from the mean towards the sample. The
     derivative with respect to σ is positive if the sample is further than σ from the
-    mean, and negative otherwise. The components of a diagonal Gaussian are independent,
-    so that its log-density is a sum over components. The eligibility of a diagonal
-    Gaussian is therefore computed for each component separately.
+    mean, and negative otherwise. The log-density of a diagonal Gaussian is a sum over its
+    independent components. The eligibility of a diagonal Gaussian is computed for each
+    component separately.
 
     Args:
         mean: `[...]` float, the mean μ.
@@ -337,7 +339,7 @@ def gaussian(mean: ArrayLike, std: ArrayLike, samples: ArrayLike) -> GaussianEli
         `GaussianEligibility` with the three derivatives.
 
     Raises:
-        ValueError: If an argument has an invalid value, or the shapes differ.
+        ValueError: If an argument has an invalid value, or argument shapes differ.
 
     Example:
 
@@ -367,9 +369,9 @@ def clipped_gaussian(
 
         d ln Φ(z) / dμ = ∓h(z) / σ,    d ln Φ(z) / d ln σ = -z h(z),    h = φ / Φ
 
-    If an action is at a bound, the unclipped sample x was at this bound or beyond. The
+    If an action is at a bound, the unclipped sample x was at or beyond the bound. The
     eligibility of an action at a bound is the mean of the eligibilities of all samples x
-    at the bound or beyond. The function h is the inverse Mills ratio, and is exact even
+    at or beyond the bound. The function h is the inverse Mills ratio, and is exact even
     if the bound is very unlikely.
 
     Args:
@@ -383,7 +385,7 @@ def clipped_gaussian(
         `GaussianEligibility` with the three derivatives.
 
     Raises:
-        ValueError: If an argument has an invalid value, or the shapes differ.
+        ValueError: If an argument has an invalid value, or argument shapes differ.
 
     Example:
 
@@ -415,13 +417,13 @@ def clipped_gaussian(
 def tanh_gaussian(
     mean: ArrayLike, std: ArrayLike, actions: ArrayLike
 ) -> GaussianEligibility:
-    """Returns the eligibility of a = tanh(y) for a Gaussian y, the eligibility of y.
+    """Returns the eligibility of an action a = tanh(y) for a Gaussian sample y.
 
         ln π(a) = ln N(y; μ, σ) - ln(1 - a²),    y = artanh a
 
-    The term that tanh adds to ln π does not depend on the parameters. If the action is
-    near ±1, rounding makes y = artanh a inexact. If the Gaussian sample y is available,
-    pass y to `gaussian`.
+    The eligibility of a equals that of y, because the term that tanh adds to ln π does
+    not depend on μ and σ. If the action is near ±1, rounding makes y = artanh a inexact.
+    If the Gaussian sample y is available, pass y to `gaussian`.
 
     Args:
         mean: `[...]` float, the mean μ of y.
@@ -432,7 +434,7 @@ def tanh_gaussian(
         `GaussianEligibility` with the three derivatives.
 
     Raises:
-        ValueError: If an argument has an invalid value, or the shapes differ.
+        ValueError: If an argument has an invalid value, or argument shapes differ.
 
     Example:
 
@@ -460,8 +462,8 @@ def beta(
 
         d ln π / dα = ln y - ψ(α) + ψ(α + β),    d ln π / dβ = ln(1 - y) - ψ(β) + ψ(α + β)
 
-    The function ψ is the digamma function, and ψ(α) - ψ(α + β) is the expectation of ln
-    y.
+    In the formulas of the Beta eligibility, ψ is the digamma function. The difference
+    ψ(α) - ψ(α + β) is the expectation of ln y.
 
     Args:
         concentration1: `[...]` float above zero, the parameter α.
@@ -472,7 +474,7 @@ def beta(
         `BetaEligibility` with both derivatives.
 
     Raises:
-        ValueError: If an argument has an invalid value, or the shapes differ.
+        ValueError: If an argument has an invalid value, or argument shapes differ.
 
     Example:
 
@@ -503,7 +505,7 @@ def _inverse_mills_ratio(z: tf.Tensor) -> tf.Tensor:
 
 
 def _counts_over_probs(counts: Any, probs: Any) -> tf.Tensor:
-    """Returns n / p, or zero where n is zero, even if p is also zero."""
+    """Returns counts divided by probabilities, n / p, or zero where n is zero."""
     impossible = (counts > 0) & (probs <= 0)
     _raise_if(impossible, f"`actions` or `counts` {_POSSIBLE}", probs)
     return tf.math.divide_no_nan(counts, probs)
@@ -545,7 +547,7 @@ def _integers(actions: Any) -> tf.Tensor:
     actions = tf.convert_to_tensor(_numbers("Actions and counts", actions))
     if actions.dtype.is_floating:
         fraction = ~tf.math.is_finite(actions) | (actions != tf.round(actions))
-        _raise_if(fraction, "actions and counts must be whole numbers", actions)
+        _raise_if(fraction, "`actions` and `counts` must be whole numbers", actions)
     return tf.cast(actions, tf.int64)
 
 
@@ -561,7 +563,7 @@ def _one_hot(actions: Any, parameters: tf.Tensor) -> tf.Tensor:
 
 
 def _counts(counts: Any, trials: Any, parameters: tf.Tensor) -> tf.Tensor:
-    """Returns the counts in the type of the parameters; checks their sum in int64."""
+    """Returns the counts in the type of the parameters, after a check of their sum."""
     counts = _integers(counts)
     _check_categories(parameters)
     _same_shape(parameters=parameters, counts=counts)
@@ -570,29 +572,30 @@ def _counts(counts: Any, trials: Any, parameters: tf.Tensor) -> tf.Tensor:
     if not is_int or trials < 1:
         raise ValueError(f"`trials` must be a positive int. Received: {trials!r}")
     wrong_sum = tf.reduce_sum(counts, axis=-1) != int(trials)
-    _raise_if(wrong_sum, f"`counts` must add up to the {trials} trials", counts)
+    _raise_if(wrong_sum, f"`counts` must sum to {trials}, the number of `trials`", counts)
     return tf.cast(counts, parameters.dtype)
 
 
 def _check_categories(parameters: tf.Tensor) -> None:
     if parameters.shape.rank == 0 or 0 in parameters.shape[-1:]:
         raise ValueError(
-            "Parameters must have one number per category, in the last axis. "
+            "The last axis of `probs` or `logits` must have one number per category. "
             f"Received: shape {parameters.shape}"
         )
 
 
 def _same_shape(**tensors: Any) -> None:
-    """Raises an error if shapes differ, in the graph if a size is not known earlier."""
+    """Raises an error if shapes differ; the graph compares sizes that are not static."""
     (_, first), *others = tensors.items()
     if not all(first.shape.is_compatible_with(other.shape) for _, other in others):
         received = ", ".join(f"{name} {tensor.shape}" for name, tensor in tensors.items())
         raise ValueError(
-            f"All shapes must be the same; nothing is broadcast. Received: {received}"
+            "The arguments must have equal shapes, because eligibilities do not "
+            f"broadcast. Received: {received}"
         )
     for name, other in others:
         if not (first.shape.is_fully_defined() and other.shape.is_fully_defined()):
-            message = f"All shapes must be the same; the shape of {name} differs."
+            message = f"All arguments must have equal shapes; that of {name} differs."
             tf.debugging.assert_equal(tf.shape(first), tf.shape(other), message=message)
 
 

@@ -12,9 +12,9 @@ _COMBINATIONS = (
 
 
 def text(**arguments):
-    """Returns a table of the closed form beside automatic differentiation.
+    """Returns a table of eligibilities, in closed form and by automatic differentiation.
 
-    Pass `probs` or `logits` together with `action` or `counts`. The function also accepts
+    Pass `probs` or `logits` together with `action` or `counts`. `text` also accepts
     `counts` alone, or `mean`, `std` and `sample`.
 
     Args:
@@ -26,11 +26,11 @@ def text(**arguments):
         mean, std, sample: Floats, the parameters of a diagonal Gaussian and one sample.
 
     Returns:
-        String of several lines, with numbers of four decimals.
+        String of several lines, the table with numbers of four decimals.
 
     Raises:
-        ValueError: If this combination of arguments is not supported, or `eligibility`
-            does not accept a number.
+        ValueError: If the combination of arguments is not supported, or the module
+            `eligibility` does not accept a number.
 
     Example:
 
@@ -39,11 +39,10 @@ def text(**arguments):
     log-probability -0.6931, probability 0.5000; derivatives with respect to logits
     <BLANKLINE>
           logits  probability   d prob  d log-prob  automatic  difference
-     * 0  0.0000       0.5000   0.2500      0.5000     0.5000      0.0000
-       1  0.0000       0.5000  -0.2500     -0.5000    -0.5000      0.0000
-    <BLANKLINE>
-    The eligibility of logits is the sampled counts minus the expected counts. So every
-    output receives a gradient, not only the output of the sampled category.
+     * 0  0.0000       0.5000   0.2500      0.5000     0.5000      0.0000 1  0.0000
+       0.5000  -0.2500     -0.5000    -0.5000      0.0000 <BLANKLINE> The eligibility of
+       logits is the sampled counts minus the expected counts. Therefore every logit
+       receives a gradient, not only the logit of the sampled category.
     """
     kinds = {
         ("action", "probs"): _categorical,
@@ -93,7 +92,7 @@ def _counts(counts, probs=None, logits=None):
 
 
 def _page(title, name, values, counts, closed_form, labels):
-    """Returns heading, table and sentence; a categorical action is a count of one."""
+    """Returns heading, table and explanation of a categorical or multinomial action."""
     log_prob, automatic = _log_prob_and_gradient(name, values, counts)
     expected_counts = counts.sum() * _probabilities(name, values)
     derivatives = _derivatives(closed_form, automatic, np.exp(log_prob))
@@ -119,7 +118,10 @@ def _gaussian(mean, std, sample):
     by_mean, by_std = tape.gradient(log_prob, variables)
     automatic = by_mean, by_std, by_std * std
     if not np.isfinite([*closed_form, *automatic]).all():
-        raise ValueError("A derivative is too large for a float64: `std` is too small.")
+        raise ValueError(
+            "A derivative of the log-density is too large for a float64, "
+            "because `std` is too small."
+        )
     lines = ["            component  closed form  automatic  difference"]
     parameters = zip(("mean", "std", "log std"), closed_form, automatic)
     for name, by_formula, by_tape in parameters:

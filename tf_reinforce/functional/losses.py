@@ -3,8 +3,8 @@
 The gradient of a mean over steps is not the policy gradient. A mean over steps divides
 each batch by its mean episode length, which depends on the actions. With few episodes,
 the expected gradient of a mean over steps can even point in the opposite direction. Every
-loss of this module is a sum over the valid steps of a batch, divided by the number of
-*episodes*.
+loss of the module `losses` is a sum over the valid steps of a batch, divided by the
+number of *episodes*.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,8 @@ def policy_gradient(
 
         L = - 1/E Σₙ log π(aₙ|sₙ) Aₙ,    with A held constant
 
-    Only the gradient of the surrogate loss has a meaning; its value has no meaning.
+    The gradient of the surrogate loss has a meaning, but the value of the loss has no
+    meaning.
 
     Args:
         log_probs: `[N]` float, the log-probabilities of the raw actions, for the `N`
@@ -123,7 +124,7 @@ def value(values: tf.Tensor, returns: tf.Tensor, episodes: tf.Tensor | int) -> t
 def gradients(
     tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Returns ∂L/∂w for each Keras variable, or zeros if the loss does not depend on it.
+    """Returns the gradient of a loss for each Keras variable, zero if independent.
 
     Args:
         tape: `tf.GradientTape` that recorded the loss.
@@ -169,21 +170,23 @@ class Reinforce(keras.losses.Loss):
 
         Lₙ = - log π(aₙ|sₙ),    weighted by  sample_weight = advantages
 
-    With `fit(observations, actions, sample_weight=advantages)`, one gradient step on one
-    batch follows the policy gradient of the steps of the batch. The Keras loss is divided
-    by the number of steps in the batch. For the estimator of `policy_gradient`, use
-    `reduction="sum"` and divide the advantages by the number of episodes.
+    With the loss `Reinforce` and `fit(observations, actions, sample_weight=advantages)`,
+    one gradient step on one batch follows the policy gradient of the batch. By default,
+    Keras divides the loss by the number of steps in the batch. For the estimator of
+    `policy_gradient`, use `reduction="sum"` and divide the advantages by the number of
+    episodes.
 
-    Actions with a fraction raise an error, except under XLA, which drops assertions.
+    Categorical actions with a fraction raise an error, except under XLA, which drops
+    assertions.
 
     One-hot labels multiplied by the return under
     `categorical_crossentropy(from_logits=True)` have the same loss as `Reinforce`, but a
     *different* and wrong gradient.
 
     Args:
-        head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`. The weights of the
-            head do not belong to the model. Therefore `model.fit` does not train the
-            weights of the head. With `head=None`, the model outputs are the logits of a
+        head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`. `model.fit` does not
+            train the weights of the head, because the weights of the head do not belong
+            to the model. With `head=None`, the model outputs are the logits of a
             categorical distribution, and the actions are integers from 0. A `Composite`
             head is not supported, because its actions are several arrays.
         reduction: Reduction of the loss over the batch, as in every Keras loss.
@@ -231,9 +234,9 @@ class Reinforce(keras.losses.Loss):
             return tf.nn.sparse_softmax_cross_entropy_with_logits(actions, y_pred)
         if y_pred.shape[-1] not in (None, self.head.outputs_size):
             raise ValueError(
-                f"{self.head!r} needs {self.head.outputs_size} outputs for each action. "
-                f"Received: outputs of shape {y_pred.shape}. Change the size of the last "
-                "layer."
+                f"{self.head!r} needs {self.head.outputs_size} model outputs for each "
+                f"action. Received: outputs of shape {y_pred.shape}. Change the size of "
+                "the last layer of the model."
             )
         if not self.head.built:
             self.head.build(y_pred.shape)
@@ -262,6 +265,6 @@ def _to_integers(actions: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     tf.debugging.assert_equal(
         tf.cast(integers, actions.dtype),
         actions,
-        message="Actions must be whole numbers.",
+        message="Categorical actions must be whole numbers.",
     )
     return integers

@@ -1,4 +1,4 @@
-"""Computes every kind of return with one recursion."""
+"""Computes λ-returns, discounted returns and episode returns."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ def lambda_returns(
 
     The return with λ = 1 is the Monte Carlo return of REINFORCE. The return with λ = 0 is
     the one-step TD target. The last step of a terminated episode has γₜ = 0, and the last
-    step of a truncated episode has λₜ = 0. One recursion therefore computes the returns
-    of terminated and of truncated episodes.
+    step of a truncated episode has λₜ = 0. With γₜ = 0 or λₜ = 0 at the last step, one
+    formula computes the returns of terminated and of truncated episodes.
 
     Args:
         rewards: `[T, B]` float, the reward rₜ for the action at step t.

@@ -5,11 +5,11 @@ import tensorflow as tf
 
 
 def expect(arrays):
-    """Raises an error if arrays with the same axes differ in shape, or ranks are wrong.
+    """Raises an error if arrays with equal axis names differ in shape, or in rank.
 
     Sizes that are unknown while a graph is traced are compared when the graph runs. The
-    check does not call `tf.debugging.assert_shapes`, which added a quarter of the
-    operations of an update.
+    function `expect` does not call `tf.debugging.assert_shapes`, which added a quarter of
+    the operations of an update.
 
     Args:
         arrays: List of pairs of an array and a string with one letter for each axis of

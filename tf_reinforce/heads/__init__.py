@@ -51,18 +51,20 @@ def for_space(space: gym.Space, **kwargs: Any) -> Head:
         **kwargs: Keyword arguments of every Keras layer, for example `dtype`.
 
     Returns:
-        - `Discrete`: `Categorical`, offset by the start of the space.
-        - `MultiDiscrete`: `MultiCategorical`, offset by the starts of the space.
+        - `Discrete`: `Categorical`, whose actions count from the start of the space.
+        - `MultiDiscrete`: `MultiCategorical`, whose actions count from the starts of the
+          space.
         - `MultiBinary`: `Bernoulli`.
         - `Box`: `Gaussian`, clipped to the bounds, and rounded for an integer type. The
-          initial standard deviation is a quarter of the width between the bounds. It is
-          1 if the width is 1e7 or more. For an integer type it is at least 1/2, so that
-          samples are rounded to more than one integer.
-        - `Tuple` and `Dict`: `Composite` of the heads of their parts.
+          initial standard deviation of `Gaussian` is a quarter of the width between the
+          bounds, or 1 if the width is 1e7 or more. For an integer type, the initial
+          standard deviation is at least 1/2, so that samples are rounded to more than one
+          integer.
+        - `Tuple` and `Dict`: `Composite` of the default heads of the parts.
 
     Raises:
-        ValueError: if the space is another one, or if a lower bound is not below its
-            upper bound.
+        ValueError: If no head supports the space, or a lower bound is not below its upper
+            bound.
 
     Example:
 
@@ -87,17 +89,19 @@ def for_space(space: gym.Space, **kwargs: Any) -> Head:
 
 
 def _gaussian(space: Any, **kwargs: Any) -> Any:
-    """Returns the default head of a `Box`, a `Gaussian`.
+    """Returns the default head of a `Box`, which is a `Gaussian`.
 
-    The bounds are Python numbers, which represent the bounds of every type exactly.
+    The bounds of the head are Python numbers, because Python numbers represent the bounds
+    of every number type exactly.
     """
     low, high = (np.ravel(x).tolist() for x in (space.low, space.high))
     widths = [upper - lower for lower, upper in zip(low, high, strict=True)]
     if not all(width > 0 for width in widths):
         raise ValueError(
             "Each lower bound of an action space must be below its upper bound. "
-            f"Received: {space!r}, which leaves no room between its bounds. Remove the "
-            "fixed dimensions with gymnasium.wrappers.TransformAction."
+            f"Received: {space!r}, which leaves no room between its bounds. Remove "
+            "dimensions with equal bounds from the action space with "
+            "gymnasium.wrappers.TransformAction."
         )
     integer = space.dtype.kind != "f"
     min_scale = 0.5 if integer else 0.0
@@ -117,5 +121,5 @@ def _gaussian(space: Any, **kwargs: Any) -> Any:
 
 
 def _scalar(values: Any) -> Any:
-    """Returns one number if all values are equal, else the list unchanged."""
+    """Returns one number if all numbers of a list are equal, else the list."""
     return values[0] if all(value == values[0] for value in values) else values

@@ -18,7 +18,7 @@ from tf_reinforce.data import spaces
 
 @dataclasses.dataclass(frozen=True)
 class Support:
-    """Range of each number of a raw action."""
+    """The range of each number of a raw action."""
 
     low: float | list  # one bound, or one per number of the action; may be infinite
     high: float | list
@@ -28,12 +28,11 @@ class Support:
 class Head(keras.layers.Layer, abc.ABC):
     """Turns the outputs of a policy model into a distribution over actions.
 
-    A sampled action is a function of the policy outputs and of noise. Therefore eager
-    mode, the acting program and the exported policy sample the same action from the same
-    outputs and noise. TensorFlow Probability computes log-probabilities and entropy. The
-    *raw* action is the sample of the distribution, and is recorded with its
-    log-probability. `to_environment` converts a raw action to the action that the
-    environment receives.
+    A sampled action is a function of the policy outputs and of noise. Eager mode, the
+    acting program and the exported policy sample equal actions from equal policy outputs
+    and noise. TensorFlow Probability computes log-probabilities and entropy. The *raw*
+    action is the sample of the distribution, and is recorded with its log-probability.
+    `to_environment` converts a raw action to the action that the environment receives.
 
     A head computes in the number type of the policy outputs; for example, float64 outputs
     give float64 results.
@@ -85,10 +84,10 @@ class Head(keras.layers.Layer, abc.ABC):
         """Returns the `tfd.Distribution` over raw actions for `[..., P]` float outputs.
 
         The methods `log_prob` and `entropy` of the distribution must return one number
-        per row. Wrap the axes of an action with `tfd.Independent`. The training log also
-        contains the entropy. Gradients flow from the log-probabilities to the policy
-        outputs and to the weights of the head. Therefore `distribution` must be called
-        inside the gradient tape.
+        per row. To sum over the axes of an action, wrap the distribution with
+        `tfd.Independent`. Gradients flow from the log-probabilities to the policy outputs
+        and to the weights of the head. `distribution` must be called inside the gradient
+        tape.
         """
 
     def density_variable(self, actions: Any) -> Any:
@@ -100,7 +99,7 @@ class Head(keras.layers.Layer, abc.ABC):
 
         The heads of this library compute eligibilities by closed forms. The eligibility
         of a custom head is computed by automatic differentiation, if the head does not
-        override this method.
+        override `eligibility`.
 
         Args:
             outputs: `[..., P]` float tensor, the policy outputs.
@@ -153,8 +152,8 @@ class Head(keras.layers.Layer, abc.ABC):
         """Returns whether each real number of an action is at a bound in the environment.
 
         A number counts as at a bound if its distance from the bound is below a thousandth
-        of the distance between the bounds. Squashed numbers approach a bound but do not
-        reach the bound.
+        of the distance between the bounds. The distance is compared because squashed
+        numbers approach a bound but do not reach the bound.
 
         Args:
             actions: Raw actions, `[N, …]`.
@@ -226,8 +225,8 @@ class Head(keras.layers.Layer, abc.ABC):
         binary = flat.dtype.kind in "biu" or np.isin(flat, (0, 1)).all()
         if flat.shape != (self.mask_size,) or not binary:
             raise ValueError(
-                f"a mask of {self!r} must have {self.mask_size} entries, 0 or 1. "
-                f"Received: {mask!r}"
+                f"an action mask of {self!r} must have {self.mask_size} entries, 0 or "
+                f"1. Received: {mask!r}"
             )
         return flat.astype(bool).astype("int8")
 
@@ -257,7 +256,7 @@ class Head(keras.layers.Layer, abc.ABC):
             )
 
     def check_actions(self, actions: Any, lengths: np.ndarray, masks: Any = None) -> None:
-        """Raises `ValueError` if a record has actions that this head cannot sample.
+        """Raises `ValueError` if a record has actions that the head cannot sample.
 
         Args:
             actions: `[T, B, …]` NumPy array of raw actions.
@@ -285,7 +284,7 @@ class Head(keras.layers.Layer, abc.ABC):
             )
 
     def check_space(self, space: gym.Space) -> None:
-        """Raises `ValueError` if the actions of this head do not belong to the space.
+        """Raises `ValueError` if the actions of the head do not belong to the space.
 
         Raises:
             ValueError: If `matches_space` returns False. The default implementation of
@@ -295,16 +294,16 @@ class Head(keras.layers.Layer, abc.ABC):
             raise ValueError(
                 "`head` must sample actions of the action space of the environment. "
                 f"Received: {self!r}, which does not sample actions of the space "
-                f"{space!r}. Pass another head, or omit `head` to use "
+                f"{space!r}. Pass another head to the agent, or omit `head` to use "
                 f"`tfr.heads.for_space(space)`. Supported spaces: {spaces.ACTIONS}."
             )
 
     def matches_space(self, space: gym.Space) -> bool:
-        """Returns whether all actions of this head belong to a Gymnasium space."""
+        """Returns whether all actions of the head belong to a Gymnasium space."""
         return True
 
     def is_valid(self, actions: Any) -> Any:
-        """Returns bools, True for each entry of an array that is a raw action.
+        """Returns a bool array, True for each entry of an array that is a raw action.
 
         For a head with integer actions, True means that the head can sample the action.
         """

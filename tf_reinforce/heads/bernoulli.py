@@ -99,9 +99,9 @@ class Bernoulli(base.Head):
         flat = np.ravel(mask)
         if flat.shape != (self.n,) or not np.isin(flat, (_OFF, _ON, _FREE)).all():
             raise ValueError(
-                f"a mask of {self!r} must have {self.n} entries: 0 if the action must "
-                "be 0, 1 if the action must be 1, 2 if both are legal. Received: "
-                f"{mask!r}"
+                f"an action mask of {self!r} must have {self.n} entries: 0 if the "
+                "action must be 0, 1 if the action must be 1, 2 if both actions are "
+                f"legal. Received: {mask!r}"
             )
         return flat.astype("int8")
 

@@ -156,7 +156,7 @@ def sample_beta(a: Any, b: Any, noise: Any) -> Any:
 
 
 def _clip_to_open(y: Any) -> Any:
-    """Clips to the open interval (0, 1): log-densities at 0 and 1 are infinite."""
+    """Clips to the open interval (0, 1), because densities at 0 and 1 may be infinite."""
     limits = np.finfo(y.dtype.as_numpy_dtype)
     return tf.clip_by_value(y, limits.tiny, 1.0 - limits.epsneg)
 

@@ -13,7 +13,7 @@ from tf_reinforce.heads import base
 
 
 class BoxHead(base.Head):
-    """A vector of `A` numbers, inside its bounds when the environment receives it.
+    """A head for a vector of `A` numbers, which lie inside bounds in the environment.
 
     Args:
         size: Positive int, `A`, the length of the action vector.
@@ -61,7 +61,8 @@ class BoxHead(base.Head):
             is_below = np.all(_exact(self.low) < _exact(self.high))
         if not is_below:
             raise ValueError(
-                f"`low` must be below `high`. Received: low={low}, high={high}"
+                "`low` must be below `high` in every entry of the bounds. Received: "
+                f"low={low}, high={high}"
             )
         self.action_shape = (self.size,)
 
@@ -97,8 +98,8 @@ class BoxHead(base.Head):
     def rescale(self, fractions: Any, complements: Any) -> Any:
         """Maps numbers in [0, 1] to the interval from `low` to `high`.
 
-        For an integer action, the interval is wider by 0.5 at both ends. Each integer,
-        including `low` and `high`, is therefore the middle of an interval of width 1.
+        For an integer action, the interval is wider by 0.5 at both ends, so that each
+        integer from `low` to `high` is the middle of an interval of width 1.
 
         Args:
             fractions: `[..., A]` float in [0, 1].
@@ -135,14 +136,14 @@ class BoxHead(base.Head):
         return bool(np.all(inside))
 
     def require_finite(self) -> None:
-        """Raises `ValueError` unless all bounds are finite."""
+        """Raises `ValueError` unless all bounds of the head are finite."""
         numbers = [*_exact(self.low).ravel(), *_exact(self.high).ravel()]
         if not all(map(_is_finite, numbers)):
             raise ValueError(
                 f"{type(self).__name__} needs finite bounds, because the head maps a "
                 f"bounded interval to the bounds. Received: low={self.low}, "
-                f"high={self.high}. Use ClippedGaussian or Gaussian, which work with "
-                "any bounds."
+                f"high={self.high}. For infinite bounds, use the heads ClippedGaussian "
+                "or Gaussian."
             )
 
     def get_config(self) -> dict[str, Any]:

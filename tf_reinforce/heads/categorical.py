@@ -122,8 +122,8 @@ def center_logits(logits: Any) -> Any:
 def gumbel(noise: Any) -> Any:
     """Converts uniform random numbers u to Gumbel noise.
 
-    The function replaces u = 0 by the smallest positive normal number. For u = 0, the
-    noise is -infinity, which would exclude an action even if its probability is one.
+    `gumbel` replaces u = 0 by the smallest positive normal number. Gumbel noise for u = 0
+    is -infinity, which would exclude an action even if its probability is one.
     """
     tiny = np.finfo(tf.as_dtype(noise.dtype).as_numpy_dtype).tiny
     noise = tf.maximum(noise, tiny)

@@ -24,15 +24,15 @@ class ClippedGaussian(normal.GaussianHead):
         π(a|s) = Φ((low - μ) / σ) at low,    Φ((μ - high) / σ) at high,
                  N(a; μ, σ²) between
 
-    The environment receives the same action for all samples beyond a bound. Therefore the
+    The environment receives the same action for all samples beyond a bound. The
     probability of an action at a bound is the probability of all samples beyond the
     bound. The policy gradient with `ClippedGaussian` has the same expectation as with
     `Gaussian`, and its variance is never larger.
 
     The raw action of `ClippedGaussian` is the clipped number, which the environment
-    receives (except for integer rounding). Therefore the log-probability of an action
-    that an environment received can be computed directly. Bounds are rounded inwards to
-    the number type of the action, both in samples and in `to_environment`.
+    receives (except for integer rounding). The log-probability of an action that an
+    environment received can be computed directly. Bounds are rounded inwards to the
+    number type of the action, both in samples and in `to_environment`.
 
     The `mode` of `ClippedGaussian` is the clipped mean. The clipped mean is the median of
     the action. The true mode is not defined, because the probability of a bound and the
@@ -96,7 +96,7 @@ class ClippedGaussian(normal.GaussianHead):
 
 
 class _ClippedNormal(normal.TransformedNormal):
-    """Clipped normal distribution: a probability at each bound, a density between."""
+    """The clipped normal distribution, with a probability at each bound."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class _ClippedNormal(normal.TransformedNormal):
         return tf.minimum(tf.maximum(self.loc, self.low), self.high)
 
     def _entropy(self) -> Any:
-        """Returns -P ln P of both bounds plus ∫ φ(z) [z²/2 + ln σ + ln √2π] dz."""
+        """Returns the entropy, -P ln P of both bounds plus that between the bounds."""
         a = self._z_of_bound(self.low, -_MAX_Z)
         b = self._z_of_bound(self.high, _MAX_Z)
         atoms = [tf.math.xlogy(p, p) for p in (_cdf(a), _cdf(-b))]

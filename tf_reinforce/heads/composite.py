@@ -161,7 +161,7 @@ class Composite(base.Head):
             try:
                 leaf.check_actions(part, lengths, mask)
             except ValueError as error:
-                raise ValueError(f"In the part {name!r}: {error}") from None
+                raise ValueError(f"In the part {name!r} of the action: {error}") from None
 
     def matches_space(self, space: gym.Space) -> bool:
         return _matches_space(self.heads, space)
@@ -178,7 +178,7 @@ class Composite(base.Head):
         return np.split(mask, ends[:-1], axis=-1)
 
     def _flatten(self, nested: Any) -> Any:
-        """Flattens a structure, or raises an error if it is not nested like the heads."""
+        """Flattens a structure; raises an error if it is nested unlike the heads."""
         keras.tree.assert_same_structure(self.heads, nested)
         return keras.tree.flatten(nested)
 
@@ -264,13 +264,13 @@ class _JointDistribution(tfp.distributions.Distribution):
 
 
 def _flatten_masks(heads: Any, mask: Any, path: Any = ()) -> Any:
-    """Returns a flat mask for each head; a mask of `None` makes all its actions legal."""
+    """Returns a flat mask for each head, where `None` makes all actions legal."""
     if isinstance(heads, base.Head):
         try:
             return heads.flatten_mask(mask)
         except ValueError as error:
             name = "_".join(map(str, path))
-            raise ValueError(f"in the part {name!r}, {error}") from None
+            raise ValueError(f"in the part {name!r} of the mask, {error}") from None
     is_dict = isinstance(heads, dict)
     keys = list(heads) if is_dict else list(range(len(heads)))
     if mask is None:
@@ -281,7 +281,9 @@ def _flatten_masks(heads: Any, mask: Any, path: Any = ()) -> Any:
         parts = dict(enumerate(mask)) if isinstance(mask, tuple) else {}
     if set(parts) != set(keys):
         kind = f"a dict with the keys {keys}" if is_dict else f"a tuple of {len(keys)}"
-        raise ValueError(f"a mask of {heads!r} must be {kind}. Received: {mask!r}")
+        raise ValueError(
+            f"an action mask of {heads!r} must be {kind}. Received: {mask!r}"
+        )
     masks = {key: _flatten_masks(heads[key], parts[key], (*path, key)) for key in keys}
     return masks if is_dict else tuple(masks.values())
 

@@ -59,8 +59,9 @@ class MultiCategorical(base.Head):
         self.shape = (count,) if shape is None else tuple(shape)
         if not count or math.prod(self.shape) != count:
             raise ValueError(
-                f"An action of shape {self.shape} does not hold {count} choices, or "
-                f"`sizes` is empty. Received: sizes={self.sizes}, shape={shape}"
+                f"An action of shape {self.shape} does not hold {count} numbers, one "
+                "for each of `sizes`, or `sizes` is empty. Received: "
+                f"sizes={self.sizes}, shape={shape}"
             )
         is_integer = np.asarray(start).dtype.kind in "iu"
         if not is_integer or np.shape(start) not in ((), (count,)):
@@ -106,8 +107,8 @@ class MultiCategorical(base.Head):
         sizes = tuple(np.size(part) for part in _flatten_parts(mask))
         if len(sizes) > 1 and sizes != self.sizes:
             raise ValueError(
-                f"a mask of {self!r} must have a part for each choice, of the sizes "
-                f"{self.sizes}. Received: parts of the sizes {sizes}"
+                f"an action mask of {self!r} must have a part for each choice, of the "
+                f"sizes {self.sizes}. Received: parts of the sizes {sizes}"
             )
         return super().flatten_mask(mask)
 

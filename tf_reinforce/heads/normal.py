@@ -27,8 +27,8 @@ class GaussianHead(box.BoxHead):
 
         log σ = log σ₀ + L tanh(z / L),    L = ln 100
 
-    If z is zero, σ equals σ₀. A small z changes log σ by z. For every z, σ lies between
-    σ₀ / 100 and 100 σ₀.
+    If z is zero, the standard deviation σ equals `initial_scale`, σ₀. A small z changes
+    log σ by z. For every z, the standard deviation σ lies between σ₀ / 100 and 100 σ₀.
 
     Args:
         size, low, high, shape, integer: Arguments with the meaning that `BoxHead` states.
@@ -131,7 +131,7 @@ class GaussianHead(box.BoxHead):
 
 
 class TransformedNormal(tfp.distributions.Distribution):
-    """A function of a normal random number with location and scale, of any batch shape.
+    """The distribution of a function of a normal random number, for any batch shape.
 
     A subclass of `TransformedNormal` implements `_log_prob` and `_entropy`.
     """

@@ -32,9 +32,9 @@ class TanhGaussian(normal.GaussianHead):
     is the log-density of y minus Σ ln((high - low) / 2). Both terms of the log-density of
     y are accurate for every x, because ln(1 - tanh² x) = 2 (ln 2 - x - softplus(-2 x)).
 
-    The `entropy` of `TanhGaussian` is also the entropy of y. The entropy of y has no
-    closed form. A numerical integral with fixed nodes computes the entropy and its
-    gradients, with an error of 1e-13 in float64 for every μ and σ.
+    The `entropy` of `TanhGaussian` is the entropy of y = tanh x, which has no closed
+    form. A numerical integral with fixed nodes computes the entropy of `TanhGaussian` and
+    its gradients, with an error of 1e-13 in float64 for every μ and σ.
 
     The `mode` of `TanhGaussian` is the most likely x, which is the mean. The action of
     the mean of x is the median of the actions. The density of y may be largest at a
@@ -106,9 +106,10 @@ class _TanhNormal(normal.TransformedNormal):
     def _expected_log_cosh(self) -> Any:
         """Returns E[ln cosh x] by the trapezoid rule.
 
-        If σ is below 1, the integral is over the normal noise ε. If σ is at least 1, the
-        integral is over a logistic random number t with the density sech²(t) / 2. Since
-        ln cosh x = E|x + t| - ln 2, the integrand is the mean of a folded normal number.
+        If the standard deviation σ of x is below 1, E[ln cosh x] is an integral over the
+        normal noise ε. If σ is at least 1, E[ln cosh x] is an integral over a logistic
+        random number t with the density sech²(t) / 2. Since ln cosh x = E|x + t| - ln 2,
+        the integrand is the mean of a folded normal number.
         """
         weights = _STEP * np.exp(-(_NORMAL_NODES**2) / 2) / math.sqrt(math.tau)
         scale = tf.minimum(self.scale, 1.0)[..., None]

@@ -1,1 +1,1 @@
-"""Default policies, recurrent policies, normalization, and the selection of actions."""
+"""Provides default policies, recurrent policies, normalization and action selection."""

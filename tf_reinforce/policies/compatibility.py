@@ -52,16 +52,16 @@ def check_model_shapes(policy, head, baseline, observation_spec):
 
 
 def _check_deterministic(policy, outputs, repeated):
-    """Raises `ValueError` if two calls with the same inputs gave different outputs."""
+    """Raises `ValueError` if two calls with equal inputs give different outputs."""
     pairs = zip(keras.tree.flatten(outputs), keras.tree.flatten(repeated), strict=True)
     close = [np.allclose(x, y, 1e-3, 1e-5, equal_nan=True) for x, y in pairs]
     if not all(close):
         raise ValueError(
-            "A policy must return the same outputs for the same observations. "
-            "Otherwise, log-probabilities would be computed with another policy than "
-            f"the policy that sampled the actions. Received: {policy!r}, whose outputs "
+            "A policy must return the same outputs for the same observations. If the "
+            "outputs differ between calls, log-probabilities do not belong to the "
+            f"policy that sampled the actions. Received: {policy!r}, whose outputs "
             "differ between calls in inference mode. Remove random layers from the "
-            "policy; the head samples the actions."
+            "policy, because the head of the agent samples the actions."
         )
 
 

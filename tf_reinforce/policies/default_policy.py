@@ -154,8 +154,9 @@ def _one_hot(space, name):
     if sum(sizes) > _MAX_ONE_HOT:
         raise ValueError(
             "The default policy encodes discrete observations one-hot, with at most "
-            f"{_MAX_ONE_HOT:,} entries. Received: {space!r}. Pass your own policy, for "
-            "example with keras.layers.Embedding."
+            f"{_MAX_ONE_HOT:,} entries. Received: {space!r}. For larger discrete "
+            "observations, pass your own policy, for example with "
+            "keras.layers.Embedding."
         )
     return OneHot(sizes, np.ravel(space.start).tolist(), name=name)
 
@@ -196,8 +197,8 @@ def _convolutions(space, x, axes, orthogonal):
     """Converts images `[N, …]` to features `[N, H', W', F]` with few weights.
 
     LiteRT processes one image at a time, and reads and rearranges all weights for each
-    image. A dense layer on a larger convolution output would therefore cost more than the
-    convolutions.
+    image. For LiteRT, a dense layer on a larger convolution output would therefore cost
+    more than the convolutions.
     """
     name, layers = spaces.safe_name(x.name), keras.layers
     height, width = (space.shape[axis - 1] for axis in axes[:2])

@@ -62,8 +62,7 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None):
         recurrent_policy: `recurrent.RecurrentPolicy` if the policy is recurrent. For a
             recurrent policy, the function computes one step.
 
-    Raises:
-        ValueError: If the policy cannot take observations of this spec.
+    Raises: ValueError: If the policy cannot take observations of the spec.
     """
     zeros = keras.tree.map_structure(
         lambda leaf: tf.zeros((2, *leaf.shape), leaf.dtype), observation_spec
@@ -132,9 +131,9 @@ def warn_bounded_logits(policy, head):
         warnings.warn(
             f"The outputs of the policy are logits of {head!r}, so the last layer must "
             f"be linear (`activation=None`). Received: {' and '.join(ends)}. Logits "
-            "from this layer lie between 0 and 1. Therefore the more likely of two "
-            "actions has a probability of at most 0.73. The head itself applies "
-            "softmax or sigmoid. Remove the activation.",
+            "from softmax or sigmoid lie between 0 and 1, so that the more likely of "
+            "two actions has a probability of at most 0.73. The head applies softmax "
+            "or sigmoid to the logits. Remove the activation of the last layer.",
             stacklevel=3,
         )
 

@@ -27,8 +27,8 @@ class RunningNormalization(keras.layers.Layer):
     The statistics of `RunningNormalization` are weights. The saved agent and its export
     therefore contain the statistics. Only `update` changes the statistics. The agent
     calls `update` once at the end of each of its updates. The normalization of
-    observations is therefore constant during an update of the agent. Before the first
-    update, `RunningNormalization` returns observations unchanged and unclipped.
+    observations is constant during an update of the agent. Before the first update,
+    `RunningNormalization` returns observations unchanged and unclipped.
 
     Every real array of a nested observation has its own mean and standard deviation.
     Integer arrays (discrete numbers, counts, images) are returned unchanged. If the layer
@@ -149,16 +149,16 @@ class RunningNormalization(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class RunningScale(keras.layers.Layer):
-    """Divides by the running standard deviation or root mean square.
+    """Divides numbers by a running standard deviation or root mean square.
 
         x' = x / √(1/n Σᵢ (xᵢ - c)²),    c the mean, or zero
 
     The statistics of `RunningScale` are weights. Only the method `update` changes the
     statistics of `RunningScale`. The agent calls `update` once at the end of each of its
-    updates. The divisor of `RunningScale` therefore does not depend on the values that
-    are divided. Before the first update, the statistics of `RunningScale` are those of
-    the argument `samples`. If the divisor is zero, because all samples are equal or all
-    are zero, values are returned unchanged.
+    updates. The divisor of `RunningScale` does not depend on the values that are divided.
+    Before the first update, the statistics of `RunningScale` are those of the argument
+    `samples`. If the divisor is zero, because all samples are equal or all are zero,
+    values are returned unchanged.
 
     Args:
         centered: Bool, whether to divide by the standard deviation instead of the root

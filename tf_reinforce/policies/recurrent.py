@@ -85,8 +85,8 @@ class RecurrentPolicy:
     states. The state of a recurrent layer with a Keras mask includes the last output of
     the layer, which the layer repeats at a masked step.
 
-    All layers run in inference mode. In inference mode, dropout and recurrent dropout are
-    off.
+    All layers of a `RecurrentPolicy` run in inference mode, in which dropout and
+    recurrent dropout are off.
 
     Args:
         policy: Functional or Sequential Keras model from sequences `[B, T, …]` to
@@ -141,7 +141,8 @@ class RecurrentPolicy:
         """Returns the recurrent state before the first observation.
 
         The initial state of Keras' own recurrent cells is zero. The initial state of a
-        custom cell may be a weight. Therefore call `initial_state` again after an update.
+        custom cell may be a weight. After an update, call `initial_state` again, because
+        the update may change the initial state.
 
         Args:
             batch_size: Int or scalar int tensor, the number of episodes.
@@ -176,9 +177,9 @@ class RecurrentPolicy:
         """
         if len(states) != len(self.state_spec):
             raise ValueError(
-                f"`states` must be a list of {len(self.state_spec)} arrays, one for each "
-                f"of `state_spec`. Received: {len(states)}. Start an episode with "
-                "`initial_state`."
+                f"`states` must be a list of {len(self.state_spec)} arrays, one for "
+                f"each of `state_spec`. Received: {len(states)}. For the first step of "
+                "an episode, pass the states from `initial_state`."
             )
         return self._run(observations, _StepStates(states))
 
@@ -374,7 +375,7 @@ def _to_single_step(layer):
         raise ValueError(
             f"The model {layer.name!r} inside the policy is a subclass of keras.Model "
             "with recurrent layers. Keras cannot run a subclassed model step by step. "
-            "Build the model as a Functional or Sequential model."
+            "Build each model inside the policy as a Functional or Sequential model."
         )
     return layer
 
@@ -384,8 +385,8 @@ def _check_layer(layer):
     name = f"The recurrent layer {layer.name!r}"
     if not layer.return_sequences:
         raise ValueError(
-            f"{name} returns its last output only; a policy needs an output at every "
-            "step. Received: return_sequences=False. Set return_sequences=True."
+            f"{name} returns its last output only, but a policy needs an output at "
+            "every step. Received: return_sequences=False. Set return_sequences=True."
         )
     if layer.go_backwards:
         raise ValueError(
@@ -468,8 +469,8 @@ def _compare(expected, received):
         f"that the policy cannot act step by step: for random numbers, {difference}. "
         "Expected: single steps and whole sequences give the same outputs. Remove "
         "convolution, attention, pooling and normalization over the time axis, and "
-        "custom layers that contain recurrent layers. Wrap layers for single steps in "
-        "keras.layers.TimeDistributed."
+        "custom layers that contain recurrent layers. Wrap layers that process each "
+        "step alone in keras.layers.TimeDistributed."
     )
 
 

@@ -7,12 +7,11 @@ All settings of a preset can also be passed as Python arguments. Some arguments 
 describe Python objects:
 
     baseline       "leave_one_out", "mean", "moving_average", "time_step", "none", or a
-                   value network:
-                   {kind = "value", hidden = [64, 64], learning_rate = 0.005}
-    head           the name of a head for a Box, or {kind = "Gaussian", …} with arguments;
-                   the bounds are those of the environment
-    learning_rate  a number, or {first = 0.01, last = 0.001}: changes linearly over the
-                   budget of `fit`
+                   value network: {kind = "value", hidden = [64, 64], learning_rate =
+                   0.005} head           the name of a head for a Box, or {kind =
+                   "Gaussian", …} with arguments; the bounds are those of the environment
+                   learning_rate  a number, or {first = 0.01, last = 0.001}: changes
+                   linearly over the budget of `fit`
 """
 
 from tf_reinforce.presets.toml_files import names

@@ -29,14 +29,14 @@ def build_parts(settings, observation_space, action_space, seed):
         settings: Dict of arguments of `Reinforce.for_env`. `head`, `baseline` and
             `learning_rate` may have the form of a preset.
         observation_space, action_space: `gymnasium.Space`.
-        seed: Int; the initial weights of a value network are a function of it.
+        seed: Int, which determines the initial weights of a value network.
 
     Returns:
-        The dict with a `Head`, a `Baseline` and a float; and a list with
-        `(optimizer, first, last)` for each learning rate that changes.
+        The settings with a `Head`, a `Baseline` and a float `learning_rate`; and a list
+        with `(optimizer, first, last)` for each linear learning rate.
 
     Raises:
-        ValueError, TypeError: if a setting is invalid.
+        ValueError, TypeError: If a setting is invalid.
     """
     settings = dict(settings)
     first, last = _learning_rates(settings["learning_rate"])
@@ -53,7 +53,7 @@ def build_parts(settings, observation_space, action_space, seed):
 
 
 def _learning_rates(setting):
-    """Returns the first and the last learning rate."""
+    """Returns the first and the last learning rate that a setting describes."""
     if isinstance(setting, keras.optimizers.schedules.LearningRateSchedule):
         return setting, setting
     if not isinstance(setting, dict):
@@ -72,7 +72,7 @@ def _learning_rates(setting):
 
 
 def _baseline(setting, observation_space, seed):
-    """Returns a baseline or its name, and the two learning rates of a value network."""
+    """Returns a baseline or its name, and the learning rates of a value network."""
     if setting == "value":
         setting = {"kind": "value"}
     if not isinstance(setting, dict):
@@ -95,7 +95,7 @@ def _baseline(setting, observation_space, seed):
 
 
 def _head(setting, action_space):
-    """Returns the head of a name; raises if the head does not fit the action space."""
+    """Returns the head for a setting, or raises an error if the head does not fit."""
     default = heads.for_space(action_space)
     if setting is None:
         return default

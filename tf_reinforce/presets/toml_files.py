@@ -31,7 +31,7 @@ EMPTY_PRESET: dict = {"env_kwargs": {}, **dict.fromkeys(TABLE_KEYS, {})}
 
 
 def names() -> list[str]:
-    """Returns the names of all presets, sorted."""
+    """Returns the sorted names of all presets."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
@@ -83,7 +83,7 @@ def read(name: str) -> dict[str, Any]:
         if name not in names():
             raise ValueError(
                 f"There is no preset {name!r}. Expected one of: {', '.join(names())}; "
-                "or the path of your own file, ending in .toml."
+                "or the path of your own preset file, ending in .toml."
             )
         path = FOLDER / f"{name}.toml"
     try:
@@ -122,7 +122,7 @@ def expect_keys(name, table, keys):
         keys: Strings, the valid keys.
     """
     if not isinstance(table, dict):
-        raise ValueError(f"{name} must be a table of settings. Received: {table!r}")
+        raise ValueError(f"{name} must be a TOML table of settings. Received: {table!r}")
     for key in table:
         if key not in keys:
             raise ValueError(

@@ -1,1 +1,1 @@
-"""Functions of a trained policy, and the formats that need none of this library."""
+"""Exports trained policies as functions that do not need this library."""

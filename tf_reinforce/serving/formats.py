@@ -1,4 +1,4 @@
-"""Lists the formats of `Reinforce.export`, with the function that writes each."""
+"""Lists the formats of `Reinforce.export`, and the function that writes a format."""
 
 import keras
 
@@ -15,12 +15,12 @@ def write(name, path, functions, layers):
     Args:
         name: A key of `WRITERS`.
         path: Path of the file or folder.
-        functions: Dict of functions, see `policy_functions.policy_functions`.
-        layers: Keras layers whose weights the functions read.
+        functions: Dict of functions from `policy_functions.policy_functions`.
+        layers: Keras layers whose weights the exported functions read.
 
     Raises:
-        ValueError: if two arguments of a function have the same name, or if the path
-            cannot be replaced.
+        ValueError: If two arguments of a function have the same name, or the path cannot
+            be replaced.
     """
     for function in functions.values():
         arguments = keras.tree.flatten(function.input_signature)

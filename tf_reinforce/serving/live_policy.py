@@ -12,12 +12,12 @@ from tf_reinforce.serving import policy_functions
 
 
 class LivePolicy:
-    """The policy of an agent as a function of batches from a caller.
+    """Selects actions for batches of observations that a caller passes.
 
     Args:
         actor: `actor.ActorPolicy`.
-        action_space: The action space of the environment, or `None` if it is unknown:
-            actions are then returned in the types of the head.
+        action_space: The action space of the environment, or `None` if the action space
+            is unknown. With `None`, actions are returned in the number types of the head.
     """
 
     def __init__(self, actor, action_space):
@@ -30,7 +30,7 @@ class LivePolicy:
         self._checked = {}  # functions with a finite check, by name
 
     def act(self, observations, deterministic, seed, action_mask, state):
-        """Returns actions, or `(actions, state)`; see `Reinforce.act`."""
+        """Returns the result of `Reinforce.act`: actions, or `(actions, state)`."""
         observations = self._observations(observations)
         count = len(keras.tree.flatten(observations)[0])
         inputs = [
@@ -45,13 +45,14 @@ class LivePolicy:
         results, finite = function(observations, *inputs)
         if not finite:
             raise FloatingPointError(
-                "The policy's outputs are not finite, or its weights: there is no action "
-                "to take. Check the observations, or load an earlier file."
+                "The outputs or the weights of the policy are not finite, so no action "
+                "can be selected. Check that the observations are finite, or load an "
+                "earlier agent file."
             )
         return self._actions(results)
 
     def _observations(self, observations):
-        """Returns observations as tensors `[N, …]`; raises if shapes do not fit."""
+        """Returns observations as tensors `[N, …]`; raises an error for wrong shapes."""
         batch = _nested("observations", self.actor.observation_spec, observations)
         counts = [len(array) for array in keras.tree.flatten(batch)]
         if len(set(counts)) > 1:
@@ -62,35 +63,38 @@ class LivePolicy:
         return batch
 
     def _mask(self, count, action_mask):
-        """Returns a list with the mask, or an empty list if the policy takes none."""
+        """Returns a list with the action mask, or an empty list if there is no mask."""
         actor = self.actor
         if actor.mask_source is None or actor.mask_source.observed:
             if action_mask is None:
                 return []
             raise ValueError(
-                "The agent reads no `action_mask` beside the observation. Make it with "
+                "`action_mask` must be None, because the agent reads no action mask from "
+                "`info`. Create an agent with an action mask: "
                 '`Reinforce(policy, action_mask="info/action_mask")`.'
             )
         spec = tf.TensorSpec((actor.mask_size,), tf.int8)
         mask = _batch("action_mask", spec, [] if action_mask is None else action_mask)
         if len(mask) != count:
             raise ValueError(
-                f"`action_mask` must have a row for each of {count} observations. "
-                f"Received: shape {tuple(mask.shape)}. Nothing is broadcast."
+                f"`action_mask` must have one row for each of {count} observations. "
+                f"Received: shape {tuple(mask.shape)}. An action mask is not broadcast."
             )
         if not actor.head.has_legal_action(mask.numpy()).all():
             raise ValueError(
-                "`action_mask` must leave a legal action in every row. "
+                "`action_mask` must have at least one legal action in every row. "
                 f"Received: {mask.numpy().tolist()}"
             )
         return [mask]
 
     def _state(self, count, state):
-        """Returns a list with the state, or an empty list without recurrent layers."""
+        """Returns a list with the recurrent state, or `[]` without recurrent layers."""
         if self.actor.recurrent is None:
             if state is None:
                 return []
-            raise ValueError("The policy has no recurrent layer, and takes no `state`.")
+            raise ValueError(
+                "`state` must be None, because the policy has no recurrent layers."
+            )
         initial_state = policy_functions.state_dict(self.actor.initial_state(count))
         if state is None:
             return [initial_state]
@@ -105,7 +109,7 @@ class LivePolicy:
         return self._checked[name]
 
     def _actions(self, results):
-        """Returns the actions among the results, nested, and the next state if any."""
+        """Returns nested actions, and the next state of a recurrent policy."""
         names = policy_functions.signature_names(self._action_structure, "action")
         actions = keras.tree.map_structure(lambda name: results[name].numpy(), names)
         if self.actor.recurrent is None:
@@ -115,7 +119,7 @@ class LivePolicy:
 
 
 def _nested(name, structure, batch):
-    """Returns a batch as tensors `[N, …]`, nested as the structure."""
+    """Returns a batch as tensors `[N, …]`, nested like the structure of specs."""
     if isinstance(structure, dict):
         expected = f"a dict with the keys {list(structure)}"
         if isinstance(batch, Mapping) and set(batch) == set(structure):
@@ -131,27 +135,27 @@ def _nested(name, structure, batch):
         return _batch(name, structure, batch)
     keys = f" with the keys {list(batch)}" if isinstance(batch, Mapping) else ""
     raise ValueError(
-        f"`{name}` must nest as their space, with a batch in place of each array. "
-        f"Expected: {expected}. Received: {type(batch).__name__}{keys}"
+        f"`{name}` must be nested like the observation space, with a batch in place of "
+        f"each array. Expected: {expected}. Received: {type(batch).__name__}{keys}"
     )
 
 
 def _check_state(state, initial_state):
-    """Raises unless the state has the shapes of the initial state."""
+    """Raises an error unless a state has the shapes of the initial state."""
     expected = {name: tuple(array.shape) for name, array in initial_state.items()}
     received = state
     if isinstance(state, dict):
         received = {name: tuple(np.shape(array)) for name, array in state.items()}
     if received != expected:
         raise ValueError(
-            "`state` must be the second part of what the last call returned, with a row "
-            f"for each observation. Expected: a dict of the shapes {expected}. "
+            "`state` must be the state that the previous call of `act` returned, with "
+            f"one row for each observation. Expected: a dict of the shapes {expected}. "
             f"Received: {received!r}"
         )
 
 
 def _batch(name, spec, array):
-    """Returns an array as a tensor `[N, …]` of a spec; raises if it does not fit."""
+    """Returns an array as a tensor `[N, …]` with the shape and type of a spec."""
     try:
         array = np.asarray(array)
     except ValueError as error:
@@ -161,8 +165,8 @@ def _batch(name, spec, array):
         ) from error
     if array.shape[1:] != tuple(spec.shape) or array.ndim != len(spec.shape) + 1:
         raise ValueError(
-            f"`{name}` must be a batch of shape {(None, *spec.shape)}. "
-            f"Received: shape {array.shape}. Give a single {name.removesuffix('s')} as "
+            f"`{name}` must be a batch of shape {(None, *spec.shape)}. Received: shape "
+            f"{array.shape}. Pass a single {name.removesuffix('s')} as "
             f"`{name.removesuffix('s')}[None]`."
         )
     dtype = spec.dtype.as_numpy_dtype
@@ -172,7 +176,7 @@ def _batch(name, spec, array):
     if numbers is None or not (real or np.array_equal(numbers, array)):
         raise ValueError(
             f"`{name}` must be numbers of type {spec.dtype.name}. Received: "
-            f"{array.tolist()} of type {array.dtype}. Convert them first; nothing is "
-            "rounded here."
+            f"{array.tolist()} of type {array.dtype}. Convert `{name}` first, because "
+            "`act` does not round numbers."
         )
     return tf.constant(numbers)

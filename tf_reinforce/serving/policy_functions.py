@@ -13,24 +13,25 @@ def policy_functions(actor, action_dtypes):
 
     Args:
         actor: `actor.ActorPolicy`.
-        action_dtypes: The type in which the environment takes its actions, or a structure
-            of types.
+        action_dtypes: The number type of the environment's actions, or a structure of
+            number types.
 
     Returns:
         Dict of `tf.function`s that return dicts of tensors:
 
         `act(observation)`: `action`, the most likely action, in environment units.
-        `sample(observation, seed)`: `action`, and `raw_action`, the same action as the
-        head sampled it. Equal seeds give equal actions.
-        `distribution(observation)`: the parameters of the distribution by name.
+        `sample(observation, seed)`: a random `action`, and `raw_action`, the sample of
+        the head before its conversion to environment units. Equal seeds give equal
+        actions. `distribution(observation)`: the parameters of the distribution by name.
         `log_prob(observation, raw_action)`: `log_prob`, `[N]`.
 
-        If masks come from `info`, each function takes `action_mask`, `[N, M]` int8, as a
-        further argument. A recurrent policy takes its states as the last argument, a
-        dict from `state_0`, … to `[N, …]`, and also returns the next states.
-        `initial_state(count)` returns the states for new episodes. Parts of a nested
-        action are returned by name, `action_arm` for the part `arm`. If a part of the
-        observation has the name of another argument, for example `seed`, its name in the
+        If the policy reads action masks from `info`, each function has the argument
+        `action_mask`, `[N, M]` int8. The functions of a recurrent policy have a last
+        argument, a dict of the recurrent states from `state_0`, … to `[N, …]`, and also
+        return the next states. The function `initial_state(count)` of a recurrent policy
+        returns the states for new episodes. Parts of a nested action are returned by
+        name, for example `action_arm` for the part `arm`. If a part of the observation
+        has the name of another argument, for example `seed`, the name of the part in the
         signature is `observation_seed`.
     """
     policy = _PolicyFunctions(actor, action_dtypes)
@@ -57,17 +58,18 @@ def policy_functions(actor, action_dtypes):
 
 
 def with_finite_check(functions, name, variables):
-    """Returns an exported function that also returns whether all its inputs are finite.
+    """Returns an exported function with a finite check of outputs and weights.
 
-    The check covers the parameters of the action distribution and the variables.
+    The finite check covers the parameters of the action distribution and the variables.
 
     Args:
-        functions: Dict of functions, see `policy_functions`.
+        functions: Dict of functions from `policy_functions`.
         name: `"act"` or `"sample"`.
         variables: The Keras variables that the action depends on.
 
     Returns:
-        A function of the same arguments; it returns the same results and a scalar bool.
+        Function with the arguments and results of the exported function, and a further
+        result, a scalar bool that is True if all checked numbers are finite.
     """
     signature = functions[name].input_signature
     num_seeds = int(name == "sample")  # the second argument of `sample` is the seed
@@ -87,10 +89,10 @@ def with_finite_check(functions, name, variables):
 
 
 class _PolicyFunctions:
-    """The exported functions as methods.
+    """Contains the exported functions of a policy as methods.
 
-    `extra_specs` are the specs of the arguments that only some policies have: the mask
-    and the recurrent states.
+    The attribute `extra_specs` contains the specs of the arguments that only some
+    policies have: action mask and recurrent states.
     """
 
     def __init__(self, actor, action_dtypes):
@@ -134,7 +136,7 @@ class _PolicyFunctions:
         return state_dict(self._actor.initial_state(count))
 
     def _outputs(self, observation, extra_inputs):
-        """Returns the masked outputs, and the next states by name."""
+        """Returns the masked policy outputs, and a dict of the next recurrent states."""
         source, mask = self._actor.mask_source, None
         if source is not None:
             mask = (
@@ -147,14 +149,14 @@ class _PolicyFunctions:
         return outputs, state_dict(states)
 
     def _env_actions(self, raw_actions):
-        """Returns actions in the units and types of the environment, by name."""
+        """Returns a dict of actions in the units and types of the environment."""
         actions = self._actor.head.to_environment(raw_actions)
         actions = keras.tree.map_structure(tf.cast, actions, self._action_dtypes)
         return flatten_by_name("action", actions)
 
 
 def _batch_specs(specs, *path):
-    """Returns specs with a batch axis and a name for each part."""
+    """Returns the specs of a structure, with a batch axis and a name for each part."""
     return keras.tree.map_structure(
         lambda leaf, name: tf.TensorSpec((None, *leaf.shape), leaf.dtype, name),
         specs,
@@ -163,7 +165,7 @@ def _batch_specs(specs, *path):
 
 
 def _observation_specs(specs, other_specs):
-    """Returns batch specs of the observation; renames parts that collide with others."""
+    """Returns batch specs of the observation, with names that no other argument has."""
     other_names = {spec.name for spec in other_specs}
 
     def rename(spec):
@@ -175,10 +177,10 @@ def _observation_specs(specs, other_specs):
 
 
 def signature_names(structure, *path):
-    """Returns the name of each part in a signature: letters, digits, `_` and `.`.
+    """Returns the name of each part in a signature, of letters, digits, `_` and `.`.
 
     Raises:
-        ValueError: if two parts get the same name.
+        ValueError: If two parts get the same name.
 
     Example:
 
@@ -191,12 +193,12 @@ def signature_names(structure, *path):
 
 
 def check_distinct_names(names):
-    """Raises `ValueError` if two names of a signature are equal."""
+    """Raises `ValueError` if two names of an exported signature are equal."""
     if len(set(names)) < len(names):
         raise ValueError(
-            "In a signature every part needs a name of its own, of letters, digits, '_' "
-            f"and '.'. Received: {names}. Rename a key of the space with "
-            "gymnasium.wrappers.TransformObservation or TransformAction."
+            "Every argument of an exported signature needs a different name of "
+            f"letters, digits, '_' and '.'. Received: {names}. Rename a key of the "
+            "space with gymnasium.wrappers.TransformObservation or TransformAction."
         )
 
 
@@ -213,5 +215,5 @@ def flatten_by_name(name, structure):
 
 
 def state_dict(states):
-    """Returns recurrent states by their names in the signatures."""
+    """Returns a dict of recurrent states from their names in the signatures."""
     return {f"state_{i}": state for i, state in enumerate(states)}

@@ -9,15 +9,15 @@ from tf_reinforce import files
 
 
 def write(path, functions, layers):
-    """Writes functions as a SavedModel; an existing folder is replaced atomically.
+    """Writes functions as a SavedModel, and replaces an earlier export atomically.
 
     Args:
-        path: Path of the folder.
-        functions: Dict of functions, see `policy_functions.policy_functions`.
-        layers: Keras layers whose weights the functions read.
+        path: Path of the folder of the SavedModel.
+        functions: Dict of functions from `policy_functions.policy_functions`.
+        layers: Keras layers whose weights the exported functions read.
 
     Raises:
-        ValueError: if the path is a file, or a folder with other files.
+        ValueError: If the path is a file, or a folder with other files.
     """
     archive = keras.export.ExportArchive()
     for layer in layers:

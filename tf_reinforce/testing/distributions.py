@@ -29,18 +29,20 @@ _TOLERANCES = {
 _MEANINGS = {
     "legality": (
         "Under the mask, all actions with `is_legal` must have a probability above "
-        "zero, and all other actions must have the probability zero. The error is the "
-        "number of wrong actions. Check `mask_outputs` and `is_legal`."
+        "zero, and all other actions must have the probability zero. The error of "
+        "`legality` is the number of wrong actions. Check `mask_outputs` and "
+        "`is_legal`."
     ),
-    "probabilities": "exp(log_prob) must sum, or integrate, to one over all raw actions. "
-    "Check `distribution`, and whether `actions` is complete.",
+    "probabilities": "The probabilities exp(log_prob) must sum, or integrate, to one "
+    "over all raw actions. Check `distribution`, and whether "
+    "`actions` is complete.",
     "eligibility": "`eligibility` must be the derivative of log_prob with respect to the "
     "outputs by automatic differentiation. Check `eligibility`.",
     "finite_differences": "`eligibility` must be the derivative of log_prob with respect "
     "to the outputs by central differences. Check whether log_prob stops a gradient.",
     "sample": (
-        "`sample` must sample from `distribution`. The error is a number of standard "
-        "errors. Check `sample`."
+        "`sample` must sample from `distribution`. The error of `sample` is a number "
+        "of standard errors. Check `sample`."
     ),
     "moments": "The first two moments of `sample` must be those of `distribution`. Check "
     "`sample`.",
@@ -114,8 +116,7 @@ def check_head(
 
     Example:
 
-    The following custom head is wrong, because it adds uniform noise instead of Gumbel
-    noise:
+    A custom head that adds uniform noise instead of Gumbel noise fails `check_head`:
 
     >>> class UniformNoise(heads.Categorical):
     ...     def sample(self, outputs, noise):
@@ -136,8 +137,8 @@ def check_head(
     outputs = np.asarray(outputs, "float64")
     if outputs.shape != (len(np.atleast_1d(outputs)), head.outputs_size):
         raise ValueError(
-            f"`outputs` must be rows of policy outputs for {head!r}, of the shape "
-            f"(N, {head.outputs_size}). Received: shape {outputs.shape}"
+            f"`outputs` must be rows of policy outputs for {head!r}, with the shape (N, "
+            f"{head.outputs_size}). Received: shape {outputs.shape}"
         )
     if not len(outputs) or not np.isfinite(outputs).all():
         raise ValueError(
@@ -175,8 +176,8 @@ def _check_integrable(head, **options):
     if isinstance(head, heads.Composite):
         raise ValueError(
             "All leaves of a composite must have integer actions, because these "
-            f"actions are enumerated together. Received: {head!r}. Check the "
-            "continuous leaves alone."
+            f"actions are enumerated together. Received: {head!r}. Check each "
+            "continuous leaf with a separate call of `check_head`."
         )
 
 
@@ -245,8 +246,8 @@ class _Check(abc.ABC):
         head: `tfr.heads.Head` to check.
         row: `[P]` float, one row of policy outputs.
         actions: `[N, …]` array of raw actions.
-        measure: `[N]` weights of the actions. A sum of values times these weights is a
-            sum or integral over all raw actions.
+        measure: `[N]` weights of the actions. A sum of values times the weights is a sum
+            or integral over all raw actions.
         rng: `np.random.Generator`.
     """
 
@@ -303,7 +304,7 @@ class _Check(abc.ABC):
 
     @abc.abstractmethod
     def mode_error(self):
-        """Returns the largest log-probability minus that of the mode, at least zero."""
+        """Returns by how much the largest log-probability exceeds that of the mode."""
 
     def samples(self):
         """Returns `[20000, …]` raw actions from new noise."""
@@ -417,10 +418,10 @@ class _IntegratedCheck(_Check):
         size = math.prod(head.action_shape)
         if size > 2 or head.support is None and math.prod(head.noise.shape) != size:
             raise ValueError(
-                "A continuous head must sample one or two numbers, from as many numbers "
-                "of noise or with a `support`. "
-                f"Received: {head!r} with actions of shape {head.action_shape} and noise "
-                f"of shape {head.noise.shape}. Use a smaller head of the same kind."
+                "A continuous head must sample one or two numbers, from as many "
+                f"numbers of noise or with a `support`. Received: {head!r} with actions "
+                f"of shape {head.action_shape} and noise of shape {head.noise.shape}. "
+                "To check a larger head, check a smaller head of the same kind."
             )
         self.noise_probs = None
         if head.support is None:
@@ -481,8 +482,8 @@ class _IntegratedCheck(_Check):
 def _grid_of_noise(head, row, size):
     """Returns raw actions from a grid of noise, their measure and their probabilities.
 
-    The returned probabilities are those of the noise. Sums with the measure are integrals
-    over actions for any smooth `sample`, even if `sample` samples from another
+    The returned probabilities are those of the noise. Sums of values times the measure
+    are integrals over actions for any smooth `sample`, even if `sample` has a wrong
     distribution.
     """
     axis = np.linspace(-16.0, 16.0, 257)
@@ -536,7 +537,7 @@ def _grid_of_support(head, row, size, rng):
 def _quadrature(samples, low, high, atoms):
     """Returns points of an interval and their weights, densest near the samples.
 
-    The function maps the real line to the interval. A sinh of the grid makes the points
+    `_quadrature` maps the real line to the interval. A sinh of the grid makes the points
     sparse in the tails. An atom of a distribution is a point with the weight 1.
     """
     to_line, from_line, derivative = _line_maps(low, high)
@@ -556,8 +557,8 @@ def _quadrature(samples, low, high, atoms):
 def _line_maps(low, high):
     """Returns the maps from an interval to the real line and back, and a derivative.
 
-    The derivative is that of the map from the real line to the interval, as a function of
-    the point in the interval.
+    The returned derivative is that of the map from the real line to the interval, as a
+    function of the point in the interval.
     """
     if math.isfinite(low) and math.isfinite(high):
         return (
@@ -585,6 +586,6 @@ def _noise(grid, kind):
 
 
 def _error(values, reference):
-    """Returns the largest difference, relative to the largest reference above 1."""
+    """Returns the largest difference of two arrays, relative to the largest reference."""
     scale = max(1.0, np.max(np.abs(reference)))
     return float(np.max(np.abs(values - reference)) / scale)

@@ -63,17 +63,18 @@ def is_valid(head, actions):
 
 
 def validate_mask(head, mask):
-    """Returns the mask as `[M]` int8, or raises an error if it leaves no legal action."""
+    """Returns an action mask as `[M]` int8; raises an error without a legal action."""
     mask = np.asarray(mask)
     if mask.shape != (head.mask_size,) or mask.dtype.kind not in "biu" or not mask.size:
         raise ValueError(
-            f"A mask of {head!r} must be {head.mask_size} whole numbers, in the format "
-            f"of `head.flatten_mask`. Received: {mask.tolist()}"
+            f"An action mask of {head!r} must be {head.mask_size} whole numbers, in the "
+            f"format of `head.flatten_mask`. Received: {mask.tolist()}"
         )
     mask = mask.astype("int8")
     if not head.has_legal_action(mask):
         raise ValueError(
-            f"A mask must leave {head!r} a legal action. Received: {mask.tolist()}"
+            f"An action mask of {head!r} must have at least one legal action. Received: "
+            f"{mask.tolist()}"
         )
     return mask
 
@@ -103,8 +104,8 @@ def to_matrix(actions):
 def _validate_part(head, spec, part):
     if part.shape[1:] != tuple(spec.shape) or part.ndim == 0:
         raise ValueError(
-            f"`actions` must be two or more raw actions of {head!r}, of the shape "
-            f"(K, *{tuple(spec.shape)}). Received: shape {part.shape}"
+            f"`actions` must be two or more raw actions of {head!r}, with the shape (K, "
+            f"*{tuple(spec.shape)}). Received: shape {part.shape}"
         )
     if not np.can_cast(part.dtype, spec.dtype.name, "same_kind"):
         raise ValueError(

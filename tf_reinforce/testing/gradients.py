@@ -70,12 +70,11 @@ def check_gradient(
 
         E[Δw] = ∇ Σ_τ P(τ; w) Σₜ γᵗ rₜ
 
-    The left side is a sum over all batches of `batch_size` episodes of a small task.
-    `check_gradient` passes each batch to `agent.update`, and weights each update by the
-    probability of the batch. The exact gradient is differentiated through the
-    probabilities of the trajectories, without the log-derivative trick. `check_gradient`
-    samples nothing. An error of `check_gradient` above rounding is therefore a bias and
-    not noise.
+    The expected update E[Δw] is a sum over all batches of `batch_size` episodes of a
+    small task. `check_gradient` passes each batch to `agent.update`, and weights each
+    update by the probability of the batch. The exact gradient is differentiated through
+    the probabilities of the trajectories, without the log-derivative trick. Any error of
+    `check_gradient` above rounding is a bias, because no batch is sampled.
 
     If an update makes several gradient steps (`minibatch_size`, `passes`), only the first
     gradient step is compared, averaged over all sets of time steps that it can use. Later
@@ -115,8 +114,8 @@ def check_gradient(
 
     Example:
 
-    The following custom baseline is wrong, because it uses the return from which it is
-    subtracted:
+    A custom baseline that uses the return from which it is subtracted fails
+    `check_gradient`:
 
     >>> class Half(baselines.Baseline):
     ...     def estimate(self, returns, valid, values):
@@ -204,21 +203,21 @@ class _Enumeration:
         return self.transition_probs * tf.reduce_prod(tf.gather(flat, indices), axis=1)
 
     def exact(self):
-        """Returns ∇J as a vector, the derivative of the sum over all trajectories."""
+        """Returns the exact gradient of the expected return as a vector."""
         with tf.GradientTape() as tape:
             likelihoods = self.likelihoods(self.probabilities())
             objective = tf.reduce_sum(likelihoods * self.returns)
         return self.flat(losses.gradients(tape, objective, self.compared))
 
     def expected(self, batch_size):
-        """Returns E[Δw] over all batches as a vector, and the number of batches."""
+        """Returns the expected update as a vector, and the number of batches."""
         probs = self.probabilities().numpy()
         error = np.abs(probs.sum(axis=1) - 1).max()
         if not error < 1e-9:
             raise AssertionError(
                 f"The probabilities of all {self.num_actions} raw actions must sum to 1 "
                 f"in each state. Received: {probs.sum(axis=1).tolist()}. Check the "
-                "log_prob of the head, and whether `actions` is complete."
+                "log_prob of the head, and whether `actions` contains all raw actions."
             )
         likelihoods = self.likelihoods(probs).numpy()
         total, batches, first = 0.0, 0, self._change([0] * batch_size)
@@ -227,7 +226,7 @@ class _Enumeration:
             batches += 1
         if not np.array_equal(first, self._change([0] * batch_size)):
             raise AssertionError(
-                "The same batch must make the same update from the same weights. "
+                "Two updates from the same weights and the same batch must be equal. "
                 "Received: two different updates. Check whether the baseline or the "
                 "head has state outside of its weights. Create the state with "
                 "`add_weight`, and change the state in `apply_gradients`."
@@ -256,10 +255,10 @@ class _Enumeration:
         """Returns the two traced functions `read` and `restore`.
 
         The functions are traced because separate operations for each variable take
-        longer. The function `read` returns the values of all variables that an update may
-        change, and the compared weights as a vector. The function `restore` assigns the
-        values that `read` returned, and returns the compared weights before the
-        assignment.
+        longer. The traced function `read` returns the values of all variables that an
+        update may change, and the compared weights as a vector. The traced function
+        `restore` assigns the values that `read` returned, and returns the compared
+        weights before the assignment.
         """
 
         def compared():
@@ -335,10 +334,10 @@ class _Enumeration:
         size *= len(self._permutations(max(map(len, self.steps)) * batch_size))
         if size > _MAX_BATCHES:
             raise ValueError(
-                f"At most {_MAX_BATCHES} batches are enumerated. Received: "
-                f"{self.num_actions} actions, which make {count} trajectories and {size} "
-                f"batches of {batch_size}. Use a smaller `batch_size`, or a smaller head "
-                "of the same kind."
+                f"`check_gradient` enumerates at most {_MAX_BATCHES} batches of "
+                f"episodes. Received: {self.num_actions} actions, which make {count} "
+                f"trajectories and {size} batches of {batch_size}. Use a smaller "
+                "`batch_size`, or a smaller head of the same kind."
             )
         if not order_invariant:
             for batch in itertools.product(range(count), repeat=batch_size):
@@ -391,8 +390,8 @@ def _build_head(head):
     if not enumeration.is_integer(head):
         raise ValueError(
             "`head` must have integer actions, because the episodes are enumerated. "
-            f"Received: {head!r} with raw actions {head.action_spec('float64')}. Use "
-            "`check_head` for continuous heads."
+            f"Received: {head!r} with raw actions {head.action_spec('float64')}. To "
+            "check a head with continuous actions, use `check_head`."
         )
     if not head.built:
         head.build((None, head.outputs_size))

@@ -1,1 +1,1 @@
-"""The epoch loop, the collector and the learner."""
+"""Trains agents: the epoch loop, the collector and the learner."""

@@ -25,7 +25,7 @@ class AgentParts(NamedTuple):
     recurrent: recurrent.RecurrentPolicy | None
     mask_source: action_masks.MaskPath | None
     observation_spec: object  # tf.TensorSpec, or a structure of them
-    float_type: str  # of outputs, observations and real actions
+    float_type: str  # the type of outputs, observations and real actions
 
 
 def make_trainer(parts, validate):
@@ -33,7 +33,7 @@ def make_trainer(parts, validate):
 
     Args:
         parts: `AgentParts`.
-        validate: Function from `Episodes` to validated `Episodes`.
+        validate: Function that checks `Episodes` and returns them as NumPy arrays.
     """
     gradient_estimator = estimator.PolicyGradientEstimator(
         parts.policy,

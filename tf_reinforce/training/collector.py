@@ -6,14 +6,14 @@ _PROGRAMS = 8  # programs of each kind that are kept
 class Collector:
     """Collects whole episodes with normalizer, policy and head.
 
-    A program is traced and converted at its first use, and then cached.
+    An acting program is traced and converted at its first use, and then cached.
 
     Args:
         actor: `actor.ActorPolicy`.
 
     Attributes:
-        programs: Dict of programs by key, in the order of their last use; see
-            `environments.Environments.program_key`.
+        programs: Dict from `environments.Environments.program_key` to a program, in the
+            order of the last use.
     """
 
     def __init__(self, actor):
@@ -30,12 +30,12 @@ class Collector:
         return envs.collect(self.actor, self.program(envs, request), request)
 
     def evaluate(self, envs, request):
-        """Returns the metrics of a request; see `episode_statistics.batch_metrics`."""
+        """Returns the `episode_statistics.batch_metrics` of the requested episodes."""
         request = request._replace(recorded=False)
         return envs.evaluate(self.actor, self.program(envs, request), request)
 
     def program(self, envs, request):
-        """Returns the program for a request, and makes it if it is not cached."""
+        """Returns the program for a request, from the cache or newly made."""
         key = envs.program_key(request)
         program = self.programs.pop(key, None)
         self.programs[key] = program or envs.make_program(self.actor, request)

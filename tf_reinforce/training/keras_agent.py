@@ -28,9 +28,9 @@ from tf_reinforce.serving import live_policy
 from tf_reinforce.training import assembly
 
 _UNKNOWN_HEAD = (
-    "Its head depends on the action space, which is not known yet. Pass the head "
-    "(`Reinforce(policy, head=tfr.heads.Categorical(2))`), call `agent.fit(env, …)`, "
-    "which reads the spaces of the environment, or make the agent with "
+    "The head of the agent depends on the action space, which is not known yet. Pass a "
+    "head (`Reinforce(policy, head=tfr.heads.Categorical(2))`), call `agent.fit(env, "
+    "…)`, which reads the spaces of the environment, or make the agent with "
     "`Reinforce.for_env(env)`."
 )
 
@@ -66,14 +66,14 @@ _FIXED_ATTRIBUTES = frozenset(
 
 
 class KerasAgent(keras.Model):
-    """The life cycle of an agent: its parts, `build`, weights, files and configuration.
+    """Implements build, save and load of an agent as a Keras model.
 
-    `Reinforce` adds the arguments, and the methods that train and act.
+    The subclass `Reinforce` adds the arguments, and the methods that train and act.
 
     Args:
-        policy, head, baseline: The parts; see `Reinforce`.
-        options: `config.AgentOptions`. Each option becomes an attribute.
-        **kwargs: As for `keras.Model`.
+        policy, head, baseline: Arguments with the meaning that `Reinforce` states.
+        options: `config.AgentOptions`. Each option becomes an attribute of the agent.
+        **kwargs: Keyword arguments of `keras.Model`.
     """
 
     def __init__(self, policy, head, baseline, options, **kwargs):
@@ -97,7 +97,7 @@ class KerasAgent(keras.Model):
         self._rates, self._defaults = [], {}  # `for_env` sets them for `fit`
 
     def __repr__(self) -> str:
-        """Returns the parts, the options that are not defaults, and the counters."""
+        """Returns a text with parts, options that are not defaults, and counters."""
         defaults = {
             field.name: field.default for field in dataclasses.fields(config.AgentOptions)
         }
@@ -118,11 +118,12 @@ class KerasAgent(keras.Model):
     def __setattr__(self, name, value):
         if name in _FIXED_ATTRIBUTES and getattr(self, "built", False):
             raise AttributeError(
-                f"`{name}` is fixed once the agent is built. Received: {name}={value!r}. "
-                "Only `entropy_coef` and the learning rate can change during training: "
-                "pass a Keras schedule for them. Otherwise make another agent: "
-                "`other = tfr.Reinforce.from_config({**agent.get_config(), "
-                f"{name!r}: …}})`, `other.build_from_config(agent.get_build_config())`, "
+                f"`{name}` of an agent is fixed once the agent is built. Received: "
+                f"{name}={value!r}. To change `entropy_coef` or the learning rate "
+                "during training, pass a Keras learning-rate schedule. To change "
+                "another option, create another agent: `other = "
+                f"tfr.Reinforce.from_config({{**agent.get_config(), {name!r}: …}})`, "
+                "`other.build_from_config(agent.get_build_config())`, "
                 "`other.set_weights(agent.get_weights())`."
             )
         super().__setattr__(name, value)
@@ -214,15 +215,15 @@ class KerasAgent(keras.Model):
 
     @property
     def policy_variables(self) -> list[keras.Variable]:
-        """The trainable weights of policy and head, which the optimizer owns."""
+        """Returns the trainable weights of policy and head for the optimizer."""
         return self.trainer.estimator.variables
 
     @property
     def trainer(self):
-        """The `training.trainer.Trainer` of a built agent: collector, learner, estimator.
+        """Returns the `training.trainer.Trainer` of a built agent.
 
-        It is made again after a change of a constant of its traced programs, for example
-        by `adapt` of a normalization layer of the policy in a callback.
+        The property makes a new trainer if a constant of the traced programs has changed.
+        For example, a callback may call `adapt` of a normalization layer of the policy.
         """
         if models.constants(*self._models) != self._constants:
             self._assemble()
@@ -245,7 +246,7 @@ class KerasAgent(keras.Model):
 
     @property
     def _models(self):
-        """The policy, and the model of a value baseline if there is one."""
+        """Returns a list of the policy and the model of a value baseline, if any."""
         value_model = getattr(self.baseline, "model", None)
         return [self.policy] if value_model is None else [self.policy, value_model]
 
@@ -253,7 +254,7 @@ class KerasAgent(keras.Model):
         """Builds a compiled agent, and its optimizer, for an environment.
 
         Args:
-            env: Any object with an `observation_space` and an `action_space`.
+            env: Object with the attributes `observation_space` and `action_space`.
 
         Raises:
             ValueError: If the agent is not compiled, or was built for other spaces.
@@ -265,7 +266,7 @@ class KerasAgent(keras.Model):
     def build_for_spaces(
         self, observation_space: gym.Space, action_space: gym.Space
     ) -> None:
-        """Builds the agent for spaces; raises if it was built for other spaces.
+        """Builds the agent for two spaces, or raises an error for other spaces.
 
         Args:
             observation_space, action_space: `gymnasium.Space`.
@@ -290,7 +291,7 @@ class KerasAgent(keras.Model):
             raise
 
     def _trainer_for(self, episodes):
-        """Returns the trainer; builds the agent for the shapes of the episodes first."""
+        """Returns the trainer, after the agent is built for the shapes of episodes."""
         validation.instance("episodes", episodes, records.Episodes)
         if not self.built:
             self.build(
@@ -320,7 +321,7 @@ class KerasAgent(keras.Model):
             raise ValueError(f"The agent is not built. {_UNKNOWN_HEAD}")
 
     def _validate(self, episodes):
-        """Returns validated `Episodes` of NumPy arrays in the types of the agent."""
+        """Returns `Episodes` of NumPy arrays in the number types of the agent."""
         actor = self.trainer.collector.actor
         episodes = records.validate(
             episodes, actor.observation_spec, actor.action_spec, actor.mask_size
@@ -330,11 +331,11 @@ class KerasAgent(keras.Model):
 
     @property
     def _updates_per_call(self):
-        """The largest number of updates in one program: callbacks set linear rates."""
+        """Returns the largest number of updates that one program may make."""
         return 1 if self._rates else self.steps_per_execution
 
     def _own_callbacks(self, callbacks, options, verbose):
-        """Returns the callbacks of a `fit`: learning rates, the user's, progress."""
+        """Returns the callbacks of `fit`: learning rates, the user's, progress line."""
         callbacks = keras.tree.flatten(callbacks) if callbacks else []
         if self._rates:
             end = options.steps and self.env_steps + options.steps
@@ -349,12 +350,13 @@ class KerasAgent(keras.Model):
     ) -> None:
         """Writes the agent to a `.keras` file, with all weights and optimizer states.
 
-        The write is atomic: it succeeds completely, or leaves an existing file unchanged.
-        Of the `env_kwargs` of `for_env`, only numbers and booleans are saved; pass the
-        others to `fit` again.
+        Saving is atomic: it succeeds completely, or leaves an existing file unchanged. Of
+        the `env_kwargs` of `for_env`, `save` stores only numbers and booleans. After
+        loading, pass other `env_kwargs` to `fit` again.
 
         Raises:
-            ValueError: If the name does not end in `.keras`, or the agent is not built.
+            ValueError: If the file name does not end in `.keras`, or the agent is not
+                built.
             FileExistsError: If the file exists and `overwrite` is False.
         """
         path = os.fspath(filepath)
@@ -368,14 +370,14 @@ class KerasAgent(keras.Model):
             super().save(temporary_path, **kwargs)
 
     def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:
-        """Writes the weights to one file, as in Keras; the write is atomic."""
+        """Writes the weights to one file atomically, in the format of Keras."""
         self._require_built()
         with files.atomic_write(filepath, overwrite) as temporary_path:
             self._build_optimizer()
             super().save_weights(temporary_path)
 
     def load_weights(self, filepath: str | os.PathLike, **kwargs: Any) -> None:
-        """Loads weights, as in Keras, and the optimizer state of a compiled agent."""
+        """Loads weights as in Keras, and the optimizer state if the agent is compiled."""
         self._require_built()
         self._build_optimizer()
         super().load_weights(filepath, **kwargs)

@@ -1,4 +1,4 @@
-"""Traces the functions that learn from episodes, and calls them."""
+"""Traces and calls the TensorFlow functions that learn from episodes."""
 
 import functools
 import numbers
@@ -22,27 +22,28 @@ _SMALL_BLOCK = 8_192  # the same for several agents; it fits the cache of a core
 
 
 class UpdateResult(NamedTuple):
-    """One update, in NumPy."""
+    """The metrics of one update and statistics of its episodes, as NumPy arrays."""
 
-    metrics: dict  # floats, `train_step.METRICS`
+    metrics: dict  # floats with the keys `train_step.METRICS`
     returns: np.ndarray  # [B] float64, the sum of rewards of each episode
-    lengths: np.ndarray  # [B] int32
-    terminated: np.ndarray  # [B] bool
+    lengths: np.ndarray  # [B] int32, the steps of each episode
+    terminated: np.ndarray  # [B] bool: the episode terminated
 
     @classmethod
     def from_metrics(cls, metrics, *columns):
-        """Returns the result from a list of the values of `train_step.METRICS`."""
+        """Returns the `UpdateResult` with the values of `train_step.METRICS`."""
         return cls(dict(zip(train_step.METRICS, metrics, strict=True)), *columns)
 
 
 class Learner:
-    """Traces the functions that learn from episodes, and calls them.
+    """Traces and calls the TensorFlow functions that learn from episodes.
 
     Args:
         gradient_estimator: `estimator.PolicyGradientEstimator`.
         actor: `actor.ActorPolicy`, which collects the episodes.
-        counters: Int64 weight `[3]`: updates, episodes and environment steps so far.
-        passes, minibatch_size: See `train_step.TrainStep`.
+        counters: Int64 weight `[3]`, the numbers of updates, episodes and environment
+            steps so far.
+        passes, minibatch_size: Arguments of `train_step.TrainStep`.
     """
 
     def __init__(self, gradient_estimator, actor, counters, *, passes, minibatch_size):
@@ -55,23 +56,24 @@ class Learner:
 
     @property
     def num_updates(self):
-        """The number of updates so far, an int."""
+        """Returns the number of updates of the agent so far, an int."""
         # Indexing the variable would run an operation, which takes four times as long.
         return int(self.counters.numpy()[0])
 
     def update(self, optimizer, episodes, permutations):
-        """Makes one update from episodes in NumPy.
+        """Makes one update from a record of NumPy arrays.
 
         Args:
             optimizer: Keras optimizer, built on the weights of the estimator.
             episodes: `Episodes` of NumPy arrays, validated.
-            permutations: See the method `permutations`.
+            permutations: `[num_permutations, N]` int32, from the method `permutations`.
 
         Returns:
             `UpdateResult`.
 
         Raises:
-            FloatingPointError: If the update would not be finite. It is not made.
+            FloatingPointError: If the update would not be finite. An update that would
+                not be finite changes no weights.
         """
         graph = self._graph(
             "update",
@@ -92,16 +94,17 @@ class Learner:
     def update_in_program(self, optimizer, rollout, seed, *, max_updates, max_steps=None):
         """Makes up to `max_updates` updates of the compiled engine in one call.
 
-        The call ends before an update that would not be finite. Such an update raises an
-        error only if it is the first of a call, so that earlier updates are reported.
+        A call of `update_in_program` ends before an update that would not be finite. An
+        update that would not be finite raises an error only if it is the first update of
+        a call. Earlier updates of the call are therefore reported.
 
         Args:
             optimizer: As for `update`.
             rollout: `compiled_rollout.Rollout`.
-            seed: Int, the master seed.
+            seed: Int, the master seed of all random numbers of the agent.
             max_updates: Int, at least 1.
-            max_steps: Int; no update starts after this many environment steps of the
-                call. `None`: no limit.
+            max_steps: Int, the number of environment steps of the call after which no
+                update starts, or `None` for no limit.
 
         Returns:
             List of `UpdateResult`, at least one.
@@ -167,7 +170,7 @@ class Learner:
         return UpdateResult.from_metrics(metrics, *(x.numpy() for x in columns))
 
     def per_episode_gradients(self, episodes, baseline):
-        """Returns `inspection.per_episode_gradients` of validated episodes."""
+        """Returns the `inspection.per_episode_gradients` of validated episodes."""
         graph = self._graph(
             "per_episode_gradients",
             lambda: functools.partial(inspection.per_episode_gradients, self.estimator),
@@ -176,7 +179,7 @@ class Learner:
         return graph(_tensors(episodes), tf.constant(bool(baseline)))
 
     def step_statistics(self, episodes):
-        """Returns `inspection.step_statistics` of validated episodes, in NumPy."""
+        """Returns the `inspection.step_statistics` of episodes, as NumPy arrays."""
         graph = self._graph(
             "step_statistics",
             lambda: functools.partial(inspection.step_statistics, self.estimator),
@@ -186,7 +189,7 @@ class Learner:
         return keras.tree.map_structure(lambda tensor: tensor.numpy(), statistics)
 
     def make_train_step(self, optimizer, rollout=None):
-        """Returns the `train_step.TrainStep` for episodes in NumPy, or for a rollout."""
+        """Returns the `train_step.TrainStep` for recorded episodes or for a rollout."""
         block_size = None
         # A recurrent policy reads whole episodes, and would do so for every block.
         if rollout is not None and self.actor.recurrent is None:
@@ -208,7 +211,7 @@ class Learner:
 
         Args:
             episodes: `Episodes` of NumPy arrays, validated.
-            seed: Int, the master seed.
+            seed: Int, the master seed of all random numbers of the agent.
         """
         seed = validation.check_seed(seed)
         count = self.make_train_step(None).num_permutations
@@ -232,18 +235,19 @@ class Learner:
         return records.specs(actor.observation_spec, actor.action_spec, actor.mask_size)
 
     def _graph(self, name, make_function, signature, parts=()):
-        """Returns a function as one concrete function, which is cached.
+        """Returns a concrete TensorFlow function from the cache, or traces the function.
 
-        A concrete function avoids the search for a trace, which takes longer than a small
-        update. It is traced again if variables, a part or a Python constant of a part
-        changed.
+        TensorFlow's search for a trace takes longer than a small update, so that the
+        learner caches concrete functions. A function is traced again if variables, a part
+        or a Python constant of a part changed.
 
         Args:
-            name: String, the method that calls it.
+            name: String, the name of the method that calls the function.
             make_function: Function without arguments that returns the function to trace.
-                It is called only if there is no trace yet.
-            signature: Tuple of `tf.TensorSpec`.
-            parts: Tuple of the optimizers and rollouts that the function uses.
+                `make_function` is called only if the cache contains no trace.
+            signature: Tuple of `tf.TensorSpec`, the specs of the arguments of the traced
+                function.
+            parts: Tuple of the optimizers and rollouts that the traced function uses.
         """
         variables = [
             *self.estimator.variables,
@@ -261,7 +265,7 @@ class Learner:
 
 
 def _constants(optimizer):
-    """Returns the Python constants of an optimizer that a trace includes, as a tuple."""
+    """Returns a tuple of the optimizer's Python constants that a trace includes."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return ()
     plain = numbers.Number, str, type(None)
@@ -272,9 +276,10 @@ def _constants(optimizer):
 
 
 def _schedule(rate):
-    """Returns the constants of a learning rate or entropy coefficient, as a tuple.
+    """Returns a tuple of the constants of a learning rate or entropy coefficient.
 
-    A learning rate that is no schedule is a variable, which the trace reads.
+    A learning rate that is not a schedule is a variable. A trace reads the variable, and
+    contains no constant for the learning rate.
     """
     if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return (id(rate),)
@@ -286,16 +291,17 @@ def _tensors(episodes):
 
 
 def run_updates(rollout, step, keys, max_steps):
-    """Makes updates in the graph; returns metrics, returns, lengths and `terminated`.
+    """Makes up to U updates in the graph, and returns the results of the updates.
 
     Args:
         rollout: `compiled_rollout.Rollout`.
         step: `train_step.TrainStep`.
-        keys: `[U, 4, 2]` uint32, see `seeding.rollout_keys`.
-        max_steps: Scalar int64; no update starts after this many environment steps.
+        keys: `[U, 4, 2]` uint32, keys from `seeding.rollout_keys`.
+        max_steps: Scalar int64, the number of environment steps after which no update
+            starts.
 
     Returns:
-        List of tensors `[u, …]`, u ≤ U, as `update_in_graph` returns them.
+        List of tensors `[u, …]`, the results of `update_in_graph` for u ≤ U updates.
     """
     count = tf.shape(keys)[0]
 
@@ -315,15 +321,16 @@ def run_updates(rollout, step, keys, max_steps):
 
 
 def update_in_graph(step, rollout_result, key):
-    """Makes the update from the result of a rollout in the graph, if it is valid.
+    """Makes an update in the graph from the result of a rollout, if that is valid.
 
     Args:
         step: `train_step.TrainStep`.
         rollout_result: `compiled_rollout.RolloutResult`.
-        key: `[2]` uint32, of the permutations; see `seeding.rollout_keys`.
+        key: `[2]` uint32, the key of the permutations, from `seeding.rollout_keys`.
 
     Returns:
-        The result of `step`, and returns, lengths and `terminated` of the episodes.
+        List of the result of `step`, and returns, lengths and `terminated` of the
+        episodes.
     """
     episodes = records.trim(rollout_result.episodes)
     permutations = permutations_in_graph(key, step, episodes)
@@ -349,7 +356,7 @@ def history_arrays(updates, episodes):
 
 
 def write_history(history, number, row):
-    """Returns the arrays with the results of one more update."""
+    """Returns the `tf.TensorArray`s after the results of one more update are written."""
     return [array.write(number, x) for array, x in zip(history, row, strict=True)]
 
 

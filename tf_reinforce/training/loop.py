@@ -29,7 +29,7 @@ _EVERY_UPDATE = (
 
 
 def check_validation(episodes, freq):
-    """Raises unless the numbers of validation episodes and epochs are positive ints."""
+    """Raises an error unless numbers of validation episodes and epochs are positive."""
     validation.positive_int("validation_episodes", episodes)
     for epoch in freq if isinstance(freq, (list, tuple, set)) else [freq]:
         validation.positive_int("validation_freq", epoch)
@@ -42,7 +42,7 @@ class CallbackList(keras.callbacks.CallbackList):
         """Returns a function that calls a method of all callbacks that override it.
 
         Args:
-            name: String, a method of `EpisodeCallback`.
+            name: String, the name of a method of `EpisodeCallback`.
 
         Returns:
             Function with the arguments of the method, or `None` if no callback
@@ -65,22 +65,24 @@ def run_loop(
     """Makes updates until the budget is spent, and calls the callbacks.
 
     Args:
-        agent: `keras.Model` of the callbacks.
-        updates: Function that makes one or more updates. For each update, it returns the
-            logs, and `(episode, logs)` of each episode. Its arguments are a function that
-            receives the `Episodes` and logs before an update is made, or `None`; the
-            largest number of updates; and the remaining environment steps, or `None`.
-        validate: Function without arguments that returns logs, or `None`.
+        agent: `keras.Model` that the callbacks receive.
+        updates: Function that makes one or more updates. The function `updates` returns
+            the logs of each update, and `(episode, logs)` of each episode. Its first
+            argument is a function that receives the `Episodes` and logs before an update
+            is made, or `None`. The further arguments are the largest number of updates,
+            and the remaining environment steps or `None`.
+        validate: Function without arguments that returns the logs of a validation, or
+            `None` if there is no validation.
         callbacks: List of Keras callbacks.
-        budget: `(epochs, steps)`: the number of the last epoch and `None`, or `None` and
-            a number of environment steps.
+        budget: Pair `(epochs, steps)`, the number of the last epoch and `None`, or `None`
+            and a number of environment steps.
         initial_epoch: Int, the number of the first epoch.
-        freq: Int n, or list of ints: validation after every n-th epoch, or after
-            these epochs (counted from 1, as in Keras).
-        verbose: The verbosity that callbacks receive, 0 or 1; `"auto"` is 1.
+        freq: Int n, or list of ints, the validated epochs. Validation follows every n-th
+            epoch, or the epochs in the list (counted from 1, as in Keras).
+        verbose: The verbosity that callbacks receive, 0 or 1. `"auto"` means 1.
 
     Returns:
-        Keras' `History`.
+        Keras' `History` object of the training.
     """
     epochs, steps = budget
     callbacks = _callback_list(agent, callbacks, budget, verbose)
@@ -128,7 +130,7 @@ def run_loop(
 
 
 def _callback_list(agent, callbacks, budget, verbose):
-    """Returns a `CallbackList`; raises if a callback does not fit the budget."""
+    """Returns a `CallbackList`, or raises an error if a callback needs `epochs`."""
     epochs, steps = budget
     _check_last_epoch(callbacks, epochs, steps)
     return CallbackList(
@@ -147,8 +149,8 @@ def _check_last_epoch(callbacks, epochs, steps):
     if epochs is None and any(callback.swap_on_epoch for callback in swaps):
         raise ValueError(
             "SwapEMAWeights(swap_on_epoch=True) needs the number of the last epoch. "
-            "`steps` does not determine it. Expected: `epochs` instead of `steps`. "
-            f"Received: steps={steps}"
+            "`steps` does not determine the number of the last epoch. Expected: "
+            f"`epochs` instead of `steps`. Received: steps={steps}"
         )
 
 
@@ -160,7 +162,7 @@ def _validate(callbacks, validate):
 
 
 def _updates_until_validation(epoch, epochs, freq):
-    """Returns the number of updates until the last epoch or the next validation."""
+    """Returns the number of updates until the next validation or the last epoch."""
     max_updates = _MAX_UPDATES_PER_CALL if epochs is None else epochs - epoch
     if freq:
         max_updates = next(

@@ -10,20 +10,20 @@ from tf_reinforce.data import seeding
 
 
 class _UpdateBatch(NamedTuple):
-    """The updates of one call."""
+    """The results of the updates of one call of `collect_and_update`."""
 
     results: list  # `learner.UpdateResult`s
-    success: dict  # `{"success": share}`, or empty if the environment does not report it
-    seconds: float  # without the callbacks
+    success: dict  # `{"success": share}`, or empty if success is not reported
+    seconds: float  # the time of the updates without callbacks
 
 
 class Trainer:
-    """Owns the collector and the learner of an agent.
+    """Collects episodes and makes updates with the collector and learner of an agent.
 
     Args:
         collector: `collector.Collector`.
         learner: `learner.Learner`.
-        validate: Function from `Episodes` to validated `Episodes`.
+        validate: Function that checks `Episodes` and returns them as NumPy arrays.
 
     Attributes:
         estimator: `estimator.PolicyGradientEstimator`.
@@ -39,7 +39,7 @@ class Trainer:
 
     @property
     def totals(self):
-        """Ints: updates, episodes and environment steps so far."""
+        """Returns three ints: updates, episodes and environment steps so far."""
         return self.learner.counters.numpy().tolist()
 
     def collect(self, envs, seed, episodes, steps):
@@ -47,10 +47,11 @@ class Trainer:
 
         Args:
             envs: `environments.Environments`.
-            seed: Int, the master seed.
+            seed: Int, the master seed of all random numbers of training.
             episodes: Int, the number of episodes, or `None`.
-            steps: Int, instead of `episodes`: collects the fewest episodes that have this
-                many steps.
+            steps: Int, the number of environment steps, instead of `episodes`. With
+                `steps`, the method collects the fewest episodes that have this many
+                steps.
 
         Returns:
             `results.CollectedEpisodes`.
@@ -60,13 +61,14 @@ class Trainer:
         )
 
     def evaluate(self, envs, key, episodes, deterministic=True):
-        """Returns the metrics of some episodes; see `episode_statistics.batch_metrics`.
+        """Returns the `episode_statistics.batch_metrics` of new episodes.
 
         Args:
             envs: `environments.Environments`.
             key: `seeding.StreamKey`.
             episodes: Int.
-            deterministic: Bool. True takes the most likely actions.
+            deterministic: Bool, whether to take the most likely actions instead of random
+                actions.
         """
         request = environments.CollectionRequest(
             key, episodes, deterministic=deterministic
@@ -74,14 +76,14 @@ class Trainer:
         return self.collector.evaluate(envs, request)
 
     def update(self, optimizer, episodes, seed, permutations=None):
-        """Makes one update from episodes; returns `learner.UpdateResult`.
+        """Makes one update from a record of episodes; returns `learner.UpdateResult`.
 
         Args:
             optimizer: Keras optimizer, built on the weights of policy and head.
             episodes: `Episodes`.
-            seed: Int, the master seed.
-            permutations: `[num_permutations, N]` int32, orders of the valid steps.
-                Defaults to `learner.permutations`.
+            seed: Int, the master seed of all random numbers of training.
+            permutations: `[num_permutations, N]` int32, permutations of the valid steps.
+                `permutations` defaults to those of `learner.permutations`.
         """
         episodes = self.validate(episodes)
         if permutations is None:
@@ -92,18 +94,18 @@ class Trainer:
         """Collects episodes and makes one update, or several in one program.
 
         Args:
-            optimizer, seed: As for `update`.
-            envs: As for `collect`.
-            size: `(episodes, steps)`, how much to collect, as for `collect`.
-            limits: `(max_updates, max_steps)`: the largest number of updates in one
-                program, and the number of environment steps after which no update
-                starts, or `None`.
+            optimizer, seed: Arguments with the same meaning as in `update`.
+            envs: `environments.Environments`.
+            size: Pair `(episodes, steps)`, arguments of `collect`.
+            limits: Pair `(max_updates, max_steps)`, the largest number of updates in one
+                program, and the number of environment steps after which no update starts,
+                or `None`.
             notify: Function that is called with the `Episodes` and logs before an update
                 is made, or `None`.
 
         Returns:
-            For each update a pair: its logs, and an iterator of `(episode, logs)`; see
-            `episode_statistics.episode_logs`.
+            Iterator with one pair for each update: the logs of the update, and an
+            iterator of `(episode, logs)` from `episode_statistics.episode_logs`.
         """
         update, first_episode, _ = self.totals
         request = self._request(envs, seed, update, *size)
@@ -114,7 +116,7 @@ class Trainer:
         return self._logs(updates, update, first_episode)
 
     def _collect_then_update(self, optimizer, envs, request, notify):
-        """Collects the episodes of one update, notifies, and makes the update."""
+        """Collects the episodes of one update, calls `notify`, and makes the update."""
         began = time.perf_counter()
         collected = self.collector.collect(envs, request)
         seconds = time.perf_counter() - began
@@ -134,7 +136,7 @@ class Trainer:
         return _UpdateBatch([result], success, seconds)
 
     def _update_in_program(self, optimizer, envs, request, max_updates, max_steps):
-        """Collects and updates in one program, up to `max_updates` times."""
+        """Makes up to `max_updates` updates and their collections in one program."""
         began = time.perf_counter()
         acting_program.finite_weights(self.collector.actor.variables)
         results = self.learner.update_in_program(
@@ -147,7 +149,7 @@ class Trainer:
         return _UpdateBatch(results, {}, time.perf_counter() - began)
 
     def _logs(self, updates, update, first_episode):
-        """Yields the logs of each update, and those of its episodes."""
+        """Yields the logs of each update, and the logs of the episodes of the update."""
         num_steps = sum(int(result.lengths.sum()) for result in updates.results)
         steps_per_second = num_steps / updates.seconds
         for metrics, returns, lengths, terminated in updates.results:
@@ -167,7 +169,7 @@ class Trainer:
             first_episode, update = first_episode + len(returns), update + 1
 
     def training_request(self, envs, seed, episodes, steps):
-        """Returns the request for the next update; raises if groups cannot be formed."""
+        """Returns the request for the next update; raises if groups are incomplete."""
         return self._request(envs, seed, self.totals[0], episodes, steps)
 
     def _request(self, envs, seed, update, episodes, steps):
@@ -186,7 +188,7 @@ class Trainer:
 
 
 def _collection_logs(envs, request, collected):
-    """Returns the logs of a collection, which callbacks receive with the episodes."""
+    """Returns the logs of a collection for callbacks that receive the episodes."""
     seconds = {f"{name}_seconds": x for name, x in collected.seconds.items()}
     return {
         "update": request.key.update,
