@@ -270,7 +270,7 @@ def test_act_raises_if_rows_have_different_lengths(agent):
 
 
 def test_act_raises_if_outputs_are_not_finite(agent):
-    with pytest.raises(FloatingPointError, match="outputs are not finite"):
+    with pytest.raises(FloatingPointError, match="policy are not finite"):
         agent.act(np.full([2, 1], np.nan, "float32"))
 
 

@@ -288,3 +288,8 @@ def test_small_atol_requires_an_explicit_rtol():
                 fine = given.get("atol", "").startswith("1e-")
                 if fine and float(given["atol"]) < 1e-6:
                     assert "rtol" in given, f"{path.name}:{node.lineno}"
+
+
+def test_agent_module_has_at_most_650_lines():
+    """The module holds arguments, Keras' life cycle and files, and no algorithm."""
+    assert len((PACKAGE / "agent.py").read_text().splitlines()) <= 650

@@ -45,15 +45,12 @@ class Reinforce(keras_agent.KerasAgent):
 
         ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
 
-    The policy of `Reinforce` is any Keras model. The outputs of the policy are the
-    parameters of a distribution over actions. The update of `Reinforce` is an unbiased
-    estimate of the gradient of the expected discounted return if `gamma=1`,
-    `discount_states=True` or `returns="whole"`, and all other options have their default
-    values. The default `discount_states=False` omits the factor γᵗ from the policy
-    gradient, as most implementations do. Without the factor γᵗ in the policy gradient,
-    all steps have the same weight. For γ < 1, the update with `discount_states=False` is
-    not the gradient of any function. `docs/estimators.md` states the estimate of each
-    option.
+    The policy is any Keras model, whose outputs are the parameters of a distribution over
+    actions. The update is an unbiased estimate of the gradient of the expected discounted
+    return if `gamma=1`, `discount_states=True` or `returns="whole"`, and all other
+    options have their default values. The default `discount_states=False` omits the
+    factor γᵗ, as most implementations do, and is for γ < 1 not the gradient of any
+    function. `docs/estimators.md` states the estimate of each option.
 
     `Reinforce.act` returns actions. `agent(observations)` and `predict` return the
     outputs of the policy, for example logits, as for any Keras model.
@@ -71,27 +68,21 @@ class Reinforce(keras_agent.KerasAgent):
             or a `tfr.baselines.Baseline`.
         gamma: Float in [0, 1], the discount γ. With γ = 0, the return is the next reward.
         gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. With λ <
-            1, returns are mixed with the values of a value baseline. A mixture of returns
-            and values has less variance than returns, and is biased unless the values are
-            exact.
+            1, returns are mixed with the values of a value baseline. The mixture has less
+            variance than returns, and is biased unless the values are exact.
         returns: `"to_go"` weights each action by the return from the step of the action
             on. `"whole"` weights each action by the return G₀ of the whole episode, which
             has more variance.
         discount_states: Bool, whether `returns="to_go"` weights step t by γᵗ.
         scale_advantages: `None` does not scale advantages. `"batch"` divides the
-            advantages by the root mean square of the batch, which is biased. With
-            `baseline="mean"` and `scale_advantages="batch"`, the scaled advantage is the
-            z-score. `"running"` divides the advantages by the root mean square of all
-            earlier batches. `"running"` scaling changes the length of a gradient step but
-            not the direction of the step.
+            advantages by the root mean square of the batch, which is biased (with
+            `baseline="mean"`, the result is the z-score). `"running"` divides by the root
+            mean square of all earlier batches, which does not change the direction.
         scale_rewards: Bool, whether to divide rewards by the running standard deviation
-            of discounted returns. Values and gradients of scaled rewards are about one in
-            any task.
+            of discounted returns, so that values and gradients are about one in any task.
         mean_over: `"episodes"` divides the sum over all steps by the number of episodes,
             which gives the policy gradient. `"steps"` divides the sum by the number of
-            steps, so that the length of a gradient step does not depend on the length of
-            episodes. `mean_over="steps"` is biased, because the number of steps depends
-            on the actions.
+            steps, which is biased, because it depends on the actions.
         on_truncation: How to value the rest of a truncated episode. `"bootstrap"` uses
             the value baseline at the last observation, or zero if the baseline has no
             values. `"terminal"` uses zero. `"drop"` ignores truncated episodes, which is
@@ -101,28 +92,23 @@ class Reinforce(keras_agent.KerasAgent):
         passes: Int, the number of passes over the batch in each update.
         ratio_clip: Float ≥ 1, the largest likelihood ratio π(aₜ|sₜ) / μ(aₜ|sₜ) of the
             policy π and the policy μ that acted. After the first gradient step of an
-            update, π differs from the policy μ that acted. Later gradient steps of an
-            update therefore weight each time step by the clipped likelihood ratio. The
-            likelihood ratio corrects the probability of the action but not that of the
-            observation. With several gradient steps per update, only the first gradient
-            step is unbiased.
+            update, each time step is weighted by this clipped ratio. Only the first
+            gradient step of an update is unbiased, because the ratio corrects the
+            probability of the action but not that of the observation.
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
-            updates. The update adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) at the visited
-            observations. The gradient of the entropy bonus ignores that the visited
-            observations depend on the policy.
+            updates. The update adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)), which ignores that
+            the visited observations depend on the policy.
         normalize_observations: Bool, whether to put a `RunningNormalization` layer in
             front of the policy and of a `Value` baseline.
         action_mask: Path of the mask of legal actions: `"info/<key>"`,
-            `"observation/<key>"`, or `None` for no mask. A zero in the action mask marks
-            an illegal action, which gets probability zero. The action mask has the format
-            of `Space.sample(mask=…)`.
+            `"observation/<key>"`, or `None` for no mask. The format is that of
+            `Space.sample(mask=…)`. A zero marks an illegal action.
 
     Attributes:
         counters: Int64 weight, created in `build`: the numbers of updates, episodes and
             environment steps.
         updates, episodes_seen, env_steps: The numbers of updates, episodes and
-            environment steps as ints. The update with number u draws from the random
-            streams of number u, also after loading.
+            environment steps as ints.
 
     Example:
 
@@ -208,18 +194,16 @@ class Reinforce(keras_agent.KerasAgent):
                 concatenation of one branch for each array of an observation (see
                 `default_policy.default_policy`). `hidden` defaults to (64, 64).
             seed: Int, which determines the initial weights.
-            learning_rate: Float, the learning rate of Adam; or a dict with the floats
-                `first` and `last` of a linear learning rate. A linear learning rate
-                changes with the total progress of the agent until the end of `fit`.
-                `learning_rate` defaults to 0.01.
+            learning_rate: Float, the learning rate of Adam, by default 0.01; or a dict
+                with the floats `first` and `last` of a learning rate that is linear in
+                the total progress of the agent until the end of `fit`.
             preset: Name of a preset (`tfr.presets.names()`), or path of a preset file,
                 with default arguments for `for_env` and `fit`.
             env_kwargs: Dict of keyword arguments for the constructor of the environment.
             **kwargs: Further arguments of `Reinforce`. The head of a Box may be the name
                 of a head class. `baseline="value"` makes a value network with two hidden
-                layers of 64 units and the optimizer Adam(0.01). The value network does
-                not depend on the policy. Head and baseline may also be dicts with `kind`
-                and keywords (docs/presets.md).
+                layers of 64 units and the optimizer Adam(0.01). Head and baseline may
+                also be dicts with `kind` and keywords (docs/presets.md).
 
         Returns:
             A built and compiled `Reinforce`.
@@ -267,8 +251,7 @@ class Reinforce(keras_agent.KerasAgent):
 
         Args:
             optimizer: Keras optimizer, its name, or its config.
-            **kwargs: `steps_per_execution` and `auto_scale_loss`, with their meaning in
-                Keras.
+            **kwargs: `steps_per_execution` and `auto_scale_loss` of Keras.
 
         Raises:
             ValueError: if an argument of Keras would have no effect: `loss`,
@@ -291,15 +274,13 @@ class Reinforce(keras_agent.KerasAgent):
         The policy gradient treats returns, baseline and values as constants.
 
         Args:
-            episodes: `Episodes` to compute the gradient of. An agent that has a head can
-                compute gradients before an environment is known.
+            episodes: `Episodes`. An agent with a head needs no environment.
 
         Returns:
-            A list with the policy gradient ∂L/∂w for each of `policy_variables`, where L
-            is the surrogate loss; a list with the gradients of the baseline's own loss;
-            and a dict of scalar tensors. The dict contains `loss`, `policy_loss`,
-            `value_loss`, `entropy` (mean over steps, in nats), `gradient_norm` and
-            `effective_sample_size` (always 1 in `gradients`).
+            A list with ∂L/∂w for each of `policy_variables`, where L is the surrogate
+            loss; a list with the gradients of the baseline's own loss; and a dict of the
+            scalar tensors `loss`, `policy_loss`, `value_loss`, `entropy` (mean over
+            steps, in nats), `gradient_norm` and `effective_sample_size` (here 1).
         """
         trainer = self._trainer_for(episodes)
         estimate = trainer.estimator.gradients(trainer.validate(episodes))
@@ -310,11 +291,10 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> list[np.ndarray]:
         """Returns the gradient of `policy_loss` of each episode, without an update.
 
-        Returns, baseline and scales are those of the whole batch. The mean of the
-        gradients per episode equals the gradient of the batch. The variance of the
-        gradients per episode is the noise of the gradient of the batch. The gradients per
-        episode exclude the entropy bonus, regularizers and the value loss of shared
-        layers, which `gradients` includes.
+        The gradient of an episode uses the returns, the baseline and the running scales
+        of the whole batch. The mean of these gradients is the gradient of the batch, and
+        their variance is the noise of that gradient. The entropy bonus, regularizers and
+        the value loss of shared layers, which `gradients` includes, are excluded.
 
         Args:
             episodes: `Episodes` with one gradient each.
@@ -347,21 +327,17 @@ class Reinforce(keras_agent.KerasAgent):
         """Makes one update from a record of episodes.
 
         An update computes the gradients, checks that the gradients are finite, makes the
-        optimizer step, calls `baseline.apply_gradients`, and updates the normalizer. All
-        gradients of an update use the baseline and the normalizer with which the episodes
-        were collected.
+        optimizer step, calls `baseline.apply_gradients`, and last updates the normalizer.
 
         Args:
             episodes: `Episodes` to learn from.
-            seed: Int for the random minibatches. The minibatches are a function of the
-                seed and of the number of the update.
+            seed: Int, which with the number of the update determines the minibatches.
 
         Returns:
             Dict of floats, the metrics of the update by log key.
 
         Raises:
-            ValueError: If the agent is not compiled, or the record of episodes is
-                invalid.
+            ValueError: If the agent is not compiled, or the record is invalid.
             FloatingPointError: If the loss or a gradient of any gradient step is not
                 finite. If a value is not finite, the agent restores all weights.
         """
@@ -406,40 +382,33 @@ class Reinforce(keras_agent.KerasAgent):
                 one call, and callbacks are called for each update afterwards.
             epochs: Int, the number of the last epoch. One epoch is one update.
             steps: Int, the number of environment steps to train for, instead of `epochs`.
-            episodes_per_epoch: Int, the number of episodes of each update.
-                `episodes_per_epoch` defaults to 16.
-            steps_per_epoch: Int, the number of environment steps of each update, instead
-                of `episodes_per_epoch`. With `steps_per_epoch`, each update uses the
-                fewest episodes whose lengths add up to `steps_per_epoch`. With
-                `steps_per_epoch`, the number of episodes depends on their lengths, which
-                biases the mean over episodes by a term of order 1 / episodes.
-            num_envs: Int, the number of environments that are stepped as one batch.
-                `num_envs` does not change the result of training. `num_envs` defaults to
-                8. A `TensorEnv` ignores `num_envs`.
-            workers: Int, the number of processes that share the environments. `workers`
-                does not change the result of training. More worker processes than cores
-                do not make training faster. `workers` defaults to 1, the current process.
-                Several worker processes require an environment id, spec or callable, and
-                a system with `fork`. Environments that run TensorFlow or Keras hang in a
-                forked worker process.
+            episodes_per_epoch: Int, the number of episodes of each update, by default 16.
+            steps_per_epoch: Int, instead of `episodes_per_epoch`. Each update uses the
+                fewest episodes whose lengths add up to `steps_per_epoch`. The number of
+                episodes then depends on their lengths, which biases the mean over
+                episodes by a term of order 1 / episodes.
+            num_envs: Int, the number of environments that are stepped as one batch, by
+                default 8. `num_envs` does not change the result of training. A
+                `TensorEnv` ignores `num_envs`.
+            workers: Int, the number of processes that share the environments, by default
+                1, the current process. `workers` does not change the result of training.
+                Several processes require an environment id, spec or callable, a system
+                with `fork`, and environments that do not run TensorFlow or Keras.
             seed: Int for all random numbers of training. Training with the same seed,
                 machine and package versions gives the same weights, to the bit.
-            callbacks: Keras callback, or list of Keras callbacks. In a Keras callback
-                with `mode="auto"`, returns and `success` are maximized, and `value_loss`
-                and `gradient_norm` are minimized.
-            validation_env: Environment for validation, in any form that `env` accepts,
-                with the same `env_kwargs` and `max_episode_steps` as `env`. The greedy
-                policy is evaluated on `validation_env` in the current process.
+            callbacks: Keras callback, or list of them. A callback with `mode="auto"`
+                maximizes returns and `success`, and minimizes `value_loss` and
+                `gradient_norm`.
+            validation_env: Environment for validation of the greedy policy in the current
+                process, with the same `env_kwargs` and `max_episode_steps` as `env`.
             validation_freq: Int, the number of epochs between validations, or list of
                 epochs (counted from 1).
             validation_episodes: Int, the number of episodes of each validation.
-            initial_epoch: Int, the number of the first epoch, as callbacks receive the
-                number.
+            initial_epoch: Int, the number of the first epoch.
             env_kwargs: Dict of keyword arguments for the constructor of the environment.
             max_episode_steps: Int, the number of steps after which an episode is
-                truncated. `max_episode_steps` defaults to the time limit of the
-                environment. The library cannot truncate episodes of a `VectorEnv`; an
-                episode of `max_episode_steps` steps that continues is therefore an error.
+                truncated, by default the time limit of the environment. A `VectorEnv`
+                must truncate its episodes itself; a longer episode is an error.
             verbose: 0 prints nothing; 1, 2 or `"auto"` prints a progress line.
 
         Returns:
@@ -512,23 +481,21 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> dict[str, float]:
         """Evaluates the policy on whole episodes, without an update.
 
-        `evaluate` starts exactly `episodes` episodes, and finishes and counts all these
-        episodes, so that the metrics are not biased towards short episodes. For one seed,
-        evaluation, training and validation use different episodes.
+        All episodes that start are finished and counted, so that the metrics are not
+        biased towards short episodes. For one seed, evaluation, training and validation
+        use different episodes.
 
         Args:
             env: Environment, in any form that `fit` accepts.
             episodes: Int, the number of episodes.
-            deterministic: Bool, whether to take the most likely action instead of a
-                random action.
+            deterministic: Bool, whether to take the most likely actions.
             seed: Int for the environments and the actions.
-            num_envs, workers, env_kwargs, max_episode_steps: Arguments with the same
-                meaning as in `fit`.
+            num_envs, workers, env_kwargs, max_episode_steps: As in `fit`.
 
         Returns:
-            Dict of floats: `episode_return`, `episode_return_min`, `episode_return_max`,
-            `episode_return_std`, `episode_length`, `episodes`, `env_steps`, and `success`
-            if the environment reports success.
+            Dict of floats: `episode_return`, `episode_return_min`, `_max`, `_std`,
+            `episode_length`, `episodes`, `env_steps`, and `success` if the environment
+            reports success.
         """
         key = seeding.StreamKey(validation.check_seed(seed), "evaluation", 0)
         episodes = validation.positive_int("episodes", episodes)
@@ -553,13 +520,11 @@ class Reinforce(keras_agent.KerasAgent):
 
         Args:
             env: Environment in any form that `fit` accepts, or the result of
-                `tfr.collect.open_envs`. A training loop that passes the result of
-                `open_envs` makes the environments only once.
-            episodes: Int, the number of episodes.
-            steps: Int, the number of environment steps, instead of `episodes`. With
-                `steps`, `collect` returns the fewest episodes that have this many steps.
-            num_envs, workers, seed, env_kwargs, max_episode_steps: Arguments with the
-                same meaning as in `fit`.
+                `tfr.collect.open_envs`, with which a loop makes environments only once.
+            episodes: Int, the number of episodes, by default 16.
+            steps: Int, instead of `episodes`. `collect` returns the fewest episodes that
+                have this many environment steps.
+            num_envs, workers, seed, env_kwargs, max_episode_steps: As in `fit`.
 
         Returns:
             `Episodes`, which `update` accepts.
@@ -611,15 +576,12 @@ class Reinforce(keras_agent.KerasAgent):
 
         Args:
             observations: `[N, …]` array, or arrays nested like the observation space.
-            deterministic: Bool, whether to return the most likely actions instead of
-                random actions.
+            deterministic: Bool, whether to return the most likely actions.
             seed: Int, or `None`. The same seed draws the same actions in `act` and in the
                 exported SavedModel. `seed=None` draws different actions in each call.
-            action_mask: `[N, M]` mask of legal actions, if the agent reads masks from
-                `info`.
+            action_mask: `[N, M]`, if the agent reads masks of legal actions from `info`.
             state: The recurrent state that the previous call of `act` returned, if the
-                policy has recurrent layers. `state=None` is the recurrent state at the
-                start of an episode.
+                policy has recurrent layers. `state=None` starts episodes.
 
         Returns:
             `[N, …]` NumPy array in the units and type of the environment, nested like the
@@ -640,15 +602,13 @@ class Reinforce(keras_agent.KerasAgent):
         The signatures are `act(observation) -> action`,
         `sample(observation, seed) -> action, raw_action`,
         `distribution(observation) -> parameters` and
-        `log_prob(observation, raw_action) -> log_prob`. The exported signatures accept
-        any batch size and return actions in the units of the environment. The SavedModel
-        includes normalizer, head and bounds of the actions. Each array of a nested
-        observation is an argument of the signatures.
+        `log_prob(observation, raw_action) -> log_prob`. The signatures accept any batch
+        size, and include normalizer, head and bounds of the actions. Each array of a
+        nested observation is an argument of the signatures.
 
         Args:
             filepath: Path of the folder of the SavedModel. `export` replaces an earlier
-                export atomically. `export` raises an error if the folder contains other
-                files than an export.
+                export atomically, and refuses a folder with other files.
             format: `"tf_saved_model"`, the only format.
         """
         validation.one_of("format", format, tuple(formats.WRITERS))

@@ -106,8 +106,8 @@ FLAGS = [None, "False", 2, 1.0, np.ones(2, bool)]
 ANSWERS = [
     *((step_result(reward=value), message) for value, message in REWARDS),
     *((step_result(observation=value), message) for value, message in OBSERVATIONS),
-    *((step_result(terminated=flag), "`terminated` is a ") for flag in FLAGS),
-    *((step_result(truncated=flag), "`truncated` is a ") for flag in FLAGS),
+    *((step_result(terminated=flag), "`terminated` of a step is a ") for flag in FLAGS),
+    *((step_result(truncated=flag), "`truncated` of a step is a ") for flag in FLAGS),
     (lambda *fields: fields[:4], "four values, as in the old Gym.*shimmy"),
     (lambda *fields: None, "step raised TypeError"),
     (raising, "step raised ZeroDivisionError: no gravity"),

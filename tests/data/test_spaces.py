@@ -179,7 +179,7 @@ NO_NAMES = {
     "empty": (gym.spaces.Tuple([Discrete(2), gym.spaces.Tuple([])]), "must not be empty"),
     "same": (
         gym.spaces.Dict({"a_0": Discrete(2), "a": gym.spaces.Tuple([Discrete(2)])}),
-        "a different name for each part. Received: .'a_0', 'a_0'.",
+        "a different name for each part of an action. Received: .'a_0', 'a_0'.",
     ),
 }
 

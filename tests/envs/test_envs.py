@@ -376,7 +376,7 @@ def test_check_raises_if_the_noise_spec_is_invalid(noise):
     world = Walk()
     world.transition_noise = noise
     with pytest.raises(
-        ValueError, match="noise of `Walk` must be one `NoiseSpec`.*Received"
+        ValueError, match="noise attribute of `Walk` must be one `NoiseSpec`.*Received"
     ):
         checks.check(world)
 

@@ -273,7 +273,7 @@ def test_compiled_model_is_saved_and_loaded_with_the_reinforce_loss(tmp_path):
 def test_reinforce_loss_raises_for_outputs_of_wrong_width():
     """With three outputs for one action, each output would contribute to the loss."""
     loss = losses.Reinforce(heads.ClippedGaussian(1, -1.0, 1.0))
-    with pytest.raises(ValueError, match=r"needs 1 outputs .* of shape \(4, 3\)"):
+    with pytest.raises(ValueError, match=r"needs 1 model outputs .* of shape \(4, 3\)"):
         loss(tf.zeros((4, 1)), tf.zeros((4, 3)))
 
 

@@ -175,7 +175,9 @@ def test_check_actions_error_names_leaf_of_impossible_action():
     head = heads.Composite({"a": heads.Categorical(2), "b": (heads.Bernoulli(1),)})
     actions = {"a": np.array([[0], [1]]), "b": (np.array([[[1]], [[2]]]),)}
     head.check_actions(actions, np.array([1]))
-    with pytest.raises(ValueError, match="part 'b_0': .*raw actions of Bern.*step 1"):
+    with pytest.raises(
+        ValueError, match="part 'b_0' of the action: .*raw actions of Bern.*step 1"
+    ):
         head.check_actions(actions, np.array([2]))
     possible = head.is_valid(actions)
     assert possible["a"].all() and possible["b"][0].tolist() == [[[True]], [[False]]]

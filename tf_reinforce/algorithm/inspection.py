@@ -41,8 +41,8 @@ def per_episode_gradients(gradient_estimator, episodes, baseline=True):
 
     Returns:
         A list with an array `[E, …]` for each of `variables`, one gradient for each
-        episode that is not dropped. Returns, baseline and scales are those of the whole
-        batch.
+        episode that is not dropped. Each gradient uses the returns, the baseline and the
+        running scales that are computed from the whole batch.
     """
 
     def gradient(column):

@@ -13,9 +13,9 @@ def signal_and_noise(gradients, group_size=1):
     estimated signal may be negative, because the estimate is unbiased. To estimate the
     signal-to-noise ratio, average signal and noise over batches before the division. With
     a leave-one-out or mean baseline, the gradient of an episode contains the returns of
-    the other episodes. With a leave-one-out or mean baseline and one-step episodes, the
-    signal is too large, and the noise too small, by exactly 1 / (E - 1)² of the true
-    signal.
+    the other episodes, which biases both estimates. For a batch of E one-step episodes,
+    the estimated signal of the gradient is then too large, and the estimated noise of
+    the gradient too small, by exactly 1 / (E - 1)² of the true signal.
 
     Args:
         gradients: List of arrays `[E, …]`, one row for each episode.

@@ -39,10 +39,11 @@ def text(**arguments):
     log-probability -0.6931, probability 0.5000; derivatives with respect to logits
     <BLANKLINE>
           logits  probability   d prob  d log-prob  automatic  difference
-     * 0  0.0000       0.5000   0.2500      0.5000     0.5000      0.0000 1  0.0000
-       0.5000  -0.2500     -0.5000    -0.5000      0.0000 <BLANKLINE> The eligibility of
-       logits is the sampled counts minus the expected counts. Therefore every logit
-       receives a gradient, not only the logit of the sampled category.
+     * 0  0.0000       0.5000   0.2500      0.5000     0.5000      0.0000
+       1  0.0000       0.5000  -0.2500     -0.5000    -0.5000      0.0000
+    <BLANKLINE>
+    The eligibility of logits is the sampled counts minus the expected counts. So every
+    output receives a gradient, not only the output of the sampled category.
     """
     kinds = {
         ("action", "probs"): _categorical,

@@ -176,7 +176,7 @@ class _Enumeration:
         self._permutation_cache = {}  # permutations by the number of steps of a batch
 
     def probabilities(self):
-        """Returns π(a|s) from the head's log-probabilities, `[2, K]`, with gradients."""
+        """Returns `[2, K]`, differentiable probabilities of K actions in 2 states."""
         outputs = self.agent(np.eye(_NUM_STATES))
         if self.masks is not None:
             outputs = self.head.mask_outputs(outputs, tf.constant(self.masks))
