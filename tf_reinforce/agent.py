@@ -77,12 +77,12 @@ class Reinforce(keras_agent.KerasAgent):
         scale_advantages: `None` does not scale advantages. `"batch"` divides the
             advantages by the root mean square of the batch, which is biased (with
             `baseline="mean"`, the result is the z-score). `"running"` divides by the root
-            mean square of all earlier batches, which does not change the direction.
+            mean square of all earlier batches, and keeps the direction of the step.
         scale_rewards: Bool, whether to divide rewards by the running standard deviation
             of discounted returns, so that values and gradients are about one in any task.
         mean_over: `"episodes"` divides the sum over all steps by the number of episodes,
             which gives the policy gradient. `"steps"` divides the sum by the number of
-            steps, which is biased, because it depends on the actions.
+            steps, which is biased, as that number depends on the actions.
         on_truncation: How to value the rest of a truncated episode. `"bootstrap"` uses
             the value baseline at the last observation, or zero if the baseline has no
             values. `"terminal"` uses zero. `"drop"` ignores truncated episodes, which is
