@@ -17,6 +17,7 @@ from update_agents import A
 from update_agents import N
 from update_agents import close
 from update_agents import complete
+from update_agents import dense
 from update_agents import drawn
 from update_agents import everything
 from update_agents import made
@@ -25,6 +26,7 @@ from update_agents import parts_of
 from update_agents import record
 
 import tf_reinforce as tfr
+from tf_reinforce import baselines
 from tf_reinforce import heads
 from tf_reinforce.algorithm import train_step
 from tf_reinforce.data import minibatches
@@ -167,6 +169,26 @@ def test_permutations_depend_on_seed_and_number_of_the_update(kind):
         expected, _ = updated_weights(expected, steps, permutations, 6, 2.0, 5)
         close(numbers(agent.policy_variables), expected)
     assert int(agent.optimizer.iterations) == 2 * 2 * 3
+
+
+def test_minibatches_of_the_value_baseline_follow_the_first_permutation():
+    critic = baselines.Value(dense(1), keras.optimizers.SGD(0.1), minibatch_size=7)
+    agent, episodes = made(baseline=critic), record()
+    checked = keras.tree.map_structure(tf.constant, agent.trainer.validate(episodes))
+    fresh, orders = numbers(everything(agent)), drawn(3)
+    update = train_step.TrainStep(
+        agent.trainer.estimator, agent.optimizer, agent.counters, passes=2
+    )
+
+    def trained_values(*permutations):
+        for variable, value in zip(everything(agent), fresh, strict=True):
+            variable.assign(value)
+        assert update(checked, np.stack(permutations))[0]
+        return numbers(critic.model.trainable_variables)
+
+    expected = trained_values(orders[0], orders[1])
+    same_bits(trained_values(orders[0], orders[2]), expected)
+    assert not np.array_equal(trained_values(orders[1], orders[0])[0], expected[0])
 
 
 def log_probs(rule, batch):

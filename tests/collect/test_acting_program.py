@@ -598,8 +598,10 @@ class Echo(gym.Env):
     observation_space = gym.spaces.Box(1, 1, (1,), np.float32)
     action_space = gym.spaces.Box(-1e6, 1e6, (1,), np.float32)
     fails = False
+    resets = 0
 
     def reset(self, *, seed=None, options=None):
+        self.resets += 1
         return np.ones(1, "float32"), {}
 
     def step(self, action):
@@ -651,6 +653,34 @@ def test_every_collection_compares_litert_with_keras(monkeypatch):
         agent.collect(Echo(), 2)
         engines.append(agent.trainer.collector.programs["acting", False].engine)
     assert engines == ["litert", "tensorflow"]
+
+
+@pytest.mark.parametrize("share, engine", [(9.9, "litert"), (10.1, "tensorflow")])
+def test_later_comparisons_have_ten_times_the_tolerance_of_the_first(
+    monkeypatch, share, engine
+):
+    """The largest input is 1, so that the first tolerance is 1e-4 · 60 + 1e-5."""
+    original_results, error = acting_program._LiteRTRunner.results, 0.0
+
+    def results(rows):
+        raw, finite, outputs, sent = original_results(rows)
+        return raw, finite, outputs + np.float32(error), sent
+
+    monkeypatch.setattr(acting_program._LiteRTRunner, "results", results)
+    agent = softplus_agent(60.0)
+    agent.collect(Echo(), 2)
+    error = share * (1e-4 * 60 + 1e-5)
+    agent.collect(Echo(), 2)
+    assert agent.trainer.collector.programs["acting", False].engine == engine
+
+
+def test_episodes_run_once_after_tensorflow_has_replaced_litert():
+    agent, env = softplus_agent(500.0), Echo()
+    agent.collect(env, 2)
+    assert agent.trainer.collector.programs["acting", False].engine == "tensorflow"
+    before = env.resets
+    agent.collect(env, 2)
+    assert env.resets == before + 2
 
 
 def test_fit_collects_keras_actions_if_new_weights_make_litert_wrong():

@@ -486,17 +486,18 @@ def test_only_the_most_recent_rollout_programs_are_cached(monkeypatch):
 
 
 class Faulty(envs.CartPole):
-    """A CartPole whose observation or reward can be NaN from step 3 on."""
+    """A CartPole whose observation or reward can be NaN from step `first` on."""
 
     def __init__(self):
         super().__init__()
+        self.first = tf.Variable(3.0)
         self.lost = {part: tf.Variable(False) for part in ("observation", "reward")}
 
     def initial(self, noise):
         return {"pole": super().initial(noise), "clock": tf.zeros_like(noise[:, 0])}
 
     def observation(self, state):
-        is_nan = (state["clock"] > 3) & self.lost["observation"]
+        is_nan = (state["clock"] > self.first) & self.lost["observation"]
         return tf.where(is_nan[:, None], np.nan, state["pole"])
 
     def transition(self, state, action, noise):
@@ -504,7 +505,7 @@ class Faulty(envs.CartPole):
         return {"pole": pole, "clock": state["clock"] + 1}
 
     def reward(self, state, action, next_state):
-        is_nan = (state["clock"] >= 3) & self.lost["reward"]
+        is_nan = (state["clock"] >= self.first) & self.lost["reward"]
         return tf.where(is_nan, np.nan, 1.0)
 
     def terminal(self, state):
@@ -531,6 +532,28 @@ def test_nonfinite_tensor_env_error_names_step_and_weights_are_unchanged(where, 
         ):
             method(env, **budget)
     np.testing.assert_array_equal(weights(agent), before)
+
+
+@pytest.mark.parametrize(
+    "where, first, message",
+    [
+        ("observation", -1, "Episode 0, the first observation is not"),
+        ("observation", 0, "Episode 0, step 0: the observation is not"),
+        ("reward", 0, "Episode 0, step 0: the reward is not"),
+    ],
+)
+def test_tensor_env_error_distinguishes_reset_and_first_step(
+    where, first, message, faulty
+):
+    env, agent = faulty
+    env.first.assign(first)
+    for part, is_lost in env.lost.items():
+        is_lost.assign(part == where)
+    try:
+        with pytest.raises(tfr.collect.EnvironmentFault, match=message):
+            agent.collect(env)
+    finally:
+        env.first.assign(3)
 
 
 def test_nonfinite_update_is_not_applied_and_raises_with_its_number():

@@ -111,6 +111,7 @@ ANSWERS = [
     (lambda *fields: fields[:4], "four values, as in the old Gym.*shimmy"),
     (lambda *fields: None, "step raised TypeError"),
     (raising, "step raised ZeroDivisionError: no gravity"),
+    (lambda *fields: int("many"), "step raised ValueError: invalid literal"),
 ]
 
 
@@ -206,6 +207,21 @@ def test_invalid_reset_result_error_names_environment_and_episode(
     place = f"Environment 1, episode {2 * at - 1}, step 0: "
     with pytest.raises(results.EnvironmentFault, match=place + f".*{message}"):
         agent.fit(env, **{**BATCH, "num_envs": 2, "episodes_per_epoch": 6})
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_nonfinite_observation_is_the_reported_cause_of_nonfinite_outputs(at):
+    """A normalizer would clip NaN. Without a normalizer, the outputs are NaN at once."""
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, "tanh")])
+    agent = tfr.Reinforce(policy)
+    if at == 0:
+        env = ReplacesReset(lambda observation, info: (np.full(1, np.nan, "f"), info))
+        message = "step 0: the first observation is not finite"
+    else:
+        env = toys.Misbehaving(at, step_result(observation=np.full(1, np.nan, "f")))
+        message = f"step {at - 1}: the observation is not finite"
+    with pytest.raises(results.EnvironmentFault, match=message):
+        agent.collect(env, 1)
 
 
 def test_reset_error_is_the_cause_of_the_environment_fault(agent):
