@@ -87,8 +87,8 @@ def section(name, task, groups, gradients):
     if gradients:
         variances = gradients["relative_variance"]
         description += (
-            f" Gradients: {gradients['batches']} batches after "
-            f"{gradients['env_steps']:,} steps."
+            f" The variance of the gradient was measured on {gradients['batches']} "
+            f"batches after {gradients['env_steps']:,} environment steps."
         )
     head = [title.format(f"{task.threshold:g}") for title in HEAD]
     rows = [row(*item, task.threshold, variances) for item in groups.items()]

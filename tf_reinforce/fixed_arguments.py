@@ -19,7 +19,8 @@ def expect_changeable(part, name, value):
         value: The new value of the attribute, for the error message.
 
     Raises:
-        AttributeError: If the layer is built and its constructor has this argument.
+        AttributeError: If `part` is built, and `name` is an argument of its constructor
+            or of the constructor of a base class.
     """
     if getattr(part, "built", False) and name in _fixed_arguments(type(part)):
         kind = type(part).__name__

@@ -30,7 +30,7 @@ METRICS = (
 
 
 class Batch(NamedTuple):
-    """The steps of an update with their returns and advantages, before the update."""
+    """The steps of one batch, with the returns and advantages that an update uses."""
 
     episodes: records.Episodes
     steps: records.ValidSteps  # the N valid steps, without padding

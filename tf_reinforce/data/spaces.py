@@ -522,6 +522,6 @@ def category_bounds(space):
     if isinstance(space, gym.spaces.Box):
         return None
     raise ValueError(
-        "A space with one array must be Discrete, MultiDiscrete, MultiBinary or Box. "
-        f"Received: {space!r}"
+        "A space that is not a Dict or Tuple must be Discrete, MultiDiscrete, "
+        f"MultiBinary or Box. Received: {space!r}"
     )

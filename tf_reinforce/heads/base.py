@@ -259,7 +259,8 @@ class Head(keras.layers.Layer, abc.ABC):
         """Raises `ValueError` if a record has actions that the head cannot sample.
 
         Args:
-            actions: `[T, B, …]` NumPy array of raw actions.
+            actions: `[T, B, …]` NumPy array of raw actions, the actions before
+                `to_environment` converts them.
             lengths: `[B]` ints, the lengths of the episodes. Actions in the padding are
                 not checked.
             masks: `[T, B, M]` int8 action masks, or `None` or M = 0 without masks.

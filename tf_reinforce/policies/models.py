@@ -39,8 +39,8 @@ def constants(*models):
 def adapted_layers(*models):
     """Returns the statistics of layers with `adapt`, as a list of `(name, array)`.
 
-    Keras computes the adapted statistics from weights, and stores the statistics as plain
-    tensors beside the weights.
+    Keras layers with `adapt`, for example `Normalization`, store their statistics (such
+    as mean and variance) twice: as weights, and as plain tensors that `call` reads.
     """
     return [
         (name, np.asarray(value))
