@@ -369,7 +369,9 @@ def test_nan_of_an_idle_environment_is_ignored():
 @pytest.mark.parametrize("mode", MODES)
 def test_vector_env_without_time_limit_error_names_time_limit_wrapper(agent, mode):
     env = gym.vector.SyncVectorEnv([lambda: toys.Clock(99)] * 2, autoreset_mode=mode)
-    with pytest.raises(results.EnvironmentFault, match="within 20 steps.*TimeLimit"):
+    with pytest.raises(
+        results.EnvironmentFault, match="step 19: .*within 20 steps.*TimeLimit"
+    ):
         agent.fit(env, **BATCH, max_episode_steps=20)
     limited = [lambda: gym.wrappers.TimeLimit(toys.Clock(99), 20)] * 2
     env = gym.vector.SyncVectorEnv(limited, autoreset_mode=mode)
@@ -410,6 +412,17 @@ def test_final_observations_in_one_reused_array_are_copied(agent):
     np.testing.assert_array_equal(episodes.observations, expected.observations)
 
 
+def test_nonfinite_final_observation_of_same_step_vector_env_is_named(agent):
+    """NaN is not equal to itself, which is not a sign of an overwritten array."""
+    wrong = step_result(observation=np.full(1, np.nan, "f"))
+    env = gym.vector.SyncVectorEnv(
+        [lambda: toys.Misbehaving(3, wrong, 3), toys.Clock],
+        autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
+    )
+    with pytest.raises(results.EnvironmentFault, match="step 2: .* not finite: .nan"):
+        agent.collect(env, 4)
+
+
 def test_vector_env_without_autoreset_mode_raises(agent):
     env = gym.vector.SyncVectorEnv([toys.Clock])
     env.metadata = {}
@@ -430,6 +443,13 @@ def test_fit_raises_type_error_if_env_is_not_an_environment(agent, env):
 def test_callable_that_returns_no_environment_raises(agent, returned):
     with pytest.raises(TypeError, match="must return a gymnasium.Env.*shimmy"):
         agent.fit(lambda: returned, **BATCH)
+
+
+@pytest.mark.parametrize("returned", [None, "CartPole-v1"])
+def test_callable_whose_second_result_is_no_environment_raises(agent, returned):
+    results_of_calls = iter([toys.Clock(), returned])
+    with pytest.raises(TypeError, match=f"must return a gymnasium.Env.*{returned!r}"):
+        agent.fit(lambda: next(results_of_calls), **{**BATCH, "num_envs": 2})
 
 
 def test_callable_that_returns_the_same_environment_twice_raises():

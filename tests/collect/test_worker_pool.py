@@ -145,6 +145,7 @@ def test_stepping_seconds_are_the_mean_over_processes(agent, monkeypatch):
                 steps.value += 1
             return super().step(action)
 
+    now[0] += 1000  # the seconds before the collection do not count
     rounds = []
     collect_round = worker_pool.WorkerPool._collect_round
     monkeypatch.setattr(
@@ -157,6 +158,26 @@ def test_stepping_seconds_are_the_mean_over_processes(agent, monkeypatch):
         result = agent.trainer.collector.collect(pool, toys.request(steps=100))
     assert len(rounds) > 1
     assert result.seconds == {"stepping": steps.value / 2, "acting": -steps.value / 2}
+
+
+def test_rounds_contain_the_episodes_that_the_mean_length_predicts(clock, monkeypatch):
+    """All episodes have 60 steps, so that 300 steps are 5 episodes.
+
+    The first round of a new pool has one episode per environment, because no length is
+    known.
+    """
+    rounds, collect_round = [], worker_pool.WorkerPool._collect_round
+    monkeypatch.setattr(
+        worker_pool.WorkerPool,
+        "_collect_round",
+        lambda pool, first, end, *others: (
+            rounds.append((first, end)) or collect_round(pool, first, end, *others)
+        ),
+    )
+    with tfr.collect.open_envs(lambda: toys.Clock(60), 2, workers=2) as pool:
+        for _ in range(2):
+            clock.trainer.collector.collect(pool, toys.request(steps=300))
+    assert rounds == [(0, 2), (2, 5), (0, 5)]
 
 
 def test_evaluation_does_not_depend_on_the_number_of_processes(agent):
