@@ -1,5 +1,6 @@
 """Tests that the agent trains, evaluates, predicts and logs as a Keras model does."""
 
+import time
 import warnings
 
 import gymnasium as gym
@@ -522,6 +523,27 @@ def test_logged_statistics_equal_those_of_the_episodes():
     assert history["episodes"] == [5.0, 5.0]
     assert history["env_steps"] == [15.0, 30.0]
     assert history["learning_rate"] == [1.0, 1.0]
+
+
+def test_logged_speed_counts_the_seconds_of_collection_and_update(monkeypatch):
+    """A step takes one second of a fake clock, and an update of 15 steps 45 seconds."""
+    agent, now = clock_agent(), [0.0]
+
+    class Slow(toys.Clock):
+        def step(self, action):
+            now[0] += 1
+            return super().step(action)
+
+    def slow_update(*arguments):
+        now[0] += 45
+        return update(*arguments)
+
+    agent.collect(Slow(), 1)
+    update = agent.trainer.update
+    monkeypatch.setattr(agent.trainer, "update", slow_update)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    history = fit(agent, Slow(), epochs=2, episodes_per_epoch=5)
+    assert history["steps_per_second"] == [15 / 60] * 2
 
 
 def winning(is_success):

@@ -212,6 +212,15 @@ def test_environment_fault_raises_from_the_run_of_one_seed(monkeypatch):
     assert fits == [1]
 
 
+@pytest.fixture(params=["one_program", "two_programs"])
+def programs(request, monkeypatch):
+    """Puts two seeds into one program, or each seed into a program of its own."""
+    if request.param == "two_programs":
+        monkeypatch.setattr(training_of_many, "_MIN_SEEDS", 1)
+        threads = "get_inter_op_parallelism_threads"
+        monkeypatch.setattr(tf.config.threading, threads, lambda: 2)
+
+
 @pytest.mark.parametrize(
     "one, other, name",
     [
@@ -222,7 +231,7 @@ def test_environment_fault_raises_from_the_run_of_one_seed(monkeypatch):
     ],
     ids=str,
 )
-def test_train_seeds_raises_if_agents_differ(one, other, name):
+def test_train_seeds_raises_if_agents_differ(one, other, name, programs):
     world = envs.Corridor(3)
     made = functools.partial(tfr.Reinforce.for_env, world)
     with pytest.raises(ValueError, match=f"only in their weights.*differ in {name}"):
@@ -285,18 +294,22 @@ def test_train_seeds_raises_on_invalid_arguments():
     linear = functools.partial(tfr.Reinforce.for_env, world)
     with pytest.raises(ValueError, match="keras.optimizers.schedules"):
         train(lambda seed: linear(learning_rate={"first": 1, "last": 0}), world, [1, 2])
+    population = trained_pair(1)
+    with pytest.raises(ValueError, match=r"one of \[1, 2\].*3"):
+        population.agent(3)
+
+
+def test_train_seeds_raises_if_two_agents_share_a_model(programs):
+    world = envs.Corridor(3)
     model = tfr.Reinforce.for_env(world).policy
 
-    def sharing(seed):
+    def make(seed):
         agent = tfr.Reinforce(model)
         agent.compile("adam")
         return agent
 
     with pytest.raises(ValueError, match="new models.*share the variable.*kernel"):
-        train(sharing, world, [1, 2])
-    population = trained_pair(1)
-    with pytest.raises(ValueError, match=r"one of \[1, 2\].*3"):
-        population.agent(3)
+        tfr.train_seeds(make, world, [1, 2], epochs=1)
 
 
 def test_train_seeds_error_names_the_layer_that_cannot_be_stacked():
