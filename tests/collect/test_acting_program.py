@@ -406,6 +406,20 @@ def test_overflowing_outputs_raise_although_litert_saturates(workers):
     assert agent.trainer.collector.programs["acting", False].engine == "litert"
 
 
+@pytest.mark.parametrize("overflowing", [0, 1, None])
+def test_image_rows_are_finite_only_if_every_row_is_finite(overflowing):
+    """LiteRT runs the rows of an image policy one by one."""
+    layers = keras.layers.Rescaling(1e37), keras.layers.Flatten()
+    output = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Sequential([keras.Input((2, 2)), *layers, output])
+    acting, _ = program(model, heads.Gaussian(1))
+    observations = np.ones((2, 2, 2), "float32")
+    if overflowing is not None:
+        observations[overflowing] = 100.0
+    finite = act(acting, observations, np.zeros((2, 1), "float32"))[2]
+    assert acting.engine == "litert" and finite == (overflowing is None)
+
+
 def test_policy_with_the_smallest_float_as_logit_acts_through_tensorflow(caplog):
     """Such logits are finite, but LiteRT cannot distinguish them from an overflow."""
     smallest = np.finfo("float32").min
