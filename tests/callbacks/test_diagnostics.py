@@ -448,6 +448,18 @@ def test_max_entropy_is_that_of_uniform_legal_actions(recurrent):
     )  # logits without the mask
 
 
+def test_max_entropy_is_nan_if_a_part_of_an_action_is_continuous():
+    """A continuous action has no maximum of the entropy."""
+    head = heads.Composite({"gear": heads.Categorical(4), "steer": heads.Gaussian(1)})
+    policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(head.outputs_size)])
+    actions = {"gear": np.zeros((3, 1), "int32"), "steer": np.zeros((3, 1, 1), "float32")}
+    observations, rewards = np.ones((4, 1, 2), "float32"), np.ones((3, 1))
+    record = tfr.Episodes(observations, actions, rewards, [3], [True])
+    statistics = tfr.Reinforce(policy, head).step_statistics(record)
+    assert np.isnan(statistics.max_entropies).all()
+    assert np.isfinite(statistics.entropies).all()
+
+
 def test_step_statistics_contain_the_values_of_a_value_baseline():
     estimator_ = policy_gradient_estimator(
         baselines.Value(), policy=definitions.shared_network()

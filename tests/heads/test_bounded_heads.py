@@ -227,6 +227,8 @@ def test_invalid_size_or_bounds_of_box_head_raise(kind, arguments, message):
         KINDS[kind](*arguments)
     with pytest.raises(ValueError, match="`low` must be below `high`"):
         KINDS[kind](1, 0.2, 0.8, integer=True)  # no whole number lies between
+    with pytest.raises(ValueError, match="`low` must be below `high`"):
+        KINDS[kind](1, math.inf, 1.0, integer=True)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,12 @@ def test_statistics_do_not_depend_on_how_the_data_are_split(chunk, origin):
     assert float(layer.count) == len(data)
 
 
+def test_statistics_of_single_observations_equal_those_of_all():
+    layer, data = updated_layer(DATA[:4], 1), DATA[:4]
+    np.testing.assert_allclose(layer.shifts[0], data.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(layer.squares[0] / 4, data.var(axis=0), rtol=1e-12)
+
+
 @pytest.mark.parametrize("chunk", [sweeps.rare(1), 7, 600])
 def test_constant_data_have_zero_variance(chunk):
     layer = updated_layer(np.full((600, 2), 1e8), chunk)

@@ -121,7 +121,13 @@ def test_default_running_scale_is_the_root_mean_square():
     assert float(layer(tf.constant(1.0, tf.float64), None)) == pytest.approx(12.5**-0.5)
 
 
-@pytest.mark.parametrize("epsilon", [0, 1e-301, 1e301, float("nan")])
+def test_statistics_of_a_running_scale_are_weights_without_gradients():
+    layer = normalization.RunningScale()
+    layer.build(())
+    assert len(layer.weights) == 3 and not layer.trainable_variables
+
+
+@pytest.mark.parametrize("epsilon", [0, 1e-301, 1.5e300, float("nan")])
 def test_epsilon_raises_if_not_positive_or_not_a_normal_number(epsilon):
     assert normalization.RunningScale(epsilon=1e-300).epsilon == 1e-300
     with pytest.raises(ValueError, match="`epsilon`"):

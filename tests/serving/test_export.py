@@ -14,7 +14,7 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce.serving import formats
+from tf_reinforce.serving import formats, policy_functions
 
 SIGNATURES = ["act", "sample", "distribution", "log_prob"]
 
@@ -189,6 +189,11 @@ def test_export_raises_if_prefixed_observation_names_collide(tmp_path):
     ):
         agent.export(tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
+
+
+def test_signature_names_raises_if_two_parts_get_the_same_name():
+    with pytest.raises(ValueError, match="a different name of letters.*'action_a_b'"):
+        policy_functions.signature_names({"a b": 1, "a_b": 2}, "action")
 
 
 def test_exported_functions_are_not_traced_again(exports):
