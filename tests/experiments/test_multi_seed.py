@@ -270,6 +270,21 @@ def test_signatures_ignore_names_of_parts_in_lists():
     training_of_many.check_same_signature(one, other)
 
 
+def test_signatures_ignore_names_of_layers_in_functional_policies():
+    """The Keras config of a functional model names its input and output layers."""
+
+    def made():
+        inputs = keras.Input((4,))
+        outputs = keras.layers.Dense(2)(keras.layers.Dense(3)(inputs))
+        agent = tfr.Reinforce(keras.Model(inputs, outputs), tfr.heads.Categorical(2))
+        agent.compile("adam")
+        agent.build((None, 4))
+        return agent
+
+    one, other = (training_of_many.signature_of(made()) for _ in range(2))
+    training_of_many.check_same_signature(one, other)
+
+
 def test_train_seeds_error_names_convolution_as_not_stackable():
     world = envs.Catch()
     with pytest.raises(ValueError, match="cannot be stacked.*'Conv2D'"):
