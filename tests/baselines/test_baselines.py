@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sweeps
 import tensorflow as tf
+import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import baselines
@@ -271,6 +272,16 @@ def test_average_baseline_is_updated_after_fit_and_saved(name, tmp_path):
     np.testing.assert_array_equal(estimate(loaded.baseline, zeros, valid), values)
     restored = type(agent.baseline).from_config(agent.baseline.get_config())
     assert restored.get_config() == agent.baseline.get_config()
+
+
+def test_time_step_baseline_of_an_agent_averages_returns_at_equal_time_steps():
+    """The reward of step t is t + 1, so that the returns to go are 6, 5 and 3."""
+    env = toys.Clock(3)
+    agent = tfr.Reinforce.for_env(env, hidden=(), baseline="time_step", gamma=1.0)
+    agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
+    zeros = np.zeros((4, 1))
+    values = estimate(agent.baseline, zeros, np.ones((4, 1), bool))
+    np.testing.assert_array_equal(values[:, 0], [6.0, 5.0, 3.0, 0.0])
 
 
 # Value

@@ -14,6 +14,7 @@ from toy_worlds import Lucky
 
 import tf_reinforce as tfr
 from tf_reinforce import envs
+from tf_reinforce.collect import compiled_rollout
 from tf_reinforce.experiments import multi_seed as training_of_many
 from tf_reinforce.training import learner
 
@@ -76,6 +77,21 @@ def test_train_seeds_equals_separate_runs(kind, monkeypatch):
     for agent in (ours, alone):  # the optimizer state is the same too
         agent.fit(world, epochs=1, seed=seed, verbose=0, **limit)
     close(ours, alone)
+
+
+def test_train_seeds_supports_a_learning_rate_per_seed():
+    world, limit = envs.Corridor(4), dict(epochs=2, episodes_per_epoch=4)
+
+    def make(seed):
+        agent = tfr.Reinforce.for_env(world, hidden=(4,), seed=seed)
+        agent.compile(keras.optimizers.SGD(0.1 * (1 + seed)))
+        return agent
+
+    several = tfr.train_seeds(make, world, [0, 1], **limit)
+    for seed in (0, 1):
+        alone = make(seed)
+        alone.fit(world, seed=seed, verbose=0, **limit)
+        close(several.agent(seed), alone)
 
 
 def test_train_seeds_supports_recurrent_policies():
@@ -348,6 +364,8 @@ def test_train_seeds_traces_its_program_once():
 def test_number_of_threads_does_not_change_the_history(monkeypatch):
     world, found = envs.Corridor(4), []
     monkeypatch.setattr(training_of_many, "_MIN_SEEDS", 2)
+    # Threads divide the seeds. They never divide the episodes of a seed into shards.
+    monkeypatch.setattr(compiled_rollout, "_MIN_SHARD_EPISODES", 1)
     for threads in (1, 2):
         asked = "get_inter_op_parallelism_threads"
         monkeypatch.setattr(tf.config.threading, asked, lambda threads=threads: threads)

@@ -14,7 +14,8 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce.serving import formats, policy_functions
+from tf_reinforce.serving import formats
+from tf_reinforce.serving import policy_functions
 
 SIGNATURES = ["act", "sample", "distribution", "log_prob"]
 
