@@ -543,3 +543,26 @@ def test_integer_observation_outside_its_dtype_raises(vector):
     message = r"Environment 0, .*\[200\] does not fit into int8"  # the first of two
     with pytest.raises(tfr.collect.EnvironmentFault, match=message):
         agent.collect(env, 2)
+
+
+class Counted(toys.Clock):
+    """Returns Discrete observations as arrays of shape (). The number 2 is outside."""
+
+    observation_space = gym.spaces.Discrete(2)
+
+    def _observation(self):
+        return np.array(self.now, np.int64)
+
+
+def test_step_raises_if_a_discrete_observation_is_an_array_outside_the_space():
+    agent = tfr.Reinforce.for_env(Counted, hidden=(2,))
+    with pytest.raises(tfr.collect.EnvironmentFault, match=r"2 is not in Discrete\(2\)"):
+        agent.collect(Counted, 1)
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_environment_with_another_space_than_the_others_raises(odd):
+    made = iter(Wide() if i == odd else toys.Clock() for i in range(3))
+    with pytest.raises(ValueError, match="All environments must have the same observ"):
+        with tfr.collect.open_envs(lambda: next(made), 3):
+            pass
