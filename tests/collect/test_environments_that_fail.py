@@ -563,6 +563,8 @@ def test_step_raises_if_a_discrete_observation_is_an_array_outside_the_space():
 @pytest.mark.parametrize("odd", [0, 1, 2])
 def test_environment_with_another_space_than_the_others_raises(odd):
     made = iter(Wide() if i == odd else toys.Clock() for i in range(3))
-    with pytest.raises(ValueError, match="All environments must have the same observ"):
-        with tfr.collect.open_envs(lambda: next(made), 3):
-            pass
+    with (
+        pytest.raises(ValueError, match="All environments must have the same observ"),
+        tfr.collect.open_envs(lambda: next(made), 3),
+    ):
+        pass
