@@ -40,7 +40,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/race.py all
 
-# An environment for each that races; TF-Agents needs Python 3.11.
+# Makes the four virtual environments of the race; TF-Agents needs Python 3.11.
 bench-setup:
 	for name in jax ours tfagents torch; do \
 	  python3.11 -m venv .venv-race/$$name && .venv-race/$$name/bin/python -m pip install \

@@ -28,7 +28,7 @@ def train(agents, settings, steps):
     """
     leader, schedules = agents["preset"], {}
     for name, agent in agents.items():
-        rates = agent._rates
+        rates = agent._learning_rates
         if agent is not leader:
             agent.compile(keras.optimizers.SGD(0.0))
             rates = [rate for rate in rates if rate[0] != "optimizer"]

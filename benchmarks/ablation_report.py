@@ -14,9 +14,13 @@ MARGINS, ROW_HEIGHT = 0.55, 0.165  # sizes in the picture, in inches
 def read(results, task):
     """Returns the finished runs of a task with the largest budget, and its gradients.
 
+    Args:
+        results: Path of the folder into which `ablation.py` wrote its results.
+        task: Name of the task, for example `"CartPole-v1"`.
+
     Returns:
-        Dict from variants to their records; the gradient statistics or `None`; and the
-        number of unfinished runs.
+        Dict from names of variants to lists of run records; the gradient statistics of
+        the task or `None`; and the number of unfinished runs.
     """
     folder = pathlib.Path(results, task)
     groups, unfinished = learning_report.read(folder)
@@ -28,7 +32,7 @@ def read(results, task):
 
 
 def label(variant):
-    """Returns the name of a variant, without the settings that had to change too."""
+    """Returns the name of a variant, without the settings that change with its option."""
     return variant.partition(", ")[0]
 
 
@@ -45,10 +49,11 @@ def steps_to(threshold, records):
 
 
 def format_steps(steps, brief=False):
-    """Returns the median of `steps_to` as text, and the number of finite values.
+    """Returns the median of the steps to a threshold as text.
 
-    The text omits the number of finite values if all values are finite, if no value is
-    finite, or if `brief` is true.
+    If only some of the numbers in `steps` are finite, the count of finite numbers follows
+    the median in parentheses. With `brief=True`, the text contains only the median, in
+    thousands.
     """
     median, count = np.median(steps), np.isfinite(steps).sum()
     if brief:
@@ -82,13 +87,14 @@ def row(variant, records, threshold, variances):
 def section(name, task, groups, gradients):
     """Returns the heading, a sentence about the runs, and the table of one task."""
     steps = next(iter(groups.values()))[0]["steps"]
-    description = f"{steps:,} environment steps."
+    description = f"Each run on {name} has {steps:,} environment steps."
     variances = {}
     if gradients:
         variances = gradients["relative_variance"]
         description += (
-            f" The variance of the gradient was measured on {gradients['batches']} "
-            f"batches after {gradients['env_steps']:,} environment steps."
+            f" The variance of the gradient on {name} was measured on "
+            f"{gradients['batches']} batches after {gradients['env_steps']:,} "
+            "environment steps."
         )
     head = [title.format(f"{task.threshold:g}") for title in HEAD]
     rows = [row(*item, task.threshold, variances) for item in groups.items()]
@@ -100,9 +106,9 @@ def picture(path, results, tasks, labels):
 
     Args:
         path: Path of the picture.
-        results: Dict from tasks to dicts from variants to records.
+        results: Dict from tasks to dicts from variants to lists of run records.
         tasks: Dict from tasks to tuples `(steps, threshold)`.
-        labels: List of the names of all rows, in order.
+        labels: List of the names of all variants, in the order of the rows.
     """
     pyplot = learning_report.import_pyplot()
     used = {label(variant) for groups in results.values() for variant in groups}
@@ -173,7 +179,7 @@ def write(results, docs, tasks, labels):
         parts.insert(0, "![Final returns of all variants](ablation.png)")
         parts += ["### Versions", learning_report.hours_and_versions(records)]
     if unfinished:
-        parts.append(f"Not counted because it has not finished: {unfinished} runs.")
+        parts.append(f"The tables omit {unfinished} unfinished runs.")
     page, text = docs / "ablation.md", "\n\n".join(parts or ["No run has finished yet."])
     page.write_text(learning_report.replace_tables(page.read_text(), text))
     return text

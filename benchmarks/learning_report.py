@@ -25,7 +25,8 @@ def read(results, published=None):
         published: Path of a JSON Lines file with further finished runs, or `None`.
 
     Returns:
-        Dict `{(preset, steps): [record, …]}`, and an int.
+        Dict `{(preset, steps): [record, …]}` of the finished runs, and the number of
+        unfinished runs.
     """
     lines = published.read_text().splitlines() if published and published.exists() else []
     records = [json.loads(path.read_text()) for path in results.glob("*/*_seed*.json")]
@@ -38,8 +39,8 @@ def read(results, published=None):
         if finished.setdefault(key, record)["curve"] != record["curve"]:
             preset, steps, seed = key
             raise SystemExit(
-                f"There are two runs of {preset} over {steps} steps: seed {seed} is in "
-                f"{published}, and another run of it in {results}. Remove one."
+                f"There are two different runs of {preset} over {steps} steps with seed "
+                f"{seed}: one is in {published}, the other in {results}. Remove one run."
             )
     groups = {}
     for (preset, steps, _), record in sorted(finished.items()):
@@ -76,11 +77,12 @@ def align_curves(records):
     """Returns the learning curves of several seeds at the same environment steps.
 
     Evaluations of a training run are due at fixed environment steps. An evaluation is
-    made at the end of the update that passes the due step. The curve at a due step is the
-    first evaluation at or after the due step.
+    made at the end of the update that passes the due step. At a due step, the curve has
+    the return of the first evaluation at or after this step.
 
     Returns:
-        `[P]` environment steps and `[seeds, P]` mean returns.
+        `[P]` int, the P due steps; and `[S, P]` float, the mean return of the evaluation
+        of each of the S seeds at each due step.
     """
     steps, every = records[0]["steps"], records[0]["every"]
     due_steps = np.array([*range(0, steps, every), steps])
@@ -92,7 +94,11 @@ def align_curves(records):
 
 
 def best_of_mean(curves):
-    """Returns the maximum of the mean over seeds, and the population std there."""
+    """Returns the highest point of the mean curve, and the population std at this point.
+
+    Args:
+        curves: `[S, P]` float, the returns of S seeds at P environment steps.
+    """
     means = curves.mean(axis=0)
     best = means.argmax()
     return means[best], curves[:, best].std()
@@ -109,7 +115,7 @@ def interquartile_mean(values):
     The number of values in a quarter is rounded down.
 
     Args:
-        values: `[..., N]` floats.
+        values: `[..., N]` float, the N values of each mean.
     """
     values = np.sort(values, axis=-1)
     quarter = values.shape[-1] // 4
@@ -120,8 +126,8 @@ def interval(values, share=0.95):
     """Returns the percentile bootstrap interval of the interquartile mean.
 
     Args:
-        values: `[N]` floats.
-        share: Float, the nominal coverage.
+        values: `[N]` float, the final return of each of N seeds.
+        share: Float, the nominal coverage of the interval.
     """
     rng = np.random.default_rng(0)
     means = interquartile_mean(rng.choice(values, (RESAMPLES, len(values))))
@@ -161,8 +167,9 @@ def row(preset, steps, records):
 def comparison(preset, steps, records, reference_task):
     """Returns the cells of one preset in the table with the columns `COMPARISON`.
 
-    A mark states whether our mean is at least as high as Tianshou's mean. The two means
-    of a comparison are from equal numbers of environment steps.
+    The mark ✔ states that our mean return is at least as high as Tianshou's mean return,
+    and ✘ states that our mean is lower. Our mean never comes from more environment steps
+    than Tianshou's mean.
     """
 
     def cell(ours, theirs):
@@ -187,7 +194,7 @@ def comparison(preset, steps, records, reference_task):
 
 
 def budget_of(name):
-    """Returns the environment steps in a name: 3 × `MILLION` for `REINFORCE 3M`."""
+    """Returns the environment steps of a column: 3 × `MILLION` for `REINFORCE 3M`."""
     return int(name.rpartition(" ")[2].removesuffix("M")) * MILLION
 
 
@@ -221,7 +228,7 @@ def table(head, rows):
 
 
 def split_groups(groups, tasks):
-    """Returns the runs on tasks of Tianshou, in its order, and other runs by name."""
+    """Returns the runs on Tianshou's tasks, in Tianshou's order, and all other runs."""
     order = list(tasks)
     shared = {k: runs for k, runs in groups.items() if task_of(runs) in tasks}
     others = {k: runs for k, runs in groups.items() if k not in shared}
@@ -247,7 +254,7 @@ def tables(groups, unfinished, tasks):
                 parts += ["Compared with Tianshou:", table(COMPARISON, rows)]
     parts += ["### Commands and versions", commands_and_versions(groups)]
     if unfinished:
-        parts.append(f"Not counted because it has not finished: {unfinished} runs.")
+        parts.append(f"The tables omit {unfinished} unfinished runs.")
     return "\n\n".join(parts)
 
 
@@ -274,7 +281,7 @@ def commands_and_versions(groups):
 
 
 def hours_and_versions(records):
-    """Returns a sentence with the hours and the software versions of the runs."""
+    """Returns the hours and the software versions of the runs as text."""
     versions, seconds = {}, 0.0
     for record in records:
         seconds += record["training_seconds"] + record["evaluation_seconds"]
@@ -282,13 +289,15 @@ def hours_and_versions(records):
             versions.setdefault(name, set()).add(str(version))
     texts = [f"{name} {' and '.join(sorted(v))}" for name, v in versions.items()]
     return (
-        f"{len(records)} runs on one thread each, {seconds / 3600:.1f} hours in all, "
-        f"with {', '.join(texts)}."
+        f"The tables contain {len(records)} runs on one thread each, "
+        f"{seconds / 3600:.1f} hours in all, with {', '.join(texts)}. "
+        'The text after "sources" is the start of a hash of the source files of '
+        "tf_reinforce."
     )
 
 
 def picture(path, groups, tasks):
-    """Draws a panel per preset: mean ± std over seeds, and Tianshou's curve in grey."""
+    """Draws a panel per preset: the mean ± std over seeds, and Tianshou's grey curve."""
     pyplot = import_pyplot()
     from matplotlib import ticker
 

@@ -46,10 +46,10 @@ class Benchmark:
 
     def __init__(self, env, preset, steps, envs, episodes):
         self.env, self.envs, self.episodes = env, envs, episodes
-        self.num_envs = envs.size
+        self.num_envs = envs.num_envs
         self.budget = steps
         self.agent = tfr.Reinforce.for_env(env, seed=0, preset=preset)
-        self.agent._rates = []  # `_record` below uses constant learning rates
+        self.agent._learning_rates = []  # `_record` below uses constant learning rates
         self.agent.collect(env, 1)
         self._record()
 
@@ -103,7 +103,7 @@ class Benchmark:
         to_reset = set(active)
         for _, (actions,), _, _ in outputs:
             for index in list(active):
-                seed = seeds.environment(active[index]) if index in to_reset else None
+                seed = seeds.reset_seed(active[index]) if index in to_reset else None
                 script.append((index, seed, actions[index]))
                 to_reset.discard(index)
                 remaining[index] -= 1

@@ -20,9 +20,9 @@ CELL, CELLS = 12, 7  # each side has 7 cells of 12 pixels
 class Catch(gym.Env):
     """A game in which a paddle must catch a falling ball.
 
-    In each step the ball falls by one cell, and the paddle moves by at most one cell.
-    The paddle is one cell wide and starts in the middle, as in bsuite's Catch. The best
-    policy therefore catches every ball.
+    In each step the ball falls by one cell, and the paddle moves by at most one cell. The
+    paddle is one cell wide and starts in the middle, as in bsuite's Catch. The ball falls
+    for six steps, and the paddle needs at most three steps to reach the ball's column.
     """
 
     observation_space = gym.spaces.Box(0, 255, (84, 84, 1), np.uint8)
@@ -55,7 +55,7 @@ gym.register("Catch-v0", Catch)  # python -m tf_reinforce train catch:Catch-v0
 
 
 def make_agent(seed=0):
-    """Returns an agent with the default policy for images, and with tuned settings."""
+    """Returns an agent with the default policy for images, and settings for Catch."""
     return tfr.Reinforce.for_env(
         Catch, hidden=(64,), learning_rate=2e-3, entropy_coef=0.03, seed=seed
     )

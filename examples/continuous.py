@@ -2,10 +2,10 @@
 
     python examples/continuous.py [epochs]
 
-The value baseline makes twenty gradient steps per update, and the outputs of its model
-are values in units of 50. If the value baseline makes only one gradient step per update,
-the pendulum does not swing up. Training on Pendulum-v1 takes half a minute. Of three
-seeds, one seed reached a lower return than the two other seeds.
+The value baseline makes twenty gradient steps per update, and predicts 50 times the
+output of its model. If the value baseline makes only one gradient step per update, the
+pendulum does not swing up. Training on Pendulum-v1 takes half a minute. In three training
+runs with different seeds, one run reached a lower return than the two other runs.
 """
 
 import sys

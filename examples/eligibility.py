@@ -36,20 +36,20 @@ def show(name, numbers):
 
 
 def initial_policies():
-    """Returns `[N, 3]` probabilities on a grid inside the triangle of all policies."""
+    """Returns a grid of N policies, `[N, 3]` probabilities of three categories."""
     grid = np.array([[i, j, 5 - i - j] for i in range(6) for j in range(6 - i)]) + 0.4
     return grid / grid.sum(axis=-1, keepdims=True)
 
 
 def sampled_update(probs, category, advantage):
-    """Returns `[N, 3]` probabilities after one update of the logits from one sample."""
+    """Returns N policies, `[N, 3]`, after an update of their logits from one sample."""
     logits = np.log(probs)
     step = advantage * eligibility.categorical_logits(logits, [category] * len(probs))
     return tf.nn.softmax(logits + LEARNING_RATE * step).numpy()
 
 
 def expected_update(probs):
-    """Returns `[N, 3]` probabilities after the mean update with the rewards `VALUES`."""
+    """Returns N policies, `[N, 3]`, after the mean update with the rewards `VALUES`."""
     logits, step = np.log(probs), 0.0
     for k, value in enumerate(VALUES):
         e = eligibility.categorical_logits(logits, [k] * len(probs)).numpy()

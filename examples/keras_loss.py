@@ -3,8 +3,9 @@
     python examples/keras_loss.py [updates]
 
 The loss `tfr.losses.Reinforce` is minus the log-probability of the sampled action. The
-advantage of each step is passed as `sample_weight`. A cross-entropy with one-hot labels
-multiplied by the return is wrong: such a loss has the right value but a wrong gradient.
+advantage of each step is passed as `sample_weight`. Do not use a cross-entropy with
+one-hot labels that are multiplied by the return: that loss has the right value, but a
+wrong gradient.
 """
 
 import sys

@@ -2,9 +2,9 @@
 
     python examples/memory.py [epochs]
 
-The recurrent policy is a Keras model from sequences to sequences. During acting, the
-recurrent state of the policy is passed from step to step. An update of the policy
-processes whole episodes.
+The recurrent policy is a Keras model from sequences of observations to sequences of
+outputs. During acting, the recurrent state of the policy is passed from step to step. An
+update of the policy processes whole episodes.
 """
 
 import sys
@@ -58,7 +58,7 @@ def make_policy(recurrent):
 def train_agent(recurrent, epochs, **kwargs):
     """Returns an agent, trained for `epochs` updates of 32 episodes each."""
     keras.utils.set_random_seed(0)
-    # An action changes no later reward, so gamma=0 weights it with its own reward only.
+    # An action changes no later reward, so gamma=0 weights each action by its reward.
     # Back-propagation through time trains the network to store the sign.
     agent = tfr.Reinforce(make_policy(recurrent), gamma=0.0, entropy_coef=0.05)
     agent.compile(keras.optimizers.Adam(1e-2))

@@ -2,7 +2,7 @@
 
     python examples/numpy_reinforce.py [--epochs 60] [--seed 0]
 
-A test compares the gradient of this example with that of `tf_reinforce`, to 1e-12.
+A test checks that the gradient of this example equals that of `tf_reinforce`, to 1e-12.
 docs/eligibility.md explains the variable `eligibility` in the function `gradients`.
 """
 
@@ -22,7 +22,7 @@ def initial_weights(sizes, rng):
 
 
 def forward(weights, observations):
-    """Returns the inputs `[N, …]` of every layer and, last, probabilities `[N, A]`."""
+    """Returns the inputs of all layers and, last, the probabilities of all actions."""
     layers = [observations]
     for matrix, bias in zip(weights[:-2:2], weights[1:-2:2]):
         layers.append(np.tanh(layers[-1] @ matrix + bias))
@@ -32,7 +32,7 @@ def forward(weights, observations):
 
 
 def advantages(episodes, gamma):
-    """Returns for each step the return minus the other episodes' mean return at t."""
+    """Returns each step's return minus the other episodes' mean return at that step."""
     returns = np.zeros((len(episodes), max(len(e["rewards"]) for e in episodes)))
     valid = np.zeros_like(returns)
     for row, episode in enumerate(episodes):
@@ -70,7 +70,7 @@ class Adam:
     def apply(self, gradients, weights):
         self.steps += 1
         rate = self.learning_rate * np.sqrt(1 - 0.999**self.steps)
-        rate /= 1 - 0.9**self.steps  # corrects the bias of averages from zero
+        rate /= 1 - 0.9**self.steps  # corrects the bias of averages that start at zero
         for w, g, mean, square in zip(weights, gradients, self.means, self.squares):
             mean += 0.1 * (g - mean)
             square += 0.001 * (g**2 - square)
@@ -85,7 +85,7 @@ def collect_episode(weights, env, rng=None):
     while not finished:
         probs = forward(weights, observation)[-1]
         action = probs.argmax() if rng is None else (rng.random() > probs.cumsum()).sum()
-        action = min(int(action), len(probs) - 1)  # the sum may be below one
+        action = min(int(action), len(probs) - 1)  # `probs` may sum to less than 1
         episode["observations"].append(observation)
         episode["actions"].append(action)
         observation, reward, terminated, truncated, _ = env.step(action)

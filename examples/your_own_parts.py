@@ -1,9 +1,10 @@
-"""Defines a head and a baseline, and checks both against the definition.
+"""Defines a head and a baseline, and checks both with `tfr.testing`.
 
     python examples/your_own_parts.py [updates]
 
-An action of the head `Binomial` is the number of switches that are on, from 0 to 5. All
-five switches share one logit. The baseline `MovingAverage` is an average of past returns.
+The head `Binomial` turns five switches on or off, with one logit for all switches. The
+action is the number of switches that are on. The baseline `MovingAverage` is an average
+of past returns.
 """
 
 import sys

@@ -247,7 +247,9 @@ def test_float64_policy_acts_and_learns_in_float64():
     assert {v.dtype for v in agent.policy_variables} == {"float64"}
     assert agent(np.ones([2, 1])).dtype == "float64"
     assert (
-        agent.trainer.collector.programs["acting", False]._compiled.outputs[-1].dtype
+        agent.trainer.collector.programs["acting", False]
+        ._concrete_function.outputs[-1]
+        .dtype
         == "float64"
     )
 

@@ -1,7 +1,9 @@
 """Checks the catalogue of planted bugs; `make mutants` plants the bugs."""
 
 import ast
+import builtins
 import pathlib
+import symtable
 
 import pytest
 from mutants import catalogue
@@ -57,6 +59,29 @@ def test_a_bug_fits_its_function(mutant):
     module, changed = planting.planted(mutant)
     source = (planting.PACKAGE / module).read_text()
     assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source))
+    assert undefined_names(changed) == set()
+
+
+def undefined_names(source):
+    """Returns the names that a module reads and never defines.
+
+    Every test fails for a bug that raises a `NameError`, so that such a bug proves
+    nothing.
+    """
+    module = symtable.symtable(source, "module", "exec")
+    tables, referenced = [module], set()
+    defined = {s.get_name() for s in module.get_symbols() if not s.is_referenced()}
+    defined |= {s.get_name() for s in module.get_symbols() if s.is_local()}
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        symbols = table.get_symbols()
+        referenced |= {s.get_name() for s in symbols if s.is_global()}
+    return referenced - defined - {"__file__", *dir(builtins)}
+
+
+def test_a_bug_with_an_undefined_name_is_found():
+    assert undefined_names("import a\n\ndef f(x):\n    return a.b(x, len(y))\n") == {"y"}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 The module `agent` defines the arguments and methods of an agent, and
 `training.keras_agent` builds and saves an agent. `PolicyGradientEstimator.gradients`
-contains the algorithm, `training.trainer.Trainer` makes one update, and
+contains the REINFORCE algorithm, `training.trainer.Trainer` makes one update, and
 `training.loop.run_loop` is the epoch loop.
 """
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import gymnasium as gym
 import keras
-import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
@@ -35,7 +34,7 @@ from tf_reinforce.serving import formats
 from tf_reinforce.training import keras_agent
 from tf_reinforce.training import loop
 
-# `fit` makes an environment, with `env_kwargs`, from an `env` whose type is in `_IDS`.
+# For `env` of these types, `env_kwargs` defaults to that of `for_env` or its preset.
 _IDS = (str, gym.envs.registration.EnvSpec)
 
 
@@ -46,69 +45,69 @@ class Reinforce(keras_agent.KerasAgent):
         ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
 
     The policy is any Keras model, whose outputs are the parameters of a distribution over
-    actions. The update is an unbiased estimate of the gradient of the expected discounted
-    return if `gamma=1`, `discount_states=True` or `returns="whole"`, and all other
-    options have their default values. The default `discount_states=False` omits the
-    factor γᵗ, as most implementations do, and is for γ < 1 not the gradient of any
-    function. `docs/estimators.md` states the estimate of each option.
+    actions. With default options and one of `gamma=1`, `discount_states=True` and
+    `returns="whole"`, an update is an unbiased estimate of the gradient of the expected
+    discounted return. With the default `discount_states=False`, an update omits the
+    factor γᵗ of step t, as in most implementations. For γ < 1, an update without γᵗ is
+    not the gradient of any function. `docs/estimators.md` states the bias of each option.
 
-    `Reinforce.act` returns actions. `agent(observations)` and `predict` return the
-    outputs of the policy, for example logits, as for any Keras model.
+    `Reinforce.act` returns actions. `agent(observations)` and `agent.predict` return the
+    outputs of the policy, for example logits.
 
     Layers with a training mode (Dropout, BatchNormalization) always run in inference
     mode, because the policy that is trained must equal the policy that acts.
 
     Args:
-        policy: Keras model from observations to outputs `[N, P]`. If a `Value` baseline
-            shares layers with the policy, the model returns a dict with `"outputs"` and
-            `"values"`.
+        policy: Keras model that returns P outputs for each of N observations, `[N, P]`.
+            If a `Value` baseline shares layers with the policy, the policy model returns
+            a dict with `"outputs"` and `"values"`.
         head: `tfr.heads.Head`, which makes a distribution over actions from the outputs
             of the policy. `head` defaults to the standard head of the action space.
-        baseline: `"leave_one_out"`, `"mean"`, `"moving_average"`, `"time_step"`, `None`,
-            or a `tfr.baselines.Baseline`.
+        baseline: Baseline bₜ, subtracted from returns: `"leave_one_out"`, `"mean"`,
+            `"moving_average"`, `"time_step"`, `None` or a `tfr.baselines.Baseline`.
         gamma: Float in [0, 1], the discount γ. With γ = 0, the return is the next reward.
-        gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. With λ <
-            1, returns are mixed with the values of a value baseline. The mixture has less
-            variance than returns, and is biased unless the values are exact.
-        returns: `"to_go"` weights each action by the return from the step of the action
-            on. `"whole"` weights each action by the return G₀ of the whole episode, which
-            has more variance.
-        discount_states: Bool, whether `returns="to_go"` weights step t by γᵗ.
-        scale_advantages: `None` does not scale advantages. `"batch"` divides the
-            advantages by the root mean square of the batch, which is biased (with
-            `baseline="mean"`, the result is the z-score). `"running"` divides by the root
-            mean square of all earlier batches, and keeps the direction of the step.
+        gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. λ < 1
+            mixes returns with predictions of a value baseline, which reduces the variance
+            and causes a bias unless the predictions are exact.
+        returns: `"to_go"` weights each action by the return from the action's step on.
+            `"whole"` weights each action by the return G₀ of the whole episode, which has
+            more variance.
+        discount_states: Bool, whether `returns="to_go"` weights the step at time t by γᵗ.
+        scale_advantages: `None` does not scale advantages. `"batch"` divides advantages
+            by their root mean square in the batch, which is biased. `"running"` divides
+            advantages by their root mean square in all earlier batches, which keeps the
+            direction of the expected gradient.
         scale_rewards: Bool, whether to divide rewards by the running standard deviation
             of discounted returns, so that values and gradients are about one in any task.
-        mean_over: `"episodes"` divides the sum over all steps by the number of episodes,
-            which gives the policy gradient. `"steps"` divides the sum by the number of
-            steps, which is biased, as that number depends on the actions.
-        on_truncation: How to value the rest of a truncated episode. `"bootstrap"` uses
-            the value baseline at the last observation, or zero if the baseline has no
-            values. `"terminal"` uses zero. `"drop"` ignores truncated episodes, which is
+        mean_over: `"episodes"` divides the sum of all steps' gradients by the number of
+            episodes, which gives the policy gradient. `"steps"` divides the sum by the
+            number of steps, which is biased, because that number depends on the actions.
+        on_truncation: `"bootstrap"` values the rest of a truncated episode with the value
+            baseline, or as zero without a value baseline. `"terminal"` values the rest of
+            a truncated episode as zero. `"drop"` ignores truncated episodes, which is
             biased.
-        minibatch_size: Int, the approximate number of random steps in a gradient step.
-            `minibatch_size=None` uses all steps.
+        minibatch_size: Int, the approximate number of random time steps in a gradient
+            step. `minibatch_size=None` uses all time steps of the batch.
         passes: Int, the number of passes over the batch in each update.
         ratio_clip: Float ≥ 1, the largest likelihood ratio π(aₜ|sₜ) / μ(aₜ|sₜ) of the
-            policy π and the policy μ that acted. After the first gradient step of an
-            update, each time step is weighted by this clipped ratio. Only the first
-            gradient step of an update is unbiased, because the ratio corrects the
-            probability of the action but not that of the observation.
+            current policy π and the policy μ that acted. After the first gradient step of
+            an update, each time step is weighted by its clipped likelihood ratio. The
+            gradient steps after the first are biased, because likelihood ratios correct
+            the probabilities of actions but not those of observations.
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
-            updates. The update adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)), which ignores that
-            the visited observations depend on the policy.
+            updates. The update adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) of the entropy H, and
+            ignores that the visited observations depend on the policy.
         normalize_observations: Bool, whether to put a `RunningNormalization` layer in
             front of the policy and of a `Value` baseline.
         action_mask: Path of the mask of legal actions: `"info/<key>"`,
-            `"observation/<key>"`, or `None` for no mask. The format is that of
-            `Space.sample(mask=…)`. A zero marks an illegal action.
+            `"observation/<key>"`, or `None` for no mask. A mask has the format of
+            Gymnasium's `Space.sample(mask=…)`, in which zero marks an illegal action.
 
     Attributes:
         counters: Int64 weight, created in `build`: the numbers of updates, episodes and
             environment steps.
-        updates, episodes_seen, env_steps: The numbers of updates, episodes and
-            environment steps as ints.
+        updates, episodes_seen, env_steps: Ints, the numbers of updates, episodes and
+            environment steps so far.
 
     Example:
 
@@ -186,7 +185,7 @@ class Reinforce(keras_agent.KerasAgent):
         env_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> "Reinforce":
-        """Makes an agent with a default policy for an environment, built and compiled.
+        """Makes a built and compiled agent with a default policy for an environment.
 
         Args:
             env: Environment, in any form that `fit` accepts.
@@ -194,16 +193,16 @@ class Reinforce(keras_agent.KerasAgent):
                 concatenation of one branch for each array of an observation (see
                 `default_policy.default_policy`). `hidden` defaults to (64, 64).
             seed: Int, which determines the initial weights.
-            learning_rate: Float, the learning rate of Adam, by default 0.01; or a dict
-                with the floats `first` and `last` of a learning rate that is linear in
-                the total progress of the agent until the end of `fit`.
+            learning_rate: Float, the learning rate of Adam, by default 0.01. With a dict
+                of floats `first` and `last`, the learning rate changes linearly, from the
+                first update of the agent to the end of `fit`.
             preset: Name of a preset (`tfr.presets.names()`), or path of a preset file,
                 with default arguments for `for_env` and `fit`.
             env_kwargs: Dict of keyword arguments for the constructor of the environment.
-            **kwargs: Further arguments of `Reinforce`. The head of a Box may be the name
-                of a head class. `baseline="value"` makes a value network with two hidden
-                layers of 64 units and the optimizer Adam(0.01). Head and baseline may
-                also be dicts with `kind` and keywords (docs/presets.md).
+            **kwargs: Further arguments of `Reinforce`. For a `Box` action space, `head`
+                may be the name of a head class. `baseline="value"` makes a value network
+                with two hidden layers of 64 units and the optimizer Adam(0.01). `head`
+                and `baseline` may also be dicts of settings (docs/presets.md).
 
         Returns:
             A built and compiled `Reinforce`.
@@ -236,10 +235,10 @@ class Reinforce(keras_agent.KerasAgent):
         size, scaling = head.outputs_size, head.output_scaling()
         policy = default_policy.default_policy(env_spaces[0], hidden, size, seed, scaling)
         agent = cls(policy, head, **options)
-        agent._defaults = {**preset["fit"], "env_kwargs": env_kwargs or {}}
+        agent._fit_defaults = {**preset["fit"], "env_kwargs": env_kwargs or {}}
         agent.build_for_spaces(*env_spaces)
         agent.compile(optimizer=keras.optimizers.Adam(learning_rate))
-        agent._rates = rates
+        agent._learning_rates = rates
         return agent
 
     def compile(
@@ -247,21 +246,21 @@ class Reinforce(keras_agent.KerasAgent):
         optimizer: str | dict | keras.optimizers.Optimizer = "rmsprop",
         **kwargs: Any,
     ) -> None:
-        """Sets the optimizer, and removes a linear learning rate of the former optimizer.
+        """Sets the optimizer, and removes a linear learning rate that `for_env` has set.
 
         Args:
             optimizer: Keras optimizer, its name, or its config.
-            **kwargs: `steps_per_execution` and `auto_scale_loss` of Keras.
+            **kwargs: `steps_per_execution` and `auto_scale_loss`, as in Keras.
 
         Raises:
-            ValueError: if an argument of Keras would have no effect: `loss`,
+            ValueError: If an argument of Keras would have no effect: `loss`,
                 `loss_weights`, `metrics`, `weighted_metrics`, `run_eagerly`,
                 `jit_compile`.
         """
         self._check_compile(kwargs)
         updates = kwargs.get("steps_per_execution", 1)
         validation.positive_int("steps_per_execution", updates)
-        self._rates = [rate for rate in self._rates if rate[0] != "optimizer"]
+        self._learning_rates = [x for x in self._learning_rates if x[0] != "optimizer"]
         super().compile(optimizer=optimizer, **kwargs)
 
     # Learning
@@ -274,39 +273,39 @@ class Reinforce(keras_agent.KerasAgent):
         The policy gradient treats returns, baseline and values as constants.
 
         Args:
-            episodes: `Episodes`. An agent with a head needs no environment.
+            episodes: `Episodes`. An agent that has a head need not be built before.
 
         Returns:
-            A list with ∂L/∂w for each of `policy_variables`, where L is the surrogate
-            loss; a list with the gradients of the baseline's own loss; and a dict of the
-            scalar tensors `loss`, `policy_loss`, `value_loss`, `entropy` (mean over
-            steps, in nats), `gradient_norm` and `effective_sample_size` (here 1).
+            A list with the gradient of the surrogate loss for each of `policy_variables`,
+            a list with the gradients of the baseline's own loss, and a dict of the scalar
+            tensors `loss`, `policy_loss`, `value_loss`, `entropy` (mean over steps, in
+            nats), `gradient_norm` and `effective_sample_size` (always 1).
         """
         trainer = self._trainer_for(episodes)
-        estimate = trainer.estimator.gradients(trainer.validate(episodes))
+        estimate = trainer.estimator.gradients(trainer.check_episodes(episodes))
         return estimate.gradients, estimate.baseline_step.gradients, estimate.metrics
 
     def per_episode_gradients(
         self, episodes: records.Episodes, baseline: bool = True
-    ) -> list[np.ndarray]:
-        """Returns the gradient of `policy_loss` of each episode, without an update.
+    ) -> list[tf.Tensor]:
+        """Returns the gradient of the policy loss of each episode, without an update.
 
         The gradient of an episode uses the returns, the baseline and the running scales
-        of the whole batch. The mean of these gradients is the gradient of the batch, and
-        their variance is the noise of that gradient. The entropy bonus, regularizers and
-        the value loss of shared layers, which `gradients` includes, are excluded.
+        of the whole batch. The mean gradient over episodes is the gradient of the batch,
+        and the variance over episodes measures the noise of the batch gradient. Entropy
+        bonus, regularizers and the value loss of shared layers are excluded.
 
         Args:
-            episodes: `Episodes` with one gradient each.
+            episodes: `Episodes`, whose gradients the method computes.
             baseline: Bool, whether to subtract the baseline. `baseline=False` replaces
                 the baseline by zero, and changes nothing else.
 
         Returns:
             A list with a tensor `[E, …]` for each of `policy_variables`, one row for
-            each episode that is not dropped.
+            each of the E episodes that are not dropped.
         """
         trainer = self._trainer_for(episodes)
-        episodes = trainer.validate(episodes)
+        episodes = trainer.check_episodes(episodes)
         return trainer.learner.per_episode_gradients(episodes, baseline)
 
     def step_statistics(self, episodes: records.Episodes) -> Any:
@@ -316,37 +315,37 @@ class Reinforce(keras_agent.KerasAgent):
             episodes: `Episodes` whose steps are evaluated.
 
         Returns:
-            `inspection.StepStatistics` of NumPy arrays, one row for each valid step of
-            the episodes that are not dropped. An update computes the same numbers as
-            `step_statistics`.
+            `inspection.StepStatistics` of NumPy arrays, one row for each valid step (no
+            padding) of the episodes that are not dropped. An update computes the same
+            numbers as `step_statistics`.
         """
         trainer = self._trainer_for(episodes)
-        return trainer.learner.step_statistics(trainer.validate(episodes))
+        return trainer.learner.step_statistics(trainer.check_episodes(episodes))
 
     def update(self, episodes: records.Episodes, seed: int = 0) -> dict[str, float]:
-        """Makes one update from a record of episodes.
+        """Makes one update from a batch of whole episodes.
 
         An update computes the gradients, checks that the gradients are finite, makes the
         optimizer step, calls `baseline.apply_gradients`, and last updates the normalizer.
 
         Args:
             episodes: `Episodes` to learn from.
-            seed: Int, which with the number of the update determines the minibatches.
+            seed: Int. Seed and number of the update determine the minibatches.
 
         Returns:
-            Dict of floats, the metrics of the update by log key.
+            Dict from log keys (docs/logs.md) to floats, the metrics of the update.
 
         Raises:
-            ValueError: If the agent is not compiled, or the record is invalid.
+            ValueError: If the agent is not compiled, or `episodes` is invalid.
             FloatingPointError: If the loss or a gradient of any gradient step is not
-                finite. If a value is not finite, the agent restores all weights.
+                finite. The agent restores all weights before it raises the error.
         """
         self._require_optimizer()
         trainer = self._trainer_for(episodes)
         self._build_optimizer()
         result = trainer.update(self.optimizer, episodes, seed)
         return {
-            **episode_statistics.metrics(result.returns, result.lengths),
+            **episode_statistics.metrics(result.episode_returns, result.lengths),
             **result.metrics,
         }
 
@@ -372,31 +371,31 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> keras.callbacks.History:
         """Trains on an environment: one epoch is one update from whole episodes.
 
-        If the agent has a preset, the preset replaces arguments that are `None`.
+        A preset passed to `for_env` replaces arguments of `fit` that are `None`.
 
         Args:
             env: Environment id (also `module:Id-v0`), `EnvSpec`, callable,
                 `gymnasium.Env` (which the caller closes), `VectorEnv`, or
                 `tfr.envs.TensorEnv`. With a `TensorEnv`, all episodes of an update run
-                in one XLA program. `compile(steps_per_execution=U)` makes U updates in
-                one call, and callbacks are called for each update afterwards.
+                in one XLA program. After `compile(steps_per_execution=U)`, U updates on
+                a `TensorEnv` run in one call, before the callbacks of these updates.
             epochs: Int, the number of the last epoch. One epoch is one update.
             steps: Int, the number of environment steps to train for, instead of `epochs`.
             episodes_per_epoch: Int, the number of episodes of each update, by default 16.
             steps_per_epoch: Int, instead of `episodes_per_epoch`. Each update uses the
-                fewest episodes whose lengths add up to `steps_per_epoch`. The number of
-                episodes then depends on their lengths, which biases the mean over
-                episodes by a term of order 1 / episodes.
+                fewest episodes with at least `steps_per_epoch` steps in total. The number
+                of episodes then depends on their lengths, which biases the gradient by a
+                term of order 1 / (number of episodes).
             num_envs: Int, the number of environments that are stepped as one batch, by
                 default 8. `num_envs` does not change the result of training. A
                 `TensorEnv` ignores `num_envs`.
-            workers: Int, the number of processes that share the environments, by default
-                1, the current process. `workers` does not change the result of training.
+            workers: Int, the number of processes that run the environments, by default 1,
+                the current process. `workers` does not change the result of training.
                 Several processes require an environment id, spec or callable, a system
                 with `fork`, and environments that do not run TensorFlow or Keras.
             seed: Int for all random numbers of training. Training with the same seed,
                 machine and package versions gives the same weights, to the bit.
-            callbacks: Keras callback, or list of them. A callback with `mode="auto"`
+            callbacks: Keras callback, or list of callbacks. A callback with `mode="auto"`
                 maximizes returns and `success`, and minimizes `value_loss` and
                 `gradient_norm`.
             validation_env: Environment for validation of the greedy policy in the current
@@ -407,8 +406,8 @@ class Reinforce(keras_agent.KerasAgent):
             initial_epoch: Int, the number of the first epoch.
             env_kwargs: Dict of keyword arguments for the constructor of the environment.
             max_episode_steps: Int, the number of steps after which an episode is
-                truncated, by default the time limit of the environment. A `VectorEnv`
-                must truncate its episodes itself; a longer episode is an error.
+                truncated, by default the time limit of the environment. An episode of a
+                `VectorEnv` with more steps raises an error instead of being truncated.
             verbose: 0 prints nothing; 1, 2 or `"auto"` prints a progress line.
 
         Returns:
@@ -428,7 +427,7 @@ class Reinforce(keras_agent.KerasAgent):
             workers=workers,
             max_episode_steps=max_episode_steps,
         )
-        options = config.FitOptions(**config.merge_fit_options(self._defaults, options))
+        options = config.FitOptions(**config.merge_options(self._fit_defaults, options))
         seed = validation.check_seed(seed)
         loop.check_validation(validation_episodes, validation_freq)
         verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
@@ -437,9 +436,9 @@ class Reinforce(keras_agent.KerasAgent):
         env_options = self._env_options(env, env_kwargs, limit)
         validation_options = self._env_options(validation_env, env_kwargs, limit)
 
-        def updates(notify: Any, max_updates: int, max_steps: Any) -> Any:
+        def make_updates(notify: Any, max_updates: int, max_env_steps: Any) -> Any:
             size = options.episodes_per_epoch, options.steps_per_epoch
-            limits = min(max_updates, self._updates_per_call), max_steps
+            limits = min(max_updates, self._updates_per_call), max_env_steps
             collect_and_update = self.trainer.collect_and_update
             return collect_and_update(self.optimizer, envs, seed, size, limits, notify)
 
@@ -456,7 +455,7 @@ class Reinforce(keras_agent.KerasAgent):
                     pass
             return loop.run_loop(
                 self,
-                updates,
+                make_updates,
                 None if validation_env is None else validate,
                 self._own_callbacks(callbacks, options, verbose),
                 budget=(options.epochs, options.steps),
@@ -482,8 +481,8 @@ class Reinforce(keras_agent.KerasAgent):
         """Evaluates the policy on whole episodes, without an update.
 
         All episodes that start are finished and counted, so that the metrics are not
-        biased towards short episodes. For one seed, evaluation, training and validation
-        use different episodes.
+        biased towards short episodes. With equal seeds, evaluation, training and
+        validation still use different random numbers.
 
         Args:
             env: Environment, in any form that `fit` accepts.
@@ -516,26 +515,26 @@ class Reinforce(keras_agent.KerasAgent):
         env_kwargs: Mapping[str, Any] | None = None,
         max_episode_steps: int | None = None,
     ) -> records.Episodes:
-        """Collects the episodes of the next update, without an update.
+        """Collects the episodes of the next update, without making the update.
 
         Args:
             env: Environment in any form that `fit` accepts, or the result of
-                `tfr.collect.open_envs`, with which a loop makes environments only once.
+                `tfr.collect.open_envs`, so that a loop makes environments only once.
             episodes: Int, the number of episodes, by default 16.
-            steps: Int, instead of `episodes`. `collect` returns the fewest episodes that
-                have this many environment steps.
+            steps: Int, instead of `episodes`. `collect` returns the fewest episodes with
+                at least `steps` environment steps in total.
             num_envs, workers, seed, env_kwargs, max_episode_steps: As in `fit`.
 
         Returns:
-            `Episodes`, which `update` accepts.
+            `Episodes`, which the method `update` accepts.
         """
-        counts = config.FitOptions(
+        options = config.FitOptions(
             epochs=1, episodes_per_epoch=episodes, steps_per_epoch=steps
         )
-        counts = counts.episodes_per_epoch, counts.steps_per_epoch
+        counts = options.episodes_per_epoch, options.steps_per_epoch
         seed = validation.check_seed(seed)
-        options = self._env_options(env, env_kwargs, max_episode_steps)
-        with self._open(env, num_envs, workers, **options) as envs:
+        env_options = self._env_options(env, env_kwargs, max_episode_steps)
+        with self._open(env, num_envs, workers, **env_options) as envs:
             return self.trainer.collect(envs, seed, *counts).episodes
 
     @contextlib.contextmanager
@@ -553,9 +552,9 @@ class Reinforce(keras_agent.KerasAgent):
         env_kwargs: Mapping[str, Any] | None,
         max_episode_steps: int | None,
     ) -> dict[str, Any]:
-        """Returns keyword arguments for `make_envs.open_envs` from `fit` and a preset."""
+        """Returns keyword arguments for `make_envs.open_envs`, with those of a preset."""
         if env_kwargs is None and isinstance(env, _IDS):
-            env_kwargs = self._defaults.get("env_kwargs")
+            env_kwargs = self._fit_defaults.get("env_kwargs")
         if max_episode_steps is not None:
             validation.positive_int("max_episode_steps", max_episode_steps)
         return {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
@@ -575,17 +574,17 @@ class Reinforce(keras_agent.KerasAgent):
         policy instead, for example logits.
 
         Args:
-            observations: `[N, …]` array, or arrays nested like the observation space.
+            observations: N observations `[N, …]`, nested like the observation space.
             deterministic: Bool, whether to return the most likely actions.
             seed: Int, or `None`. The same seed draws the same actions in `act` and in the
                 exported SavedModel. `seed=None` draws different actions in each call.
-            action_mask: `[N, M]`, if the agent reads masks of legal actions from `info`.
+            action_mask: `[N, M]` masks of M choices, if `info` contains the masks.
             state: The recurrent state that the previous call of `act` returned, if the
-                policy has recurrent layers. `state=None` starts episodes.
+                policy has recurrent layers. `state=None` starts new episodes.
 
         Returns:
-            `[N, …]` NumPy array in the units and type of the environment, nested like the
-            action space. A policy with recurrent layers returns `(actions, state)`.
+            `[N, …]` NumPy array of actions in the units and type of the environment,
+            nested like the action space; for a recurrent policy, `(actions, state)`.
 
         Raises:
             ValueError: If the agent is not built, or an argument has a wrong shape.
@@ -602,9 +601,9 @@ class Reinforce(keras_agent.KerasAgent):
         The signatures are `act(observation) -> action`,
         `sample(observation, seed) -> action, raw_action`,
         `distribution(observation) -> parameters` and
-        `log_prob(observation, raw_action) -> log_prob`. The signatures accept any batch
-        size, and include normalizer, head and bounds of the actions. Each array of a
-        nested observation is an argument of the signatures.
+        `log_prob(observation, raw_action) -> log_prob`. A raw action is the sample of the
+        head before clipping or rounding. All signatures include the normalizer, accept
+        any batch size, and take each array of a nested observation as an argument.
 
         Args:
             filepath: Path of the folder of the SavedModel. `export` replaces an earlier

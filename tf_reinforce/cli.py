@@ -23,7 +23,7 @@ from tf_reinforce import version
 INTERRUPTED = 130
 OWN_PRESET = ""  # `--preset` without a name
 
-# Settings of a training that neither a preset nor an option sets.
+# Values of settings that neither a preset nor an option of the command sets.
 DEFAULTS = {
     "gamma": config.AgentOptions.gamma,
     "learning_rate": config.FOR_ENV_DEFAULTS["learning_rate"],
@@ -49,8 +49,8 @@ def main(arguments=None):
             the command-line arguments of the process.
 
     Returns:
-        0 if the command succeeded; 1 if the environment failed or a number was not
-        finite; 2 for an invalid request; 130 after Ctrl-C.
+        Exit code: 0 if the command succeeded; 1 if the environment failed or a number
+        was not finite; 2 if an argument or a file was invalid; 130 after Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     options = make_parser().parse_args(list(map(_escape_negative, arguments)))
@@ -67,7 +67,7 @@ def main(arguments=None):
 
 
 def _escape_negative(argument):
-    """Returns a negative number with a leading space.
+    """Returns an argument, with a leading space if the argument is a negative number.
 
     Without the leading space, argparse would read -1e-3 as an option.
     """
@@ -79,7 +79,7 @@ def _escape_negative(argument):
 
 
 def _exit_code(error):
-    """Returns the exit code for an error of user or environment, or `None` for a bug."""
+    """Returns the exit code for an error, or `None` for a bug of the package."""
     # Modules that are not imported have raised no error. An import would take seconds.
     results = sys.modules.get("tf_reinforce.collect.results")
     gymnasium = sys.modules.get("gymnasium")
@@ -90,12 +90,13 @@ def _exit_code(error):
 
 
 def _find_env(env):
-    """Returns an environment id with its version, after an import of its module.
+    """Imports the module of an environment id, and returns the id with a version.
 
     If the id has the form `module:Id`, the module may be a file in the current folder.
 
     Raises:
-        ValueError: If the module does not exist, or an Atari environment needs ale-py.
+        ValueError: If the module does not exist, or an Atari environment is used without
+            the package ale-py.
         gymnasium.error.Error: If no environment with this id is registered.
     """
     module, colon, name = env.rpartition(":")
@@ -132,12 +133,12 @@ def _find_env(env):
 def _import_module(module):
     folder = os.getcwd()
     if folder not in sys.path and "" not in sys.path:
-        sys.path.append(folder)  # `python -m` has it too, but not a console script
+        sys.path.append(folder)  # a console script, unlike `python -m`, omits the folder
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module exists, and imports another one
+            raise  # the module exists, and imports a missing module
         raise ValueError(
             f"There is no module {error.name!r}. Expected: {error.name}.py in the "
             f"current folder, {folder}, or an installed package. Received: {module}"
@@ -193,8 +194,8 @@ def train(options):
 def _check_train_options(options):
     """Returns the seed and the settings of a training, without importing TensorFlow.
 
-    The function adds the version to the id in `options.env`. The module of an id
-    `module:Id` is not imported, because the module may import TensorFlow.
+    If the id in `options.env` has no version, the function adds the latest version. The
+    module of an id `module:Id` is not imported, because the module may import TensorFlow.
 
     Raises:
         ValueError, OSError: If an option or a setting of the training is invalid.
@@ -254,7 +255,7 @@ def _print_preset(options):
 
 
 def _use_one_thread_per_operation():
-    """Sets TensorFlow to one thread per operation, unless the user set the number."""
+    """Sets TensorFlow to one thread per operation, unless the user has set a number."""
     import tensorflow as tf
 
     threading = tf.config.threading
@@ -354,7 +355,7 @@ def _settings(options, preset):
         )
     settings = preset or {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {}}
     explicit = explicit_settings(options)
-    fit = config.merge_fit_options(settings["fit"], explicit["fit"])
+    fit = config.merge_options(settings["fit"], explicit["fit"])
     return {
         "preset": options.preset,
         "env_kwargs": settings["env_kwargs"],
@@ -365,7 +366,7 @@ def _settings(options, preset):
 
 
 def explicit_settings(options):
-    """Returns the settings from options that the user passed, one dict for each table."""
+    """Returns the settings from options that the user passed, as a dict of tables."""
     tables = {"agent": {}, "fit": {}, "evaluation": {}}
     for option in TRAIN_OPTIONS:
         value = getattr(options, option.name)
@@ -488,7 +489,7 @@ def explain(options):
 
 
 def _count(text):
-    """Returns the int that an option contains, also in the form 1e5."""
+    """Returns the int in the text of an option, for example 100000 or 1e5."""
     try:
         return int(text)
     except ValueError:
@@ -501,7 +502,7 @@ def _count(text):
 
 
 class _Unknown(argparse.Action):
-    """An option of other libraries, which prints the option to use instead, `const`."""
+    """Handles an option of another library, and prints the option to use instead."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         parser.error(f"there is no option {option_string}. Use {self.const}.")
@@ -511,9 +512,10 @@ class _Option(NamedTuple):
     """An option of `tf-reinforce train`.
 
     Attributes:
-        flag: String, the option as the user writes the option, for example `--seed`.
+        flag: String, the option on the command line, for example `--seed`.
         settings: The settings that the option overrides, each as `"table.key"` of a
-            preset. `settings=()` means that the function `train` reads the option.
+            preset. An option with `settings=()` overrides no setting; the function
+            `train` reads the option.
         arguments: Dict of keyword arguments for argparse's `add_argument`.
     """
 
@@ -523,11 +525,11 @@ class _Option(NamedTuple):
 
     @property
     def name(self):
-        """Returns the name of the attribute of the parsed options."""
+        """Returns the attribute name of the option in the parsed options."""
         return self.flag.lstrip("-").replace("-", "_")
 
 
-# The parser and the settings of a training are made from this table only.
+# The options of `tf-reinforce train`, from which parser and settings are made.
 TRAIN_OPTIONS = (
     _Option("env", (), dict(metavar="ENV", help="environment id, also module:Id-v0")),
     _Option(
@@ -742,7 +744,7 @@ def _train_parser(commands):
     for option in TRAIN_OPTIONS:
         command.add_argument(option.flag, **option.arguments)
     for names, replacement in UNKNOWN_OPTIONS.items():
-        hidden = dict(default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        suppress = dict(default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         command.add_argument(
-            *names, action=_Unknown, nargs="?", const=replacement, **hidden
+            *names, action=_Unknown, nargs="?", const=replacement, **suppress
         )

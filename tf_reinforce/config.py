@@ -1,4 +1,4 @@
-"""Holds the options of an agent and of a training run, and the names of parts.
+"""Holds the options of agents and of training runs, and names of heads and baselines.
 
 The module `config` does not import TensorFlow, so that the command line starts fast.
 """
@@ -64,23 +64,25 @@ class AgentOptions:
             object.__setattr__(self, name, check(name, getattr(self, name), *bounds))
 
     def check_baseline(self, baseline):
-        """Raises an error if `gae_lambda` does not fit the baseline or `returns`.
+        """Raises `ValueError` if the baseline or `returns` does not allow `gae_lambda`.
+
+        A `gae_lambda` below 1 needs a value baseline and `returns="to_go"`.
 
         Args:
             baseline: `baselines.Baseline` of the agent.
         """
-        if self.gae_lambda < 1 and not baseline.values_states:
+        if self.gae_lambda < 1 and not baseline.is_value_function:
             raise ValueError(
                 "`gae_lambda` below 1 needs a value baseline, "
-                "tfr.baselines.Value(model). With other baselines, `gae_lambda` would "
-                "have the effect of a smaller discount. Received: "
+                "tfr.baselines.Value(model). Without values, `gae_lambda` would have "
+                "the effect of a smaller discount. Received: "
                 f"gae_lambda={self.gae_lambda}, baseline={baseline!r}"
             )
         if self.gae_lambda < 1 and self.returns == "whole":
             raise ValueError(
                 '`returns="whole"` needs `gae_lambda=1`, because `returns="whole"` '
-                "weights every action by all rewards of the episode, which values "
-                f"cannot replace. Received: gae_lambda={self.gae_lambda}"
+                "weights every action by all rewards, and `gae_lambda` below 1 replaces "
+                f"later rewards by values. Received: gae_lambda={self.gae_lambda}"
             )
 
 
@@ -111,7 +113,7 @@ AGENT_OPTIONS = tuple(field.name for field in dataclasses.fields(AgentOptions))
 
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """Options of `fit` for the amount of training, which `Reinforce.fit` explains.
+    """Options of `Reinforce.fit` for the amount of training and the environments.
 
     Exactly one of `epochs` and `steps`, and exactly one of `episodes_per_epoch` and
     `steps_per_epoch`, is not `None`.
@@ -148,15 +150,16 @@ class FitOptions:
                 object.__setattr__(self, name, validation.positive_int(name, value))
 
 
-def merge_fit_options(defaults, options):
+def merge_options(defaults, options):
     """Returns the options of `fit` as a dict, with defaults for options that are `None`.
 
-    An option replaces the default of the same name, and also the default of the
-    alternative option.
+    An option that is not `None` replaces its own default. `epochs` or `steps` replaces
+    the defaults of both `epochs` and `steps`. `episodes_per_epoch` or `steps_per_epoch`
+    replaces the defaults of both `episodes_per_epoch` and `steps_per_epoch`.
 
     Example:
 
-    >>> merge_fit_options({"epochs": 5, "num_envs": 4}, {"epochs": None, "steps": 100})
+    >>> merge_options({"epochs": 5, "num_envs": 4}, {"epochs": None, "steps": 100})
     {'num_envs': 4, 'steps': 100}
     """
     options = {name: value for name, value in options.items() if value is not None}

@@ -14,22 +14,22 @@ SAVED_MODEL_CONTENTS = ("saved_model.pb", "fingerprint.pb", "variables", "assets
 
 @contextlib.contextmanager
 def atomic_write(path, overwrite=True):
-    """Yields a temporary path, and moves the file there to `path` after the block.
+    """Yields a temporary path to write to, and then moves the written file to `path`.
 
-    The previous file stays unchanged if the process is killed, the disk is full or an
-    exception is raised. An incomplete file can only be in the temporary folder.
+    An existing file at `path` stays unchanged if the process is killed, the disk is full
+    or an exception is raised. An incomplete file can only be in the temporary folder.
 
     Args:
         path: Path of the file. The folder of the file is created if the folder does not
             exist.
         overwrite: Bool, whether to replace an existing file. With `overwrite=False`, an
-            existing file is an error.
+            existing file raises an error.
 
     Yields:
-        Path with the same file name, in a temporary folder beside the file.
+        Path of the file to write, in a temporary folder beside `path`.
 
     Raises:
-        FileExistsError: If the file exists and `overwrite` is False.
+        FileExistsError: If `path` exists and `overwrite` is False.
 
     Example:
 
@@ -62,21 +62,22 @@ def atomic_write(path, overwrite=True):
 
 @contextlib.contextmanager
 def atomic_replace_folder(path, names):
-    """Yields a temporary path, and replaces the folder `path` after the block.
+    """Yields a temporary path to write to, and then replaces the folder `path`.
 
-    If an exception is raised, the previous folder stays unchanged. If the process is
-    killed between the two renames, the previous folder is in `.NAME.*/before`.
+    If an exception is raised, an existing folder at `path` stays unchanged. The old
+    folder NAME is first renamed to `.NAME.*/before`, and stays there if the process is
+    killed before the new folder is renamed to NAME.
 
     Args:
-        path: Path of the folder that is replaced. names: Strings, the names of files and
-            folders that the previous folder may contain. A folder with files of other
-            names is not replaced.
+        path: Path of the folder that is replaced.
+        names: Strings, the names of files and folders that the existing folder may
+            contain. A folder with files of other names is not replaced.
 
     Yields:
         Path of a temporary folder beside `path`, which the caller creates.
 
     Raises:
-        ValueError: If `path` is a file, or a folder with other files.
+        ValueError: If `path` is a file, or a folder that contains files of other names.
     """
     expect_replaceable_folder(path, names)
     path = os.path.abspath(os.fspath(path))
@@ -114,7 +115,7 @@ def expect_replaceable_folder(path, names):
         names: The names of files and folders that the folder may contain.
 
     Raises:
-        ValueError: If `path` is a file, or a folder with other files.
+        ValueError: If `path` is a file, or a folder that contains files of other names.
     """
     path = os.path.abspath(os.fspath(path))
     if os.path.exists(path) and not os.path.isdir(path):
@@ -166,10 +167,10 @@ def check_archive(path):
 
 
 def _read_archive(file):
-    """Returns the file names in an archive, and the first damaged file or `None`.
+    """Returns the file names in a zip archive, and a damaged file name or `None`.
 
     Raises:
-        zipfile.BadZipFile: If the list of files in the archive is damaged.
+        zipfile.BadZipFile: If the list of files or a header in the archive is damaged.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -202,7 +203,7 @@ def expect_empty_folder(path):
 
 
 def load_advice(error):
-    """Returns sentences with the cause of a Keras loading error, and the remedy."""
+    """Returns an explanation of an error from Keras' `load_model`, and a remedy."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     call = re.match(r"(\S+)\.__init__\(\) (got an unexpected|missing)", str(error))

@@ -1,4 +1,4 @@
-"""Refuses to change arguments that traced programs contain as constants."""
+"""Prevents changes of the arguments of built Keras layers."""
 
 import functools
 import inspect
@@ -9,9 +9,9 @@ import keras
 def expect_changeable(part, name, value):
     """Raises an error if an argument of a built Keras layer would be changed.
 
-    Traced programs contain arguments of layers as constants. If a layer argument changed,
-    some programs would use the new value and others the old value. Weights, `trainable`
-    and an optimizer may change after the layer is built.
+    Traced programs contain arguments of layers as constants. Programs traced before a
+    change of an argument would use the old value, and programs traced later the new
+    value. The weights, `trainable` and `optimizer` of a built layer may change.
 
     Args:
         part: Keras layer of an agent whose argument would be changed.
@@ -19,16 +19,16 @@ def expect_changeable(part, name, value):
         value: The new value of the attribute, for the error message.
 
     Raises:
-        AttributeError: If `part` is built, and `name` is an argument of its constructor
-            or of the constructor of a base class.
+        AttributeError: If `part` is built, and `name` is an argument of the constructor
+            of its class or of a base class.
     """
     if getattr(part, "built", False) and name in _fixed_arguments(type(part)):
         kind = type(part).__name__
         raise AttributeError(
             f"`{name}` of a {kind} is fixed once the {kind} is built, because traced "
             f"programs contain the value as a constant. Received: {name}={value!r}. "
-            f"Create another {kind} and another agent with the new value, and copy the "
-            "weights with `other.set_weights(agent.get_weights())`."
+            f"Create another {kind} with the new value and another agent, `other`, and "
+            "copy the weights with `other.set_weights(agent.get_weights())`."
         )
 
 

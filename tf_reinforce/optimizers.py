@@ -7,9 +7,9 @@ def build(optimizer, variables):
     """Creates the state of an optimizer if the optimizer has no state.
 
     Raises:
-        ValueError: If averages of gradients would stay at zero. For example, Adam's decay
-            0.999 is rounded to 1 in bfloat16, so that the weight of a new gradient would
-            be zero.
+        ValueError: If a decay of the optimizer rounds to 1 in the number type of a
+            weight, as Adam's `beta_2=0.999` does in bfloat16. With a decay of 1, the
+            averages of gradients would stay at zero.
     """
     if optimizer.built:
         return
@@ -29,7 +29,7 @@ def build(optimizer, variables):
 
 
 def step_count(optimizer):
-    """Returns the optimizer and the number of its steps so far."""
+    """Returns the optimizer that updates the weights, and the number of its updates."""
     inner = _inner(optimizer)
     return inner, int(inner.iterations)
 
@@ -37,14 +37,14 @@ def step_count(optimizer):
 def finalize(optimizer, since=None):
     """Replaces weights by their averages if the optimizer averages weights (`use_ema`).
 
-    Keras also replaces weights by their averages at the end of `fit`. In `finalize`,
-    weights do not change before the first step, because averages start at zero. Frozen
-    weights do not change.
+    Keras' own `fit` also replaces weights by their averages at the end. If the optimizer
+    has made no step, `finalize` changes no weight, because the averages start at zero.
+    `finalize` does not change frozen weights.
 
     Args:
         optimizer: Keras optimizer.
-        since: Result of an earlier `step_count`, or `None`. If the optimizer has made no
-            step since the earlier `step_count`, `finalize` changes nothing.
+        since: Result of an earlier call of `step_count`, or `None`. If the optimizer has
+            made no step since the call of `step_count`, `finalize` changes nothing.
     """
     inner, steps = now = step_count(optimizer)
     if inner.use_ema and steps > 0 and now != since:
@@ -58,5 +58,5 @@ def finalize(optimizer, since=None):
 
 
 def _inner(optimizer):
-    """Returns the optimizer that makes the steps, without a `LossScaleOptimizer`."""
+    """Returns the optimizer inside a `LossScaleOptimizer`, or the optimizer itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)

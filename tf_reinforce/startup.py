@@ -1,8 +1,8 @@
 """Imports TensorFlow, and removes start-up messages from standard error.
 
-TensorFlow, CUDA and LiteRT write start-up messages in C++. Some start-up messages are
-written before the log level is read. The module `startup` removes start-up messages from
-file descriptor 2, which is standard error.
+The C++ code of TensorFlow, CUDA and LiteRT prints messages when it starts. No log level
+suppresses the messages that are printed before the log level is read. The module
+`startup` removes start-up messages from file descriptor 2, which is standard error.
 """
 
 import contextlib
@@ -39,15 +39,16 @@ def import_tensorflow():
 
 @contextlib.contextmanager
 def without_startup_messages(fork=False):
-    """Removes start-up messages of a block from standard error.
+    """Removes the start-up messages that a `with` block writes to standard error.
 
-    All other messages are printed when the block ends, also if the block raises an
-    exception.
+    Messages that are no start-up messages are printed when the `with` block ends, even if
+    the block raises an exception.
 
     Args:
-        fork: Bool, whether a forked process prints the messages. A forked process can
-            print the last message of a process that dies in the block. `fork=True`
-            requires a process without threads.
+        fork: Bool, whether a forked process prints the messages that are not removed. A
+            forked process can print the last message of a process that dies in the `with`
+            block.
+            `fork=True` requires that the current process has no threads.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         yield
@@ -75,10 +76,13 @@ def _flush():
 
 
 def _print_in_child(file, out):
-    """Forks a process that prints when the current process ends the block, or dies.
+    """Forks a process that prints the messages in `file`, except start-up messages.
+
+    The forked process prints when the returned function is called, or when the current
+    process dies.
 
     Returns:
-        Function that ends the block, and returns when all messages are printed.
+        Function that asks the forked process to print, and waits until it has printed.
     """
     # The pipe is closed by `os.close`, or by the system when the current process dies.
     reading, writing = os.pipe()

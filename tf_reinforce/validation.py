@@ -22,14 +22,14 @@ def positive_int(name, value):
 
 
 def positive_int_or_none(name, value):
-    """Returns `value` as an int or `None`; raises `ValueError` like `positive_int`."""
+    """Returns `None` for `None`, and the result of `positive_int` for other values."""
     return None if value is None else positive_int(name, value)
 
 
 def boolean(name, value):
     """Returns `value` as a bool, or raises `ValueError` unless it is True or False.
 
-    The string "false" raises an error, because Python would convert the string to True.
+    The string "false" raises an error, because Python's `bool("false")` is True.
     """
     if not _is_boolean(value):
         raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
@@ -76,7 +76,7 @@ def check_seed(seed):
 
 
 def positive_ints(name, values):
-    """Returns a list of ints, or raises `ValueError` unless all ints are at least 1."""
+    """Returns `values` as a list; raises `ValueError` unless all are positive ints."""
     if not isinstance(values, (list, tuple)):
         raise ValueError(
             f"`{name}` must be a list of whole numbers. Received: {name}={values!r}"
@@ -97,14 +97,14 @@ def within(name, value, low, high):
 
 
 def one_of(name, value, allowed):
-    """Returns `value`, or raises `ValueError` unless it is an allowed value."""
+    """Returns `value`, or raises `ValueError` unless `allowed` contains the value."""
     if value not in allowed:
         raise ValueError(f"`{name}` must be one of {allowed}. Received: {name}={value!r}")
     return value
 
 
 def instance(name, value, kind):
-    """Returns `value`, or raises `TypeError` unless it is an instance of the class."""
+    """Returns `value`, or raises `TypeError` unless it is an instance of `kind`."""
     if not isinstance(value, kind):
         raise TypeError(
             f"`{name}` must be a {kind.__module__.split('.')[0]}.{kind.__name__}. "

@@ -664,7 +664,7 @@ def test_logged_entropy_and_effective_sample_size_equal_definitions():
     actions = estimator_.distribution(batch)
     now, changes = actions.log_prob(batch.actions).numpy(), np.linspace(-3, 2, 20)
     _, logs = estimator_.policy_gradients(
-        batch, acting_log_probs=tf.constant(now - changes)
+        batch, behavior_log_probs=tf.constant(now - changes)
     )
     np.testing.assert_allclose(logs["entropy"], np.mean(actions.entropy()), rtol=1e-12)
     ratios = np.exp(changes)
@@ -672,7 +672,7 @@ def test_logged_entropy_and_effective_sample_size_equal_definitions():
     np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-12)
     assert estimator_.policy_gradients(batch)[1]["effective_sample_size"] == 1.0
     far = tf.constant(now - np.repeat([1000.0, 0.0], [5, 15]))
-    _, logs = estimator_.policy_gradients(batch, acting_log_probs=far)
+    _, logs = estimator_.policy_gradients(batch, behavior_log_probs=far)
     np.testing.assert_allclose(logs["effective_sample_size"], 5 / 20, rtol=1e-12)
 
 

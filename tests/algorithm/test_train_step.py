@@ -70,12 +70,12 @@ def score(weights, observation, action, legal):
 def updated_weights(weights, steps, permutations, size, bound, divisor):
     """Returns the weights after an update, and (Σρ)² / (n Σρ²) of each gradient step."""
     weights, sizes = [np.array(w, "float64") for w in weights], []
-    acting_log_probs = [score(weights, *step[:3])[0] for step in steps]
+    behavior_log_probs = [score(weights, *step[:3])[0] for step in steps]
     for part in [part for order in permutations for part in parts_of(order, size)]:
         total, ratios = [np.zeros_like(w) for w in weights], []
         for i in part:
             log_prob, slopes = score(weights, *steps[i][:3])
-            ratios.append(np.exp(log_prob - acting_log_probs[i]))
+            ratios.append(np.exp(log_prob - behavior_log_probs[i]))
             for sum_, slope in zip(total, slopes, strict=True):
                 sum_ += min(ratios[-1], bound) * slope * steps[i][3]
         factor = RATE * len(steps) / len(part) / divisor
@@ -133,7 +133,7 @@ def test_update_equals_a_loop_over_gradient_steps(kind, mean_over):
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
     steps, divisor = steps_of(episodes, advantages), {"episodes": 5, "steps": N}
     fresh = numbers(agent.policy_variables)
-    checked = agent.trainer.validate(episodes)
+    checked = agent.trainer.check_episodes(episodes)
     for size, passes in SIZES if kind == "softmax" else SIZES[:2]:
         for variable, value in zip(agent.policy_variables, fresh, strict=True):
             variable.assign(value)
@@ -174,7 +174,8 @@ def test_permutations_depend_on_seed_and_number_of_the_update(kind):
 def test_minibatches_of_the_value_baseline_follow_the_first_permutation():
     critic = baselines.Value(dense(1), keras.optimizers.SGD(0.1), minibatch_size=7)
     agent, episodes = made(baseline=critic), record()
-    checked = keras.tree.map_structure(tf.constant, agent.trainer.validate(episodes))
+    checked = agent.trainer.check_episodes(episodes)
+    checked = keras.tree.map_structure(tf.constant, checked)
     fresh, orders = numbers(everything(agent)), drawn(3)
     update = train_step.TrainStep(
         agent.trainer.estimator, agent.optimizer, agent.counters, passes=2
@@ -209,15 +210,15 @@ def test_gradient_uses_clipped_probability_ratio_as_a_constant():
     """The gradient is Σ min(π/μ, c) A ∇ log π. The loop uses bounds c of 1 and above."""
     agent, episodes = made(), record()
     estimator = agent.trainer.estimator
-    batch = estimator.batch(agent.trainer.validate(episodes))
-    acting_log_probs = log_probs(estimator, batch) + np.linspace(-1, 1, N)
+    batch = estimator.batch(agent.trainer.check_episodes(episodes))
+    behavior_log_probs = log_probs(estimator, batch) + np.linspace(-1, 1, N)
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
     steps, weights = steps_of(episodes, advantages), numbers(agent.policy_variables)
     for bound in (1.0, 1.5, 1e6):
         toys.set_ratio_clip(estimator, bound)
-        gradients, logs = estimator.policy_gradients(batch, None, acting_log_probs)
+        gradients, logs = estimator.policy_gradients(batch, None, behavior_log_probs)
         total, ratios = [np.zeros_like(w) for w in weights], []
-        for step, before in zip(steps, acting_log_probs.numpy(), strict=True):
+        for step, before in zip(steps, behavior_log_probs.numpy(), strict=True):
             log_prob, slopes = score(weights, *step[:3])
             ratios.append(np.exp(log_prob - before))
             for sum_, slope in zip(total, slopes, strict=True):
@@ -231,11 +232,11 @@ def test_effective_sample_size_uses_ratios_before_clipping():
     """The ratios are 100, 50 and 3 with the bound 2, and then ratios that overflow."""
     agent = made(ratio_clip=2.0)
     estimator = agent.trainer.estimator
-    batch, part = estimator.batch(agent.trainer.validate(record())), np.arange(3)
+    batch, part = estimator.batch(agent.trainer.check_episodes(record())), np.arange(3)
     now, ratios = log_probs(estimator, batch).numpy(), np.array([100.0, 50.0, 3.0])
     for shift in (0.0, 1e4):
-        acting_log_probs = now - np.pad(np.log(ratios) + shift, (0, N - 3))
-        _, logs = estimator.policy_gradients(batch, part, acting_log_probs)
+        behavior_log_probs = now - np.pad(np.log(ratios) + shift, (0, N - 3))
+        _, logs = estimator.policy_gradients(batch, part, behavior_log_probs)
         size = sum(ratios) ** 2 / 3 / sum(ratios**2)
         np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-9)
 
@@ -253,7 +254,7 @@ def test_weighted_mean_of_minibatch_gradients_is_the_batch_gradient(mean_over):
     """
     agent = made("gaussian", mean_over=mean_over, entropy_coef=0.3)
     estimator = agent.trainer.estimator
-    batch = estimator.batch(agent.trainer.validate(record("gaussian")))
+    batch = estimator.batch(agent.trainer.check_episodes(record("gaussian")))
     whole, logs = estimator.policy_gradients(batch)
     for size in (6, 20):
         total, loss = [0.0] * len(whole), 0.0
@@ -281,7 +282,7 @@ def test_minibatch_gradient_of_recurrent_policy_masks_other_advantages():
     agent.build((None, OBSERVED))
     estimator, episodes = agent.trainer.estimator, padded(record(), 2)
     episodes = episodes._replace(actions=np.abs(episodes.actions) % A)
-    batch = estimator.batch(agent.trainer.validate(episodes))
+    batch = estimator.batch(agent.trainer.check_episodes(episodes))
     for part in parts_of(drawn(1)[0], 6):
         gradients, _ = estimator.policy_gradients(batch, part)
         in_part = np.isin(np.arange(N), part)

@@ -9,6 +9,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 from definitions import DEFAULTS
@@ -178,7 +179,7 @@ def test_dropping_equals_an_update_without_the_truncated_episodes(minibatch_size
 @pytest.mark.parametrize("baseline", ["leave_one_out", "mean", None])
 def test_baseline_is_computed_without_the_dropped_episodes(baseline):
     agent = made(baseline=baselines.get(baseline), on_truncation="drop")
-    batch = agent.trainer.estimator.batch(agent.trainer.validate(record()))
+    batch = agent.trainer.estimator.batch(agent.trainer.check_episodes(record()))
     remaining = without_truncated(record())
     loop = definitions.loop_advantages(remaining, baseline, DEFAULTS)
     # The steps of a batch are ordered by row.
@@ -219,7 +220,7 @@ def test_nan_observation_error_names_dropped_episode_and_step():
 def test_error_names_only_the_first_nonfinite_number_and_variable():
     """Later nonfinite numbers are consequences of the first one."""
     agent = made()
-    episodes = agent.trainer.validate(record())
+    episodes = agent.trainer.check_episodes(record())
     episodes.observations[0, 0] = np.nan
     episodes.observations[0, 1] = np.inf
     episodes.rewards[0, 1] = np.nan
@@ -239,7 +240,7 @@ class NaNPaddingBaseline(baselines.Baseline):
 
 def test_baseline_values_in_the_padding_are_ignored():
     agent = made(baseline=NaNPaddingBaseline(), scale_advantages="batch")
-    batch = agent.trainer.estimator.batch(agent.trainer.validate(record()))
+    batch = agent.trainer.estimator.batch(agent.trainer.check_episodes(record()))
     assert np.mean(batch.advantages.numpy() ** 2) == pytest.approx(1)
 
 
@@ -306,7 +307,10 @@ class TruncatedImages(toys.Observing):
         return observation, reward, False, ended, info
 
 
-@pytest.mark.parametrize("options", [{}, {"minibatch_size": 4}, {"baseline": "value"}])
+@pytest.mark.parametrize(
+    "options",
+    [sweeps.rare({}), sweeps.rare({"minibatch_size": 4}), {"baseline": "value"}],
+)
 def test_update_of_convolutional_policy_without_steps_changes_nothing(options):
     """For an empty batch, the convolution of TensorFlow returns a wrong shape."""
     options = dict(on_truncation="drop", **options)
@@ -511,21 +515,21 @@ def test_weighted_mean_of_minibatch_gradients_holds_for_shared_layers():
     agent.build((None, OBSERVED))
     estimator, episodes = (
         agent.trainer.estimator,
-        agent.trainer.validate(definitions.record()),
+        agent.trainer.check_episodes(definitions.record()),
     )
     batch = estimator.batch(episodes)
     whole, permutations = estimator.policy_gradients(batch)[0], drawn(2)
-    acting_log_probs, total = (
+    behavior_log_probs, total = (
         estimator.distribution(batch).log_prob(batch.actions),
         [0.0] * len(whole),
     )
     fresh = numbers(agent.policy_variables)
     for part in parts_of(permutations[0], 6):
-        gradients, _ = estimator.policy_gradients(batch, part, acting_log_probs)
+        gradients, _ = estimator.policy_gradients(batch, part, behavior_log_probs)
         total = [s + len(part) / N * x for s, x in zip(total, gradients, strict=True)]
     close(total, whole)
     for part in [p for o in permutations for p in parts_of(o, 6)]:
-        gradients, _ = estimator.policy_gradients(batch, part, acting_log_probs)
+        gradients, _ = estimator.policy_gradients(batch, part, behavior_log_probs)
         new_values = [
             v - x / 16 for v, x in zip(agent.policy_variables, gradients, strict=True)
         ]
@@ -544,13 +548,13 @@ def test_gradients_by_blocks_work_for_every_dtype_and_frozen_policies(dtype):
     agent = tfr.Reinforce(policy, heads.Categorical(2), gamma=GAMMA)
     agent.compile(optimizer=keras.optimizers.SGD(1 / 16))
     agent.build((None, OBSERVED))
-    episodes = agent.trainer.validate(definitions.record(dtype="float32"))
+    episodes = agent.trainer.check_episodes(definitions.record(dtype="float32"))
     batch = agent.trainer.estimator.batch(episodes)
     update = train_step.TrainStep(
-        agent.trainer.estimator, None, None, passes=1, block_size=6
+        agent.trainer.estimator, None, None, passes=1, microbatch_size=6
     )
     update.optimizer = agent.optimizer
-    gradients, logs = update.gradients_by_blocks(batch)
+    gradients, logs = update.gradients_by_microbatches(batch)
     whole, batch_logs = agent.trainer.estimator.policy_gradients(batch)
     tolerance = 1e-6 if dtype == "float32" else 0.1
     for actual, expected in zip(gradients, whole, strict=True):
@@ -579,14 +583,14 @@ def test_sum_of_block_gradients_is_the_gradient_of_the_batch(block):
     agent.build((None, OBSERVED))
     estimator, episodes = (
         agent.trainer.estimator,
-        agent.trainer.validate(definitions.record()),
+        agent.trainer.check_episodes(definitions.record()),
     )
     batch = estimator.batch(episodes)
     whole, logs = estimator.policy_gradients(batch)
     update = train_step.TrainStep(
-        estimator, agent.optimizer, agent.counters, passes=1, block_size=block
+        estimator, agent.optimizer, agent.counters, passes=1, microbatch_size=block
     )
-    gradients, block_logs = update.gradients_by_blocks(batch)
+    gradients, block_logs = update.gradients_by_microbatches(batch)
     close(gradients, whole)
     for name, expected in logs.items():
         close([block_logs[name]], [expected])
@@ -650,10 +654,10 @@ def test_permutation_is_drawn_only_with_minibatches(options, monkeypatch):
 def test_gradients_by_blocks_passes_one_block_per_call(monkeypatch):
     agent = made("softmax", "float32")
     batch = agent.trainer.estimator.batch(
-        agent.trainer.validate(record("softmax", "float32"))
+        agent.trainer.check_episodes(record("softmax", "float32"))
     )
     update = train_step.TrainStep(
-        agent.trainer.estimator, agent.optimizer, None, passes=1, block_size=6
+        agent.trainer.estimator, agent.optimizer, None, passes=1, microbatch_size=6
     )
     gradients, parts = update.step_gradients, []
 
@@ -662,5 +666,5 @@ def test_gradients_by_blocks_passes_one_block_per_call(monkeypatch):
         return gradients(batch, *part)
 
     monkeypatch.setattr(update, "step_gradients", record_part)
-    update.gradients_by_blocks(batch)
+    update.gradients_by_microbatches(batch)
     assert set(parts) == {1}

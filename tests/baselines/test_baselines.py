@@ -126,7 +126,7 @@ def test_baseline_without_weights_has_no_gradients(name):
     loss, gradients = baseline.gradients(baseline_batch())
     assert np.isnan(loss) and gradients == []
     baseline.apply_gradients(gradients, baseline_batch())
-    assert not baseline.values_states and not baseline.weights
+    assert not baseline.is_value_function and not baseline.weights
 
 
 # Groups of episodes with equal resets
@@ -323,7 +323,7 @@ def test_value_baseline_returns_one_output_of_the_model_per_observation():
     kernel, bias = baseline.model.get_weights()
     truth = (observations @ kernel + bias)[:, 0]
     np.testing.assert_allclose(baseline.values(observations), truth, atol=1e-6)
-    assert baseline.values_states
+    assert baseline.is_value_function
 
 
 def test_value_baseline_gradient_equals_a_loop():

@@ -94,6 +94,7 @@ def test_variants_cover_every_option_except_the_presets_own(ablation):
         assert len(options) == len(ablation.OPTIONS) + without * 4
 
 
+@pytest.mark.slow
 def test_every_variant_builds_an_agent(ablation):
     for settings in SETTINGS:
         for name, chosen in ablation.variants(settings).items():
@@ -178,6 +179,7 @@ def test_relative_variance_is_a_lower_bound_if_the_mean_is_noise(gradients):
     assert gradients.relative_variance(samples)[1] is None
 
 
+@pytest.mark.slow
 def test_train_gives_all_agents_the_weights_of_the_first(ablation, gradients):
     """The other agents train their own critic, averages and scales."""
     agent = {"hidden": [4], "baseline": "value", "scale_advantages": "batch"}

@@ -154,22 +154,20 @@ def test_learning_report_is_written_between_its_marks(tmp_path):
     assert text.index("### MuJoCo\n") < text.index("### MuJoCo, critic-free")
     assert "run Ant-v5 --seeds 0-1 --steps 100 --every 50\n" in text
     assert "run Ant-v5-critic-free CartPole-v1 --seeds 0 --steps 100 " in text
-    assert "has not finished: 1 " in text
+    assert "omit 1 unfinished" in text
     for name in ("mujoco", "classic"):
         assert f"(results_{name}.png)" in text
         assert 0 < (page.parent / f"results_{name}.png").stat().st_size < 200_000
     kept = (page.parent / "results.jsonl").read_text()
     assert [json.loads(line)["seed"] for line in kept.splitlines()] == [0, 1, 0, 0]
     again = report.write(empty, page.parent)  # published runs are kept
-    assert again == text.replace(
-        "Not counted because it has not finished: 1 runs.\n\n", ""
-    )
+    assert again == text.replace("The tables omit 1 unfinished runs.\n\n", "")
     assert (page.parent / "results.jsonl").read_text() == kept
     for number, (wrong, match) in enumerate(
         [
             (record(seed=2, settings={"env": "Ant-v4"}), "100 steps .* other settings"),
             (record(seed=2, every=25), "other settings"),
-            (record(seed=1, means=(1.0, 5.0, 2.5)), "seed 1 is in .* another run of it"),
+            (record(seed=1, means=(1.0, 5.0, 2.5)), "seed 1: one is in .* the other"),
         ]
     ):
         with pytest.raises(SystemExit, match=match):

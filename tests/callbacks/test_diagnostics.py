@@ -827,7 +827,7 @@ def agent_ending_in(activation):
     return agent
 
 
-@pytest.mark.parametrize("activation", ["softmax", "sigmoid", None])
+@pytest.mark.parametrize("activation", ["softmax", sweeps.rare("sigmoid"), None])
 def test_bounded_logits_of_a_final_activation_are_found(activation):
     """The linear logits of a policy that learns are not found as bounded."""
     agent = agent_ending_in(activation)
@@ -844,7 +844,7 @@ def test_bounded_logits_of_a_final_activation_are_found(activation):
         assert report["entropy_share"] > 0.84 and diagnostics.findings[0].update >= 20
 
 
-@pytest.mark.parametrize("end", ["small", "zero", "positive"])
+@pytest.mark.parametrize("end", [*map(sweeps.rare, ["small", "zero"]), "positive"])
 def test_small_constant_logits_of_a_new_policy_are_not_found_as_bounded(end):
     """This also holds if all logits lie between 0 and 1 and never change."""
     agent = agent_for("CartPole-v1", learning_rate=0.0)

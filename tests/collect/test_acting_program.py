@@ -342,7 +342,7 @@ def test_agent_acts_through_tensorflow_if_litert_results_differ(name, caplog):
     mean = agent(episodes.observations[:-1].reshape(-1, 4)).numpy().reshape(2, 2, 1)
     noise = [
         seeding.EpisodeSeeds(0, "training", 0)
-        .action(e)
+        .action_generator(e)
         .standard_normal((2, 1), "float32")
         for e in range(2)
     ]
@@ -499,7 +499,9 @@ def test_litert_tolerance_is_relative_to_result_and_largest_input(monkeypatch):
     acting, _ = program(dense(2, 2), heads.Gaussian(2))
     output_index = acting._layout.names.index("outputs")
     inputs = [np.array([[0.5, -0.25], [-40, 3], [1, 1]], "f"), np.zeros((3, 2), "f")]
-    keras_results = acting_program.call_compiled(acting._compiled, acting._layout, inputs)
+    keras_results = acting_program.call_concrete_function(
+        acting._concrete_function, acting._layout, inputs
+    )
     keras_results[output_index] = np.array([[3, -3], [-3, 3], [np.nan, 3]], "f")
     allowed = np.array([[1e-5], [40e-5], [0]]) + 3e-4  # the last row does not count
 
@@ -507,7 +509,9 @@ def test_litert_tolerance_is_relative_to_result_and_largest_input(monkeypatch):
         litert_results = [x.copy() for x in keras_results]
         litert_results[output_index][row, 1] += share * tolerance * allowed[row, 0]
         litert_results[output_index][2] = 7.0
-        monkeypatch.setattr(acting_program, "call_compiled", lambda *given: keras_results)
+        monkeypatch.setattr(
+            acting_program, "call_concrete_function", lambda *given: keras_results
+        )
         monkeypatch.setattr(
             acting_program._LiteRTRunner, "results", lambda rows: litert_results
         )

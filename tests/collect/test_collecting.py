@@ -68,7 +68,7 @@ def lengths_by_definition(count):
     own resets.
     """
     seeds = seeding.EpisodeSeeds(0, "training", 0)
-    rngs = [gym.utils.seeding.np_random(seeds.environment(e))[0] for e in range(count)]
+    rngs = [gym.utils.seeding.np_random(seeds.reset_seed(e))[0] for e in range(count)]
     return [int(rng.integers(1, 13)) for rng in rngs]
 
 
@@ -228,7 +228,7 @@ def test_stored_actions_are_raw_actions_before_clipping():
     actions = collect(lambda: Narrow(200), 2, episodes=3, head=head).episodes.actions
     seeds = seeding.EpisodeSeeds(0, "training", 0)
     for e in range(3):
-        noise = seeds.action(e).standard_normal((200, 2), "float32")
+        noise = seeds.action_generator(e).standard_normal((200, 2), "float32")
         np.testing.assert_array_equal(actions[:, e], noise)
 
 
@@ -550,7 +550,7 @@ def test_stored_episodes_equal_a_replay_of_their_actions_in_gymnasium(name, limi
     episodes = collect(name, 3, episodes=4, head=head, max_episode_steps=limit).episodes
     seeds = seeding.EpisodeSeeds(0, "training", 0)
     for e, length in enumerate(episodes.lengths):
-        observation, _ = env.reset(seed=seeds.environment(e))
+        observation, _ = env.reset(seed=seeds.reset_seed(e))
         np.testing.assert_array_equal(episodes.observations[0, e], observation)
         actions = head.to_environment(tf.constant(episodes.actions[:length, e])).numpy()
         for t, action in enumerate(actions):
@@ -583,7 +583,7 @@ def test_time_limit_is_that_of_the_first_environment():
         return env
 
     with tfr.collect.open_envs(lambda: spec_of(make_env()), 2) as envs:
-        assert envs.limit == 4
+        assert envs.max_episode_steps == 4
 
 
 def test_environments_created_by_collect_are_closed_once():

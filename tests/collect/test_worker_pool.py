@@ -104,7 +104,9 @@ def test_worker_episodes_are_identical_for_a_number_of_steps(agent, steps):
             assert_identical(one, agent.collect(pool, steps=steps, seed=seed))
 
 
-@pytest.mark.parametrize("name", repeatable_runs.NAMES)
+@pytest.mark.parametrize(
+    "name", sweeps.some(repeatable_runs.NAMES, always=["Pendulum-v1"])
+)
 def test_training_does_not_depend_on_the_number_of_processes(name):
     agent = repeatable_runs.renewed(name)
     budget = dict(epochs=4, num_envs=4, workers=2, **repeatable_runs.BATCH)

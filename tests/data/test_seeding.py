@@ -52,7 +52,7 @@ def test_unknown_stream_raises():
     with pytest.raises(ValueError, match="Unknown substream.*'training/weather'"):
         seeding.seed_sequence(0, "training/weather")
     with pytest.raises(ValueError, match="Unknown substream.*'tuning/environment'"):
-        seeding.EpisodeSeeds(0, "tuning", 0).environment(0)
+        seeding.EpisodeSeeds(0, "tuning", 0).reset_seed(0)
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, np.int8(3), np.uint64(3), np.int64(0)])
@@ -75,14 +75,14 @@ def test_check_seed_raises_if_the_seed_is_out_of_range(seed):
 
 def test_environment_seeds_of_a_hundred_runs_are_distinct():
     runs = [seeding.EpisodeSeeds(seed, "training", update=0) for seed in range(100)]
-    drawn = [run.environment(episode) for run in runs for episode in range(64)]
+    drawn = [run.reset_seed(episode) for run in runs for episode in range(64)]
     assert len(set(drawn)) == 6400
     assert all(type(seed) is int and 0 <= seed < 2**31 for seed in drawn)
 
 
 def test_environment_seeds_differ_between_purposes_and_updates():
     drawn = [
-        seeding.EpisodeSeeds(0, stream, update).environment(episode)
+        seeding.EpisodeSeeds(0, stream, update).reset_seed(episode)
         for stream, update, episode in itertools.product(PURPOSES, range(20), range(32))
     ]
     assert len(set(drawn)) == len(drawn)
@@ -90,7 +90,7 @@ def test_environment_seeds_differ_between_purposes_and_updates():
 
 def test_action_noise_differs_between_episodes():
     drawn = [
-        seeding.EpisodeSeeds(seed, stream, update).action(episode).random()
+        seeding.EpisodeSeeds(seed, stream, update).action_generator(episode).random()
         for seed, stream, update, episode in itertools.product(
             SEEDS, PURPOSES, range(3), range(40)
         )
@@ -105,15 +105,15 @@ def test_episode_seeds_do_not_depend_on_the_order_of_calls():
         return seeding.EpisodeSeeds(11, "evaluation", update=2)
 
     def noise(seeds, episode):
-        return seeds.action(episode).random(3).tolist()
+        return seeds.action_generator(episode).random(3).tolist()
 
     episodes = range(50)
-    environments = [fresh().environment(episode) for episode in episodes]
+    environments = [fresh().reset_seed(episode) for episode in episodes]
     noises = [noise(fresh(), episode) for episode in episodes]
     forward, backward = fresh(), fresh()
     assert noises[::-1] == [noise(backward, episode) for episode in episodes[::-1]]
     for _ in range(2):
-        assert environments == [forward.environment(episode) for episode in episodes]
+        assert environments == [forward.reset_seed(episode) for episode in episodes]
         assert noises == [noise(forward, episode) for episode in episodes]
 
 
@@ -126,7 +126,7 @@ def test_environments_and_actions_use_different_streams(monkeypatch):
 
     monkeypatch.setattr(seeding, "seed_sequence", recording)
     seeds = seeding.EpisodeSeeds(3, "validation", update=5)
-    seeds.environment(0), seeds.action(0)
+    seeds.reset_seed(0), seeds.action_generator(0)
     kinds = "validation/environment", "validation/action"
     assert asked == [(3, kind, 5, 0) for kind in kinds]
 
@@ -136,8 +136,8 @@ def test_action_noise_shares_no_number_with_the_environment_generator():
     seeds = seeding.EpisodeSeeds(0, "training", update=0)
     for episode in range(32):
         # Gymnasium makes this generator from the seed of `reset`.
-        environment = np.random.default_rng(seeds.environment(episode)).random(8)
-        assert not set(environment) & set(seeds.action(episode).random(8))
+        environment = np.random.default_rng(seeds.reset_seed(episode)).random(8)
+        assert not set(environment) & set(seeds.action_generator(episode).random(8))
 
 
 @pytest.mark.parametrize("kind", ["uniform", "normal"])
@@ -292,8 +292,11 @@ def test_action_generator_state_is_made_of_the_words_of_its_episode():
         block = seeding.seed_sequence(7, "training/action", 2, episode // 16)
         words = block.generate_state(64, np.uint64)[4 * (episode % 16) :][:4]
         begun = np.random.PCG64(Words(words))
-        assert seeds.action(episode).bit_generator.state == begun.state
-        assert seeds.action(episode, 3).bit_generator.state == begun.jumped(3).state
+        assert seeds.action_generator(episode).bit_generator.state == begun.state
+        assert (
+            seeds.action_generator(episode, 3).bit_generator.state
+            == begun.jumped(3).state
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -217,8 +217,8 @@ def test_specs_from_shapes_returns_float_specs():
 
 def test_expect_spaces_accepts_equal_spaces():
     ours = SPACES["nested"], SPACES["start"]
-    spaces.expect_spaces(ours, ours)
-    spaces.expect_spaces((None, None), ours)
+    spaces.check_same_spaces(ours, ours)
+    spaces.check_same_spaces((None, None), ours)
 
 
 @pytest.mark.parametrize("index, name", [(0, "observation"), (1, "action")])
@@ -227,7 +227,7 @@ def test_expect_spaces_error_shows_both_spaces(index, name):
     theirs = list(ours)
     theirs[index] = [SPACES["infinite"], Discrete(3, start=1)][index]
     with pytest.raises(ValueError, match=f"another {name} space") as refused:
-        spaces.expect_spaces(ours, theirs)
+        spaces.check_same_spaces(ours, theirs)
     assert repr(ours[index]) in str(refused.value)
     assert repr(theirs[index]) in str(refused.value)
 

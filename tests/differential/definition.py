@@ -372,14 +372,14 @@ class Definition:
 
     # Gradients
 
-    def acting_log_probs(self, record, steps):
+    def behavior_log_probs(self, record, steps):
         """Returns the `ActingLogProbs` of steps under the current policy."""
         rows, exact = self.output_rows(record, steps), self.float64_definition()
         log_probs = [
             self.score_step(record, step, row).log_prob for step, row in zip(steps, rows)
         ]
         return ActingLogProbs(
-            log_probs, exact and exact.acting_log_probs(record, steps).log_probs
+            log_probs, exact and exact.behavior_log_probs(record, steps).log_probs
         )
 
     def output_rows(self, record, steps):
@@ -570,7 +570,7 @@ class Definition:
         policy_steps, critic_steps = [], []
         if steps:
             has_several_steps = self.c.passes > 1 or self.c.minibatch_size is not None
-            acting = self.acting_log_probs(record, steps) if has_several_steps else None
+            acting = self.behavior_log_probs(record, steps) if has_several_steps else None
             step_orders = (
                 permutations[: self.c.passes]
                 if has_several_steps
@@ -582,9 +582,9 @@ class Definition:
                 for indices in split(permutation, self.c.minibatch_size):
                     part_divisor = divisor * len(indices) / len(steps)
                     minibatch = [steps[i] for i in indices]
-                    acting_log_probs = acting and acting.select(indices)
+                    behavior_log_probs = acting and acting.select(indices)
                     sums, _ = self.gradient(
-                        record, minibatch, part_divisor, acting=acting_log_probs
+                        record, minibatch, part_divisor, acting=behavior_log_probs
                     )
                     policy_steps.append(
                         self.optimizer_step("policy", sums, self.c.learning_rate)

@@ -139,7 +139,7 @@ def compare_update(c, agent, definition, record, number):
     if permutations is None:
         assert_equal_bits("after a failed update", playing.all_variables(agent), before)
         permutations = agent.trainer.learner.permutations(
-            agent.trainer.validate(record), seed=c.seed
+            agent.trainer.check_episodes(record), seed=c.seed
         ).numpy()
         check_overflow(c, definition, record, permutations)
         return False
@@ -193,7 +193,7 @@ def check_overflow(c, definition, record, permutations):
 
 def make_update(c, agent, record):
     """Makes one update, eager or with `agent.update`; returns the permutations."""
-    validated = agent.trainer.validate(record)
+    validated = agent.trainer.check_episodes(record)
     permutations = agent.trainer.learner.permutations(validated, seed=c.seed)
     if c.traced:
         agent.update(record, seed=c.seed)
@@ -228,11 +228,11 @@ def compare(c):
 DESCRIPTIONS = {
     "gradient": "`agent.gradients` and updates, with the definition: see the tolerances",
     "resumed": "training with and without saving and loading: to the bit",
-    "acting": "`act` and the export to the bit; Keras in eager mode within 1e-5",
+    "acting": "`act` and the export to the bit; eager Keras within 1e-5 (float32)",
     "environments": "1, 3 and 8 environments to the bit; all modes of a `VectorEnv`",
     "workers": "two processes and one process: records and trained weights to the bit",
-    "engines": "an update of the compiled engine and of the host: weights within 1e-5",
-    "seeds": "`train_seeds` and one seed alone: weights within 1e-4",
+    "engines": "an update of compiled and host engine: weights within 1e-5 (float32)",
+    "seeds": "`train_seeds` and one seed alone: weights within 1e-4 (float32)",
 }
 
 

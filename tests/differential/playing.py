@@ -18,9 +18,9 @@ from comparing import assert_close
 from comparing import assert_equal_bits
 
 import tf_reinforce as tfr
-from tf_reinforce.collect import compiled_rollout
 from tf_reinforce.collect import environments as environments_
 from tf_reinforce.collect import make_envs
+from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import seeding
 
 
@@ -108,7 +108,7 @@ def acting(c):
 def update_normalizer(c, agent):
     """Updates the statistics of the normalizer with a record."""
     if agent.normalizer is not None:
-        record = agent.trainer.validate(parts.record_of(c, 5))
+        record = agent.trainer.check_episodes(parts.record_of(c, 5))
         agent.trainer.estimator.update_normalizer(
             keras.tree.map_structure(tf.constant, record)
         )
@@ -283,7 +283,7 @@ def engines(c):
                 key, 6, group_size=compiled.baseline.reset_group_size
             )
             rollout = compiled.trainer.collector.program(envs, request)
-            collected = compiled_rollout.collect(rollout, key)
+            collected = xla_rollout.collect(rollout, key)
             update_result = compiled.trainer.learner.update_from_rollout(
                 compiled.optimizer, rollout, collected.rollout_result, c.seed
             )

@@ -19,7 +19,7 @@ def cheap(seed):
     return steps <= (1 if c.recurrent else 3)
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(36) if cheap(seed)])
+@pytest.mark.parametrize("seed", [seed for seed in range(24) if cheap(seed)])
 def test_gradient_and_update_equal_their_definition(seed):
     pairs.gradient(quick(combinations.draw(seed, pair=None)))
 

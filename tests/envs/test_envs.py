@@ -381,6 +381,14 @@ def test_check_raises_if_the_noise_spec_is_invalid(noise):
         checks.check(world)
 
 
+def test_check_raises_if_the_initial_state_has_no_noise():
+    """Without the rows of the noise, `initial` could not know the number of episodes."""
+    world = Walk()
+    world.initial_noise = None
+    with pytest.raises(ValueError, match="`Walk.initial_noise` must be a `NoiseSpec`"):
+        checks.check(world)
+
+
 def test_reset_within_an_episode_restarts_the_step_count():
     class Short(envs.CartPole):
         max_episode_steps = 5

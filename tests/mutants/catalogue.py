@@ -168,16 +168,17 @@ GRADIENT = [
         "z_score_per_episode",
         "B9: The advantages of each episode are scaled separately.",
         "algorithm/estimator.py::PolicyGradientEstimator._scaled_advantages",
-        "size = tf.norm(advantages) / tf.sqrt(steps) + noise",
-        "steps = tf.cast(episodes.lengths, credited.dtype)\n"
-        "            size = tf.norm(advantages, axis=0) / tf.sqrt(steps) + noise",
+        "scale = tf.norm(advantages) / tf.sqrt(num_steps) + tolerance",
+        "num_steps = tf.reduce_sum(tf.cast(valid, unbaselined.dtype), axis=0)\n"
+        "            scale = tf.norm(advantages, axis=0)\n"
+        "            scale = scale / tf.sqrt(num_steps) + tolerance",
     ),
     Mutant(
         "no_floor_under_the_scale",
         "B40: Advantages are divided by a deviation of zero.",
         "algorithm/estimator.py::PolicyGradientEstimator._scaled_advantages",
-        "tf.norm(advantages) / tf.sqrt(steps) + noise",
-        "tf.norm(advantages) / tf.sqrt(steps)",
+        "tf.norm(advantages) / tf.sqrt(num_steps) + tolerance",
+        "tf.norm(advantages) / tf.sqrt(num_steps)",
     ),
     Mutant(
         "entropy_sign",
@@ -392,7 +393,7 @@ RETURNS_AND_BASELINES = [
     Mutant(
         "siblings_begin_apart",
         "own: The episodes of a group are reset with different seeds.",
-        "data/seeding.py::EpisodeSeeds.environment",
+        "data/seeding.py::EpisodeSeeds.reset_seed",
         "episode // self._group_size",
         "episode",
     ),
@@ -897,7 +898,7 @@ EPISODES = [
         "clipped_action_stored",
         "B6: The record contains the clipped action instead of the sampled action.",
         "collect/host_loop.py::_CollectionLoop.run",
-        "zip(buffer.actions, raw)",
+        "zip(buffer.actions, raw_actions)",
         "zip(buffer.actions, env_actions)",
     ),
     Mutant(
@@ -925,8 +926,8 @@ EPISODES = [
         "stale_reset_flag",
         "B15: An explicit reset keeps the flags of environments that are to be reset.",
         "collect/vector_envs.py::VectorEnvAdapter.reset",
-        "np.zeros(self.size, bool)",
-        'getattr(self, "_resetting", np.zeros(self.size, bool))',
+        "self._resetting = np.zeros(self.num_envs, bool)",
+        'self._resetting = getattr(self, "_resetting", np.zeros(self.num_envs, bool))',
     ),
     Mutant(
         "cut_recorded_as_ending",
@@ -1093,7 +1094,7 @@ RANDOMNESS = [
     Mutant(
         "one_noise_for_all_episodes",
         "B36: All episodes use equal action noise.",
-        "data/seeding.py::EpisodeSeeds.action",
+        "data/seeding.py::EpisodeSeeds.action_generator",
         'self.seed_words("action", episode)',
         'self.seed_words("action", 0)',
     ),
@@ -1109,8 +1110,8 @@ RANDOMNESS = [
         "B36: Action noise depends on the index of the environment instead of "
         "the number of the episode.",
         "collect/host_loop.py::_CollectionLoop._start_episodes",
-        "self.seeds.action(number, i)",
-        "self.seeds.action(env_index, i)",
+        "self.seeds.action_generator(number, i)",
+        "self.seeds.action_generator(env_index, i)",
     ),
     Mutant(
         "one_stream_for_both",
@@ -1123,14 +1124,14 @@ RANDOMNESS = [
         "actions_from_the_environment_s_seed",
         "B37: Action noise comes from the generator that the environment creates "
         "from its seed.",
-        "data/seeding.py::EpisodeSeeds.action",
+        "data/seeding.py::EpisodeSeeds.action_generator",
         "np.random.Generator(bits.jumped(part) if part else bits)",
-        "np.random.default_rng(self.environment(episode))",
+        "np.random.default_rng(self.reset_seed(episode))",
     ),
     Mutant(
         "seed_plus_i",
         "B38: Environment i of a run is seeded with seed + i.",
-        "data/seeding.py::EpisodeSeeds.environment",
+        "data/seeding.py::EpisodeSeeds.reset_seed",
         "int(words[0] % _NUM_ENVIRONMENT_SEEDS)",
         'self._keys["environment"][0] + episode',
     ),
@@ -1316,7 +1317,7 @@ RECURRENCE = [
         "state_not_carried",
         "own: Every step of a recurrent layer starts from the initial state.",
         "policies/recurrent.py::_SingleStepRNN.call",
-        "flat if step.use_initial else step.pop(len(flat))",
+        "flat if step_states.use_initial else step_states.pop(len(flat))",
         "flat",
     ),
     Mutant(
@@ -1345,15 +1346,15 @@ RECURRENCE = [
         "masked_step_remembered",
         "own: A masked step changes the recurrent state.",
         "policies/recurrent.py::_SingleStepRNN.call",
-        "[_where(unmasked, after, before) for after, before in zip(new, old)]",
+        "[_where(valid, after, before) for after, before in zip(new, old)]",
         "list(new)",
     ),
     Mutant(
         "masked_output_not_repeated",
         "own: A masked step outputs zeros, although Keras repeats the last output.",
         "policies/recurrent.py::_SingleStepRNN.call",
-        "last = last if step.use_initial else step.pop(1)[0]",
-        "step.pop(1)",
+        "last = last if step_states.use_initial else step_states.pop(1)[0]",
+        "step_states.pop(1)",
     ),
     Mutant(
         "weights_copied",
@@ -1392,7 +1393,7 @@ STEPS_OF_AN_UPDATE = [
         "own: The likelihood ratio compares with the policy before the gradient "
         "step instead of the acting policy.",
         "algorithm/train_step.py::TrainStep._passes.step",
-        "acting_log_probs",
+        "behavior_log_probs",
         "self.estimator.distribution(batch).log_prob(batch.actions)",
     ),
     Mutant(
@@ -1564,7 +1565,7 @@ DIAGNOSTICS = [
         "units_mixed",
         "own: Scaled advantages are compared with returns that are not scaled.",
         "algorithm/estimator.py::PolicyGradientEstimator._scaled_advantages",
-        "unbaselined / size",
+        "unbaselined / scale",
         "unbaselined",
     ),
     Mutant(
@@ -1608,7 +1609,7 @@ DIAGNOSTICS = [
     Mutant(
         "old_weights_in_workers",
         "own: Worker processes act with their initial weights.",
-        "collect/worker_pool.py::WorkerPool._play",
+        "collect/worker_pool.py::WorkerPool._collect_episodes",
         "acting_program.finite_weights(actor.variables)",
         "self.__dict__.setdefault(\n"
         '            "first", acting_program.finite_weights(actor.variables)\n'
@@ -1625,7 +1626,7 @@ DIAGNOSTICS = [
         "stale_answers",
         "own: After a failure, the result of the previous request is used for "
         "the next request.",
-        "collect/worker_pool.py::WorkerPool._play",
+        "collect/worker_pool.py::WorkerPool._collect_episodes",
         "self._pending or self._program is not program",
         "self._program is not program",
     ),
@@ -1694,35 +1695,35 @@ TENSORS = [
     Mutant(
         "last_step_not_counted",
         "own: The compiled engine does not count the last step of an episode.",
-        "collect/compiled_rollout.py::Rollout._step",
+        "collect/xla_rollout.py::Rollout._step",
         "tf.cast(carry.active, tf.int32)",
         "tf.cast(carry.active & ~terminal, tf.int32)",
     ),
     Mutant(
         "rewards_after_the_end",
         "own: The compiled engine adds rewards after the end of an episode.",
-        "collect/compiled_rollout.py::Rollout._step",
+        "collect/xla_rollout.py::Rollout._step",
         "tf.where(carry.active, reward, 0.0)",
         "reward",
     ),
     Mutant(
         "siblings_begin_apart_of_tensors",
         "own: The compiled engine resets the episodes of a group with different noise.",
-        "collect/compiled_rollout.py::Rollout._env_noise",
+        "collect/xla_rollout.py::Rollout._env_noise",
         "numbers // self.group_size",
         "numbers",
     ),
     Mutant(
         "every_thread_plays_the_same",
         "own: All threads collect the first part of a batch.",
-        "collect/compiled_rollout.py::Rollout.__call__",
+        "collect/xla_rollout.py::Rollout.__call__",
         "shard * shard_size",
         "0 * shard_size",
     ),
     Mutant(
         "last_observation_unseen",
         "own: A NaN in the last observation of an episode raises no error.",
-        "collect/compiled_rollout.py::Rollout._step",
+        "collect/xla_rollout.py::Rollout._step",
         "finite & valid & tf.math.is_finite(reward)",
         "finite & tf.math.is_finite(reward)",
     ),
@@ -1738,7 +1739,7 @@ TENSORS = [
         "own: A call makes all its updates although the maximum number of steps "
         "is reached.",
         "training/learner.py::run_updates",
-        "(number < count) & finite & (steps < max_steps)",
+        "(number < count) & finite & (steps < max_env_steps)",
         "(number < count) & finite",
     ),
     Mutant(
@@ -1753,15 +1754,15 @@ TENSORS = [
         "rates_of_the_first_update",
         "own: A linear learning rate does not change while a call makes several updates.",
         "training/keras_agent.py::KerasAgent._updates_per_call",
-        "1 if self._rates else ",
+        "1 if self._learning_rates else ",
         "",
     ),
     Mutant(
         "blocks_of_one_weight",
         "own: All blocks of a batch have equal weight although their sizes differ.",
-        "algorithm/train_step.py::TrainStep.gradients_by_blocks.add",
-        "tf.size(block) / tf.size(steps)",
-        "1 / blocks.count",
+        "algorithm/train_step.py::TrainStep.gradients_by_microbatches.add",
+        "tf.size(microbatch) / tf.size(steps)",
+        "1 / microbatches.count",
     ),
     Mutant(
         "seeds_of_the_first_agent",
@@ -1769,7 +1770,7 @@ TENSORS = [
         "settings of the first agent.",
         "experiments/multi_seed.py::_SeedGroup.__init__",
         "check_same_signature(self.signature, signature_of(agent))",
-        "_signature(agent)",
+        "signature_of(agent)",
     ),
     Mutant(
         "updates_counted_from_zero",
@@ -1792,7 +1793,7 @@ SURVIVORS = [
     Mutant(
         "parts_of_an_action_in_one_stream",
         "own: The parts of a collected composite action use equal noise.",
-        "data/seeding.py::EpisodeSeeds.action",
+        "data/seeding.py::EpisodeSeeds.action_generator",
         "bits.jumped(part) if part else bits",
         "bits",
     ),
@@ -1829,7 +1830,7 @@ SURVIVORS = [
         "episodes_numbered_anew",
         "own: The numbers of the episodes start again with each update of a call.",
         "training/trainer.py::Trainer._logs",
-        "first_episode, update = first_episode + len(returns), update + 1",
+        "first_episode, update = first_episode + len(episode_returns), update + 1",
         "update = update + 1",
     ),
     Mutant(
@@ -1843,8 +1844,8 @@ SURVIVORS = [
         "overflow_that_saturates",
         "own: An output that overflows is accepted as the largest number of its type.",
         "collect/acting_program.py::_ActFunction.__call__",
-        "size < largest if max_is_infinite else size <= largest",
-        "size <= largest",
+        "magnitudes < largest if max_is_infinite else magnitudes <= largest",
+        "magnitudes <= largest",
     ),
     Mutant(
         "first_collection_not_compared",
@@ -1895,7 +1896,7 @@ SURVIVORS = [
     Mutant(
         "first_state_of_the_first_agent",
         "own: All seeds start with the learned initial state of the first seed.",
-        "collect/compiled_rollout.py::Rollout._initial_policy_state",
+        "collect/xla_rollout.py::Rollout._initial_policy_state",
         "self._for_each_agent(lambda: self.actor.initial_state(self.count), ())",
         "self.actor.initial_state(self.episodes_per_shard)",
     ),
@@ -1927,7 +1928,7 @@ FURTHER_SURVIVORS = [
         "clock_of_another_call",
         "own: A compiled program keeps the time limit of the first call.",
         "collect/batched_tensor_env.py::BatchedTensorEnv.program_key",
-        "checks.constants(self.env), self.limit",
+        "checks.constants(self.env), self.max_episode_steps",
         "checks.constants(self.env)",
     ),
     Mutant(

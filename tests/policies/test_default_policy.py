@@ -300,7 +300,7 @@ def test_output_scaling_sets_the_units_of_the_action_space(space, offsets, scale
     observed = Box(-1, 1, (3,))
     plain = default_policy.default_policy(observed, (4,), len(offsets), seed=0)
     moved = default_policy.default_policy(
-        observed, (4,), len(offsets), seed=0, units=head.output_scaling()
+        observed, (4,), len(offsets), seed=0, output_scaling=head.output_scaling()
     )
     x = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
     np.testing.assert_allclose(moved(x), offsets + scales * plain(x).numpy(), rtol=1e-6)

@@ -69,6 +69,7 @@ def train_preset(folder, *options, **more):
     """Trains the small preset; returns its config and the rows of its log."""
     run = folder / "run"
     command = ["train", "CartPole-v1", "--preset", str(write_preset(folder, **more))]
+    options = ["--engine", "host", *options]  # compiles nothing
     assert cli.main([*command, "--run-dir", str(run), *options]) == 0
     with open(run / "log.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -162,7 +163,7 @@ def test_preset_env_kwargs_apply_to_all_episodes_also_after_loading(tmp_path):
     agent = agents.Reinforce.for_env("FrozenLake-v1", preset="FrozenLake-v1-dry")
     agent.save(tmp_path / "agent.keras")
     for learner in (agent, agents.load(tmp_path / "agent.keras")):
-        assert learner._defaults["env_kwargs"] == {"is_slippery": False}
+        assert learner._fit_defaults["env_kwargs"] == {"is_slippery": False}
         played = learner.collect("FrozenLake-v1", 16)
         for e, length in enumerate(played.lengths):
             for t in range(length):

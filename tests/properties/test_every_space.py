@@ -250,7 +250,7 @@ def row(name, agent, engines):
 
 
 # The spaces that use most of the code.
-OFTEN = ["wide", "bytes", "channels_first", "choices_2d", "deep", "tanh", "counts"]
+OFTEN = ["wide", "channels_first", "deep", "tanh", "counts"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(PAIRS, always=OFTEN))
@@ -265,7 +265,7 @@ MASKED = [
 ]
 
 
-OFTEN_MASKED = ["half_infinite", "wide", "gray", "deep"]
+OFTEN_MASKED = ["half_infinite", "deep"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(MASKED, always=OFTEN_MASKED))

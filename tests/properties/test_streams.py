@@ -33,7 +33,10 @@ def host_addresses():
             seeds = seeding.EpisodeSeeds(seed, stream, update, group_size)
             for episode, part in itertools.product(EPISODES, PARTS):
                 address = seed, stream, update, "action", episode, part
-                yield address, seeds.action(episode, part).bit_generator.random_raw(WORDS)
+                yield (
+                    address,
+                    seeds.action_generator(episode, part).bit_generator.random_raw(WORDS),
+                )
             for episode in EPISODES:
                 first = episode // group_size
                 address = seed, stream, update, "environment", first

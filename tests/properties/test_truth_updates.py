@@ -124,7 +124,7 @@ def expected_at(task, weights, batch_size, bound):
     before = [w.numpy() for w in task.compared]
     for times, columns in task.batches(batch_size):
         episodes = gradients.select_batch(task.record, columns)
-        batch = rule.batch(task.agent.trainer.validate(episodes))
+        batch = rule.batch(task.agent.trainer.check_episodes(episodes))
         acted = rule.distribution(batch).log_prob(batch.actions)
         for variable, value in zip(task.compared, weights, strict=True):
             variable.assign(value)
@@ -218,7 +218,7 @@ def second_step(learning_rate, ratio_clip):
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     before, found, truth = [w.numpy() for w in task.compared], 0.0, 0.0
     for times, columns in task.batches(2):
-        episodes = task.agent.trainer.validate(
+        episodes = task.agent.trainer.check_episodes(
             gradients.select_batch(task.record, columns)
         )
         episodes = keras.tree.map_structure(tf.constant, episodes)

@@ -38,7 +38,7 @@ OWN = {
     ],
     "collect/comparison_inputs": ["collect/test_acting_program"],
     "collect/scheduler": ["collect/test_collecting"],
-    "collect/batched_tensor_env": ["collect/test_compiled_rollout", "envs/test_envs"],
+    "collect/batched_tensor_env": ["collect/test_xla_rollout", "envs/test_envs"],
     "collect/vector_envs": [
         "collect/test_collecting",
         "collect/test_environments_that_fail",
@@ -61,17 +61,17 @@ OWN = {
     "serving/saved_model": ["serving/test_export"],
     "training/collector": [
         "collect/test_acting_program",
-        "collect/test_compiled_rollout",
+        "collect/test_xla_rollout",
     ],
     "training/learner": [
         "algorithm/test_update_options",
         "algorithm/test_train_step",
         "properties/test_streams",
-        "collect/test_compiled_rollout",
+        "collect/test_xla_rollout",
     ],
     "training/trainer": [
         "test_agent",
-        "collect/test_compiled_rollout",
+        "collect/test_xla_rollout",
         "properties/test_streams",
     ],
 }

@@ -1,8 +1,8 @@
 """Computes the policy gradient from a batch of episodes.
 
-The method `PolicyGradientEstimator.gradients` contains the algorithm. The methods that
-`gradients` calls follow in the order of the calls. The package `functional` contains the
-formulas.
+The method `PolicyGradientEstimator.gradients` contains the REINFORCE algorithm. The
+methods that `PolicyGradientEstimator.gradients` calls follow in the order of the calls.
+The package `functional` contains the formulas for returns and losses.
 """
 
 import types
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     unbaselined_advantages: tf.Tensor  # [N] float, advantages without baseline
     divisor: tf.Tensor  # scalar float that divides sums over steps
     num_episodes: tf.Tensor  # scalar int, the number of episodes, at least 1
-    scale_samples: dict[str, tf.Tensor]  # from a running scale to [N] float
+    scale_samples: dict[str, tf.Tensor]  # from the name of a scale to [N] float
 
     @property
     def actions(self):
@@ -47,7 +47,11 @@ class Batch(NamedTuple):
         return self.steps.gather(self.episodes.actions)
 
     def minibatch(self, indices):
-        """Returns a batch of n of the N steps, whose sum is weighted by N / n."""
+        """Returns a `Batch` of n of the N steps, with `divisor` multiplied by n / N.
+
+        A sum over the n steps, divided by the smaller divisor, estimates the sum over
+        all N steps, divided by the original divisor.
+        """
         share = tf.size(indices) / tf.size(self.returns)
         return self._replace(
             steps=self.steps._replace(indices=tf.gather(self.steps.indices, indices)),
@@ -58,7 +62,7 @@ class Batch(NamedTuple):
         )
 
     def single_episode(self, column):
-        """Returns the batch of one episode, whose gradient is that of the episode.
+        """Returns the `Batch` of one episode, to compute the gradient of the episode.
 
         Args:
             column: Scalar int, the column of an episode whose length is not zero.
@@ -80,7 +84,7 @@ class BaselineStep(NamedTuple):
     """The gradients and metrics of a baseline, computed before an update."""
 
     batch: baselines.BaselineBatch
-    gradients: list  # gradients of the own loss, or empty without own loss
+    gradients: list  # gradients of the baseline's own loss, or empty without own loss
     metrics: dict[str, tf.Tensor]  # `{"value_loss": scalar}`, or empty without own loss
 
 
@@ -98,6 +102,9 @@ class PolicyGradientEstimator:
 
         ∇J ≈ 1/E Σₑ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ)
 
+    The sums run over the E episodes of the batch and over the time steps t of each
+    episode. Gₜ is the return from step t on, and bₜ is the baseline.
+
     Args:
         policy: Keras model from observations to outputs, or to a dict with
             `"outputs"` and `"values"`.
@@ -108,7 +115,7 @@ class PolicyGradientEstimator:
         recurrent: `recurrent.RecurrentPolicy` if the policy is recurrent, else `None`.
         scales: Dict from `"rewards"` and `"advantages"` to the
             `normalization.RunningScale` by which rewards and advantages are divided.
-            Without an entry, rewards or advantages are not scaled.
+            Rewards or advantages without an entry in `scales` are not scaled.
         num_updates: Function without arguments that returns the number of updates of the
             agent so far.
     """
@@ -148,7 +155,7 @@ class PolicyGradientEstimator:
 
         Args:
             episodes: `Episodes`, validated.
-            permutation: `[N]` int32, a permutation of the valid steps for a baseline
+            permutation: `[N]` int32, a permutation of the N valid steps for a baseline
                 that learns from minibatches, or `None`.
             compute_gradients: Function from a `Batch` to gradients and metrics.
                 `compute_gradients` defaults to the method `policy_gradients`. An update
@@ -167,8 +174,8 @@ class PolicyGradientEstimator:
     def batch(self, episodes):
         """Returns the `Batch` of an update: returns, baseline and advantages.
 
-        The advantages with a baseline of zero, `unbaselined`, are the returns from each
-        step on, or the returns of whole episodes.
+        In the code, `unbaselined` are the advantages with a baseline of zero: the return
+        from each step on, or the return of the whole episode.
         """
         options = self.options
         episodes = self._learned_episodes(episodes)
@@ -201,18 +208,22 @@ class PolicyGradientEstimator:
         )
 
     def _learned_episodes(self, episodes):
-        """Returns episodes without rows of padding; dropped ones have length zero."""
+        """Returns `records.trim(episodes)`, with length zero for dropped episodes."""
         episodes = records.trim(episodes)
         return episodes._replace(lengths=self.learned_lengths(episodes))
 
     def learned_lengths(self, episodes):
-        """Returns `[B]` ints, the lengths of episodes, zero for dropped episodes."""
+        """Returns the lengths of B episodes, `[B]` ints, zero for dropped episodes."""
         if self.options.on_truncation == "drop":
             return tf.where(episodes.terminated, episodes.lengths, 0)
         return episodes.lengths
 
     def _rewards(self, episodes, valid):
-        """Returns rewards, discounts and λ, `[T, B]`, and samples for running scales."""
+        """Returns rewards, discounts and λ of each step, and samples for running scales.
+
+        Rewards, discounts and λ are `[T, B]` arrays, for T steps of B episodes. The
+        samples are a dict, which is empty unless rewards are scaled.
+        """
         rewards = tf.where(valid, episodes.rewards, 0.0)
         terminated = episodes.terminated
         if self.options.on_truncation == "terminal":
@@ -232,14 +243,15 @@ class PolicyGradientEstimator:
         return rewards, discounts, lambdas, samples
 
     def values(self, episodes, dtype):
-        """Returns `[T + 1, B]` values, which are zeros without a value baseline.
+        """Returns `[T + 1, B]` values of B episodes, or zeros without a value baseline.
 
-        The last row of an episode is the value of the observation after the last action.
-        The return of a truncated episode needs the value of its last observation.
+        An episode of at most T steps has one more value, that of the observation after
+        the last action. The return of a truncated episode needs the value of its last
+        observation.
         Gradients do not flow through the values.
         """
         rows = tf.shape(episodes.rewards)[0] + 1
-        if not self.baseline.values_states:
+        if not self.baseline.is_value_function:
             return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
         steps = records.valid_steps(episodes.lengths + 1, rows)
         if self.baseline.shares_policy:
@@ -268,15 +280,15 @@ class PolicyGradientEstimator:
 
         Returns:
             The advantages, the advantages with a baseline of zero, and the samples for
-            the running scales. The samples include the advantages if their scale is a
-            running scale.
+            the running scales. With `scale_advantages="running"`, the samples include the
+            advantages.
         """
         if self.options.scale_advantages == "batch":
-            steps = tf.reduce_sum(tf.cast(valid, unbaselined.dtype))
+            num_steps = tf.reduce_sum(tf.cast(valid, unbaselined.dtype))
             # Differences of equal returns are rounding errors, which must stay small.
-            noise = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(unbaselined))
-            size = tf.norm(advantages) / tf.sqrt(steps) + noise
-            return advantages / size, unbaselined / size, samples
+            tolerance = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(unbaselined))
+            scale = tf.norm(advantages) / tf.sqrt(num_steps) + tolerance
+            return advantages / scale, unbaselined / scale, samples
         if "advantages" in self.scales:
             scale, batch_samples = self.scales["advantages"], advantages[valid]
             samples = {**samples, "advantages": advantages}
@@ -285,7 +297,7 @@ class PolicyGradientEstimator:
         return advantages, unbaselined, samples
 
     def baseline_step(self, batch, permutation=None):
-        """Returns the `BaselineStep` of a batch.
+        """Returns the `BaselineStep` of a batch: loss and gradients of the baseline.
 
         If the baseline shares the layers of the policy, the value loss is a part of the
         surrogate loss, and the baseline has no loss of its own.
@@ -304,37 +316,37 @@ class PolicyGradientEstimator:
         return BaselineStep(baseline_batch, gradients, {"value_loss": value_loss})
 
     def policy_gradients(
-        self, batch, indices=None, acting_log_probs=None, scale_loss=tf.identity
+        self, batch, indices=None, behavior_log_probs=None, scale_loss=tf.identity
     ):
         """Returns the gradients of the surrogate loss of a batch, and its metrics.
 
         Args:
             batch: `Batch`.
-            indices: `[n]` int, the indices of a minibatch of the `N` steps, or `None` for
-                all steps. The sum over a minibatch is weighted by N / n. The mean
-                gradient of random minibatches is therefore the gradient of the batch.
-            acting_log_probs: `[N]` float, the log-probabilities under the policy that
-                acted, or `None` if the policy has not changed since. With
-                `acting_log_probs`, each step is weighted by its likelihood ratio, at most
-                `ratio_clip`.
-            scale_loss: Function of an optimizer with loss scaling, which multiplies the
-                loss so that small gradients do not vanish in half precision. The returned
-                gradients are divided by the factor of the loss.
+            indices: `[n]` int, the indices of a minibatch of n of the N steps, or `None`
+                for all steps. The sum over n steps is multiplied by N / n, so that the
+                mean gradient of random minibatches is the gradient of the batch.
+            behavior_log_probs: `[N]` float, the log-probabilities of the actions under
+                the policy that collected the episodes, or `None` if the policy has not
+                changed since the collection. With `behavior_log_probs`, each step is
+                weighted by its likelihood ratio, at most `ratio_clip`.
+            scale_loss: Function that multiplies the loss by the loss scale of the
+                optimizer, so that small gradients do not vanish in half precision. The
+                returned gradients are divided by the loss scale.
 
         Returns:
             A list with the gradient of the surrogate loss for each of `variables`, and a
             dict of scalars with the keys `METRICS`.
         """
         minibatch = batch if indices is None else batch.minibatch(indices)
-        if acting_log_probs is not None and indices is not None:
-            acting_log_probs = tf.gather(acting_log_probs, indices)
+        if behavior_log_probs is not None and indices is not None:
+            behavior_log_probs = tf.gather(behavior_log_probs, indices)
         with tf.GradientTape() as tape:
             outputs, values = self.outputs(minibatch)
             actions = self.head.distribution(outputs)
             log_probs, entropies = actions.log_prob(minibatch.actions), actions.entropy()
-            log_ratios = _log_ratios(log_probs, acting_log_probs)
+            log_ratios = _log_ratios(log_probs, behavior_log_probs)
             advantages = minibatch.advantages
-            if acting_log_probs is not None:
+            if behavior_log_probs is not None:
                 advantages *= self._clipped_ratios(log_ratios, advantages.dtype)
             policy_loss = losses.policy_gradient(log_probs, advantages, minibatch.divisor)
             loss = policy_loss + self._penalties(policy_loss.dtype)
@@ -360,7 +372,7 @@ class PolicyGradientEstimator:
         return tf.cast(tf.minimum(tf.exp(log_ratios), self.options.ratio_clip), dtype)
 
     def _penalties(self, dtype):
-        """Returns the sum of the losses of Keras layers: regularizers and `add_loss`."""
+        """Returns the sum of the policy layers' own losses (regularizers, `add_loss`)."""
         penalties = [tf.cast(x, dtype) for x in self.policy.losses]
         return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
 
@@ -379,31 +391,39 @@ class PolicyGradientEstimator:
         return tf.constant(coefficient, dtype)
 
     def _with_value_loss(self, loss, values, batch):
-        """Returns the loss plus the loss of shared values, and the value loss."""
+        """Returns the loss plus the weighted value loss, and the value loss itself.
+
+        If `values` is `None`, the loss is returned unchanged, and the value loss is NaN.
+        """
         if values is None:
             return loss, tf.constant(float("nan"), loss.dtype)
         value_loss = losses.value(values, batch.returns, batch.divisor)
         return loss + self.baseline.loss_weight * value_loss, value_loss
 
     def outputs(self, batch):
-        """Returns masked outputs `[N, P]` and values `[N]` or `None` for a batch."""
+        """Returns the masked policy outputs and the values at the N steps of a batch.
+
+        The outputs are `[N, P]`, with P outputs for each step. The values are `[N]`, or
+        `None` if the policy model returns no values.
+        """
         episodes = batch.episodes
         every_step = valid_steps(episodes)
         outputs, values = self.outputs_at(batch.steps, episodes.observations, every_step)
         return self.mask_outputs(outputs, batch.steps, episodes.masks), values
 
     def outputs_at(self, steps, observations, every_step):
-        """Returns policy outputs `[N, P]` and values `[N]` or `None` at some steps.
+        """Returns the policy outputs and the values at some steps, as `outputs` does.
 
         Args:
             steps: `ValidSteps`, the `N` steps at which outputs are computed.
-            observations: Array `[T, B, …]`, or nested arrays, the observations.
-            every_step: `ValidSteps`, all valid steps, because a recurrent policy reads
-                whole episodes.
+            observations: Array `[T, B, …]`, or nested arrays: the observations at T steps
+                of B episodes.
+            every_step: `ValidSteps`, all valid steps of the episodes, which a recurrent
+                policy reads.
         """
         if self.recurrent is None:
             return minibatches.call_on_rows(self.forward, steps.gather(observations))
-        # Zeros replace the padding, so that no gradient passes through it.
+        # Zeros replace the padding, so that no gradient passes through the padding.
         sequences = _swap_axes(every_step.zero_padding(observations))
         return tuple(
             x if x is None else steps.gather(_swap_axes(x))
@@ -415,13 +435,13 @@ class PolicyGradientEstimator:
         return self.head.distribution(self.outputs(batch)[0])
 
     def mask_outputs(self, outputs, steps, masks):
-        """Returns policy outputs `[N, P]` under the action masks `[T, B, M]`, if any."""
+        """Returns policy outputs `[N, P]` at N steps, with the action masks applied."""
         if masks is None or not masks.shape[-1]:
             return outputs
         return self.head.mask_outputs(outputs, steps.gather(masks))
 
     def forward(self, observations):
-        """Calls the policy; returns outputs `[..., P]`, and values `[...]` or `None`.
+        """Calls the policy; returns P outputs `[..., P]`, and values `[...]` or `None`.
 
         All layers of the policy run in inference mode. Policy outputs in half precision
         are cast to the float type of the agent.
@@ -430,14 +450,14 @@ class PolicyGradientEstimator:
         return self.split_outputs(policy(self._normalized(observations), training=False))
 
     def recurrent_step(self, observations, states):
-        """Returns the outputs `[N, P]` of one recurrent step, and the next states."""
+        """Returns policy outputs `[N, P]` at one step, and the next recurrent states."""
         if self.recurrent is None:
             return self.forward(observations)[0], states
         outputs, states = self.recurrent.step(self._normalized(observations), states)
         return self.split_outputs(outputs)[0], states
 
     def split_outputs(self, outputs):
-        """Returns the outputs in the result of a policy, and the values or `None`."""
+        """Splits the result of a policy model into outputs, and values or `None`."""
         values = None
         if isinstance(outputs, dict):
             outputs, values = outputs["outputs"], outputs["values"][..., 0]
@@ -454,7 +474,7 @@ class PolicyGradientEstimator:
             scale.update(batch.scale_samples[name])
 
     def update_normalizer(self, episodes):
-        """Updates the normalizer from all valid steps, also those of dropped episodes."""
+        """Updates the observation normalizer from all steps, also of dropped episodes."""
         if self.normalizer is not None:
             self.normalizer.update(valid_steps(episodes).gather(episodes.observations))
 
@@ -472,26 +492,26 @@ class PolicyGradientEstimator:
 
 
 def valid_steps(episodes):
-    """Returns the `episodes.ValidSteps` of a record, the indices of all valid steps."""
+    """Returns the `ValidSteps` of `Episodes`: the indices of all steps except padding."""
     return records.valid_steps(episodes.lengths, tf.shape(episodes.rewards)[0])
 
 
 def _powers(gamma, returns):
-    """Returns the powers γᵗ of the discount, `[T, 1]`, for `[T, B]` returns."""
+    """Returns `[T, 1]` powers γᵗ of the discount γ, for `[T, B]` returns at T steps."""
     gamma = tf.constant(gamma, returns.dtype)
     rows = tf.cast(tf.shape(returns)[0], returns.dtype)
     return gamma ** tf.range(rows)[:, None]
 
 
-def _log_ratios(log_probs, acting_log_probs):
-    """Returns `[n]` logarithms of likelihood ratios, zeros for an unchanged policy."""
-    if acting_log_probs is None:
+def _log_ratios(log_probs, behavior_log_probs):
+    """Returns the logarithms of n likelihood ratios, zeros for an unchanged policy."""
+    if behavior_log_probs is None:
         return tf.zeros_like(log_probs)
-    return log_probs - acting_log_probs
+    return log_probs - behavior_log_probs
 
 
 def _effective_sample_size(log_ratios):
-    """Returns (Σρ)² / (n Σρ²) of the unclipped ratios ρ, from their `[n]` logarithms."""
+    """Returns (Σρ)² / (n Σρ²) of n unclipped likelihood ratios ρ, given as log ρ."""
     # The result does not depend on a common factor. The division by the largest ratio
     # avoids an overflow.
     ratios = tf.exp(log_ratios - tf.reduce_max(log_ratios))

@@ -16,22 +16,22 @@ class StepStatistics(NamedTuple):
     episodes: tf.Tensor  # [N] int32, the column of the episode in the record
     times: tf.Tensor  # [N] int32, steps since the start of the episode
     returns: tf.Tensor  # [N] float, the returns to go
-    values: tf.Tensor  # [N] float, of a value baseline, or NaN
+    values: tf.Tensor  # [N] float, predictions of a value baseline, or NaN
     advantages: tf.Tensor  # [N] float, the weight of the log-probability
     unbaselined_advantages: tf.Tensor  # [N] float, the weight with a baseline of zero
     log_probs: tf.Tensor  # [N] float, ln π of the actions
     entropies: tf.Tensor  # [N] float, the entropies of the policy in nats
-    max_entropies: tf.Tensor  # [N] float, of a uniform choice, or NaN for reals
+    max_entropies: tf.Tensor  # [N] float, of a uniform choice, or NaN for real actions
     relative_scales: tf.Tensor  # [N, R] float, see `heads.Head.relative_scale`
     at_bounds: tf.Tensor  # [N, R] bool, see `heads.Head.at_bounds`
-    logits: tf.Tensor  # [N, L] float, the outputs that are logits, before the mask
+    logits: tf.Tensor  # [N, L] float, the L outputs that are logits, before the mask
 
 
 def per_episode_gradients(gradient_estimator, episodes, baseline=True):
     """Returns the gradient of the policy loss of each episode.
 
-    The mean of the gradients per episode is the gradient of the batch. The policy loss
-    excludes the entropy bonus, penalties and the value loss of shared layers.
+    The mean of the gradients of all episodes is the gradient of the batch. The policy
+    loss excludes the entropy bonus, regularizers and the value loss of shared layers.
 
     Args:
         gradient_estimator: `estimator.PolicyGradientEstimator`.
@@ -40,9 +40,9 @@ def per_episode_gradients(gradient_estimator, episodes, baseline=True):
             baseline by zero.
 
     Returns:
-        A list with an array `[E, …]` for each of `variables`, one gradient for each
-        episode that is not dropped. Each gradient uses the returns, the baseline and the
-        running scales that are computed from the whole batch.
+        A list with an array `[E, …]` for each of `variables`, one gradient for each of
+        the E episodes that are not dropped. Each gradient uses the returns, the baseline
+        and the running scales that are computed from the whole batch.
     """
 
     def gradient(column):
@@ -67,12 +67,14 @@ def per_episode_gradients(gradient_estimator, episodes, baseline=True):
 
 
 def step_statistics(gradient_estimator, episodes):
-    """Returns the `StepStatistics` of an update from a record of episodes."""
+    """Returns the `StepStatistics` of an update from a batch of whole episodes."""
     batch = gradient_estimator.batch(episodes)
-    unmasked, _ = gradient_estimator.outputs_at(
+    unmasked_outputs, _ = gradient_estimator.outputs_at(
         batch.steps, batch.episodes.observations, estimator.valid_steps(batch.episodes)
     )
-    outputs = gradient_estimator.mask_outputs(unmasked, batch.steps, batch.episodes.masks)
+    outputs = gradient_estimator.mask_outputs(
+        unmasked_outputs, batch.steps, batch.episodes.masks
+    )
     logits = np.flatnonzero(gradient_estimator.head.is_logit())
     actions = gradient_estimator.head.distribution(outputs)
     max_entropies = values = tf.fill(tf.shape(batch.returns), np.nan)
@@ -81,7 +83,7 @@ def step_statistics(gradient_estimator, episodes):
         uniform, masks = tf.zeros_like(outputs), batch.episodes.masks
         uniform = gradient_estimator.mask_outputs(uniform, batch.steps, masks)
         max_entropies = gradient_estimator.head.distribution(uniform).entropy()
-    if gradient_estimator.baseline.values_states:
+    if gradient_estimator.baseline.is_value_function:
         values = gradient_estimator.values(batch.episodes, batch.returns.dtype)[:-1]
         values = batch.steps.gather(values)
     return StepStatistics(
@@ -96,7 +98,7 @@ def step_statistics(gradient_estimator, episodes):
         max_entropies,
         gradient_estimator.head.relative_scale(outputs),
         gradient_estimator.head.at_bounds(batch.actions),
-        tf.gather(unmasked, logits, axis=1),
+        tf.gather(unmasked_outputs, logits, axis=1),
     )
 
 
@@ -110,8 +112,12 @@ def explain_non_finite(gradient_estimator, episodes):
     outputs, _ = gradient_estimator.outputs_at(
         batch.steps, batch.episodes.observations, batch.steps
     )
-    masked = gradient_estimator.mask_outputs(outputs, batch.steps, batch.episodes.masks)
-    log_probs = gradient_estimator.head.distribution(masked).log_prob(batch.actions)
+    masked_outputs = gradient_estimator.mask_outputs(
+        outputs, batch.steps, batch.episodes.masks
+    )
+    log_probs = gradient_estimator.head.distribution(masked_outputs).log_prob(
+        batch.actions
+    )
     rewards = batch.steps.gather(batch.episodes.rewards)
     candidates = [
         *(("observation", x, every_step) for x in keras.tree.flatten(observations)),
@@ -143,8 +149,9 @@ def _first_non_finite_step(candidates):
     """Returns a sentence that names the first non-finite value, or an empty string.
 
     Args:
-        candidates: List of `(name, [N, …] values, ValidSteps)`. The values of an entry
-            are computed from the values of the entries before.
+        candidates: List of `(name, values, steps)`: the name of a quantity, its `[N, …]`
+            values, and the `ValidSteps` of the N values. A quantity may depend on the
+            quantities before it in the list.
     """
     for name, values, steps in candidates:
         finite = np.isfinite(np.asarray(values, "float64"))

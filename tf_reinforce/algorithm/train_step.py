@@ -10,20 +10,20 @@ from tf_reinforce.functional import losses
 # The scalars that describe an update.
 METRICS = (*estimator.METRICS, "learning_rate", "env_steps")
 
-# The reported values of these metrics are means over the gradient steps of an update. The
-# entropy is that of the policy that acted, as with one gradient step.
+# The metrics that are averaged over the gradient steps of an update. The metric `entropy`
+# is not averaged: `entropy` is that of the policy that collected the episodes.
 _MEAN_METRICS = [name for name in estimator.METRICS if name != "entropy"]
 
-# The metrics of an update from no steps; all others are zero.
+# The metrics of an update from no steps; all other metrics are zero.
 _EMPTY_METRICS = dict.fromkeys(("entropy", "effective_sample_size"), float("nan"))
 
 
 class TrainStep:
-    """Changes weights along the gradients of a `PolicyGradientEstimator`.
+    """Makes one update with the gradients of a `PolicyGradientEstimator`.
 
-    Every gradient step of one update uses the returns, the baseline and the normalizer
-    with which the episodes were collected. Baseline and normalizer are updated after all
-    gradient steps.
+    All gradient steps of one update use the same returns, baseline and observation
+    normalizer. Baseline and observation normalizer are updated after the last gradient
+    step.
 
     Args:
         gradient_estimator: `estimator.PolicyGradientEstimator`.
@@ -33,9 +33,10 @@ class TrainStep:
         passes: Int, the number of passes over the batch.
         minibatch_size: Int, the approximate number of time steps in a gradient step, or
             `None` for all time steps of the batch.
-        block_size: Int, the approximate number of time steps in a block, or `None` for
-            one block. The gradient of a batch is computed block by block, to limit the
-            memory for the outputs of all layers.
+        microbatch_size: Int, the approximate number of time steps in a microbatch, or
+            `None` for all time steps of the batch. To save memory, the gradients of the
+            microbatches are computed one after another, and added to the gradient of the
+            batch.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class TrainStep:
         *,
         passes,
         minibatch_size=None,
-        block_size=None,
+        microbatch_size=None,
     ):
         self.estimator = gradient_estimator
         self.optimizer = optimizer
         self.counters = counters
         self.passes = passes
         self.minibatch_size = minibatch_size
-        self.block_size = block_size
+        self.microbatch_size = microbatch_size
         # An optimizer with loss scaling itself skips a step that overflows.
         self._skips_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
@@ -65,7 +66,7 @@ class TrainStep:
         return 0 if self.estimator.baseline.minibatch_size is None else 1
 
     def __call__(self, episodes, permutations):
-        """Makes one update from a record of episodes.
+        """Makes one update from a batch of whole episodes.
 
         Args:
             episodes: `Episodes`, validated.
@@ -73,9 +74,9 @@ class TrainStep:
                 valid steps.
 
         Returns:
-            `[1 + len(METRICS)]` float64: whether the update was finite, and `METRICS`.
-            The result is one tensor, because fetching each scalar takes as long as a
-            small update.
+            `[1 + len(METRICS)]` float64: first 1 or 0 for whether the update was finite,
+            then the values of `METRICS`. The result is one tensor, because fetching a
+            single scalar takes as long as a small update.
         """
         learning_rate = tf.identity(self.optimizer.learning_rate)
         before = [tf.identity(variable) for variable in self._variables]
@@ -109,7 +110,7 @@ class TrainStep:
             all values are finite.
         """
         estimate = self.estimator.gradients(
-            episodes, permutation, self.gradients_by_blocks
+            episodes, permutation, self.gradients_by_microbatches
         )
         empty = tf.equal(tf.size(estimate.batch.returns), 0)
         finite = self._statistics_finite(episodes, estimate.batch, estimate.baseline_step)
@@ -120,9 +121,9 @@ class TrainStep:
     def _minibatch_steps(self, episodes, permutations):
         """Makes one gradient step from each minibatch of each pass over the batch.
 
-        The method calls the parts of `estimator.gradients` in the same order, but
-        computes the policy gradient of each minibatch. `_minibatch_steps` returns the
-        same results as `_single_step`.
+        The method calls the same methods of the estimator as `estimator.gradients`, but
+        computes the policy gradient of each minibatch. The results have the same form as
+        those of `_single_step`.
         """
         batch = self.estimator.batch(episodes)
         baseline_step = self.estimator.baseline_step(batch, permutations[0])
@@ -137,17 +138,17 @@ class TrainStep:
         squares = self.estimator.sums_of_squares(episodes, batch)
         return finite & _all_finite(squares)
 
-    def gradients_by_blocks(self, batch):
-        """Returns the policy gradient of a batch, computed block by block."""
-        if self.block_size is None:
+    def gradients_by_microbatches(self, batch):
+        """Returns the policy gradient of a batch, as the sum over its microbatches."""
+        if self.microbatch_size is None:
             return self.step_gradients(batch)
         steps = tf.range(tf.size(batch.returns))
-        blocks = minibatches.Minibatches.split(steps, self.block_size)
+        microbatches = minibatches.Minibatches.split(steps, self.microbatch_size)
 
         def add(number, sums):
-            block = blocks.minibatch(number)
-            share = tf.size(block) / tf.size(steps)
-            gradients, metrics = self.step_gradients(batch, block)
+            microbatch = microbatches.minibatch(number)
+            share = tf.size(microbatch) / tf.size(steps)
+            gradients, metrics = self.step_gradients(batch, microbatch)
             terms = [*gradients, *(metrics[name] for name in estimator.METRICS)]
             terms = [tf.cast(y, x.dtype) for x, y in zip(sums, terms, strict=True)]
             sums = [x + tf.cast(share, x.dtype) * y for x, y in zip(sums, terms)]
@@ -156,7 +157,7 @@ class TrainStep:
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.estimator.variables]
         zeros += [tf.zeros([], tf.float64) for _ in estimator.METRICS]
         _, sums = tf.while_loop(
-            lambda number, sums: number < blocks.count,
+            lambda number, sums: number < microbatches.count,
             add,
             (tf.zeros([], tf.int64), zeros),
             parallel_iterations=1,
@@ -171,15 +172,16 @@ class TrainStep:
 
         Args:
             batch: `estimator.Batch`.
-            permutations: `[passes, N]` int32.
-            finite: Scalar bool. With False, the method makes no gradient step.
+            permutations: `[passes, N]` int32, a permutation of the N steps for each pass.
+            finite: Scalar bool, whether all values so far are finite. With
+                `finite=False`, the method makes no gradient step.
 
         Returns:
             Dict of the metrics, averaged over the gradient steps, and a bool that is True
             if all gradient steps were finite.
         """
         distribution = self.estimator.distribution(batch)
-        acting_log_probs = distribution.log_prob(batch.actions)
+        behavior_log_probs = distribution.log_prob(batch.actions)
         entropy = distribution.entropy()
         first = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
         not_empty = tf.size(batch.returns) > 0
@@ -189,7 +191,7 @@ class TrainStep:
             permutation = permutations[number // first.count]
             parts = minibatches.Minibatches(permutation, first.count)
             gradients, metrics = self.step_gradients(
-                batch, parts.minibatch(number % first.count), acting_log_probs
+                batch, parts.minibatch(number % first.count), behavior_log_probs
             )
             finite = self._step_finite(metrics["loss"], gradients)
             _run_if(finite, lambda: self._apply(gradients))
@@ -206,17 +208,21 @@ class TrainStep:
         metrics = dict(zip(_MEAN_METRICS, means, strict=True))
         return {**metrics, "entropy": tf.reduce_mean(entropy)}, finite
 
-    def step_gradients(self, batch, indices=None, acting_log_probs=None):
-        """Returns gradients and metrics of one step; see the method of the estimator."""
+    def step_gradients(self, batch, indices=None, behavior_log_probs=None):
+        """Returns `estimator.policy_gradients`, with the loss scale of the optimizer."""
         return self.estimator.policy_gradients(
-            batch, indices, acting_log_probs, self.optimizer.scale_loss
+            batch, indices, behavior_log_probs, self.optimizer.scale_loss
         )
 
     def _step_finite(self, loss, gradients):
         return _all_finite([loss] if self._skips_overflow else [loss, *gradients])
 
     def _apply(self, gradients):
-        """Makes one gradient step with an optimizer that divides by its loss scale."""
+        """Makes one gradient step with the optimizer.
+
+        The gradients are multiplied by the loss scale of the optimizer, because an
+        optimizer with loss scaling divides gradients by its loss scale.
+        """
         scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
         self.optimizer.apply(scaled, self.estimator.variables)
 
@@ -233,7 +239,7 @@ class TrainStep:
             variable.assign(value)
 
     def _metrics_or_empty(self, metrics, not_empty):
-        """Returns the metrics of gradients, or the metrics of an update without steps."""
+        """Returns the metrics, with fixed values if the batch contains no steps."""
         own_loss = not self.estimator.baseline.shares_policy
         return {
             name: metric
@@ -243,7 +249,7 @@ class TrainStep:
         }
 
     def _count(self, episodes):
-        """Adds one update to the counters, and returns the counters."""
+        """Adds an update and its episodes to the counters; returns the counters."""
         lengths = tf.cast(episodes.lengths, tf.int64)
         counts = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
         return self.counters.assign_add(tf.stack(counts))

@@ -1,9 +1,9 @@
-"""Baselines, which are subtracted from returns to reduce the variance.
+"""Baselines, which are subtracted from returns to reduce the variance of the gradient.
 
 A baseline leaves the expected gradient unchanged if its value at step t does not depend
 on the actions and rewards of the episode from step t on. `Baseline.estimate` returns the
-values that are subtracted from the returns. A baseline with weights also implements
-`gradients` and `apply_gradients`.
+values that are subtracted from the returns. A baseline that learns also implements
+`apply_gradients`, and implements `gradients` if the baseline has a loss.
 """
 
 from tf_reinforce import config

@@ -11,26 +11,27 @@ from tf_reinforce.baselines import base
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class LeaveOneOut(base.Baseline):
-    """The mean return of the *other* episodes that are active at the same time step.
+    """For each step of an episode, the mean return of the *other* episodes at that step.
 
         bᵢₜ = Σ_{j≠i} Gⱼₜ / (nₜ - 1),    nₜ episodes active at t;  0 if nₜ = 1
 
-    The mean of the other episodes does not depend on the episode from which it is
-    subtracted. `LeaveOneOut` therefore changes the variance of the gradient but not the
-    expectation, if the number of episodes is fixed in advance.
+    The mean return of the other episodes does not depend on the episode from whose return
+    the mean is subtracted. If the number of episodes is fixed in advance, `LeaveOneOut`
+    changes the variance of the policy gradient but not its expectation.
 
-    With `group_size=K`, the baseline of an episode is the mean of the other episodes of
-    its group. The agent starts the K episodes of a group with the same reset seed, and
-    therefore from the same observation. With groups, differences between initial
-    observations add no variance to the gradient. The episodes of a group also have the
-    same random numbers of the environment. The gradient with groups is unbiased, because
-    the actions of different episodes are independent, given the random numbers of the
+    With `group_size=K`, the baseline of an episode is the mean return of the other
+    episodes of its group. The agent starts the K episodes of a group with the same reset
+    seed, and therefore from the same observation. If all returns of a group rise by the
+    same amount, the advantages do not change. The environment draws the same random
+    numbers in all episodes of a group. The gradient with groups is unbiased, because the
+    actions of different episodes are independent, given the random numbers of the
     environment.
 
     Args:
-        group_size: Int of at least 2, K. `None` makes all episodes one group. Columns 0
-            to K - 1 of a record are the first group, and the next K columns are the
-            second group.
+        group_size: Int of at least 2, the number K of episodes in a group. With
+            `group_size=None`, all episodes of a batch are one group. In the array of
+            returns, the first K = `group_size` columns are the first group, and the next
+            K columns are the second group.
 
     Example:
 
@@ -82,13 +83,14 @@ class LeaveOneOut(base.Baseline):
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Mean(base.Baseline):
-    """The mean return over all steps of the batch, which is biased.
+    """The mean return of all steps of the batch; this baseline biases the gradient.
 
         b = Σₜᵢ Gₜᵢ / N
 
-    The mean over the batch includes the return from which it is subtracted. With B
-    episodes of one step, the baseline `Mean` multiplies the expected gradient by exactly
-    (B - 1) / B.
+    In the formula, N is the number of steps of all episodes of the batch. The gradient is
+    biased because the mean over the batch includes the return from which the mean is
+    subtracted. If a batch has B episodes of one step, the baseline `Mean` multiplies the
+    expected gradient by exactly (B - 1) / B.
 
     Example:
 
@@ -107,18 +109,18 @@ class Mean(base.Baseline):
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class MovingAverage(base.Baseline):
-    """The mean return over all steps of earlier batches, with weights that decay.
+    """The mean return of earlier batches, in which older batches have smaller weights.
 
         b = Σᵢ dᵏ⁻ⁱ mᵢ / Σᵢ dᵏ⁻ⁱ,    mᵢ the mean return of a step in batch i = 1 … k
 
-    The baseline `MovingAverage` does not depend on the batch from which it is subtracted.
-    `MovingAverage` therefore changes the variance of the gradient but not the
-    expectation. The moving average is zero before the first update.
+    The moving average does not depend on the batch from whose returns it is subtracted.
+    `MovingAverage` changes the variance of the policy gradient but not its expectation.
+    The moving average is zero before the first update.
 
     Args:
         decay: Float in [0, 1], the factor d by which each update multiplies the weights
-            of earlier batches. With `decay=0`, the average is that of the last batch.
-            With `decay=1`, all batches have equal weight.
+            of earlier batches. With `decay=0`, the baseline is the mean return of the
+            last batch. With `decay=1`, all earlier batches have equal weight.
 
     Example:
 
@@ -159,7 +161,7 @@ class MovingAverage(base.Baseline):
         self._add_means(tf.reduce_mean(baseline_batch.returns), 1.0)
 
     def _add_means(self, means: tf.Tensor, weights: tf.Tensor) -> None:
-        """Adds new means to decaying averages; a weight of 0 keeps an average."""
+        """Adds the mean returns of a batch to all averages whose weight is not zero."""
         means, weights = (tf.cast(x, self.sums.dtype) for x in (means, weights))
         decay = tf.where(weights > 0, tf.constant(self.decay, weights.dtype), 1.0)
         self.sums.assign(decay * self.sums + means)
@@ -171,20 +173,21 @@ class MovingAverage(base.Baseline):
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class TimeStep(MovingAverage):
-    """The mean return at the same time step of earlier episodes.
+    """The mean return of earlier batches, computed separately for each time step.
 
         bₜ = Σᵢ dᵏ⁻ⁱ mᵢₜ / Σᵢ dᵏ⁻ⁱ,    mᵢₜ the mean return at step t in batch i = 1 … k
 
-    A batch without a step t leaves the average of step t unchanged. The average is zero
-    at steps that no episode has reached. The baseline `TimeStep` is unbiased, because it
-    does not depend on the batch from which it is subtracted.
+    If no episode of a batch reaches step t, the batch does not change the average of step
+    t. The average of a step is zero until an episode has reached the step. `TimeStep`
+    does not bias the policy gradient, because the averages do not depend on the batch
+    from whose returns they are subtracted.
 
     Args:
         horizon: Int, the number of averages, one average per time step. Step
             `horizon - 1` and all later steps have one common average.
         decay: Float in [0, 1], the factor d by which each update multiplies the weights
-            of earlier batches. With `decay=0`, the average is that of the last batch.
-            With `decay=1`, all batches have equal weight.
+            of earlier batches. With `decay=0`, only the last batch that reached a step
+            counts for that step. With `decay=1`, all earlier batches have equal weight.
 
     Example:
 

@@ -10,7 +10,7 @@ from tf_reinforce import fixed_arguments
 
 
 class BaselineBatch(NamedTuple):
-    """The `N` valid steps of one update, from which a baseline learns."""
+    """The `N` steps of one batch, without padding, from which a baseline learns."""
 
     observations: Any  # [N, …] or a structure of [N, …], as the policy receives them
     returns: tf.Tensor  # [N] float, the returns to go, also with `returns="whole"`
@@ -19,11 +19,11 @@ class BaselineBatch(NamedTuple):
     permutation: Any = None  # [N] int32, a permutation of the N steps, for minibatches
 
     def minibatch(self, indices: tf.Tensor) -> "BaselineBatch":
-        """Returns the batch that contains only the steps at `[n]` indices.
+        """Returns a `BaselineBatch` of only the n steps at the given `[n]` indices.
 
-        If n of N steps are selected, the number of episodes is multiplied by n / N. A sum
-        over the selected steps, divided by the multiplied number of episodes, is
-        comparable with that of the whole batch.
+        A minibatch of n of the N steps of a batch has n / N times the `episodes` of the
+        batch. A sum over steps, divided by `episodes`, has about the same size for a
+        minibatch as for the whole batch.
         """
         fraction = tf.size(indices) / tf.size(self.returns)
 
@@ -42,26 +42,28 @@ class Baseline(keras.layers.Layer, abc.ABC):
     """An estimate of the return that does not depend on the action.
 
     A subclass of `Baseline` implements `estimate`. A baseline with weights creates its
-    weights in `build` with `add_weight`. The method `gradients` of a baseline returns the
-    gradients of its weights. The agent calls `apply_gradients` of the baseline after it
-    has checked that all values of the update are finite. TensorFlow traces all methods of
-    a baseline, so that a method must change nothing except the weights of the baseline.
-    `examples/your_own_parts.py` contains an example of a custom baseline, and
-    `tfr.testing.check_gradient` checks a baseline.
+    weights in `build` with `add_weight`. The method `gradients` returns the gradients of
+    the baseline's loss. At the end of an update, the agent calls the baseline's method
+    `apply_gradients`, unless a value of the update is NaN or infinite. TensorFlow traces
+    all methods of a baseline, so that a method must change nothing except the weights of
+    the baseline. `examples/your_own_parts.py` contains an example of a custom baseline,
+    and `tfr.testing.check_gradient` checks a baseline.
 
     Attributes:
-        values_states: Bool, whether the baseline is a value of the observation. Only a
-            baseline with `values_states=True` can bootstrap truncated episodes and allows
-            `gae_lambda` below 1. A baseline with `values_states=True` has `model`,
-            `values` and `loss_weight`, like `Value`.
+        is_value_function: Bool, whether the baseline predicts the value of an
+            observation. Only a baseline with `is_value_function=True` can bootstrap
+            truncated episodes and allows `gae_lambda` below 1. A baseline with
+            `is_value_function=True` must have the attributes `model` and `loss_weight`
+            and the method `values`, like `Value`.
         reset_group_size: Int, the number of consecutive episodes in a group. If
             `reset_group_size` is above 1, the agent starts all episodes of a group with
             the same reset seed.
-        minibatch_size: Int if the baseline reads `BaselineBatch.permutation`, else
-            `None`.
+        minibatch_size: Int, the number of steps of a minibatch if the baseline learns
+            from minibatches, else `None`. If `minibatch_size` is an int,
+            `BaselineBatch.permutation` is a random permutation of the steps.
     """
 
-    values_states = False
+    is_value_function = False
     reset_group_size = 1
     minibatch_size: int | None = None
 
@@ -71,8 +73,8 @@ class Baseline(keras.layers.Layer, abc.ABC):
 
     @property
     def shares_policy(self) -> bool:
-        """Returns whether the policy also returns the values and one loss trains both."""
-        return self.values_states and self.model is None
+        """Returns whether the policy model also returns the values of the baseline."""
+        return self.is_value_function and self.model is None
 
     @abc.abstractmethod
     def estimate(
@@ -81,24 +83,27 @@ class Baseline(keras.layers.Layer, abc.ABC):
         """Returns the values that are subtracted from the returns.
 
         Args:
-            returns: `[T, B]` float, the returns, which are zero in the padding.
-            valid: `[T, B]` bool, False in the padding.
+            returns: `[T, B]` float, the returns at `T` steps of `B` episodes, zero in the
+                padding.
+            valid: `[T, B]` bool, False in the padding (after the last step of an
+                episode).
             values: `[T, B]` float, the values of the observations. Without a value
                 baseline, all values of the observations are zero.
 
         Returns:
-            `[T, B]` float in the number type of `returns`, the baseline of each step. At
-            a step with a baseline of zero, the return is not changed.
+            `[T, B]` float in the number type of `returns`, the baseline of each step. A
+            baseline of zero leaves the return of a step unchanged.
         """
 
     def gradients(self, baseline_batch: BaselineBatch) -> Any:
-        """Returns loss and gradients of the baseline, or NaN and `[]` without weights.
+        """Returns loss and gradients of the baseline, by default NaN and `[]`.
 
         Args:
             baseline_batch: `BaselineBatch` to learn from.
 
         Returns:
-            A scalar loss, and a list of gradients for `apply_gradients`.
+            The scalar loss of the baseline, and a list of gradients, which the agent
+            passes to `apply_gradients`.
         """
         return tf.constant(float("nan"), baseline_batch.returns.dtype), []
 
@@ -109,15 +114,16 @@ class Baseline(keras.layers.Layer, abc.ABC):
 
         Args:
             gradients: List of finite gradients from `gradients(baseline_batch)`. A
-                baseline that makes further gradient steps must compute their gradients
-                itself, and must skip a step whose gradients are not finite.
+                baseline that makes more than one gradient step per update must compute
+                the gradients of the other steps itself. The baseline must skip a step
+                whose gradients are not finite.
             baseline_batch: `BaselineBatch` to learn from.
         """
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Zero(Baseline):
-    """A baseline of zero, which is unbiased and usually has the largest variance."""
+    """A baseline that is always zero; unbiased, but the gradient has a large variance."""
 
     def estimate(
         self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None

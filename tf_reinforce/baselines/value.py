@@ -15,32 +15,36 @@ from tf_reinforce.functional import losses
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Value(base.Baseline):
-    """The value of the observation, which is learned from returns.
+    """A baseline that predicts the return from the observation with a Keras model.
 
         b(s) = v(s),    trained to predict the returns of a batch after its update
 
-    A `Value` baseline with its own model has its own optimizer. Without a model of the
-    baseline, the policy must return a dict with `"outputs"` and `"values"`. If policy and
-    baseline share layers, the agent's optimizer minimizes the sum of both losses.
+    A `Value` baseline with its own model has its own optimizer. With `model=None`, the
+    policy must return a dict with `"outputs"` and `"values"`. If policy and baseline
+    share layers, the agent's optimizer minimizes the policy loss plus `loss_weight` times
+    the value loss.
 
     Args:
-        model: Keras model from observations `[N, …]` to values `[N, 1]`, or `None` for
-            the `"values"` of the policy. The model of the baseline receives one
-            observation at a time, even if the policy is recurrent. For a recurrent value
-            function, use a recurrent policy that returns `"values"`.
+        model: Keras model from `N` observations `[N, …]` to values `[N, 1]`, or `None`
+            for the `"values"` of the policy. The model of the baseline receives single
+            observations without their history, even if the policy is recurrent. For a
+            recurrent value function, use a recurrent policy that returns `"values"`.
         optimizer: Keras optimizer of the model, except a `LossScaleOptimizer`.
             `optimizer` defaults to `Adam()`.
-        passes: Int, the number of passes over each batch. The targets of the value
-            baseline are the same in all passes. The environment `Pendulum-v1` needs
-            several passes of the value baseline.
-        minibatch_size: Int, the approximate number of steps per gradient step of the
-            baseline. Each update draws a new permutation of the steps for the
-            minibatches. With `minibatch_size=None`, a gradient step uses all steps.
+        passes: Int, the number of passes over the batch that train the model in each
+            update. The returns that the model learns to predict are the same in all
+            passes. For example, training on `Pendulum-v1` needs several passes over each
+            batch.
+        minibatch_size: Int, the approximate number of time steps per gradient step of the
+            baseline. Each update splits the batch into minibatches with a new random
+            permutation. With `minibatch_size=None`, each gradient step of the baseline
+            uses the whole batch.
         scale: Float above zero, the size of a typical return. The predicted value is
-            `scale` times the output of the model, and the value loss is divided by
-            `scale`². The outputs of a new network are about 1, so that returns in the
-            hundreds need a `scale` of about 100.
-        loss_weight: Float, the weight of the value loss if the layers are shared.
+            `scale` times the output of the model, and the model minimizes the value loss
+            divided by `scale`². An untrained network returns small numbers, so that
+            returns in the hundreds need a `scale` of about 100.
+        loss_weight: Float, the weight of the value loss if policy and baseline share
+            layers.
 
     Example:
 
@@ -49,7 +53,7 @@ class Value(base.Baseline):
     [0.0, 0.0, 0.0]
     """
 
-    values_states = True
+    is_value_function = True
 
     def __init__(
         self,
@@ -100,7 +104,7 @@ class Value(base.Baseline):
         optimizers.build(self.optimizer, self.model.trainable_variables)
 
     def values(self, observations: Any) -> tf.Tensor:
-        """Returns the values `[N]` of `[N, …]` observations, with gradients."""
+        """Returns the values `[N]` of `N` observations; gradients flow to the model."""
 
         def call_model(observations: Any) -> tf.Tensor:
             return self.model(observations, training=False)
@@ -153,7 +157,7 @@ class Value(base.Baseline):
         )
 
     def _step_from(self, baseline_batch: base.BaselineBatch) -> Any:
-        """Makes a gradient step of the value model if its gradients are finite."""
+        """Makes a gradient step of the model on a batch if all gradients are finite."""
         _, gradients = self.gradients(baseline_batch)
         finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
         tf.cond(tf.reduce_all(finite), lambda: self._step(gradients), lambda: 0)

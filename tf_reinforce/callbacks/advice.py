@@ -1,11 +1,12 @@
 """Turns training statistics into advice: one sentence for each cause.
 
-For each cause of failed learning, a function of all reports so far returns a sentence or
-`None`. The list `CAUSES` contains each cause before the causes that follow from it. For
-example, rewards of an unusual size make a value baseline useless, and a useless value
-baseline adds noise. When the standard deviation of the actions is near zero, each update
-changes the policy too much. `Diagnostics` prints only the advice of the first cause in
-the order of `CAUSES`.
+For each cause of failed learning, one function reads all reports of `Diagnostics` so far,
+and returns a sentence or `None`. The dict `CAUSES` lists each cause before the causes
+that follow from it. For example, rewards of an unusual size make a value baseline
+useless, and a useless value baseline adds noise to the gradient. In `CAUSES`, `collapsed`
+comes before `learning_rate`: if the standard deviation of the actions is near zero, each
+update changes the policy too much. If several causes apply, `Diagnostics` prints only the
+advice for the first one in `CAUSES`.
 """
 
 import itertools
@@ -18,7 +19,7 @@ from tf_reinforce.callbacks import training_statistics
 
 
 class Finding(NamedTuple):
-    """One cause that keeps the policy from learning, found in one report."""
+    """One cause that keeps the policy from learning, found in a `Diagnostics` report."""
 
     update: int  # number of the update, from 0 over all calls of `fit`
     cause: str  # a name in the table `CAUSES`
@@ -26,7 +27,7 @@ class Finding(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The value of a metric from which a cause is reported, with the reason."""
+    """The limit beyond which a metric indicates a cause, and the reason for the limit."""
 
     value: float
     reason: str
@@ -111,13 +112,13 @@ def diagnose(reports):
 
 
 def undetermined_causes(reports):
-    """Returns the causes with too few reports for a decision, each with its reason.
+    """Returns the causes that cannot be judged yet, and the reports each requires.
 
     Args:
         reports: List of dicts of floats, the reports of `diagnostics.Diagnostics`.
 
     Returns:
-        List of strings, which is empty if every cause had enough reports.
+        List of strings, which is empty if there are enough reports for every cause.
     """
     causes = []
     if len(_with_noise(reports)) < MIN_NOISE_REPORTS:
@@ -136,7 +137,7 @@ def undetermined_causes(reports):
 
 
 def advise_on_rewards(reports):
-    """Returns advice if rewards are too large for the value or the entropy bonus."""
+    """Returns advice if rewards are too large for a value baseline or entropy bonus."""
     last = reports[-1]
     limit = THRESHOLDS["return_size"].value
     size = last["return_size"]
@@ -222,7 +223,7 @@ def advise_on_bounded_logits(reports):
 
 
 def advise_on_actions_at_bounds(reports):
-    """Returns advice if nearly all actions reach the environment as a bound."""
+    """Returns advice if nearly all actions are at a bound of the action space."""
     last = reports[-1]
     if not last["at_bounds"] > THRESHOLDS["at_bounds"].value:
         return None
@@ -285,7 +286,7 @@ def advise_on_value_baseline(reports):
 
 
 def advise_on_noise(reports):
-    """Returns advice if the episodes are too few to estimate the gradient."""
+    """Returns advice if updates have too few episodes to estimate the gradient."""
     measured = _with_noise(reports[-MAX_NOISE_REPORTS:])
     if len(measured) < MIN_NOISE_REPORTS:
         return None
@@ -309,7 +310,7 @@ def advise_on_noise(reports):
 
 
 def advise_on_environment(reports):
-    """Returns advice if the environment takes nearly all of the time."""
+    """Returns advice if stepping environments takes nearly all of the training time."""
     last = reports[-1]
     if not last["stepping_share"] > THRESHOLDS["stepping_share"].value:
         return None
@@ -339,12 +340,12 @@ CAUSES = {
 
 
 def _after_warmup(reports):
-    """Returns the reports after the warm-up of the value baseline."""
+    """Returns the reports of update `WARMUP_UPDATES` and of later updates."""
     return [report for report in reports if report["update"] >= WARMUP_UPDATES]
 
 
 def _with_noise(reports):
-    """Returns the reports with an estimate of the noise above zero."""
+    """Returns the reports whose estimate of the gradient noise is above zero."""
     return [report for report in reports if report["noise"] > 0]
 
 
@@ -353,7 +354,7 @@ def _median(reports, name):
 
 
 def short(number):
-    """Returns a number with two digits, and numbers from 1e5 on with an exponent."""
+    """Returns a number as text: 1234 as "1200", and numbers from 1e5 on as "2e5"."""
     if number >= 1e5:
         return f"{number:.0e}".replace("e+0", "e").replace("e+", "e")
     return f"{float(f'{number:.2g}'):.6g}"

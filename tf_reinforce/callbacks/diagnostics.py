@@ -31,61 +31,79 @@ _LABELS = {
 
 
 class Diagnostics(episode_callbacks.EpisodeCallback):
-    """Measures an update in detail, and prints one sentence with a change to make.
+    """Measures updates in detail, and prints advice on how to improve the training.
 
-    At the first update and at every n-th update after the first, `Diagnostics` computes
-    the gradient of each episode, with and without the baseline. `Diagnostics` compares
-    the policies before and after the update on the same steps. A report of `Diagnostics`
-    takes about as long as a few updates. `Diagnostics` does not change the training. All
-    results of training are equal bit by bit with and without the callback.
-    `docs/diagnostics.md` contains the formulas of the diagnostics, their sources, and the
-    thresholds.
+    With `every=10`, `Diagnostics` makes a report at the first update and then at every
+    tenth update. A report contains statistics of the gradient of each episode, with and
+    without the baseline. A report also compares the policy before the update with the
+    policy after the update, on the steps of the update. A report takes about as long as a
+    few updates. The results of training are equal to the bit with and without
+    `Diagnostics`. `docs/diagnostics.md` contains the formulas of the statistics, their
+    sources, and the thresholds.
 
     A report of `Diagnostics` is a dict of floats, with NaN for a value that is unknown or
     undefined:
 
-    * `update`, the number of the update, from 0 over all calls of `fit`; `episodes`, the
-      number of episodes of the update;
-    * `signal`, `noise`, squared lengths of the gradient of the policy loss and of its
-      error, and `signal_to_noise`, their ratio. A signal that is estimated from one
-      report is rough. A signal of zero or less means that the signal is smaller than the
-      error of its estimate;
-    * `independent`, the number of episodes, or of groups, with a reset seed of their own;
-    * `gradient_variance_removed`, `return_variance_removed`, the share of the variance
-      that the baseline removes. A share of zero means that the baseline has no effect on
-      the variance, and a negative share means that the baseline adds variance;
-    * `explained_variance`, the share of the variance of the returns that a value baseline
-      explains;
-    * `kl`, the KL divergence in nats per step from the policy before the gradient steps
-      to the policy after them, and `effective_sample_size`, as a share of the steps. If
-      the policy has not changed, `kl` is zero and `effective_sample_size` is one. The
-      compared policies before and after the update use the normalization with which the
-      episodes were collected;
-    * `entropy_share`, the entropy as a share of the entropy of a uniform choice, or NaN
-      for real actions;
-    * `spread`, the standard deviation of real actions in half widths of their bounds;
-    * `at_bounds`, the share of real numbers that the environment receives at a bound;
-    * `bounded_logits`, the share of [0, 1] that the logits cover. `bounded_logits` is
+    * `update` is the number of the update, from 0 over all calls of `fit`, and `episodes`
+      is the number of its episodes.
+
+    * `signal` estimates the squared length of the true gradient of the policy loss.
+      `noise` estimates the expected squared length of the error of the batch's gradient.
+      `signal_to_noise` is `signal` divided by `noise`. The `signal` of a single report is
+      a rough estimate. A `signal` of zero or less means that the true signal is smaller
+      than the error of its estimate.
+
+    * `independent` is the number of independent samples of the gradient: the number of
+      episodes, or of groups of episodes with equal reset seeds.
+
+    * `gradient_variance_removed` and `return_variance_removed` are the shares of the
+      variance of gradient and returns that the baseline removes. A negative share means
+      that the baseline increases the variance.
+
+    * `explained_variance` is the share of the variance of the returns that a value
+      baseline explains.
+
+    * `kl` is the KL divergence in nats per step from the policy before to the policy
+      after the gradient steps of the update. `effective_sample_size` is the effective
+      sample size for importance sampling with the updated policy, as a share of the
+      steps. If the policy has not changed, `kl` is zero and `effective_sample_size` is
+      one. For `kl` and `effective_sample_size`, the old and the new policy normalize
+      observations as during the collection of the episodes.
+
+    * `entropy_share` is the entropy of the policy divided by the entropy of a uniform
+      choice, or NaN for real actions.
+
+    * `spread` is the standard deviation of real actions, divided by half the width of
+      their bounds.
+
+    * `at_bounds` is the share of real action components that reach the environment at a
+      bound of the action space.
+
+    * `bounded_logits` is the share of [0, 1] that the logits cover. `bounded_logits` is
       zero if a logit is outside of [0, 1], one after softmax, and NaN if no output is a
-      logit;
-    * `return_size`, `advantage_size`, root mean squares in the unit of the (scaled)
-      rewards;
-    * `stepping_share`, `acting_share`, `learning_share`, shares of the time since the
-      last report. The time of the first report includes tracing;
-    * `learning_rate`, `gradient_steps` per update, `entropy_coef`, `value_scale`,
-      `value_shared`, `rewards_scaled` and `vector_env` (1 or 0), the settings that the
-      findings refer to.
+      logit.
+
+    * `return_size` and `advantage_size` are the root mean squares of the returns and of
+      the advantages. The options `scale_rewards` and `scale_advantages` act before this
+      measurement.
+
+    * `stepping_share`, `acting_share` and `learning_share` are the shares of the time
+      since the last report that stepping environments, selecting actions and updating
+      took. The times in the first report include the tracing of TensorFlow functions.
+
+    * The other keys are settings on which the advice depends: `learning_rate`,
+      `gradient_steps` (per update), `entropy_coef`, `value_scale`, and the flags
+      `value_shared`, `rewards_scaled` and `vector_env` (1 or 0).
 
     Args:
         every: Positive int, the number of updates from one report to the next.
-        verbose: With 0, the callback prints nothing. With `verbose=1`, the callback
-            prints one line for each report with a finding, and one line at the end of
-            training. With `verbose=2`, the callback also prints the metrics of every
-            report.
+        verbose: `verbose=0` prints nothing. `verbose=1` prints one line for each report
+            with a finding, and one line at the end of training. `verbose=2` also prints
+            the metrics of every report.
         stream: A text stream for the printed lines. `stream` defaults to standard output.
 
     Attributes:
-        history: List of dicts, the reports of the last training.
+        history: List of dicts, the reports of the last call of `fit`.
         findings: List of `Finding` with `update`, `cause` and `advice`. The findings of a
             report are sorted by importance.
 
@@ -162,7 +180,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             coefficient = coefficient(logs["update"])
         indices = tf.range(len(steps.returns))
         split = minibatches.Minibatches.split(indices, agent.minibatch_size)
-        has_value = agent.baseline.values_states
+        has_value = agent.baseline.is_value_function
         report = {
             "update": logs["update"],
             **training_statistics.batch_statistics(
@@ -180,7 +198,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self._before_update = episodes, steps.log_probs, normalization, report
 
     def _finish_report(self, logs):
-        """Adds the values after the update to the report, and prints the findings."""
+        """Completes the report after the update, and prints the findings."""
         episodes, log_probs, normalization, report = self._before_update
         # Without the former normalizer, `kl` would include the change of the normalizer.
         with _assigned(normalization):
@@ -210,7 +228,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
 @contextlib.contextmanager
 def _assigned(pairs):
-    """Assigns values to variables, and restores the former values after the block."""
+    """Assigns values to variables for a `with` block, then restores the old values."""
     previous = [variable.numpy() for variable, _ in pairs]
     try:
         for variable, value in pairs:

@@ -13,11 +13,11 @@ COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated"
 
 
 class EpisodeCallback(keras.callbacks.Callback):
-    """A Keras callback with methods for episodes.
+    """A Keras callback with two further methods, which receive episodes.
 
     For each update, `on_episodes_collected` is called once, before the update is made.
-    After `on_episodes_collected`, `on_episode_end` is called once for each episode, in
-    the order in which the episodes started, before `on_train_batch_end`.
+    After the update, `on_episode_end` is called once for each episode, in the order in
+    which the episodes started. `on_train_batch_end` follows the last `on_episode_end`.
 
     Example:
 
@@ -32,10 +32,12 @@ class EpisodeCallback(keras.callbacks.Callback):
 
         Args:
             episodes: `Episodes` of NumPy arrays, all episodes of the update.
-            logs: Dict with `update` (int, from 0), `stepping_seconds` (float, the time
-                in environments; zero for a `TensorEnv`, whose steps are part of acting),
+            logs: Dict with `update` (int, the number of the update, from 0),
+                `stepping_seconds` (float, the time that environments took),
                 `acting_seconds` (float, the rest of the time of collecting) and
-                `vector_env` (bool, True if the environment is a `VectorEnv`).
+                `vector_env` (bool, True if the environment is a `VectorEnv`). For a
+                `TensorEnv`, `stepping_seconds` is zero, and `acting_seconds` includes the
+                time of the environment's steps.
         """
 
     def on_episode_end(self, episode: int, logs: Any = None) -> None:
@@ -44,8 +46,8 @@ class EpisodeCallback(keras.callbacks.Callback):
         Args:
             episode: Int, the number of the episode, from 0 over all calls of `fit`.
             logs: Dict with `episode_return` (float, the undiscounted sum of the rewards),
-                `episode_length` (int, in steps), `terminated` (bool) and `update` (int,
-                from 0).
+                `episode_length` (int, in steps), `terminated` (bool, False for a
+                truncated episode) and `update` (int, the number of the update, from 0).
         """
 
 
@@ -60,8 +62,8 @@ class EpisodeLogger(EpisodeCallback):
 
     Args:
         filename: Path of the CSV file.
-        append: Bool, whether to append rows to an existing file. With `append=False`, the
-            file is replaced when training begins.
+        append: Bool, whether to append rows to an existing file. `append=False` replaces
+            an existing file when training begins.
     """
 
     def __init__(self, filename: str | os.PathLike, *, append: bool = False) -> None:
@@ -95,9 +97,8 @@ class StopAtReturn(keras.callbacks.Callback):
 
     Args:
         target: Finite float, the target return in the units of the reward.
-        monitor: String, the log key of the return. `monitor` defaults to the return of
-            the training episodes. `"val_episode_return"` is the return of the validation
-            episodes.
+        monitor: String, a log key: `"episode_return"` is the mean return of the training
+            episodes, and `"val_episode_return"` that of the validation episodes.
     """
 
     def __init__(self, target: float, *, monitor: str = "episode_return") -> None:
@@ -115,10 +116,10 @@ class StopAtReturn(keras.callbacks.Callback):
 class ProgressLine(keras.callbacks.Callback):
     """Prints progress, on a terminal as one line that is overwritten, else line by line.
 
-    The remaining time is estimated from all updates except the first, which also compiles
-    the programs. `ProgressLine` announces evaluations, because evaluations may take long.
-    If the stream is not a terminal, an evaluation is announced only if the previous
-    evaluation took at least `every` seconds.
+    The estimate of the remaining time ignores the first update, because TensorFlow
+    functions are compiled then. `ProgressLine` announces evaluations, because evaluations
+    may take long. If the stream is not a terminal, an evaluation is announced only if the
+    previous evaluation took at least `every` seconds.
 
     Args:
         every: Positive float, the minimum number of seconds between two lines, if the
@@ -178,7 +179,7 @@ class ProgressLine(keras.callbacks.Callback):
         self._out.flush()
 
     def _position(self, epoch: int, logs: Any) -> tuple[int, int | None]:
-        """Returns the completed updates or steps, and the total of the budget."""
+        """Returns the number of updates or steps so far, and the number to be reached."""
         end_step = self.params.get("end_env_steps")
         if end_step:
             return logs["env_steps"], end_step

@@ -10,10 +10,10 @@ from tf_reinforce.data import seeding
 class EvaluationCallback(keras.callbacks.Callback):
     """Evaluates an agent regularly, saves the best agent, and stops at a target return.
 
-    The agent is evaluated after every `every` updates. If `target` is set, the agent is
-    also evaluated when the mean return of an update reaches the target.
-    `EvaluationCallback` adds `val_episode_return` to the logs, which is NaN after an
-    update without evaluation. Each evaluation uses new episodes.
+    With `every=10`, the agent is evaluated after every tenth update. If `target` is set,
+    the agent is also evaluated when the mean return of the training episodes of an update
+    reaches `target`. `EvaluationCallback` adds the key `val_episode_return` to the logs,
+    with NaN after an update without evaluation. Each evaluation uses new episodes.
 
     Args:
         env: Environment in any form that `Reinforce.evaluate` accepts.
@@ -21,7 +21,8 @@ class EvaluationCallback(keras.callbacks.Callback):
         seed: Int, the master seed of the evaluations.
         path: Path of the file for the best agent.
         every: Int, the number of updates between two evaluations.
-        target: Float, the evaluated return at which training stops, or `None`.
+        target: Float, the mean return of an evaluation at which training stops, or
+            `None`.
         progress: `ProgressLine` that announces evaluations during training, or `None`.
     """
 

@@ -6,14 +6,16 @@ import keras
 
 
 class LinearLearningRate(keras.callbacks.Callback):
-    """Changes learning rates linearly, over all updates that an agent makes.
+    """Changes learning rates linearly, from the first to the last update of an agent.
 
     Args:
         schedules: List of `(optimizer, first, last)`: the attribute path of an optimizer
-            of the agent, for example `"baseline.optimizer"`, and two floats.
-        steps: Int, the number of environment steps at which the rate is `last`, or
-            `None`.
-        epochs: Int, the number of the last epoch, used if `steps` is `None`.
+            of the agent, for example `"baseline.optimizer"`, and two floats, its first
+            and its last learning rate.
+        steps: Int, the number of environment steps at which the learning rates are
+            `last`, or `None`.
+        epochs: Int, the number of the last epoch. If `steps` is `None`, the learning
+            rates would reach `last` after the last epoch.
     """
 
     def __init__(self, schedules, steps, epochs):
@@ -36,9 +38,10 @@ class LinearLearningRate(keras.callbacks.Callback):
 def _set_learning_rate(optimizer, value):
     """Sets `optimizer.learning_rate` to a float.
 
-    The TensorFlow variable is assigned directly, because the assignment of Keras takes
-    three times as long. The property `learning_rate` of a `LossScaleOptimizer` returns
-    the variable of its inner optimizer.
+    The function assigns the TensorFlow variable of the learning rate directly, because an
+    assignment through Keras takes three times as long. The function also accepts a
+    `LossScaleOptimizer`, whose property `learning_rate` returns the variable of the inner
+    optimizer.
     """
     variable = optimizer.learning_rate
     if isinstance(variable, keras.Variable):

@@ -4,27 +4,32 @@ import numpy as np
 
 
 def signal_and_noise(gradients, group_size=1):
-    """Returns the squared length of the gradient, and the variance of its estimate.
+    """Estimates the squared length of a gradient, and the variance of its estimate.
 
         signal = |ḡ|² - noise,    noise = tr S / E,    S = Σₑ (gₑ - ḡ)(gₑ - ḡ)ᵀ / (E - 1)
 
-    The squared length |ḡ|² of the mean gradient is biased, because its expectation
-    includes the noise. For independent gradients, signal and noise are unbiased. The
-    estimated signal may be negative, because the estimate is unbiased. To estimate the
-    signal-to-noise ratio, average signal and noise over batches before the division. With
-    a leave-one-out or mean baseline, the gradient of an episode contains the returns of
-    the other episodes, which biases both estimates. For a batch of E one-step episodes,
-    the estimated signal of the gradient is then too large, and the estimated noise of
-    the gradient too small, by exactly 1 / (E - 1)² of the true signal.
+    Here gₑ is the gradient of episode e, ḡ the mean of the gradients of E episodes, and S
+    the covariance of the gₑ. The signal is |ḡ|² minus the noise, because the expected
+    |ḡ|² of the mean gradient ḡ is the true squared length plus the noise. If the
+    gradients of the episodes are independent, the estimates of signal and noise are
+    unbiased. An unbiased estimate of the signal may be negative. To estimate the
+    signal-to-noise ratio, average signal and noise over batches before the division.
+
+    With a leave-one-out or mean baseline, the gradient of an episode contains the returns
+    of the other episodes, which biases the estimates of signal and noise. In a batch of E
+    one-step episodes, a leave-one-out or mean baseline increases the estimated signal,
+    and reduces the estimated noise, by exactly 1 / (E - 1)² of the true signal.
 
     Args:
-        gradients: List of arrays `[E, …]`, one row for each episode.
+        gradients: List of arrays `[E, …]`, one array for each weight, with one row for
+            each of the E episodes.
         group_size: Int, the number of consecutive episodes that share a reset seed and
-            are not independent of each other.
+            are not independent of each other. With `group_size` above 1, the mean
+            gradient of each group replaces the gradients of its episodes.
 
     Returns:
-        Signal and noise as floats, in the squared unit of a gradient. Signal and noise
-        are NaN for fewer than two groups.
+        Two floats, signal and noise, in the squared unit of a gradient. Signal and noise
+        are NaN if there are fewer than two groups of episodes.
 
     Example:
 
@@ -58,7 +63,8 @@ def explained_variance(targets, predictions):
     constant. If the targets do not vary, the explained variance is NaN.
 
     Args:
-        targets, predictions: `[N]` float arrays.
+        targets, predictions: `[N]` float arrays, the targets G and the predictions v of N
+            steps.
 
     Example:
 
@@ -69,23 +75,25 @@ def explained_variance(targets, predictions):
 
 
 def removed_share(remaining, total):
-    """Returns the removed share of a variance, or NaN if the total is zero."""
+    """Returns 1 - remaining / total for two variances, or NaN if `total` is zero."""
     return float(1.0 - remaining / total) if total > 0 else np.nan
 
 
 def policy_change(before, after):
-    """Returns the KL divergence of two policies, and the effective sample size.
+    """Returns the KL divergence and the effective sample size of a change of policy.
 
         KL ≈ 1/N Σₙ (ρₙ - 1 - ln ρₙ),    ESS = (Σ ρₙ)² / (N Σ ρₙ²),    ρₙ = π'(aₙ) / π(aₙ)
 
-    KL and ESS are estimated from actions that were sampled before the update. The KL
-    estimate is never negative, and is unbiased for KL(π ‖ π') if π' does not depend on
-    the sampled actions. ESS is the effective sample size, as a share of the N samples.
-    ESS is one if all likelihood ratios are equal.
+    Here π is the policy before an update, π' is the policy after the update, and the aₙ
+    are N actions sampled from π. The estimate of the KL divergence from the old policy π
+    to the new policy π' is never negative. The estimate of the KL divergence is unbiased
+    if the new policy π' does not depend on the sampled actions. ESS is the effective
+    sample size, divided by the number N of samples. The effective sample size ESS is one
+    if the likelihood ratio ρₙ is equal for all actions.
 
     Args:
-        before, after: `[N]` float, the log-probabilities of the sampled actions under π
-            and under π'.
+        before, after: `[N]` float, the log-probabilities of the N sampled actions under
+            the policies before and after the update.
 
     Returns:
         The KL divergence in nats per step, and the effective sample size as a share in
@@ -112,12 +120,13 @@ def ratio_of_means(numerators, denominators):
 
         r = Σₖ aₖ / Σₖ bₖ,    error² = (K - 1) / K Σₖ (r₋ₖ - r̄₋)²,    r₋ₖ without the k-th
 
-    The mean of the quotients aₖ / bₖ is not used, because this mean may differ from zero
-    even if the numbers aₖ have a mean of zero.
+    Here r₋ₖ is the ratio of the means without the k-th of K pairs (aₖ, bₖ), and r̄₋ is
+    the mean of all r₋ₖ. The function does not average the quotients aₖ / bₖ of the pairs:
+    their mean may differ from zero even if the mean of all aₖ is zero.
 
     Args:
-        numerators: `[K]` float, the numbers aₖ, where K is at least 2.
-        denominators: `[K]` float, the positive numbers bₖ.
+        numerators: `[K]` float, the K numbers aₖ, where K is at least 2.
+        denominators: `[K]` float, the K positive numbers bₖ.
 
     Returns:
         The ratio r and its standard error, two floats.
@@ -137,12 +146,13 @@ def ratio_of_means(numerators, denominators):
 
 
 def count_groups(columns, group_size):
-    """Returns the number of groups in a batch, and whether all groups are complete.
+    """Returns the number of groups of episodes, and whether no group lacks an episode.
 
     Args:
-        columns: `[N]` int, the column of each step's episode. The episodes of a group
-            must be in adjacent columns.
-        group_size: Int, the number of episodes that were collected for each group.
+        columns: `[N]` int, for each of N steps, the index of the step's episode in the
+            batch. The episodes of a group must have consecutive indices.
+        group_size: Int, the number of episodes that were collected for each group, with
+            equal reset seeds.
 
     Example:
 
@@ -155,20 +165,19 @@ def count_groups(columns, group_size):
 
 
 def bounded_width(logits):
-    """Returns the share of the interval [0, 1] that bounded logits cover.
+    """Returns the share of the interval [0, 1] that the logits of a policy cover.
 
     Softmax and sigmoid at the end of a policy bound its logits to [0, 1]. Small logits of
     a new policy may be in [0, 1] too, but cover only a small part of [0, 1].
 
     Args:
-        logits: `[N, L]` float, the L logits of each step.
+        logits: `[N, L]` float, the L logits of each of N steps.
 
     Returns:
-        Float, the share. The share of covered logits is zero if any logit is outside [0,
-        1]. If all logits are in [0, 1], the share is the largest logit minus the
-        smallest. The share of covered logits is one if the logits of every step sum to
-        one, as after softmax. The share of covered logits is NaN if the number L of
-        logits is zero.
+        Float, the largest logit minus the smallest logit, as the covered share of [0, 1].
+        The function returns zero if any logit is outside of [0, 1]. The function returns
+        one if the logits are in [0, 1] and sum to one in every step, as after softmax.
+        The function returns NaN if the policy has no logits (L = 0).
 
     Example:
 
@@ -191,12 +200,12 @@ def bounded_width(logits):
 
 
 def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
-    """Returns the statistics that are known before an update, as a dict of floats.
+    """Returns the statistics of a batch before its update, as a dict of floats.
 
     Args:
         steps: `inspection.StepStatistics` of NumPy arrays.
-        gradients: List of `[E, …]` arrays, the gradient of each episode.
-        unbaselined_gradients: List of `[E, …]` arrays, the gradient of each episode
+        gradients: List of `[E, …]` arrays, the gradients of E episodes.
+        unbaselined_gradients: List of `[E, …]` arrays, the gradients of E episodes
             without the baseline.
         group_size: Int, the number of consecutive episodes that share a reset seed.
     """

@@ -1,9 +1,9 @@
 """Computes actions from observations and noise, with LiteRT or TensorFlow.
 
-Normalizer, policy and head are traced once as one function of (observations, noise,
-weights). LiteRT runs the traced function, and receives the new weights after an update.
-If LiteRT cannot run the function, or if the results of LiteRT and TensorFlow differ, a
-compiled TensorFlow function selects the actions.
+Normalizer, policy and head (the action distribution) are converted to LiteRT once, as one
+function of observations, noise and weights. Before every collection, LiteRT receives the
+current weights. If LiteRT cannot run the policy, or if LiteRT and TensorFlow compute
+different results, a traced TensorFlow function selects the actions.
 """
 
 import contextlib
@@ -23,31 +23,33 @@ log = logging.getLogger("tf_reinforce")
 
 
 class _Layout(NamedTuple):
-    """The order of the arguments and results of a traced `_ActFunction`."""
+    """The order of the arguments and results of a function that selects actions."""
 
     inputs: list  # tf.TensorSpecs of observations, action mask and states
     noise: list  # tf.TensorSpecs of the noise
     names: list  # str, the name of each result
-    raw: list  # indices of the raw actions among the results
+    raw_actions: list  # indices of the raw actions among the results
     finite: int  # index of the bool result: all outputs are finite
     env_actions: list  # indices of the actions for the environment
     states: list  # indices of the next states
 
 
 class _ActFunction:
-    """Selects one action per row, with a flat list of inputs and of results.
+    """Selects one action per row of a batch; arguments and results are flat lists.
 
-    The results of `_ActFunction` are the raw actions, whether all policy outputs are
-    finite, the policy outputs, the actions for the environment if they differ from the
-    raw actions, and the next states.
+    The first results are the raw actions (as sampled, not yet converted for the
+    environment), a bool that is True if all policy outputs are finite, and the policy
+    outputs. The last results are the actions converted for the environment, if the
+    conversion changes the actions, and the next recurrent states.
 
     Args:
         actor: `actor.ActorPolicy`.
         deterministic: Bool, whether to select the most likely actions instead of random
-            actions. With `deterministic=True`, the function takes no noise.
+            actions. With `deterministic=True`, the list of noise is empty.
 
     Attributes:
-        inputs, noise: Lists of `tf.TensorSpec`, the specs of the arguments.
+        inputs, noise: Lists of `tf.TensorSpec`, the specs of the arguments `inputs` and
+            `noise` of a call.
     """
 
     def __init__(self, actor, deterministic):
@@ -68,7 +70,7 @@ class _ActFunction:
         self._split = np.cumsum([len(observation), len(mask)]).tolist()
 
     def trace(self):
-        """Returns the acting program as a concrete function, and its `_Layout`."""
+        """Returns a concrete function that selects actions, and its `_Layout`."""
         layouts = []
 
         def act(inputs, noise):
@@ -80,70 +82,75 @@ class _ActFunction:
         return traced.get_concrete_function(self.inputs, self.noise), layouts[-1]
 
     def __call__(self, inputs, noise, max_is_infinite=False):
-        """Returns the list of results of an acting program, and its `_Layout`.
+        """Returns a list of actions, policy outputs and next states, and its `_Layout`.
 
         Args:
             inputs: List of tensors: observations, the action mask if the policy has one,
-                and states.
-            noise: List of tensors, the noise of the actions.
-            max_is_infinite: Bool, whether the largest number of the type counts as
-                infinite, because LiteRT can replace infinity by the largest number.
+                and recurrent states.
+            noise: List of tensors, the noise for sampling the actions.
+            max_is_infinite: Bool, whether the largest number of a float type counts as
+                infinite. LiteRT can replace infinity by the largest number of the type.
         """
         actor, (mask_index, state_index) = self._actor, self._split
         observations = inputs[:mask_index]
         observations = keras.tree.pack_sequence_as(actor.observation_spec, observations)
         mask = inputs[mask_index] if actor.mask_source else None
         states = inputs[state_index:]
-        outputs, masked, states = actor.outputs(observations, mask, states)
-        raw = actor.select_actions(masked, None if self._deterministic else noise)
+        outputs, masked_outputs, states = actor.outputs(observations, mask, states)
+        raw_actions = actor.select_actions(
+            masked_outputs, None if self._deterministic else noise
+        )
         # The comparison is false for NaN too. LiteRT has no `is_finite`.
-        size, largest = tf.abs(outputs), outputs.dtype.max
-        finite = tf.reduce_all(size < largest if max_is_infinite else size <= largest)
-        env_actions = keras.tree.flatten(actor.head.to_environment(raw))
-        raw = keras.tree.flatten(raw)
-        return self._unique_results(raw, finite, outputs, env_actions, states)
+        magnitudes, largest = tf.abs(outputs), outputs.dtype.max
+        finite = tf.reduce_all(
+            magnitudes < largest if max_is_infinite else magnitudes <= largest
+        )
+        env_actions = keras.tree.flatten(actor.head.to_environment(raw_actions))
+        raw_actions = keras.tree.flatten(raw_actions)
+        return self._unique_results(raw_actions, finite, outputs, env_actions, states)
 
-    def _unique_results(self, raw, finite, outputs, env_actions, states):
-        """Returns results in which no tensor occurs twice; LiteRT would merge two."""
-        indices = {id(tensor): index for index, tensor in enumerate(raw)}
+    def _unique_results(self, raw_actions, finite, outputs, env_actions, states):
+        """Returns results without repeated tensors, which LiteRT would merge into one."""
+        indices = {id(tensor): index for index, tensor in enumerate(raw_actions)}
         changed = [tensor for tensor in env_actions if id(tensor) not in indices]
-        results = [*raw, finite, outputs, *changed, *states]
-        indices.update((id(x), len(raw) + 2 + i) for i, x in enumerate(changed))
+        results = [*raw_actions, finite, outputs, *changed, *states]
+        indices.update((id(x), len(raw_actions) + 2 + i) for i, x in enumerate(changed))
         return results, _Layout(
             self.inputs,
             self.noise,
             names=[
-                *["raw_action"] * len(raw), "finite", "outputs",
+                *["raw_action"] * len(raw_actions), "finite", "outputs",
                 *["action"] * len(changed), *["state"] * len(states),
             ],
-            raw=list(range(len(raw))),
-            finite=len(raw),
+            raw_actions=list(range(len(raw_actions))),
+            finite=len(raw_actions),
             env_actions=[indices[id(tensor)] for tensor in env_actions],
             states=list(range(len(results) - len(states), len(results))),
         )  # fmt: skip
 
 
 class ActingProgram:
-    """Selects the actions of one policy, for any number of rows.
+    """Selects the actions of one policy, for batches of any size.
 
     Args:
         actor: `actor.ActorPolicy`.
-        examples: List of arrays `[N, …]`, on which LiteRT and TensorFlow are compared:
-            observations, the action mask if the policy has one, and states.
-        noise: List of arrays `[N, …]`, the noise for the examples.
+        examples: List of arrays `[N, …]`, N example inputs to compare LiteRT with
+            TensorFlow: observations, the action mask if the policy has one, and recurrent
+            states.
+        noise: List of arrays `[N, …]`, the noise for sampling N actions.
         deterministic: Bool, whether to select the most likely actions and ignore the
             noise.
 
     Attributes:
-        engine: `"litert"` or `"tensorflow"`.
-        conversions: Int, the number of LiteRT models that were made, at most one.
+        engine: `"litert"` or `"tensorflow"`, the library that selects the actions.
+        conversions: Int, how often a conversion to LiteRT was started: 0 or 1.
     """
 
     def __init__(self, actor, examples, noise, deterministic):
         self.conversions = 0
         self._variables = actor.variables
         self._act_function = _ActFunction(actor, deterministic)
-        self._compiled, self._layout = self._act_function.trace()
+        self._concrete_function, self._layout = self._act_function.trace()
         self._runners, self._comparison_runners = {}, {}
         self.engine = "litert"
         weights = finite_weights(self._variables)
@@ -161,19 +168,20 @@ class ActingProgram:
             log.info("Acting through LiteRT.")
 
     def for_batch(self, count, weights=None):
-        """Returns a function that selects actions for `count` rows of inputs.
+        """Returns a function that selects actions for a batch of `count` rows.
 
         Args:
-            count: Positive int.
-            weights: The result of `finite_weights`, or `None` for the current weights of
-                the policy.
+            count: Positive int, the number of rows of the batch.
+            weights: List of arrays from `finite_weights`, or `None` for the current
+                weights of the policy.
 
         Returns:
-            `act(inputs)`. The argument `inputs` is a list of arrays `[count, …]`:
-            observations, the action mask if the policy has one, states and noise. `act`
-            returns three lists of arrays (the raw actions, the actions for the
-            environment and the next states) and a bool that is True if all policy outputs
-            are finite.
+            A function with four results. The argument of the returned function is a list
+            of arrays `[count, …]`: observations, the action mask if the policy has one,
+            recurrent states and noise. The first three results of the returned function
+            are lists of arrays: raw actions (as sampled), actions for the environment,
+            and next recurrent states. The fourth result of the returned function is a
+            bool, whether all policy outputs are finite.
         """
         if weights is None:
             weights = finite_weights(self._variables)
@@ -181,17 +189,17 @@ class ActingProgram:
             self._runners[count] = (
                 self._litert_runner(count)
                 if self.engine == "litert"
-                else _TensorFlowRunner(self._compiled, self._layout)
+                else _TensorFlowRunner(self._concrete_function, self._layout)
             )
         self._runners[count].set_weights(weights)
         return self._runners[count]
 
     def _litert_runner(self, count):
-        """Returns a LiteRT runner whose results for a row do not depend on `count`.
+        """Returns a LiteRT runner whose results for a row are equal for all batch sizes.
 
-        LiteRT adds the terms of a matrix product in another order if there is only one
-        row. In convolutions of LiteRT, the order of the terms depends on the number of
-        rows.
+        A single row runs as two rows, because LiteRT sums a matrix product for one row in
+        another order than for several rows. Images run one by one, because LiteRT's order
+        of additions in a convolution depends on the size of the batch.
         """
         has_images = any(spec.shape.rank > 2 for spec in self._layout.inputs)
         size = 1 if has_images else max(count, 2)
@@ -223,13 +231,15 @@ class ActingProgram:
     def leave_litert_if_different(self, inputs):
         """Replaces LiteRT by TensorFlow if their results differ.
 
-        The collector calls `leave_litert_if_different` after every collection. Only
-        policy outputs and states are compared, because rounding can change an action if
-        two actions are equally likely. The tolerance is ten times that of the first
-        comparison, so that rounding alone does not replace LiteRT.
+        The collector calls `leave_litert_if_different` after every collection. Policy
+        outputs and recurrent states are compared, but not actions, because a rounding
+        error can change an action if two actions are equally likely. The tolerance is ten
+        times as large as in the comparison by the constructor, so that rounding errors
+        alone do not replace LiteRT.
 
         Args:
-            inputs: List of arrays `[N, …]`: observations, action mask, states and noise.
+            inputs: List of arrays `[N, …]` for a batch of N rows: observations, action
+                mask, recurrent states and noise.
 
         Returns:
             Bool, whether TensorFlow has replaced LiteRT.
@@ -247,14 +257,17 @@ class ActingProgram:
         log.warning("The policy acts through TensorFlow instead of LiteRT: %s", reason)
 
     def _difference(self, inputs, weights, names=None, tolerance=1.0):
-        """Describes a difference between LiteRT and TensorFlow, or returns "".
+        """Describes a difference between results of LiteRT and TensorFlow, or returns "".
 
-        A result may differ by 1e-4 of its value plus 1e-5 of the largest number in its
-        row of inputs, because terms as large as the inputs can cancel. A row is ignored
-        if the policy outputs of TensorFlow are not finite, because such a row has no
-        action.
+        A result may differ by 1e-4 of TensorFlow's value plus 1e-5 of the largest input
+        of its row. An input below 1 counts as 1. The tolerance grows with the inputs,
+        because large terms can cancel to a small result with a large rounding error. Rows
+        for which TensorFlow's policy outputs are not finite have no action and are
+        ignored.
 
         Args:
+            inputs: List of arrays `[N, …]` for a batch of N rows, noise last.
+            weights: List of arrays from `finite_weights`.
             names: The names of the results to compare, or `None` for all results.
             tolerance: Float, the factor by which the allowed difference is multiplied.
         """
@@ -266,7 +279,7 @@ class ActingProgram:
         runner.set_weights(weights)
         runner(inputs)
         results = runner.results()
-        expected = call_compiled(self._compiled, self._layout, inputs)
+        expected = call_concrete_function(self._concrete_function, self._layout, inputs)
         if len(results) != len(expected):
             return "LiteRT merged results of the acting program"
         floats = [_as_matrix(x) for x in inputs if x.dtype.kind == "f"]
@@ -290,12 +303,12 @@ class ActingProgram:
 
 
 def _as_matrix(array):
-    """Reshapes an array `[N, …]` to a matrix `[N, n]`."""
+    """Reshapes an array `[N, …]` to a matrix of N rows."""
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def finite_weights(variables):
-    """Returns variables as NumPy arrays, or raises an error if one is not finite."""
+    """Returns variables as NumPy arrays; raises an error if a value is not finite."""
     # Outputs can be finite if weights are not: a fused ReLU and a clip replace NaN.
     weights = [variable.numpy() for variable in variables]
     for variable, values in zip(variables, weights, strict=True):
@@ -323,19 +336,19 @@ _ALLOCATIONS = itertools.count()
 
 
 def _allocate_tensors(interpreter):
-    """Allocates the tensors of an interpreter, without a message after the first time."""
+    """Allocates the tensors of an interpreter, without LiteRT's start-up message."""
     is_first = next(_ALLOCATIONS) == 0
     with startup.without_startup_messages() if is_first else contextlib.nullcontext():
         interpreter.allocate_tensors()
 
 
 class _LiteRTRunner:
-    """Runs a LiteRT model on a fixed number of rows.
+    """Runs a LiteRT model on batches with a fixed number of rows.
 
     Args:
         model: Bytes, the LiteRT model.
-        layout: `_Layout`.
-        count: Int, number of rows.
+        layout: `_Layout` of the arguments and results of the model.
+        count: Int, the number of rows of a batch.
     """
 
     def __init__(self, model, layout, count):
@@ -355,11 +368,11 @@ class _LiteRTRunner:
             self._interpreter.resize_tensor_input(index, shape)
         _allocate_tensors(self._interpreter)
         self._results = [d["index"] for d in self._interpreter.get_output_details()]
-        self._raw = [self._results[i] for i in layout.raw]
+        self._raw_actions = [self._results[i] for i in layout.raw_actions]
         self._env_actions = [self._results[i] for i in layout.env_actions]
         self._states = [self._results[i] for i in layout.states]
         self._finite = self._results[layout.finite]
-        self._env_actions_differ = self._env_actions != self._raw
+        self._env_actions_differ = self._env_actions != self._raw_actions
         # A call takes microseconds, so that attribute lookups would matter.
         self._set, self._get = self._interpreter.set_tensor, self._interpreter.get_tensor
         self._invoke = self._interpreter.invoke
@@ -378,27 +391,28 @@ class _LiteRTRunner:
         for position, index in self._inputs:
             set_tensor(index, inputs[position])
         self._invoke()
-        raw = list(map(get, self._raw))
+        raw_actions = list(map(get, self._raw_actions))
         env_actions = (
-            list(map(get, self._env_actions)) if self._env_actions_differ else raw
+            list(map(get, self._env_actions)) if self._env_actions_differ else raw_actions
         )
-        return raw, env_actions, list(map(get, self._states)), get(self._finite)
+        return raw_actions, env_actions, list(map(get, self._states)), get(self._finite)
 
     def results(self):
-        """Returns all results of the last run, in the order of `_Layout.names`."""
+        """Returns all results of the last call, in the order of `_Layout.names`."""
         return [self._interpreter.get_tensor(index) for index in self._results]
 
 
 class _ChunkedRunner:
-    """Runs `count` rows in chunks, with a LiteRT interpreter for `size` rows.
+    """Runs a LiteRT model on `count` rows, in chunks of `size` rows.
 
     If `count` is less than `size`, rows are repeated, and the results of the repeated
     rows are dropped.
 
     Args:
         runner: `_LiteRTRunner` for `size` rows.
-        size: Int, a divisor of `count`, or a number above `count`.
-        count: Int, the number of rows.
+        size: Int, the number of rows of a chunk: a divisor of `count`, or a number above
+            `count`.
+        count: Int, the number of rows of a batch.
     """
 
     def __init__(self, runner, size, count):
@@ -414,13 +428,15 @@ class _ChunkedRunner:
             self._runner([array[chunk] for array in inputs]) for chunk in self._chunks
         ]
         if len(chunks) == 1:
-            raw, env_actions, states, finite = chunks[0]
-            raw_rows = self._first_rows(raw)
-            env_rows = raw_rows if env_actions is raw else self._first_rows(env_actions)
+            raw_actions, env_actions, states, finite = chunks[0]
+            raw_rows = self._first_rows(raw_actions)
+            env_rows = (
+                raw_rows if env_actions is raw_actions else self._first_rows(env_actions)
+            )
             return raw_rows, env_rows, self._first_rows(states), finite
         *lists, finite = zip(*chunks, strict=True)
-        raw, env_actions, states = (self._concatenate(parts) for parts in lists)
-        return raw, env_actions, states, all(finite)
+        raw_actions, env_actions, states = (self._concatenate(parts) for parts in lists)
+        return raw_actions, env_actions, states, all(finite)
 
     def _first_rows(self, arrays):
         return [array[: self._count] for array in arrays]
@@ -430,41 +446,41 @@ class _ChunkedRunner:
 
 
 class _TensorFlowRunner:
-    """Selects actions with a concrete TensorFlow function that reads the variables.
+    """Selects actions with a concrete TensorFlow function.
 
     Args:
-        compiled: The concrete function.
-        layout: `_Layout`.
+        concrete_function: The concrete function, which reads the policy's variables.
+        layout: `_Layout` of the arguments and results of the function.
     """
 
-    def __init__(self, compiled, layout):
-        self._compiled = compiled
+    def __init__(self, concrete_function, layout):
+        self._concrete_function = concrete_function
         self._layout = layout
 
     def set_weights(self, weights):
-        """Does nothing, because the function reads the variables of the policy."""
+        """Does nothing, because the TensorFlow function reads the policy's variables."""
 
     def __call__(self, inputs):
         layout = self._layout
-        results = call_compiled(self._compiled, layout, inputs)
-        raw, env_actions, states = (
+        results = call_concrete_function(self._concrete_function, layout, inputs)
+        raw_actions, env_actions, states = (
             [results[i] for i in indices]
-            for indices in (layout.raw, layout.env_actions, layout.states)
+            for indices in (layout.raw_actions, layout.env_actions, layout.states)
         )
-        return raw, env_actions, states, results[layout.finite]
+        return raw_actions, env_actions, states, results[layout.finite]
 
 
-def call_compiled(compiled, layout, inputs):
+def call_concrete_function(concrete_function, layout, inputs):
     """Returns the results of a concrete TensorFlow function as NumPy arrays.
 
-    The arguments are two lists, because the function was traced with two lists. If a
-    concrete function receives one flat list instead, TensorFlow first formats all values
-    for an error message, which is slow.
+    The function was traced with two lists, the inputs and the noise, and receives two
+    lists. A call with one flat list would be slow, because TensorFlow would first format
+    all values for an error message.
 
     Args:
-        compiled: The concrete TensorFlow function.
-        layout: `_Layout`.
+        concrete_function: The concrete TensorFlow function.
+        layout: `_Layout` of the arguments and results of the function.
         inputs: List of arrays, the inputs of the concrete function followed by the noise.
     """
     tensors, count = [tf.constant(x) for x in inputs], len(layout.inputs)
-    return [x.numpy() for x in compiled(tensors[:count], tensors[count:])]
+    return [x.numpy() for x in concrete_function(tensors[:count], tensors[count:])]

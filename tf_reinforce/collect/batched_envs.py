@@ -20,43 +20,44 @@ DEFAULT_MAX_EPISODE_STEPS = 10_000  # if an environment states no limit of its o
 
 
 class BatchedEnvs(environments.HostEnvironments):
-    """Runs `size` environments with equal spaces as one batch.
+    """Runs `num_envs` environments with equal spaces as one batch.
 
-    The methods write observations into `out`, a list of arrays `[size, …]`, one for each
-    array of an observation. If actions can be illegal, the last array of `out` contains
-    the action masks, `[size, M]`.
+    The argument `out` of the methods is a list of arrays `[num_envs, …]`, one for each
+    array of an observation. The methods write observations into `out`. If actions can be
+    illegal, the last array of `out` contains the action masks, `[num_envs, M]` int8, with
+    M entries for each environment.
 
     Attributes:
-        size: Int, the number of environments.
-        limit: Number, the time limit: the number of steps after which the collector
-            truncates an episode.
+        num_envs: Int, the number of environments.
+        max_episode_steps: Number, the time limit: the number of steps after which the
+            collector truncates an episode.
         observation_space, action_space: The spaces of one environment.
         spec: `EnvSpec` of one environment, or `None`.
     """
 
-    size: int
-    limit: float
+    num_envs: int
+    max_episode_steps: float
     observation_space: gym.Space
     action_space: gym.Space
     spec: gym.envs.registration.EnvSpec | None
 
     def configure(self, float_dtype, masks=None):
-        """Sets the types of observations and masks, and returns the observation spec.
+        """Prepares reading observations and masks, and returns the observation spec.
 
         Args:
-            float_dtype: The number type of real observations.
+            float_dtype: The float type in which float observations are stored.
             masks: `action_masks.MaskReader`, or `None` if every action is always legal.
         """
         self._reader = env_outputs.ObservationReader(self.observation_space, float_dtype)
         self._mask_reader = masks
         return self._reader.observation_spec
 
-    def _play(self, actor, program, request):
+    def _collect_episodes(self, actor, program, request):
         self.configure(actor.dtype, actor.mask_reader())
-        return host_loop.collect(self, actor, program.for_batch(self.size), request)
+        return host_loop.collect(self, actor, program.for_batch(self.num_envs), request)
 
     def _write_mask(self, env_index, out, read, *outputs):
-        """Writes the mask of the next action, the result of `read(*outputs)`."""
+        """Writes the action mask that `read` returns into the last array of `out`."""
         try:
             out[-1][env_index] = read(*outputs)
         except KeyError as error:
@@ -69,7 +70,7 @@ class BatchedEnvs(environments.HostEnvironments):
             raise env_outputs.IndexedFault(env_index, f"{error}") from None
 
     def reset(self, seed, out):
-        """Begins a collection with a seed for episodes without own reset seeds."""
+        """Resets a `VectorEnv` with `seed`; does nothing for other environments."""
 
     @abc.abstractmethod
     def can_start(self, env_index):
@@ -77,29 +78,29 @@ class BatchedEnvs(environments.HostEnvironments):
 
     @abc.abstractmethod
     def start_episode(self, env_index, seed, out):
-        """Starts an episode in one environment, and writes the first observation."""
+        """Starts an episode in one environment; writes its first observation to `out`."""
 
     @abc.abstractmethod
     def step(self, actions, out, rewards, active, time_limit_envs):
-        """Steps the active environments, and returns a list of `EpisodeEnd`.
+        """Makes one step in each active environment; returns a list of `EpisodeEnd`.
 
-        The method writes the observation that follows each action into `out`. If an
-        episode ends, `out` receives the last observation of this episode, not the first
-        observation of the next episode.
+        The method `step` writes the observation that follows each action into `out`. If
+        an episode ends, `out` receives the last observation of this episode, not the
+        first observation of the next episode.
 
         Args:
-            actions: List of `size` actions. The actions of inactive environments are
-                ignored.
-            out: List of arrays `[size, …]`, into which the observations are written.
-            rewards: `[size]` float64 array to write the rewards into.
+            actions: List of `num_envs` actions. An action for an environment without a
+                running episode is ignored.
+            out: List of arrays `[num_envs, …]`, into which the observations are written.
+            rewards: `[num_envs]` float64 array to write the rewards into.
             active: Indices of the environments with a running episode.
             time_limit_envs: The indices of environments whose episodes reach the time
-                limit with this step. Episodes at the time limit are truncated unless they
-                terminate.
+                limit with this step. An episode at the time limit is truncated unless
+                the step terminates the episode.
         """
 
     def close(self):
-        """Closes the environments if this object owns the environments."""
+        """Closes the environments that `open_envs` made, and no others."""
 
 
 class SyncEnvs(BatchedEnvs):
@@ -107,25 +108,27 @@ class SyncEnvs(BatchedEnvs):
 
     Args:
         envs: Nonempty list of `gymnasium.Env`.
-        limit: Int, the time limit in steps, or `None` for the time limit of the
-            environments.
+        max_episode_steps: Int, the time limit in steps, or `None` for the time limit in
+            the spec of the environments, else 10,000.
         owned: Bool, whether `close` closes the environments.
     """
 
-    def __init__(self, envs, limit, *, owned):
+    def __init__(self, envs, max_episode_steps, *, owned):
         _check_compatible(envs)
         first = envs[0]
         self._envs = envs
         spec_limit = first.spec is not None and first.spec.max_episode_steps
-        self._warn_at_limit = not (limit or spec_limit)
-        self.limit = limit or spec_limit or DEFAULT_MAX_EPISODE_STEPS
-        self.size = len(envs)
+        self._warn_at_limit = not (max_episode_steps or spec_limit)
+        self.max_episode_steps = (
+            max_episode_steps or spec_limit or DEFAULT_MAX_EPISODE_STEPS
+        )
+        self.num_envs = len(envs)
         self.observation_space = spaces.check_observation_space(first.observation_space)
         self.action_space = first.action_space
         self.spec = first.spec
         self._owned = owned
         self._steps = [env.step for env in envs]
-        self._infos = [{}] * self.size
+        self._infos = [{}] * self.num_envs
 
     def can_start(self, env_index):
         return True
@@ -191,8 +194,8 @@ class SyncEnvs(BatchedEnvs):
             self._warn_at_limit = False
             warnings.warn(
                 "An episode was truncated because the episode did not end within "
-                f"{self.limit:,} steps. Give the environment a time limit, or pass "
-                "`max_episode_steps`.",
+                f"{self.max_episode_steps:,} steps. Give the environment a time limit, "
+                "or pass `max_episode_steps`.",
                 stacklevel=2,
             )
 
@@ -212,7 +215,7 @@ class SyncEnvs(BatchedEnvs):
 
 
 def _check_compatible(envs):
-    """Raises an error if an environment occurs twice, or if the spaces differ."""
+    """Raises an error if two environments are the same object or differ in spaces."""
     if len(set(map(id, envs))) < len(envs):
         raise ValueError(
             "The callable returned the same environment twice. Expected: a new "

@@ -3,38 +3,40 @@
 import tensorflow as tf
 
 from tf_reinforce.collect import acting_program
-from tf_reinforce.collect import compiled_rollout
 from tf_reinforce.collect import environments
+from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import seeding
 from tf_reinforce.envs import checks
 
 
 class BatchedTensorEnv(environments.Environments):
-    """A tensor environment with a time limit, which runs all episodes as one batch.
+    """Runs all episodes of a collection as one batch, in a tensor environment.
+
+    A tensor environment is an environment that is written in TensorFlow operations.
 
     Args:
         env: `envs.TensorEnv` that runs the episodes.
-        limit: Int, the time limit in steps, or `None` for the time limit of the
-            environment.
+        max_episode_steps: Int, the time limit in steps, or `None` for the time limit of
+            the environment.
 
     Raises:
-        ValueError: If the tensors of the environment do not fit its spaces.
+        ValueError: If a function of `env` returns a tensor of a wrong shape or type.
     """
 
     in_graph = True
 
-    def __init__(self, env, limit=None):
+    def __init__(self, env, max_episode_steps=None):
         checks.check(env)
         self.env = env
-        self.limit = limit or env.max_episode_steps
+        self.max_episode_steps = max_episode_steps or env.max_episode_steps
         self.observation_space = env.observation_space
         self.action_space = env.action_space
 
     def program_key(self, request):
         # The compiled program keeps its environment alive, so that no other environment
         # can have the same id.
-        key = "rollout", id(self.env), checks.constants(self.env), self.limit
+        key = "rollout", id(self.env), checks.constants(self.env), self.max_episode_steps
         return (
             *key,
             request.episodes,
@@ -51,7 +53,7 @@ class BatchedTensorEnv(environments.Environments):
                 "`episodes_per_epoch` to `fit`, or `episodes` to `collect`, instead "
                 "of a number of steps."
             )
-        return compiled_rollout.Rollout(
+        return xla_rollout.Rollout(
             self,
             actor,
             request.episodes,
@@ -62,19 +64,21 @@ class BatchedTensorEnv(environments.Environments):
 
     def collect(self, actor, program, request):
         acting_program.finite_weights(actor.variables)
-        return compiled_rollout.collect(program, request.key)
+        return xla_rollout.collect(program, request.key)
 
     def evaluate(self, actor, program, request):
         acting_program.finite_weights(actor.variables)
-        with compiled_rollout.explain_compile_errors():
+        with xla_rollout.explain_compile_errors():
             result = program(seeding.episode_keys(seeding.rollout_keys(*request.key)))
         if tf.reduce_all(result.valid):
             lengths = result.episodes.lengths
-            return episode_statistics.metrics(result.returns.numpy(), lengths.numpy())
+            return episode_statistics.metrics(
+                result.episode_returns.numpy(), lengths.numpy()
+            )
         # The error message contains the step, which is known only if the episodes are
         # recorded.
         recorded = self.make_program(actor, request._replace(recorded=True))
-        collected = compiled_rollout.collect(recorded, request.key)
+        collected = xla_rollout.collect(recorded, request.key)
         return episode_statistics.batch_metrics(collected.episodes, collected.success)
 
     def close(self):

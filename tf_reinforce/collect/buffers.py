@@ -1,6 +1,6 @@
 """Stores the steps, the noise and the recurrent states of a collection in arrays.
 
-Row `row` of every buffer contains step `row` of the collection, in all environments.
+Row i of a buffer contains step i of the collection, with one column per environment.
 """
 
 import numpy as np
@@ -12,18 +12,18 @@ _INITIAL_ROWS = 256  # rows of a new `StepBuffer`; a full buffer doubles
 
 
 class StepBuffer:
-    """Time-major arrays of the steps in all environments; full arrays are doubled.
+    """Stores the steps of all environments in time-major arrays, which can grow.
 
     Args:
         size: Int, the number of environments.
-        observation_specs: List of `tf.TensorSpec`, one for each array that `BatchedEnvs`
-            writes. If actions can be illegal, the spec of the action masks is the last
-            spec.
-        action_specs: List of `tf.TensorSpec`, one for each array of a raw action.
+        observation_specs: List of `tf.TensorSpec`, one for each array of an observation.
+            If actions can be illegal, the last spec describes the action masks.
+        action_specs: List of `tf.TensorSpec`, one for each array of a raw action, that
+            is, of an action as sampled, before its conversion for the environment.
 
     Attributes:
         length: Int, the number of steps that the arrays can hold.
-        observations: List of arrays `[length + 1, size, …]`, with the masks last.
+        observations: List of arrays `[length + 1, size, …]`, with any action masks last.
         actions: List of arrays `[length, size, …]`, the raw actions.
         rewards: `[length, size]` float64 array.
     """
@@ -35,14 +35,14 @@ class StepBuffer:
         self.rewards = np.zeros((_INITIAL_ROWS, size))
 
     def grow(self):
-        """Doubles the number of steps that the buffer can hold, by larger arrays."""
+        """Replaces the arrays by larger arrays, for twice as many steps."""
         self.observations = [_extended(x, len(x) - 1) for x in self.observations]
         self.actions = [_extended(x, self.length) for x in self.actions]
         self.rewards = _extended(self.rewards, self.length)
         self.length *= 2
 
     def observation_row(self, row):
-        """Returns views of one row of each array of the observations."""
+        """Returns a list with a view of one row of each array of `observations`."""
         return [array[row] for array in self.observations]
 
 
@@ -55,7 +55,7 @@ def _extended(array, count):
 
 
 class NoiseBuffer:
-    """Rows of noise, where each episode draws its noise from its own random streams.
+    """Draws the noise for sampling actions, from the random generators of each episode.
 
     Args:
         size: Int, the number of environments.
@@ -70,15 +70,19 @@ class NoiseBuffer:
         ]
 
     def start_episode(self, episode, row):
-        """Draws the noise of an episode that starts between two blocks of rows."""
+        """Draws the noise of a new episode, for the remaining rows of the buffer.
+
+        If the buffer holds no noise for step `row` yet, `start_episode` draws nothing:
+        the method `row` then draws noise for all running episodes.
+        """
         if row % _NOISE_ROWS:
             self._draw(episode, row % _NOISE_ROWS)
 
     def row(self, row, active):
-        """Returns one row of each part of the noise; rows must be read in order.
+        """Returns the noise of one step in all environments, one array per action part.
 
         Args:
-            row: Int, the index of the row: 0, 1, 2, … in successive calls.
+            row: Int, the number of the step. Successive calls must pass 0, 1, 2, …
             active: Dict from environment indices to running episodes.
         """
         if row % _NOISE_ROWS == 0:
@@ -97,10 +101,11 @@ class NoiseBuffer:
 
 
 class RecurrentStates:
-    """Recurrent states of a policy in all environments, as arrays `[size, …]`.
+    """Stores the recurrent states of a policy in all environments.
 
     Args:
-        initial: List of arrays `[size, …]`, the states before the first observation.
+        initial: List of arrays with one row for each environment, the recurrent states
+            before the first observation of an episode.
     """
 
     def __init__(self, initial):

@@ -11,15 +11,16 @@ _COMPARED = 64  # steps of every collection that are compared
 
 
 def example_inputs(actor, observation_space):
-    """Returns inputs of an acting program before any episode is recorded.
+    """Returns inputs to compare LiteRT with TensorFlow before the first episode.
 
     Args:
-        actor: `actor.ActorPolicy` of the acting program.
+        actor: `actor.ActorPolicy` that selects the actions.
         observation_space: `gymnasium.Space` of the observations.
 
     Returns:
-        Two lists of arrays `[N, …]`. The first list contains observations, masks and
-        states, and the second list contains noise.
+        Two lists of arrays `[N, …]` for N example observations. The first list contains
+        observations, action masks and recurrent states. The second list contains the
+        noise for sampling actions.
     """
     rng = seeding.generator(0, "engine_comparison")
     drawn = [
@@ -39,15 +40,16 @@ def example_inputs(actor, observation_space):
 
 
 def recorded_inputs(actor, episodes, deterministic):
-    """Returns inputs of an acting program from evenly spread steps of episodes.
+    """Returns inputs to compare LiteRT with TensorFlow, from steps of episodes.
 
     Args:
-        actor: `actor.ActorPolicy` of the acting program.
+        actor: `actor.ActorPolicy` that selects the actions.
         episodes: `Episodes` of NumPy arrays.
-        deterministic: Bool, whether to leave out the noise.
+        deterministic: Bool, whether to leave the noise out of the list.
 
     Returns:
-        List of arrays `[N, …]` with observations, masks, states and noise.
+        List of arrays `[64, …]`: observations and action masks of 64 evenly spread steps
+        of the episodes, random recurrent states, and random noise.
     """
     valid = np.arange(len(episodes.rewards))[:, None] < episodes.lengths
     steps = np.argwhere(valid)
@@ -62,7 +64,7 @@ def recorded_inputs(actor, episodes, deterministic):
 
 
 def _states_and_noise(actor, count, rng):
-    """Returns two lists of random arrays `[count, …]`, the states and the noise."""
+    """Returns two lists of random arrays `[count, …]`: recurrent states, and noise."""
     # All states differ, because with zeros, the comparison would not detect that two
     # states are exchanged.
     states = [

@@ -11,7 +11,7 @@ from tf_reinforce.data import spaces
 
 
 class IndexedFault(Exception):
-    """The environment returned an invalid value, or raised an exception.
+    """Reports that an environment returned an invalid value, or raised an exception.
 
     The collector adds the numbers of the episode and of the step to the message of an
     `IndexedFault`.
@@ -49,7 +49,7 @@ class ObservationReader:
 
     Args:
         space: The observation space of one environment.
-        float_dtype: The number type of real observations.
+        float_dtype: The float type in which float observations are stored.
     """
 
     def __init__(self, space, float_dtype):
@@ -75,13 +75,13 @@ class ObservationReader:
             array[env_index] = read_leaf(env_index, part)
 
     def flatten(self, env_index, observation):
-        """Returns the arrays of an observation, in the order of `observation_spec`."""
+        """Returns the parts of an observation, in the order of `observation_spec`."""
         parts = []
         self._flatten(env_index, self._nest, observation, parts)
         return parts
 
     def _flatten(self, env_index, nest, observation, parts):
-        """Appends the arrays of an observation, in the order of `keras.tree.flatten`."""
+        """Appends the parts of an observation in the order of `keras.tree.flatten`."""
         if isinstance(nest, dict):
             if not isinstance(observation, Mapping) or observation.keys() != nest.keys():
                 expected = f"a dict with the keys {list(nest)}"
@@ -113,9 +113,10 @@ def _structure_fault(env_index, expected, observation):
 
 
 def _leaf_reader(space):
-    """Returns a function that checks one part of an observation and returns it.
+    """Returns a function that checks and returns one part of an observation.
 
-    The returned function takes the index of the environment (for the error) and the part.
+    The returned function has two arguments: the index of the environment, for the error
+    message, and the part of the observation.
     """
     return (
         _discrete_reader if isinstance(space, gym.spaces.Discrete) else _array_reader
@@ -184,7 +185,7 @@ def _array_reader(space):
 
 
 def fits_dtype(array, dtype):
-    """Returns whether a cast to `dtype` keeps all integers; in int8, 200 would be -56."""
+    """Returns whether a cast of `array` to `dtype` changes no integer by an overflow."""
     may_overflow = dtype.kind in "iu" and not np.can_cast(array.dtype, dtype)
     return not may_overflow or np.array_equal(array.astype(dtype), array)
 
@@ -211,7 +212,7 @@ def read_reward(env_index, reward):
 
 
 def has_ended(env_index, terminated, truncated):
-    """Returns whether the episode ended; raises `IndexedFault` unless flags are bools."""
+    """Returns `terminated or truncated`; raises `IndexedFault` if one is not a bool."""
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
             raise IndexedFault(
@@ -223,7 +224,7 @@ def has_ended(env_index, terminated, truncated):
 
 
 def read_success(env_index, success):
-    """Returns `is_success`, which must be a bool, a number or `None`."""
+    """Returns `success` of an episode; raises `IndexedFault` if its type is invalid."""
     if not isinstance(success, (numbers.Real, np.bool_, type(None))):
         raise IndexedFault(
             env_index, f"`is_success` in the info is {success!r}. Expected: a bool"

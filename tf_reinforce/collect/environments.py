@@ -26,13 +26,13 @@ class CollectionRequest(NamedTuple):
 class Environments(abc.ABC):
     """Collects episodes in environments with equal spaces.
 
-    `make_envs.open_envs` makes `Environments`. A program selects actions, or plays whole
-    episodes. The collector keeps a program for later requests with the same
-    `program_key`.
+    The function `make_envs.open_envs` makes `Environments`. The method `make_program`
+    makes a program that selects actions or runs whole episodes. The collector keeps the
+    result of `make_program` for later requests with an equal `program_key`.
 
     Attributes:
         observation_space, action_space: The spaces of each environment.
-        spec: `gymnasium.envs.registration.EnvSpec` or `None`.
+        spec: `gymnasium.envs.registration.EnvSpec` of the environments, or `None`.
         supports_episode_seeds: Bool, whether each episode has a reset seed of its own.
         in_graph: Bool, whether the episodes are tensors, so that an update can follow in
             the same TensorFlow graph.
@@ -46,15 +46,15 @@ class Environments(abc.ABC):
 
     @abc.abstractmethod
     def program_key(self, request):
-        """Returns the key of the program for a request; equal keys share a program.
+        """Returns a key for a request; requests with equal keys use the same program.
 
-        The key is a tuple whose first item is the kind of the program. The collector
-        keeps a limited number of programs of each kind.
+        The key is a tuple whose first item names the kind of the program, for example
+        "acting". The collector keeps a limited number of programs of each kind.
         """
 
     @abc.abstractmethod
     def make_program(self, actor, request):
-        """Returns the program that selects actions for requests with equal keys."""
+        """Returns a new program for all requests with the `program_key` of `request`."""
 
     @abc.abstractmethod
     def collect(self, actor, program, request):
@@ -74,7 +74,7 @@ class Environments(abc.ABC):
         """
 
     def evaluate(self, actor, program, request):
-        """Returns `episode_statistics.batch_metrics` of the requested episodes."""
+        """Collects episodes; returns their `episode_statistics.batch_metrics`."""
         collected = self.collect(actor, program, request)
         return episode_statistics.batch_metrics(collected.episodes, collected.success)
 
@@ -95,7 +95,7 @@ class HostEnvironments(Environments):
 
     def collect(self, actor, program, request):
         try:
-            collected = self._play(actor, program, request)
+            collected = self._collect_episodes(actor, program, request)
             # With new weights LiteRT may depart from Keras: compare them again.
             inputs = comparison_inputs.recorded_inputs(
                 actor, collected.episodes, request.deterministic
@@ -106,8 +106,8 @@ class HostEnvironments(Environments):
             if not replaced:
                 raise
         # All episodes are collected again with TensorFlow: one engine for all of them.
-        return self._play(actor, program, request) if replaced else collected
+        return self._collect_episodes(actor, program, request) if replaced else collected
 
     @abc.abstractmethod
-    def _play(self, actor, program, request):
-        """Collects the episodes of a request, without a fallback to another program."""
+    def _collect_episodes(self, actor, program, request):
+        """Collects the requested episodes, without comparing LiteRT with TensorFlow."""

@@ -1,7 +1,8 @@
 """Collects whole episodes from batched environments, in the order in which they start.
 
-The collector starts exactly E episodes, and finishes and uses all E episodes. If the
-collector used the first E episodes that *finish*, short episodes would be too frequent.
+If E episodes are requested, the collector starts exactly E episodes, and finishes and
+uses all of them. If the collector used the episodes that *finish* first, short episodes
+would be too frequent in a batch.
 """
 
 import math
@@ -23,7 +24,7 @@ def collect(envs, actor, act, request):
     """Collects whole episodes.
 
     Args:
-        envs: `batched_envs.BatchedEnvs`, after `configure`.
+        envs: `batched_envs.BatchedEnvs` whose method `configure` has been called.
         actor: `actor.ActorPolicy` that contains the specs and the head of the policy.
         act: Function that selects actions, from `acting_program.ActingProgram.for_batch`.
         request: `environments.CollectionRequest`.
@@ -43,7 +44,7 @@ def collect(envs, actor, act, request):
         act,
         scheduler.EpisodeScheduler(request.episodes, request.steps),
         seeding.EpisodeSeeds(*request.key, request.group_size),
-        initial_states(actor, envs.size),
+        initial_states(actor, envs.num_envs),
         request.deterministic,
     )
     seconds = {"stepping": stepping, "acting": time.perf_counter() - start - stepping}
@@ -66,7 +67,8 @@ def collect_share(
         deterministic, group_size: Fields of `environments.CollectionRequest`.
 
     Returns:
-        `EpisodeArrays` of zero or more episodes, and the seconds in the environments.
+        `EpisodeArrays` of zero or more episodes, and the seconds that resets and steps of
+        the environments took.
     """
     seeds = seeding.EpisodeSeeds(seed, stream, update, group_size)
     share = scheduler.SharedScheduler(claim_episode, max_initial)
@@ -74,14 +76,14 @@ def collect_share(
 
 
 def initial_states(actor, size):
-    """Returns recurrent states before the first step, a list of `[size, …]` arrays."""
+    """Returns initial recurrent states for `size` environments, a list of arrays."""
     return [np.array(state) for state in actor.initial_state(size)]
 
 
 def _collect_arrays(
     envs, actor, act, episode_scheduler, seeds, policy_states, deterministic
 ):
-    """Returns the `EpisodeArrays` of a collection, and the seconds in environments."""
+    """Returns `EpisodeArrays`, and the seconds that resets and steps took."""
     noise = [] if deterministic else actor.noise_specs
     loop = _CollectionLoop(envs, actor, episode_scheduler, noise, seeds, policy_states)
     try:
@@ -103,26 +105,28 @@ class _CollectionLoop:
         if actor.mask_source:
             observation_specs.append(tf.TensorSpec((actor.mask_size,), tf.int8))
         self.buffer = buffers.StepBuffer(
-            envs.size, observation_specs, keras.tree.flatten(actor.action_spec)
+            envs.num_envs, observation_specs, keras.tree.flatten(actor.action_spec)
         )
         self.action_parts = range(len(noise))
-        self.noise = buffers.NoiseBuffer(envs.size, noise, actor.dtype)
+        self.noise = buffers.NoiseBuffer(envs.num_envs, noise, actor.dtype)
         self.recurrent_states = buffers.RecurrentStates(policy_states)
         self.masked_head = actor.head if actor.mask_source else None
         self.active = {}  # running episodes by environment, in the order of their start
-        self.idle = list(range(envs.size))  # environments in which an episode may start
+        self.idle = list(
+            range(envs.num_envs)
+        )  # environments in which an episode may start
         self.row = 0  # number of steps so far, see `buffers`
         self.time_limit_row = 0  # no episode reaches the time limit before this row
         self.stepping = 0.0  # seconds in the environments, including resets
 
     def run(self, act):
-        """Steps all environments until enough episodes have ended; returns episodes."""
+        """Steps environments until enough episodes have ended; returns these episodes."""
         envs, buffer, noise, active = self.envs, self.buffer, self.noise, self.active
         policy_states = self.recurrent_states.arrays
         clock, stepping = time.perf_counter, 0.0
         unbatch = unbatching.action_unbatcher(envs.action_space)
         observations = buffer.observation_row(0)
-        envs.reset(self.seeds.environment(0), observations)
+        envs.reset(self.seeds.reset_seed(0), observations)
         self._start_episodes(observations)
         episodes = self.scheduler.result()  # a worker may have claimed no episode
         while episodes is None:
@@ -133,10 +137,10 @@ class _CollectionLoop:
             if self.masked_head is not None:
                 self._check_masks(observations[-1])
             inputs = [*observations, *policy_states, *noise.row(row, active)]
-            raw, env_actions, states, finite = act(inputs)
+            raw_actions, env_actions, states, finite = act(inputs)
             if not finite:
-                raw, env_actions, states = self._retry_without_idle(act, inputs)
-            for array, part in zip(buffer.actions, raw):
+                raw_actions, env_actions, states = self._retry_without_idle(act, inputs)
+            for array, part in zip(buffer.actions, raw_actions):
                 array[row] = part
             for array, part in zip(policy_states, states):
                 array[:] = part
@@ -172,8 +176,8 @@ class _CollectionLoop:
                 )
 
     def _time_limit_envs(self, row):
-        """Returns the environments whose episodes reach the time limit at this row."""
-        limit = self.envs.limit
+        """Returns the environments whose episodes reach the time limit at step `row`."""
+        limit = self.envs.max_episode_steps
         return [i for i, x in self.active.items() if row - x.start_row >= limit]
 
     def _start_episodes(self, observations):
@@ -184,27 +188,30 @@ class _CollectionLoop:
                 break
             self.active[env_index] = episode
             number = episode.number
-            episode.generators = [self.seeds.action(number, i) for i in self.action_parts]
+            episode.generators = [
+                self.seeds.action_generator(number, i) for i in self.action_parts
+            ]
             self.recurrent_states.reset(env_index)
             self.idle.remove(env_index)
             start = time.perf_counter()
-            reset_seed = self.seeds.environment(number)
+            reset_seed = self.seeds.reset_seed(number)
             self.envs.start_episode(env_index, reset_seed, observations)
             self.stepping += time.perf_counter() - start
             self.noise.start_episode(episode, self.row)
         # Episodes are in the order of their start: the first one is the oldest.
         oldest = next(iter(self.active.values()), None)
         self.time_limit_row = (
-            math.inf if oldest is None else oldest.start_row + self.envs.limit
+            math.inf if oldest is None else oldest.start_row + self.envs.max_episode_steps
         )
 
     def _retry_without_idle(self, act, inputs):
-        """Selects the actions again, with zeros as observations of idle environments.
+        """Repeats an action selection that failed, with zeros for idle environments.
 
-        The observations of idle environments are arbitrary, so that the policy outputs
-        for these observations may not be finite.
+        The action selection failed, because policy outputs are not finite. An idle
+        environment has no running episode. The inputs for idle environments are
+        arbitrary, so that the policy outputs for these inputs may not be finite.
         """
-        idle = [i for i in range(self.envs.size) if i not in self.active]
+        idle = [i for i in range(self.envs.num_envs) if i not in self.active]
         for array in inputs:
             array[idle] = 0
         *outputs, finite = act(inputs)
@@ -228,7 +235,7 @@ class _CollectionLoop:
 
 
 def _raise_not_finite(active, row, buffer, inputs):
-    """Raises `EnvironmentFault` for a NaN or infinite observation, else another error."""
+    """Raises `EnvironmentFault` for a non-finite observation, else `OutputsNotFinite`."""
     for episode in active.values():
         for array in buffer.observations:
             values = array[episode.start_row : row + 1, episode.env_index]

@@ -25,12 +25,14 @@ def open_envs(
     env_kwargs: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
 ) -> Iterator[Any]:
-    """Opens the environments that `env` describes, and closes new environments later.
+    """Yields environments made from `env`, and closes them after the `with` block.
+
+    Environments that the user made are not closed.
 
     Args:
         env: An environment id (also `module:Id-v0`), an `EnvSpec`, a callable that makes
             an environment, a `gymnasium.Env` (a batch of one), a `VectorEnv`, a
-            `TensorEnv`, or open environments (which are yielded unchanged).
+            `TensorEnv`, or the result of another `open_envs`, which is yielded unchanged.
         num_envs: Positive int, the number of environments to make from an id, an
             `EnvSpec` or a callable.
         workers: Positive int, the number of processes that run the environments. With
@@ -38,15 +40,17 @@ def open_envs(
         env_kwargs: Dict of keyword arguments for the constructor of the environment.
         max_episode_steps: Positive int, the time limit of an episode in steps.
             `max_episode_steps` defaults to the limit that the environment states, else
-            10,000. Environments that are already open keep their time limit.
+            10,000 for Gymnasium environments. The result of another `open_envs` keeps its
+            time limit.
 
     Yields:
-        A `batched_envs.BatchedEnvs`, with several workers a `worker_pool.WorkerPool`, or
-        for a `TensorEnv` a `batched_tensor_env.BatchedTensorEnv`.
+        A `batched_tensor_env.BatchedTensorEnv` for a `TensorEnv`, a
+        `worker_pool.WorkerPool` for several workers, else a `batched_envs.BatchedEnvs`.
 
     Raises:
         TypeError: If the type of `env` is not supported.
-        ValueError: If a space or a count is not supported.
+        ValueError: If a space is not supported, a number is invalid, or an argument does
+            not apply to the type of `env`.
     """
     validation.positive_int("num_envs", num_envs)
     validation.positive_int("workers", workers)
@@ -69,18 +73,20 @@ def open_envs(
         opened.close()
 
 
-def _open(env: Any, num_envs: Any, workers: Any, env_kwargs: Any, limit: Any) -> Any:
+def _open(
+    env: Any, num_envs: Any, workers: Any, env_kwargs: Any, max_episode_steps: Any
+) -> Any:
     if isinstance(env, envs.TensorEnv):
-        return batched_tensor_env.BatchedTensorEnv(env, limit)
+        return batched_tensor_env.BatchedTensorEnv(env, max_episode_steps)
     if isinstance(env, gym.vector.VectorEnv):
-        return vector_envs.VectorEnvAdapter(env, limit)
+        return vector_envs.VectorEnvAdapter(env, max_episode_steps)
     if isinstance(env, gym.Env):
-        return batched_envs.SyncEnvs([env], limit, owned=False)
-    make, limit = _env_factory(env, env_kwargs or {}, limit)
+        return batched_envs.SyncEnvs([env], max_episode_steps, owned=False)
+    make, max_episode_steps = _env_factory(env, env_kwargs or {}, max_episode_steps)
     workers = min(workers, num_envs)
     if workers == 1:
-        return _make_batch(make, num_envs, limit)
-    first = _make_batch(make, 1, limit)
+        return _make_batch(make, num_envs, max_episode_steps)
+    first = _make_batch(make, 1, max_episode_steps)
     first.close()
     if isinstance(first, batched_tensor_env.BatchedTensorEnv):
         raise ValueError(
@@ -90,17 +96,19 @@ def _open(env: Any, num_envs: Any, workers: Any, env_kwargs: Any, limit: Any) ->
         )
     sizes = [(num_envs + worker) // workers for worker in range(workers)]
     return worker_pool.WorkerPool(
-        first, lambda count: _make_batch(make, count, limit), sizes
+        first, lambda count: _make_batch(make, count, max_episode_steps), sizes
     )
 
 
-def _env_factory(env: Any, kwargs: Any, limit: Any) -> Any:
-    """Returns a function that makes an environment, and the time limit of episodes."""
+def _env_factory(env: Any, kwargs: Any, max_episode_steps: Any) -> Any:
+    """Returns a pair: a function that makes an environment, and the time limit."""
     if isinstance(env, (str, gym.envs.registration.EnvSpec)):
-        spec, limit = _spec_without_checkers(env, max_episode_steps=limit, **kwargs)
-        return lambda: gym.make(spec), limit
+        spec, max_episode_steps = _spec_without_checkers(
+            env, max_episode_steps=max_episode_steps, **kwargs
+        )
+        return lambda: gym.make(spec), max_episode_steps
     if callable(env):
-        return lambda: env(**kwargs), limit
+        return lambda: env(**kwargs), max_episode_steps
     raise TypeError(
         "`env` must be an environment id, an EnvSpec, a callable that makes an "
         "environment, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
@@ -109,20 +117,20 @@ def _env_factory(env: Any, kwargs: Any, limit: Any) -> Any:
     )
 
 
-def _make_batch(make: Any, count: Any, limit: Any) -> Any:
-    """Makes `count` environments, and returns `SyncEnvs` or a `BatchedTensorEnv`."""
+def _make_batch(make: Any, count: Any, max_episode_steps: Any) -> Any:
+    """Returns `count` Gymnasium environments as `SyncEnvs`, or a `BatchedTensorEnv`."""
     batch = []
     try:
         for _ in range(count):
             batch.append(make())
             if isinstance(batch[-1], envs.TensorEnv):
-                return batched_tensor_env.BatchedTensorEnv(batch.pop(), limit)
+                return batched_tensor_env.BatchedTensorEnv(batch.pop(), max_episode_steps)
             if not isinstance(batch[-1], gym.Env):
                 raise TypeError(
                     "The callable must return a gymnasium.Env. Received: "
                     f"{batch.pop()!r}. Wrap an old Gym environment with shimmy."
                 )
-        return batched_envs.SyncEnvs(batch, limit, owned=True)
+        return batched_envs.SyncEnvs(batch, max_episode_steps, owned=True)
     except BaseException:
         for env in batch:
             env.close()
@@ -130,18 +138,18 @@ def _make_batch(make: Any, count: Any, limit: Any) -> Any:
 
 
 def _spec_without_checkers(env: Any, **kwargs: Any) -> Any:
-    """Returns the spec of an environment without Gymnasium's checks, and its time limit.
+    """Returns an `EnvSpec` without Gymnasium's checks, and the time limit of episodes.
 
     The spec omits the wrappers `PassiveEnvChecker`, `OrderEnforcing` and `TimeLimit`,
     because each wrapper costs a Python call per step. The collector itself checks every
     value, begins each episode with a reset, and applies the time limit. An environment
-    with other registered wrappers keeps these wrappers and its `TimeLimit`.
+    that is registered with other wrappers keeps these wrappers and its `TimeLimit`.
     """
     first = gym.make(env, disable_env_checker=True, **kwargs)
     spec: Any = copy.deepcopy(first.spec)  # `gym.make` sets the spec
     first.close()
-    limit = spec.max_episode_steps
+    max_episode_steps = spec.max_episode_steps
     spec.order_enforce, spec.disable_env_checker = False, True
     if not spec.additional_wrappers:
         spec.max_episode_steps = None
-    return spec, limit
+    return spec, max_episode_steps

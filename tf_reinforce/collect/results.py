@@ -12,9 +12,11 @@ from tf_reinforce.data import episodes as records
 class EnvironmentFault(RuntimeError):
     """The error for an environment that raised an exception or returned an invalid value.
 
-    The error message contains the environment, the episode, the step and the fault. If
-    the environment raised an exception, the exception is the cause of the
-    `EnvironmentFault`. The agent does not learn from an episode with a fault.
+    The message of an `EnvironmentFault` states the fault and, if they are known, the
+    environment, the episode and the step. If the environment raised an exception, the
+    exception is the cause of the `EnvironmentFault`. For an exception in a worker
+    process, the cause is a `RuntimeError` with the traceback of the exception. The agent
+    does not learn from a batch in which a fault occurred.
     """
 
 
@@ -22,7 +24,8 @@ class OutputsNotFinite(FloatingPointError):
     """The error for policy outputs that are not finite, although observations are finite.
 
     Attributes:
-        inputs: List of arrays `[N, …]`, the inputs of the acting program.
+        inputs: List of arrays `[N, …]`, the observations, action masks, recurrent states
+            and noise for N environments, from which the outputs were computed.
     """
 
     def __init__(self, message, inputs):
@@ -31,7 +34,7 @@ class OutputsNotFinite(FloatingPointError):
 
 
 class CollectedEpisodes(NamedTuple):
-    """The episodes of a collection, with their success and the elapsed time."""
+    """The episodes of a collection, the success of each episode, and the elapsed time."""
 
     episodes: records.Episodes
     success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
@@ -40,7 +43,7 @@ class CollectedEpisodes(NamedTuple):
 
 
 class EpisodeArrays(NamedTuple):
-    """`B` whole episodes as flat lists of arrays, which worker processes send."""
+    """`B` whole episodes as lists of arrays, which workers can send to their pool."""
 
     numbers: np.ndarray  # [B] int, the numbers of the episodes in starting order
     lengths: np.ndarray  # [B] int, the numbers of steps
@@ -54,9 +57,8 @@ def check_observations(values, episode):
     """Raises `EnvironmentFault` if an observation of an episode is not finite.
 
     Args:
-        values: `[t + 1, …]` array of the observations of the episode. Row 0 of `values`
-            is the observation of the reset, and row t + 1 is the observation after step
-            t.
+        values: `[n + 1, …]` array, the observations of n steps of the episode. Row 0 is
+            the observation of the reset, and row i + 1 is the observation after step i.
         episode: `scheduler.EpisodeInProgress` that the observations belong to.
     """
     _check_finite("first observation", values[:1], episode)
@@ -64,7 +66,7 @@ def check_observations(values, episode):
 
 
 def _check_finite(name, values, episode):
-    """Raises `EnvironmentFault` if a value is not finite, where row t is from step t."""
+    """Raises `EnvironmentFault` if a value is not finite; row i of `values` is step i."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         step = int(np.argwhere(~np.isfinite(values))[0][0])
         raise EnvironmentFault(
@@ -75,14 +77,14 @@ def _check_finite(name, values, episode):
 
 
 def episode_arrays(episodes, buffer):
-    """Copies episodes from the buffer of all environments, one episode per column.
+    """Copies episodes from a step buffer into arrays with one episode per column.
 
     Args:
         episodes: List of finished `scheduler.EpisodeInProgress`.
         buffer: `buffers.StepBuffer`.
 
     Returns:
-        `EpisodeArrays`, with the episodes in the order of the list.
+        `EpisodeArrays`, with the episodes in the order of the list `episodes`.
 
     Raises:
         EnvironmentFault: If an observation or a reward is not finite.
@@ -100,13 +102,13 @@ def episode_arrays(episodes, buffer):
         start, length = episode.start_row, episode.length
         steps = (slice(start, start + length), episode.env_index)
         parts = zip(observations, buffer.observations, episode.last_observation)
-        for column, array, last in parts:
-            column[:length, b] = array[steps]
-            column[length, b] = last
-        for column, array in zip(others, source):
-            column[:length, b] = array[steps]
-        for column in observations:
-            check_observations(column[: length + 1, b], episode)
+        for copy, array, last in parts:
+            copy[:length, b] = array[steps]
+            copy[length, b] = last
+        for copy, array in zip(others, source):
+            copy[:length, b] = array[steps]
+        for copy in observations:
+            check_observations(copy[: length + 1, b], episode)
         _check_finite("reward", others[-1][:length, b], episode)
     return EpisodeArrays(
         np.array([episode.number for episode in episodes], "int64"),
@@ -123,7 +125,7 @@ def _success_or_nan(success):
 
 
 def to_episodes(arrays, actor):
-    """Returns `EpisodeArrays` as `Episodes`, nested like the spaces of the policy.
+    """Returns `EpisodeArrays` as `Episodes`, nested like the environment's spaces.
 
     Args:
         arrays: `EpisodeArrays` to convert.

@@ -5,11 +5,12 @@ class EpisodeInProgress:
     """The state of an episode during its collection.
 
     Attributes:
-        number: Int, the number of the episode in its update, which determines all random
-            numbers of the episode.
+        number: Int, the position of the episode among the episodes of its collection.
+            The number selects the random streams of the episode.
         start_row: Int, the row of the step buffer at which the episode starts.
         env_index: Int, the index of the environment that runs the episode.
-        generators: List of `np.random.Generator`, one for each part of an action.
+        generators: List of `np.random.Generator`, one for the noise of each part of an
+            action.
         length: Int, the number of steps of the episode, or 0 until the episode has ended.
         last_observation: List of arrays, the last observation, which `finish` sets.
         end: `env_outputs.EpisodeEnd`, which `finish` sets.
@@ -33,7 +34,7 @@ class EpisodeInProgress:
         self.length = 0
 
     def finish(self, end, row, observations):
-        """Stores the end of the episode before row `row`, and the last observation."""
+        """Stores the end of the episode, its length, and its last observation."""
         self.end = end
         self.length = row - self.start_row
         self.last_observation = [array[self.env_index].copy() for array in observations]
@@ -43,10 +44,11 @@ class EpisodeScheduler:
     """Decides which episodes to start, and when enough episodes have ended.
 
     Args:
-        count: Int, the number of episodes to collect. With `steps`, `count` is not used.
-        steps: Int, the number of steps to collect, or `None`. With `steps`, the result is
-            the fewest episodes, in starting order, that have at least `steps` steps
-            together.
+        count: Int, the number of episodes to collect. If `steps` is an int, `count` is
+            not used.
+        steps: Int, the number of steps to collect, or `None`. With an int, the result
+            contains the first episodes in starting order, until the episodes have at
+            least `steps` steps.
     """
 
     def __init__(self, count, steps):
@@ -62,7 +64,8 @@ class EpisodeScheduler:
     def start_next(self, row, env_index):
         """Starts the next episode; returns its `EpisodeInProgress`, or `None`.
 
-        The method returns `None` if no further episode needs to start at row `row`.
+        If no further episode is needed at step `row` of the collection, `start_next`
+        starts no episode and returns `None`.
         """
         if not self._needs_episode(row):
             return None
@@ -95,13 +98,13 @@ class EpisodeScheduler:
 
 
 class SharedScheduler:
-    """Decides which episodes to start in a process that shares an episode counter.
+    """Decides which episodes one worker starts; all workers share one counter.
 
     Args:
         claim_episode: Function without arguments that returns the number of the next
             episode that no process has claimed, or `None` if no episode is left.
-        max_initial: Int, the largest number of episodes to start at step 0. The limit
-            `max_initial` leaves episodes for the other processes.
+        max_initial: Int, the largest number of episodes to start at step 0, so that
+            one process does not claim the episodes of all processes.
     """
 
     def __init__(self, claim_episode, max_initial):
@@ -113,8 +116,8 @@ class SharedScheduler:
     def start_next(self, row, env_index):
         """Claims and starts the next episode; returns its `EpisodeInProgress` or `None`.
 
-        The method returns `None` if no episode is left, or if the remaining episodes are
-        for other processes.
+        If no episode is left, or if this process has started its `max_initial` episodes
+        at step 0, `start_next` starts no episode and returns `None`.
         """
         if row == 0 and len(self.episodes) == self._max_initial:
             return None
@@ -126,6 +129,6 @@ class SharedScheduler:
         return self.episodes[-1]
 
     def result(self):
-        """Returns the episodes of this process, or `None` until all have ended."""
+        """Returns the episodes of this process, or `None` until the last has ended."""
         complete = self._none_left and all(x.length for x in self.episodes)
         return self.episodes if complete else None

@@ -8,7 +8,7 @@ from tf_reinforce.data import spaces
 
 
 def action_unbatcher(space):
-    """Returns a function from arrays `[size, …]` to a list of `size` actions."""
+    """Returns a function that splits arrays `[size, …]` into a list of `size` actions."""
     nest = spaces.to_nest(space)
     leaves = keras.tree.flatten(nest)
     unbatchers = [_leaf_unbatcher(leaf) for leaf in leaves]
@@ -24,10 +24,10 @@ def action_unbatcher(space):
 
 
 def _leaf_unbatcher(leaf):
-    """Returns a function from an array to a list of its rows in the type of a space.
+    """Returns a function that lists the rows of an array in the number type of a space.
 
-    A member of a `Box` of shape () is an array without axes. For such a `Box`, the
-    returned rows are arrays of shape (), not NumPy scalars.
+    For a `Box` of shape (), the list contains arrays of shape (), not NumPy scalars,
+    because a member of a `Box` is an array.
     """
     dtype = leaf.dtype
     is_scalar_box = isinstance(leaf, gym.spaces.Box) and not leaf.shape

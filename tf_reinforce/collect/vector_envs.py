@@ -12,26 +12,27 @@ from tf_reinforce.data import spaces
 
 
 class VectorEnvAdapter(batched_envs.BatchedEnvs):
-    """A Gymnasium `VectorEnv`, which resets and seeds its environments itself.
+    """Adapts a `VectorEnv`, which resets and seeds its environments itself.
 
-    The adapter records only steps of the environment, and not resets, in all three
-    autoreset modes. In the mode NEXT_STEP, the step after the end of an episode ignores
-    its action and returns the reset observation. The adapter does not record such a reset
-    step.
+    In all three autoreset modes of Gymnasium, the collector records steps of episodes,
+    and records no resets. In the mode NEXT_STEP, the `VectorEnv` ignores the action after
+    the end of an episode, resets the environment, and returns the first observation of
+    the next episode.
 
     Args:
         env: `gymnasium.vector.VectorEnv` to adapt.
-        limit: Int, the number of steps from which an episode that has not ended is an
-            error. `limit=None` uses the limit in the spec of `env`, else 10,000.
+        max_episode_steps: Int, the number of steps after which an episode that has not
+            ended raises an error. `max_episode_steps=None` uses the limit in the spec of
+            `env`, else 10,000.
     """
 
-    limit = math.inf  # the collector cannot truncate episodes of a VectorEnv
+    max_episode_steps = math.inf  # the collector cannot truncate episodes of a VectorEnv
     supports_episode_seeds = False
     is_vector_env = True
 
-    def __init__(self, env, limit):
+    def __init__(self, env, max_episode_steps):
         self._env = env
-        self.size = env.num_envs
+        self.num_envs = env.num_envs
         self.observation_space = spaces.check_observation_space(
             env.single_observation_space
         )
@@ -54,20 +55,23 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         # its `final_obs`.
         self._final_copies = {}
         spec_limit = env.spec is not None and env.spec.max_episode_steps
-        self._max_steps = limit or spec_limit or batched_envs.DEFAULT_MAX_EPISODE_STEPS
+        self._max_steps_before_error = (
+            max_episode_steps or spec_limit or batched_envs.DEFAULT_MAX_EPISODE_STEPS
+        )
 
     def reset(self, seed, out):
         observations, infos = self._call("reset", 2, seed=seed)
         self._check_reused_arrays()
         self._mask_faults = {}  # fault of the last mask, by environment index
         self._write(observations, out)
-        self._write_masks(observations, infos, out, range(self.size))
-        self._can_start = np.ones(self.size, bool)
-        self._resetting = np.zeros(self.size, bool)  # True where the next step is a reset
+        self._write_masks(observations, infos, out, range(self.num_envs))
+        self._can_start = np.ones(self.num_envs, bool)
+        # True for an environment whose next step is a reset.
+        self._resetting = np.zeros(self.num_envs, bool)
         # The dict contains, for each environment index, the first observation of its next
         # episode.
         self._first_observations = {}
-        self._lengths = np.zeros(self.size, int)
+        self._lengths = np.zeros(self.num_envs, int)
 
     def can_start(self, env_index):
         return self._can_start[env_index]
@@ -86,7 +90,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         )
         self._check_reused_arrays()
         self._write(observations, out)
-        self._write_masks(observations, infos, out, range(self.size))
+        self._write_masks(observations, infos, out, range(self.num_envs))
         rewards[:] = self._column("rewards", env_rewards)
         terminations = self._flags("terminations", terminations)
         truncations = self._flags("truncations", truncations)
@@ -114,10 +118,11 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         return ends
 
     def _reset_ended(self, ended, observations, infos, out):
-        """Writes last observations of ended episodes, and keeps reset observations.
+        """Writes the last observations of ended episodes into `out`.
 
-        In the mode DISABLED, `_reset_ended` also resets the environments of the ended
-        episodes.
+        `_reset_ended` also stores the first observations of the next episodes, until
+        these episodes start. In the autoreset mode DISABLED, `_reset_ended` also resets
+        the environments whose episodes have ended.
         """
         if not ended.any():
             return
@@ -148,7 +153,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 self._final_copies[int(env_index)] = copies
 
     def _check_reused_arrays(self):
-        """Raises `IndexedFault` if a reset has overwritten the last observation."""
+        """Raises `IndexedFault` if a reset overwrote an episode's last observation."""
         final_copies, self._final_copies = self._final_copies, {}
         for env_index, pairs in final_copies.items():
             if not all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
@@ -163,13 +168,16 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
 
     def _check_lengths(self, active, ended):
         for env_index in active:
-            if self._lengths[env_index] >= self._max_steps and not ended[env_index]:
+            if (
+                self._lengths[env_index] >= self._max_steps_before_error
+                and not ended[env_index]
+            ):
                 raise env_outputs.IndexedFault(
                     env_index,
-                    f"the episode did not end within {self._max_steps:,} steps, and the "
-                    "collector cannot truncate episodes of a VectorEnv. Wrap the "
-                    "environments with gymnasium.wrappers.TimeLimit. If episodes may "
-                    "have more steps, pass a larger `max_episode_steps`",
+                    f"the episode did not end within {self._max_steps_before_error:,} "
+                    "steps, and the collector cannot truncate episodes of a VectorEnv. "
+                    "Wrap the environments with gymnasium.wrappers.TimeLimit. If "
+                    "episodes may have more steps, pass a larger `max_episode_steps`",
                 )
 
     def _success(self, infos, env_index):
@@ -183,10 +191,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         return env_outputs.read_success(int(env_index), infos["is_success"][env_index])
 
     def _write_masks(self, observations, infos, out, env_indices):
-        """Writes the masks of some environments, and stores faults for later.
+        """Writes the masks of some environments, and stores errors for invalid masks.
 
-        A missing or invalid mask is an error only if an action follows. After the last
-        step of an episode, the action mask may be missing.
+        A missing or invalid action mask raises an error only if its environment needs
+        another action. After the last step of an episode, the action mask may be missing.
         """
         for env_index in env_indices if self._mask_reader is not None else ():
             self._mask_faults.pop(env_index, None)
@@ -197,10 +205,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 self._mask_faults[env_index] = fault
 
     def _call(self, name, size, *args, **kwargs):
-        """Calls a method of the `VectorEnv`, and returns a tuple of `size` values.
+        """Calls the method `name` of the `VectorEnv`, and checks and returns its results.
 
-        `_call` raises `IndexedFault` if the method raises an exception, if the method
-        does not return such a tuple, or if the last value is not a dict.
+        `_call` raises `IndexedFault` if the method raises an exception, or does not
+        return a tuple of `size` values that ends with a dict.
         """
         try:
             outputs = getattr(self._env, name)(*args, **kwargs)
@@ -231,13 +239,13 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         return flags.astype(bool)
 
     def _column(self, name, values, expected="numbers"):
-        """Returns an array with one number for each environment."""
+        """Returns `values` as an array with one number for each environment."""
         values = np.asarray(values)
-        if values.shape != (self.size,) or values.dtype.kind not in "fiub":
+        if values.shape != (self.num_envs,) or values.dtype.kind not in "fiub":
             raise env_outputs.IndexedFault(
                 0,
                 f"the {name} are of shape {values.shape} and type {values.dtype}. "
-                f"Expected: {expected} of shape {(self.size,)}",
+                f"Expected: {expected} of shape {(self.num_envs,)}",
             )
         return values
 

@@ -1,6 +1,6 @@
 """Collects episodes in a worker process.
 
-Worker processes and the pool exchange JSON and the bytes of arrays.
+A worker process and its `WorkerPool` exchange JSON and the bytes of arrays.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from tf_reinforce.collect import results
 
 
 class EnvWorker:
-    """Collects episodes in a process, and is created before the process is forked.
+    """Collects episodes in a process that is forked after the `EnvWorker` was made.
 
     Args:
         make_envs: Function without arguments that returns a `batched_envs.SyncEnvs`.
@@ -35,12 +35,12 @@ class EnvWorker:
         self._envs = None
 
     def run(self, channel, other_channels):
-        """Serves requests until the pool asks to stop; the main function of a process.
+        """Answers requests of the pool until the pool asks the worker process to stop.
 
         Args:
             channel: `multiprocessing` connection to the pool.
-            other_channels: Connections of other workers, which the process has inherited
-                and closes.
+            other_channels: List of connections between the pool and other workers, which
+                the fork copied to the worker process, and which `run` closes.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
         gc.freeze()  # excludes objects from before the fork from garbage collection
@@ -70,13 +70,13 @@ class EnvWorker:
             send(channel, response, arrays)
 
     def _collect(self, arrays, num_states, end, max_initial, options):
-        """Returns a response, and the arrays of the collected episodes.
+        """Collects episodes; returns a response for the pool, and the episodes' arrays.
 
         Args:
-            arrays: List of arrays, the `num_states` initial states of the policy and then
-                the weights of the policy.
+            arrays: List of arrays, the `num_states` initial recurrent states of the
+                policy and then the weights of the policy.
             num_states: Int, the number of arrays of the recurrent state.
-            end: Int, the number after the last episode that the workers collect.
+            end: Int, the number of the last episode of the request, plus one.
             max_initial: Int, the argument `max_initial` of `scheduler.SharedScheduler`.
             options: Dict of keyword arguments for `host_loop.collect_share`.
         """
@@ -98,7 +98,7 @@ class EnvWorker:
         return {"seconds": seconds, "num_observations": num_observations}, arrays
 
     def _next_episode(self, end):
-        """Claims the next episode; returns its number, or `None` if none is left."""
+        """Claims an episode; returns its number, or `None` if no episode is left."""
         with self._counter.get_lock():
             number = self._counter.value
             if number >= end:
@@ -108,7 +108,7 @@ class EnvWorker:
 
 
 class _Terminated(BaseException):
-    """The exception that ends a worker process after the pool has terminated it."""
+    """The exception with which a worker process reacts to the signal SIGTERM."""
 
 
 def _raise_terminated(*_):
@@ -124,7 +124,7 @@ def _error_response(error):
 
 
 def to_episode_arrays(response, arrays):
-    """Returns the message of an `EnvWorker` as `results.EpisodeArrays`."""
+    """Returns the `results.EpisodeArrays` in a response of an `EnvWorker`."""
     stop = 4 + response["num_observations"]
     return results.EpisodeArrays(*arrays[:4], arrays[4:stop], arrays[stop:])
 

@@ -1,9 +1,9 @@
 """Collects the episodes of an update in several processes.
 
-Each worker process has its own environments and its own acting program. A worker takes
-the number of the next episode from a counter that all workers share. An episode depends
-only on its number. The result of a collection therefore does not depend on the worker
-that collects an episode.
+Each worker process has its own environments, and selects the actions itself. A worker
+takes the number of the next episode from a counter that all workers share. For given
+weights and a given seed, an episode depends only on its number. The result of a
+collection does not depend on which worker collects which episode.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _ERRORS = {
 
 
 class WorkerPool(environments.HostEnvironments):
-    """Environments in several processes, which also select the actions.
+    """Collects episodes in several processes, which also select the actions.
 
     The worker processes are forked at the first collection. Because the processes are
     forked, environments need not be importable or picklable. The worker processes run no
@@ -59,7 +59,7 @@ class WorkerPool(environments.HostEnvironments):
         self._pending = set()  # channels from which a response is expected
         self._mean_length = None  # mean length of the episodes in the last collection
 
-    def _play(self, actor, program, request):
+    def _collect_episodes(self, actor, program, request):
         if program.engine != "litert":
             raise ValueError(
                 "`workers` above 1 requires a policy that acts through LiteRT. The "
@@ -118,15 +118,19 @@ class WorkerPool(environments.HostEnvironments):
             )
 
     def _next_target(self, shares, first, episodes, steps):
-        """Returns the total number of episodes to collect by the end of the next round.
+        """Returns how many episodes must be collected by the end of the next round.
+
+        In a round, the workers collect a fixed number of episodes. A collection of
+        `steps` steps makes rounds until the episodes have enough steps. The number of
+        episodes of a round is estimated from the mean length of earlier episodes. The
+        first round of a pool makes one episode in each environment.
 
         Args:
             shares: List of `results.EpisodeArrays`, the episodes that were collected so
                 far.
-            first: Int, the number of episodes that were collected so far. If the function
-                returns `first`, enough episodes are collected.
-            episodes, steps: Arguments of `host_loop.collect`. With `steps`, the number of
-                episodes is estimated from the mean length of episodes.
+            first: Int, the number of episodes that were collected so far. If no further
+                round is needed, `_next_target` returns `first`.
+            episodes, steps: Fields of `environments.CollectionRequest`.
         """
         if steps is None:
             return episodes
@@ -177,8 +181,8 @@ class WorkerPool(environments.HostEnvironments):
             options: Dict of keyword arguments for `host_loop.collect_share`.
 
         Returns:
-            A list of `results.EpisodeArrays`, one for each worker, and the seconds in the
-            environments, averaged over the workers.
+            A list of `results.EpisodeArrays`, one for each worker, and the mean over the
+            workers of the seconds that resets and steps took.
         """
         self._counter.value = first
         max_initial = -(-(end - first) // len(self._sizes))
@@ -219,11 +223,12 @@ class WorkerPool(environments.HostEnvironments):
 
 
 def _raise_worker_error(number, arrays, error, message, trace):
-    """Raises the error of a worker in the current process; its traceback is the cause.
+    """Raises the error of a worker in the current process, with the worker's traceback.
 
     Args:
         number: Int, the number of the worker.
-        arrays: List of arrays, the inputs of an `OutputsNotFinite`.
+        arrays: List of arrays, the attribute `inputs` of an `OutputsNotFinite`, or an
+            empty list for an error of another type.
         error: String, the name of the type of the error.
         message: String, the error message.
         trace: String, the traceback in the worker.
@@ -238,13 +243,13 @@ def _raise_worker_error(number, arrays, error, message, trace):
 
 
 def _merge_shares(shares, steps):
-    """Returns the episodes of all shares as one `EpisodeArrays`, in starting order.
+    """Returns the episodes of all workers as one `EpisodeArrays`, in starting order.
 
     Args:
-        shares: List of `results.EpisodeArrays`, which together contain all episode
-            numbers from 0 on.
-        steps: Int, or `None`. With an int, the result contains only the first episodes,
-            as few as possible, that have at least `steps` steps together.
+        shares: List of `results.EpisodeArrays` from the workers, which together contain
+            the episodes 0, 1, 2, …
+        steps: Int, or `None`. With an int, the result contains the first episodes in
+            starting order, until the episodes have at least `steps` steps.
     """
     parts = zip(*(share[:4] for share in shares), strict=True)
     numbers, lengths, *ends = map(np.concatenate, parts)

@@ -1,1 +1,1 @@
-"""Defines records of episodes, statistics, spaces, action masks and random streams."""
+"""Stores episodes, reads spaces and action masks, and derives all random numbers."""

@@ -1,8 +1,11 @@
 """Finds the mask of legal actions in an observation or in `info`.
 
 An environment returns an action mask with every observation, in `info` or in the
-observation. The package flattens an action mask to `[..., M]` int8, in the order of the
-choices of the head. A zero in the mask marks an illegal choice.
+observation. The package flattens an action mask to `[..., M]` int8, in which M is the
+number of entries that the head of the policy expects. An entry of zero marks an illegal
+choice, except in a mask for `MultiBinary` actions. In a mask for `MultiBinary` actions,
+an entry of 0 or 1 is the only legal value of the flag, and an entry of 2 makes both
+values legal.
 """
 
 import keras
@@ -15,11 +18,12 @@ class MaskPath:
     """The path of the action mask in `info` or in the observation.
 
     Args:
-        where: String, `"info/<key>"` or `"observation/<key>"`. Further keys after slashes
-            select a nested part, for example `"observation/<key>/<key>"`.
+        where: String, `"info/<key>"` or `"observation/<key>"`. A path of several
+            keys, for example `"observation/<key>/<key>"`, selects a nested part.
 
     Raises:
-        ValueError: If `where` does not have the form of a path.
+        ValueError: If `where` does not start with `"info/"` or `"observation/"`, or if a
+            key is empty.
 
     Example:
 
@@ -39,10 +43,10 @@ class MaskPath:
         self.observed = root == "observation"
 
     def lookup(self, observation, info):
-        """Returns the action mask in the form in which the environment returned the mask.
+        """Returns the action mask unchanged, as the environment returned the mask.
 
         Raises:
-            KeyError: If the path does not exist. The error contains the path.
+            KeyError: If the observation or `info` has no entry at the path of the mask.
         """
         part = observation if self.observed else info
         for key in self._keys:
@@ -53,11 +57,11 @@ class MaskPath:
         return part
 
     def expect_in(self, observation_spec):
-        """Raises a `ValueError` if the path is not a part of the observation spec.
+        """Raises a `ValueError` if the observation spec has no entry at the mask's path.
 
         Args:
-            observation_spec: `tf.TensorSpec`, or a structure of `tf.TensorSpec`s. A path
-                in `info` is not checked.
+            observation_spec: `tf.TensorSpec`, or a structure of `tf.TensorSpec`s. If the
+                mask is in `info`, the observation spec is not checked.
         """
         try:
             if self.observed:
@@ -79,7 +83,7 @@ class MaskPath:
         return self.lookup(None, _env_info(env_index, infos))
 
     def from_batch(self, observations):
-        """Returns `[N, M]` int8 action masks from a batch of `[N, …]` observations."""
+        """Returns `[N, M]` int8, the masks of M entries in a batch of N observations."""
         parts = keras.tree.flatten(self.lookup(observations, None))
         # Entries must be 0, 1 or 2. Others become 3, so that none wraps to 0 in int8.
         parts = [tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3) for part in parts]
@@ -90,8 +94,8 @@ class MaskPath:
 def _env_info(env_index, infos):
     """Returns the `info` of one environment from the infos of a `VectorEnv`.
 
-    For each key in `info`, a `VectorEnv` adds a bool array `_key`, which is True for
-    environments that returned the key.
+    For each key in `info`, a `VectorEnv` adds a bool array under the name `_<key>`, which
+    is True for environments that returned the key.
     """
     if not isinstance(infos, dict):
         return infos[env_index]
@@ -104,7 +108,7 @@ class MaskReader:
     """Reads action masks from the outputs of environments, and flattens the masks.
 
     Args:
-        path: `MaskPath`.
+        path: `MaskPath`, the place of the action mask in `info` or in the observation.
         flatten_mask: The method `heads.Head.flatten_mask`.
     """
 
@@ -113,7 +117,7 @@ class MaskReader:
         self._flatten_mask = flatten_mask
 
     def read(self, observation, info):
-        """Returns `[M]` int8, the action mask of one environment.
+        """Returns `[M]` int8, the M entries of the action mask of one environment.
 
         Raises:
             KeyError: If the environment did not return an action mask.
@@ -122,6 +126,6 @@ class MaskReader:
         return self._flatten_mask(self._path.lookup(observation, info))
 
     def read_env(self, env_index, observations, infos):
-        """Returns `[M]` int8, the action mask of one environment of a `VectorEnv`."""
+        """Returns `[M]` int8, the M mask entries of one environment of a `VectorEnv`."""
         mask = self._path.lookup_env(env_index, observations, infos)
         return self._flatten_mask(mask)

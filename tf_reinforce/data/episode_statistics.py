@@ -1,4 +1,4 @@
-"""Computes statistics of finished episodes under the log keys."""
+"""Computes the statistics of finished episodes that appear in the logs."""
 
 import numpy as np
 
@@ -8,8 +8,9 @@ def batch_metrics(episodes, success=None):
 
     Args:
         episodes: `Episodes` of NumPy arrays.
-        success: `[B]` float, 1 or 0 per episode, NaN if the environment does not report
-            success for the episode. `success=None` means that no episode reports success.
+        success: `[B]` float, for each episode 1 for success and 0 for failure, or NaN if
+            the environment does not report success. `success=None` means that no episode
+            reports success.
 
     Returns:
         Dict of floats: `episode_return` (mean over episodes of the undiscounted sum of
@@ -24,7 +25,7 @@ def batch_metrics(episodes, success=None):
 
 
 def metrics(returns, lengths):
-    """Returns the statistics of episodes from `[B]` returns and lengths."""
+    """Returns the statistics of B episodes from their `[B]` returns and lengths."""
     logs = {
         "episode_return": returns.mean(),
         "episode_return_min": returns.min(),
@@ -38,7 +39,7 @@ def metrics(returns, lengths):
 
 
 def success_metrics(success):
-    """Returns `{"success": share}`, or `{}` if no episode reports success."""
+    """Returns `{"success": success rate}`, or `{}` if no episode reports success."""
     return {} if np.isnan(success).all() else {"success": float(np.nanmean(success))}
 
 
@@ -47,7 +48,7 @@ def episode_logs(returns, lengths, terminated, first, update):
 
     Args:
         returns, lengths, terminated: `[B]` arrays with one entry per episode.
-        first: Int, the number of the first episode of the arrays.
+        first: Int, the number of the episode at index 0 of the arrays.
         update: Int, the number of the update that uses the episodes.
     """
     arrays = returns.tolist(), lengths.tolist(), terminated.tolist()
@@ -66,6 +67,6 @@ def episode_logs(returns, lengths, terminated, first, update):
 
 
 def episode_returns(episodes):
-    """Returns `[B]` float64, the sum of the rewards of each episode, in time order."""
+    """Returns `[B]` float64, the rewards of each episode, added up in time order."""
     sums = np.cumsum(episodes.rewards, axis=0, dtype="float64")
     return sums[episodes.lengths - 1, np.arange(len(episodes.lengths))]

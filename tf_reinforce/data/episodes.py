@@ -11,8 +11,9 @@ import tensorflow as tf
 class Episodes(NamedTuple):
     """Record of `B` whole episodes of at most `T` steps, one episode per column.
 
-    The record contains no computed values, and no field `done`. Rows after the last step
-    of an episode are padding. Padding is always ignored, even if it is NaN.
+    `Episodes` contains recorded data only, and no computed values such as returns. Rows
+    after the last step of an episode are padding. Padding never changes an update or a
+    statistic, even if the padding is NaN.
 
     Example:
 
@@ -42,16 +43,16 @@ class Episodes(NamedTuple):
 
 
 class ValidSteps(NamedTuple):
-    """Indices of the `N` valid steps of a `[T, B]` array, without padding."""
+    """Indices of the `N` steps, not padding, in arrays of `T` rows and `B` episodes."""
 
     indices: tf.Tensor  # [N, 2]  (row, column) of each valid step, sorted by row
     shape: tf.Tensor  # [2]  the sizes T and B
 
     def gather(self, arrays):
-        """Returns the valid steps, `[N, …]`, of every `[T, B, …]` array of a structure.
+        """Returns the N valid steps, `[N, …]`, of each array in a structure of arrays.
 
-        An array may have more than T rows, as observations have. Rows after the first T
-        rows of an array are left out.
+        Each array has B columns and T or more rows, for example T + 1 rows of
+        observations. The result contains no row after the first T rows of the array.
         """
         return keras.tree.map_structure(
             lambda array: tf.gather_nd(array, self.indices), arrays
@@ -69,12 +70,12 @@ class ValidSteps(NamedTuple):
         return keras.tree.map_structure(zeroed, arrays)
 
     def scatter(self, values):
-        """Returns `[T, B]` from `[N]` values of valid steps, with zeros as padding."""
+        """Returns a `[T, B]` array with N values at the N valid steps, else zeros."""
         return tf.scatter_nd(self.indices, values, self.shape)
 
 
 def valid(lengths, rows):
-    """Returns `[rows, B]` bool, True for steps of an episode and False for padding.
+    """Returns `[rows, B]` bools of B episodes: True for steps, and False for padding.
 
     Example:
 
@@ -85,15 +86,15 @@ def valid(lengths, rows):
 
 
 def valid_steps(lengths, rows):
-    """Returns the `ValidSteps` of episodes of given lengths, in `[rows, B]` arrays."""
+    """Returns the `ValidSteps` of arrays of `rows` rows, from the lengths of episodes."""
     is_valid = valid(lengths, rows)
     return ValidSteps(tf.cast(tf.where(is_valid), tf.int32), tf.shape(is_valid))
 
 
 def trim(episodes, rows=None):
-    """Returns the record without the rows that are padding in every column.
+    """Returns the `Episodes` without the rows that are padding in every episode.
 
-    Without common padding rows, a loss does not depend on the amount of padding, not even
+    The loss of trimmed episodes does not depend on the number of removed rows, not even
     in the last bit.
 
     Args:
@@ -115,10 +116,10 @@ def trim(episodes, rows=None):
 
 
 def concatenate(records):
-    """Returns one record with the episodes of several records, in their order.
+    """Returns one `Episodes` object with the episodes of several objects, in order.
 
     Args:
-        records: List of `Episodes` with the same number of rows.
+        records: List of `Episodes`, whose arrays have the same number of rows.
     """
 
     def concat(axis, *arrays):
@@ -135,7 +136,7 @@ def concatenate(records):
 
 
 def select_episodes(episodes, begin, end):
-    """Returns the episodes `begin` to `end - 1` of a record as a new record."""
+    """Returns the episodes `begin` to `end - 1` of `Episodes`, as new `Episodes`."""
 
     def columns(arrays):
         return keras.tree.map_structure(lambda array: array[:, begin:end], arrays)
@@ -151,11 +152,11 @@ def select_episodes(episodes, begin, end):
 
 
 def specs(observation_spec, action_spec, mask_size):
-    """Returns the `tf.TensorSpec`s of a record with any number of steps and episodes.
+    """Returns the `tf.TensorSpec`s of `Episodes` with any number of steps and episodes.
 
     Args:
-        observation_spec, action_spec, mask_size: Arguments with the meaning that
-            `validate` states.
+        observation_spec, action_spec, mask_size: Arguments with the same meaning as in
+            `validate`.
     """
     spec = tf.TensorSpec
 
@@ -175,26 +176,27 @@ def specs(observation_spec, action_spec, mask_size):
 
 
 def validate(episodes, observation_spec, action_spec, mask_size=0):
-    """Returns the record as NumPy arrays of the expected types, or raises an error.
+    """Returns `Episodes` as NumPy arrays of the expected types, or raises an error.
 
-    `validate` compares every shape with the specs, because TensorFlow broadcasts without
-    a warning. For example, actions `[T, B, 1]` with log-probabilities `[T, B]` would make
-    a wrong update. `validate` broadcasts no array.
+    `validate` compares every shape with the specs, because TensorFlow broadcasts arrays
+    of different shapes without a warning. For example, actions `[T, B, 1]` of T
+    steps and B episodes, in place of `[T, B]`, could cause a wrong update. `validate`
+    broadcasts no array.
 
     Args:
         episodes: `Episodes` of arrays or tensors.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of
             `tf.TensorSpec`s.
-        action_spec: `tf.TensorSpec` of one raw action, or a structure of
-            `tf.TensorSpec`s. Float actions are never converted to integers.
-        mask_size: Int, the size `M` of a mask, or zero if the agent does not mask
-            actions.
+        action_spec: `tf.TensorSpec` of one raw action (as sampled, before clipping), or a
+            structure of `tf.TensorSpec`s. Float actions are never converted to integers.
+        mask_size: Int, the number `M` of entries of an action mask, or zero if the agent
+            does not mask actions.
 
     Returns:
         `Episodes` of NumPy arrays, with rewards in float64 and masks `[T, B, M]`.
 
     Raises:
-        ValueError: If a field of the record has a wrong shape, type or value.
+        ValueError: If a field of `episodes` has a wrong shape, type or value.
     """
     rewards = np.asarray(episodes.rewards)
     if rewards.ndim != 2 or rewards.size == 0:
@@ -222,7 +224,7 @@ def validate(episodes, observation_spec, action_spec, mask_size=0):
 
 
 def _nested(name, arrays, spec, batch_shape):
-    """Returns arrays `[*batch_shape, …]` with the structure and types of the spec."""
+    """Returns arrays nested and typed like `spec`, with leading axes `batch_shape`."""
     try:
         keras.tree.assert_same_structure(spec, arrays)
     except ValueError:

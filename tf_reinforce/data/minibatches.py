@@ -9,7 +9,7 @@ import tensorflow as tf
 class Minibatches(NamedTuple):
     """A permutation of `N` steps, split into minibatches of nearly equal size.
 
-    The sizes of two minibatches differ by at most one step.
+    The sizes of any two minibatches differ by at most one step.
 
     Example:
 
@@ -25,10 +25,11 @@ class Minibatches(NamedTuple):
     def split(cls, permutation, size):
         """Splits a permutation into minibatches of about `size` steps.
 
-        The number of minibatches is N / `size`, rounded to an integer of at least 1.
+        For N steps, the number of minibatches is N / `size`, rounded to an integer of at
+        least 1.
 
         Args:
-            permutation: `[N]` int32 tensor, the steps in random order.
+            permutation: `[N]` int32 tensor, the indices of the steps in random order.
             size: Positive int, the approximate number of steps of a minibatch, or `None`
                 for one minibatch of all steps.
         """
@@ -37,7 +38,7 @@ class Minibatches(NamedTuple):
         return cls(permutation, tf.maximum((steps + size // 2) // size, 1))
 
     def minibatch(self, index):
-        """Returns the indices of the steps of one minibatch, `[n]` int32."""
+        """Returns `[n]` int32, the indices of the n steps of one minibatch."""
         index = tf.cast(index, tf.int64)
         steps = tf.size(self.permutation, tf.int64)
         return self.permutation[
@@ -48,24 +49,24 @@ class Minibatches(NamedTuple):
 def call_repeatedly(times, body):
     """Calls `body(index)` for the indices 0 to `times - 1`, one after the other."""
 
-    def iteration(index):
+    def step(index):
         body(index)
         return [index + 1]
 
     zero = tf.constant(0, tf.int64)
-    tf.while_loop(lambda index: index < tf.cast(times, tf.int64), iteration, [zero])
+    tf.while_loop(lambda index: index < tf.cast(times, tf.int64), step, [zero])
 
 
 def call_on_rows(function, inputs):
-    """Calls a function from `[N, …]` to `[N, …]`, also if N is zero.
+    """Calls a function on a batch of N rows, also if N is zero.
 
-    For N = 0, TensorFlow's convolutions can return the shape of their input. For N = 0,
-    `call_on_rows` therefore calls the function on one row of zeros, and removes this row
-    from the result.
+    If a batch has no rows, TensorFlow's convolutions can return a tensor of the wrong
+    shape. `call_on_rows` therefore replaces an empty batch by one row of zeros, and
+    removes this row from the result of the function.
 
     Args:
-        function: Function from a structure of `[N, …]` tensors to one of `[N, …]`
-            tensors. A `None` in the result of the function is returned as `None`.
+        function: Function from a structure of `[N, …]` tensors to a structure of
+            `[N, …]` tensors. The result of `function` may contain `None`.
         inputs: Structure of `[N, …]` tensors. The inputs are not copied unless N is zero.
 
     Returns:

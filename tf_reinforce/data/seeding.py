@@ -1,10 +1,12 @@
-"""Derives every random number from a seed, a stream, an update and an episode.
+"""Derives random numbers from a seed, a purpose, and the numbers of update and episode.
 
-A stream (training, validation, evaluation) has a substream for each kind of random
-number. A key consists of a seed, a substream and counters, for example the numbers of
-update and episode. Random numbers of different keys never overlap. The package seeds no
-global generator, and keeps no generator after its episode or call. A resumed run
-therefore needs only the seed and the counters.
+A stream is the purpose of random numbers, for example training or evaluation. Each stream
+has several substreams, for example `"training/action"` for the noise of actions. The key
+of a random number consists of a seed, a substream and counters, for example the numbers
+of update and episode. Different keys give independent random numbers. The package seeds
+no global generator, and keeps no generator longer than one episode or one call. To draw
+the same random numbers as an uninterrupted run, a resumed run needs only the seed and the
+numbers of update and episode.
 """
 
 import dataclasses
@@ -53,7 +55,7 @@ class StreamKey(NamedTuple):
 
 
 def seed_sequence(seed, substream, *counters):
-    """Returns the NumPy seed sequence of one key.
+    """Returns the NumPy seed sequence for a seed, a substream and counters.
 
     Args:
         seed: Int, the master seed of all random numbers of the agent.
@@ -77,7 +79,7 @@ def seed_sequence(seed, substream, *counters):
 
 
 def generator(seed, substream, *counters):
-    """Returns a new NumPy generator for the arguments of `seed_sequence`.
+    """Returns a new NumPy generator, seeded by `seed_sequence` with the same arguments.
 
     Example:
 
@@ -91,10 +93,10 @@ def generator(seed, substream, *counters):
 
 
 class EpisodeSeeds:
-    """The reset seeds and action noise of the episodes of one collection.
+    """The reset seeds and action noise of the episodes of one update or evaluation.
 
-    The seeds of 16 episodes are computed together. A separate NumPy seed sequence for
-    each episode would take as long as three steps of CartPole.
+    The seeds of 16 episodes are computed together, because a separate NumPy seed sequence
+    for each episode would take as long as three steps of CartPole.
 
     Args:
         seed: Int, the master seed of all random numbers of the agent.
@@ -106,11 +108,11 @@ class EpisodeSeeds:
     Example:
 
     >>> seeds, again = (EpisodeSeeds(0, "training", update=3) for _ in range(2))
-    >>> seeds.environment(100) == again.environment(100)
+    >>> seeds.reset_seed(100) == again.reset_seed(100)
     True
-    >>> seeds.action(100).random() == again.action(100).random()
+    >>> seeds.action_generator(100).random() == again.action_generator(100).random()
     True
-    >>> seeds.environment(100) == seeds.environment(101)
+    >>> seeds.reset_seed(100) == seeds.reset_seed(101)
     False
     """
 
@@ -121,15 +123,16 @@ class EpisodeSeeds:
         }
         self._blocks = {}
 
-    def environment(self, episode):
+    def reset_seed(self, episode):
         """Returns the reset seed of an episode, an int below 2**31."""
         words = self.seed_words("environment", episode // self._group_size)
         return int(words[0] % _NUM_ENVIRONMENT_SEEDS)
 
-    def action(self, episode, part=0):
+    def action_generator(self, episode, part=0):
         """Returns the `np.random.Generator` of the noise for one part of an action.
 
-        The generators of two consecutive parts of an action are 2**127 numbers apart.
+        All parts of an action use one sequence of random numbers. In this sequence, each
+        part of the action begins about 2.1e38 numbers after the previous part.
         """
         bits = np.random.PCG64(_Words(self.seed_words("action", episode)))
         return np.random.Generator(bits.jumped(part) if part else bits)
@@ -144,7 +147,7 @@ class EpisodeSeeds:
 
 
 class _Words(np.random.bit_generator.ISeedSequence):
-    """A seed sequence of four precomputed words, the number that a PCG64 requests."""
+    """Seed sequence that gives four precomputed integers to NumPy's generator `PCG64`."""
 
     def __init__(self, words):
         self._words = words
@@ -175,7 +178,7 @@ def stateless_noise(seed, kind, shape, dtype, part=0):
 
 
 def rollout_keys(seed, stream, update):
-    """Returns four keys for the noise of `counter_noise`.
+    """Returns the four keys that `counter_noise` needs for one update or evaluation.
 
     Args:
         seed: Int, the master seed of all random numbers of the agent.
@@ -190,12 +193,12 @@ def rollout_keys(seed, stream, update):
 
 
 def episode_keys(keys):
-    """Returns the keys `[…, 3, 2]` for episodes from rollout keys `[…, 4, 2]`."""
+    """Returns `[…, 3, 2]`, the `rollout_keys` for resets, transitions and actions."""
     return keys[..., :3, :]
 
 
 def permutation_key(keys):
-    """Returns the keys `[…, 2]` for minibatches from rollout keys `[…, 4, 2]`."""
+    """Returns `[…, 2]`, the fourth of the `rollout_keys`, which orders minibatches."""
     return keys[..., 3, :]
 
 
@@ -203,9 +206,11 @@ def counter_noise(key, parts, episodes, step, dtype):
     """Returns the noise of episodes at one step, from keys and episode numbers.
 
     The noise of an episode does not depend on the other episodes of the batch. Uniform
-    noise is equal to the bit in eager mode, in a graph and under XLA. Normal noise is
-    equal except for the last bits of `erfinv`. TensorFlow's own generators return other
-    numbers under XLA (philox), or exist only under XLA (threefry).
+    noise has the same bits in eager mode, in a graph and under XLA. Under XLA, normal
+    noise may differ in the last bits from normal noise in eager mode, because XLA and
+    TensorFlow compute `erfinv` in different ways. TensorFlow's own generators are not
+    used: philox returns other numbers under XLA than in eager mode, and threefry exists
+    only under XLA.
 
     Args:
         key: `[2]` uint32, one key for all episodes, or `[B, 2]` uint32, one key for each
@@ -213,9 +218,11 @@ def counter_noise(key, parts, episodes, step, dtype):
         parts: List of `NoiseSpec`, one for each part of the noise.
         episodes: `[B]` int tensor, numbers of episodes below 2**32.
         step: Scalar int tensor, or `[B]` int tensor, the number of the step. The number
-            of steps times the count of random numbers per step must stay below 2**32.
-        dtype: Float type. Returns: A list of noise tensors `[B, *shape]`, one for each of
-            `parts`.
+            of steps, times the number of random numbers per step, must be below 2**32.
+        dtype: Float type of the noise.
+
+    Returns:
+        List of noise tensors `[B, *shape]`, one for each of `parts`.
 
     Example:
 
@@ -248,12 +255,15 @@ def counter_noise(key, parts, episodes, step, dtype):
 
 
 def uniform_from_words(high, low, dtype):
-    """Returns uniform numbers k / 2ⁿ from 32-bit words, with n significand bits.
+    """Returns uniform numbers k / 2ⁿ in [0, 1), with random integers k of n bits.
+
+    The number n of significand bits is 24 for 32-bit floats and 53 for 64-bit floats.
 
     Args:
-        high: uint32 tensor. low: uint32 tensor with the lower bits, or `None` for 32-bit
-            floats.
-        dtype: Float type.
+        high: uint32 tensor, random words with the higher bits of the integers k.
+        low: uint32 tensor, random words with the lower bits of the integers k, or `None`
+            for 32-bit floats.
+        dtype: Float type of the result.
     """
     if low is None:
         return tf.cast(_right_shift(high, 8), dtype) * 2.0**-24
@@ -263,10 +273,11 @@ def uniform_from_words(high, low, dtype):
 
 
 def normal_from_words(high, low, dtype):
-    """Returns standard normal numbers from the words of `uniform_from_words`.
+    """Returns standard normal numbers from the arguments of `uniform_from_words`.
 
-    A normal number is the inverse distribution function at (k + 1/2) / 2ⁿ⁻¹. The normal
-    numbers are always finite, because (k + 1/2) / 2ⁿ⁻¹ is never 0 or 1.
+    A normal number is the inverse normal distribution function at a probability p. With n
+    significand bits and a random integer k of n - 1 bits, p = (k + 1/2) / 2ⁿ⁻¹. A normal
+    number is always finite, because the probability p is never 0 or 1.
     """
     if low is None:
         doubled = (tf.cast(_right_shift(high, 9), dtype) + 0.5) * 2.0**-22
@@ -282,14 +293,16 @@ _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 
 
 def threefry(key, first, second):
-    """Returns two random words for each pair of counters, by Threefry-2x32.
+    """Returns two random words for each pair of counters, by the generator Threefry-2x32.
 
     Args:
-        key: `[2]` or `[B, 2]` uint32.
-        first, second: `[B, 1]` and `[B or 1, N]` uint32, the counters.
+        key: `[2]` uint32, or `[B, 2]` uint32 with one key for each of B rows.
+        first: `[B, 1]` uint32, the first counter of each row.
+        second: `[B, N]` or `[1, N]` uint32, the N second counters of each row or of all
+            rows.
 
     Returns:
-        Two tensors `[B, N]` uint32.
+        Two tensors `[B, N]` uint32, the two words of each pair of counters.
     """
     key = tf.convert_to_tensor(key)
     keys = [key[..., 0, None], key[..., 1, None]]

@@ -31,8 +31,8 @@ def check_observation_space(space):
     """Returns the observation space, or raises an error if a part is not supported.
 
     Raises:
-        ValueError: If a part of the space is not supported, or two names of inputs are
-            equal.
+        ValueError: If a part of the space is not supported, or if two parts would give
+            inputs of the policy with equal names.
     """
     _check_keys(to_nest(space), "observation")
     for part in _parts(space):
@@ -63,7 +63,7 @@ def _parts(space):
 
 
 def _check_keys(nested, kind):
-    """Raises an error if a key of a space cannot be a name in Keras and in the export.
+    """Raises an error if a key of a space is not a valid name in Keras and in exports.
 
     Args:
         nested: Nested dicts and tuples with spaces as leaves.
@@ -82,7 +82,7 @@ def _check_keys(nested, kind):
 def _children(nested):
     """Returns `(key, child)` pairs of a dict, or `(index, child)` pairs of a tuple.
 
-    A leaf of a nested space has no children.
+    The result is empty for a leaf, which is not a dict or tuple.
     """
     if isinstance(nested, dict):
         return nested.items()
@@ -183,7 +183,7 @@ def observation_spec(space, float_dtype):
 
 
 def float_shapes(observation_spec):
-    """Returns the shapes of the float leaves, batch axis first, or `()` for other leaves.
+    """Replaces float leaves of a spec by their shape with a batch axis, others by `()`.
 
     Example:
 
@@ -197,13 +197,13 @@ def float_shapes(observation_spec):
 
 
 def names(structure, path=(), root="observation"):
-    """Returns a name for each leaf of a structure, the keys of the leaf joined by '_'.
+    """Returns the name of each leaf of a structure: the keys to the leaf, joined by '_'.
 
     Args:
         structure: A leaf, or nested tuples and dicts of leaves.
         path: Tuple of the keys that lead to `structure`.
-        root: String, the name of a leaf without keys, and the first part of a name that
-            would begin with an index.
+        root: String, the name of the leaf if the structure is a single leaf, and the
+            prefix of a name that would begin with an index.
 
     Example:
 
@@ -223,7 +223,9 @@ def names(structure, path=(), root="observation"):
 
 
 def safe_name(name):
-    """Returns a valid TensorFlow name: letters, digits, `_` and `.`, not first a `_`.
+    """Returns a valid TensorFlow name of letters, digits, `_` and `.`.
+
+    Any other character becomes `_`, and a `_` at the start of the name becomes `key_`.
 
     Example:
 
@@ -234,11 +236,12 @@ def safe_name(name):
 
 
 def specs_from_shapes(shapes, float_dtype):
-    """Returns an observation spec from shapes alone, if no space is known.
+    """Returns an observation spec from shapes, for an agent without observation space.
 
     Args:
         shapes: Shape with the batch axis first, or dicts and tuples of such shapes.
-        float_dtype: The float type of every array, because shapes contain no types.
+        float_dtype: The float type of every observation, because shapes contain no
+            types.
 
     Example:
 
@@ -255,7 +258,9 @@ def specs_from_shapes(shapes, float_dtype):
 
 
 def to_config(space):
-    """Returns a space as numbers, strings, lists and dicts, or `None` for `None`.
+    """Returns a space as a config of numbers, strings, lists and dicts.
+
+    The config of `None` is `None`.
 
     Raises:
         ValueError: If the config format does not support the type of the space.
@@ -347,7 +352,7 @@ def _bound_to_config(bound):
     return bound.flat[0].item() if is_uniform else bound.tolist()
 
 
-def expect_spaces(agent_spaces, environment_spaces):
+def check_same_spaces(agent_spaces, environment_spaces):
     """Raises an error if the spaces of agent and environment differ.
 
     Args:
@@ -390,7 +395,7 @@ def expect_shapes(agent_spec, environment_spec):
 
 
 def sample_observations(space, float_dtype, count, rng):
-    """Returns `count` random observations without extreme values, stacked.
+    """Returns `count` random observations without extreme values, in stacked arrays.
 
     Random float observations are standard normal numbers, clipped to the bounds of the
     space. Random integers of a `Box` are at most 255 above the lower bound.
@@ -421,10 +426,10 @@ _EDGES = 0.0, 1.0, -1.0, 1e3, -1e3, -np.inf, np.inf
 
 
 def edge_observations(space, float_dtype):
-    """Returns observations at 0, ±1, ±1000 and the bounds of the space, stacked.
+    """Returns seven observations, at 0, ±1, ±1000 and the bounds of the space.
 
     `edge_observations` clips every number to the bounds of the space. Bounds that are
-    infinite or more than 1e7 apart are limited to ±1000. The bounds of a discrete space
+    infinite, or 1e7 or more apart, are limited to ±1000. The bounds of a discrete space
     are its first and its last value.
 
     Args:
@@ -432,7 +437,8 @@ def edge_observations(space, float_dtype):
         float_dtype: The float type of the observations.
 
     Returns:
-        The structure of the space, with an array `[7, …]` for each leaf.
+        The structure of the space, with an array `[7, …]` of the seven observations for
+        each leaf.
 
     Example:
 
@@ -469,8 +475,8 @@ def _sample_box(box, shape, float_dtype, rng):
 def middle_and_half(low, high):
     """Returns the middle of two bounds and half their distance.
 
-    If the bounds are equal, infinite or more than 1e7 apart, the function returns 0 and
-    1.
+    If the bounds are equal, infinite, or 1e7 or more apart, the middle is 0 and half the
+    distance is 1.
 
     Example:
 
@@ -502,8 +508,8 @@ def to_nest(space):
 def category_bounds(space):
     """Returns the lowest and the highest category of a space, or `None` for a `Box`.
 
-    The bounds of a `Box` are not checked, because many environments exceed them
-    slightly.
+    The result `None` means that observations are not compared with the bounds of the
+    `Box`. Many environments exceed the bounds of a `Box` slightly.
 
     Raises:
         ValueError: If the type of the space is not supported, for example `Text`.

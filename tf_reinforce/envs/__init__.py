@@ -46,15 +46,15 @@ TWINS: dict[str, type[TensorEnv]] = {
 
 
 def make(id: str, **kwargs: Any) -> TensorEnv:
-    """Returns the tensor environment that equals a Gymnasium environment.
+    """Returns the tensor environment that equals a Gymnasium environment step by step.
 
     Args:
-        id: Environment id, a key of `TWINS`.
+        id: String, the Gymnasium id of an environment, a key of the dict `TWINS`.
         **kwargs: Arguments that every `TensorEnv` accepts, for example `dtype`.
 
     Raises:
-        ValueError: If no tensor environment equals the environment `id`, with all valid
-            ids in the message.
+        ValueError: If no tensor environment equals the environment `id`. The error
+            message lists all valid ids.
 
     Example:
 
@@ -64,21 +64,21 @@ def make(id: str, **kwargs: Any) -> TensorEnv:
     if id not in TWINS:
         raise ValueError(
             f"There is no tensor environment for {id!r}. Expected one of {list(TWINS)}. "
-            "Train on the host instead (`agent.fit(id)`, `--engine host`), or write a "
-            "tensor environment: docs/your_tensor_env.md."
+            "Train in the Gymnasium environment instead (`agent.fit(id)`, `--engine "
+            "host`), or write a tensor environment: docs/your_tensor_env.md."
         )
     return TWINS[id](**kwargs)
 
 
 def twin_of(id: str) -> TensorEnv | None:
-    """Returns the tensor environment that equals an environment id, or `None`.
+    """Returns the tensor environment that equals `gymnasium.make(id)`, or `None`.
 
     `twin_of` returns a tensor environment only if the id is registered with Gymnasium's
-    own class, time limit and reward threshold, and without keywords and additional
-    wrappers.
+    own class, time limit and reward threshold, and without keyword arguments and
+    additional wrappers.
 
     Args:
-        id: Environment id, for example `"CartPole-v1"`.
+        id: String, the id of a registered environment, for example `"CartPole-v1"`.
 
     Example:
 

@@ -14,14 +14,15 @@ MAX_VELOCITIES = 4 * math.pi, 9 * math.pi
 
 
 class Acrobot(base.TensorEnv):
-    """Gymnasium's Acrobot-v1: the reward is -1 for every step until the tip is up.
+    """Gymnasium's Acrobot-v1: the reward is -1 for every step until the links are up.
 
-    In Acrobot, the masses, lengths and moments of inertia of both links are 1. The centre
-    of mass of each link is in the middle of the link. A state of Acrobot is `[B, 4]`, two
-    angles and two angular velocities. The first angle of a state is that of the first
-    link from the downward vertical. The second angle is that of the second link relative
-    to the first link. Both angles of an Acrobot state are in [-π, π). The Runge-Kutta
-    method of fourth order integrates one step of Acrobot.
+    An episode ends with the reward 0 when the tip of the second link is more than one
+    link length above the fixed joint. The masses, lengths and moments of inertia of both
+    links are 1. The centre of mass of each link is in the middle of the link. States are
+    `[B, 4]`, two angles and two angular velocities for each of `B` episodes. The first
+    angle is the angle between the first link and the downward vertical. The second angle
+    is the angle of the second link relative to the first link. Both angles of a state are
+    in [-π, π). The Runge-Kutta method of fourth order integrates one step of Acrobot.
 
     Reference:
         Sutton (1996), Generalization in reinforcement learning: successful examples
@@ -64,7 +65,7 @@ class Acrobot(base.TensorEnv):
 
 
 def _derivative(state, torque):
-    """Returns the time derivatives of states, `[B, 4]` velocities and accelerations.
+    """Returns `[B, 4]`, the velocities and accelerations of both angles in `B` states.
 
     The variables `d1`, `d2`, `phi1` and `phi2` are named as in Sutton & Barto (1998),
     section 11.3.

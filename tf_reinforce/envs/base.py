@@ -17,35 +17,37 @@ class TensorEnv(abc.ABC):
         s₀ = initial(noise),   aₜ ~ π(· | observation(sₜ)),
         sₜ₊₁ = transition(sₜ, aₜ, noise),   rₜ = reward(sₜ, aₜ, sₜ₊₁)
 
-    An episode ends when `terminal(sₜ₊₁)` is True, or is truncated by the time limit.
-    Every function of a `TensorEnv` computes `B` episodes at once, the batch axis first,
-    and each episode independently of the others. All axes of a tensor, except the batch
-    axis, have a fixed size. The state of a `TensorEnv` contains all information that is
-    kept between steps, and all randomness comes from `noise`. Training on a `TensorEnv`
-    therefore runs entirely in TensorFlow, and is repeatable.
+    Here sₜ is the state at step t, aₜ the action of the policy π, and rₜ the reward. An
+    episode terminates when `terminal` is True for its new state, and is truncated at the
+    time limit. Every function of a `TensorEnv` processes `B` independent episodes at
+    once. The first axis of every tensor is the batch axis, and all other axes have a
+    fixed size. The state of a `TensorEnv` contains all information that is kept between
+    steps, and all randomness comes from the argument `noise`. Because the functions are
+    pure, training on a `TensorEnv` runs entirely in TensorFlow and is repeatable.
 
     A state is a tensor or a structure of tensors (tuple, dict) that the subclass chooses.
-    Actions are in the units of the environment, `[B, …]`, and are nested like the action
-    space. Integer actions have the type of their space, and real actions have the type
-    `dtype`. Actions of an agent lie within the bounds of a Box. Actions that a user
-    passes to the environment of `as_gymnasium` may be outside the bounds.
+    The argument `action` contains `B` actions in the units of the environment, nested
+    like the action space. Integer actions have the type of the action space, and real
+    actions have the type `dtype`. The actions of an agent lie within the bounds of a
+    `Box` action space. Actions that a user passes to the `VectorEnv` of `as_gymnasium`
+    may be outside the bounds of the `Box`.
 
     No function of a `TensorEnv` may change its arguments.
 
-    An attribute of a `TensorEnv` is a constant of the compiled program. When an attribute
-    of a `TensorEnv` has changed, the program is compiled again. The next call of `fit`,
-    `evaluate` or `collect`, the next update, or the next `reset` of `as_gymnasium`
-    compiles the changed program. Store environment values that change often in a
-    `tf.Variable`, which is not a constant of the program.
+    The compiled programs that step the environment contain the attributes of a
+    `TensorEnv` as constants. A changed attribute takes effect when the programs are
+    compiled again: at the next update of `fit`, the next call of `evaluate` or `collect`,
+    or the next `reset` of a `VectorEnv` from `as_gymnasium`. Store values that change
+    often in a `tf.Variable`, which is not a constant of the compiled programs.
 
     Args:
         dtype: `"float32"` or `"float64"`, the number type of the computations.
 
     Attributes:
         observation_space, action_space: `gymnasium.Space` of a single episode.
-        max_episode_steps: Int, the time limit. `max_episode_steps=None` means that every
-            episode terminates without a limit. `fit` then requires the argument
-            `max_episode_steps`.
+        max_episode_steps: Int, the time limit, or `None` if every episode terminates
+            without a time limit. If the attribute `max_episode_steps` is `None`, `fit`
+            requires an argument of this name.
         reward_threshold: Float, the mean return at which the task counts as solved, or
             `None`.
         initial_noise: `NoiseSpec` of the noise for the first state of one episode.
@@ -64,12 +66,12 @@ class TensorEnv(abc.ABC):
         self.dtype = validation.one_of("dtype", dtype, ("float32", "float64"))
 
     @abc.abstractmethod
-    def initial(self, noise: tf.Tensor | None) -> Any:
-        """Returns initial states from noise of shape `[B, *initial_noise.shape]`."""
+    def initial(self, noise: tf.Tensor) -> Any:
+        """Returns `B` initial states from noise `[B, *initial_noise.shape]`."""
 
     @abc.abstractmethod
     def observation(self, state: Any) -> Any:
-        """Returns observations `[B, …]` of states, nested like the observation space."""
+        """Returns observations of `B` states, nested like the observation space."""
 
     @abc.abstractmethod
     def transition(self, state: Any, action: Any, noise: tf.Tensor | None) -> Any:
@@ -81,11 +83,11 @@ class TensorEnv(abc.ABC):
 
     @abc.abstractmethod
     def reward(self, state: Any, action: Any, next_state: Any) -> tf.Tensor:
-        """Returns rewards, `[B]` float, of the actions taken in `state`."""
+        """Returns `[B]` float, the rewards of `B` actions that were taken in `state`."""
 
     @abc.abstractmethod
     def terminal(self, state: Any) -> tf.Tensor:
-        """Returns `[B]` bool, True for each episode that terminates in its state."""
+        """Returns `[B]` bool, True for each of `B` states that terminates its episode."""
 
     def as_gymnasium(self, num_envs: int) -> vector.TensorVectorEnv:
         """Returns a `gymnasium.vector.VectorEnv` of `num_envs` copies of the environment.

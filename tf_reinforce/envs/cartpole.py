@@ -19,9 +19,9 @@ MAX_POSITION, MAX_ANGLE = 2.4, 12 * 2 * math.pi / 360
 class CartPole(base.TensorEnv):
     """Gymnasium's CartPole-v1: the reward is 1 for every step until the pole falls.
 
-    A state of CartPole equals its observation, `[B, 4]`: position, velocity, angle,
-    angular velocity. The step in which the pole falls, or the cart leaves the track, also
-    has the reward 1.
+    The state of CartPole equals the observation: position and velocity of the cart, angle
+    and angular velocity of the pole, `[B, 4]` for `B` episodes. The step in which the
+    pole falls, or the cart leaves the track, also has the reward 1.
 
     Reference:
         Barto, Sutton & Anderson (1983), Neuronlike adaptive elements that can solve

@@ -14,9 +14,10 @@ _ROWS = 7  # trial episodes; no other axis should have this size
 
 
 def check(env):
-    """Raises an error if the tensors of an environment do not fit its spaces and types.
+    """Raises an error if the functions of an environment return wrong shapes or types.
 
-    `check` traces the functions of the environment, and computes nothing.
+    `check` traces the functions of the environment as a TensorFlow graph, but does not
+    run this graph.
 
     Args:
         env: `TensorEnv` to check.
@@ -34,6 +35,12 @@ def check(env):
 
 def _check_functions(env):
     name = type(env).__name__
+    if env.initial_noise is None:
+        raise ValueError(
+            f"`{name}.initial_noise` must be a `NoiseSpec`, because `initial` returns "
+            "one state for each row of its noise. Received: None. For a fixed initial "
+            "state, keep the default of `initial_noise`, and ignore the noise."
+        )
     state = _call(env, "initial", _zero_noise(env, env.initial_noise))
     state_specs = keras.tree.map_structure(_spec_reader(f"{name}.initial"), state)
     observation = _call(env, "observation", state)
@@ -72,8 +79,8 @@ def _call(env, function, *arguments):
 def cast_actions(env, actions):
     """Returns actions in the number types that a tensor environment expects.
 
-    Integer actions get the type of their space, and real actions get the type of the
-    environment.
+    Integer actions get the type of the action space, and real actions get the `dtype` of
+    the environment.
     """
 
     def cast(space, action):
@@ -101,10 +108,10 @@ def constants(env):
     """Returns the values of an environment that a traced program contains as constants.
 
     Returns:
-        A hashable tuple of the constants. The tuple of constants changes when an
-        attribute changes, or a number in a list, dict, set, array or object of the
-        environment. Variables of the environment are not constants. The contents of
-        spaces, models and functions are not part of the tuple.
+        A hashable tuple of the constants. The tuple of constants changes if an attribute
+        of the environment gets another value. A changed number inside a list, dict, set,
+        array or object of the environment also changes the tuple. The values of variables
+        and the contents of spaces, models and functions are not part of the tuple.
     """
     return tuple((name, _constant(value, {id(env)})) for name, value in vars(env).items())
 
@@ -112,8 +119,8 @@ def constants(env):
 def _constant(value, parents):
     """Returns a hashable copy of a value.
 
-    The argument `parents` contains the ids of the objects that contain the value. The
-    comparison with `parents` prevents endless recursion if an object contains itself.
+    The argument `parents` contains the ids of the objects that contain the value. If an
+    object contains itself, its id is in `parents`, and the recursion ends there.
     """
     if id(value) in parents:
         return type(value).__name__, id(value)
@@ -135,7 +142,7 @@ def _constant(value, parents):
 
 
 def is_valid_observation(env, observation):
-    """Returns `[B]` bool, True if all reals are finite and all categories in range."""
+    """Returns `[B]` bool, whether each observation has only finite and valid numbers."""
     leaf_spaces = keras.tree.flatten(spaces.to_nest(env.observation_space))
     valid = [
         tf.reduce_all(tf.reshape(elements, [tf.shape(elements)[0], -1]), axis=1)
@@ -145,7 +152,7 @@ def is_valid_observation(env, observation):
 
 
 def _is_valid(space, observation):
-    """Returns a bool for each element of one array of the observation."""
+    """Returns whether each number of an observation array is valid, as a bool tensor."""
     if observation.dtype.is_floating:
         return tf.math.is_finite(observation)
     bounds = spaces.category_bounds(space)
@@ -175,7 +182,8 @@ def _zero_noise(env, spec):
 def _spec_reader(function):
     """Returns a function from a batch tensor to the `(shape, type)` of one episode.
 
-    The returned function raises an error if a row per episode or a fixed size is missing.
+    The returned function raises an error unless the tensor has one row for each episode,
+    and all other axes have a fixed size.
     """
 
     def read(tensor):
@@ -212,7 +220,7 @@ def _check_observation(function, observation, env):
 
 
 def _same_kind(dtype):
-    """Returns a predicate on types, which compares float types as equal."""
+    """Returns a comparison of types with `dtype`, in which all float types are equal."""
     return lambda other: other == dtype or dtype.is_floating and other.is_floating
 
 

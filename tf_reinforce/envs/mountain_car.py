@@ -14,8 +14,9 @@ _HIGH = np.array([MAX_POSITION, MAX_SPEED], "float32")
 class MountainCar(base.TensorEnv):
     """Gymnasium's MountainCar-v0: the reward is -1 for every step until the goal.
 
-    A state of MountainCar equals its observation, `[B, 2]`: position and velocity. The
-    goal of the car is on the right. The wall on the left of the valley stops the car.
+    The state of MountainCar equals the observation: position and velocity of the car,
+    `[B, 2]` for `B` episodes. The goal of the car is on the right side of the valley. A
+    wall at the left end of the valley stops the car.
 
     Reference:
         Moore (1990), Efficient memory-based learning for robot control. PhD thesis,
@@ -44,10 +45,11 @@ class MountainCar(base.TensorEnv):
 
 
 class MountainCarContinuous(MountainCar):
-    """Gymnasium's MountainCarContinuous-v0: 100 at the goal, minus a cost of the force.
+    """Gymnasium's MountainCarContinuous-v0: the action is a real number, the force.
 
-    A force outside of [-1, 1] is clipped before it moves the car. The cost of the force
-    is computed from the force before clipping.
+    The reward of a step is minus the cost of the force, plus 100 at the goal. A force
+    outside of [-1, 1] is clipped before it moves the car. The cost of the force is
+    computed from the force before clipping.
     """
 
     max_episode_steps, reward_threshold = 999, 90.0
@@ -64,7 +66,7 @@ class MountainCarContinuous(MountainCar):
 
 
 def _next_state(state, force):
-    """Returns the next states, under a force `[B]` and the slope of the hill sin 3x."""
+    """Returns the next states of `B` cars on a hill of height sin(3 · position)."""
     position, velocity = tf.unstack(state, axis=-1)
     velocity += force - 0.0025 * tf.cos(3.0 * position)
     velocity = tf.clip_by_value(velocity, -MAX_SPEED, MAX_SPEED)

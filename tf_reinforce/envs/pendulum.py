@@ -13,11 +13,12 @@ TIME_STEP, GRAVITY, MAX_SPEED, MAX_TORQUE = 0.05, 10.0, 8.0, 2.0
 
 
 class Pendulum(base.TensorEnv):
-    """Gymnasium's Pendulum-v1: a cost of angle, velocity and torque, for 200 steps.
+    """Gymnasium's Pendulum-v1: the reward is minus a cost of angle, velocity and torque.
 
-    A state of Pendulum is `[B, 2]`: the angle from upright in [-π, π), and the angular
-    velocity. A torque outside of [-2, 2] is clipped, both for the dynamics and for the
-    cost of the torque.
+    An episode of Pendulum has 200 steps. The state of Pendulum is `[B, 2]` for `B`
+    episodes: the angle from the upright position, in [-π, π), and the angular velocity. A
+    torque outside of [-2, 2] is clipped, both for the dynamics and for the cost of the
+    torque.
     """
 
     max_episode_steps = 200
@@ -53,5 +54,5 @@ class Pendulum(base.TensorEnv):
 
 
 def _wrap_angle(angle):
-    """Returns the equivalent angle in the interval [-π, π)."""
+    """Returns the angle plus the multiple of 2π that brings the angle into [-π, π)."""
     return tf.math.floormod(angle + math.pi, 2 * math.pi) - math.pi

@@ -53,8 +53,8 @@ class Bandit(base.TensorEnv):
 class Corridor(base.TensorEnv):
     """A corridor with its goal at the right end: the reward is -1 for every step.
 
-    Action 0 moves the agent to the left, unless the wall is there. Action 1 of the
-    corridor moves the agent to the right. The time limit of a corridor is four times the
+    Action 0 moves the agent one cell to the left, except in the leftmost cell. Action 1
+    moves the agent one cell to the right. The time limit of a corridor is four times the
     number of steps from the start to the goal.
 
     Args:
@@ -108,7 +108,7 @@ class Catch(base.TensorEnv):
     column of the highest row and falls one cell per step. The paddle starts in the middle
     of the lowest row and moves by at most one cell per step. An episode of `Catch` has
     six steps. The last reward of `Catch` is 1 if the paddle catches the ball, else -1.
-    All earlier rewards are zero.
+    All earlier rewards of an episode are zero.
 
     Attributes:
         optimum: Float, the return of the best policy.
@@ -127,8 +127,8 @@ class Catch(base.TensorEnv):
         return {"row": zero, "column": column, "paddle": zero + self.CELLS // 2}
 
     def observation(self, state):
-        ball = self._cell_mask(state["row"], state["column"])
-        paddle = self._cell_mask(
+        ball = self._is_cell(state["row"], state["column"])
+        paddle = self._is_cell(
             tf.zeros_like(state["row"]) + self.CELLS - 1, state["paddle"]
         )
         cells = tf.where(ball, 255, tf.where(paddle, 128, 0))
@@ -148,7 +148,7 @@ class Catch(base.TensorEnv):
     def terminal(self, state):
         return tf.equal(state["row"], self.CELLS - 1)
 
-    def _cell_mask(self, row, column):
+    def _is_cell(self, row, column):
         """Returns `[B, 7, 7]` bool, True in the cell of a given row and column."""
         cells = tf.range(self.CELLS)
         rows, columns = tf.equal(cells, row[:, None]), tf.equal(cells, column[:, None])

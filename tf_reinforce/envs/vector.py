@@ -17,9 +17,9 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     """A batch of tensor environments; one XLA program steps all of them.
 
     When an episode has ended, the next step resets the environment and ignores the action
-    (`AutoresetMode.NEXT_STEP`). After `reset(seed=7)`, environment i draws from seed 7 +
-    i, as in Gymnasium's vector environments. A list of seeds gives each environment its
-    own seed.
+    (`AutoresetMode.NEXT_STEP`). After `reset(seed=7)`, the environment with index i uses
+    seed 7 + i, as in Gymnasium's vector environments. A list of seeds gives each
+    environment its own seed.
 
     Args:
         env: `TensorEnv` to present as a `VectorEnv`.
@@ -88,7 +88,10 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return self._to_numpy(observations), rewards, terminations, truncations, {}
 
     def _compile(self):
-        """Compiles the programs, again if an attribute of the environment has changed."""
+        """Compiles the programs of `reset` and `step`.
+
+        The programs are compiled again if an attribute of `env` has changed.
+        """
         constants = checks.constants(self.env)
         if constants != self._constants:
             self._constants = constants
@@ -108,8 +111,8 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     def _next_states(self, keys, episodes, lengths, ended, state, actions):
         """Returns states, observations, rewards and terminations after one step.
 
-        Where `ended` is True, the returned state is an initial state and the reward is
-        zero.
+        For each environment with `ended=True`, the returned state is an initial state and
+        the reward is zero.
         """
         env, noise = self.env, None
         if env.transition_noise is not None:
@@ -129,7 +132,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return state, env.observation(state), rewards, terminations
 
     def _env_seeds(self, seed, is_first):
-        """Returns a seed for each environment; `None` continues its random stream."""
+        """Returns a seed, or `None` to continue the noise, for each environment."""
         if seed is None:
             entropy = int(np.random.SeedSequence().generate_state(1)[0])
             if is_first:
@@ -150,7 +153,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return spaces.to_nest(self.action_space)
 
     def _check_nesting(self, actions):
-        """Returns actions, or raises an error if they are nested in another way."""
+        """Returns `actions`; raises an error unless nested like the action space."""
         if not isinstance(self._action_spaces(), (dict, tuple)):
             return np.asarray(actions)
         try:
@@ -172,7 +175,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
 
 
 def _to_tensor(action, space):
-    """Returns actions in the type of the space, or raises if the space excludes one."""
+    """Returns actions in the type of the action space; raises an error if invalid."""
     action = np.asarray(action)
     if isinstance(space, gym.spaces.Box):  # the environment clips actions at its bounds
         valid = action.dtype.kind in "fiub" and action.shape == space.shape
@@ -188,5 +191,5 @@ def _to_tensor(action, space):
 
 
 def _expand_like(flags, tensor):
-    """Returns `[B]` flags as `[B, 1, …]`, with the rank of a tensor `[B, …]`."""
+    """Returns flags `[B]` in the shape `[B, 1, …]`, with as many axes as `tensor`."""
     return tf.reshape(flags, [-1, *[1] * (tensor.shape.rank - 1)])

@@ -15,8 +15,8 @@ from tf_reinforce import envs
 from tf_reinforce import optimizers
 from tf_reinforce import validation
 from tf_reinforce.algorithm import train_step
-from tf_reinforce.collect import compiled_rollout
 from tf_reinforce.collect import make_envs
+from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
@@ -32,11 +32,11 @@ class SeedResults:
     Attributes:
         seeds: List of `K` ints, the seeds of the agents.
         history: Dict from log keys, except `steps_per_second`, to float64 arrays
-            `[epochs, K]`. The logs of an agent are NaN from its first update that was not
-            finite.
+            `[epochs, K]`. If an update of an agent is not finite, the logs of this agent
+            are NaN for this update and all later updates.
         failures: Dict from a seed to the number of the first update of its agent that was
-            not finite. An agent does not make an update that is not finite.
-            `agent(seed).fit(env, seed=seed)` starts with the failed update, and raises an
+            not finite. An update that is not finite does not change the agent.
+            `agent(seed).fit(env, seed=seed)` repeats the failed update, and raises an
             error that names the cause.
         env_steps: Int, the total number of environment steps that all agents learned
             from.
@@ -73,20 +73,22 @@ def train_seeds(
 ) -> SeedResults:
     """Trains one agent for each seed, all agents at once on all cores.
 
-    The agents collect episodes together with stacked weights and batched matrix products,
-    and each agent makes its own update. The result for a seed equals `make(seed).fit(env,
-    epochs=…, seed=seed)`, up to the rounding of batched matrix products. Training many
-    seeds is faster if each TensorFlow operation uses one thread, because each core runs
-    its own program. For one thread per operation, call
-    `tf.config.threading.set_intra_op_parallelism_threads(1)` at the start of the process.
+    To collect episodes together, the weights of many agents are stacked, and one batched
+    matrix product computes the outputs of all their policies. Each agent makes its own
+    updates. The result for a seed equals `make(seed).fit(env, epochs=…, seed=seed)`, up
+    to the rounding of batched matrix products. Training many seeds is faster if each
+    TensorFlow operation uses one thread, because each core runs its own program. For one
+    thread per operation, call `tf.config.threading.set_intra_op_parallelism_threads(1)`
+    at the start of the process.
 
     Args:
         make: Function from a seed to a compiled agent, `Reinforce`. The agents may differ
             only in their weights, and in the state and the learning rate of their
             optimizers.
-        env: `tfr.envs.TensorEnv`. seeds: Distinct ints.
-        epochs: Int, the number of updates of each agent.
-            `compile(steps_per_execution=U)` makes U updates in one call.
+        env: `tfr.envs.TensorEnv`, the environment of all agents.
+        seeds: List of distinct ints, one seed for each agent.
+        epochs: Int, the number of updates of each agent. If `make` compiles the agents
+            with `steps_per_execution=U`, one TensorFlow call makes U updates.
         episodes_per_epoch: Int, the number of episodes of each update.
         max_episode_steps: Int, the time limit in steps. `max_episode_steps` defaults to
             the time limit of the environment.
@@ -95,9 +97,9 @@ def train_seeds(
         `SeedResults`.
 
     Raises:
-        ValueError: If the weights of a policy layer cannot be stacked, for example
-            convolutions, or if agents differ in more than weights, optimizer state and
-            learning rate.
+        ValueError: If the weights of a policy layer cannot be stacked, for example those
+            of a convolution, or if agents differ in more than weights, optimizer state
+            and learning rate.
         EnvironmentFault, FloatingPointError: If no agent could make its first update.
 
     Example:
@@ -125,8 +127,8 @@ def train_seeds(
             "`train_seeds` requires a `TensorEnv`, for example "
             f"`tfr.envs.make('CartPole-v1')`. Received: {env!r}"
         )
-    limit: dict[str, Any] = dict(max_episode_steps=max_episode_steps)
-    with make_envs.open_envs(env, 1, **limit) as batched_env:
+    env_options: dict[str, Any] = dict(max_episode_steps=max_episode_steps)
+    with make_envs.open_envs(env, 1, **env_options) as batched_env:
         groups = [
             _SeedGroup(batched_env, make, part, num_episodes)
             for part in _partition(seeds)
@@ -134,6 +136,8 @@ def train_seeds(
         for group in groups[1:]:
             check_same_signature(groups[0].signature, group.signature)
             _check_nothing_shared(groups[0].variables, group.variables)
+        for group in groups:
+            group.trace()
         with concurrent.futures.ThreadPoolExecutor(len(groups)) as threads:
             outputs = list(threads.map(lambda group: group.train(epochs), groups))
         outputs = [np.concatenate(parts, axis=1) for parts in zip(*outputs, strict=True)]
@@ -153,7 +157,7 @@ def train_seeds(
 def _build_agent(make, seed, batched_env):
     agent = validation.instance("make(seed)", make(seed), agents.Reinforce)
     agent.build_for_env(batched_env)
-    if agent._rates:
+    if agent._learning_rates:
         raise ValueError(
             "`train_seeds` does not support a linear `learning_rate`, because a "
             "callback sets a linear learning rate, and `train_seeds` runs no "
@@ -164,8 +168,8 @@ def _build_agent(make, seed, batched_env):
 
 
 def _partition(seeds):
-    """Returns the seeds in parts of equal size, at most one part per core."""
-    parts = max(1, min(compiled_rollout.num_threads(), len(seeds) // _MIN_SEEDS))
+    """Splits the seeds into parts of nearly equal size, at most one part per core."""
+    parts = max(1, min(xla_rollout.num_threads(), len(seeds) // _MIN_SEEDS))
     bounds = [len(seeds) * part // parts for part in range(parts + 1)]
     return [seeds[start:stop] for start, stop in itertools.pairwise(bounds)]
 
@@ -173,8 +177,9 @@ def _partition(seeds):
 class _SeedGroup:
     """The stacked weights of `K` agents, and the program that trains the agents.
 
-    The program of a `_SeedGroup` uses the graphs of the first agent. The program assigns
-    the weights of each agent to the first agent in turn.
+    The program of a `_SeedGroup` contains only the variables of the first agent. To
+    update another agent, the program copies the weights of that agent into the variables
+    of the first agent, and back into the stack.
     """
 
     def __init__(self, batched_env, make, seeds, num_episodes):
@@ -194,33 +199,43 @@ class _SeedGroup:
         request = first.trainer.training_request(
             batched_env, seeds[0], num_episodes, None
         )
-        self.rollout = compiled_rollout.Rollout(
+        self.rollout = xla_rollout.Rollout(
             batched_env,
             actor,
             request.episodes,
             group_size=request.group_size,
             stacked_weights=[self._stacks[indices[id(v)]] for v in actor.variables],
         )
-        keys = tf.TensorSpec((None, len(states), 4, 2), tf.uint32)
-        signature = [keys, tf.TensorSpec((len(states),), tf.bool)]
+
+    def trace(self):
+        """Traces the program that trains the agents.
+
+        `trace` is separate from the constructor, because tracing takes seconds, and
+        errors of the agents of all groups are raised before.
+        """
+        num_agents = self.rollout.num_agents
+        keys = tf.TensorSpec((None, num_agents, 4, 2), tf.uint32)
+        signature = [keys, tf.TensorSpec((num_agents,), tf.bool)]
         graph = tf.function(self._updates, input_signature=signature, autograph=False)
-        with compiled_rollout.explain_compile_errors():
+        with xla_rollout.explain_compile_errors():
             self._graph = graph.get_concrete_function()
 
     def write_to(self, agent, index):
-        """Assigns the stacked weights at an index to an agent."""
+        """Assigns the stacked weights of the agent number `index` to `agent`."""
         for variable, stack in zip(_state(agent), self._stacks, strict=True):
             variable.assign(stack[index])
 
     def counters(self):
-        """Returns `[K, 3]`, the numbers of updates, episodes and steps of each agent."""
+        """Returns the numbers of updates, episodes and steps of K agents, `[K, 3]`."""
         is_counters = [v is self._first_agent.counters for v in self.variables]
         return self._stacks[is_counters.index(True)].numpy()
 
     def train(self, epochs):
-        """Makes updates, and returns the outputs of all updates, `[epochs, K, …]` arrays.
+        """Makes `epochs` updates of K agents, and returns their outputs.
 
-        `learner.update_in_graph` describes the outputs of an update.
+        Returns:
+            List of arrays `[epochs, K, …]`, the outputs of all updates. The docstring of
+            `learner.update_in_graph` describes the outputs of one update.
         """
         update, outputs = 0, []
         active = np.ones(len(self.seeds), bool)
@@ -234,7 +249,7 @@ class _SeedGroup:
                 ]
                 for u in range(update, update + num_updates)
             ]
-            with compiled_rollout.explain_compile_errors():
+            with xla_rollout.explain_compile_errors():
                 tensors = self._graph(tf.constant(np.array(keys)), tf.constant(active))
             outputs.append([tensor.numpy() for tensor in tensors])
             active = outputs[-1][0][-1, :, 0] > 0
@@ -242,11 +257,15 @@ class _SeedGroup:
         return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
 
     def _updates(self, keys, active):
-        """Returns the outputs of U updates of K agents, `[U, K, …]`, in the graph.
+        """Makes U updates of K agents in the graph, and returns their outputs.
 
         Args:
-            keys: `[U, K, 4, 2]` uint32, keys from `seeding.rollout_keys`.
+            keys: `[U, K, 4, 2]` uint32, the random keys of each update of each agent,
+                from `seeding.rollout_keys`.
             active: `[K]` bool, False for an agent that makes no more updates.
+
+        Returns:
+            List of tensors `[U, K, …]`, the outputs of all updates.
         """
         first, rollout = self._first_agent, self.rollout
         step = first.trainer.learner.make_train_step(first.optimizer, rollout)
@@ -289,12 +308,12 @@ class _SeedGroup:
         return [tf.reshape(x, [*shape, *x.shape[1:]]) for x in stacks]
 
     def _load(self, index):
-        """Assigns the stacked weights at an index to the first agent."""
+        """Assigns the stacked weights of the agent number `index` to the first agent."""
         for variable, stack in zip(self.variables, self._stacks, strict=True):
             variable.assign(stack[index])
 
     def _store(self, index):
-        """Stores the weights of the first agent in the stacked weights at an index."""
+        """Stores the first agent's weights as those of the agent number `index`."""
         for variable, stack in zip(self.variables, self._stacks, strict=True):
             stack[index].assign(variable)
 
@@ -333,7 +352,7 @@ def signature_of(agent):
 
 
 def _comparable(config):
-    """Returns a Keras config without names, models, initializers and learning rate."""
+    """Returns a Keras config without the entries in which agents may differ."""
     if isinstance(config, dict):
         return {
             key: _comparable(value)
@@ -381,20 +400,21 @@ def _result_of_agent(result, index, rollout):
     """Returns the part of a `RolloutResult` that one agent collected."""
     start = index * rollout.count
     stop = start + rollout.count
-    return compiled_rollout.RolloutResult(
+    return xla_rollout.RolloutResult(
         records.select_episodes(result.episodes, start, stop),
-        result.returns[start:stop],
+        result.episode_returns[start:stop],
         result.valid[start:stop],
     )
 
 
 def _history(metrics, returns, lengths):
-    """Returns a dict from log keys to arrays `[epochs, K]`.
+    """Returns a dict from log keys to arrays `[epochs, K]`, for K agents.
 
     Args:
-        metrics: `[epochs, K, 1 + M]`, whether the update was finite, and the M metrics of
-            the update.
-        returns, lengths: `[epochs, K, B]`, the returns and lengths of the episodes.
+        metrics: `[epochs, K, 1 + M]`, for each update of each agent: 1 if the update was
+            finite, else 0, and then the M metrics of the update.
+        returns, lengths: `[epochs, K, B]`, the returns and lengths of the B episodes of
+            each update.
     """
     finite = metrics[:, :, 0] > 0
     columns = np.moveaxis(metrics[:, :, 1:], 2, 0)

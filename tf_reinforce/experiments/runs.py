@@ -32,10 +32,10 @@ EVALUATION_FREQ = 10  # updates from one evaluation to the next
 
 
 def new_directory(path, env, seed):
-    """Creates the folder of a new run, where an existing folder must be empty.
+    """Creates the folder of a new run; an existing folder must be empty.
 
     Args:
-        path: Path of the folder, or `None` for `runs/ENV/DATE_seedN`.
+        path: Path of the folder, or `None` for `runs/ENV/DATE_seedN` with the seed N.
         env: String, the environment id.
         seed: Int, the seed of the run.
 
@@ -64,7 +64,7 @@ def remove_if_unstarted(directory):
 
 
 def reward_threshold(env, env_kwargs=None):
-    """Returns the reward threshold of an environment, or `None`."""
+    """Returns the reward threshold that Gymnasium states for `env`, or `None`."""
     with make_envs.open_envs(env, 1, env_kwargs=env_kwargs) as envs:
         return envs.spec.reward_threshold if envs.spec is not None else None
 
@@ -77,19 +77,20 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
         env: String, the environment id.
         directory: `pathlib.Path` of an empty folder.
         settings: Dict that is saved in `config.json`. The table `fit` of `settings`
-            contains the keyword arguments of `Reinforce.fit` for the budget and the
-            collection. The function `evaluation_options` explains `evaluation` and
-            `env_kwargs` of `settings`.
-        target: Float or `None`, the target return. Without a budget, training stops at
-            the target return.
+            contains the keyword arguments of `Reinforce.fit` for the amount of training
+            and for collecting episodes. The docstring of `evaluation_options` explains
+            `evaluation` and `env_kwargs` of `settings`.
+        target: Float or `None`, the target return. If `settings` contains neither
+            `epochs` nor `steps`, training stops when an evaluation reaches `target`.
         seed: Int, the master seed of the training.
         twin: `envs.TensorEnv` to train on instead of `env`, or `None`. Evaluations use
             `env` even if `twin` is set.
         verbose: Bool, whether to print a progress line.
 
     Returns:
-        Dict with `evaluation` of the best agent on new episodes, `updates`, `env_steps`,
-        `seconds` of training, `evaluations` and `interrupted`.
+        Dict with `evaluation` (metrics of the best agent on new episodes), `updates`,
+        `env_steps`, `seconds` (duration of the training), `evaluations` (their number)
+        and `interrupted` (whether Ctrl-C was pressed).
     """
     fit = settings["fit"]
     has_budget = fit.get("epochs") is not None or fit.get("steps") is not None
@@ -144,13 +145,14 @@ def train_seeds(make, env, directory, settings, twin, seeds):
         make: Function from a seed to a compiled agent.
         env: String, the environment id for the evaluations.
         directory: `pathlib.Path` of an empty folder.
-        settings: Dict as for `train`, where `fit` contains `epochs`, and may contain
-            `episodes_per_epoch` and `max_episode_steps`.
+        settings: Dict of the settings of a run, as for `train`. The table `fit` contains
+            `epochs`, and may contain `episodes_per_epoch` and `max_episode_steps`.
         twin: `envs.TensorEnv` to train on.
         seeds: Ints, one seed for each agent.
 
     Returns:
-        Dict with `returns` by seed, `env_steps` of all seeds, and `seconds` of training.
+        Dict with `returns` (dict from each seed to its mean return), `env_steps` (of all
+        seeds together) and `seconds` (duration of the training).
     """
     seeds, fit = list(seeds), settings["fit"]
     config = {"env": env, "engine": "compiled", "seeds": seeds, **settings}
@@ -253,8 +255,8 @@ def random_return(env, settings, seed):
     Args:
         env: String, the environment id.
         settings: Dict of the settings of a run, as for `train`.
-        seed: Int, the seed of the evaluation. The random policy starts from the reset
-            seeds of an evaluation with `seed`.
+        seed: Int, the seed of the evaluation. The episodes of the random policy start
+            with the same reset seeds as those of an evaluation with `seed`.
     """
     options = evaluation_options(settings)
     gym_env = gym.make(
@@ -272,7 +274,7 @@ def random_return(env, settings, seed):
     total = 0.0
     with contextlib.closing(gym_env):
         for episode in range(options["episodes"]):
-            reset_seed = episode_seeds.environment(episode)
+            reset_seed = episode_seeds.reset_seed(episode)
             observation, info = gym_env.reset(seed=reset_seed)
             for _ in range(limit):
                 mask = mask_source.lookup(observation, info) if mask_source else None
@@ -286,9 +288,11 @@ def random_return(env, settings, seed):
 
 
 class _GracefulInterrupt:
-    """Handles Ctrl-C: the first stops training after the update, the second at once.
+    """Handles Ctrl-C during training.
 
-    The context value is a list, which is not empty after the first Ctrl-C.
+    The first Ctrl-C stops training after the current update. A second Ctrl-C stops
+    training at once. The context value is a list, which is not empty after the first
+    Ctrl-C.
     """
 
     def __init__(self, agent):
@@ -315,7 +319,7 @@ class _GracefulInterrupt:
 
 
 def agent_file(run):
-    """Returns the agent file of a run, `run` itself or `agent.keras` in the run."""
+    """Returns the path `run/agent.keras` if `run` is a folder, else the path `run`."""
     path = pathlib.Path(run)
     return path / "agent.keras" if path.is_dir() else path
 
@@ -329,7 +333,8 @@ def read_env(run):
     (`toml_files.SAFE_TYPES`).
 
     Returns:
-        The id or `None`, and a dict of keyword arguments for `Reinforce.evaluate`.
+        The environment id, or `None` if no id may be returned; and a dict of keyword
+        arguments for `Reinforce.evaluate`.
 
     Raises:
         ValueError: If a keyword argument in the config file is neither a number nor a

@@ -1,1 +1,1 @@
-"""Provides pure functions for returns, losses, eligibilities and explanations."""
+"""Provides functions for returns, losses and eligibilities (d ln π / d parameter)."""

@@ -1,14 +1,16 @@
 """Computes characteristic eligibilities, d ln π / d parameter, in closed form.
 
-The eligibility of a sample is the derivative of its log-probability with respect to a
-parameter. REINFORCE multiplies the eligibility by the return minus the baseline, and
-back-propagates the product. `docs/eligibility.md` derives every formula.
+The eligibility of a sampled action is the derivative of ln π, the log-probability of the
+action, with respect to a parameter of the distribution. REINFORCE multiplies the
+eligibility by the return minus the baseline, and back-propagates the product.
+`docs/eligibility.md` derives every formula.
 
-The eligibility functions compute in the number type of the parameters (float64 for Python
-numbers), for any number of rows. The eligibility functions broadcast no array. Shapes are
-always checked, except under XLA, which drops assertions. Values are checked in eager mode
-only, because a traced function has no values. Gradients flow through the closed forms of
-the eligibilities.
+The eligibility functions compute in the float type of the first argument, and in float64
+for numbers without a float type. Leading axes, for example a batch axis, may have any
+size. The eligibility functions do not broadcast their arguments. Shapes are always
+checked, except under XLA, which drops assertions. Values are checked in eager mode only,
+because they are unknown while TensorFlow traces a function. Gradients flow through the
+closed forms of the eligibilities.
 
 Reference:
     Williams (1992), Simple statistical gradient-following algorithms for connectionist
@@ -51,13 +53,14 @@ _POSSIBLE = "must not have a probability of zero, or a probability too small for
 
 
 def bernoulli_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
-    """Returns the eligibility of binary actions with respect to the probability p of 1.
+    """Returns the eligibility of binary actions with respect to p, the probability of 1.
 
         d ln π / dp = (y - p) / (p (1 - p)):    1 / p for a one, -1 / (1 - p) for a zero
 
     Args:
         probs: `[...]` float in [0, 1], the probability p of an action of one.
-        actions: `[...]` zeros and ones, the actions y, whose probability is not zero.
+        actions: `[...]` zeros and ones, the actions y. The probability of each action
+            must not be zero.
 
     Returns:
         `[...]` float, the eligibility of each action. The eligibility is positive for an
@@ -85,17 +88,17 @@ def bernoulli_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
 
 
 def bernoulli_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
-    """Returns the eligibility of binary actions with respect to the logit z of p.
+    """Returns the eligibility of binary actions with respect to z, the logit of 1.
 
         d ln π / dz = y - p,    with  p = 1 / (1 + exp(-z))
 
     Args:
-        logits: `[...]` float, the logit z of each action.
+        logits: `[...]` float, the logit z of the probability p of an action of one.
         actions: `[...]` zeros and ones, the actions y.
 
     Returns:
-        `[...]` float, the eligibility, which is zero only if the probability of the
-        action rounds to one.
+        `[...]` float, the eligibility of each action. The eligibility is zero only if the
+        probability of the action rounds to one.
 
     Raises:
         ValueError: If an argument has an invalid value, or argument shapes differ.
@@ -121,16 +124,16 @@ def categorical_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         d ln π / dzₖ = [k = a] - pₖ,    with  p = softmax(z)
 
     Args:
-        logits: `[..., K]` float, the logits z of the categories.
+        logits: `[..., K]` float, the logits z of the K categories.
         actions: `[...]` ints in 0 to K - 1, the sampled categories a.
 
     Returns:
-        `[..., K]` float, the eligibility of each logit, one-hot minus probabilities. Each
-        row of the eligibility sums to zero.
+        `[..., K]` float, the eligibility of each logit: the one-hot vector of the action
+        minus the probabilities. The eligibilities of the K logits sum to zero.
 
     Raises:
-        ValueError: If an action is out of range or not an integer, or the shapes do not
-            fit.
+        ValueError: If an action is out of range or not an integer, or if `actions` does
+            not have the shape of `logits` without the last axis.
 
     Example:
 
@@ -143,25 +146,27 @@ def categorical_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
 
 
 def categorical_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
-    """Returns the eligibility of a categorical action with respect to relative p.
+    """Returns a categorical action's eligibility with respect to relative probabilities.
 
         d ln π / dpₖ = [k = a] / pₐ - 1 / Σp,    with  π(a) = pₐ / Σp
 
-    `categorical_probs` normalizes the probabilities, so that π(a) depends only on the
-    ratios of p. The eligibility of every category that was not sampled is -1 / Σp. The
-    eligibility is negative because a larger p of another category makes the sampled
-    category less likely. If all p are multiplied by c, the eligibility is divided by c.
+    Because of the division by the sum Σp, the probability π(a) of the action a depends
+    only on the ratios of the relative probabilities p. A category that was not sampled
+    has the negative eligibility -1 / Σp: a larger p of this category makes the sampled
+    category less likely. If all relative probabilities are multiplied by a number c, the
+    eligibility is divided by c.
 
     Args:
-        probs: `[..., K]` float, relative probabilities p that are not negative, with any
-            positive sum.
+        probs: `[..., K]` float, relative probabilities p of K categories, not negative,
+            with any positive sum.
         actions: `[...]` ints in 0 to K - 1, sampled categories a with pₐ > 0.
 
     Returns:
         `[..., K]` float, the eligibility, which is orthogonal to p.
 
     Raises:
-        ValueError: If an argument has an invalid value, or argument shapes do not fit.
+        ValueError: If an argument has an invalid value, or if `actions` does not have the
+            shape of `probs` without the last axis.
 
     Example:
 
@@ -174,19 +179,21 @@ def categorical_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
 
 
 def categorical_simplex(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
-    """Returns the eligibility of a categorical action with respect to normalized p.
+    """Returns a categorical action's eligibility with respect to probabilities of sum 1.
 
         d ln π / dpₖ = [k = a] / pₐ,    with  π(a) = pₐ
 
-    The derivative that `categorical_simplex` returns is valid only along directions that
-    keep Σp = 1. The expectation of `categorical_simplex` is a vector of ones, which
-    points out of the simplex Σp = 1. If p is the output of a softmax, the gradient of the
-    softmax removes the component that points out of the simplex. Behind a softmax,
-    `categorical_simplex` and `categorical_probs` therefore back-propagate the same
-    gradient.
+    The derivative that `categorical_simplex` returns is valid only for changes of the
+    probabilities p that keep their sum Σp = 1. The expected result of
+    `categorical_simplex` over random actions is a vector of ones, which points out of the
+    simplex Σp = 1. If p is the output of a softmax, the gradient of the softmax removes
+    the component that points out of the simplex. With p = softmax(z), the functions
+    `categorical_simplex` and `categorical_probs` back-propagate equal gradients to the
+    logits z.
 
     Args:
-        probs: `[..., K]` float, probabilities p that are not negative and sum to one.
+        probs: `[..., K]` float, the probabilities p of K categories. Probabilities are
+            not negative and sum to one.
         actions: `[...]` ints in 0 to K - 1, sampled categories a with pₐ > 0.
 
     Returns:
@@ -194,7 +201,8 @@ def categorical_simplex(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         sampled.
 
     Raises:
-        ValueError: If an argument has an invalid value, or argument shapes do not fit.
+        ValueError: If an argument has an invalid value, or if `actions` does not have the
+            shape of `probs` without the last axis.
 
     Example:
 
@@ -213,16 +221,17 @@ def multinomial_logits(
         d ln π / dzₖ = nₖ - N pₖ,    with  p = softmax(z)
 
     Args:
-        logits: `[..., K]` float, the logits z of the categories.
-        counts: `[..., K]` integers, the counts n of the categories, which sum to N.
+        logits: `[..., K]` float, the logits z of the K categories.
+        counts: `[..., K]` integers, the counts n of the K categories, which sum to N.
         trials: Positive int, N, the number of choices.
 
     Returns:
-        `[..., K]` float, the eligibility of each logit, counts minus expected counts.
+        `[..., K]` float, the eligibility of each logit: the counts minus the expected
+        counts.
 
     Raises:
-        ValueError: If counts are negative, are not integers or do not sum to N, or the
-            shapes differ.
+        ValueError: If counts are negative, are not integers or do not sum to N, or if
+            `logits` and `counts` differ in shape.
 
     Example:
 
@@ -238,18 +247,20 @@ def multinomial_logits(
 def multinomial_probs(
     probs: ArrayLike, counts: ArrayLike, trials: ArrayLike
 ) -> tf.Tensor:
-    """Returns the eligibility of the counts of N choices with respect to relative p.
+    """Returns multinomial counts' eligibility with respect to relative probabilities p.
+
+    The K relative probabilities p of the categories may have any positive sum.
 
         d ln π / dpₖ = nₖ / pₖ - N / Σp
 
-    The result of `multinomial_probs` is the sum of `categorical_probs` over the N
-    choices.
+    The result of `multinomial_probs` is the sum of the eligibilities that
+    `categorical_probs` returns for each of the N counted choices.
 
     Args:
-        probs: `[..., K]` float, relative probabilities p that are not negative, with any
-            positive sum.
-        counts: `[..., K]` integers, the counts n, which sum to N. The count nₖ must be
-            zero if pₖ is zero.
+        probs: `[..., K]` float, relative probabilities p of K categories, not negative,
+            with any positive sum.
+        counts: `[..., K]` integers, the counts n of the K categories, which sum to N. The
+            count nₖ of category k must be zero if its probability pₖ is zero.
         trials: Positive int, N, the number of choices.
 
     Returns:
@@ -275,17 +286,18 @@ def multinomial_probs(
 def multinomial_simplex(
     probs: ArrayLike, counts: ArrayLike, trials: ArrayLike
 ) -> tf.Tensor:
-    """Returns the eligibility of the counts of N choices with respect to normalized p.
+    """Returns multinomial counts' eligibility with respect to probabilities of sum 1.
 
         d ln π / dpₖ = nₖ / pₖ
 
-    The result of `multinomial_simplex` is the sum of `categorical_simplex` over the N
-    choices.
+    The result of `multinomial_simplex` is the sum of the eligibilities that
+    `categorical_simplex` returns for each of the N counted choices.
 
     Args:
-        probs: `[..., K]` float, probabilities p that are not negative and sum to one.
-        counts: `[..., K]` integers, the counts n, which sum to N. The count nₖ must be
-            zero if pₖ is zero.
+        probs: `[..., K]` float, the probabilities p of K categories. Probabilities are
+            not negative and sum to one.
+        counts: `[..., K]` integers, the counts n of the K categories, which sum to N. The
+            count nₖ of category k must be zero if its probability pₖ is zero.
         trials: Positive int, N, the number of choices.
 
     Returns:
@@ -311,7 +323,7 @@ def multinomial_simplex(
 
 
 class GaussianEligibility(NamedTuple):
-    """The derivatives of ln π with respect to μ, σ and ln σ, each `[...]` float."""
+    """`[...]` derivatives of the log-density with respect to mean μ, std σ and ln σ."""
 
     mean: tf.Tensor
     std: tf.Tensor
@@ -369,14 +381,15 @@ def clipped_gaussian(
 
         d ln Φ(z) / dμ = ∓h(z) / σ,    d ln Φ(z) / d ln σ = -z h(z),    h = φ / Φ
 
-    If an action is at a bound, the unclipped sample x was at or beyond the bound. The
-    eligibility of an action at a bound is the mean of the eligibilities of all samples x
-    at or beyond the bound. The function h is the inverse Mills ratio, and is exact even
-    if the bound is very unlikely.
+    In the formulas, φ is the density and Φ the distribution function of the standard
+    normal distribution. If an action is at a bound, the unclipped sample x was at or
+    beyond the bound. The eligibility of an action at a bound is the expected eligibility
+    of a sample x at or beyond the bound. The inverse Mills ratio h, the density φ over
+    the distribution function Φ, is exact even if an action at the bound is very unlikely.
 
     Args:
-        mean: `[...]` float, the mean μ of x.
-        std: `[...]` float above zero, the standard deviation σ of x.
+        mean: `[...]` float, the mean μ of the unclipped sample x.
+        std: `[...]` float above zero, the standard deviation σ of the unclipped sample x.
         low: `[...]` float or -∞, the lower bounds.
         high: `[...]` float or ∞, the upper bounds, above `low`.
         actions: `[...]` float in [low, high], the clipped samples y.
@@ -421,13 +434,14 @@ def tanh_gaussian(
 
         ln π(a) = ln N(y; μ, σ) - ln(1 - a²),    y = artanh a
 
-    The eligibility of a equals that of y, because the term that tanh adds to ln π does
-    not depend on μ and σ. If the action is near ±1, rounding makes y = artanh a inexact.
-    If the Gaussian sample y is available, pass y to `gaussian`.
+    The action a and the sample y have the same eligibility, because the term -ln(1 - a²),
+    which tanh adds to ln π, does not depend on μ and σ. If the action is near ±1,
+    rounding makes y = artanh a inexact. If the Gaussian sample y is available, pass y to
+    the function `gaussian`.
 
     Args:
-        mean: `[...]` float, the mean μ of y.
-        std: `[...]` float above zero, the standard deviation σ of y.
+        mean: `[...]` float, the mean μ of the Gaussian sample y.
+        std: `[...]` float above zero, the standard deviation σ of the Gaussian sample y.
         actions: `[...]` float in (-1, 1), the squashed actions a.
 
     Returns:
@@ -447,7 +461,7 @@ def tanh_gaussian(
 
 
 class BetaEligibility(NamedTuple):
-    """The derivatives of ln π with respect to α and β, each `[...]` float."""
+    """`[...]` derivatives of the log-density with respect to the parameters α and β."""
 
     concentration1: tf.Tensor
     concentration0: tf.Tensor
@@ -463,7 +477,7 @@ def beta(
         d ln π / dα = ln y - ψ(α) + ψ(α + β),    d ln π / dβ = ln(1 - y) - ψ(β) + ψ(α + β)
 
     In the formulas of the Beta eligibility, ψ is the digamma function. The difference
-    ψ(α) - ψ(α + β) is the expectation of ln y.
+    ψ(α) - ψ(α + β) is the expectation of ln y for a sample y.
 
     Args:
         concentration1: `[...]` float above zero, the parameter α.
@@ -496,7 +510,11 @@ def beta(
 
 
 def _inverse_mills_ratio(z: tf.Tensor) -> tf.Tensor:
-    """Returns φ(z) / Φ(z), which is finite and exact for negative and positive z."""
+    """Returns φ(z) / Φ(z), which is finite and exact for negative and positive z.
+
+    Here φ is the density and Φ the distribution function of the standard normal
+    distribution.
+    """
     root = math.sqrt(2.0)
     negative, positive = tf.minimum(z, 0.0), tf.maximum(z, 0.0)
     for_positive = tf.exp(-(positive**2) / 2) / tf.math.erfc(-positive / root)
@@ -505,14 +523,14 @@ def _inverse_mills_ratio(z: tf.Tensor) -> tf.Tensor:
 
 
 def _counts_over_probs(counts: Any, probs: Any) -> tf.Tensor:
-    """Returns counts divided by probabilities, n / p, or zero where n is zero."""
+    """Returns counts n divided by probabilities p, and zero for a count of zero."""
     impossible = (counts > 0) & (probs <= 0)
     _raise_if(impossible, f"`actions` or `counts` {_POSSIBLE}", probs)
     return tf.math.divide_no_nan(counts, probs)
 
 
 def _floats(**arguments: Any) -> Any:
-    """Returns finite tensors in the float type of the first argument.
+    """Returns the arguments as finite tensors in the float type of the first argument.
 
     The float type is float64 if the first argument is not a float array or tensor.
     """
@@ -543,7 +561,7 @@ def _not_negative(probs: Any) -> tf.Tensor:
 
 
 def _integers(actions: Any) -> tf.Tensor:
-    """Returns integers as int64, or raises an error if a number has a fraction."""
+    """Returns whole numbers as int64, or raises an error if a number has a fraction."""
     actions = tf.convert_to_tensor(_numbers("Actions and counts", actions))
     if actions.dtype.is_floating:
         fraction = ~tf.math.is_finite(actions) | (actions != tf.round(actions))
@@ -563,7 +581,7 @@ def _one_hot(actions: Any, parameters: tf.Tensor) -> tf.Tensor:
 
 
 def _counts(counts: Any, trials: Any, parameters: tf.Tensor) -> tf.Tensor:
-    """Returns the counts in the type of the parameters, after a check of their sum."""
+    """Returns counts in the type of `parameters`. Raises an error for invalid counts."""
     counts = _integers(counts)
     _check_categories(parameters)
     _same_shape(parameters=parameters, counts=counts)
@@ -585,7 +603,10 @@ def _check_categories(parameters: tf.Tensor) -> None:
 
 
 def _same_shape(**tensors: Any) -> None:
-    """Raises an error if shapes differ; the graph compares sizes that are not static."""
+    """Raises an error if the shapes of the tensors differ.
+
+    Sizes that are unknown while a graph is traced are compared when the graph runs.
+    """
     (_, first), *others = tensors.items()
     if not all(first.shape.is_compatible_with(other.shape) for _, other in others):
         received = ", ".join(f"{name} {tensor.shape}" for name, tensor in tensors.items())

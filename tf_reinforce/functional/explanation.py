@@ -23,14 +23,15 @@ def text(**arguments):
         action: Int, the index of the sampled category.
         counts: K ints, the number of samples of each category. Without `probs` and
             `logits`, all categories have the same probability.
-        mean, std, sample: Floats, the parameters of a diagonal Gaussian and one sample.
+        mean, std, sample: Floats, the mean and the standard deviation of a diagonal
+            Gaussian, and one sample.
 
     Returns:
-        String of several lines, the table with numbers of four decimals.
+        String of several lines, a table of numbers with four decimals and an explanation.
 
     Raises:
-        ValueError: If the combination of arguments is not supported, or the module
-            `eligibility` does not accept a number.
+        ValueError: If the combination of arguments is not supported, or if the module
+            `eligibility` does not accept the value of an argument.
 
     Example:
 
@@ -61,7 +62,7 @@ def text(**arguments):
 
 
 def _numbers(name, values):
-    """Returns `[N]` finite floats with N ≥ 1, or one number for `action`."""
+    """Returns finite numbers as a float64 vector, and the argument `action` unchanged."""
     values = np.asarray(values)
     ranks = (0,) if name == "action" else (0, 1)
     if values.dtype.kind not in "fiu" or values.ndim not in ranks or not values.size:
@@ -167,7 +168,7 @@ def _probabilities(name, values):
 
 
 def _log_prob_and_gradient(name, values, counts):
-    """Returns ln π of the counts, and its derivative by automatic differentiation."""
+    """Returns the log-probability of counts, and the automatic derivative by `values`."""
     x, n = tf.constant(values), tf.constant(counts, tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(x)

@@ -1,10 +1,10 @@
-"""Computes losses whose gradients are policy gradients: sums over steps, per episode.
+"""Computes policy-gradient losses: sums over steps, divided by the number of episodes.
 
 The gradient of a mean over steps is not the policy gradient. A mean over steps divides
-each batch by its mean episode length, which depends on the actions. With few episodes,
-the expected gradient of a mean over steps can even point in the opposite direction. Every
-loss of the module `losses` is a sum over the valid steps of a batch, divided by the
-number of *episodes*.
+the policy gradient of a batch by the mean episode length, which depends on the actions.
+With few episodes, the expected gradient of a mean over steps can even point in the
+direction opposite to the policy gradient. Every loss of the module `losses` is a sum over
+the valid steps of a batch, divided by the number of *episodes*.
 """
 
 from collections.abc import Sequence
@@ -36,23 +36,22 @@ def policy_gradient(
 
         L = - 1/E Σₙ log π(aₙ|sₙ) Aₙ,    with A held constant
 
-    The gradient of the surrogate loss has a meaning, but the value of the loss has no
-    meaning.
+    The value of the surrogate loss does not measure how good the policy is. Only the
+    gradient of the surrogate loss has a meaning.
 
     Args:
-        log_probs: `[N]` float, the log-probabilities of the raw actions, for the `N`
-            valid steps of all episodes.
-        advantages: `[N]` float, the return minus the baseline at each step. A step with
-            an advantage of zero does not contribute to the gradient. Gradients do not
-            flow to the advantages.
+        log_probs: `[N]` float, the log-probability log π(aₙ|sₙ) of the sampled action, at
+            each of the `N` valid steps of all episodes.
+        advantages: `[N]` float, the advantage Aₙ, return minus baseline, at each step. A
+            step with an advantage of zero does not contribute to the gradient. Gradients
+            do not flow to the advantages.
         episodes: Scalar, the number of episodes, `E`.
 
     Returns:
         Scalar loss in the number type of `log_probs`. Gradients flow to `log_probs` only.
 
     Raises:
-        ValueError: If the shapes of the arguments differ, because arguments are not
-            broadcast.
+        ValueError: If the arguments differ in shape. Arguments are not broadcast.
 
     Example:
 
@@ -69,7 +68,7 @@ def policy_gradient(
 
 
 def entropy(entropies: tf.Tensor, episodes: tf.Tensor | int) -> tf.Tensor:
-    """Returns minus the entropy of the policy, summed over steps, per episode.
+    """Returns minus the policy's entropy, summed over steps and averaged over episodes.
 
         L = - 1/E Σₙ H(π(·|sₙ))
 
@@ -94,22 +93,21 @@ def entropy(entropies: tf.Tensor, episodes: tf.Tensor | int) -> tf.Tensor:
 
 
 def value(values: tf.Tensor, returns: tf.Tensor, episodes: tf.Tensor | int) -> tf.Tensor:
-    """Returns half the squared error of a value baseline, summed over steps, per episode.
+    """Returns half the squared value error, summed over steps and averaged over episodes.
 
         L = 1/E Σₙ (v(sₙ) - Gₙ)² / 2,    with G held constant
 
     Args:
-        values: `[N]` float, predictions of the value at each valid step.
-        returns: `[N]` float, the targets of the predictions. Gradients do not flow to the
-            returns.
+        values: `[N]` float, the predicted value v(sₙ) at each of the `N` valid steps.
+        returns: `[N]` float, the returns Gₙ that the values predict. Gradients do not
+            flow to the returns.
         episodes: Scalar, the number of episodes, `E`.
 
     Returns:
         Scalar loss in the number type of `values`.
 
     Raises:
-        ValueError: If the shapes of the arguments differ, because arguments are not
-            broadcast.
+        ValueError: If the arguments differ in shape. Arguments are not broadcast.
 
     Example:
 
@@ -124,15 +122,17 @@ def value(values: tf.Tensor, returns: tf.Tensor, episodes: tf.Tensor | int) -> t
 def gradients(
     tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Returns the gradient of a loss for each Keras variable, zero if independent.
+    """Returns the gradient of a loss for each Keras variable.
+
+    If the loss does not depend on a variable, the gradient is zero.
 
     Args:
         tape: `tf.GradientTape` that recorded the loss.
         loss: Scalar float tensor, the loss L.
-        variables: List of Keras variables, the weights w.
+        variables: List of Keras variables, for example the weights of a model.
 
     Returns:
-        List of dense tensors with the shapes of the variables.
+        List of dense gradients with the shapes of the variables.
     """
     # TensorFlow returns zero gradients only for a `tf.Variable`, which a Keras variable
     # wraps.
@@ -144,7 +144,7 @@ def gradients(
 
 
 def global_norm(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the Euclidean norm of all gradients as one vector, √Σ g².
+    """Returns √Σ g², the Euclidean norm of all gradients g, joined into one vector.
 
     Args:
         gradients: List of float tensors, whose number types may differ.
@@ -176,19 +176,19 @@ class Reinforce(keras.losses.Loss):
     `policy_gradient`, use `reduction="sum"` and divide the advantages by the number of
     episodes.
 
-    Categorical actions with a fraction raise an error, except under XLA, which drops
-    assertions.
+    A categorical action that is not a whole number raises an error, except under XLA,
+    which drops assertions.
 
-    One-hot labels multiplied by the return under
-    `categorical_crossentropy(from_logits=True)` have the same loss as `Reinforce`, but a
-    *different* and wrong gradient.
+    With one-hot labels multiplied by the return, the loss
+    `categorical_crossentropy(from_logits=True)` has the same value as the loss
+    `Reinforce`, but a *different* and wrong gradient.
 
     Args:
         head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`. `model.fit` does not
-            train the weights of the head, because the weights of the head do not belong
-            to the model. With `head=None`, the model outputs are the logits of a
-            categorical distribution, and the actions are integers from 0. A `Composite`
-            head is not supported, because its actions are several arrays.
+            train the weights of the head, because they do not belong to the model. With
+            `head=None`, the model outputs are the logits of a categorical distribution,
+            and the actions are integers from 0. A `Composite` head is not supported,
+            because an action of a `Composite` head consists of several arrays.
         reduction: Reduction of the loss over the batch, as in every Keras loss.
         name: String, the name of the loss.
 

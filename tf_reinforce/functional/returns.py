@@ -26,25 +26,26 @@ def lambda_returns(
         Gₜ = rₜ + γₜ [(1 - λₜ) vₜ₊₁ + λₜ Gₜ₊₁],    with  G_T = v_T
 
     The return with λ = 1 is the Monte Carlo return of REINFORCE. The return with λ = 0 is
-    the one-step TD target. The last step of a terminated episode has γₜ = 0, and the last
-    step of a truncated episode has λₜ = 0. With γₜ = 0 or λₜ = 0 at the last step, one
-    formula computes the returns of terminated and of truncated episodes.
+    the one-step TD target. The last step of a terminated episode has the discount γₜ = 0,
+    and the last step of a truncated episode has the weight λₜ = 0. Because γₜ or λₜ is
+    zero at the end of an episode, one recursion computes the returns Gₜ of terminated and
+    of truncated episodes.
 
     Args:
-        rewards: `[T, B]` float, the reward rₜ for the action at step t.
-        discounts: `[T, B]` float, the discount γₜ, which is zero where the episode
-            terminated at t.
+        rewards: `[T, B]` float, the reward rₜ for the action at step t of B episodes.
+        discounts: `[T, B]` float, the discount γₜ, which is zero if the episode
+            terminated at step t.
         next_values: `[T, B]` float, vₜ₊₁, the value of the observation after step t.
             Without a value baseline, all entries of `next_values` are zero.
-        lambdas: `[T, B]` float, λₜ, which is zero where the episode was truncated at t.
+        lambdas: `[T, B]` float, the weight λₜ of the next return Gₜ₊₁, which is zero if
+            the episode was truncated at step t.
 
     Returns:
         `[T, B]` float, the returns Gₜ. Gradients flow from the returns to every argument.
         Apply `tf.stop_gradient` to the arguments that should not be trained.
 
     Raises:
-        ValueError: If the shapes of the arguments differ, because arguments are not
-            broadcast.
+        ValueError: If the arguments differ in shape. Arguments are not broadcast.
 
     Example:
 
@@ -101,7 +102,8 @@ def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor) -> tf.Tensor:
             episode.
 
     Returns:
-        `[T, B]` float, the returns Gₜ, which equal `lambda_returns` with λ = 1 and v = 0.
+        `[T, B]` float, the returns Gₜ, which equal `lambda_returns` with `lambdas` of one
+        and `next_values` of zero.
 
     Example:
 
@@ -121,21 +123,22 @@ def coefficients(
     gae_lambda: float,
     dtype: Any,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns γₜ and λₜ, which distinguish terminated from truncated episodes.
+    """Returns the arguments `discounts` and `lambdas` of `lambda_returns`.
 
     Args:
         valid: `[T, B]` bool, False for padding.
         lengths: `[B]` int, the number of steps of each episode, at least 1.
         terminated: `[B]` bool, True for terminated and False for truncated episodes.
-        gamma: Float in [0, 1], the discount γ. With γ = 0, the return is the next reward.
+        gamma: Float in [0, 1], the discount γ. With γ = 0, the return of a step is the
+            reward of this step.
         gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. With λ =
             1, the return is the Monte Carlo return up to the end of the episode.
         dtype: Float type of `discounts` and `lambdas`.
 
     Returns:
-        `discounts` and `lambdas`, `[T, B]` each, which are γ and λ inside an episode. γₜ
-        is zero at the last step of a terminated episode, and λₜ is zero at the last step
-        of a truncated episode. In the padding, `discounts` and `lambdas` are zero.
+        Two `[T, B]` float tensors. `discounts` is γ at every step, but zero at the last
+        step of a terminated episode. `lambdas` is λ at every step, but zero at the last
+        step of a truncated episode. In the padding, `discounts` and `lambdas` are zero.
 
     Example:
 

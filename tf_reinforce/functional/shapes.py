@@ -5,20 +5,21 @@ import tensorflow as tf
 
 
 def expect(arrays):
-    """Raises an error if arrays with equal axis names differ in shape, or in rank.
+    """Raises an error if arrays with equal letters for their axes differ in shape.
 
     Sizes that are unknown while a graph is traced are compared when the graph runs. The
-    function `expect` does not call `tf.debugging.assert_shapes`, which added a quarter of
-    the operations of an update.
+    function `expect` does not call `tf.debugging.assert_shapes`, whose checks made up a
+    quarter of all operations in the graph of an update.
 
     Args:
         arrays: List of pairs of an array and a string with one letter for each axis of
-            the array. The string for a scalar is `()`.
+            the array. For a scalar, pass `()` in place of the string.
 
     Raises:
-        ValueError: If an array has a wrong rank, or the shapes of arrays differ.
-        InvalidArgumentError: If the shapes differ, and the sizes are known only when a
-            graph runs.
+        ValueError: If the number of axes of an array differs from its number of letters,
+            or if two arrays with equal letters differ in shape.
+        InvalidArgumentError: If two arrays with equal letters differ in a size that is
+            known only when a graph runs.
 
     Example:
 

@@ -48,23 +48,22 @@ def for_space(space: gym.Space, **kwargs: Any) -> Head:
     Args:
         space: `Discrete`, `MultiDiscrete`, `MultiBinary`, `Box` of a float or integer
             type, or `Tuple` and `Dict` of these, nested to any depth.
-        **kwargs: Keyword arguments of every Keras layer, for example `dtype`.
+        **kwargs: Keyword arguments that every Keras layer accepts, for example `dtype`.
 
     Returns:
-        - `Discrete`: `Categorical`, whose actions count from the start of the space.
-        - `MultiDiscrete`: `MultiCategorical`, whose actions count from the starts of the
-          space.
+        - `Discrete`: `Categorical` with the `start` of the space.
+        - `MultiDiscrete`: `MultiCategorical` with the `start` of the space.
         - `MultiBinary`: `Bernoulli`.
-        - `Box`: `Gaussian`, clipped to the bounds, and rounded for an integer type. The
-          initial standard deviation of `Gaussian` is a quarter of the width between the
-          bounds, or 1 if the width is 1e7 or more. For an integer type, the initial
-          standard deviation is at least 1/2, so that samples are rounded to more than one
-          integer.
+        - `Box`: `Gaussian`, whose actions are clipped to the bounds of the space, and
+          rounded if the type of the space is an integer type. The initial standard
+          deviation of `Gaussian` is a quarter of the width between the bounds, or 1 if
+          the width is 1e7 or more. For a `Box` of integers, the initial standard
+          deviation is at least 1/2, so that samples are rounded to more than one integer.
         - `Tuple` and `Dict`: `Composite` of the default heads of the parts.
 
     Raises:
-        ValueError: If no head supports the space, or a lower bound is not below its upper
-            bound.
+        ValueError: If no head supports the space, or a lower bound of the space is not
+            below its upper bound.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Defines the interface of a head."""
+"""Defines `Head`, which turns policy outputs into a distribution over actions."""
 
 import abc
 import dataclasses
@@ -18,7 +18,7 @@ from tf_reinforce.data import spaces
 
 @dataclasses.dataclass(frozen=True)
 class Support:
-    """The range of each number of a raw action."""
+    """The range of each number of a raw action, an action before `to_environment`."""
 
     low: float | list  # one bound, or one per number of the action; may be infinite
     high: float | list
@@ -28,11 +28,13 @@ class Support:
 class Head(keras.layers.Layer, abc.ABC):
     """Turns the outputs of a policy model into a distribution over actions.
 
-    A sampled action is a function of the policy outputs and of noise. Eager mode, the
-    acting program and the exported policy sample equal actions from equal policy outputs
-    and noise. TensorFlow Probability computes log-probabilities and entropy. The *raw*
-    action is the sample of the distribution, and is recorded with its log-probability.
-    `to_environment` converts a raw action to the action that the environment receives.
+    A sampled action is a function of the policy outputs and of noise. In eager mode, in a
+    compiled program and in an exported policy, equal policy outputs and equal noise give
+    equal actions. TensorFlow Probability computes the log-probability and the entropy of
+    the distribution. The *raw* action is the sample of the distribution, before clipping,
+    rounding and offsets. The agent records raw actions and computes their
+    log-probabilities. `to_environment` converts a raw action to the action that the
+    environment receives.
 
     A head computes in the number type of the policy outputs; for example, float64 outputs
     give float64 results.
@@ -44,12 +46,13 @@ class Head(keras.layers.Layer, abc.ABC):
         action_dtype: Type of a raw action, or `None` for the type of the policy outputs.
         mask_size: Int, `M`, the number of entries of an action mask, or zero for a head
             whose actions are always legal.
-        support: `Support` of real raw actions, or `None`. `support=None` means that raw
-            actions may be all real numbers, and that a sample is a smooth function of the
-            noise.
+        support: `Support`, the range of raw actions that are real numbers, or `None`.
+            `support=None` means that raw actions may be any real numbers, and that a
+            sample is a smooth function of the noise.
 
-    In a `Composite` head, `noise` is a nested structure, and only the leaves have a
-    shape, a type and a support. `action_spec` describes the raw action of any head.
+    In a `Composite` head, `noise` is a nested structure. A `Composite` itself does not
+    set `action_shape`, `action_dtype` and `support`; the heads inside the `Composite` set
+    them. `action_spec` describes the raw action of any head.
     """
 
     outputs_size: int
@@ -81,25 +84,28 @@ class Head(keras.layers.Layer, abc.ABC):
 
     @abc.abstractmethod
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
-        """Returns the `tfd.Distribution` over raw actions for `[..., P]` float outputs.
+        """Returns the `tfd.Distribution` over raw actions for policy outputs.
 
-        The methods `log_prob` and `entropy` of the distribution must return one number
-        per row. To sum over the axes of an action, wrap the distribution with
-        `tfd.Independent`. Gradients flow from the log-probabilities to the policy outputs
-        and to the weights of the head. `distribution` must be called inside the gradient
-        tape.
+        The policy outputs `[..., outputs_size]` are a float tensor. The methods
+        `log_prob` and `entropy` of the distribution must return one number per action. To
+        sum over the axes of an action, wrap the distribution with `tfd.Independent`.
+        Gradients flow from the log-probabilities to the policy outputs and to the weights
+        of the head. `distribution` must be called inside the gradient tape.
         """
 
     def density_variable(self, actions: Any) -> Any:
-        """Returns the variable whose density `log_prob` is, usually the raw action."""
+        """Returns the variable whose log-density is `log_prob`, usually the raw action.
+
+        For example, `TanhGaussian` returns tanh x for the raw action x.
+        """
         return actions
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         """Returns d ln π(a|s) / d outputs, the eligibility of each policy output.
 
-        The heads of this library compute eligibilities by closed forms. The eligibility
+        The heads of tf_reinforce compute eligibilities by closed forms. The eligibility
         of a custom head is computed by automatic differentiation, if the head does not
-        override `eligibility`.
+        override the method `eligibility`.
 
         Args:
             outputs: `[..., P]` float tensor, the policy outputs.
@@ -120,46 +126,52 @@ class Head(keras.layers.Layer, abc.ABC):
 
     @abc.abstractmethod
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
-        """Returns raw actions for outputs `[..., P]` and noise `[..., *noise.shape]`."""
+        """Samples raw actions from policy outputs and noise.
+
+        Args:
+            outputs: `[..., outputs_size]` float tensor, the policy outputs.
+            noise: Random numbers in the shape `[..., *self.noise.shape]`.
+        """
 
     @abc.abstractmethod
     def mode(self, outputs: tf.Tensor) -> Any:
-        """Returns the most likely raw actions for outputs `[..., P]`."""
+        """Returns the most likely raw actions for outputs `[..., outputs_size]`."""
 
     @abc.abstractmethod
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        """Returns the parameters of the distribution, as a dict of `[..., …]` tensors."""
+        """Returns the parameters of the distribution, as a dict from names to tensors."""
 
     @abc.abstractmethod
     def to_environment(self, actions: Any) -> Any:
-        """Converts raw actions `[N, …]` to the units and bounds of the environment."""
+        """Converts `N` raw actions `[N, …]` to actions that the environment receives."""
 
     def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the standard deviation of each real number of an action.
 
         Args:
-            outputs: `[N, P]` float tensor, the policy outputs.
+            outputs: `[N, P]` float tensor, the policy outputs for `N` observations.
 
         Returns:
             `[N, R]` float, the standard deviations of the R real numbers of an action, in
-            units of half the distance between the bounds. Without bounds, the unit is the
-            standard deviation before training. A standard deviation of zero means that
-            the number is always the same.
+            units of half the distance between the bounds. If a number has no bounds, its
+            standard deviation before training is the unit. A standard deviation of zero
+            means that all samples of the number are equal.
         """
         return outputs[:, :0]
 
     def at_bounds(self, actions: Any) -> tf.Tensor:
         """Returns whether each real number of an action is at a bound in the environment.
 
-        A number counts as at a bound if its distance from the bound is below a thousandth
-        of the distance between the bounds. The distance is compared because squashed
-        numbers approach a bound but do not reach the bound.
+        A number counts as at a bound if its distance from the bound is at most a
+        thousandth of the distance between the bounds. The tolerance is needed because
+        actions squashed by tanh approach a bound but usually do not reach the bound.
 
         Args:
-            actions: Raw actions, `[N, …]`.
+            actions: `N` raw actions, `[N, …]`.
 
         Returns:
-            `[N, R]` bool, where R is zero if no number has bounds.
+            `[N, R]` bool, for the R real numbers of an action. If the environment takes
+            integers, the array has no columns.
         """
         first = keras.tree.flatten(actions)[0]
         return tf.zeros([tf.shape(first)[0], 0], tf.bool)
@@ -167,12 +179,13 @@ class Head(keras.layers.Layer, abc.ABC):
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns offsets and scales for the last layer of a default policy.
 
-        The policy of `Reinforce.for_env` ends with offset + scale × output.
+        The policy of `Reinforce.for_env` returns offset + scale × output for each output
+        of its last layer.
 
         Returns:
-            Two float64 arrays `[outputs_size]`, the offsets and the scales. If the policy
-            outputs are not in units of the environment, the offsets are zero and the
-            scales are one.
+            Two float64 arrays `[outputs_size]`, the offsets and the scales. If a policy
+            output is not in the unit of an action, for example a logit, its offset is
+            zero and its scale is one.
         """
         return np.zeros(self.outputs_size), np.ones(self.outputs_size)
 
@@ -188,9 +201,9 @@ class Head(keras.layers.Layer, abc.ABC):
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
         """Returns policy outputs that give illegal actions the probability zero.
 
-        The distribution of the masked outputs contains only legal actions.
-        Log-probabilities, entropy, samples, mode and eligibility are therefore those of
-        legal actions. The eligibility of an illegal action is zero.
+        The masked outputs give a distribution over the legal actions only. Masking thus
+        changes log-probabilities, entropy, samples, mode and eligibility. With respect to
+        the logit of an illegal action, the eligibility is zero.
 
         Args:
             outputs: `[..., P]` float tensor, the policy outputs.
@@ -231,11 +244,19 @@ class Head(keras.layers.Layer, abc.ABC):
         return flat.astype(bool).astype("int8")
 
     def has_legal_action(self, mask: np.ndarray) -> Any:
-        """Returns `[...]` bool, whether each NumPy mask `[..., M]` has a legal action."""
+        """Returns `[...]` bool, whether each mask `[..., mask_size]` allows an action."""
         return np.ones(mask.shape[:-1], bool)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
-        """Returns `[T, B]` bool, whether actions `[T, B, …]` are legal under the mask."""
+        """Returns a bool array, True for each action that is legal under its mask.
+
+        Args:
+            actions: `[T, B, …]` array of raw actions at `T` steps of `B` episodes.
+            mask: `[T, B, mask_size]` int8, the action masks.
+
+        Returns:
+            `[T, B]` bool.
+        """
         return np.ones(mask.shape[:-1], bool)
 
     def check_outputs(self, shape: Sequence[int | None]) -> None:
@@ -256,26 +277,27 @@ class Head(keras.layers.Layer, abc.ABC):
             )
 
     def check_actions(self, actions: Any, lengths: np.ndarray, masks: Any = None) -> None:
-        """Raises `ValueError` if a record has actions that the head cannot sample.
+        """Raises `ValueError` if the head cannot sample the actions of recorded episodes.
 
         Args:
-            actions: `[T, B, …]` NumPy array of raw actions, the actions before
-                `to_environment` converts them.
-            lengths: `[B]` ints, the lengths of the episodes. Actions in the padding are
-                not checked.
-            masks: `[T, B, M]` int8 action masks, or `None` or M = 0 without masks.
+            actions: `[T, B, …]` NumPy array of raw actions (before `to_environment`), at
+                `T` steps of `B` episodes.
+            lengths: `[B]` ints, the lengths of the episodes. Actions in the padding after
+                the last step of an episode are not checked.
+            masks: `[T, B, mask_size]` int8, the action masks. Without action masks,
+                `masks` is `None` or its last axis has the size 0.
 
         Raises:
-            ValueError: If the head cannot sample an action of the record, or an action is
-                illegal under its mask. The message contains the action, the step and the
-                episode.
+            ValueError: If the head cannot sample one of the actions, or an action is
+                illegal under its mask. The error message contains the first invalid
+                action, its step and its episode.
         """
-        valid_steps = np.arange(len(actions))[:, None] < lengths
-        raw = self.is_valid(actions).reshape(*valid_steps.shape, -1).all(-1)
-        invalid = np.argwhere(valid_steps & ~raw)
+        valid = np.arange(len(actions))[:, None] < lengths
+        is_valid = self.is_valid(actions).reshape(*valid.shape, -1).all(-1)
+        invalid = np.argwhere(valid & ~is_valid)
         kind = "raw"
         if not len(invalid) and masks is not None and masks.shape[-1]:
-            invalid = np.argwhere(valid_steps & ~self.is_legal(actions, masks))
+            invalid = np.argwhere(valid & ~self.is_legal(actions, masks))
             kind = "legal"
         if len(invalid):
             step, episode = invalid[0]
@@ -304,9 +326,9 @@ class Head(keras.layers.Layer, abc.ABC):
         return True
 
     def is_valid(self, actions: Any) -> Any:
-        """Returns a bool array, True for each entry of an array that is a raw action.
+        """Returns a bool array, True for each number that a raw action may contain.
 
-        For a head with integer actions, True means that the head can sample the action.
+        For a head with integer actions, True means that the head can sample the integer.
         """
         return np.isfinite(actions)
 
@@ -317,5 +339,5 @@ def constant(values: Any, like: tf.Tensor) -> tf.Tensor:
 
 
 def mask_equals(mask: Any, value: int) -> tf.Tensor:
-    """Returns `[..., M]` bool, True for each entry of a mask that equals a value."""
+    """Returns a bool tensor, True for each entry of an action mask equal to `value`."""
     return tf.equal(mask, value)

@@ -23,22 +23,23 @@ class Beta(box.BoxHead):
 
         y ~ Beta(α, β),    α = 1 + softplus(z),    a = low + (high - low) y
 
-    The first `A` policy outputs are the numbers z for α, and the other `A` outputs are
-    the numbers z for β. Both parameters α and β of the Beta distribution are above one.
-    Because α and β are above one, the density of the action has one peak, which is not at
-    a bound. For all policy outputs, α - 1 and β - 1 lie between 1e-6 and 1e6. If all
-    outputs are far below zero, the distribution of the action is nearly uniform.
+    In the formula, z is a policy output. The first `A` policy outputs determine α, and
+    the other `A` outputs determine β by the same formula. Both parameters α and β of the
+    Beta distribution are above one. Because α and β are above one, the density of the
+    action has one peak, which is not at a bound. For all policy outputs, α - 1 and β - 1
+    lie between 1e-6 and 1e6. If all outputs are far below zero, the distribution of the
+    action is nearly uniform.
 
-    The raw action of `Beta` is y, inside the open interval (0, 1). A sample of y that
-    would be rounded to 0 or 1 becomes the nearest number inside the interval. `log_prob`
-    is the log-density of y.
+    The raw action of `Beta` is y, a number in the open interval (0, 1). A sample of y
+    that would be rounded to 0 or 1 becomes the nearest number inside the interval. The
+    `log_prob` of the distribution is the log-density of y.
 
     Args:
         size: Positive int, `A`, the length of the action vector.
         low: Finite number, or `A` numbers, the lower bounds of the action.
         high: Finite number, or `A` numbers, the upper bounds of the action.
-        shape, integer: Shape and type of the action, with the meaning that `Gaussian`
-            states.
+        shape, integer: Shape and type of the environment's action, as for the head
+            `Gaussian`.
 
     Example:
 
@@ -100,7 +101,7 @@ class Beta(box.BoxHead):
         return (actions > 0) & (actions < 1)
 
     def _excess(self, outputs: tf.Tensor) -> tuple[Any, Any]:
-        """Returns α - 1 and β - 1, two `[..., A]` tensors."""
+        """Returns the tensors α - 1 and β - 1, with an entry per number of the action."""
         # LiteRT computes softplus as ln(1 + eˣ), which is infinite for x ≥ 89.
         softplus = tf.nn.softplus(tf.minimum(outputs, 40.0)) + tf.nn.relu(outputs - 40.0)
         excess = tf.minimum(softplus + _MIN_EXCESS, _MAX_EXCESS)
@@ -110,23 +111,26 @@ class Beta(box.BoxHead):
 def sample_beta(a: Any, b: Any, noise: Any) -> Any:
     """Samples from Beta(α, β) by rejection from a logistic distribution of the log-odds.
 
-    A proposal uses two uniform numbers, u and w. A proposal is V = λ ln(u / (1 - u)), the
-    difference between the log-odds of y and the log-odds of the mean, ln(α / β). The
-    sampler accepts a proposal V if the following inequality holds:
+    The sampler draws a proposal V = λ ln(u / (1 - u)) with a uniform random number u. V
+    proposes the sample y with the log-odds ln(y / (1 - y)) = V + ln(α / β). With another
+    uniform random number w, the sampler accepts the proposal V if the following
+    inequality holds:
 
         (α + β) [ln(p e^V + 1 - p) - p V] ≤ -ln(4 u (1 - u) w),    p = α / (α + β),
         λ² = (α + β - 2) / (2 α β - α - β).
 
-    The sampler is Cheng's algorithm with min(α, β) in place of α. If β is smaller than α,
-    the sampler returns 1 - y instead of y. The formulas of the sampler lose no digits if
-    α and β are near one or large. The sampler rejects a proposal with a probability of at
-    most 1 - e / 4, and all 31 proposals with a probability below 5e-16. If all proposals
-    are rejected, the function returns the first proposal.
+    As in Cheng's algorithm, the formulas of the sampler take the smaller parameter of the
+    Beta distribution as α. If β is smaller than α, the sampler exchanges α and β, and
+    returns 1 - y as the sample. The formulas of the sampler lose no digits if α and β are
+    near one or large. A proposal is rejected with a probability of at most 1 - e / 4.
+    `Beta` uses 31 proposals per sample, which are all rejected with a probability below
+    5e-16. If all proposals are rejected, the function returns the first proposal.
 
     Args:
         a: `[...]` float above zero, the number α - 1.
         b: `[...]` float above zero, the number β - 1.
-        noise: `[..., K, 2]` uniform on [0, 1), for K proposals.
+        noise: `[..., K, 2]` float, uniform random numbers on [0, 1), two for each of K
+            proposals.
 
     Returns:
         `[...]` float inside (0, 1), the samples.
@@ -156,13 +160,13 @@ def sample_beta(a: Any, b: Any, noise: Any) -> Any:
 
 
 def _clip_to_open(y: Any) -> Any:
-    """Clips to the open interval (0, 1), because densities at 0 and 1 may be infinite."""
+    """Clips y to the open interval (0, 1); the log-density of y = 0 or y = 1 is -∞."""
     limits = np.finfo(y.dtype.as_numpy_dtype)
     return tf.clip_by_value(y, limits.tiny, 1.0 - limits.epsneg)
 
 
 def _log1p(x: Any) -> Any:
-    """Returns ln(1 + x) to the last digits (Kahan), with operations that LiteRT has."""
+    """Returns an accurate ln(1 + x) (Kahan), with operations that LiteRT supports."""
     rounded = 1.0 + x
     is_one = rounded == 1.0
     exact = tf.math.log(rounded) * x / tf.where(is_one, tf.ones_like(x), rounded - 1.0)
@@ -170,7 +174,7 @@ def _log1p(x: Any) -> Any:
 
 
 def _expm1(x: Any) -> Any:
-    """Returns e^x - 1 to the last digits (Kahan), with operations that LiteRT has."""
+    """Returns an accurate e^x - 1 (Kahan), with operations that LiteRT supports."""
     rounded = tf.exp(x)
     is_one = rounded == 1.0
     exact = (rounded - 1.0) * x / tf.where(is_one, tf.ones_like(x), tf.math.log(rounded))
@@ -178,7 +182,10 @@ def _expm1(x: Any) -> Any:
 
 
 class _Float64Beta(tfp.distributions.Beta):
-    """TFP's Beta, computed in float64 because the terms grow with α and β, and cancel."""
+    """TFP's Beta distribution, computed in float64 even for float32 parameters.
+
+    For large α and β, log-probability and entropy are small differences of large terms.
+    """
 
     def _float64(self) -> Any:
         return tfp.distributions.Beta(

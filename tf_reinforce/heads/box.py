@@ -13,7 +13,7 @@ from tf_reinforce.heads import base
 
 
 class BoxHead(base.Head):
-    """A head for a vector of `A` numbers, which lie inside bounds in the environment.
+    """A head for actions of `A` numbers, which have bounds in the environment.
 
     Args:
         size: Positive int, `A`, the length of the action vector.
@@ -24,9 +24,9 @@ class BoxHead(base.Head):
             environment receives the nearest integer inside the bounds.
 
     Attributes:
-        space_arguments: The names of the arguments that follow from the action space if
-            the head is made from its name.
-        setting_names: The names of the arguments that a preset may contain.
+        space_arguments: The names of the arguments that `Reinforce.for_env` takes from
+            the action space if `head` is the name of a head class.
+        setting_names: The names of the arguments of the head that a preset may contain.
 
     Raises:
         ValueError: If bounds, shape and size do not fit together.
@@ -67,9 +67,9 @@ class BoxHead(base.Head):
         self.action_shape = (self.size,)
 
     def _python_numbers(self, name: str, values: Any, convert: Any = float) -> Any:
-        """Returns a bound as one Python number or as a list of `A` Python numbers.
+        """Returns a bound as one Python number or as a list of `size` Python numbers.
 
-        Python numbers represent the bounds of every type exactly.
+        Python numbers represent the bounds of every number type exactly.
         """
         array = np.asarray(values)
         if array.shape not in ((), (self.size,)):
@@ -84,14 +84,14 @@ class BoxHead(base.Head):
     def bounds(self, like: Any) -> Any:
         """Returns `low` and `high` in the number type of a tensor, rounded inwards.
 
-        A rounded bound is also inside the bounds in a wider number type, because the
-        rounding is inwards.
+        The lower bound is rounded up and the upper bound is rounded down, so that both
+        rounded bounds lie inside the exact bounds.
         """
         low, high = _round(self.low, like, 1), _round(self.high, like, -1)
         return base.constant(low, like), base.constant(high, like)
 
     def clip(self, actions: Any) -> Any:
-        """Clips `[..., A]` numbers to the bounds of the action."""
+        """Clips actions `[..., size]` to the bounds of the environment's action."""
         low, high = self.bounds(actions)
         return tf.minimum(tf.maximum(actions, low), high)
 
@@ -167,7 +167,11 @@ def _is_finite(value: Any) -> Any:
 
 
 def _exact(values: Any) -> Any:
-    """Returns Python numbers, because Python compares integers with floats exactly."""
+    """Returns an array of Python numbers, for exact comparisons.
+
+    Python compares integers with floats exactly. NumPy would round integers to floats
+    before comparing them with floats.
+    """
     return np.asarray(np.asarray(values).tolist(), object)
 
 

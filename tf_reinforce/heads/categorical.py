@@ -20,9 +20,10 @@ class Categorical(base.Head):
 
         π(a|s) = exp(zₐ) / Σₖ exp(zₖ),    a = arg maxₖ [zₖ - log(-log uₖ)]
 
-    The policy outputs of `Categorical` are logits, not probabilities. The gradient with
-    respect to logits is accurate even if a probability is close to 0 or 1. The gradient
-    with respect to the logits is the one-hot action minus the probabilities.
+    A sample needs one uniform random number uₖ for each logit zₖ (Gumbel-max trick). The
+    policy outputs of `Categorical` are logits, not probabilities. The gradient of log π
+    with respect to the logits is the one-hot action minus the probabilities. Computed
+    from logits, the gradient is accurate even if a probability is close to 0 or 1.
 
     Args:
         size: Positive int, `K`, the number of actions.
@@ -99,9 +100,9 @@ class Categorical(base.Head):
 def mask_logits(logits: Any, illegal: Any) -> Any:
     """Returns finite logits that give illegal actions the probability 0.
 
-    The masked logits give the legal actions the distribution without the illegal actions.
-    The gradient with respect to the logit of an illegal action is zero. For an illegal
-    action, the term p ln p of the entropy is 0.
+    The probabilities of the legal actions keep their ratios and sum to one. The gradient
+    with respect to the logit of an illegal action is zero. An illegal action adds 0 to
+    the entropy.
 
     Args:
         logits: `[..., K]` float tensor, one logit per action.
@@ -109,21 +110,24 @@ def mask_logits(logits: Any, illegal: Any) -> Any:
 
     Returns:
         `[..., K]` float logits. The logit of an illegal action is half the most negative
-        number of the type.
+        number of the float type.
     """
     return tf.where(illegal, tf.constant(logits.dtype.min / 2, logits.dtype), logits)
 
 
 def center_logits(logits: Any) -> Any:
-    """Subtracts the largest logit, so that large logits do not round the noise away."""
+    """Subtracts the largest logit from all logits.
+
+    Adding noise to large logits would lose digits of the noise.
+    """
     return logits - tf.reduce_max(logits, axis=-1, keepdims=True)
 
 
 def gumbel(noise: Any) -> Any:
     """Converts uniform random numbers u to Gumbel noise.
 
-    `gumbel` replaces u = 0 by the smallest positive normal number. Gumbel noise for u = 0
-    is -infinity, which would exclude an action even if its probability is one.
+    `gumbel` replaces u = 0 by the smallest positive normal number. For u = 0, Gumbel
+    noise is -infinity, which would exclude an action even if its probability is one.
     """
     tiny = np.finfo(tf.as_dtype(noise.dtype).as_numpy_dtype).tiny
     noise = tf.maximum(noise, tiny)

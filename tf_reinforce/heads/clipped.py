@@ -27,23 +27,23 @@ class ClippedGaussian(normal.GaussianHead):
     The environment receives the same action for all samples beyond a bound. The
     probability of an action at a bound is the probability of all samples beyond the
     bound. The policy gradient with `ClippedGaussian` has the same expectation as with
-    `Gaussian`, and its variance is never larger.
+    `Gaussian`, and never has a larger variance.
 
-    The raw action of `ClippedGaussian` is the clipped number, which the environment
-    receives (except for integer rounding). The log-probability of an action that an
-    environment received can be computed directly. Bounds are rounded inwards to the
-    number type of the action, both in samples and in `to_environment`.
+    The raw action of `ClippedGaussian` is the sample after clipping to the bounds. With
+    `integer=False`, the environment receives the raw action, so that the head can compute
+    the log-probability of the received action. Bounds are rounded inwards to the number
+    type of the action, both in samples and in `to_environment`.
 
     The `mode` of `ClippedGaussian` is the clipped mean. The clipped mean is the median of
-    the action. The true mode is not defined, because the probability of a bound and the
-    density between the bounds cannot be compared.
+    the action. A most likely action is not defined, because the probability of a bound
+    and the density between the bounds cannot be compared.
 
     Args:
         size: Positive int, `A`, the length of the action vector.
         low: Number, or `A` numbers, the lower bounds. A bound of -∞ means no lower bound.
         high: Number, or `A` numbers, the upper bounds. A bound of ∞ means no upper bound.
-        shape, integer, initial_scale, state_dependent_scale: Arguments with the meaning
-            that `Gaussian` states.
+        shape, integer, initial_scale, state_dependent_scale: The same arguments as those
+            of the head `Gaussian`.
 
     Example:
 
@@ -96,7 +96,7 @@ class ClippedGaussian(normal.GaussianHead):
 
 
 class _ClippedNormal(normal.TransformedNormal):
-    """The clipped normal distribution, with a probability at each bound."""
+    """The distribution of a clipped normal number, with a probability at each bound."""
 
     def __init__(
         self,
@@ -127,7 +127,11 @@ class _ClippedNormal(normal.TransformedNormal):
         return tf.minimum(tf.maximum(self.loc, self.low), self.high)
 
     def _entropy(self) -> Any:
-        """Returns the entropy, -P ln P of both bounds plus that between the bounds."""
+        """Returns the entropy of the clipped normal distribution.
+
+        Each bound with the probability P adds -P ln P to the integral of -p ln p between
+        the bounds, where p is the density.
+        """
         a = self._z_of_bound(self.low, -_MAX_Z)
         b = self._z_of_bound(self.high, _MAX_Z)
         atoms = [tf.math.xlogy(p, p) for p in (_cdf(a), _cdf(-b))]
@@ -161,7 +165,7 @@ def _cdf(z: Any) -> Any:
 
 
 def _log_cdf(z: Any) -> Any:
-    """Returns ln Φ(z), with an accurate value and gradient for every z."""
+    """Returns the logarithm of `_cdf(z)`; value and gradient are accurate for every z."""
     lower, upper = tf.minimum(z, 0.0), tf.maximum(z, 0.0)
     sqrt_2 = math.sqrt(2.0)
     tail = tf.math.log(tfp.math.erfcx(-lower / sqrt_2) / 2) - lower**2 / 2

@@ -20,11 +20,11 @@ class Composite(base.Head):
 
         π(a|s) = Π_leaves π_leaf(a_leaf|s)
 
-    Given the observation, the leaves of the action are independent of each other. The
-    policy returns the outputs of all leaves, concatenated in the order of
-    `keras.tree.flatten`, which sorts keys. An action mask concatenates the masks of the
-    leaves in the order of the outputs. Raw actions, noise and the actions of the
-    environment are nested like the heads.
+    Given the observation, the actions of the heads are independent of each other. The
+    policy returns the outputs for all heads, concatenated in the order of
+    `keras.tree.flatten`, which sorts keys. A flat action mask concatenates the masks of
+    the heads in the order of the policy outputs. Raw actions, noise and the actions of
+    the environment are nested like the heads.
 
     Args:
         heads: Tuple or dict of heads, nested to any depth. The keys of dicts are strings
@@ -67,12 +67,12 @@ class Composite(base.Head):
 
     @property
     def heads(self) -> Any:
-        """Returns the heads, nested like the argument of the constructor."""
+        """Returns the heads, nested like the argument `heads` of the constructor."""
         return self._pack(list(self.leaves))
 
     @property
     def noise(self) -> Any:  # type: ignore[override]
-        """Returns the `NoiseSpec` of each leaf, nested like the heads."""
+        """Returns the `NoiseSpec` of each head, nested like the heads."""
         return self._pack([leaf.noise for leaf in self.leaves])
 
     def action_spec(self, dtype: Any) -> Any:
@@ -178,7 +178,7 @@ class Composite(base.Head):
         return np.split(mask, ends[:-1], axis=-1)
 
     def _flatten(self, nested: Any) -> Any:
-        """Flattens a structure; raises an error if it is nested unlike the heads."""
+        """Flattens a structure; raises an error unless it is nested like the heads."""
         keras.tree.assert_same_structure(self.heads, nested)
         return keras.tree.flatten(nested)
 
@@ -194,7 +194,7 @@ class Composite(base.Head):
 
 
 def _check_heads(heads: Any) -> None:
-    """Raises an error unless `heads` are different heads in tuples and dicts."""
+    """Raises an error unless `heads` is a nested tuple or dict of different heads."""
     if not isinstance(heads, (tuple, dict)):
         raise TypeError(f"`heads` must be a tuple or a dict. Received: heads={heads!r}")
     leaves = list(_leaves(heads))
@@ -221,11 +221,11 @@ def _leaves(heads: Any) -> Any:
 
 
 class _JointDistribution(tfp.distributions.Distribution):
-    """The joint distribution of independent leaves, nested like the heads.
+    """The joint distribution of the independent actions of several heads.
 
-    TFP's joint distribution also calls `sample` to compute a log-probability. The
-    distribution of a head may have no method `sample`, because the head has its own
-    `sample`.
+    TFP's own joint distributions cannot replace this class, because their `log_prob`
+    calls the method `sample` of each distribution. A distribution from
+    `Head.distribution` needs no method `sample`, because `Head.sample` samples actions.
     """
 
     def __init__(self, leaves: Any, pack: Any) -> None:
@@ -264,7 +264,7 @@ class _JointDistribution(tfp.distributions.Distribution):
 
 
 def _flatten_masks(heads: Any, mask: Any, path: Any = ()) -> Any:
-    """Returns a flat mask for each head, where `None` makes all actions legal."""
+    """Returns a flat action mask for each head; a mask of `None` allows all actions."""
     if isinstance(heads, base.Head):
         try:
             return heads.flatten_mask(mask)
@@ -300,7 +300,7 @@ def _matches_space(heads: Any, space: Any) -> Any:
 
 
 def _to_config(heads: Any) -> Any:
-    """Returns a nested structure as a JSON config, because JSON has no tuples."""
+    """Converts nested heads to dicts that mark tuples, because JSON has no tuples."""
     if isinstance(heads, dict):
         parts = {key: _to_config(part) for key, part in heads.items()}
         return {"kind": "Dict", "parts": parts}

@@ -18,10 +18,10 @@ class Gaussian(normal.GaussianHead):
 
         a = μ(s) + σ ε,    ε ~ N(0, 1),    log σ is learned and does not depend on s
 
-    The raw action of `Gaussian` is the unclipped sample, and `log_prob` is the density of
-    the unclipped sample. Only the environment receives the clipped action of `Gaussian`.
+    The raw action of `Gaussian` is the unclipped sample, and `log_prob` is the
+    log-density of the unclipped sample. Only the environment receives the clipped action.
     The density of the unclipped distribution at a clipped action would bias the gradient.
-    `ClippedGaussian` uses the distribution after clipping.
+    In the head `ClippedGaussian`, raw action and `log_prob` belong to the clipped sample.
 
     Args:
         size: Positive int, `A`, the length of the action vector.

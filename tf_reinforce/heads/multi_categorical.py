@@ -139,12 +139,16 @@ class MultiCategorical(base.Head):
         return (actions >= 0) & (actions < np.array(self.sizes))
 
     def _to_block(self, logits: Any) -> Any:
-        """Converts logits `[..., P]` to a block `[..., D, K]` with padding."""
+        """Converts flat logits `[..., outputs_size]` to a padded block of logits.
+
+        The block `[..., D, K]` has a row for each of D categorical actions. The number K
+        of columns is the largest number of categories of an action.
+        """
         block = tf.gather(logits, self._indices, axis=-1)
         return categorical.mask_logits(block, self._is_padding)
 
     def _from_block(self, block: Any) -> Any:
-        """Converts a block `[..., D, K]` back to `[..., P]` logits."""
+        """Converts a block of `_to_block` to a flat array `[..., outputs_size]`."""
         indices = np.flatnonzero(~self._is_padding)
         shape = tf.concat([tf.shape(block)[:-2], [self._is_padding.size]], axis=0)
         return tf.gather(tf.reshape(block, shape), indices, axis=-1)
@@ -162,7 +166,10 @@ class MultiCategorical(base.Head):
 
 
 def _flatten_parts(mask: Any) -> Any:
-    """Returns a list of the masks of all categorical actions; a flat mask is one part."""
+    """Returns the masks of all categorical actions as a list.
+
+    A flat mask of all actions becomes a list with one element.
+    """
     is_nested = isinstance(mask, (tuple, list)) and any(
         isinstance(part, (tuple, list, np.ndarray)) for part in mask
     )

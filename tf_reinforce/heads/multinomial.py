@@ -77,7 +77,7 @@ class Multinomial(base.Head):
         return self._count(indices % self.categories)
 
     def _count(self, categories: Any) -> Any:
-        """Converts `[..., N]` categories to `[..., K]` counts of the categories."""
+        """Converts drawn categories `[..., trials]` to counts `[..., categories]`."""
         one_hot = tf.one_hot(categories, self.categories, dtype=tf.int64)
         return tf.reduce_sum(one_hot, axis=-2)
 
@@ -125,12 +125,13 @@ class Multinomial(base.Head):
 
 
 class _MultinomialWithEntropy(tfp.distributions.Multinomial):
-    """TFP's Multinomial with an entropy, and with log-probability -∞ of invalid counts.
+    """TFP's Multinomial with an entropy, and with log-probability -∞ for invalid counts.
 
-    The counts of the distribution may be integers. Each single count of a multinomial
-    distribution has a binomial distribution. The entropy is therefore H = -ln N! - N Σ p
-    ln p + Σₖ E[ln nₖ!], a sum of N + 1 terms per category. The terms of the entropy
-    cancel, and are therefore summed in float64.
+    The method `log_prob` also accepts integer counts. The count nₖ of category k in N
+    draws has a binomial distribution. With the probabilities p of the categories, the
+    entropy is H = -ln N! - N Σ p ln p + Σₖ E[ln nₖ!]. Each expectation E is a sum over
+    the N + 1 possible counts. The terms of the entropy nearly cancel, and are therefore
+    summed in float64.
     """
 
     def __init__(self, trials: int, logits: tf.Tensor) -> None:
@@ -159,9 +160,10 @@ class _MultinomialWithEntropy(tfp.distributions.Multinomial):
 
 
 def _log_probs_and_complements(logits: Any) -> Any:
-    """Returns finite ln p and ln(1 - p), `[..., K]` each, even if p rounds to one.
+    """Returns ln p and ln(1 - p) in the shape of the logits, for p = softmax(logits).
 
-    If p rounds to one, 1 - p would be zero, and the gradient of ln(1 - p) would be NaN.
+    Both logarithms are finite even if p rounds to one. If p rounds to one, a subtraction
+    1 - p would give zero, and the gradient of ln(1 - p) would be NaN.
     """
     total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
     diagonal = tf.eye(logits.shape[-1], dtype=tf.bool)

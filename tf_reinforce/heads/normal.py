@@ -17,23 +17,26 @@ _MAX_LOG_RATIO = math.log(100.0)  # L, the largest |log σ - log σ₀|
 
 
 class GaussianHead(box.BoxHead):
-    """A Box head that samples x = μ(s) + σ ε with normal ε.
+    """A head for a `Box` that samples x = μ(s) + σ ε with normal noise ε.
 
-    The policy of a Gaussian head returns `[..., A]` means. Each number of the action has
-    one log σ, a weight of the head that does not depend on the observation s. With
-    `state_dependent_scale=True`, the policy returns `[..., 2 A]` numbers, the `A` means
-    and then `A` numbers z. A head with `state_dependent_scale=True` has no weights, and
-    computes σ by
+    For an observation s, the policy returns the mean μ(s) of each of the `A` numbers of
+    the action. Each number of the action has one log σ, a weight of the head that does
+    not depend on the observation s. With `state_dependent_scale=True`, the policy returns
+    `[..., 2 A]` numbers, the `A` means and then `A` numbers z, which determine σ. A head
+    with `state_dependent_scale=True` has no weights, and computes σ by
 
         log σ = log σ₀ + L tanh(z / L),    L = ln 100
 
-    If z is zero, the standard deviation σ equals `initial_scale`, σ₀. A small z changes
-    log σ by z. For every z, the standard deviation σ lies between σ₀ / 100 and 100 σ₀.
+    The argument `initial_scale` is σ₀, the standard deviation for z = 0. A policy output
+    z near zero multiplies σ₀ by about e^z. For every policy output z, the standard
+    deviation σ lies between σ₀ / 100 and 100 σ₀.
 
     Args:
-        size, low, high, shape, integer: Arguments with the meaning that `BoxHead` states.
-        initial_scale: Positive float, or `A` positive floats, σ₀, in the units of x.
-        state_dependent_scale: Bool, whether the policy returns the numbers z.
+        size, low, high, shape, integer: The same arguments as those of `BoxHead`.
+        initial_scale: Positive float, or `A` positive floats, the standard deviation σ₀
+            before training, in the units of x.
+        state_dependent_scale: Bool, whether the policy also returns the numbers z, which
+            determine σ for each observation.
     """
 
     # The initial scale is in the units of the action, as the bounds are.
@@ -81,7 +84,12 @@ class GaussianHead(box.BoxHead):
         return self.parameters(outputs)["scale"] / base.constant(units, outputs)
 
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the middle and half width of the bounds, or 0 and 1 if unbounded."""
+        """Returns offsets and scales that map the interval [-1, 1] to the bounds.
+
+        The offset is the middle of the bounds, and the scale is half their distance. If a
+        bound is infinite, or the bounds are 1e7 or more apart, the scale is 1, and the
+        offset is the number between the bounds that is nearest to zero.
+        """
         offsets, scales = super().output_scaling()
         middle, scales[: self.size] = spaces.middle_and_half(self.low, self.high)
         offsets[: self.size] = np.clip(middle, self.low, self.high)
@@ -99,14 +107,15 @@ class GaussianHead(box.BoxHead):
         return {"mean": tf.identity(mean), "scale": scale}
 
     def chain_rule(self, outputs: Any, slopes: Any) -> Any:
-        """Converts derivatives by mean and log σ to derivatives by the policy outputs.
+        """Converts eligibilities of mean and log σ to those of the policy outputs.
 
         Args:
             outputs: `[..., P]` float tensor, the policy outputs.
-            slopes: `eligibility.GaussianEligibility` with two `[..., A]` tensors.
+            slopes: `eligibility.GaussianEligibility`, the derivatives of ln π with
+                respect to mean and log σ, `[..., A]` each.
 
         Returns:
-            `[..., P]` float, the derivatives with respect to the policy outputs.
+            `[..., P]` float, the derivatives of ln π with respect to the policy outputs.
         """
         if not self.state_dependent_scale:
             return slopes.mean

@@ -11,24 +11,28 @@ class ActorPolicy:
     """Computes actions from observations in TensorFlow operations.
 
     Args:
-        step: Function from observations `[N, …]` and a list of states to the policy
-            outputs `[N, P]` and the list of next states.
-        head: A built `heads.Head`.
+        step: Function from N observations `[N, …]` and a list of recurrent states to
+            the policy outputs, `[N, P]` with P numbers per observation, and the list of
+            next recurrent states.
+        head: A built `heads.Head`, which samples actions from the policy outputs.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of
             `tf.TensorSpec`s.
         dtype: Float type of the policy outputs.
         variables: The Keras variables that the actions depend on.
-        mask_source: `action_masks.MaskPath`, or `None` if every action is always legal.
+        mask_source: `action_masks.MaskPath` of the action masks in `info` or in the
+            observation, or `None` if every action is always legal.
         recurrent: `recurrent.RecurrentPolicy`, or `None` for a policy without state.
 
     Attributes:
         action_spec: `tf.TensorSpec` of one raw action, or a structure of
-            `tf.TensorSpec`s.
-        noise_specs: List of `NoiseSpec` that describes the noise of one action.
+            `tf.TensorSpec`s. A raw action is a sample of the head, before its conversion
+            to environment units.
+        noise_specs: List of `NoiseSpec`, the specs of the random numbers from which the
+            head samples one action.
         mask_size: Int, `M`, the number of entries of an action mask, or zero without
             action masks.
-        state_spec: List of `tf.TensorSpec`, the recurrent state of one episode, or an
-            empty list for a policy without state.
+        state_spec: List of `tf.TensorSpec`, the specs of the recurrent state of one
+            episode, or an empty list for a policy without state.
     """
 
     def __init__(
@@ -54,25 +58,27 @@ class ActorPolicy:
         self.state_spec = [] if recurrent is None else recurrent.state_spec
 
     def mask_reader(self):
-        """Returns a `MaskReader` for environments, or `None` if no action is masked."""
+        """Returns a `MaskReader` for action masks, or `None` without action masks."""
         source = self.mask_source
         return source and action_masks.MaskReader(source, self.head.flatten_mask)
 
     def initial_state(self, count):
-        """Returns the states at the start of `count` episodes, `[count, …]` each."""
+        """Returns the recurrent states for the start of `count` episodes, as a list."""
         return [] if self.recurrent is None else self.recurrent.initial_state(count)
 
     def outputs(self, observations, mask, states):
-        """Returns policy outputs, masked policy outputs, and the next states.
+        """Returns policy outputs, masked policy outputs, and next recurrent states.
 
         Args:
-            observations: Structure of tensors `[N, …]`, the observations.
-            mask: `[N, M]` int8 action masks, or `None` if M is zero.
+            observations: Tensor `[N, …]`, or a structure of tensors, the N observations.
+            mask: `[N, M]` int8, one action mask of M entries for each of N observations,
+                or `None` without action masks.
             states: List of tensors `[N, …]`, the recurrent states.
 
         Returns:
-            The policy outputs `[N, P]`, the policy outputs after the mask `[N, P]`, and
-            the list of next states.
+            The policy outputs, `[N, P]` with P numbers for each of N observations; the
+            policy outputs under the action mask, `[N, P]`; and the list of next
+            recurrent states.
         """
         outputs, states = self.step(observations, states)
         if mask is None:
@@ -81,12 +87,12 @@ class ActorPolicy:
         return outputs, self.head.mask_outputs(outputs, mask), states
 
     def select_actions(self, outputs, noise=None):
-        """Returns raw actions, sampled with a list of noise or the most likely actions.
+        """Returns raw actions, which are not yet converted to environment units.
 
         Args:
-            outputs: `[N, P]` float tensor, the policy outputs.
-            noise: List of tensors `[N, …]`, one for each of `noise_specs`. `noise=None`
-                selects the most likely actions.
+            outputs: `[N, P]` float tensor, P policy outputs for each of N actions.
+            noise: List of tensors `[N, …]`, one for each of `noise_specs`, from which the
+                actions are sampled. `noise=None` selects the most likely actions.
         """
         if noise is None:
             return self.head.mode(outputs)
@@ -94,7 +100,7 @@ class ActorPolicy:
         return self.head.sample(outputs, nested)
 
     def sample_noise(self, seed, count):
-        """Returns a list of random noise for `count` actions.
+        """Returns a list of tensors, the random noise from which actions are sampled.
 
         Args:
             seed: Scalar int tensor that determines the noise.

@@ -51,8 +51,11 @@ class OneHot(keras.layers.Layer):
         return {**super().get_config(), "sizes": self.sizes, "starts": self.starts}
 
 
-def default_policy(space, hidden, outputs_size, seed, units=None):
-    """Builds a model with a branch for each array of an observation, and tanh layers.
+def default_policy(space, hidden, outputs_size, seed, output_scaling=None):
+    """Builds a policy with dense tanh layers for the arrays of an observation.
+
+    Each array of an observation has a branch, which converts the array to features. The
+    policy concatenates the features of all branches.
 
     | array | its branch |
     |---|---|
@@ -62,34 +65,36 @@ def default_policy(space, hidden, outputs_size, seed, units=None):
     | `Box` of uint8 or bools that is an image | scales to [0, 1], convolves, flattens |
     | any other `Box` of integers | scales from the bounds to [-1, 1], flattens |
 
-    The model concatenates the outputs of the branches. Layers with tanh learn best from
-    inputs around zero. The scaling of an image keeps zero, which is the value of borders
-    and empty cells. If the bounds of integers are infinite or at least 1e7 apart, the
-    numbers are not scaled. Infinite or distant bounds are usually those of the number
-    type and contain no information about the observation.
+    Integers are scaled because layers with tanh learn best from inputs around zero. The
+    scaling of an image keeps zero, which is usually the value of borders and empty cells.
+    If the bounds of integers are infinite or at least 1e7 apart, the integers are not
+    scaled. Infinite or distant bounds of integers are usually the limits of the number
+    type, and contain no information about the observation.
 
-    An image is an array with two large axes (7 or more). The shapes of images are
-    `[H, W]`, `[H, W, C]`, `[C, H, W]` (also stacked frames of Gymnasium's
-    FrameStackObservation) and `[S, H, W, C]` (frames of at most four channels). If two
-    adjacent axes of an array with three axes have equal sizes, the third axis contains
-    the channels. If an array with three axes has no adjacent axes of equal sizes, the
-    smaller of the first and the last axis contains the channels. After the first
-    convolution, convolutions with stride two follow until the image has fewer than six
-    rows or columns.
+    A `Box` of uint8 or bools is an image if its height and width are at least 7. An image
+    of height H and width W has the shape `[H, W]`, or with C channels `[H, W, C]` or
+    `[C, H, W]`. A stack of S images with at most four channels has the shape
+    `[S, H, W, C]`. Gray frames that Gymnasium's FrameStackObservation stacks count as
+    channels. If two adjacent axes of an image with three axes have equal sizes, the
+    remaining axis contains the channels. If an image with three axes has no adjacent axes
+    of equal sizes, the smaller of the first and the last axis contains the channels.
+    After a first convolution, the policy applies convolutions with stride two to an
+    image, until fewer than six rows or columns remain.
 
     Args:
         space: A Gymnasium observation space.
         hidden: Positive ints, the sizes of the hidden layers.
         outputs_size: Positive int, `P`, the number of policy outputs.
         seed: Int, which determines the initial weights.
-        units: Offsets and scales of the outputs, as `heads.Head.output_scaling` returns
-            them. The last layer of the model multiplies by the scales and adds the
-            offsets.
+        output_scaling: Pair of the offsets and the scales of the policy outputs, from
+            `heads.Head.output_scaling`. The last layer of the model multiplies the
+            outputs by the scales and adds the offsets.
 
     Returns:
-        Keras model from `[N, …]` to `[N, P]` with orthogonal weights. The weights of the
-        last layer are scaled by 0.01, so that the initial policy is nearly uniform. The
-        inputs of the model have the names of the keys of the observation.
+        Keras model from N observations `[N, …]` to policy outputs `[N, P]`, with
+        orthogonal initial weights. The weights of the last dense layer are scaled by
+        0.01, so that the initial policy hardly depends on the observation. If an
+        observation is a dict, each input of the model has the name of its key.
 
     Raises:
         ValueError: If a one-hot encoding would have more than 100,000 entries.
@@ -124,14 +129,16 @@ def default_policy(space, hidden, outputs_size, seed, units=None):
         x = dense(size, "tanh", kernel_initializer=kernel, name=f".hidden_{i}")(x)
     last = dense(outputs_size, kernel_initializer=orthogonal(0.01), name=".outputs")
     outputs = last(x)
-    offsets, scales = (list(map(float, numbers)) for numbers in units or ((), ()))
+    offsets, scales = (
+        list(map(float, numbers)) for numbers in output_scaling or ((), ())
+    )
     if any(offsets) or any(scale != 1.0 for scale in scales):
         outputs = keras.layers.Rescaling(scales, offsets, name=".units")(outputs)
     return keras.Model(inputs, outputs, name="policy")
 
 
 def _branch(space, x, orthogonal):
-    """Converts one array of an observation, `[N, …]`, to `[N, F]` floats."""
+    """Converts one array of N observations, `[N, …]`, to F features each, `[N, F]`."""
     # A dot in the names of layers keeps the names different from the keys of an
     # observation.
     name = spaces.safe_name(x.name)
@@ -174,7 +181,7 @@ def _to_unit(space):
 def _image_axes(shape):
     """Returns the axes of an image in the order that puts channels last.
 
-    The batch is axis 0, and does not count among the axes of the image.
+    The first axis of the image is axis 1, because axis 0 is the batch.
 
     Returns:
         Tuple of ints, the axes, or `None` if the shape is not that of an image.
@@ -194,11 +201,11 @@ def _image_axes(shape):
 
 
 def _convolutions(space, x, axes, orthogonal):
-    """Converts images `[N, …]` to features `[N, H', W', F]` with few weights.
+    """Applies convolutions to N images, until fewer than six rows or columns remain.
 
-    LiteRT processes one image at a time, and reads and rearranges all weights for each
-    image. For LiteRT, a dense layer on a larger convolution output would therefore cost
-    more than the convolutions.
+    LiteRT, which selects the actions, processes one image at a time, and reads all
+    weights for each image. In LiteRT, a dense layer on a convolution output with six or
+    more rows and columns would take more time than the convolutions.
     """
     name, layers = spaces.safe_name(x.name), keras.layers
     height, width = (space.shape[axis - 1] for axis in axes[:2])

@@ -8,28 +8,29 @@ import tensorflow as tf
 
 
 def float_type(policy):
-    """Returns the number type of the observations, outputs and real actions of a policy.
+    """Returns the float type of the observations, outputs and actions of a policy.
 
     Args:
         policy: A built Keras model. The weights of the policy may have several number
             types.
 
     Returns:
-        `"float64"` if a weight is float64, else `"float32"`, also for half precision.
+        `"float64"` if at least one weight is float64, else `"float32"`, even if all
+        weights are in half precision.
     """
     has_float64 = any(weight.dtype == "float64" for weight in policy.weights)
     return "float64" if has_float64 else "float32"
 
 
 def constants(*models):
-    """Returns the parts of Keras models that traced programs contain as constants.
+    """Returns the parts of Keras models that are constant in a traced TensorFlow program.
 
-    The constants are the set of variables, which `enable_lora` extends, and the
-    statistics from `adapted_layers`.
+    The constant parts are the set of variables, which Keras' `enable_lora` extends, and
+    the statistics that `adapted_layers` returns.
 
     Returns:
-        Tuple of constants. If the tuples of two calls are equal, traced programs remain
-        valid.
+        Tuple of the constants. If two calls of `constants` return equal tuples, a program
+        that was traced at the first call is still valid at the second call.
     """
     variable_ids = [id(v) for model in models for v in model.variables]
     statistics = [(name, array.tobytes()) for name, array in adapted_layers(*models)]
@@ -60,9 +61,10 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None):
         observation_spec: `tf.TensorSpec` of one observation, or a structure of
             `tf.TensorSpec`s.
         recurrent_policy: `recurrent.RecurrentPolicy` if the policy is recurrent. For a
-            recurrent policy, the function computes one step.
+            recurrent policy, `call_on_zeros` computes one step.
 
-    Raises: ValueError: If the policy cannot take observations of the spec.
+    Raises:
+        ValueError: If the policy cannot take observations of the spec.
     """
     zeros = keras.tree.map_structure(
         lambda leaf: tf.zeros((2, *leaf.shape), leaf.dtype), observation_spec
@@ -89,7 +91,7 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None):
 
 
 def warn_inference_layers(policy):
-    """Warns that dropout, noise and batch normalization layers do not train."""
+    """Warns that dropout, noise and batch normalization layers run in inference mode."""
     kinds = (
         keras.layers.Dropout,
         keras.layers.SpatialDropout1D,
@@ -111,7 +113,7 @@ def warn_inference_layers(policy):
 
 
 def warn_bounded_logits(policy, head):
-    """Warns of softmax and sigmoid at the end of a policy whose outputs are logits.
+    """Warns if a policy whose outputs are logits ends in softmax or sigmoid.
 
     A subclassed model is not inspected, because the order of its layers is not known.
 
@@ -148,12 +150,12 @@ _IDENTITIES = (
 
 
 def _bounded_ends(tensor, start, stop):
-    """Yields `(layer, activation, start, stop)` for ends in softmax or sigmoid.
+    """Yields `(layer name, activation, start, stop)` of each final softmax or sigmoid.
 
     Args:
         tensor: A symbolic tensor that becomes columns `start` to `stop` of the policy
             outputs.
-        start, stop: Ints, the range of columns.
+        start, stop: Ints, the range of columns of the policy outputs.
     """
     operation, node_index, tensor_index = tensor._keras_history
     inputs = operation._inbound_nodes[node_index].input_tensors

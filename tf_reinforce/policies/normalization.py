@@ -24,16 +24,17 @@ class RunningNormalization(keras.layers.Layer):
 
         x' = clip((x - m) / √(v + ε), -c, c)
 
-    The statistics of `RunningNormalization` are weights. The saved agent and its export
-    therefore contain the statistics. Only `update` changes the statistics. The agent
-    calls `update` once at the end of each of its updates. The normalization of
-    observations is constant during an update of the agent. Before the first update,
-    `RunningNormalization` returns observations unchanged and unclipped.
+    In the formula, m is the running mean, v the running variance, ε is `epsilon` and c is
+    `clip`. The running mean and variance are weights, so that the saved agent and its
+    export contain the running mean and variance. The agent calls
+    `RunningNormalization.update` at the end of each update, and no other method changes
+    the mean and the variance. The normalization of observations is constant during an
+    update of the agent. Before the first update, `RunningNormalization` returns
+    observations unchanged and unclipped.
 
-    Every real array of a nested observation has its own mean and standard deviation.
-    Integer arrays (discrete numbers, counts, images) are returned unchanged. If the layer
-    is built with an empty shape (without a batch axis) for an array, the array is not
-    normalized.
+    Every real number of an observation has its own mean and standard deviation. Integer
+    arrays (discrete numbers, counts, images) are returned unchanged. To exclude an array
+    from normalization, build the layer with the empty shape `()` for this array.
 
     Args:
         epsilon: Positive float that is added to the variance.
@@ -115,7 +116,7 @@ class RunningNormalization(keras.layers.Layer):
         return [*self.shifts, *self.factors, self.bound]
 
     def update(self, observations: Any) -> None:
-        """Updates the statistics with `[N, …]` observations of equal weight."""
+        """Updates the running mean and variance with N more observations, `[N, …]`."""
         flat = keras.tree.flatten(observations)
         new_count = tf.cast(tf.shape(flat[0])[0], tf.float64)
         old_count = tf.convert_to_tensor(self.count)
@@ -153,18 +154,19 @@ class RunningScale(keras.layers.Layer):
 
         x' = x / √(1/n Σᵢ (xᵢ - c)²),    c the mean, or zero
 
-    The statistics of `RunningScale` are weights. Only the method `update` changes the
-    statistics of `RunningScale`. The agent calls `update` once at the end of each of its
-    updates. The divisor of `RunningScale` does not depend on the values that are divided.
-    Before the first update, the statistics of `RunningScale` are those of the argument
-    `samples`. If the divisor is zero, because all samples are equal or all are zero,
-    values are returned unchanged.
+    In the formula, the xᵢ are the n samples that `update` has received. With
+    `centered=True`, c is the mean of the samples, otherwise zero. The statistics of
+    `RunningScale` are weights, which only the method `update` changes. The agent calls
+    `RunningScale.update` at the end of each update. Before the first update, the divisor
+    is computed from the argument `samples` of `call`. After the first update, the divisor
+    does not depend on the values that are divided. If the divisor would be zero, because
+    all samples are equal or all are zero, values are returned unchanged.
 
     Args:
         centered: Bool, whether to divide by the standard deviation instead of the root
             mean square.
-        epsilon: Positive float, the bound of rounding errors. A standard deviation of at
-            most `epsilon` times the mean is a rounding error and counts as zero.
+        epsilon: Positive float. A divisor of at most `epsilon` times the absolute value
+            of the samples' mean is a rounding error, and counts as zero.
 
     Example:
 
@@ -197,9 +199,9 @@ class RunningScale(keras.layers.Layer):
 
         Args:
             values: Float tensor of any shape.
-            samples: `[N]` float, the samples that the next `update` receives. Samples are
-                used only before the first update. With `samples=None`, the stored
-                statistics are always used.
+            samples: `[N]` float, the N samples that the next call of `update` receives.
+                `samples` are used only before the first update, when no statistics are
+                stored. With `samples=None`, the stored statistics are always used.
         """
 
         def scale_of_samples() -> tf.Tensor:
@@ -216,14 +218,14 @@ class RunningScale(keras.layers.Layer):
         return values / tf.cast(scale, values.dtype)
 
     def update(self, samples: tf.Tensor) -> None:
-        """Updates the statistics with samples `[N]` of equal weight."""
+        """Updates the running statistics with N more samples, `[N]` float."""
         count, mean, squares = self._statistics_with(samples)
         self.count.assign(count)
         self.mean.assign(mean)
         self.squares.assign(squares)
 
     def _statistics_with(self, samples: tf.Tensor) -> Any:
-        """Returns count, mean and sum of squares after further samples are added."""
+        """Returns count, mean and sum of squared deviations of old and new samples."""
         samples = tf.cast(samples, tf.float64)
         new_count = tf.cast(tf.size(samples), tf.float64)
         old_count = self.count.value

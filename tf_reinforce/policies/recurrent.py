@@ -1,9 +1,9 @@
 """Runs recurrent policies over whole sequences in updates, and step by step in acting.
 
-The user's policy is a Keras model from sequences to sequences. An update calls the policy
-with whole episodes. Acting calls the policy with one observation at a time and passes on
-the recurrent state. Update and acting use the layers and the weights of one policy,
-without a copy.
+A recurrent policy is a Keras model from sequences of observations to sequences of policy
+outputs. An update of the agent calls the policy with whole episodes. To act, the agent
+calls the policy with one observation at a time, and passes the recurrent state from step
+to step. Updating and acting use the same layers and weights, without a copy.
 """
 
 import contextvars
@@ -37,9 +37,9 @@ def is_recurrent(policy, observation_spec):
     Returns:
         Bool, whether the policy contains a `keras.layers.RNN` that runs over time. The
         result is False if the recurrent layers run along an axis of the observation
-        itself, for example over a stack of frames. For a stack of frames, an observation
-        has several axes, and the inputs of the policy have only the axes of the
-        observation.
+        itself, for example over a stack of frames. Recurrent layers run along an axis of
+        the observation if the policy inputs have only the batch axis and at least two
+        observation axes.
 
     Example:
 
@@ -58,7 +58,8 @@ def remove_time_axis(spec, policy):
     """Returns the spec of one observation from the spec of an observation or a sequence.
 
     Args:
-        spec: `tf.TensorSpec`, or a structure of `tf.TensorSpec`s, without the batch axis.
+        spec: `tf.TensorSpec`, or a structure of `tf.TensorSpec`s, of an observation or of
+            a sequence of observations, without the batch axis.
         policy: Keras model of the policy.
 
     Returns:
@@ -78,25 +79,28 @@ def remove_time_axis(spec, policy):
 
 
 class RecurrentPolicy:
-    """A recurrent policy as a function of one observation and a state.
+    """Runs a recurrent policy as a function of one observation and a state.
 
-    The recurrent state is a list of the state arrays of each recurrent layer, in the
-    order in which the layers are called. A recurrent layer that is called twice has two
-    states. The state of a recurrent layer with a Keras mask includes the last output of
-    the layer, which the layer repeats at a masked step.
+    The recurrent state is a list of the state arrays of all recurrent layers, in the
+    order in which the layers are called. A recurrent layer that is called twice in a step
+    has two states. The state of a recurrent layer with a Keras mask includes the last
+    output of the layer, which the layer repeats at a masked step.
 
     All layers of a `RecurrentPolicy` run in inference mode, in which dropout and
     recurrent dropout are off.
 
     Args:
-        policy: Functional or Sequential Keras model from sequences `[B, T, …]` to
-            `[B, T, P]`, or to a dict of such outputs.
+        policy: Functional or Sequential Keras model from B sequences of T observations,
+            `[B, T, …]`, to P outputs per observation, `[B, T, P]`, or to a dict of
+            outputs.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of
             `tf.TensorSpec`s.
 
     Attributes:
-        state_spec: List of `tf.TensorSpec`, the state of one episode without batch axis.
-        sequence_model: Keras model, the policy on any number of sequences of any length.
+        state_spec: List of `tf.TensorSpec`, the specs of the recurrent state of one
+            episode, without the batch axis.
+        sequence_model: Keras model that applies the policy to any number of sequences of
+            any length.
 
     Raises:
         ValueError: If the policy cannot run one step at a time.
@@ -138,11 +142,11 @@ class RecurrentPolicy:
         ]
 
     def initial_state(self, batch_size):
-        """Returns the recurrent state before the first observation.
+        """Returns the recurrent state before the first observation of an episode.
 
         The initial state of Keras' own recurrent cells is zero. The initial state of a
-        custom cell may be a weight. After an update, call `initial_state` again, because
-        the update may change the initial state.
+        custom cell may be a weight. After an update of the agent, call `initial_state`
+        again, because the update may change a weight that is an initial state.
 
         Args:
             batch_size: Int or scalar int tensor, the number of episodes.
@@ -159,18 +163,20 @@ class RecurrentPolicy:
         return states
 
     def step(self, observations, states):
-        """Returns the policy outputs for one observation per row, and the new states.
+        """Returns the policy outputs for one observation per episode, and new states.
 
         The operations of `step` contain no loop. The operations of `step` can be traced,
         converted to LiteRT, and run under a `keras.StatelessScope`.
 
         Args:
-            observations: Structure of arrays `[N, …]`, one observation per episode.
-            states: List of tensors `[N, …]`, from `initial_state` or the previous step.
+            observations: Array `[N, …]`, or a structure of arrays, one observation for
+                each of N episodes.
+            states: List of tensors `[N, …]`, the recurrent states from `initial_state` or
+                from the previous step.
 
         Returns:
-            The policy outputs `[N, P]`, or a dict of outputs if the policy returns a
-            dict; and the new states.
+            The policy outputs, `[N, P]` with P outputs for each of N observations, or a
+            dict of outputs if the policy returns a dict; and the list of new states.
 
         Raises:
             ValueError: If the number of states is wrong.
@@ -186,11 +192,12 @@ class RecurrentPolicy:
     def check(self):
         """Raises an error if single steps and whole sequences give different outputs.
 
-        `check` computes two random episodes of five steps, once as whole sequences and
-        once step by step. The output of a single step depends on the observation and the
-        state only. If single steps and whole sequences give equal outputs, no output
-        depends on a later observation. `check` adds noise to the weights, because all
-        outputs would agree if the weights of the last layer were zero.
+        `check` computes the outputs for two random episodes of five steps, once from
+        whole sequences and once step by step. The output of a single step depends on the
+        observation and the state only. If single steps and whole sequences give equal
+        outputs, no output depends on a later observation. `check` adds noise to the
+        weights, because all outputs would agree if the weights of the last layer were
+        zero.
 
         Raises:
             ValueError: If the outputs of single steps differ from those of the whole
@@ -229,7 +236,9 @@ class RecurrentPolicy:
         """Returns the recurrent layers in the order of their calls.
 
         Returns:
-            List of `(layer, output_spec)`, as `_StepStates.calls` contains them.
+            List of one pair `(layer, output_spec)` for each call. `output_spec` is the
+            spec of the last output, if the state of the layer includes its last output,
+            else `None`.
         """
         zeros = keras.tree.map_structure(
             lambda leaf: tf.zeros([1, *leaf.shape], leaf.dtype), self._observation_spec
@@ -259,7 +268,7 @@ class RecurrentPolicy:
 
 
 class _StepStates:
-    """Recurrent states of one step, read and written in the order of the layer calls.
+    """Holds the recurrent states of one step, in the order of the layer calls.
 
     Args:
         states: List of tensors, the states before the step, or `None`. With
@@ -279,7 +288,7 @@ class _StepStates:
 
 
 class _SingleStepRNN(keras.layers.Layer):
-    """A recurrent layer on sequences of one step, which calls its cell once."""
+    """Runs a recurrent layer on sequences of one step, by one call of its cell."""
 
     def __init__(self, rnn):
         super().__init__(name=rnn.name, dtype=rnn.dtype_policy)
@@ -296,30 +305,30 @@ class _SingleStepRNN(keras.layers.Layer):
             )
 
     def call(self, sequences, initial_state=None, mask=None, training=False):
-        step, initial = _STEP.get(), self.initial_state(tf.shape(sequences)[0])
+        step_states, initial = _STEP.get(), self.initial_state(tf.shape(sequences)[0])
         flat = keras.tree.flatten(initial)
-        old = flat if step.use_initial else step.pop(len(flat))
+        old = flat if step_states.use_initial else step_states.pop(len(flat))
         output, new = self.rnn.cell(
             sequences[:, 0], keras.tree.pack_sequence_as(initial, old)
         )
         new, output_spec = keras.tree.flatten(new), None
         if mask is not None:
-            unmasked = keras.tree.flatten(mask)[0][:, 0]
-            new = [_where(unmasked, after, before) for after, before in zip(new, old)]
+            valid = keras.tree.flatten(mask)[0][:, 0]
+            new = [_where(valid, after, before) for after, before in zip(new, old)]
             last = tf.zeros_like(output)
             if not self.rnn.zero_output_for_mask:
                 output_spec = tf.TensorSpec(output.shape[1:], output.dtype)
-                last = last if step.use_initial else step.pop(1)[0]
-            output = _where(unmasked, output, last)
-        step.new_states += new if output_spec is None else [*new, output]
-        step.calls.append((self, output_spec))
+                last = last if step_states.use_initial else step_states.pop(1)[0]
+            output = _where(valid, output, last)
+        step_states.new_states += new if output_spec is None else [*new, output]
+        step_states.calls.append((self, output_spec))
         sequence = tf.expand_dims(tf.cast(output, self.compute_dtype), 1)
         if self.rnn.return_state:
             return sequence, *keras.tree.pack_sequence_as(initial, new)
         return sequence
 
     def initial_state(self, batch_size):
-        """Returns the initial state of the layer, in the structure of its cell."""
+        """Returns the initial state of the layer, nested like the state of its cell."""
         return keras.tree.map_structure(
             lambda state: tf.cast(state, self.rnn.cell.compute_dtype),
             self.rnn.get_initial_state(batch_size),
@@ -333,7 +342,7 @@ class _SingleStepRNN(keras.layers.Layer):
 
 
 class _BatchedTimeDistributed(keras.layers.Layer):
-    """Applies a layer to all steps at once, by a reshape of `[B, T, …]` to `[B T, …]`."""
+    """Applies a layer to the T steps of B sequences at once, as rows `[B T, …]`."""
 
     def __init__(self, time_distributed):
         super().__init__(name=time_distributed.name, dtype=time_distributed.dtype_policy)
@@ -354,13 +363,13 @@ class _BatchedTimeDistributed(keras.layers.Layer):
 
 
 def _replace_time_distributed(layer):
-    """Returns the layer, or a replacement if the layer is a TimeDistributed layer."""
+    """Returns a `_BatchedTimeDistributed` for a TimeDistributed layer, else the layer."""
     is_distributed = isinstance(layer, keras.layers.TimeDistributed)
     return _BatchedTimeDistributed(layer) if is_distributed else layer
 
 
 def _to_single_step(layer):
-    """Returns the layer, or its single-step wrapper if the layer is recurrent."""
+    """Returns a `_SingleStepRNN` for a recurrent layer, else the layer itself."""
     if isinstance(layer, keras.layers.Bidirectional):
         raise ValueError(
             f"The layer {layer.name!r} is Bidirectional. A Bidirectional layer also "
@@ -381,7 +390,7 @@ def _to_single_step(layer):
 
 
 def _check_layer(layer):
-    """Raises an error unless a recurrent layer maps sequences to sequences, forwards."""
+    """Raises an error unless a recurrent layer runs forwards and returns all outputs."""
     name = f"The recurrent layer {layer.name!r}"
     if not layer.return_sequences:
         raise ValueError(
@@ -417,8 +426,8 @@ def _check_inputs(policy, observation_spec):
             "A policy with recurrent layers must be a Functional or Sequential model "
             "that starts with keras.Input, so that Keras can run the policy step by "
             f"step. Received: {policy!r}, whose inputs are not known. Keras cannot run "
-            "a subclass of keras.Model layer by layer: build it as a Functional or "
-            f"Sequential model from {remedy}."
+            "a subclass of keras.Model layer by layer: build the policy as a Functional "
+            f"or Sequential model from {remedy}."
         )
     received = keras.tree.map_structure(lambda x: tuple(x.shape), policy.inputs)
     if ranks != sorted(leaf.shape.rank + 2 for leaf in leaves):
@@ -440,18 +449,19 @@ def _check_outputs(policy):
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), policy.outputs)
     if any(len(shape) != 3 for shape in shapes):
         raise ValueError(
-            "A policy with recurrent layers must return one row of numbers per step, "
-            f"shape (None, None, P). Received: outputs of shape {shapes}. Remove layers "
-            "that remove the time axis, for example Flatten and pooling over time."
+            "A policy with recurrent layers must return one row of numbers per step. "
+            "Expected: shape (None, None, P) with P policy outputs per step. "
+            f"Received: outputs of shape {shapes}. Remove layers that remove the time "
+            "axis, for example Flatten and pooling over time."
         )
 
 
 def _compare(expected, received):
-    """Raises an error if outputs of single steps differ from those of a sequence."""
+    """Raises an error if `received` differs from the outputs of whole sequences."""
     if expected.shape != received.shape:
         difference = (
             f"a sequence gives outputs of the shape {expected.shape}, and its single "
-            f"steps together {received.shape}"
+            f"steps together give the shape {received.shape}"
         )
     else:
         tolerance = _TOLERANCES[expected.dtype.name]
@@ -462,27 +472,28 @@ def _compare(expected, received):
         episode, step, _ = np.argwhere(~close)[0]
         difference = (
             f"at step {step} of {_CHECK_STEPS} the whole sequence gives "
-            f"{expected[episode, step]}, and the single steps {received[episode, step]}"
+            f"{expected[episode, step]}, and the single steps give "
+            f"{received[episode, step]}"
         )
     raise ValueError(
         "The policy mixes time steps in other ways than through recurrent layers, so "
-        f"that the policy cannot act step by step: for random numbers, {difference}. "
-        "Expected: single steps and whole sequences give the same outputs. Remove "
-        "convolution, attention, pooling and normalization over the time axis, and "
-        "custom layers that contain recurrent layers. Wrap layers that process each "
-        "step alone in keras.layers.TimeDistributed."
+        "that the policy cannot act step by step. Expected: single steps and whole "
+        "sequences give the same outputs. Received: for random observations, "
+        f"{difference}. Remove convolution, attention, pooling and normalization over "
+        "the time axis, and custom layers that contain recurrent layers. Wrap layers "
+        "that process each step alone in keras.layers.TimeDistributed."
     )
 
 
 def _add_noise(variable, rng):
-    """Returns the value of a variable plus noise of the size of usual weights."""
+    """Returns a variable's value plus noise of the size of usual initial weights."""
     fan_in = variable.shape[0] if len(variable.shape) > 1 else 4
     noise = rng.standard_normal(tuple(variable.shape)) / np.sqrt(fan_in)
     return variable.value + tf.cast(noise, variable.dtype)
 
 
 def _where(condition, new, old):
-    """Returns the new rows `[N, …]` where the `[N]` condition is True, else the old."""
+    """Returns each of N rows of `new` if its `[N]` condition is True, else of `old`."""
     for _ in range(new.shape.rank - 1):
         condition = tf.expand_dims(condition, -1)
     return tf.where(condition, new, old)

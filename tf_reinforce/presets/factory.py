@@ -26,14 +26,15 @@ def build_parts(settings, observation_space, action_space, seed):
     """Builds the head, the baseline and the learning rates that settings describe.
 
     Args:
-        settings: Dict of arguments of `Reinforce.for_env`. `head`, `baseline` and
-            `learning_rate` may have the form of a preset.
+        settings: Dict of arguments of `Reinforce.for_env`. The values of `head`,
+            `baseline` and `learning_rate` may be written as in a preset file.
         observation_space, action_space: `gymnasium.Space`.
         seed: Int, which determines the initial weights of a value network.
 
     Returns:
-        The settings with a `Head`, a `Baseline` and a float `learning_rate`; and a list
-        with `(optimizer, first, last)` for each linear learning rate.
+        A dict of the settings, in which `head`, `baseline` and `learning_rate` are values
+        that the constructors of `Reinforce` and `Adam` accept; and a list with the tuple
+        `(optimizer, first, last)` for each linear learning rate.
 
     Raises:
         ValueError, TypeError: If a setting is invalid.
@@ -72,7 +73,11 @@ def _learning_rates(setting):
 
 
 def _baseline(setting, observation_space, seed):
-    """Returns a baseline or its name, and the learning rates of a value network."""
+    """Returns the `baseline` for `Reinforce`, and the learning rates of its network.
+
+    A value network has a first and a last learning rate. For any other baseline, the
+    tuple of learning rates is empty.
+    """
     if setting == "value":
         setting = {"kind": "value"}
     if not isinstance(setting, dict):
@@ -95,7 +100,7 @@ def _baseline(setting, observation_space, seed):
 
 
 def _head(setting, action_space):
-    """Returns the head for a setting, or raises an error if the head does not fit."""
+    """Returns the head that a setting describes, or the default head of the space."""
     default = heads.for_space(action_space)
     if setting is None:
         return default

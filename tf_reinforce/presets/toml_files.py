@@ -36,7 +36,9 @@ def names() -> list[str]:
 
 
 def names_for(env: str) -> list[str]:
-    """Returns the names of all presets for an environment id, its own name first.
+    """Returns the names of all presets for an environment id.
+
+    If a preset has the name of the environment, the name of this preset comes first.
 
     Example:
 
@@ -47,7 +49,7 @@ def names_for(env: str) -> list[str]:
 
 
 def log_preset(env: Any) -> None:
-    """Logs how to use the preset of an environment id, if a preset exists."""
+    """Logs how to use the preset for an environment id, if the package has a preset."""
     for name in names_for(env)[:1] if isinstance(env, str) else ():
         logging.getLogger("tf_reinforce").info(
             "There is a preset for %s, which is not used. To use the preset, call "
@@ -65,13 +67,14 @@ def read(name: str) -> dict[str, Any]:
         name: One of `names()`, or the path of a preset file that ends in `.toml`.
 
     Returns:
-        Dict with `env`, `env_kwargs`, and the tables `agent`, `fit` and `evaluation`,
-        which are dicts.
+        Dict with the keys `env`, `env_kwargs`, `agent`, `fit` and `evaluation`. All
+        values except `env` are dicts.
 
     Raises:
-        ValueError: If the preset does not exist, is not valid TOML or contains an invalid
-            key or value.
-        FileNotFoundError: If the preset file does not exist.
+        ValueError: If no preset has the name, or the file is not valid TOML or contains
+            an invalid key or value.
+        FileNotFoundError: If `name` is a path that ends in `.toml`, and the file does not
+            exist.
 
     Example:
 
@@ -132,7 +135,7 @@ def expect_keys(name, table, keys):
 
 
 def safe_defaults(defaults):
-    """Returns the defaults of an agent without values of types outside `SAFE_TYPES`."""
+    """Returns the defaults of `fit`, and `env_kwargs` that are bools, ints or floats."""
     fit = {name: x for name, x in defaults.items() if name in TABLE_KEYS["fit"]}
     env_kwargs = defaults.get("env_kwargs") or {}
     safe = {name: x for name, x in env_kwargs.items() if isinstance(x, SAFE_TYPES)}

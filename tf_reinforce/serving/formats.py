@@ -10,17 +10,17 @@ WRITERS = {"tf_saved_model": saved_model.write}
 
 
 def write(name, path, functions, layers):
-    """Writes the functions of a policy in a format.
+    """Writes the exported functions of a policy in one of the formats of `WRITERS`.
 
     Args:
-        name: A key of `WRITERS`.
-        path: Path of the file or folder.
+        name: String, the format, a key of `WRITERS`.
+        path: Path of the exported file or folder.
         functions: Dict of functions from `policy_functions.policy_functions`.
         layers: Keras layers whose weights the exported functions read.
 
     Raises:
-        ValueError: If two arguments of a function have the same name, or the path cannot
-            be replaced.
+        ValueError: If two arguments of an exported function have the same name, or the
+            file or folder at `path` cannot be replaced.
     """
     for function in functions.values():
         arguments = keras.tree.flatten(function.input_signature)

@@ -15,22 +15,26 @@ class LivePolicy:
     """Selects actions for batches of observations that a caller passes.
 
     Args:
-        actor: `actor.ActorPolicy`.
+        actor: `actor.ActorPolicy` that computes the actions.
         action_space: The action space of the environment, or `None` if the action space
-            is unknown. With `None`, actions are returned in the number types of the head.
+            is unknown. With `action_space=None`, actions have the number types in which
+            the head samples actions.
     """
 
     def __init__(self, actor, action_space):
         self.actor = actor
-        self._action_structure = (
+        self._action_spec = (
             actor.action_spec if action_space is None else spaces.to_nest(action_space)
         )
-        dtypes = keras.tree.map_structure(lambda leaf: leaf.dtype, self._action_structure)
+        dtypes = keras.tree.map_structure(lambda leaf: leaf.dtype, self._action_spec)
         self.functions = policy_functions.policy_functions(actor, dtypes)
         self._checked = {}  # functions with a finite check, by name
 
     def act(self, observations, deterministic, seed, action_mask, state):
-        """Returns the result of `Reinforce.act`: actions, or `(actions, state)`."""
+        """Returns actions, or `(actions, state)` for a policy with recurrent layers.
+
+        `Reinforce.act` explains the arguments.
+        """
         observations = self._observations(observations)
         count = len(keras.tree.flatten(observations)[0])
         inputs = [
@@ -52,7 +56,7 @@ class LivePolicy:
         return self._actions(results)
 
     def _observations(self, observations):
-        """Returns observations as tensors `[N, …]`; raises an error for wrong shapes."""
+        """Returns N observations as tensors `[N, …]`, or raises `ValueError`."""
         batch = _nested("observations", self.actor.observation_spec, observations)
         counts = [len(array) for array in keras.tree.flatten(batch)]
         if len(set(counts)) > 1:
@@ -63,7 +67,7 @@ class LivePolicy:
         return batch
 
     def _mask(self, count, action_mask):
-        """Returns a list with the action mask, or an empty list if there is no mask."""
+        """Returns `[action_mask]`, or `[]` if exported functions take no action mask."""
         actor = self.actor
         if actor.mask_source is None or actor.mask_source.observed:
             if action_mask is None:
@@ -88,7 +92,7 @@ class LivePolicy:
         return [mask]
 
     def _state(self, count, state):
-        """Returns a list with the recurrent state, or `[]` without recurrent layers."""
+        """Returns `[state]`, or `[]` for a policy without recurrent layers."""
         if self.actor.recurrent is None:
             if state is None:
                 return []
@@ -109,8 +113,8 @@ class LivePolicy:
         return self._checked[name]
 
     def _actions(self, results):
-        """Returns nested actions, and the next state of a recurrent policy."""
-        names = policy_functions.signature_names(self._action_structure, "action")
+        """Returns nested actions, or `(actions, state)` for a recurrent policy."""
+        names = policy_functions.signature_names(self._action_spec, "action")
         actions = keras.tree.map_structure(lambda name: results[name].numpy(), names)
         if self.actor.recurrent is None:
             return actions
@@ -118,21 +122,21 @@ class LivePolicy:
         return actions, {name: results[name] for name in state}
 
 
-def _nested(name, structure, batch):
-    """Returns a batch as tensors `[N, …]`, nested like the structure of specs."""
-    if isinstance(structure, dict):
-        expected = f"a dict with the keys {list(structure)}"
-        if isinstance(batch, Mapping) and set(batch) == set(structure):
-            return {key: _nested(name, structure[key], batch[key]) for key in structure}
-    elif isinstance(structure, tuple):
-        expected = f"a tuple of {len(structure)} parts"
-        if isinstance(batch, (tuple, list)) and len(batch) == len(structure):
+def _nested(name, spec, batch):
+    """Returns a batch of N rows as tensors `[N, …]`, nested like the spec of one row."""
+    if isinstance(spec, dict):
+        expected = f"a dict with the keys {list(spec)}"
+        if isinstance(batch, Mapping) and set(batch) == set(spec):
+            return {key: _nested(name, spec[key], batch[key]) for key in spec}
+    elif isinstance(spec, tuple):
+        expected = f"a tuple of {len(spec)} parts"
+        if isinstance(batch, (tuple, list)) and len(batch) == len(spec):
             return tuple(
                 _nested(name, part, array)
-                for part, array in zip(structure, batch, strict=True)
+                for part, array in zip(spec, batch, strict=True)
             )
     else:
-        return _batch(name, structure, batch)
+        return _batch(name, spec, batch)
     keys = f" with the keys {list(batch)}" if isinstance(batch, Mapping) else ""
     raise ValueError(
         f"`{name}` must be nested like the observation space, with a batch in place of "
@@ -141,7 +145,7 @@ def _nested(name, structure, batch):
 
 
 def _check_state(state, initial_state):
-    """Raises an error unless a state has the shapes of the initial state."""
+    """Raises an error unless a recurrent state has the shapes of the initial state."""
     expected = {name: tuple(array.shape) for name, array in initial_state.items()}
     received = state
     if isinstance(state, dict):
@@ -155,7 +159,7 @@ def _check_state(state, initial_state):
 
 
 def _batch(name, spec, array):
-    """Returns an array as a tensor `[N, …]` with the shape and type of a spec."""
+    """Returns an array of N rows as a tensor with the row shape and type of a spec."""
     try:
         array = np.asarray(array)
     except ValueError as error:

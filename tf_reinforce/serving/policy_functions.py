@@ -17,22 +17,28 @@ def policy_functions(actor, action_dtypes):
             number types.
 
     Returns:
-        Dict of `tf.function`s that return dicts of tensors:
+        Dict of `tf.function`s that return dicts of tensors, for N observations:
 
-        `act(observation)`: `action`, the most likely action, in environment units.
-        `sample(observation, seed)`: a random `action`, and `raw_action`, the sample of
-        the head before its conversion to environment units. Equal seeds give equal
-        actions. `distribution(observation)`: the parameters of the distribution by name.
-        `log_prob(observation, raw_action)`: `log_prob`, `[N]`.
+        - `act(observation)` returns `action`, the most likely action, in environment
+          units.
+        - `sample(observation, seed)` returns a random `action`, and `raw_action`, the
+          sample of the head before its conversion to environment units. Equal
+          observations and seeds give equal actions.
+        - `distribution(observation)` returns the parameters of the action distribution
+          by name.
+        - `log_prob(observation, raw_action)` returns `log_prob`, `[N]` float, the
+          log-probability of each raw action.
+        - `initial_state(count)`, only of a recurrent policy, returns the recurrent
+          states for `count` new episodes.
 
-        If the policy reads action masks from `info`, each function has the argument
-        `action_mask`, `[N, M]` int8. The functions of a recurrent policy have a last
-        argument, a dict of the recurrent states from `state_0`, … to `[N, …]`, and also
-        return the next states. The function `initial_state(count)` of a recurrent policy
-        returns the states for new episodes. Parts of a nested action are returned by
-        name, for example `action_arm` for the part `arm`. If a part of the observation
-        has the name of another argument, for example `seed`, the name of the part in the
-        signature is `observation_seed`.
+        If the policy reads action masks from `info`, all functions with `observation`
+        also take `action_mask`, `[N, M]` int8, with M entries for each observation. For a
+        recurrent policy, all functions with `observation` take as last argument a dict of
+        the recurrent states `state_0`, `state_1`, …, and also return the next states.
+
+        Parts of a nested action are returned by name, for example `action_arm` for the
+        part `arm`. If a part of the observation has the name of another argument, for
+        example `seed`, the name of the part in the signature is `observation_seed`.
     """
     policy = _PolicyFunctions(actor, action_dtypes)
     extra_specs, seed = policy.extra_specs, tf.TensorSpec((), tf.int64, "seed")
@@ -58,9 +64,7 @@ def policy_functions(actor, action_dtypes):
 
 
 def with_finite_check(functions, name, variables):
-    """Returns an exported function with a finite check of outputs and weights.
-
-    The finite check covers the parameters of the action distribution and the variables.
+    """Returns an exported function that also checks that outputs and weights are finite.
 
     Args:
         functions: Dict of functions from `policy_functions`.
@@ -68,8 +72,9 @@ def with_finite_check(functions, name, variables):
         variables: The Keras variables that the action depends on.
 
     Returns:
-        Function with the arguments and results of the exported function, and a further
-        result, a scalar bool that is True if all checked numbers are finite.
+        Function with the arguments of the exported function. The function returns the
+        results of the exported function, and a scalar bool that is True if all
+        parameters of the action distribution and all variables are finite.
     """
     signature = functions[name].input_signature
     num_seeds = int(name == "sample")  # the second argument of `sample` is the seed
@@ -156,7 +161,7 @@ class _PolicyFunctions:
 
 
 def _batch_specs(specs, *path):
-    """Returns the specs of a structure, with a batch axis and a name for each part."""
+    """Returns the specs of a structure with a batch axis and a name in each spec."""
     return keras.tree.map_structure(
         lambda leaf, name: tf.TensorSpec((None, *leaf.shape), leaf.dtype, name),
         specs,
@@ -165,7 +170,7 @@ def _batch_specs(specs, *path):
 
 
 def _observation_specs(specs, other_specs):
-    """Returns batch specs of the observation, with names that no other argument has."""
+    """Returns batched observation specs, with names that no other argument has."""
     other_names = {spec.name for spec in other_specs}
 
     def rename(spec):
@@ -177,10 +182,10 @@ def _observation_specs(specs, other_specs):
 
 
 def signature_names(structure, *path):
-    """Returns the name of each part in a signature, of letters, digits, `_` and `.`.
+    """Returns a name of letters, digits, `_` and `.` for each part of a structure.
 
     Raises:
-        ValueError: If two parts get the same name.
+        ValueError: If two parts of the structure get the same name.
 
     Example:
 
@@ -215,5 +220,5 @@ def flatten_by_name(name, structure):
 
 
 def state_dict(states):
-    """Returns a dict of recurrent states from their names in the signatures."""
+    """Returns a dict from the names `state_0`, `state_1`, … to recurrent states."""
     return {f"state_{i}": state for i, state in enumerate(states)}

@@ -9,7 +9,7 @@ from tf_reinforce import files
 
 
 def write(path, functions, layers):
-    """Writes functions as a SavedModel, and replaces an earlier export atomically.
+    """Writes functions to a SavedModel, and replaces an earlier export atomically.
 
     Args:
         path: Path of the folder of the SavedModel.
@@ -17,7 +17,8 @@ def write(path, functions, layers):
         layers: Keras layers whose weights the exported functions read.
 
     Raises:
-        ValueError: If the path is a file, or a folder with other files.
+        ValueError: If `path` is a file, or a folder with files that do not belong to a
+            SavedModel.
     """
     archive = keras.export.ExportArchive()
     for layer in layers:

@@ -1,4 +1,4 @@
-"""Checks custom heads and baselines by enumeration.
+"""Checks custom heads and baselines against exact expected values.
 
 `check_gradient` compares the expected update of an agent with the gradient of the
 expected return. `check_head` compares a head with the definition of a distribution.

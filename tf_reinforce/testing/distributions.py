@@ -30,8 +30,8 @@ _MEANINGS = {
     "legality": (
         "Under the mask, all actions with `is_legal` must have a probability above "
         "zero, and all other actions must have the probability zero. The error of "
-        "`legality` is the number of wrong actions. Check `mask_outputs` and "
-        "`is_legal`."
+        "`legality` is the number of actions with a wrong probability. Check "
+        "`mask_outputs` and `is_legal`."
     ),
     "probabilities": "The probabilities exp(log_prob) must sum, or integrate, to one "
     "over all raw actions. Check `distribution`, and whether "
@@ -68,50 +68,56 @@ def check_head(
 ) -> dict[str, float]:
     """Checks that the methods of a head agree with the definition of a distribution.
 
+    Raw actions are the samples of a head before their conversion to environment units.
     `check_head` enumerates all raw actions of a head with integer actions. For a
     continuous head, `check_head` computes integrals over all raw actions. The properties
     are checked in the following order, so that the first failure is not a consequence of
-    a later failure:
+    another failure:
 
-    - `legality`: This property is checked only with a mask. Legal actions have a
-      probability above zero, and illegal actions have the probability zero. With a mask,
-      all other checks use the legal actions and the masked outputs. An illegal sample
-      therefore fails the property `sample`.
-    - `probabilities`: exp(log_prob) sums, or integrates, to one.
-    - `eligibility`: The closed form equals automatic differentiation of log_prob.
-    - `finite_differences`: The closed form equals central differences of log_prob.
-    - `sample`: Among 20,000 samples, the number of each action is right within six
-      standard errors and one sample. For a continuous head, the first two moments of the
-      samples are right within six standard errors.
-    - `moments`: The first two moments of `sample`, computed without sampling, are right.
-      The moments are checked only for continuous heads without a `support`.
-    - `expected_eligibility`: The expectation of the eligibility is zero.
-    - `entropy`: The entropy is the expectation of -log_prob.
-    - `mode`: No raw action is more likely than the mode.
+    - `legality`: Legal actions have a probability above zero, and illegal actions have
+      the probability zero. `legality` is checked only with a mask. With a mask, all other
+      properties are checked for the legal actions and the masked outputs. With a mask, an
+      illegal action among the samples fails the property `sample`.
+    - `probabilities`: exp(log_prob) sums, or integrates, to one over all raw actions.
+    - `eligibility`: The method `eligibility` and automatic differentiation return equal
+      derivatives of log_prob with respect to the outputs.
+    - `finite_differences`: The method `eligibility` and central differences give equal
+      derivatives of log_prob with respect to the outputs.
+    - `sample`: Among 20,000 samples, the number of each action differs from its
+      expectation by at most six standard errors plus one. For a continuous head, the
+      first two moments of the samples differ from the first two moments of `distribution`
+      by at most six standard errors.
+    - `moments`: The first two moments of `sample`, integrated over the noise, equal the
+      first two moments of `distribution`. `moments` is checked only for continuous heads
+      with `head.support=None`.
+    - `expected_eligibility`: The expectation of `eligibility` over all actions is zero.
+    - `entropy`: The entropy of `distribution` is the expectation of -log_prob.
+    - `mode`: No raw action is more likely than the mode of the head.
 
     Args:
-        head: `tfr.heads.Head`, which is built if necessary. A continuous head must sample
-            one or two numbers. The sampled numbers must be smooth functions of as many
-            numbers of noise, or the head must have a `support`. The log_prob of a
-            continuous head must be smooth in the action (not Laplace or uniform). The
-            leaves of a composite head must have integer actions.
-        outputs: `[N, P]` float, a few rows of policy outputs. `outputs` defaults to three
-            standard normal rows.
-        mask: `[head.mask_size]` integers, the mask for the check of a head with integer
-            actions. `mask` defaults to no mask.
-        actions: `[K, …]` integers, all raw actions of a head with integer actions, nested
-            like these actions. `actions` defaults to every array of integers from 0 that
-            `head.is_valid` accepts.
-        seed: Int for the random outputs and for the noise of the samples.
+        head: `tfr.heads.Head`, which `check_head` builds if necessary. A continuous head
+            must sample one or two numbers. If `head.support` is `None`, the head needs
+            one noise number for each sampled number, and the sampled numbers must be
+            smooth functions of the noise. The log_prob of a continuous head must be
+            smooth in the action (not Laplace or uniform). All heads inside a `Composite`
+            must have integer actions.
+        outputs: `[N, P]` float, N rows of P policy outputs, for which the head is
+            checked. `outputs` defaults to three rows of standard normal numbers.
+        mask: `[head.mask_size]` integers, the action mask under which a head with integer
+            actions is checked. By default, the head is checked without a mask.
+        actions: `[K, …]` integers, all K raw actions of a head with integer actions,
+            nested like the actions of the head. `actions` defaults to every array of
+            non-negative integers that `head.is_valid` accepts.
+        seed: Int that determines the default outputs and the noise of the samples.
 
     Returns:
-        Dict from the property to the largest error of the property. Errors are relative
-        if the expected numbers are above 1. The error of `sample` is a number of standard
-        errors.
+        Dict from the name of each property to its largest error over all rows of
+        `outputs`. Errors are relative to the expected numbers if these are above 1. The
+        error of `sample` is a number of standard errors.
 
     Raises:
-        AssertionError: If the error of a property exceeds its tolerance, with the methods
-            to check in the message.
+        AssertionError: If the error of a property exceeds its tolerance. The message
+            names the methods of the head that may be wrong.
         ValueError: If an argument is invalid, or the head has too many actions.
 
     Example:
@@ -137,7 +143,7 @@ def check_head(
     outputs = np.asarray(outputs, "float64")
     if outputs.shape != (len(np.atleast_1d(outputs)), head.outputs_size):
         raise ValueError(
-            f"`outputs` must be rows of policy outputs for {head!r}, with the shape (N, "
+            f"`outputs` must be N rows of policy outputs for {head!r}, in the shape (N, "
             f"{head.outputs_size}). Received: shape {outputs.shape}"
         )
     if not len(outputs) or not np.isfinite(outputs).all():
@@ -175,9 +181,9 @@ def _check_integrable(head, **options):
         )
     if isinstance(head, heads.Composite):
         raise ValueError(
-            "All leaves of a composite must have integer actions, because these "
-            f"actions are enumerated together. Received: {head!r}. Check each "
-            "continuous leaf with a separate call of `check_head`."
+            "All heads inside a `Composite` must have integer actions, because "
+            "`check_head` enumerates all combinations of their actions. Received: "
+            f"{head!r}. Check each continuous head with a separate call of `check_head`."
         )
 
 
@@ -193,7 +199,7 @@ def _errors(head, row, actions, mask, rng):
 
 
 class _MaskedHead:
-    """A head under one mask, whose methods mask the outputs first."""
+    """Wraps a head so that its methods first apply one action mask to the outputs."""
 
     def __init__(self, head, mask):
         self.head = head
@@ -226,7 +232,7 @@ class _MaskedHead:
         return (valid & self.is_legal(actions))[:, None]
 
     def is_legal(self, actions):
-        """Returns `[N]` bool, True for each of `[N, …]` raw actions that is legal."""
+        """Returns `[N]` bool, True for each of N raw actions that is legal."""
         return enumeration.is_legal(self.head, actions, self.mask)
 
     def count_wrong(self, row, actions, legal):
@@ -245,10 +251,10 @@ class _Check(abc.ABC):
     Args:
         head: `tfr.heads.Head` to check.
         row: `[P]` float, one row of policy outputs.
-        actions: `[N, …]` array of raw actions.
-        measure: `[N]` weights of the actions. A sum of values times the weights is a sum
-            or integral over all raw actions.
-        rng: `np.random.Generator`.
+        actions: Array `[N, …]` of N raw actions, or nested arrays.
+        measure: `[N]` float, the weights of the N actions. A sum over the N actions with
+            these weights is the sum, or the integral, over all raw actions.
+        rng: `np.random.Generator` for the noise of the samples.
     """
 
     def __init__(self, head, row, actions, measure, rng):
@@ -262,11 +268,11 @@ class _Check(abc.ABC):
         self.probs = np.where(measure > 0, weights, 0.0)
 
     def outputs(self, count, row=None):
-        """Returns `[count, P]` policy outputs, copies of the row."""
+        """Returns `count` copies of one row of P policy outputs, `[count, P]`."""
         return tf.constant(np.tile(self.row if row is None else row, (count, 1)))
 
     def expectation(self, values):
-        """Returns the expectation E[f(a)] from `[N, …]` values f(a).
+        """Returns the expectation E[f(a)] from the values f(a) of N actions, `[N, …]`.
 
         Values of actions with probability zero are ignored, even if the values are NaN.
         """
@@ -300,14 +306,14 @@ class _Check(abc.ABC):
 
     @abc.abstractmethod
     def more_errors(self):
-        """Returns `(property, error)` pairs for checks of one kind of action only."""
+        """Returns `(property, error)` pairs of the checks for continuous heads only."""
 
     @abc.abstractmethod
     def mode_error(self):
         """Returns by how much the largest log-probability exceeds that of the mode."""
 
     def samples(self):
-        """Returns `[20000, …]` raw actions from new noise."""
+        """Returns 20,000 raw actions, sampled from new noise, as arrays `[20000, …]`."""
         generate = {"uniform": self.rng.random, "normal": self.rng.standard_normal}
         noise = keras.tree.map_structure(
             lambda spec: tf.constant(generate[spec.kind]((_NUM_SAMPLES, *spec.shape))),
@@ -317,11 +323,11 @@ class _Check(abc.ABC):
         return self.validate_actions("sample", actions, _NUM_SAMPLES)
 
     def mode(self):
-        """Returns the mode of the head, `[1, …]`."""
+        """Returns the mode of the head, its most likely raw action, `[1, …]`."""
         return self.validate_actions("mode", self.head.mode(self.outputs(1)), 1)
 
     def validate_actions(self, name, actions, count):
-        """Returns `[count, …]` raw actions as arrays; raises errors like `validate`."""
+        """Returns raw actions as arrays, or raises an error for a wrong shape or type."""
         action_spec = self.head.action_spec("float64")
         keras.tree.assert_same_structure(action_spec, actions)
         return keras.tree.map_structure(
@@ -344,7 +350,7 @@ class _Check(abc.ABC):
         return values
 
     def log_prob(self, actions, row=None):
-        """Returns `[N]` log-probabilities of `[N, …]` raw actions."""
+        """Returns the log-probabilities of N raw actions `[N, …]`, as `[N]` float."""
         outputs = self.outputs(enumeration.count(actions), row)
         return self.head.distribution(outputs).log_prob(actions).numpy()
 
@@ -360,7 +366,7 @@ class _Check(abc.ABC):
                 f"type of the outputs. Expected: shape {(count,)} of float64. "
                 f"Received: shape {tuple(log_probs.shape)} of {log_probs.dtype.name}. "
                 "Check the event shape of `distribution`, and whether `distribution` "
-                "casts."
+                "casts the outputs to another type."
             )
         zero = tf.UnconnectedGradients.ZERO
         gradients = tape.gradient(log_probs, outputs, unconnected_gradients=zero)
@@ -406,22 +412,24 @@ class _EnumeratedCheck(_Check):
 
 
 class _IntegratedCheck(_Check):
-    """Checks a continuous head by the trapezoid rule with a substitution.
+    """Checks a continuous head by numerical integrals over all raw actions.
 
         ∫ f(a) da = ∫ f(a(z)) |da/dz| dz
 
-    If log_prob is smooth, the error of the integral decreases exponentially with the
-    number of points.
+    To integrate a function f over all actions a, `_IntegratedCheck` writes a as a
+    function a(z) of real numbers z, and applies the trapezoid rule to z. If log_prob is
+    smooth, the error of the integral decreases exponentially with the number of points.
     """
 
     def __init__(self, head, row, _, rng):
         size = math.prod(head.action_shape)
         if size > 2 or head.support is None and math.prod(head.noise.shape) != size:
             raise ValueError(
-                "A continuous head must sample one or two numbers, from as many "
-                f"numbers of noise or with a `support`. Received: {head!r} with actions "
-                f"of shape {head.action_shape} and noise of shape {head.noise.shape}. "
-                "To check a larger head, check a smaller head of the same kind."
+                "A continuous head must sample one or two numbers. A head with "
+                "`support=None` needs one noise number for each sampled number. "
+                f"Received: {head!r} with actions of shape {head.action_shape} and noise "
+                f"of shape {head.noise.shape}. To check a larger head, check a smaller "
+                "head of the same kind."
             )
         self.noise_probs = None
         if head.support is None:
@@ -431,7 +439,7 @@ class _IntegratedCheck(_Check):
         super().__init__(head, row, actions, measure, rng)
 
     def powers(self, actions):
-        """Returns the numbers of each action and their squares, `[N, 2 * size]`."""
+        """Returns the numbers of each of N actions, and the squares of the numbers."""
         flat = actions.reshape(len(actions), -1)
         return np.concatenate([flat, flat**2], axis=1)
 
@@ -461,7 +469,11 @@ class _IntegratedCheck(_Check):
         return max(np.nanmax(log_densities) - self._log_density(mode)[0], 0.0)
 
     def _log_density(self, actions):
-        """Returns log_prob as the density of the raw actions themselves."""
+        """Returns the log-density of raw actions, which may differ from log_prob.
+
+        log_prob is the log-density of the variable that `head.density_variable` returns,
+        for example of tanh x for the raw action x.
+        """
         raw_actions = tf.constant(actions)
         with tf.GradientTape() as tape:
             tape.watch(raw_actions)
@@ -472,7 +484,10 @@ class _IntegratedCheck(_Check):
             return self.log_prob(actions) + np.log(factors).sum(axis=1)
 
     def _is_atom(self, actions):
-        """Returns `[N, size]` bool, True for each number that is an atom."""
+        """Returns a bool for each number of each action, True if the number is an atom.
+
+        An atom is a bound of the support that has a positive probability.
+        """
         flat, support = actions.reshape(len(actions), -1), self.head.support
         if support is None or not support.atoms:
             return np.zeros(flat.shape, bool)
@@ -480,11 +495,11 @@ class _IntegratedCheck(_Check):
 
 
 def _grid_of_noise(head, row, size):
-    """Returns raw actions from a grid of noise, their measure and their probabilities.
+    """Returns raw actions for a grid of noise, their weights and the noise probabilities.
 
-    The returned probabilities are those of the noise. Sums of values times the measure
-    are integrals over actions for any smooth `sample`, even if `sample` has a wrong
-    distribution.
+    The weights define integrals over all raw actions: the integral of a function is the
+    weighted sum of its values at the returned actions. The method `sample` must be
+    smooth, but may sample from a wrong distribution.
     """
     axis = np.linspace(-16.0, 16.0, 257)
     grid = np.stack(np.meshgrid(*[axis] * size, indexing="ij"), axis=-1)
@@ -518,7 +533,7 @@ def _grid_of_noise(head, row, size):
 
 
 def _grid_of_support(head, row, size, rng):
-    """Returns raw actions from a grid over the support of a head, and their measure."""
+    """Returns raw actions on a grid over the support of a head, and their weights."""
     generate = {"uniform": rng.random, "normal": rng.standard_normal}[head.noise.kind]
     noise = tf.constant(generate((1000, *head.noise.shape)))
     samples = head.sample(tf.constant(np.tile(row, (1000, 1))), noise).numpy()
@@ -535,10 +550,11 @@ def _grid_of_support(head, row, size, rng):
 
 
 def _quadrature(samples, low, high, atoms):
-    """Returns points of an interval and their weights, densest near the samples.
+    """Returns points of an interval, densest near the samples, and their weights.
 
-    `_quadrature` maps the real line to the interval. A sinh of the grid makes the points
-    sparse in the tails. An atom of a distribution is a point with the weight 1.
+    `_quadrature` maps a grid on the real line to the interval. A sinh of the grid makes
+    the points sparse in the tails of the distribution. An atom of the distribution, a
+    bound with a positive probability, is a point with the weight 1.
     """
     to_line, from_line, derivative = _line_maps(low, high)
     inside = samples[(samples > low) & (samples < high)]
@@ -555,10 +571,9 @@ def _quadrature(samples, low, high, atoms):
 
 
 def _line_maps(low, high):
-    """Returns the maps from an interval to the real line and back, and a derivative.
+    """Returns a map from an interval to the real line, the inverse, and its derivative.
 
-    The returned derivative is that of the map from the real line to the interval, as a
-    function of the point in the interval.
+    The derivative of the inverse is a function of the point in the interval.
     """
     if math.isfinite(low) and math.isfinite(high):
         return (
@@ -578,7 +593,7 @@ def _line_maps(low, high):
 
 
 def _noise(grid, kind):
-    """Returns noise of one kind from a grid of points of standard normal noise."""
+    """Converts standard normal noise to noise of the given `kind`, normal or uniform."""
     if kind == "normal":
         return grid
     below_one = np.nextafter(1.0, 0.0)
@@ -586,6 +601,6 @@ def _noise(grid, kind):
 
 
 def _error(values, reference):
-    """Returns the largest difference of two arrays, relative to the largest reference."""
+    """Returns the largest |values - reference|, divided by max(1, max |reference|)."""
     scale = max(1.0, np.max(np.abs(reference)))
     return float(np.max(np.abs(values - reference)) / scale)

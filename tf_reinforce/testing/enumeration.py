@@ -19,16 +19,19 @@ def is_integer(head):
 
 
 def raw_actions(head, actions=None):
-    """Returns all raw actions of a head with integer actions, as `[K, …]` arrays.
+    """Returns all K raw actions of a head with integer actions, as arrays `[K, …]`.
+
+    A raw action is a sample of the head, before its conversion to environment units.
 
     Args:
         head: `tfr.heads.Head`.
-        actions: `[K, …]` raw actions, nested like the actions of the head. `actions`
-            defaults to every array of integers from 0 that `head.is_valid` accepts.
+        actions: `[K, …]` integers, all K raw actions, nested like the actions of the
+            head. `actions` defaults to every array of non-negative integers that
+            `head.is_valid` accepts.
 
     Raises:
-        ValueError: If `actions` are not valid raw actions, or the head has too many
-            actions.
+        ValueError: If `actions` are not valid raw actions of the head, or the head has
+            more than 100,000 actions.
     """
     if actions is None:
         actions = _all_actions(head)
@@ -45,8 +48,9 @@ def raw_actions(head, actions=None):
     )
     if len({len(part) for part in keras.tree.flatten(actions)}) > 1 or count(actions) < 2:
         raise ValueError(
-            f"`actions` must be two or more raw actions of {head!r}. Received: parts "
-            f"with {[len(part) for part in keras.tree.flatten(actions)]} actions"
+            f"`actions` must be two or more raw actions of {head!r}, with one row per "
+            "action in every array. Received: arrays with "
+            f"{[len(part) for part in keras.tree.flatten(actions)]} rows"
         )
     invalid = np.flatnonzero(~is_valid(head, actions))
     if len(invalid):
@@ -58,12 +62,12 @@ def raw_actions(head, actions=None):
 
 
 def is_valid(head, actions):
-    """Returns `[N]` bool, True for each of `[N, …]` actions whose parts are all valid."""
+    """Returns `[N]` bool, True for each of N actions whose parts are all valid."""
     return to_matrix(head.is_valid(actions)).all(axis=1)
 
 
 def validate_mask(head, mask):
-    """Returns an action mask as `[M]` int8; raises an error without a legal action."""
+    """Returns an action mask as a vector of int8, or raises an error if it is invalid."""
     mask = np.asarray(mask)
     if mask.shape != (head.mask_size,) or mask.dtype.kind not in "biu" or not mask.size:
         raise ValueError(
@@ -80,23 +84,23 @@ def validate_mask(head, mask):
 
 
 def is_legal(head, actions, mask):
-    """Returns `[N]` bool, True for each raw action `[N, …]` that a mask allows."""
+    """Returns `[N]` bool, True for each of N raw actions that an action mask allows."""
     masks = np.tile(mask, (1, count(actions), 1))
     return head.is_legal(select(actions, None), masks)[0]
 
 
 def count(actions):
-    """Returns `N`, the number of `[N, …]` actions, which may be nested."""
+    """Returns the number N of actions in an array `[N, …]` or in nested arrays."""
     return len(keras.tree.flatten(actions)[0])
 
 
 def select(actions, index):
-    """Returns the actions at an index of `[N, …]` actions, which may be nested."""
+    """Returns the actions at an index of an array `[N, …]` or of nested arrays."""
     return keras.tree.map_structure(lambda part: part[index], actions)
 
 
 def to_matrix(actions):
-    """Returns `[N, …]` actions, which may be nested, as one array `[N, size]`."""
+    """Returns N actions, an array `[N, …]` or nested arrays, as one matrix of N rows."""
     parts = keras.tree.flatten(actions)
     return np.concatenate([np.reshape(part, (len(part), -1)) for part in parts], axis=1)
 
@@ -104,7 +108,7 @@ def to_matrix(actions):
 def _validate_part(head, spec, part):
     if part.shape[1:] != tuple(spec.shape) or part.ndim == 0:
         raise ValueError(
-            f"`actions` must be two or more raw actions of {head!r}, with the shape (K, "
+            f"`actions` must be K ≥ 2 raw actions of {head!r}, with the shape (K, "
             f"*{tuple(spec.shape)}). Received: shape {part.shape}"
         )
     if not np.can_cast(part.dtype, spec.dtype.name, "same_kind"):
@@ -116,7 +120,7 @@ def _validate_part(head, spec, part):
 
 
 def _all_actions(head):
-    """Returns every action of a head; for a composite, all combinations of its leaves."""
+    """Returns all raw actions of a head, or all combinations of a composite's actions."""
     if not isinstance(head, heads.Composite):
         return _all_arrays(head)
     leaves = [_all_arrays(leaf) for leaf in head.leaves]
@@ -127,10 +131,10 @@ def _all_actions(head):
 
 
 def _all_arrays(head):
-    """Returns every array of integers from 0 that the head accepts.
+    """Returns every array of non-negative integers that the head accepts as an action.
 
-    The largest integer of each entry is the largest integer that the head accepts if all
-    other entries are zero.
+    For each entry, the enumeration ends at the largest integer that the head accepts if
+    all other entries are zero.
     """
     sizes, num_entries = [], math.prod(head.action_shape)
     for entry in range(num_entries):
@@ -147,8 +151,9 @@ def _all_arrays(head):
 def _check_count(head, sizes):
     if not 0 < math.prod(sizes) <= _MAX_ACTIONS:
         raise ValueError(
-            f"The raw actions of {head!r} cannot be enumerated: there must be 1 to "
-            f"{_MAX_ACTIONS} combinations. Received: `head.is_valid` accepts {sizes} "
-            f"integers for its {len(sizes)} entries. Change `is_valid`, pass all raw "
-            "actions as `actions`, or use a smaller head of the same kind."
+            f"The raw actions of {head!r} cannot be enumerated: the parts of an action "
+            f"must have 1 to {_MAX_ACTIONS} combinations of values. Received: "
+            f"`head.is_valid` accepts {sizes} values for the {len(sizes)} parts. Change "
+            "`is_valid`, pass all raw actions as `actions`, or use a smaller head of the "
+            "same kind."
         )

@@ -33,9 +33,9 @@ _TRANSITIONS = {
     (1, 1): ((1.0, 0),),
 }
 
-# For baselines in `_ORDER_INVARIANT`, the order of the episodes in a batch makes no
+# For baselines in `_PERMUTATION_INVARIANT`, the order of the episodes in a batch makes no
 # difference, and is therefore not enumerated.
-_ORDER_INVARIANT = (
+_PERMUTATION_INVARIANT = (
     baselines.Zero,
     baselines.LeaveOneOut,
     baselines.Mean,
@@ -44,7 +44,10 @@ _ORDER_INVARIANT = (
 
 
 class GradientReport(NamedTuple):
-    """The result of `check_gradient`, where all gradients are directions of ascent."""
+    """Contains the result of `check_gradient` for W weights of the policy and the head.
+
+    All gradients in a `GradientReport` point in the direction of ascent.
+    """
 
     expected: np.ndarray  # [W] float64, expectation of the update over all batches
     exact: np.ndarray  # [W] float64, gradient of the expected discounted return
@@ -70,52 +73,55 @@ def check_gradient(
 
         E[Δw] = ∇ Σ_τ P(τ; w) Σₜ γᵗ rₜ
 
-    The expected update E[Δw] is a sum over all batches of `batch_size` episodes of a
-    small task. `check_gradient` passes each batch to `agent.update`, and weights each
-    update by the probability of the batch. The exact gradient is differentiated through
-    the probabilities of the trajectories, without the log-derivative trick. Any error of
-    `check_gradient` above rounding is a bias, because no batch is sampled.
+    In the equation, Δw is the change of the weights w by one update, and τ is a
+    trajectory of a small task. The expected update E[Δw] is a sum over all batches of
+    `batch_size` episodes of the task. `check_gradient` makes the agent's update from each
+    batch, and weights each update by the probability of the batch. The exact gradient is
+    the derivative of the expected return, a sum over all trajectories, without the
+    log-derivative trick. No batch is sampled, so that a difference between expected
+    update and exact gradient is a bias or a rounding error.
 
     If an update makes several gradient steps (`minibatch_size`, `passes`), only the first
-    gradient step is compared, averaged over all sets of time steps that it can use. Later
+    gradient step is compared, averaged over all possible first minibatches. Later
     gradient steps of an update are not expected to be unbiased.
 
     The task of `check_gradient` has two states, at most three steps, random transitions,
     early termination, and rewards that depend on state and action. The observations of
-    the task are one-hot, `[N, 2]`. The policy of the check is one dense layer. All
-    numbers of the check are float64.
+    the task are one-hot vectors of the state. The policy of `check_gradient` is one dense
+    layer. All numbers of `check_gradient` are float64.
 
     Args:
         head: `tfr.heads.Head` with integer actions. A head with weights needs
-            `dtype="float64"`, and its weights are compared too. `head` defaults to
-            `Categorical(2)`.
+            `dtype="float64"`. `check_gradient` compares the gradients of the policy
+            weights and of the head weights. `head` defaults to `Categorical(2)`.
         baseline: Baseline in any form that `Reinforce` accepts. A custom baseline is
-            checked with all orders of the episodes. The weights and the optimizer of a
-            custom baseline are restored after each update. A custom baseline must not
-            have state outside of its weights and its optimizer.
+            checked with all orders of the episodes in a batch. The weights and the
+            optimizer of a custom baseline are restored after each update. A custom
+            baseline must not have state outside of its weights and its optimizer.
         batch_size: Int, the number of episodes of a batch, 1 to 3.
-        actions: `[K, …]` integers, all raw actions of the head. `actions` defaults to
-            every array of integers from 0 that `head.is_valid` accepts.
+        actions: `[K, …]` integers, all K raw actions of the head: its samples before
+            conversion to environment units. `actions` defaults to every array of
+            non-negative integers that `head.is_valid` accepts.
         masks: `[2, head.mask_size]` integers, one action mask for each of the two states.
             `masks` defaults to no masks, so that all actions are legal.
-        tolerance: Float, the largest accepted difference, or `None` to return the report
-            for any bias.
-        seed: Int for the random weights of the policy.
+        tolerance: Float, the largest accepted difference between an entry of the expected
+            update and of the exact gradient. `tolerance=None` accepts any difference.
+        seed: Int that determines the random weights of the policy.
         **settings: Options of `Reinforce`. The default options are `gamma=0.9` and
             `discount_states=True`, for which the update should be unbiased.
 
     Returns:
-        `GradientReport` with the compared gradients.
+        `GradientReport` with the expected update and the exact gradient.
 
     Raises:
-        AssertionError: If the largest difference exceeds the tolerance, or the
-            probabilities of the actions do not sum to one.
+        AssertionError: If the difference of expected update and exact gradient exceeds
+            the tolerance, or if the probabilities of the actions do not sum to one.
         ValueError: If an argument is invalid, or the task has too many batches.
 
     Example:
 
-    A custom baseline that uses the return from which it is subtracted fails
-    `check_gradient`:
+    A custom baseline that depends on the return from which the baseline is subtracted
+    fails `check_gradient`:
 
     >>> class Half(baselines.Baseline):
     ...     def estimate(self, returns, valid, values):
@@ -135,7 +141,7 @@ def check_gradient(
 
 
 class _Enumeration:
-    """An agent, all trajectories of the task, and expectations over them.
+    """Computes the expected update and exact gradient from all trajectories of a task.
 
     `_Enumeration` uses the same traced update for every batch size.
     """
@@ -176,7 +182,7 @@ class _Enumeration:
         self._permutation_cache = {}  # permutations by the number of steps of a batch
 
     def probabilities(self):
-        """Returns `[2, K]`, differentiable probabilities of K actions in 2 states."""
+        """Returns differentiable probabilities of K actions in two states, `[2, K]`."""
         outputs = self.agent(np.eye(_NUM_STATES))
         if self.masks is not None:
             outputs = self.head.mask_outputs(outputs, tf.constant(self.masks))
@@ -187,10 +193,11 @@ class _Enumeration:
         return tf.reshape(probs, [_NUM_STATES, self.num_actions])
 
     def likelihoods(self, probs):
-        """Returns the probability of each trajectory, `[M]`.
+        """Returns a vector with the probability of each trajectory.
 
         Args:
-            probs: `[2, K]` or `[T, 2, K]` float, the probabilities of the actions.
+            probs: `[2, K]` float, the probabilities of K actions in two states; or
+                `[T, 2, K]` float, these probabilities at each of T steps.
         """
         shape = [len(self.record.rewards), _NUM_STATES, self.num_actions]
         indices = np.full((len(self.steps), shape[0]), math.prod(shape))
@@ -203,7 +210,7 @@ class _Enumeration:
         return self.transition_probs * tf.reduce_prod(tf.gather(flat, indices), axis=1)
 
     def exact(self):
-        """Returns the exact gradient of the expected return as a vector."""
+        """Returns the exact gradient of the expected discounted return as a vector."""
         with tf.GradientTape() as tape:
             likelihoods = self.likelihoods(self.probabilities())
             objective = tf.reduce_sum(likelihoods * self.returns)
@@ -234,7 +241,7 @@ class _Enumeration:
         return total, batches
 
     def _change(self, batch):
-        """Returns the mean change of the weights over all possible first minibatches."""
+        """Returns the change of the weights, averaged over all first minibatches."""
         episodes = select_batch(self.record, batch)
         permutations = self._permutations(int(episodes.lengths.sum()))
         changes = [self._change_of(episodes, one) for one in permutations]
@@ -254,11 +261,10 @@ class _Enumeration:
     def _programs(self):
         """Returns the two traced functions `read` and `restore`.
 
-        The functions are traced because separate operations for each variable take
-        longer. The traced function `read` returns the values of all variables that an
-        update may change, and the compared weights as a vector. The traced function
-        `restore` assigns the values that `read` returned, and returns the compared
-        weights before the assignment.
+        A traced function takes less time than one eager operation for each variable.
+        `read` returns the values of all variables that an update may change, and a vector
+        of the weights of policy and head. `restore` assigns the values that `read`
+        returned, and returns the vector of weights before the assignment.
         """
 
         def compared():
@@ -295,7 +301,7 @@ class _Enumeration:
         return self._permutation_cache[count]
 
     def check(self, batch_size, tolerance):
-        """Returns the `GradientReport`, or raises an error for too large a difference."""
+        """Returns the `GradientReport`; raises an error if its `error` is too large."""
         if validation.positive_int("batch_size", batch_size) > 3:
             raise ValueError(
                 "`batch_size` must be 1, 2 or 3, because all batches are enumerated. "
@@ -324,13 +330,14 @@ class _Enumeration:
     def batches(self, batch_size):
         """Yields `(multiplicity, indices of trajectories)` for every batch.
 
-        The multiplicity is the number of orders of the episodes of the batch. If every
-        order of the episodes is a batch of its own, the multiplicity is one.
+        The multiplicity of a batch is the number of different orders of its episodes. If
+        the baseline depends on the order of the episodes, every order counts as a
+        separate batch with multiplicity one.
         """
         count = len(self.transition_probs)
-        order_invariant = type(self.agent.baseline) in _ORDER_INVARIANT
+        permutation_invariant = type(self.agent.baseline) in _PERMUTATION_INVARIANT
         size = math.comb(count + batch_size - 1, batch_size)
-        size = size if order_invariant else count**batch_size
+        size = size if permutation_invariant else count**batch_size
         size *= len(self._permutations(max(map(len, self.steps)) * batch_size))
         if size > _MAX_BATCHES:
             raise ValueError(
@@ -339,14 +346,14 @@ class _Enumeration:
                 f"trajectories and {size} batches of {batch_size}. Use a smaller "
                 "`batch_size`, or a smaller head of the same kind."
             )
-        if not order_invariant:
+        if not permutation_invariant:
             for batch in itertools.product(range(count), repeat=batch_size):
                 yield 1, list(batch)
             return
         for batch in itertools.combinations_with_replacement(range(count), batch_size):
             repeats = collections.Counter(batch).values()
-            orders = math.factorial(batch_size)
-            yield orders // math.prod(map(math.factorial, repeats)), list(batch)
+            num_permutations = math.factorial(batch_size)
+            yield num_permutations // math.prod(map(math.factorial, repeats)), list(batch)
 
     def _message(self, report, tolerance):
         paths = [[v.path] * int(np.prod(v.shape)) for v in self.compared]
@@ -356,10 +363,10 @@ class _Enumeration:
             f"Expected: {report.exact[worst]} for entry {worst} "
             f"({sum(paths, [])[worst]}), within {tolerance}. Received: "
             f"{report.expected[worst]}. Over all {report.exact.size} weights the "
-            f"relative error is {report.relative_error:.3g} and the cosine "
-            f"{report.cosine:.6f}. Check whether the baseline depends on the return "
-            "from which it is subtracted, and whether the head's log_prob passes the "
-            "complete gradient. docs/estimators.md states whether the following "
+            f"relative error is {report.relative_error:.3g} and the cosine between both "
+            f"gradients {report.cosine:.6f}. Check whether the baseline depends on the "
+            "return from which it is subtracted, and whether the head's log_prob passes "
+            "the complete gradient. docs/estimators.md states whether the following "
             f"options are unbiased: {self.settings}"
         )
 
@@ -441,11 +448,11 @@ def _check_float64(variables, head):
 
 
 def _trajectories(state, legal, steps):
-    """Yields `(probability of the transitions, ((state, action), …))` of trajectories.
+    """Yields `(transition probability, ((state, action), …))` for each trajectory.
 
     Args:
         state: Int, the first state.
-        legal: List of lists, the legal actions of each state.
+        legal: List of lists, the indices of the legal actions of each state.
         steps: Int, the number of steps until the time limit.
     """
     for action in legal[state]:
@@ -461,7 +468,7 @@ def _trajectories(state, legal, steps):
 
 
 def _record(trajectories, actions, masks):
-    """Returns all trajectories as one record, whose padding has NaN rewards."""
+    """Returns all trajectories as one `Episodes` object, padded with NaN rewards."""
     rows, count = max(map(len, trajectories)), len(trajectories)
     observations = np.zeros((rows + 1, count, _NUM_STATES))
     indices = np.zeros((rows, count), "int64")

@@ -13,7 +13,7 @@ from tf_reinforce.training import trainer
 
 
 class AgentParts(NamedTuple):
-    """The built parts of an agent."""
+    """The parts of a built agent, from which `make_trainer` makes a trainer."""
 
     policy: object  # keras.Model
     head: object  # heads.Head
@@ -28,12 +28,13 @@ class AgentParts(NamedTuple):
     float_type: str  # the type of outputs, observations and real actions
 
 
-def make_trainer(parts, validate):
-    """Returns the `trainer.Trainer` of built parts.
+def make_trainer(parts, check_episodes):
+    """Returns a `trainer.Trainer` that trains the parts of a built agent.
 
     Args:
         parts: `AgentParts`.
-        validate: Function that checks `Episodes` and returns them as NumPy arrays.
+        check_episodes: Function that checks a record of type `Episodes`, and returns the
+            record with NumPy arrays.
     """
     gradient_estimator = estimator.PolicyGradientEstimator(
         parts.policy,
@@ -66,5 +67,5 @@ def make_trainer(parts, validate):
             passes=parts.options.passes,
             minibatch_size=parts.options.minibatch_size,
         ),
-        validate,
+        check_episodes,
     )

@@ -4,16 +4,17 @@ _PROGRAMS = 8  # programs of each kind that are kept
 
 
 class Collector:
-    """Collects whole episodes with normalizer, policy and head.
+    """Collects whole episodes, in which normalizer, policy and head select the actions.
 
-    An acting program is traced and converted at its first use, and then cached.
+    A program selects actions, or runs whole episodes. The collector makes each program at
+    its first use, and then keeps the program in a cache.
 
     Args:
-        actor: `actor.ActorPolicy`.
+        actor: `actor.ActorPolicy` that selects the actions.
 
     Attributes:
-        programs: Dict from `environments.Environments.program_key` to a program, in the
-            order of the last use.
+        programs: Dict from results of `environments.Environments.program_key` to cached
+            programs. The program that was used last is the last entry.
     """
 
     def __init__(self, actor):
@@ -21,7 +22,7 @@ class Collector:
         self.programs = {}
 
     def collect(self, envs, request):
-        """Returns the `results.CollectedEpisodes` of a request.
+        """Collects the requested episodes, and returns `results.CollectedEpisodes`.
 
         Args:
             envs: `environments.Environments`.
@@ -30,12 +31,12 @@ class Collector:
         return envs.collect(self.actor, self.program(envs, request), request)
 
     def evaluate(self, envs, request):
-        """Returns the `episode_statistics.batch_metrics` of the requested episodes."""
+        """Collects episodes, and returns their `episode_statistics.batch_metrics`."""
         request = request._replace(recorded=False)
         return envs.evaluate(self.actor, self.program(envs, request), request)
 
     def program(self, envs, request):
-        """Returns the program for a request, from the cache or newly made."""
+        """Returns the cached program for a `CollectionRequest`, or makes a new one."""
         key = envs.program_key(request)
         program = self.programs.pop(key, None)
         self.programs[key] = program or envs.make_program(self.actor, request)

@@ -68,10 +68,11 @@ _FIXED_ATTRIBUTES = frozenset(
 class KerasAgent(keras.Model):
     """Implements build, save and load of an agent as a Keras model.
 
-    The subclass `Reinforce` adds the arguments, and the methods that train and act.
+    The subclass `Reinforce` has one argument for each option, and adds the methods that
+    train and act.
 
     Args:
-        policy, head, baseline: Arguments with the meaning that `Reinforce` states.
+        policy, head, baseline: As in `Reinforce`.
         options: `config.AgentOptions`. Each option becomes an attribute of the agent.
         **kwargs: Keyword arguments of `keras.Model`.
     """
@@ -94,10 +95,10 @@ class KerasAgent(keras.Model):
         if options.scale_advantages == "running":
             self.advantage_scale = normalization.RunningScale()
         self.observation_space = self.action_space = None
-        self._rates, self._defaults = [], {}  # `for_env` sets them for `fit`
+        self._learning_rates, self._fit_defaults = [], {}  # `for_env` sets them for `fit`
 
     def __repr__(self) -> str:
-        """Returns a text with parts, options that are not defaults, and counters."""
+        """Returns the parts, changed options and training counts of the agent as text."""
         defaults = {
             field.name: field.default for field in dataclasses.fields(config.AgentOptions)
         }
@@ -170,7 +171,7 @@ class KerasAgent(keras.Model):
         self._assemble()
 
     def _build_parts(self, observation_spec, float_type):
-        """Creates the weights of head, baseline and statistics, and the counters."""
+        """Creates the weights of head, baseline, running statistics, and `counters`."""
         if not self.head.built:
             self.head.set_float_type(float_type)
             self.head.build((None, self.head.outputs_size))
@@ -223,7 +224,8 @@ class KerasAgent(keras.Model):
         """Returns the `training.trainer.Trainer` of a built agent.
 
         The property makes a new trainer if a constant of the traced programs has changed.
-        For example, a callback may call `adapt` of a normalization layer of the policy.
+        For example, a call of `adapt` of a normalization layer of the policy changes the
+        constants of the traced programs.
         """
         if models.constants(*self._models) != self._constants:
             self._assemble()
@@ -231,7 +233,7 @@ class KerasAgent(keras.Model):
 
     def _assemble(self):
         self._constants = models.constants(*self._models)
-        self._trainer = self._make_trainer(self._validate)
+        self._trainer = self._make_trainer(self._check_episodes)
         self._live_policies = {}  # keys: whether the action space is known
 
     @property
@@ -246,7 +248,7 @@ class KerasAgent(keras.Model):
 
     @property
     def _models(self):
-        """Returns a list of the policy and the model of a value baseline, if any."""
+        """Returns a list of the policy, and of a value model if the baseline has one."""
         value_model = getattr(self.baseline, "model", None)
         return [self.policy] if value_model is None else [self.policy, value_model]
 
@@ -266,13 +268,13 @@ class KerasAgent(keras.Model):
     def build_for_spaces(
         self, observation_space: gym.Space, action_space: gym.Space
     ) -> None:
-        """Builds the agent for two spaces, or raises an error for other spaces.
+        """Builds the agent for two spaces; raises if it was built for other spaces.
 
         Args:
             observation_space, action_space: `gymnasium.Space`.
         """
         previous = self.observation_space, self.action_space
-        spaces.expect_spaces(previous, (observation_space, action_space))
+        spaces.check_same_spaces(previous, (observation_space, action_space))
         if self.head is None:
             spaces.check_action_space(action_space)
         else:
@@ -291,7 +293,7 @@ class KerasAgent(keras.Model):
             raise
 
     def _trainer_for(self, episodes):
-        """Returns the trainer, after the agent is built for the shapes of episodes."""
+        """Returns the trainer; builds the agent for `episodes` if it is not built."""
         validation.instance("episodes", episodes, records.Episodes)
         if not self.built:
             self.build(
@@ -320,8 +322,8 @@ class KerasAgent(keras.Model):
         if not self.built:
             raise ValueError(f"The agent is not built. {_UNKNOWN_HEAD}")
 
-    def _validate(self, episodes):
-        """Returns `Episodes` of NumPy arrays in the number types of the agent."""
+    def _check_episodes(self, episodes):
+        """Returns NumPy `Episodes` in the agent's types; raises an error if invalid."""
         actor = self.trainer.collector.actor
         episodes = records.validate(
             episodes, actor.observation_spec, actor.action_spec, actor.mask_size
@@ -332,14 +334,16 @@ class KerasAgent(keras.Model):
     @property
     def _updates_per_call(self):
         """Returns the largest number of updates that one program may make."""
-        return 1 if self._rates else self.steps_per_execution
+        return 1 if self._learning_rates else self.steps_per_execution
 
     def _own_callbacks(self, callbacks, options, verbose):
-        """Returns the callbacks of `fit`: learning rates, the user's, progress line."""
+        """Returns the user's callbacks and those for learning rates and progress."""
         callbacks = keras.tree.flatten(callbacks) if callbacks else []
-        if self._rates:
+        if self._learning_rates:
             end = options.steps and self.env_steps + options.steps
-            rates = learning_rates.LinearLearningRate(self._rates, end, options.epochs)
+            rates = learning_rates.LinearLearningRate(
+                self._learning_rates, end, options.epochs
+            )
             callbacks.insert(0, rates)
         if verbose:
             callbacks.append(episode_callbacks.ProgressLine())
@@ -350,9 +354,10 @@ class KerasAgent(keras.Model):
     ) -> None:
         """Writes the agent to a `.keras` file, with all weights and optimizer states.
 
-        Saving is atomic: it succeeds completely, or leaves an existing file unchanged. Of
-        the `env_kwargs` of `for_env`, `save` stores only numbers and booleans. After
-        loading, pass other `env_kwargs` to `fit` again.
+        Saving is atomic: it succeeds completely, or leaves an existing file unchanged.
+        From the argument `env_kwargs` of `for_env`, `save` stores only numbers and
+        booleans. After loading the agent, pass `env_kwargs` of other types to `fit`
+        again.
 
         Raises:
             ValueError: If the file name does not end in `.keras`, or the agent is not
@@ -391,8 +396,8 @@ class KerasAgent(keras.Model):
             "baseline": serialize(self.baseline),
             **{name: getattr(self, name) for name in config.AGENT_OPTIONS},
             "entropy_coef": serialize(self.entropy_coef),
-            "rates": [list(rate) for rate in self._rates],
-            "defaults": toml_files.safe_defaults(self._defaults),
+            "learning_rates": [list(rate) for rate in self._learning_rates],
+            "fit_defaults": toml_files.safe_defaults(self._fit_defaults),
             "observation_space": spaces.to_config(self.observation_space),
             "action_space": spaces.to_config(self.action_space),
         }
@@ -403,9 +408,12 @@ class KerasAgent(keras.Model):
         for part in ("policy", "head", "baseline", "entropy_coef"):
             config[part] = keras.saving.deserialize_keras_object(config[part])
         own_spaces = [config.pop(f"{x}_space", None) for x in ("observation", "action")]
-        rates, defaults = config.pop("rates"), config.pop("defaults")
+        rates, defaults = config.pop("learning_rates"), config.pop("fit_defaults")
         agent = cls(**config)
-        agent._rates, agent._defaults = rates, toml_files.safe_defaults(defaults)
+        agent._learning_rates, agent._fit_defaults = (
+            rates,
+            toml_files.safe_defaults(defaults),
+        )
         agent.observation_space, agent.action_space = map(spaces.from_config, own_spaces)
         return agent
 
@@ -425,8 +433,8 @@ class KerasAgent(keras.Model):
         config = {k: value for k, value in config.items() if k not in without_effect}
         # Keras would also build the optimizer on the weights of the baseline, and then
         # discard the saved state.
-        rates = self._rates
+        rates = self._learning_rates
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self._build_optimizer()
-        self._rates = rates
+        self._learning_rates = rates

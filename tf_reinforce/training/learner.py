@@ -11,27 +11,27 @@ import tensorflow as tf
 from tf_reinforce import validation
 from tf_reinforce.algorithm import inspection
 from tf_reinforce.algorithm import train_step
-from tf_reinforce.collect import compiled_rollout
+from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 
 _NO_STEP_LIMIT = 2**62  # steps
-_BLOCK = 65_536  # steps of which a gradient is computed at a time, to save memory
-_SMALL_BLOCK = 8_192  # the same for several agents; it fits the cache of a core
+_MICROBATCH = 65_536  # steps of which a gradient is computed at a time, to save memory
+_SMALL_MICROBATCH = 8_192  # the same for several agents; it fits the cache of a core
 
 
 class UpdateResult(NamedTuple):
     """The metrics of one update and statistics of its episodes, as NumPy arrays."""
 
     metrics: dict  # floats with the keys `train_step.METRICS`
-    returns: np.ndarray  # [B] float64, the sum of rewards of each episode
+    episode_returns: np.ndarray  # [B] float64, the sum of rewards of each episode
     lengths: np.ndarray  # [B] int32, the steps of each episode
     terminated: np.ndarray  # [B] bool: the episode terminated
 
     @classmethod
     def from_metrics(cls, metrics, *columns):
-        """Returns the `UpdateResult` with the values of `train_step.METRICS`."""
+        """Returns an `UpdateResult` from metrics in the order of `train_step.METRICS`."""
         return cls(dict(zip(train_step.METRICS, metrics, strict=True)), *columns)
 
 
@@ -61,19 +61,20 @@ class Learner:
         return int(self.counters.numpy()[0])
 
     def update(self, optimizer, episodes, permutations):
-        """Makes one update from a record of NumPy arrays.
+        """Makes one update from a record of episodes.
 
         Args:
             optimizer: Keras optimizer, built on the weights of the estimator.
             episodes: `Episodes` of NumPy arrays, validated.
-            permutations: `[num_permutations, N]` int32, from the method `permutations`.
+            permutations: `[num_permutations, N]` int32, random orders of the N steps to
+                train on, from the method `permutations`.
 
         Returns:
             `UpdateResult`.
 
         Raises:
-            FloatingPointError: If the update would not be finite. An update that would
-                not be finite changes no weights.
+            FloatingPointError: If a number of the update is not finite. After this error,
+                all weights are unchanged.
         """
         graph = self._graph(
             "update",
@@ -91,19 +92,21 @@ class Learner:
             episodes.terminated,
         )
 
-    def update_in_program(self, optimizer, rollout, seed, *, max_updates, max_steps=None):
-        """Makes up to `max_updates` updates of the compiled engine in one call.
+    def update_in_program(
+        self, optimizer, rollout, seed, *, max_updates, max_env_steps=None
+    ):
+        """Makes up to `max_updates` updates, each from new episodes, in one program.
 
-        A call of `update_in_program` ends before an update that would not be finite. An
-        update that would not be finite raises an error only if it is the first update of
-        a call. Earlier updates of the call are therefore reported.
+        The program ends before an update with a number that is not finite, and returns
+        the results of the earlier updates. The method raises an error only if the first
+        update would not be finite.
 
         Args:
-            optimizer: As for `update`.
-            rollout: `compiled_rollout.Rollout`.
+            optimizer: Keras optimizer, as in the method `update`.
+            rollout: `xla_rollout.Rollout`, which collects the episodes of each update.
             seed: Int, the master seed of all random numbers of the agent.
-            max_updates: Int, at least 1.
-            max_steps: Int, the number of environment steps of the call after which no
+            max_updates: Int, the largest number of updates, at least 1.
+            max_env_steps: Int, the number of environment steps of the call after which no
                 update starts, or `None` for no limit.
 
         Returns:
@@ -126,8 +129,10 @@ class Learner:
         first = self.num_updates
         updates = range(first, first + max_updates)
         keys = [seeding.rollout_keys(seed, "training", update) for update in updates]
-        limit = tf.constant(_NO_STEP_LIMIT if max_steps is None else max_steps, tf.int64)
-        with compiled_rollout.explain_compile_errors():
+        limit = tf.constant(
+            _NO_STEP_LIMIT if max_env_steps is None else max_env_steps, tf.int64
+        )
+        with xla_rollout.explain_compile_errors():
             history = [x.numpy() for x in graph(tf.constant(np.stack(keys)), limit)]
         results = [
             UpdateResult.from_metrics(metrics, *columns)
@@ -136,15 +141,13 @@ class Learner:
         ]
         if not results:
             rollout_result = rollout(seeding.episode_keys(keys[0]))
-            self._raise_not_finite(
-                compiled_rollout.validate_result(rollout, rollout_result)
-            )
+            self._raise_not_finite(xla_rollout.check_result(rollout, rollout_result))
         return results
 
     def update_from_rollout(self, optimizer, rollout, rollout_result, seed):
-        """Makes the update of `update_in_program` from the result of a rollout."""
+        """Makes the next update of `update_in_program` from collected episodes."""
         spec = tf.TensorSpec
-        specs = compiled_rollout.RolloutResult(
+        specs = xla_rollout.RolloutResult(
             self._episodes_specs(), spec((None,), tf.float64), spec((None,), tf.bool)
         )
 
@@ -162,15 +165,13 @@ class Learner:
         key = seeding.permutation_key(keys)
         finite, *metrics = graph(rollout_result, key).numpy().tolist()
         if not finite:
-            self._raise_not_finite(
-                compiled_rollout.validate_result(rollout, rollout_result)
-            )
+            self._raise_not_finite(xla_rollout.check_result(rollout, rollout_result))
         episodes = rollout_result.episodes
-        columns = rollout_result.returns, episodes.lengths, episodes.terminated
+        columns = rollout_result.episode_returns, episodes.lengths, episodes.terminated
         return UpdateResult.from_metrics(metrics, *(x.numpy() for x in columns))
 
     def per_episode_gradients(self, episodes, baseline):
-        """Returns the `inspection.per_episode_gradients` of validated episodes."""
+        """Returns `inspection.per_episode_gradients`: one gradient for each episode."""
         graph = self._graph(
             "per_episode_gradients",
             lambda: functools.partial(inspection.per_episode_gradients, self.estimator),
@@ -179,7 +180,7 @@ class Learner:
         return graph(_tensors(episodes), tf.constant(bool(baseline)))
 
     def step_statistics(self, episodes):
-        """Returns the `inspection.step_statistics` of episodes, as NumPy arrays."""
+        """Returns `inspection.step_statistics` of each step, as NumPy arrays."""
         graph = self._graph(
             "step_statistics",
             lambda: functools.partial(inspection.step_statistics, self.estimator),
@@ -189,13 +190,15 @@ class Learner:
         return keras.tree.map_structure(lambda tensor: tensor.numpy(), statistics)
 
     def make_train_step(self, optimizer, rollout=None):
-        """Returns the `train_step.TrainStep` for recorded episodes or for a rollout."""
-        block_size = None
-        # A recurrent policy reads whole episodes, and would do so for every block.
+        """Returns a `TrainStep` for recorded episodes, or for those of a `Rollout`."""
+        microbatch_size = None
+        # A recurrent policy reads whole episodes, and would do so for every microbatch.
         if rollout is not None and self.actor.recurrent is None:
-            limit = _BLOCK if rollout.stacked_weights is None else _SMALL_BLOCK
-            block_size = (
-                limit if rollout.count * rollout.batched_env.limit > limit else None
+            limit = _MICROBATCH if rollout.stacked_weights is None else _SMALL_MICROBATCH
+            microbatch_size = (
+                limit
+                if rollout.count * rollout.batched_env.max_episode_steps > limit
+                else None
             )
         return train_step.TrainStep(
             self.estimator,
@@ -203,11 +206,11 @@ class Learner:
             self.counters,
             passes=self.passes,
             minibatch_size=self.minibatch_size,
-            block_size=block_size,
+            microbatch_size=microbatch_size,
         )
 
     def permutations(self, episodes, seed):
-        """Returns `[num_permutations, N]` int32, random orders of the valid steps.
+        """Returns `[num_permutations, N]` int32, random orders of N steps to train on.
 
         Args:
             episodes: `Episodes` of NumPy arrays, validated.
@@ -237,14 +240,15 @@ class Learner:
     def _graph(self, name, make_function, signature, parts=()):
         """Returns a concrete TensorFlow function from the cache, or traces the function.
 
-        TensorFlow's search for a trace takes longer than a small update, so that the
-        learner caches concrete functions. A function is traced again if variables, a part
-        or a Python constant of a part changed.
+        The learner caches concrete functions, because the search of `tf.function` for a
+        trace takes longer than a small update. A function is traced again if a trained
+        variable, an optimizer or a rollout was replaced, or if a Python constant of an
+        optimizer has changed.
 
         Args:
             name: String, the name of the method that calls the function.
             make_function: Function without arguments that returns the function to trace.
-                `make_function` is called only if the cache contains no trace.
+                `make_function` is called only if the cache contains no valid trace.
             signature: Tuple of `tf.TensorSpec`, the specs of the arguments of the traced
                 function.
             parts: Tuple of the optimizers and rollouts that the traced function uses.
@@ -265,7 +269,7 @@ class Learner:
 
 
 def _constants(optimizer):
-    """Returns a tuple of the optimizer's Python constants that a trace includes."""
+    """Returns the Python constants of an optimizer that a trace contains, as a tuple."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return ()
     plain = numbers.Number, str, type(None)
@@ -276,10 +280,10 @@ def _constants(optimizer):
 
 
 def _schedule(rate):
-    """Returns a tuple of the constants of a learning rate or entropy coefficient.
+    """Returns the constants of a learning rate or entropy coefficient, as a tuple.
 
-    A learning rate that is not a schedule is a variable. A trace reads the variable, and
-    contains no constant for the learning rate.
+    If a learning rate is a variable and not a schedule, the traced function reads the
+    variable, and does not contain the learning rate as a constant.
     """
     if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return (id(rate),)
@@ -290,18 +294,20 @@ def _tensors(episodes):
     return keras.tree.map_structure(tf.constant, episodes)
 
 
-def run_updates(rollout, step, keys, max_steps):
-    """Makes up to U updates in the graph, and returns the results of the updates.
+def run_updates(rollout, step, keys, max_env_steps):
+    """Makes up to U updates in the graph, one for each entry of `keys`.
 
     Args:
-        rollout: `compiled_rollout.Rollout`.
+        rollout: `xla_rollout.Rollout`.
         step: `train_step.TrainStep`.
-        keys: `[U, 4, 2]` uint32, keys from `seeding.rollout_keys`.
-        max_steps: Scalar int64, the number of environment steps after which no update
+        keys: `[U, 4, 2]` uint32, for each of up to U updates, the random keys from
+            `seeding.rollout_keys`.
+        max_env_steps: Scalar int64, the number of environment steps after which no update
             starts.
 
     Returns:
-        List of tensors `[u, …]`, the results of `update_in_graph` for u ≤ U updates.
+        List of tensors `[U, …]`, the results of `update_in_graph`. Each tensor has
+        zeros in the rows of updates that did not start.
     """
     count = tf.shape(keys)[0]
 
@@ -312,7 +318,9 @@ def run_updates(rollout, step, keys, max_steps):
         return number + 1, row[0][0] > 0, steps, write_history(history, number, row)
 
     *_, history = tf.while_loop(
-        lambda number, finite, steps, _: (number < count) & finite & (steps < max_steps),
+        lambda number, finite, steps, _: (
+            (number < count) & finite & (steps < max_env_steps)
+        ),
         update,
         (0, True, tf.constant(0, tf.int64), history_arrays(count, rollout.count)),
         parallel_iterations=1,
@@ -321,16 +329,16 @@ def run_updates(rollout, step, keys, max_steps):
 
 
 def update_in_graph(step, rollout_result, key):
-    """Makes an update in the graph from the result of a rollout, if that is valid.
+    """Makes an update in the graph from collected episodes, if all episodes are valid.
 
     Args:
         step: `train_step.TrainStep`.
-        rollout_result: `compiled_rollout.RolloutResult`.
-        key: `[2]` uint32, the key of the permutations, from `seeding.rollout_keys`.
+        rollout_result: `xla_rollout.RolloutResult`.
+        key: `[2]` uint32, the key of the permutations, from `seeding.permutation_key`.
 
     Returns:
-        List of the result of `step`, and returns, lengths and `terminated` of the
-        episodes.
+        Tuple of four tensors: the result of `step`, and the returns, the lengths and
+        `terminated` of the episodes.
     """
     episodes = records.trim(rollout_result.episodes)
     permutations = permutations_in_graph(key, step, episodes)
@@ -339,7 +347,7 @@ def update_in_graph(step, rollout_result, key):
         lambda: step(episodes, permutations),
         lambda: tf.zeros([1 + len(train_step.METRICS)], tf.float64),
     )
-    return metrics, rollout_result.returns, episodes.lengths, episodes.terminated
+    return metrics, rollout_result.episode_returns, episodes.lengths, episodes.terminated
 
 
 def history_arrays(updates, episodes):
@@ -356,12 +364,12 @@ def history_arrays(updates, episodes):
 
 
 def write_history(history, number, row):
-    """Returns the `tf.TensorArray`s after the results of one more update are written."""
+    """Writes the results of one update to `tf.TensorArray`s, and returns the arrays."""
     return [array.write(number, x) for array, x in zip(history, row, strict=True)]
 
 
 def permutations_in_graph(key, step, episodes):
-    """Returns `[num_permutations, N]` int32, random orders of the valid steps."""
+    """Returns `[num_permutations, N]` int32, random orders of N steps to train on."""
     if not step.num_permutations:
         return tf.zeros([0, 0], tf.int32)
     lengths = step.estimator.learned_lengths(episodes)

@@ -29,7 +29,7 @@ _EVERY_UPDATE = (
 
 
 def check_validation(episodes, freq):
-    """Raises an error unless numbers of validation episodes and epochs are positive."""
+    """Raises an error unless the validation options of `fit` contain positive ints."""
     validation.positive_int("validation_episodes", episodes)
     for epoch in freq if isinstance(freq, (list, tuple, set)) else [freq]:
         validation.positive_int("validation_freq", epoch)
@@ -39,7 +39,7 @@ class CallbackList(keras.callbacks.CallbackList):
     """A Keras callback list that also notifies `EpisodeCallback`s."""
 
     def notifier(self, name):
-        """Returns a function that calls a method of all callbacks that override it.
+        """Returns a function that calls a method of each callback that overrides it.
 
         Args:
             name: String, the name of a method of `EpisodeCallback`.
@@ -60,26 +60,27 @@ class CallbackList(keras.callbacks.CallbackList):
 
 
 def run_loop(
-    agent, updates, validate, callbacks, *, budget, initial_epoch, freq, verbose
+    agent, make_updates, validate, callbacks, *, budget, initial_epoch, freq, verbose
 ):
     """Makes updates until the budget is spent, and calls the callbacks.
 
     Args:
         agent: `keras.Model` that the callbacks receive.
-        updates: Function that makes one or more updates. The function `updates` returns
-            the logs of each update, and `(episode, logs)` of each episode. Its first
-            argument is a function that receives the `Episodes` and logs before an update
-            is made, or `None`. The further arguments are the largest number of updates,
-            and the remaining environment steps or `None`.
+        make_updates: Function that makes one or more updates. `make_updates` returns the
+            logs of each update, and the pairs `(episode, logs)` of the number and logs of
+            each episode. The first argument of `make_updates` is `None`, or a function
+            that receives the `Episodes` and logs before an update is made. The further
+            arguments of `make_updates` are the largest number of updates, and the number
+            of remaining environment steps or `None`.
         validate: Function without arguments that returns the logs of a validation, or
             `None` if there is no validation.
         callbacks: List of Keras callbacks.
-        budget: Pair `(epochs, steps)`, the number of the last epoch and `None`, or `None`
-            and a number of environment steps.
+        budget: Pair `(epochs, steps)`: the number of the last epoch and `None`, or `None`
+            and the number of environment steps to train for.
         initial_epoch: Int, the number of the first epoch.
-        freq: Int n, or list of ints, the validated epochs. Validation follows every n-th
-            epoch, or the epochs in the list (counted from 1, as in Keras).
-        verbose: The verbosity that callbacks receive, 0 or 1. `"auto"` means 1.
+        freq: Int n for a validation after every n-th epoch, or list of the epochs after
+            which validations follow, counted from 1 as in Keras.
+        verbose: The verbosity that callbacks receive, 0, 1 or 2. `"auto"` means 1.
 
     Returns:
         Keras' `History` object of the training.
@@ -111,7 +112,7 @@ def run_loop(
             1 if each else _updates_until_validation(epoch, epochs, validate and freq)
         )
         for number, (logs, episodes) in enumerate(
-            updates(notify, max_updates, remaining)
+            make_updates(notify, max_updates, remaining)
         ):
             if number:
                 begin_epoch()
@@ -130,7 +131,7 @@ def run_loop(
 
 
 def _callback_list(agent, callbacks, budget, verbose):
-    """Returns a `CallbackList`, or raises an error if a callback needs `epochs`."""
+    """Returns a `CallbackList`; raises if `epochs` is `None` but a callback needs it."""
     epochs, steps = budget
     _check_last_epoch(callbacks, epochs, steps)
     return CallbackList(

@@ -9,7 +9,7 @@ from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import seeding
 
 
-class _UpdateBatch(NamedTuple):
+class _UpdateResults(NamedTuple):
     """The results of the updates of one call of `collect_and_update`."""
 
     results: list  # `learner.UpdateResult`s
@@ -23,23 +23,24 @@ class Trainer:
     Args:
         collector: `collector.Collector`.
         learner: `learner.Learner`.
-        validate: Function that checks `Episodes` and returns them as NumPy arrays.
+        check_episodes: Function that checks a record of type `Episodes`, and returns the
+            record with NumPy arrays.
 
     Attributes:
         estimator: `estimator.PolicyGradientEstimator`.
         group_size: Int, the number of consecutive episodes with the same reset seed.
     """
 
-    def __init__(self, collector, learner, validate):
+    def __init__(self, collector, learner, check_episodes):
         self.collector = collector
         self.learner = learner
-        self.validate = validate
+        self.check_episodes = check_episodes
         self.estimator = learner.estimator
         self.group_size = self.estimator.baseline.reset_group_size
 
     @property
     def totals(self):
-        """Returns three ints: updates, episodes and environment steps so far."""
+        """Returns the updates, episodes and environment steps so far, as three ints."""
         return self.learner.counters.numpy().tolist()
 
     def collect(self, envs, seed, episodes, steps):
@@ -50,8 +51,8 @@ class Trainer:
             seed: Int, the master seed of all random numbers of training.
             episodes: Int, the number of episodes, or `None`.
             steps: Int, the number of environment steps, instead of `episodes`. With
-                `steps`, the method collects the fewest episodes that have this many
-                steps.
+                `steps`, the method collects the fewest episodes that together have at
+                least this many steps.
 
         Returns:
             `results.CollectedEpisodes`.
@@ -61,12 +62,12 @@ class Trainer:
         )
 
     def evaluate(self, envs, key, episodes, deterministic=True):
-        """Returns the `episode_statistics.batch_metrics` of new episodes.
+        """Collects episodes, and returns their `episode_statistics.batch_metrics`.
 
         Args:
             envs: `environments.Environments`.
-            key: `seeding.StreamKey`.
-            episodes: Int.
+            key: `seeding.StreamKey`, which determines all random numbers.
+            episodes: Int, the number of episodes.
             deterministic: Bool, whether to take the most likely actions instead of random
                 actions.
         """
@@ -82,26 +83,26 @@ class Trainer:
             optimizer: Keras optimizer, built on the weights of policy and head.
             episodes: `Episodes`.
             seed: Int, the master seed of all random numbers of training.
-            permutations: `[num_permutations, N]` int32, permutations of the valid steps.
-                `permutations` defaults to those of `learner.permutations`.
+            permutations: `[num_permutations, N]` int32, random orders of the N steps to
+                train on, by default from `learner.permutations`.
         """
-        episodes = self.validate(episodes)
+        episodes = self.check_episodes(episodes)
         if permutations is None:
             permutations = self.learner.permutations(episodes, seed)
         return self.learner.update(optimizer, episodes, permutations)
 
     def collect_and_update(self, optimizer, envs, seed, size, limits, notify):
-        """Collects episodes and makes one update, or several in one program.
+        """Collects episodes and makes one update, or several in one TensorFlow program.
 
         Args:
-            optimizer, seed: Arguments with the same meaning as in `update`.
+            optimizer, seed: As in the method `update`.
             envs: `environments.Environments`.
-            size: Pair `(episodes, steps)`, arguments of `collect`.
-            limits: Pair `(max_updates, max_steps)`, the largest number of updates in one
-                program, and the number of environment steps after which no update starts,
-                or `None`.
-            notify: Function that is called with the `Episodes` and logs before an update
-                is made, or `None`.
+            size: Pair `(episodes, steps)`, the arguments of `collect` for each update.
+            limits: Pair `(max_updates, max_env_steps)`: the largest number of updates in
+                one program, and `None` or the number of environment steps after which no
+                update starts.
+            notify: `None`, or function that is called with the `Episodes` and logs before
+                an update is made.
 
         Returns:
             Iterator with one pair for each update: the logs of the update, and an
@@ -133,10 +134,10 @@ class Trainer:
             result = self.update(optimizer, collected.episodes, seed)
         seconds += time.perf_counter() - began
         success = episode_statistics.success_metrics(collected.success)
-        return _UpdateBatch([result], success, seconds)
+        return _UpdateResults([result], success, seconds)
 
-    def _update_in_program(self, optimizer, envs, request, max_updates, max_steps):
-        """Makes up to `max_updates` updates and their collections in one program."""
+    def _update_in_program(self, optimizer, envs, request, max_updates, max_env_steps):
+        """Collects episodes and makes up to `max_updates` updates in one program."""
         began = time.perf_counter()
         acting_program.finite_weights(self.collector.actor.variables)
         results = self.learner.update_in_program(
@@ -144,32 +145,36 @@ class Trainer:
             self.collector.program(envs, request),
             request.key.seed,
             max_updates=max_updates,
-            max_steps=max_steps,
+            max_env_steps=max_env_steps,
         )
-        return _UpdateBatch(results, {}, time.perf_counter() - began)
+        return _UpdateResults(results, {}, time.perf_counter() - began)
 
     def _logs(self, updates, update, first_episode):
         """Yields the logs of each update, and the logs of the episodes of the update."""
         num_steps = sum(int(result.lengths.sum()) for result in updates.results)
         steps_per_second = num_steps / updates.seconds
-        for metrics, returns, lengths, terminated in updates.results:
+        for metrics, episode_returns, lengths, terminated in updates.results:
             # `env_steps` of the update counts the steps of all updates so far. It
             # replaces `env_steps` of the episodes.
             logs = {
-                **episode_statistics.metrics(returns, lengths),
+                **episode_statistics.metrics(episode_returns, lengths),
                 **metrics,
                 **updates.success,
                 "steps_per_second": steps_per_second,
             }
-            columns = returns, lengths, terminated
+            columns = episode_returns, lengths, terminated
             yield (
                 logs,
                 episode_statistics.episode_logs(*columns, first_episode, update),
             )
-            first_episode, update = first_episode + len(returns), update + 1
+            first_episode, update = first_episode + len(episode_returns), update + 1
 
     def training_request(self, envs, seed, episodes, steps):
-        """Returns the request for the next update; raises if groups are incomplete."""
+        """Returns the `CollectionRequest` for the next update.
+
+        The method raises an error if the baseline needs groups of episodes with equal
+        reset seeds, and the request would not collect complete groups.
+        """
         return self._request(envs, seed, self.totals[0], episodes, steps)
 
     def _request(self, envs, seed, update, episodes, steps):
@@ -188,7 +193,7 @@ class Trainer:
 
 
 def _collection_logs(envs, request, collected):
-    """Returns the logs of a collection for callbacks that receive the episodes."""
+    """Returns the logs that the method `on_episodes_collected` of callbacks receives."""
     seconds = {f"{name}_seconds": x for name, x in collected.seconds.items()}
     return {
         "update": request.key.update,

@@ -1,8 +1,7 @@
 """Collects all episodes of an update in one XLA program, in a tensor environment.
 
-The XLA program stops when the last episode has ended. Gradients do not flow through the
-XLA program, because an update learns from the record of episodes that the program
-returns.
+The XLA program stops when the last episode has ended. An update computes gradients from
+the episodes that the XLA program returns, and not through the program itself.
 """
 
 import contextlib
@@ -26,15 +25,15 @@ _MIN_SHARD_EPISODES = 16  # with fewer, a thread waits longer than it computes
 
 
 class RolloutResult(NamedTuple):
-    """The episodes of a rollout with their returns, as tensors."""
+    """The episodes that an XLA program collects, and their returns, as tensors."""
 
     episodes: records.Episodes  # rows after the last step of an episode are padding
-    returns: tf.Tensor  # [B] float64, the sums of the rewards, added in order
+    episode_returns: tf.Tensor  # [B] float64, the sums of the rewards, added in order
     valid: tf.Tensor  # [B] bool: outputs, observations and rewards were all valid
 
 
 class _Carry(NamedTuple):
-    """The loop variables of a rollout, which contain the state of all episodes."""
+    """The loop variables of the XLA program, which contain the state of all episodes."""
 
     step: tf.Tensor  # scalar int32, the number of the step
     env_state: object  # the states of the environment
@@ -43,7 +42,7 @@ class _Carry(NamedTuple):
     active: tf.Tensor  # [B] bool: the episode has not ended
     lengths: tf.Tensor  # [B] int32, the steps of each episode so far
     terminated: tf.Tensor  # [B] bool: the episode has terminated
-    returns: tf.Tensor  # [B] float64, the sums of rewards so far
+    episode_returns: tf.Tensor  # [B] float64, the sums of rewards so far
     valid: tf.Tensor  # [B] bool: all values so far are valid
     arrays: list  # TensorArrays: observations, raw actions, rewards
 
@@ -51,9 +50,9 @@ class _Carry(NamedTuple):
 class Rollout:
     """Runs `count` episodes of a tensor environment at once.
 
-    The episodes are divided into shards, one shard for each thread, and all shards run
-    the same program. An episode depends only on its number and the keys of the random
-    numbers, and not on the other episodes.
+    The episodes are divided into equal shards, at most one for each thread. Each shard is
+    a call of the same XLA program. An episode depends only on its number and the keys of
+    the random numbers, and not on the other episodes.
 
     Args:
         batched_env: `batched_tensor_env.BatchedTensorEnv`.
@@ -61,15 +60,15 @@ class Rollout:
         count: Int, the number of episodes of each agent.
         deterministic: Bool, whether to select the most likely actions instead of random
             actions.
-        group_size: Int, the number of consecutive episodes with the same noise of the
-            environment.
-        recorded: Bool, whether to record all steps. With `recorded=False`, a rollout
-            returns only returns, lengths and `terminated`, and the other fields of the
-            record are `None`.
+        group_size: Int, the number of consecutive episodes whose environments receive the
+            same noise.
+        recorded: Bool, whether to record all steps. With `recorded=False`, observations,
+            actions and rewards are `None`, and the result contains only returns, lengths,
+            `terminated` and `valid`.
         stacked_weights: List of variables `[K, …]` with the weights of `K` agents, one
-            for each of the actor's variables. The episodes of the `K` agents follow each
-            other on the axis `B`. `stacked_weights=None` runs one agent with the actor's
-            own variables.
+            for each of the actor's variables. The result contains the episodes of the
+            first agent, then those of the second, and so on. `stacked_weights=None` runs
+            one agent with the actor's own variables.
 
     Attributes:
         num_agents: Int, the number of agents, `K`.
@@ -97,7 +96,7 @@ class Rollout:
                 "action masks, use the host engine: "
                 "`agent.fit(env.as_gymnasium(num_envs), …)`."
             )
-        if batched_env.limit is None:
+        if batched_env.max_episode_steps is None:
             raise ValueError(
                 f"{batched_env.env!r} states no time limit. The compiled engine "
                 "requires a time limit, because it waits until all episodes have "
@@ -130,8 +129,8 @@ class Rollout:
         """Runs the episodes, and returns a `RolloutResult`.
 
         Args:
-            keys: `[3, 2]` uint32, or `[K, 3, 2]` for `K` agents, from
-                `seeding.rollout_keys`.
+            keys: uint32 tensor `[3, 2]`, the keys of the random numbers from
+                `seeding.episode_keys`, or `[K, 3, 2]` for `K` agents.
         """
         keys = tf.reshape(keys, [self.num_agents, 3, 2])
         shard_size = self.count // self.num_shards
@@ -147,7 +146,10 @@ class Rollout:
 
     def _run(self, keys, first):
         """Runs the shard whose first episode has the number `first`."""
-        limit, shard_size = self.batched_env.limit, self.count // self.num_shards
+        limit, shard_size = (
+            self.batched_env.max_episode_steps,
+            self.count // self.num_shards,
+        )
         numbers = tf.tile(first + tf.range(shard_size), [self.num_agents])
         keys = tf.repeat(keys, shard_size, axis=0)  # for each episode
         last = tf.while_loop(
@@ -156,17 +158,17 @@ class Rollout:
             [self._initial_carry(numbers, keys)],
             maximum_iterations=limit,
         )[0]
-        columns = [array.stack() for array in last.arrays]
+        stacked = [array.stack() for array in last.arrays]
         split = len(keras.tree.flatten(self.actor.observation_spec))
         observations = actions = rewards = None
         if self.recorded:
             pack = keras.tree.pack_sequence_as
-            observations = pack(self.actor.observation_spec, columns[:split])
-            actions = pack(self.actor.action_spec, columns[split:-1])
-            rewards = columns[-1]
+            observations = pack(self.actor.observation_spec, stacked[:split])
+            actions = pack(self.actor.action_spec, stacked[split:-1])
+            rewards = stacked[-1]
         masks = tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)
         record = observations, actions, rewards, last.lengths, last.terminated, masks
-        return RolloutResult(records.Episodes(*record), last.returns, last.valid)
+        return RolloutResult(records.Episodes(*record), last.episode_returns, last.valid)
 
     def _initial_carry(self, numbers, keys):
         env, count = self.batched_env.env, self.episodes_per_shard
@@ -184,7 +186,7 @@ class Rollout:
             active=tf.ones([count], tf.bool),
             lengths=tf.zeros([count], tf.int32),
             terminated=tf.zeros([count], tf.bool),
-            returns=tf.zeros([count], tf.float64),
+            episode_returns=tf.zeros([count], tf.float64),
             valid=valid,
             arrays=_write(arrays[:split], 0, leaves) + arrays[split:],
         )
@@ -193,10 +195,10 @@ class Rollout:
         """Makes one step of every episode, and ignores the steps of ended episodes."""
         env, actor = self.batched_env.env, self.actor
         noise = [] if self.deterministic else self._noise(keys[:, 2], numbers, carry.step)
-        raw, finite, policy_state = self._select_actions(
+        raw_actions, finite, policy_state = self._select_actions(
             carry.observation, carry.policy_state, noise
         )
-        action = checks.cast_actions(env, actor.head.to_environment(raw))
+        action = checks.cast_actions(env, actor.head.to_environment(raw_actions))
         env_noise = self._env_noise(env.transition_noise, keys[:, 1], numbers, carry.step)
         state = env.transition(carry.env_state, action, env_noise)
         reward = tf.cast(env.reward(carry.env_state, action, state), tf.float64)
@@ -205,7 +207,7 @@ class Rollout:
         observation, valid = self._observe(state)
         arrays = carry.arrays
         if self.recorded:
-            leaves, actions = map(keras.tree.flatten, (observation, raw))
+            leaves, actions = map(keras.tree.flatten, (observation, raw_actions))
             arrays = [
                 *_write(arrays[: len(leaves)], carry.step + 1, leaves),
                 *_write(arrays[len(leaves) :], carry.step, [*actions, reward]),
@@ -219,13 +221,17 @@ class Rollout:
             active=carry.active & ~terminal,
             lengths=carry.lengths + tf.cast(carry.active, tf.int32),
             terminated=carry.terminated | (carry.active & terminal),
-            returns=carry.returns + reward,
+            episode_returns=carry.episode_returns + reward,
             valid=carry.valid & (valid | ~carry.active),
             arrays=arrays,
         )
 
     def _empty_arrays(self):
-        count, limit, actor = self.episodes_per_shard, self.batched_env.limit, self.actor
+        count, limit, actor = (
+            self.episodes_per_shard,
+            self.batched_env.max_episode_steps,
+            self.actor,
+        )
         observation, action = map(
             keras.tree.flatten, (actor.observation_spec, actor.action_spec)
         )
@@ -243,7 +249,12 @@ class Rollout:
         return self._for_each_agent(lambda: self.actor.initial_state(self.count), ())
 
     def _select_actions(self, *inputs):
-        """Returns raw actions, whether policy outputs are finite, and the next states."""
+        """Selects the actions of all episodes at one step.
+
+        Returns:
+            The raw actions (as sampled, not yet converted for the environment), whether
+            the policy outputs of each episode are finite, and the next recurrent states.
+        """
         if self.stacked_weights is None:
             return self._select_agent_actions(*inputs)
         return self._for_each_agent(self._select_agent_actions, inputs)
@@ -251,7 +262,9 @@ class Rollout:
     def _for_each_agent(self, function, inputs):
         """Calls a function for every agent, with the weights and inputs of the agent.
 
-        Arguments and results of the function are structures of tensors `[K · count, …]`.
+        `_for_each_agent` receives and returns tensors `[K · count, …]`, for K agents with
+        `count` episodes each. The argument `function` receives and returns tensors
+        `[count, …]` of one agent.
         """
         leading_shape = self.num_agents, self.count
 
@@ -275,13 +288,19 @@ class Rollout:
         return keras.tree.map_structure(merge, outputs)
 
     def _select_agent_actions(self, observation, policy_state, noise):
-        """Selects the actions of one agent, with the results of `_select_actions`."""
+        """Selects the actions of one agent; `_select_actions` describes the results."""
         outputs, _, policy_state = self.actor.outputs(observation, None, policy_state)
-        raw = self.actor.select_actions(outputs, None if self.deterministic else noise)
-        return raw, tf.reduce_all(tf.math.is_finite(outputs), axis=-1), policy_state
+        raw_actions = self.actor.select_actions(
+            outputs, None if self.deterministic else noise
+        )
+        return (
+            raw_actions,
+            tf.reduce_all(tf.math.is_finite(outputs), axis=-1),
+            policy_state,
+        )
 
     def _observe(self, state):
-        """Returns observations in the types of the policy, and whether each is valid."""
+        """Returns observations in the policy's types, and whether each is valid."""
         observation = self.batched_env.env.observation(state)
         cast = keras.tree.map_structure(
             lambda leaf, tensor: tf.cast(tensor, leaf.dtype),
@@ -291,7 +310,7 @@ class Rollout:
         return cast, checks.is_valid_observation(self.batched_env.env, observation)
 
     def _env_noise(self, spec, keys, numbers, step):
-        """Returns noise for the environment, equal for all episodes of a group."""
+        """Returns the environments' noise; `group_size` consecutive episodes share it."""
         if spec is None:
             return None
         groups, dtype = numbers // self.group_size, self.batched_env.env.dtype
@@ -309,7 +328,7 @@ def num_threads():
 
 
 def _num_shards(count, group_size):
-    """Returns the number of equal shards of episodes, at most one per thread."""
+    """Returns how many equal shards `count` episodes form, at most one per thread."""
     candidates = [
         shards
         for shards in range(1, num_threads() + 1)
@@ -326,7 +345,9 @@ def _concatenate(shards):
     if parts[0].rewards is not None:
         rows = tf.reduce_max(record.lengths)
         record = records.concatenate([records.trim(part, rows) for part in parts])
-    columns = zip(*((shard.returns, shard.valid) for shard in shards), strict=True)
+    columns = zip(
+        *((shard.episode_returns, shard.valid) for shard in shards), strict=True
+    )
     return RolloutResult(record, *(tf.concat(x, 0) for x in columns))
 
 
@@ -343,7 +364,8 @@ def collect(rollout, key):
 
     Returns:
         `results.CollectedEpisodes` of NumPy arrays, with the `RolloutResult`. All seconds
-        count as `"acting"`, because the time of the environment's steps is unknown.
+        count as `"acting"`, because one XLA program selects actions and steps the
+        environment.
 
     Raises:
         EnvironmentFault: If a reward or an observation is invalid.
@@ -352,7 +374,7 @@ def collect(rollout, key):
     start = time.perf_counter()
     with explain_compile_errors():
         result = rollout(seeding.episode_keys(seeding.rollout_keys(*key)))
-    episodes = validate_result(rollout, result)
+    episodes = check_result(rollout, result)
     seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
     success = np.full(rollout.count, np.nan)
     return results.CollectedEpisodes(episodes, success, seconds, result)
@@ -369,29 +391,33 @@ _ERROR_PATTERNS = {
 
 @contextlib.contextmanager
 def explain_compile_errors():
-    """Replaces compiler errors by an error that names the layer."""
+    """Replaces an XLA or vectorization error by an error that names the layer."""
     try:
         yield
     except (tf.errors.InvalidArgumentError, ValueError) as error:
         matches = {
-            action: re.search(pattern, str(error))
-            for action, pattern in _ERROR_PATTERNS.items()
+            transformation: re.search(pattern, str(error))
+            for transformation, pattern in _ERROR_PATTERNS.items()
         }
-        matches = [(action, match[1]) for action, match in matches.items() if match]
+        matches = [
+            (transformation, match[1])
+            for transformation, match in matches.items()
+            if match
+        ]
         if not matches:
             raise
-        action, path = matches[0]
+        transformation, path = matches[0]
         *scopes, operation = path.split("/")
         name = f"The layer `{scopes[-1]}`" if scopes else "A part of the program"
         raise ValueError(
-            f"{name} cannot be {action} because of its operation {operation!r}. Train "
-            "on the Gymnasium environment, `agent.fit(id, …)`, or write the layer with "
-            f"other operations. Received: {path}"
+            f"{name} cannot be {transformation} because of its operation {operation!r}. "
+            "Train on the Gymnasium environment, `agent.fit(id, …)`, or write the "
+            f"layer with other operations. Received: {path}"
         ) from error
 
 
-def validate_result(rollout, result):
-    """Returns the episodes as NumPy arrays, without rows that are padding in all columns.
+def check_result(rollout, result):
+    """Returns the episodes as NumPy arrays, trimmed to the longest episode.
 
     Raises:
         EnvironmentFault: If a reward or an observation is invalid.
@@ -428,7 +454,10 @@ def validate_result(rollout, result):
 
 
 def _is_valid(values, space):
-    """Returns `[T, B]` bool, True if values are finite, or categories of their space."""
+    """Returns whether floats are finite, and whether categories are in the space.
+
+    The result is a bool array `[T, B]`, for T steps of B episodes.
+    """
     if values.dtype.kind == "f":
         valid = np.isfinite(values)
     else:

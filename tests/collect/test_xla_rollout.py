@@ -17,7 +17,7 @@ from toys import rewinding
 import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce.collect import batched_tensor_env
-from tf_reinforce.collect import compiled_rollout
+from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import seeding
 from tf_reinforce.envs import checks
 from tf_reinforce.training import collector
@@ -115,9 +115,9 @@ def test_compiled_episodes_equal_an_eager_step_by_step_definition(kind, group_si
         batched_tensor_env.BatchedTensorEnv(env, limit),
         agent.trainer.collector.actor,
     )
-    rollout = compiled_rollout.Rollout(world, actor, 4, group_size=group_size)
+    rollout = xla_rollout.Rollout(world, actor, 4, group_size=group_size)
     keys = seeding.rollout_keys(5, "training", 7)[:3]
-    episodes = compiled_rollout.validate_result(rollout, rollout(keys))
+    episodes = xla_rollout.check_result(rollout, rollout(keys))
     for b in range(4):
         group, policy_state = tf.constant([b // group_size]), actor.initial_state(1)
         noise = seeding.counter_noise(keys[0], [env.initial_noise], group, 0, env.dtype)[
@@ -448,8 +448,7 @@ def test_transition_receives_actions_in_the_dtypes_of_the_action_space():
         hidden = keras.layers.Embedding(6, 4, dtype=dtype)(cell)
         policy = keras.Model(cell, keras.layers.Dense(4, dtype=dtype)(hidden))
         agent = tfr.Reinforce(policy)
-        agent.compile("adam")
-        agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
+        agent.collect(env, 2)
     agent_for(env.as_gymnasium(2)).evaluate(env.as_gymnasium(2), episodes=2)
 
 
@@ -477,7 +476,7 @@ def test_only_the_most_recent_rollout_programs_are_cached(monkeypatch):
     agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
     agent.collect(env, 2)
     (first_rollout,) = toys.rollouts(agent)
-    for count in (3, 4, 5):
+    for count in (3, 4):
         agent.evaluate(env, episodes=count)
     assert len(toys.rollouts(agent)) == 2
     assert first_rollout not in toys.rollouts(agent)
@@ -777,11 +776,13 @@ def test_compiled_evaluation_uses_the_time_limit_of_its_call():
 
 
 def test_list_of_validation_epochs_is_exact_for_any_steps_per_execution():
-    validations = []
+    validations, env = [], envs.Bandit()
+    agent = tfr.Reinforce.for_env(env, hidden=())
+    agent.compile(keras.optimizers.SGD(0.5))
+    rewind = rewinding(agent, env)
     for updates in (1, 4):
-        env, updates_seen = envs.Bandit(), []
-        agent = tfr.Reinforce.for_env(env, hidden=())
-        agent.compile(keras.optimizers.SGD(0.5), steps_per_execution=updates)
+        rewind(updates)
+        updates_seen = []
 
         class RecordsUpdates(keras.callbacks.Callback):
             def on_test_begin(self, logs=None, updates_seen=updates_seen):
@@ -804,6 +805,15 @@ CALLBACKS_THAT_CHANGE_THE_AGENT = {
 }
 
 
+@functools.cache
+def averaging_agent():
+    """Returns one agent for all callbacks, so that its program is compiled once."""
+    env = envs.Bandit()
+    agent = tfr.Reinforce.for_env(env, hidden=())
+    agent.compile(keras.optimizers.SGD(0.5, use_ema=True))
+    return agent, env, rewinding(agent, env)
+
+
 @pytest.mark.parametrize("name", CALLBACKS_THAT_CHANGE_THE_AGENT)
 def test_keras_callback_limits_each_call_to_one_update(name, tmp_path):
     callback = getattr(keras.callbacks, name)(
@@ -815,10 +825,8 @@ def test_keras_callback_limits_each_call_to_one_update(name, tmp_path):
         def on_epoch_end(self, epoch, logs=None):
             update_counts.append(self.model.updates)
 
-    env = envs.Bandit()
-    agent = tfr.Reinforce.for_env(env, hidden=())
-    optimizer = keras.optimizers.SGD(0.5, use_ema=True)
-    agent.compile(optimizer, steps_per_execution=3)
+    agent, env, rewind = averaging_agent()
+    rewind(3)
     callbacks = [callback, RecordsUpdates()]
     agent.fit(env, epochs=3, episodes_per_epoch=2, callbacks=callbacks, verbose=0)
     assert update_counts == [1, 2, 3]
