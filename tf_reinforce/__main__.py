@@ -10,10 +10,10 @@ from tf_reinforce import cli
 def main():
     """Runs the command line and returns its exit code.
 
-    The function runs Python's garbage collection rarely, and not when the process ends,
-    because most objects belong to TensorFlow and live as long as the process. With
-    Python's default settings, garbage collection took 1.9 of the 6.6 s of a training on
-    CartPole-v1.
+    The function makes Python's garbage collection rare, because most objects belong to
+    TensorFlow and live as long as the process. At the end of the process, the objects are
+    not collected. With Python's default settings, garbage collection took 1.9 of the
+    6.6 s of a training on CartPole-v1.
     """
     gc.set_threshold(100_000)
     atexit.register(gc.freeze)

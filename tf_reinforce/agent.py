@@ -45,11 +45,11 @@ class Reinforce(keras_agent.KerasAgent):
         ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
 
     The policy is any Keras model, whose outputs are the parameters of a distribution over
-    actions. With default options and one of `gamma=1`, `discount_states=True` and
-    `returns="whole"`, an update is an unbiased estimate of the gradient of the expected
-    discounted return. With the default `discount_states=False`, an update omits the
-    factor γᵗ of step t, as in most implementations. For γ < 1, an update without γᵗ is
-    not the gradient of any function. `docs/estimators.md` states the bias of each option.
+    actions. By default, an update omits the factor γᵗ of step t, where γ is the discount,
+    as in most implementations. With a discount γ < 1, an update without γᵗ is not the
+    gradient of any function. An update estimates the gradient of the expected discounted
+    return without bias if `gamma=1`, `discount_states=True` or `returns="whole"` is set,
+    and no biased option. `docs/estimators.md` states the bias of each option.
 
     `Reinforce.act` returns actions. `agent(observations)` and `agent.predict` return the
     outputs of the policy, for example logits.
@@ -71,17 +71,17 @@ class Reinforce(keras_agent.KerasAgent):
             and causes a bias unless the predictions are exact.
         returns: `"to_go"` weights each action by the return from the action's step on.
             `"whole"` weights each action by the return G₀ of the whole episode, which has
-            more variance.
+            more variance than the return to go.
         discount_states: Bool, whether `returns="to_go"` weights the step at time t by γᵗ.
         scale_advantages: `None` does not scale advantages. `"batch"` divides advantages
             by their root mean square in the batch, which is biased. `"running"` divides
             advantages by their root mean square in all earlier batches, which keeps the
             direction of the expected gradient.
         scale_rewards: Bool, whether to divide rewards by the running standard deviation
-            of discounted returns, so that values and gradients are about one in any task.
+            of discounted returns, so that the unit of the rewards hardly matters.
         mean_over: `"episodes"` divides the sum of all steps' gradients by the number of
-            episodes, which gives the policy gradient. `"steps"` divides the sum by the
-            number of steps, which is biased, because that number depends on the actions.
+            episodes. `"steps"` divides the sum of all steps' gradients by the number of
+            steps, which is biased, because the number of steps depends on the actions.
         on_truncation: `"bootstrap"` values the rest of a truncated episode with the value
             baseline, or as zero without a value baseline. `"terminal"` values the rest of
             a truncated episode as zero. `"drop"` ignores truncated episodes, which is
@@ -95,8 +95,8 @@ class Reinforce(keras_agent.KerasAgent):
             gradient steps after the first are biased, because likelihood ratios correct
             the probabilities of actions but not those of observations.
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
-            updates. The update adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) of the entropy H, and
-            ignores that the visited observations depend on the policy.
+            updates. For the entropy H, `entropy_coef` × Σₜ ∇H(π(·|sₜ)) is added to the
+            policy gradient, as if the visited observations did not depend on the policy.
         normalize_observations: Bool, whether to put a `RunningNormalization` layer in
             front of the policy and of a `Value` baseline.
         action_mask: Path of the mask of legal actions: `"info/<key>"`,
@@ -273,7 +273,7 @@ class Reinforce(keras_agent.KerasAgent):
         The policy gradient treats returns, baseline and values as constants.
 
         Args:
-            episodes: `Episodes`. An agent that has a head need not be built before.
+            episodes: `Episodes`. An agent with a head need not be built before the call.
 
         Returns:
             A list with the gradient of the surrogate loss for each of `policy_variables`,
@@ -290,10 +290,10 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> list[tf.Tensor]:
         """Returns the gradient of the policy loss of each episode, without an update.
 
-        The gradient of an episode uses the returns, the baseline and the running scales
-        of the whole batch. The mean gradient over episodes is the gradient of the batch,
-        and the variance over episodes measures the noise of the batch gradient. Entropy
-        bonus, regularizers and the value loss of shared layers are excluded.
+        The gradient of an episode uses the advantages that are computed from the whole
+        batch. The mean gradient over episodes is the gradient of the batch, and the
+        variance over episodes measures the noise of the batch gradient. Entropy bonus,
+        regularizers and the value loss of shared layers are excluded.
 
         Args:
             episodes: `Episodes`, whose gradients the method computes.
@@ -302,7 +302,7 @@ class Reinforce(keras_agent.KerasAgent):
 
         Returns:
             A list with a tensor `[E, …]` for each of `policy_variables`, one row for
-            each of the E episodes that are not dropped.
+            each of the E episodes that `on_truncation="drop"` does not exclude.
         """
         trainer = self._trainer_for(episodes)
         episodes = trainer.check_episodes(episodes)
@@ -326,11 +326,11 @@ class Reinforce(keras_agent.KerasAgent):
         """Makes one update from a batch of whole episodes.
 
         An update computes the gradients, checks that the gradients are finite, makes the
-        optimizer step, calls `baseline.apply_gradients`, and last updates the normalizer.
+        optimizer step, and last updates the baseline and the observation normalizer.
 
         Args:
             episodes: `Episodes` to learn from.
-            seed: Int. Seed and number of the update determine the minibatches.
+            seed: Int. `seed` and the attribute `updates` determine the minibatches.
 
         Returns:
             Dict from log keys (docs/logs.md) to floats, the metrics of the update.
@@ -383,9 +383,9 @@ class Reinforce(keras_agent.KerasAgent):
             steps: Int, the number of environment steps to train for, instead of `epochs`.
             episodes_per_epoch: Int, the number of episodes of each update, by default 16.
             steps_per_epoch: Int, instead of `episodes_per_epoch`. Each update uses the
-                fewest episodes with at least `steps_per_epoch` steps in total. The number
-                of episodes then depends on their lengths, which biases the gradient by a
-                term of order 1 / (number of episodes).
+                fewest episodes with at least `steps_per_epoch` steps in total. Because
+                the number of episodes depends on their lengths, the gradient has a bias
+                of order 1 / (number of episodes).
             num_envs: Int, the number of environments that are stepped as one batch, by
                 default 8. `num_envs` does not change the result of training. A
                 `TensorEnv` ignores `num_envs`.
@@ -407,7 +407,7 @@ class Reinforce(keras_agent.KerasAgent):
             env_kwargs: Dict of keyword arguments for the constructor of the environment.
             max_episode_steps: Int, the number of steps after which an episode is
                 truncated, by default the time limit of the environment. An episode of a
-                `VectorEnv` with more steps raises an error instead of being truncated.
+                `VectorEnv` with more than `max_episode_steps` steps raises an error.
             verbose: 0 prints nothing; 1, 2 or `"auto"` prints a progress line.
 
         Returns:
@@ -492,9 +492,9 @@ class Reinforce(keras_agent.KerasAgent):
             num_envs, workers, env_kwargs, max_episode_steps: As in `fit`.
 
         Returns:
-            Dict of floats: `episode_return`, `episode_return_min`, `_max`, `_std`,
-            `episode_length`, `episodes`, `env_steps`, and `success` if the environment
-            reports success.
+            Dict of floats: `episode_return`, `episode_return_min`, `episode_return_max`,
+            `episode_return_std`, `episode_length`, `episodes`, `env_steps`, and `success`
+            if the environment reports success.
         """
         key = seeding.StreamKey(validation.check_seed(seed), "evaluation", 0)
         episodes = validation.positive_int("episodes", episodes)
@@ -519,7 +519,7 @@ class Reinforce(keras_agent.KerasAgent):
 
         Args:
             env: Environment in any form that `fit` accepts, or the result of
-                `tfr.collect.open_envs`, so that a loop makes environments only once.
+                `tfr.collect.open_envs`, which several calls of `collect` can share.
             episodes: Int, the number of episodes, by default 16.
             steps: Int, instead of `episodes`. `collect` returns the fewest episodes with
                 at least `steps` environment steps in total.
@@ -552,7 +552,7 @@ class Reinforce(keras_agent.KerasAgent):
         env_kwargs: Mapping[str, Any] | None,
         max_episode_steps: int | None,
     ) -> dict[str, Any]:
-        """Returns keyword arguments for `make_envs.open_envs`, with those of a preset."""
+        """Returns options for `open_envs`; `env_kwargs` defaults to that of `for_env`."""
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = self._fit_defaults.get("env_kwargs")
         if max_episode_steps is not None:
@@ -578,12 +578,12 @@ class Reinforce(keras_agent.KerasAgent):
             deterministic: Bool, whether to return the most likely actions.
             seed: Int, or `None`. The same seed draws the same actions in `act` and in the
                 exported SavedModel. `seed=None` draws different actions in each call.
-            action_mask: `[N, M]` masks of M choices, if `info` contains the masks.
+            action_mask: N masks of M choices, `[N, M]`, if `info` contains the masks.
             state: The recurrent state that the previous call of `act` returned, if the
                 policy has recurrent layers. `state=None` starts new episodes.
 
         Returns:
-            `[N, …]` NumPy array of actions in the units and type of the environment,
+            NumPy array of N actions, `[N, …]`, in the units and type of the environment,
             nested like the action space; for a recurrent policy, `(actions, state)`.
 
         Raises:
@@ -602,8 +602,9 @@ class Reinforce(keras_agent.KerasAgent):
         `sample(observation, seed) -> action, raw_action`,
         `distribution(observation) -> parameters` and
         `log_prob(observation, raw_action) -> log_prob`. A raw action is the sample of the
-        head before clipping or rounding. All signatures include the normalizer, accept
-        any batch size, and take each array of a nested observation as an argument.
+        head before clipping or rounding. All signatures normalize observations like the
+        agent, accept any batch size, and take each array of a nested observation as an
+        argument.
 
         Args:
             filepath: Path of the folder of the SavedModel. `export` replaces an earlier

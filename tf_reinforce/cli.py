@@ -255,7 +255,7 @@ def _print_preset(options):
 
 
 def _use_one_thread_per_operation():
-    """Sets TensorFlow to one thread per operation, unless the user has set a number."""
+    """Uses one thread per TensorFlow operation, unless the user set the thread count."""
     import tensorflow as tf
 
     threading = tf.config.threading
@@ -273,7 +273,8 @@ def _train_seeds(options, settings, twin, first_seed, target):
     count, fit = validation.positive_int("seeds", options.seeds), settings["fit"]
     if twin is None or fit.get("epochs") is None:
         raise ValueError(
-            "`--seeds` requires an environment with a twin, and a number of updates. "
+            "`--seeds` requires an environment with a twin in TensorFlow, and a "
+            "number of updates. "
             f"Expected: --epochs, and one of {list(envs.TWINS)}. Received: "
             f"{options.env}, epochs={fit.get('epochs')}, --engine {options.engine}"
         )
@@ -315,7 +316,10 @@ def _export(options, directory):
 
 
 def _select_twin(options, settings):
-    """Returns the tensor environment to train on, or `None` to train in Gymnasium."""
+    """Returns the `TensorEnv` to train on, or `None` to train on `options.env`.
+
+    A twin is a `TensorEnv` that equals a Gymnasium environment step by step.
+    """
     from tf_reinforce import envs
 
     fit = settings["fit"]
@@ -327,7 +331,7 @@ def _select_twin(options, settings):
     if options.engine == "compiled":
         if needs_host:
             raise ValueError(
-                "The compiled engine takes no environment arguments, and collects a "
+                "`--engine compiled` takes no environment arguments, and collects a "
                 "fixed number of episodes for each update. Pass "
                 "`--episodes-per-epoch`, or `--engine host`. Received: "
                 f"env_kwargs={settings['env_kwargs']}, "
@@ -366,7 +370,7 @@ def _settings(options, preset):
 
 
 def explicit_settings(options):
-    """Returns the settings from options that the user passed, as a dict of tables."""
+    """Returns the options that the user passed, as the dict `{table: {key: value}}`."""
     tables = {"agent": {}, "fit": {}, "evaluation": {}}
     for option in TRAIN_OPTIONS:
         value = getattr(options, option.name)
@@ -377,7 +381,7 @@ def explicit_settings(options):
 
 
 def _print_budget(settings, target, threshold):
-    """Prints the condition that ends the training, if the training has no budget."""
+    """Prints the target return that ends training, unless `epochs` or `steps` is set."""
     from tf_reinforce.experiments import runs
 
     fit = settings["fit"]
@@ -392,7 +396,7 @@ def _print_budget(settings, target, threshold):
 
 
 def _returns(env, metrics, random_return, target, threshold):
-    """Returns a line with the mean returns of agent and random policy, and the target."""
+    """Returns a line with mean returns (agent, random policy) and the target return."""
     mean, deviation = metrics["episode_return"], metrics["episode_return_std"]
     line = (
         f"{env}: mean return {mean:.4g} ± {deviation:.4g} over "
@@ -502,7 +506,7 @@ def _count(text):
 
 
 class _Unknown(argparse.Action):
-    """Handles an option of another library, and prints the option to use instead."""
+    """Rejects an option of other libraries, like `--lr`, and prints the option to use."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         parser.error(f"there is no option {option_string}. Use {self.const}.")

@@ -50,7 +50,7 @@ def test_every_value_of_an_option_is_drawn():
 
 
 def test_rounding_error_of_an_ill_conditioned_gradient_is_tolerated():
-    """Means are -293 and σ is 0.005, so that last bits of tanh change the sum by 1e-5."""
+    """Means are -293 and σ is 0.005, so that last bits of tanh change 1e-5 of the sum."""
     c = combinations.draw(3269)
     pairs.compare_updates(c, measure_rounding=True)
     measured, exact = (

@@ -43,14 +43,15 @@ class Batch(NamedTuple):
 
     @property
     def actions(self):
-        """Returns the sampled actions of the valid steps, `[N, …]`."""
+        """Returns the sampled actions of the N valid steps (no padding), `[N, …]`."""
         return self.steps.gather(self.episodes.actions)
 
     def minibatch(self, indices):
-        """Returns a `Batch` of n of the N steps, with `divisor` multiplied by n / N.
+        """Returns a `Batch` of the n steps `indices` of the N steps of this batch.
 
-        A sum over the n steps, divided by the smaller divisor, estimates the sum over
-        all N steps, divided by the original divisor.
+        A loss is a sum over steps, divided by the attribute `divisor`. The method
+        multiplies `divisor` by n / N, so that the loss of the n steps estimates the loss
+        of all N steps.
         """
         share = tf.size(indices) / tf.size(self.returns)
         return self._replace(
@@ -65,7 +66,7 @@ class Batch(NamedTuple):
         """Returns the `Batch` of one episode, to compute the gradient of the episode.
 
         Args:
-            column: Scalar int, the column of an episode whose length is not zero.
+            column: Scalar int, the index of an episode with at least one step.
         """
         own_steps = tf.where(self.steps.indices[:, 1] == tf.cast(column, tf.int32))[:, 0]
         episodes = records.select_episodes(self.episodes, column, column + 1)
@@ -102,8 +103,8 @@ class PolicyGradientEstimator:
 
         ∇J ≈ 1/E Σₑ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ)
 
-    The sums run over the E episodes of the batch and over the time steps t of each
-    episode. Gₜ is the return from step t on, and bₜ is the baseline.
+    Σₑ is the sum over the E episodes of the batch, and Σₜ is the sum over the time steps
+    t of an episode. Gₜ is the return from step t on, and bₜ is the baseline.
 
     Args:
         policy: Keras model from observations to outputs, or to a dict with
@@ -208,7 +209,10 @@ class PolicyGradientEstimator:
         )
 
     def _learned_episodes(self, episodes):
-        """Returns `records.trim(episodes)`, with length zero for dropped episodes."""
+        """Returns `Episodes` in which dropped episodes have the length zero.
+
+        Rows that are padding in every episode are removed.
+        """
         episodes = records.trim(episodes)
         return episodes._replace(lengths=self.learned_lengths(episodes))
 
@@ -219,10 +223,11 @@ class PolicyGradientEstimator:
         return episodes.lengths
 
     def _rewards(self, episodes, valid):
-        """Returns rewards, discounts and λ of each step, and samples for running scales.
+        """Returns rewards, discounts and the GAE λ of each step, and a dict of samples.
 
-        Rewards, discounts and λ are `[T, B]` arrays, for T steps of B episodes. The
-        samples are a dict, which is empty unless rewards are scaled.
+        Rewards, discounts and λ are `[T, B]` arrays, for T steps of B episodes. If
+        rewards are scaled, the dict contains the discounted returns, which update the
+        running scale of the rewards. If rewards are not scaled, the dict is empty.
         """
         rewards = tf.where(valid, episodes.rewards, 0.0)
         terminated = episodes.terminated
@@ -243,12 +248,11 @@ class PolicyGradientEstimator:
         return rewards, discounts, lambdas, samples
 
     def values(self, episodes, dtype):
-        """Returns `[T + 1, B]` values of B episodes, or zeros without a value baseline.
+        """Returns the values of all observations, or zeros without a value baseline.
 
-        An episode of at most T steps has one more value, that of the observation after
-        the last action. The return of a truncated episode needs the value of its last
-        observation.
-        Gradients do not flow through the values.
+        For B episodes of at most T steps, the values are `[T + 1, B]`, because an episode
+        has one more observation than steps. The return of a truncated episode needs the
+        value of its last observation. Gradients do not flow through the values.
         """
         rows = tf.shape(episodes.rewards)[0] + 1
         if not self.baseline.is_value_function:
@@ -262,7 +266,7 @@ class PolicyGradientEstimator:
         return steps.scatter(tf.stop_gradient(tf.cast(values, dtype)))
 
     def _check_baseline(self, baseline, returns):
-        """Raises an error unless the baseline has one number per return, `[T, B]`."""
+        """Raises an error if the baseline differs from the returns in shape or type."""
         name = type(self.baseline).__name__
         requirement = (
             f"`{name}.estimate` must return an array [T, B], one baseline per return"
@@ -279,9 +283,9 @@ class PolicyGradientEstimator:
         """Returns advantages, divided by their scale if `scale_advantages` is set.
 
         Returns:
-            The advantages, the advantages with a baseline of zero, and the samples for
-            the running scales. With `scale_advantages="running"`, the samples include the
-            advantages.
+            The advantages, the advantages with a baseline of zero, and the dict of
+            samples from which running scales are updated. `scale_advantages="running"`
+            adds the advantages before scaling to the samples.
         """
         if self.options.scale_advantages == "batch":
             num_steps = tf.reduce_sum(tf.cast(valid, unbaselined.dtype))
@@ -323,7 +327,7 @@ class PolicyGradientEstimator:
         Args:
             batch: `Batch`.
             indices: `[n]` int, the indices of a minibatch of n of the N steps, or `None`
-                for all steps. The sum over n steps is multiplied by N / n, so that the
+                for all steps. Sums over the n steps are multiplied by N / n, so that the
                 mean gradient of random minibatches is the gradient of the batch.
             behavior_log_probs: `[N]` float, the log-probabilities of the actions under
                 the policy that collected the episodes, or `None` if the policy has not
@@ -450,7 +454,7 @@ class PolicyGradientEstimator:
         return self.split_outputs(policy(self._normalized(observations), training=False))
 
     def recurrent_step(self, observations, states):
-        """Returns policy outputs `[N, P]` at one step, and the next recurrent states."""
+        """Returns P outputs for each of N observations, and the next recurrent states."""
         if self.recurrent is None:
             return self.forward(observations)[0], states
         outputs, states = self.recurrent.step(self._normalized(observations), states)
@@ -479,9 +483,10 @@ class PolicyGradientEstimator:
             self.normalizer.update(valid_steps(episodes).gather(episodes.observations))
 
     def sums_of_squares(self, episodes, batch):
-        """Returns the sums of squares of the samples of all running statistics.
+        """Returns the sums of squares of all numbers that update running statistics.
 
-        If the sums of squares are finite, the updated running statistics are finite, too.
+        If the sums of squares are finite, the observation normalizer and the running
+        scales are finite after the update.
         """
         samples = list(batch.scale_samples.values())
         if self.normalizer is not None:
@@ -497,7 +502,7 @@ def valid_steps(episodes):
 
 
 def _powers(gamma, returns):
-    """Returns `[T, 1]` powers γᵗ of the discount γ, for `[T, B]` returns at T steps."""
+    """Returns the powers γᵗ of the discount γ, `[T, 1]`, for the T rows of `returns`."""
     gamma = tf.constant(gamma, returns.dtype)
     rows = tf.cast(tf.shape(returns)[0], returns.dtype)
     return gamma ** tf.range(rows)[:, None]

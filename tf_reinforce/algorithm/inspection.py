@@ -41,8 +41,8 @@ def per_episode_gradients(gradient_estimator, episodes, baseline=True):
 
     Returns:
         A list with an array `[E, …]` for each of `variables`, one gradient for each of
-        the E episodes that are not dropped. Each gradient uses the returns, the baseline
-        and the running scales that are computed from the whole batch.
+        the E episodes that are not dropped. Each gradient uses the advantages that are
+        computed from the whole batch.
     """
 
     def gradient(column):

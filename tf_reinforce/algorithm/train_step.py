@@ -74,8 +74,8 @@ class TrainStep:
                 valid steps.
 
         Returns:
-            `[1 + len(METRICS)]` float64: first 1 or 0 for whether the update was finite,
-            then the values of `METRICS`. The result is one tensor, because fetching a
+            `[1 + len(METRICS)]` float64: 1 if the update was finite, else 0, and then the
+            values of `METRICS`. The result is one tensor, because fetching a
             single scalar takes as long as a small update.
         """
         learning_rate = tf.identity(self.optimizer.learning_rate)
@@ -168,7 +168,7 @@ class TrainStep:
         return sums[:count], metrics
 
     def _passes(self, batch, permutations, finite):
-        """Makes the gradient steps of an update, until a gradient step is not finite.
+        """Makes the gradient steps of an update, until a computed value is not finite.
 
         Args:
             batch: `estimator.Batch`.
@@ -178,7 +178,7 @@ class TrainStep:
 
         Returns:
             Dict of the metrics, averaged over the gradient steps, and a bool that is True
-            if all gradient steps were finite.
+            if all values were finite.
         """
         distribution = self.estimator.distribution(batch)
         behavior_log_probs = distribution.log_prob(batch.actions)
@@ -209,7 +209,7 @@ class TrainStep:
         return {**metrics, "entropy": tf.reduce_mean(entropy)}, finite
 
     def step_gradients(self, batch, indices=None, behavior_log_probs=None):
-        """Returns `estimator.policy_gradients`, with the loss scale of the optimizer."""
+        """Returns policy gradients and metrics, using the loss scale of the optimizer."""
         return self.estimator.policy_gradients(
             batch, indices, behavior_log_probs, self.optimizer.scale_loss
         )
@@ -249,7 +249,7 @@ class TrainStep:
         }
 
     def _count(self, episodes):
-        """Adds an update and its episodes to the counters; returns the counters."""
+        """Adds one update, its episodes and steps to `counters`; returns `counters`."""
         lengths = tf.cast(episodes.lengths, tf.int64)
         counts = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
         return self.counters.assign_add(tf.stack(counts))

@@ -179,7 +179,7 @@ class _SeedGroup:
 
     The program of a `_SeedGroup` contains only the variables of the first agent. To
     update another agent, the program copies the weights of that agent into the variables
-    of the first agent, and back into the stack.
+    of the first agent. After the update, the program copies the weights back.
     """
 
     def __init__(self, batched_env, make, seeds, num_episodes):
@@ -210,8 +210,8 @@ class _SeedGroup:
     def trace(self):
         """Traces the program that trains the agents.
 
-        `trace` is separate from the constructor, because tracing takes seconds, and
-        errors of the agents of all groups are raised before.
+        Tracing takes seconds. `train_seeds` calls `trace` after all agents have been made
+        and checked, so that an invalid agent raises its error at once.
         """
         num_agents = self.rollout.num_agents
         keys = tf.TensorSpec((None, num_agents, 4, 2), tf.uint32)
@@ -231,7 +231,7 @@ class _SeedGroup:
         return self._stacks[is_counters.index(True)].numpy()
 
     def train(self, epochs):
-        """Makes `epochs` updates of K agents, and returns their outputs.
+        """Makes `epochs` updates of each of the K agents.
 
         Returns:
             List of arrays `[epochs, K, …]`, the outputs of all updates. The docstring of
@@ -257,7 +257,7 @@ class _SeedGroup:
         return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
 
     def _updates(self, keys, active):
-        """Makes U updates of K agents in the graph, and returns their outputs.
+        """Makes U updates of each of the K agents, in the graph.
 
         Args:
             keys: `[U, K, 4, 2]` uint32, the random keys of each update of each agent,
@@ -313,7 +313,7 @@ class _SeedGroup:
             variable.assign(stack[index])
 
     def _store(self, index):
-        """Stores the first agent's weights as those of the agent number `index`."""
+        """Copies the first agent's weights to the stacked weights of agent `index`."""
         for variable, stack in zip(self.variables, self._stacks, strict=True):
             stack[index].assign(variable)
 

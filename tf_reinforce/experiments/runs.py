@@ -145,8 +145,9 @@ def train_seeds(make, env, directory, settings, twin, seeds):
         make: Function from a seed to a compiled agent.
         env: String, the environment id for the evaluations.
         directory: `pathlib.Path` of an empty folder.
-        settings: Dict of the settings of a run, as for `train`. The table `fit` contains
-            `epochs`, and may contain `episodes_per_epoch` and `max_episode_steps`.
+        settings: Dict of the settings of a run, as for `train`. `settings["fit"]`
+            contains `epochs`, and may contain `episodes_per_epoch` and
+            `max_episode_steps`.
         twin: `envs.TensorEnv` to train on.
         seeds: Ints, one seed for each agent.
 
@@ -230,10 +231,10 @@ def evaluation_options(settings):
     """Returns the keyword arguments for `Reinforce.evaluate` from the settings of a run.
 
     Args:
-        settings: Dict of the settings of a run. The entry `env_kwargs` contains keyword
-            arguments of the environment's constructor. The table `evaluation` may contain
-            `episodes`, `deterministic` and `max_episode_steps`. The table `fit` may
-            contain `num_envs` and `workers`.
+        settings: Dict of the settings of a run. `settings["env_kwargs"]` contains keyword
+            arguments of the environment's constructor. `settings["evaluation"]` may
+            contain `episodes`, `deterministic` and `max_episode_steps`. `settings["fit"]`
+            may contain `num_envs` and `workers`.
     """
     evaluation_settings = settings["evaluation"]
     return {
@@ -291,7 +292,7 @@ class _GracefulInterrupt:
     """Handles Ctrl-C during training.
 
     The first Ctrl-C stops training after the current update. A second Ctrl-C stops
-    training at once. The context value is a list, which is not empty after the first
+    training at once. The `with` statement yields a list, which is empty until the first
     Ctrl-C.
     """
 
