@@ -47,8 +47,8 @@ class EpisodeScheduler:
         count: Int, the number of episodes to collect. If `steps` is an int, `count` is
             not used.
         steps: Int, the number of steps to collect, or `None`. With an int, the result
-            contains the first episodes in starting order, until the episodes have at
-            least `steps` steps.
+            contains the fewest episodes, in starting order, that together have at least
+            `steps` steps.
     """
 
     def __init__(self, count, steps):
@@ -114,7 +114,7 @@ class SharedScheduler:
         self.episodes = []
 
     def start_next(self, row, env_index):
-        """Claims and starts the next episode; returns its `EpisodeInProgress` or `None`.
+        """Starts the next episode, or returns `None` if no episode is left to start.
 
         If no episode is left, or if this process has started its `max_initial` episodes
         at step 0, `start_next` starts no episode and returns `None`.

@@ -1,4 +1,4 @@
-"""Explains what one sampled action back-propagates, as a table and a sentence."""
+"""Explains the gradient of one sampled action's log-probability in words and numbers."""
 
 import numpy as np
 import tensorflow as tf

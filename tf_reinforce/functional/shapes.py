@@ -5,7 +5,7 @@ import tensorflow as tf
 
 
 def expect(arrays):
-    """Raises an error if arrays with equal letters for their axes differ in shape.
+    """Raises an error if two arrays whose axes have the same letters differ in shape.
 
     Sizes that are unknown while a graph is traced are compared when the graph runs. The
     function `expect` does not call `tf.debugging.assert_shapes`, whose checks made up a

@@ -21,7 +21,7 @@ _LOGISTIC_NODES = np.arange(-20.0, 20.0 + _STEP, _STEP)
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class TanhGaussian(normal.GaussianHead):
-    """A vector of `A` reals inside finite bounds, from `A` policy outputs (the means).
+    """A head for `A` reals inside finite bounds. Policy outputs are means before tanh.
 
         x = μ(s) + σ ε,    y = tanh x,    a = low + (high - low) (1 + y) / 2
         ln π(y|s) = ln N(x; μ, σ²) - ln(1 - y²)

@@ -246,7 +246,7 @@ class _MaskedHead:
 
 
 class _Check(abc.ABC):
-    """Computes the errors of a head for one row of outputs, from weighted raw actions.
+    """Measures how far a head is from a distribution, for one row of policy outputs.
 
     Args:
         head: `tfr.heads.Head` to check.
