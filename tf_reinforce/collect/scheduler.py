@@ -46,9 +46,9 @@ class EpisodeScheduler:
     Args:
         count: Int, the number of episodes to collect. If `steps` is an int, `count` is
             not used.
-        steps: Int, the number of steps to collect, or `None`. With an int, the result
-            contains the fewest episodes, in starting order, that together have at least
-            `steps` steps.
+        steps: Int, the number of steps to collect, or `None`. If `steps` is an int, the
+            result contains the episodes that started first: as few as are needed to have
+            at least `steps` steps together.
     """
 
     def __init__(self, count, steps):

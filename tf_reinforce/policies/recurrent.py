@@ -416,7 +416,7 @@ def _check_layer(layer):
 
 
 def _check_inputs(policy, observation_spec):
-    """Raises an error unless the inputs of a policy are sequences of any length."""
+    """Raises an error unless a policy accepts sequences of every length."""
     expected = _sequence_shapes(observation_spec)
     leaves = keras.tree.flatten(observation_spec)
     remedy = ", ".join(f"keras.Input({(None, *leaf.shape)})" for leaf in leaves)

@@ -327,7 +327,7 @@ class _Check(abc.ABC):
         return self.validate_actions("mode", self.head.mode(self.outputs(1)), 1)
 
     def validate_actions(self, name, actions, count):
-        """Returns raw actions as arrays, or raises an error for a wrong shape or type."""
+        """Returns the given raw actions as arrays; raises if a shape or type is wrong."""
         action_spec = self.head.action_spec("float64")
         keras.tree.assert_same_structure(action_spec, actions)
         return keras.tree.map_structure(
