@@ -435,7 +435,7 @@ def test_second_fit_makes_no_new_trace_and_no_new_conversion(cartpole, monkeypat
     cartpole.update(fitting_record(cartpole))
     assert not traced
     assert cartpole.trainer.collector.programs["acting", False].conversions == 1
-    assert cartpole.trainer.collector.programs["acting", False].engine == "litert"
+    assert cartpole.trainer.collector.programs["acting", False].runtime == "litert"
 
 
 def fitting_record(agent):

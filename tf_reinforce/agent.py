@@ -437,10 +437,10 @@ class Reinforce(keras_agent.KerasAgent):
         validation_options = self._env_options(validation_env, env_kwargs, limit)
 
         def make_updates(notify: Any, max_updates: int, max_env_steps: Any) -> Any:
-            size = options.episodes_per_epoch, options.steps_per_epoch
+            counts = options.episodes_per_epoch, options.steps_per_epoch
             limits = min(max_updates, self._updates_per_call), max_env_steps
             collect_and_update = self.trainer.collect_and_update
-            return collect_and_update(self.optimizer, envs, seed, size, limits, notify)
+            return collect_and_update(self.optimizer, envs, seed, counts, limits, notify)
 
         def validate() -> dict[str, float]:
             key = seeding.StreamKey(seed, "validation", self.updates)

@@ -174,16 +174,16 @@ def train(options):
     except Exception:
         runs.remove_if_unstarted(directory)
         raise
-    returns = None
+    return_line = None
     if not result["interrupted"]:
-        returns = _returns(
+        return_line = _return_line(
             env,
             result["evaluation"],
             runs.random_return(env, settings, seed) if options.preset else None,
             target,
             threshold,
         )
-    _print_summary(directory, returns, result)
+    _print_summary(directory, return_line, result)
     _export(options, directory)
     if result["interrupted"]:
         return INTERRUPTED
@@ -395,7 +395,7 @@ def _print_budget(settings, target, threshold):
         )
 
 
-def _returns(env, metrics, random_return, target, threshold):
+def _return_line(env, metrics, random_return, target, threshold):
     """Returns a line with mean returns (agent, random policy) and the target return."""
     mean, deviation = metrics["episode_return"], metrics["episode_return_std"]
     line = (
@@ -410,12 +410,12 @@ def _returns(env, metrics, random_return, target, threshold):
     return f"{line}, {kind} {target:g} {'reached' if mean >= target else 'missed'}"
 
 
-def _print_summary(directory, returns, result):
+def _print_summary(directory, return_line, result):
     if result["interrupted"]:
         print(f"interrupted after {result['updates']} updates; saved in {directory}")
         return
     print(
-        f"\n{returns}\n"
+        f"\n{return_line}\n"
         f"trained {result['updates']} updates, {result['env_steps']:,} steps, "
         f"{result['seconds']:.1f} s with {result['evaluations']} evaluations\n"
         f"saved in {directory}"

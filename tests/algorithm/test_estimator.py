@@ -714,7 +714,9 @@ def test_value_loss_is_logged_and_in_the_loss_only_for_shared_layers():
     episodes = record()
     apart = make_estimator(baselines.Value(value_model("float64")))
     estimate = apart.gradients(episodes)
-    loss, expected_gradients = apart.baseline.gradients(estimate.baseline_step.batch)
+    loss, expected_gradients = apart.baseline.gradients(
+        estimate.baseline_step.baseline_batch
+    )
     np.testing.assert_allclose(estimate.metrics["value_loss"], loss, rtol=1e-12)
     assert estimate.metrics["loss"] == estimate.metrics["policy_loss"]
     value_gradients = estimate.baseline_step.gradients

@@ -142,7 +142,7 @@ def test_litert_results_equal_keras_results_for_any_batch_size(pair, determinist
     """
     model, head = PAIRS[pair]()
     acting, structure = program(model, head, deterministic=deterministic)
-    assert acting.engine == "litert"
+    assert acting.runtime == "litert"
     observations, noise = observations_of(structure, 64), noise_of(head, 64)
     sampling_noise = None if deterministic else tf.constant(noise)
     expected = decide(model, head, tf.constant(observations), sampling_noise)
@@ -185,7 +185,7 @@ def test_new_weights_take_effect_without_a_new_conversion(pair):
     np.testing.assert_allclose(raw, expected[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(actions, expected[1], rtol=1e-5, atol=1e-5)
     assert not np.array_equal(before, raw)
-    assert (acting.engine, acting.conversions) == ("litert", 1)
+    assert (acting.runtime, acting.conversions) == ("litert", 1)
 
 
 def test_acting_program_uses_the_current_normalizer_statistics():
@@ -202,7 +202,7 @@ def test_acting_program_uses_the_current_normalizer_statistics():
         )
         np.testing.assert_array_equal(raw, np.argmax(agent(observations), -1))
         observations = observations * 2
-    assert (acting.engine, acting.conversions) == ("litert", 1)
+    assert (acting.runtime, acting.conversions) == ("litert", 1)
 
 
 def test_acting_program_reads_nested_observations_in_the_correct_order():
@@ -220,7 +220,7 @@ def test_acting_program_reads_nested_observations_in_the_correct_order():
     agent = tfr.Reinforce(keras.Model(inputs, outputs))
     agent.build_for_spaces(space, gym.spaces.Discrete(2))
     acting = toys.acting_program(agent, space)
-    assert acting.engine == "litert"
+    assert acting.runtime == "litert"
     two = {"b": np.ones((2, 2), "f"), "a": (np.array([3, 4], "i"), np.ones((2, 1), "f"))}
     acting.for_batch(2)([*keras.tree.flatten(two), np.full((2, 2), 0.5, "f")])
     np.testing.assert_allclose(acting.for_batch(2).results()[2], agent(two), rtol=1e-5)
@@ -368,7 +368,7 @@ def test_first_collection_switches_to_tensorflow_if_litert_results_differ(mode, 
             np.testing.assert_array_equal(one.actions, several.actions)
             assert one.actions.mean() > 2.0  # four times 1, and not zero
     assert caplog.text.count("of LiteRT differs from that of Keras") == 1
-    assert agent.trainer.collector.programs["acting", False].engine == "tensorflow"
+    assert agent.trainer.collector.programs["acting", False].runtime == "tensorflow"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -380,7 +380,7 @@ def test_collect_falls_back_to_tensorflow_if_only_litert_output_is_infinite(work
     budget = dict(num_envs=2, workers=workers)
     agent.collect(lambda: Real(2.0, 1.0, 3.0), 2, **budget)
     program = agent.trainer.collector.programs["acting", False]
-    assert program.engine == "litert"
+    assert program.runtime == "litert"
     zeros = lambda: Real(0.0, 1.0, 3.0)  # noqa: E731
     if workers > 1:
         with pytest.raises(ValueError, match="Use workers=1"):
@@ -388,7 +388,7 @@ def test_collect_falls_back_to_tensorflow_if_only_litert_output_is_infinite(work
     else:
         episodes = agent.collect(zeros, 2, **budget)
         assert np.isfinite(episodes.actions).all() and not episodes.observations.any()
-    assert program.engine == "tensorflow"
+    assert program.runtime == "tensorflow"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -403,7 +403,7 @@ def test_overflowing_outputs_raise_although_litert_saturates(workers):
     message = r"^(Worker \d: )?The policy's outputs are not finite.*The policy overflows"
     with pytest.raises(FloatingPointError, match=message):
         agent.collect(lambda: Real(100.0, -5.0, 5.0), 2, **budget)
-    assert agent.trainer.collector.programs["acting", False].engine == "litert"
+    assert agent.trainer.collector.programs["acting", False].runtime == "litert"
 
 
 @pytest.mark.parametrize("overflowing", [0, 1, None])
@@ -417,7 +417,7 @@ def test_image_rows_are_finite_only_if_every_row_is_finite(overflowing):
     if overflowing is not None:
         observations[overflowing] = 100.0
     finite = act(acting, observations, np.zeros((2, 1), "float32"))[2]
-    assert acting.engine == "litert" and finite == (overflowing is None)
+    assert acting.runtime == "litert" and finite == (overflowing is None)
 
 
 def test_policy_with_the_smallest_float_as_logit_acts_through_tensorflow(caplog):
@@ -458,7 +458,7 @@ def test_layer_that_litert_cannot_convert_acts_and_learns_in_tensorflow(layer, c
         agent.fit(toys.Bandit, epochs=1, num_envs=2, verbose=0)
     assert "through TensorFlow instead of LiteRT" in caplog.text
     program = agent.trainer.collector.programs["acting", False]
-    assert program.engine == "tensorflow"
+    assert program.runtime == "tensorflow"
     before = policy.layers[-1].kernel.numpy()
     agent.fit(toys.Bandit, epochs=1, num_envs=2, verbose=0)
     assert not np.array_equal(before, policy.layers[-1].kernel.numpy())
@@ -483,7 +483,7 @@ def test_program_uses_tensorflow_if_a_litert_result_is_wrong(monkeypatch, caplog
     model, head = PAIRS["gaussian"]()
     with caplog.at_level(logging.WARNING, "tf_reinforce"):
         acting, structure = program(model, head)
-    assert acting.engine == "tensorflow"
+    assert acting.runtime == "tensorflow"
     assert "the result `outputs` of LiteRT differs from that of Keras" in caplog.text
     observations, noise = observations_of(structure, 3), noise_of(head, 3)
     raw, _, _ = act(acting, observations, noise)
@@ -597,7 +597,7 @@ def test_litert_is_used_again_after_nonfinite_weights_are_restored():
         agent.evaluate(toys.Clock, episodes=2)
     restore()
     assert agent.evaluate(toys.Clock, episodes=2)["episode_return"] == 6.0
-    assert agent.trainer.collector.programs["acting", True].engine == "litert"
+    assert agent.trainer.collector.programs["acting", True].runtime == "litert"
 
 
 def test_act_raises_for_nonfinite_observations():
@@ -647,7 +647,7 @@ def test_engine_changes_to_tensorflow_if_new_weights_make_litert_wrong(caplog):
     agent, env = softplus_agent(60.0), Echo()
     assert agent.evaluate(env, 2)["episode_return"] == pytest.approx(60.0)
     collected = agent.collect(env, 2)
-    engines = [program.engine for program in agent.trainer.collector.programs.values()]
+    engines = [program.runtime for program in agent.trainer.collector.programs.values()]
     assert engines == ["litert", "litert"]
     agent.policy.set_weights([np.full((1, 1), 500.0, "float32")])
     assert agent.evaluate(env, 2)["episode_return"] == pytest.approx(500.0)
@@ -669,7 +669,7 @@ def test_every_collection_compares_litert_with_keras(monkeypatch):
     agent, engines = softplus_agent(60.0), []
     for error in (0.0, 1.0):  # noqa: B007 (`results` reads it)
         agent.collect(Echo(), 2)
-        engines.append(agent.trainer.collector.programs["acting", False].engine)
+        engines.append(agent.trainer.collector.programs["acting", False].runtime)
     assert engines == ["litert", "tensorflow"]
 
 
@@ -689,13 +689,13 @@ def test_later_comparisons_have_ten_times_the_tolerance_of_the_first(
     agent.collect(Echo(), 2)
     error = share * (1e-4 * 60 + 1e-5)
     agent.collect(Echo(), 2)
-    assert agent.trainer.collector.programs["acting", False].engine == engine
+    assert agent.trainer.collector.programs["acting", False].runtime == engine
 
 
 def test_episodes_run_once_after_tensorflow_has_replaced_litert():
     agent, env = softplus_agent(500.0), Echo()
     agent.collect(env, 2)
-    assert agent.trainer.collector.programs["acting", False].engine == "tensorflow"
+    assert agent.trainer.collector.programs["acting", False].runtime == "tensorflow"
     before = env.resets
     agent.collect(env, 2)
     assert env.resets == before + 2

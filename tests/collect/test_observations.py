@@ -299,7 +299,7 @@ def test_custom_policy_gives_equal_actions_after_save_load_and_export(case, tmp_
     agent.compile(keras.optimizers.Adam(0.1))
     agent.fit(lambda: toys.Observing(space), **FEW)
     assert agent.evaluate(lambda: toys.Observing(space), 3)["episode_return"] == 5.0
-    assert {program.engine for program in agent.trainer.collector.programs.values()} == {
+    assert {program.runtime for program in agent.trainer.collector.programs.values()} == {
         "litert"
     }
     observations = spaces.sample_observations(
@@ -378,7 +378,7 @@ def test_normalizer_changes_only_real_valued_observations():
 def test_agent_for_discrete_observations_is_trained_saved_and_exported(name, tmp_path):
     agent = tfr.Reinforce.for_env(name, hidden=(8,))
     agent.fit(name, epochs=1, episodes_per_epoch=4, verbose=0)
-    assert agent.trainer.collector.programs["acting", False].engine == "litert"
+    assert agent.trainer.collector.programs["acting", False].runtime == "litert"
     assert agent.evaluate(name, 2)["episodes"] == 2
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")

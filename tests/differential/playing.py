@@ -220,7 +220,7 @@ def environments(c):
     """Compares 1, 3 and 8 environments, and a `VectorEnv` in all autoreset modes."""
     agent, make = parts.agent_of(c), functools.partial(worlds.RandomEnv, c)
     reference = agent.collect(make, 10, num_envs=1, seed=c.seed)
-    if agent.trainer.collector.programs["acting", False].engine != "litert":
+    if agent.trainer.collector.programs["acting", False].runtime != "litert":
         return  # last bits may depend on the number of rows
     for num_envs in (3, 8):
         record = agent.collect(make, 10, num_envs=num_envs, seed=c.seed)

@@ -19,7 +19,7 @@ LONGEST = {
     "numpy_reinforce": 120,
     "eligibility": 90,
     "your_own_parts": 90,
-    "memory": 75,
+    "recurrent": 75,
     "catch": 70,
 }
 

@@ -370,8 +370,8 @@ def test_train_seeds_error_names_the_layer_that_cannot_be_stacked():
 
 
 def test_train_seeds_traces_its_program_once():
-    (group,) = trained_pair(3).groups
-    assert group.rollout.graph.experimental_get_tracing_count() == 1
+    (program,) = trained_pair(3).programs
+    assert program.rollout.graph.experimental_get_tracing_count() == 1
 
 
 def test_number_of_threads_does_not_change_the_history(monkeypatch):
@@ -384,7 +384,7 @@ def test_number_of_threads_does_not_change_the_history(monkeypatch):
         monkeypatch.setattr(tf.config.threading, asked, lambda threads=threads: threads)
         options = dict(epochs=4, episodes_per_epoch=4)
         found.append(tfr.train_seeds(maker(world, 2), world, range(5), **options))
-        assert len(found[-1].groups) == threads
+        assert len(found[-1].programs) == threads
     alone, dealt = found
     np.testing.assert_equal(dealt.history, alone.history)
     assert dealt.seeds == alone.seeds == list(range(5))

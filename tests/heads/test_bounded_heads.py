@@ -711,7 +711,7 @@ def test_litert_actions_for_huge_outputs_are_finite_and_inside_the_bounds(kind, 
     one = tf.TensorSpec((1,), tf.float32)
     actor = deciding.ActorPolicy(step, head, one, "float32", head.variables)
     program = acting_program.ActingProgram(actor, [scales], [noise], greedy)
-    assert program.engine == "litert"
+    assert program.runtime == "litert"
     (raw,), (actions,), _, finite = program.for_batch(8)([scales, noise])
     assert (
         np.isfinite(raw).all()

@@ -312,7 +312,7 @@ class Levers(gym.Env):
 def test_agent_with_composite_head_learns_and_is_restored_from_file(tmp_path):
     agent = tfr.Reinforce.for_env(Levers, hidden=(), learning_rate=0.1)
     agent.fit(Levers, epochs=60, episodes_per_epoch=8, verbose=0)
-    assert agent.trainer.collector.programs["acting", False].engine == "litert"
+    assert agent.trainer.collector.programs["acting", False].runtime == "litert"
     assert agent.evaluate(Levers, 4)["episode_return"] > 3.5
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")

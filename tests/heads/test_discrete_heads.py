@@ -346,7 +346,7 @@ def test_agent_with_discrete_head_learns_is_saved_and_exported(name, tmp_path):
 
     agent = tfr.Reinforce.for_env(env, hidden=(), learning_rate=0.1)
     agent.fit(env, epochs=60, episodes_per_epoch=8, verbose=0)
-    assert agent.trainer.collector.programs["acting", False].engine == "litert"
+    assert agent.trainer.collector.programs["acting", False].runtime == "litert"
     assert agent.evaluate(env, 4)["episode_return"] == 4
     agent.save(tmp_path / "agent.keras")
     agent.export(tmp_path / "policy")

@@ -424,7 +424,7 @@ def test_litert_samples_under_mask_are_legal_and_equal_keras_samples(name):
     program = acting_program.ActingProgram(
         policy, [rows, flags], noise, deterministic=False
     )
-    assert program.engine == "litert"
+    assert program.runtime == "litert"
     raw, *_ = program.for_batch(count)([rows, flags, *noise])
     outputs = head.mask_outputs(tf.constant(1.5 * rows), tf.constant(flags))
     for ours, theirs in zip(

@@ -195,7 +195,7 @@ def test_agent_with_multinomial_head_learns_is_saved_and_exported(env, tmp_path)
     agent = tfr.Reinforce(policy, head(), entropy_coef=1e-3)
     agent.compile(keras.optimizers.Adam(0.1))
     agent.fit(env, epochs=60, episodes_per_epoch=8, verbose=0)
-    assert agent.trainer.collector.programs["acting", False].engine == "litert"
+    assert agent.trainer.collector.programs["acting", False].runtime == "litert"
     assert agent.evaluate(env, 4)["episode_return"] == N
     agent.save(tmp_path / "agent.keras")
     agent.export(tmp_path / "policy")

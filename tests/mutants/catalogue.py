@@ -1768,14 +1768,14 @@ TENSORS = [
         "seeds_of_the_first_agent",
         "own: Agents with different settings are trained together with the "
         "settings of the first agent.",
-        "experiments/multi_seed.py::_SeedGroup.__init__",
+        "experiments/multi_seed.py::_SeedProgram.__init__",
         "check_same_signature(self.signature, signature_of(agent))",
         "signature_of(agent)",
     ),
     Mutant(
         "updates_counted_from_zero",
         "own: Agents that were trained before use the random streams of a new training.",
-        "experiments/multi_seed.py::_SeedGroup.train",
+        "experiments/multi_seed.py::_SeedProgram.train",
         'seeding.rollout_keys(seed, "training", first + u)',
         'seeding.rollout_keys(seed, "training", u)',
     ),

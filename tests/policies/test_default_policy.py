@@ -207,7 +207,7 @@ EVERY_SPACE = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_litert_actions_equal_keras_for_any_batch_size(space):
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=(8,))
     made = toys.acting_program(agent, space)
-    assert made.engine == "litert"
+    assert made.runtime == "litert"
     rng = np.random.default_rng(3)
     flat = keras.tree.flatten(spaces.sample_observations(space, "float32", 10, rng))
     noise = rng.random((10, 2), "float32")

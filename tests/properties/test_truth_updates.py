@@ -123,7 +123,7 @@ def expected_at(task, weights, batch_size, bound):
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     before = [w.numpy() for w in task.compared]
     for times, columns in task.batches(batch_size):
-        episodes = gradients.select_batch(task.record, columns)
+        episodes = gradients.select_columns(task.record, columns)
         batch = rule.batch(task.agent.trainer.check_episodes(episodes))
         acted = rule.distribution(batch).log_prob(batch.actions)
         for variable, value in zip(task.compared, weights, strict=True):
@@ -219,7 +219,7 @@ def second_step(learning_rate, ratio_clip):
     before, found, truth = [w.numpy() for w in task.compared], 0.0, 0.0
     for times, columns in task.batches(2):
         episodes = task.agent.trainer.check_episodes(
-            gradients.select_batch(task.record, columns)
+            gradients.select_columns(task.record, columns)
         )
         episodes = keras.tree.map_structure(tf.constant, episodes)
         share = times * math.prod(likelihoods[columns])
@@ -271,7 +271,7 @@ class Clocked(gradients._Enumeration):
                     chances.append(chance * self.transition_probs[column])
         self.cut, self.transition_probs = np.array(cut), np.array(chances)
         self.steps, self.returns = [self.steps[k] for k in kept], self.returns[kept]
-        record = gradients.select_batch(self.record, kept)
+        record = gradients.select_columns(self.record, kept)
         self.record = record._replace(terminated=~self.cut)
 
 

@@ -54,7 +54,7 @@ OWN = {
     "serving/live_policy": [
         "serving/test_export",
         "test_agent_input",
-        "policies/test_memory",
+        "policies/test_recurrent_training",
         "collect/test_masked_environments",
     ],
     "serving/policy_functions": ["serving/test_export", "properties/test_every_space"],

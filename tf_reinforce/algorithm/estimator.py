@@ -84,7 +84,7 @@ class Batch(NamedTuple):
 class BaselineStep(NamedTuple):
     """The gradients and metrics of a baseline, computed before an update."""
 
-    batch: baselines.BaselineBatch
+    baseline_batch: baselines.BaselineBatch
     gradients: list  # gradients of the baseline's own loss, or empty without own loss
     metrics: dict[str, tf.Tensor]  # `{"value_loss": scalar}`, or empty without own loss
 
@@ -473,7 +473,9 @@ class PolicyGradientEstimator:
 
     def update_statistics(self, batch, baseline_step):
         """Updates the baseline and the running scales, after the gradient steps."""
-        self.baseline.apply_gradients(baseline_step.gradients, baseline_step.batch)
+        self.baseline.apply_gradients(
+            baseline_step.gradients, baseline_step.baseline_batch
+        )
         for name, scale in self.scales.items():
             scale.update(batch.scale_samples[name])
 

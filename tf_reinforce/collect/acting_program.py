@@ -142,7 +142,7 @@ class ActingProgram:
             noise.
 
     Attributes:
-        engine: `"litert"` or `"tensorflow"`, the library that selects the actions.
+        runtime: `"litert"` or `"tensorflow"`, the library that selects the actions.
         conversions: Int, how often a conversion to LiteRT was started: 0 or 1.
     """
 
@@ -152,7 +152,7 @@ class ActingProgram:
         self._act_function = _ActFunction(actor, deterministic)
         self._concrete_function, self._layout = self._act_function.trace()
         self._runners, self._comparison_runners = {}, {}
-        self.engine = "litert"
+        self.runtime = "litert"
         weights = finite_weights(self._variables)
         try:
             if actor.dtype == "float64":
@@ -188,7 +188,7 @@ class ActingProgram:
         if count not in self._runners:
             self._runners[count] = (
                 self._litert_runner(count)
-                if self.engine == "litert"
+                if self.runtime == "litert"
                 else _TensorFlowRunner(self._concrete_function, self._layout)
             )
         self._runners[count].set_weights(weights)
@@ -244,7 +244,7 @@ class ActingProgram:
         Returns:
             Bool, whether TensorFlow has replaced LiteRT.
         """
-        if self.engine != "litert":
+        if self.runtime != "litert":
             return False
         weights, names = finite_weights(self._variables), ("finite", "outputs", "state")
         difference = self._difference(inputs, weights, names, tolerance=10.0)
@@ -253,7 +253,7 @@ class ActingProgram:
         return bool(difference)
 
     def _leave_litert(self, reason=""):
-        self.engine, self._runners, self._comparison_runners = "tensorflow", {}, {}
+        self.runtime, self._runners, self._comparison_runners = "tensorflow", {}, {}
         log.warning("The policy acts through TensorFlow instead of LiteRT: %s", reason)
 
     def _difference(self, inputs, weights, names=None, tolerance=1.0):

@@ -41,15 +41,15 @@ class BatchedEnvs(environments.HostEnvironments):
     action_space: gym.Space
     spec: gym.envs.registration.EnvSpec | None
 
-    def configure(self, float_dtype, masks=None):
+    def configure(self, float_dtype, mask_reader=None):
         """Prepares reading observations and masks, and returns the observation spec.
 
         Args:
             float_dtype: The float type in which float observations are stored.
-            masks: `action_masks.MaskReader`, or `None` if every action is always legal.
+            mask_reader: `action_masks.MaskReader`, or `None` if all actions are legal.
         """
         self._reader = env_outputs.ObservationReader(self.observation_space, float_dtype)
-        self._mask_reader = masks
+        self._mask_reader = mask_reader
         return self._reader.observation_spec
 
     def _collect_episodes(self, actor, program, request):
@@ -153,7 +153,7 @@ class SyncEnvs(BatchedEnvs):
 
     def step(self, actions, out, rewards, active, time_limit_envs):
         ends, steps, read, infos = [], self._steps, self._reader, self._infos
-        masks, first_out, shape = self._mask_reader, out[0], read.shape
+        mask_reader, first_out, shape = self._mask_reader, out[0], read.shape
         dtype, space_dtype = read.dtype, read.space_dtype
         array, float_types = np.ndarray, (float, np.float64)
         env_index = 0
@@ -176,9 +176,9 @@ class SyncEnvs(BatchedEnvs):
                 ended = terminated is not False or truncated is not False
                 if ended and env_outputs.has_ended(env_index, terminated, truncated):
                     ends.append(self._episode_end(env_index, terminated))
-                elif masks is not None and env_index not in time_limit_envs:
+                elif mask_reader is not None and env_index not in time_limit_envs:
                     info = infos[env_index]
-                    self._write_mask(env_index, out, masks.read, observation, info)
+                    self._write_mask(env_index, out, mask_reader.read, observation, info)
         except env_outputs.IndexedFault:
             raise
         except Exception as error:

@@ -105,7 +105,7 @@ class HostEnvironments(Environments):
             replaced = program.leave_litert_if_different(error.inputs)
             if not replaced:
                 raise
-        # All episodes are collected again with TensorFlow: one engine for all of them.
+        # All episodes are collected again with TensorFlow: one runtime for all of them.
         return self._collect_episodes(actor, program, request) if replaced else collected
 
     @abc.abstractmethod

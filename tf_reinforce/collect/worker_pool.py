@@ -36,21 +36,21 @@ class WorkerPool(environments.HostEnvironments):
     TensorFlow operation, because TensorFlow's threads do not exist in a forked process.
 
     Args:
-        first: `batched_envs.SyncEnvs` of one closed environment, from which the pool
-            reads the spaces.
+        closed_envs: `batched_envs.SyncEnvs` of one closed environment, from which the
+            pool reads the spaces.
         make_envs: Function from a number of environments to a `batched_envs.SyncEnvs`.
         sizes: List of positive ints, the number of environments of each worker.
     """
 
-    def __init__(self, first, make_envs, sizes):
+    def __init__(self, closed_envs, make_envs, sizes):
         if "fork" not in multiprocessing.get_all_start_methods():
             raise ValueError(
                 "`workers` above 1 requires processes that fork, which the operating "
                 "system does not support. Use workers=1."
             )
-        self.observation_space = first.observation_space
-        self.action_space = first.action_space
-        self.spec = first.spec
+        self.observation_space = closed_envs.observation_space
+        self.action_space = closed_envs.action_space
+        self.spec = closed_envs.spec
         self._make_envs = make_envs
         self._sizes = sizes
         self._program = None  # `ActingProgram` of the running processes
@@ -60,7 +60,7 @@ class WorkerPool(environments.HostEnvironments):
         self._mean_length = None  # mean length of the episodes in the last collection
 
     def _collect_episodes(self, actor, program, request):
-        if program.engine != "litert":
+        if program.runtime != "litert":
             raise ValueError(
                 "`workers` above 1 requires a policy that acts through LiteRT. The "
                 "policy acts through TensorFlow, for a reason that the log states. Use "
@@ -76,14 +76,14 @@ class WorkerPool(environments.HostEnvironments):
         options = request.key._asdict()
         options.update(deterministic=request.deterministic, group_size=request.group_size)
         counts = request.episodes, request.steps
-        shares, stepping, first = [], 0.0, 0
-        while (end := self._next_target(shares, first, *counts)) > first:
+        shares, stepping, num_episodes = [], 0.0, 0
+        while (end := self._next_target(shares, num_episodes, *counts)) > num_episodes:
             round_shares, seconds = self._collect_round(
-                first, end, weights, states, options
+                num_episodes, end, weights, states, options
             )
             shares += round_shares
             stepping += seconds
-            first = end
+            num_episodes = end
         arrays = _merge_shares(shares, request.steps)
         self._mean_length = arrays.lengths.mean()
         seconds = {"stepping": stepping}
@@ -117,7 +117,7 @@ class WorkerPool(environments.HostEnvironments):
                 stacklevel=2,
             )
 
-    def _next_target(self, shares, first, episodes, steps):
+    def _next_target(self, shares, num_episodes, episodes, steps):
         """Returns how many episodes must be collected by the end of the next round.
 
         In a round, the workers collect a fixed number of episodes. A collection of
@@ -128,19 +128,21 @@ class WorkerPool(environments.HostEnvironments):
         Args:
             shares: List of `results.EpisodeArrays`, the episodes that were collected so
                 far.
-            first: Int, the number of episodes that were collected so far. If no further
-                round is needed, `_next_target` returns `first`.
+            num_episodes: Int, the number of episodes that were collected so far. If no
+                further round is needed, `_next_target` returns `num_episodes`.
             episodes, steps: Fields of `environments.CollectionRequest`.
         """
         if steps is None:
             return episodes
         missing = steps - sum(int(share.lengths.sum()) for share in shares)
         if missing <= 0:
-            return first
-        mean_length = (steps - missing) / first if first else self._mean_length
+            return num_episodes
+        mean_length = (
+            (steps - missing) / num_episodes if num_episodes else self._mean_length
+        )
         if not mean_length:
-            return first + sum(self._sizes)
-        return first + int(np.ceil(missing / mean_length))
+            return num_episodes + sum(self._sizes)
+        return num_episodes + int(np.ceil(missing / mean_length))
 
     def _start(self, actor, program):
         """Forks the worker processes."""
@@ -171,8 +173,8 @@ class WorkerPool(environments.HostEnvironments):
             self._counter,
         )
 
-    def _collect_round(self, first, end, weights, states, options):
-        """Collects the episodes with numbers from `first` to `end` - 1.
+    def _collect_round(self, first_episode, end, weights, states, options):
+        """Collects the episodes with numbers from `first_episode` to `end` - 1.
 
         Args:
             weights: List of arrays from `acting_program.finite_weights`.
@@ -184,8 +186,8 @@ class WorkerPool(environments.HostEnvironments):
             A list of `results.EpisodeArrays`, one for each worker, and the mean over the
             workers of the seconds that resets and steps took.
         """
-        self._counter.value = first
-        max_initial = -(-(end - first) // len(self._sizes))
+        self._counter.value = first_episode
+        max_initial = -(-(end - first_episode) // len(self._sizes))
         request = {"end": end, "max_initial": max_initial, "options": options}
         for number, channel in enumerate(self._channels):
             self._pending.add(channel)

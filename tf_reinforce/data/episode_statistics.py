@@ -24,15 +24,15 @@ def batch_metrics(episodes, success=None):
     }
 
 
-def metrics(returns, lengths):
+def metrics(episode_returns, lengths):
     """Returns the statistics of B episodes from their `[B]` returns and lengths."""
     logs = {
-        "episode_return": returns.mean(),
-        "episode_return_min": returns.min(),
-        "episode_return_max": returns.max(),
-        "episode_return_std": returns.std(),
+        "episode_return": episode_returns.mean(),
+        "episode_return_min": episode_returns.min(),
+        "episode_return_max": episode_returns.max(),
+        "episode_return_std": episode_returns.std(),
         "episode_length": lengths.mean(),
-        "episodes": len(returns),
+        "episodes": len(episode_returns),
         "env_steps": lengths.sum(),
     }
     return {name: float(value) for name, value in logs.items()}
@@ -43,15 +43,15 @@ def success_metrics(success):
     return {} if np.isnan(success).all() else {"success": float(np.nanmean(success))}
 
 
-def episode_logs(returns, lengths, terminated, first, update):
+def episode_logs(episode_returns, lengths, terminated, first, update):
     """Yields the arguments of `EpisodeCallback.on_episode_end` for each episode.
 
     Args:
-        returns, lengths, terminated: `[B]` arrays with one entry per episode.
+        episode_returns, lengths, terminated: `[B]` arrays with one entry per episode.
         first: Int, the number of the episode at index 0 of the arrays.
         update: Int, the number of the update that uses the episodes.
     """
-    arrays = returns.tolist(), lengths.tolist(), terminated.tolist()
+    arrays = episode_returns.tolist(), lengths.tolist(), terminated.tolist()
     for index, (episode_return, length, is_terminated) in enumerate(
         zip(*arrays, strict=True)
     ):

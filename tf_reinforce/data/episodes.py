@@ -160,9 +160,9 @@ def specs(observation_spec, action_spec, mask_size):
     """
     spec = tf.TensorSpec
 
-    def batched(structure):
+    def batched(nested_spec):
         return keras.tree.map_structure(
-            lambda leaf: spec((None, None, *leaf.shape), leaf.dtype), structure
+            lambda leaf: spec((None, None, *leaf.shape), leaf.dtype), nested_spec
         )
 
     return Episodes(

@@ -42,21 +42,21 @@ class SeedResults:
             from.
     """
 
-    def __init__(self, make, groups, history, failures, env_steps):
-        self.seeds = [seed for group in groups for seed in group.seeds]
+    def __init__(self, make, programs, history, failures, env_steps):
+        self.seeds = [seed for program in programs for seed in program.seeds]
         self.history = history
         self.failures = failures
         self.env_steps = env_steps
         self._make = make
-        self.groups = groups
+        self.programs = programs
 
     def agent(self, seed: int) -> Any:
         """Returns the trained agent of one seed, which can continue training."""
         if seed not in self.seeds:
             raise ValueError(f"`seed` must be one of {self.seeds}. Received: {seed!r}")
-        group = next(group for group in self.groups if seed in group.seeds)
-        agent = _build_agent(self._make, seed, group.batched_env)
-        group.write_to(agent, group.seeds.index(seed))
+        program = next(program for program in self.programs if seed in program.seeds)
+        agent = _build_agent(self._make, seed, program.batched_env)
+        program.write_to(agent, program.seeds.index(seed))
         if seed not in self.failures:
             optimizers.finalize(agent.optimizer)
         return agent
@@ -129,25 +129,25 @@ def train_seeds(
         )
     env_options: dict[str, Any] = dict(max_episode_steps=max_episode_steps)
     with make_envs.open_envs(env, 1, **env_options) as batched_env:
-        groups = [
-            _SeedGroup(batched_env, make, part, num_episodes)
+        programs = [
+            _SeedProgram(batched_env, make, part, num_episodes)
             for part in _partition(seeds)
         ]
-        for group in groups[1:]:
-            check_same_signature(groups[0].signature, group.signature)
-            _check_nothing_shared(groups[0].variables, group.variables)
-        for group in groups:
-            group.trace()
-        with concurrent.futures.ThreadPoolExecutor(len(groups)) as threads:
-            outputs = list(threads.map(lambda group: group.train(epochs), groups))
+        for program in programs[1:]:
+            check_same_signature(programs[0].signature, program.signature)
+            _check_nothing_shared(programs[0].variables, program.variables)
+        for program in programs:
+            program.trace()
+        with concurrent.futures.ThreadPoolExecutor(len(programs)) as threads:
+            outputs = list(threads.map(lambda program: program.train(epochs), programs))
         outputs = [np.concatenate(parts, axis=1) for parts in zip(*outputs, strict=True)]
         metrics, returns, lengths, _ = outputs
         finite = metrics[:, :, 0] > 0
-        updates = [n for group in groups for n in group.counters()[:, 0].tolist()]
+        updates = [n for program in programs for n in program.counters()[:, 0].tolist()]
         failed = np.flatnonzero(~finite.all(axis=0))
         failures = {seeds[index]: updates[index] for index in failed}
         history, steps = _history(metrics, returns, lengths), int(lengths[finite].sum())
-        results = SeedResults(make, groups, history, failures, steps)
+        results = SeedResults(make, programs, history, failures, steps)
         if not finite.any():  # `fit` raises an error that names the cause
             options = dict(epochs=1, episodes_per_epoch=num_episodes, verbose=0)
             results.agent(seeds[0]).fit(batched_env, seed=seeds[0], **options)
@@ -174,12 +174,12 @@ def _partition(seeds):
     return [seeds[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
-class _SeedGroup:
+class _SeedProgram:
     """The stacked weights of `K` agents, and the program that trains the agents.
 
-    The program of a `_SeedGroup` contains only the variables of the first agent. To
-    update another agent, the program copies the weights of that agent into the variables
-    of the first agent. After the update, the program copies the weights back.
+    The traced function contains only the variables of the first agent. To update another
+    agent, the function copies the weights of that agent into the variables of the first
+    agent. After the update, the function copies the weights back.
     """
 
     def __init__(self, batched_env, make, seeds, num_episodes):
@@ -407,21 +407,21 @@ def _result_of_agent(result, index, rollout):
     )
 
 
-def _history(metrics, returns, lengths):
+def _history(metrics, episode_returns, lengths):
     """Returns a dict from log keys to arrays `[epochs, K]`, for K agents.
 
     Args:
         metrics: `[epochs, K, 1 + M]`, for each update of each agent: 1 if the update was
             finite, else 0, and then the M metrics of the update.
-        returns, lengths: `[epochs, K, B]`, the returns and lengths of the B episodes of
-            each update.
+        episode_returns, lengths: `[epochs, K, B]`, the returns and lengths of the B
+            episodes of each update.
     """
     finite = metrics[:, :, 0] > 0
     columns = np.moveaxis(metrics[:, :, 1:], 2, 0)
     logs = dict(zip(train_step.METRICS, columns, strict=True))
     statistics = [
         [episode_statistics.metrics(*pair) for pair in zip(*update, strict=True)]
-        for update in zip(returns, lengths, strict=True)
+        for update in zip(episode_returns, lengths, strict=True)
     ]
     for name in statistics[0][0]:
         if name not in logs:

@@ -240,9 +240,9 @@ class _Enumeration:
             )
         return total, batches
 
-    def _change(self, batch):
+    def _change(self, indices):
         """Returns the change of the weights, averaged over all first minibatches."""
-        episodes = select_batch(self.record, batch)
+        episodes = select_columns(self.record, indices)
         permutations = self._permutations(int(episodes.lengths.sum()))
         changes = [self._change_of(episodes, one) for one in permutations]
         return sum(changes) / len(permutations)
@@ -494,12 +494,12 @@ def _record(trajectories, actions, masks):
     )
 
 
-def select_batch(record, batch):
+def select_columns(episodes, indices):
     return records.Episodes(
-        record.observations[:, batch],
-        enumeration.select(record.actions, np.s_[:, batch]),
-        record.rewards[:, batch],
-        record.lengths[batch],
-        record.terminated[batch],
-        None if record.masks is None else record.masks[:, batch],
+        episodes.observations[:, indices],
+        enumeration.select(episodes.actions, np.s_[:, indices]),
+        episodes.rewards[:, indices],
+        episodes.lengths[indices],
+        episodes.terminated[indices],
+        None if episodes.masks is None else episodes.masks[:, indices],
     )

@@ -91,13 +91,13 @@ class Trainer:
             permutations = self.learner.permutations(episodes, seed)
         return self.learner.update(optimizer, episodes, permutations)
 
-    def collect_and_update(self, optimizer, envs, seed, size, limits, notify):
+    def collect_and_update(self, optimizer, envs, seed, counts, limits, notify):
         """Collects episodes and makes one update, or several in one TensorFlow program.
 
         Args:
             optimizer, seed: As in the method `update`.
             envs: `environments.Environments`.
-            size: Pair `(episodes, steps)`, the arguments of `collect` for each update.
+            counts: Pair `(episodes, steps)`, the arguments of `collect` for each update.
             limits: Pair `(max_updates, max_env_steps)`: the largest number of updates in
                 one program, and `None` or the number of environment steps after which no
                 update starts.
@@ -109,7 +109,7 @@ class Trainer:
             iterator of `(episode, logs)` from `episode_statistics.episode_logs`.
         """
         update, first_episode, _ = self.totals
-        request = self._request(envs, seed, update, *size)
+        request = self._request(envs, seed, update, *counts)
         if envs.in_graph and notify is None:
             updates = self._update_in_program(optimizer, envs, request, *limits)
         else:

@@ -31,7 +31,7 @@ def test_recurrent_acting_by_steps_equals_the_policy_on_whole_episodes(layer):
     with tfr.collect.open_envs(toys.Lengths, 3) as envs:
         request = toys.request(episodes=30, stream="evaluation", deterministic=True)
         played = agent.trainer.collector.collect(envs, request)
-    assert agent.trainer.collector.programs["acting", True].engine == "litert"
+    assert agent.trainer.collector.programs["acting", True].runtime == "litert"
     episodes = played.episodes
     likely = np.argmax(agent(episodes.observations.swapaxes(0, 1)), -1)
     for b, length in enumerate(episodes.lengths):

@@ -1,6 +1,6 @@
 """Trains a recurrent policy on a task that needs the first observation 20 steps later.
 
-    python examples/memory.py [epochs]
+    python examples/recurrent.py [epochs]
 
 The recurrent policy is a Keras model from sequences of observations to sequences of
 outputs. During acting, the recurrent state of the policy is passed from step to step. An
