@@ -27,7 +27,7 @@ format: $(VENV)/installed-dev
 
 slow: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco]"
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 mutants: $(VENV)/installed-dev
 	$(BIN)/python tests/mutants/run.py
