@@ -334,7 +334,7 @@ RETURNS_AND_BASELINES = [
         "        first = "
         "self.estimator.baseline_step(self.estimator.batch(episodes))\n"
         "        apply_gradients = self.estimator.baseline.apply_gradients\n"
-        "        apply_gradients(first.gradients, first.batch)\n",
+        "        apply_gradients(first.gradients, first.baseline_batch)\n",
     ),
     Mutant(
         "critic_takes_one_step",
