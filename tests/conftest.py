@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-# These folders and files contain programs and lists, not tests.
-collect_ignore = ["mutants", "mutation", "properties/golden_digests.py"]
+# These folders contain programs and lists, not tests.
+collect_ignore = ["mutants", "mutation"]
 
 SEEDED = random.Random(0).getstate()  # what TensorFlow draws the seeds of operations from
 
