@@ -827,7 +827,7 @@ def agent_ending_in(activation):
     return agent
 
 
-@pytest.mark.parametrize("activation", ["softmax", sweeps.rare("sigmoid"), None])
+@pytest.mark.parametrize("activation", ["softmax", *map(sweeps.rare, ["sigmoid", None])])
 def test_bounded_logits_of_a_final_activation_are_found(activation):
     """The linear logits of a policy that learns are not found as bounded."""
     agent = agent_ending_in(activation)

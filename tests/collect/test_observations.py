@@ -288,7 +288,7 @@ def by_name(space, observations):
     return {name: tf.constant(x) for name, x in zip(names, arrays, strict=True)}
 
 
-ALWAYS_TESTED = ["image", "dict, turned"]
+ALWAYS_TESTED = ["dict, turned"]
 
 
 @pytest.mark.parametrize("case", sweeps.some(POLICIES, always=ALWAYS_TESTED))

@@ -250,7 +250,7 @@ def row(name, agent, engines):
 
 
 # The spaces that use most of the code.
-OFTEN = ["wide", "channels_first", "deep", "tanh", "counts"]
+OFTEN = ["channels_first", "deep", "tanh", "counts"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(PAIRS, always=OFTEN))
