@@ -82,7 +82,7 @@ def test_train_seeds_equals_separate_runs(kind, monkeypatch):
     ours = population.agent(seed)
     close(ours, alone)
     for x, y in zip(optimizer_state(ours), optimizer_state(alone), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
 def test_train_seeds_supports_a_learning_rate_per_seed():
