@@ -38,6 +38,7 @@ FLOORS = [
     ("algorithm", "collect", "presets"),
     ("training",),
     ("agent",),
+    ("loading",),
     ("experiments", "testing"),
     ("cli",),
 ]

@@ -12,7 +12,7 @@ from tf_reinforce.version import VERSION as __version__
 # need TensorFlow.
 _OBJECTS = {
     "Reinforce": "agent",
-    "load": "agent",
+    "load": "loading.keras_file",
     "Episodes": "data.episodes",
     "SeedResults": "experiments.multi_seed",
     "train_seeds": "experiments.multi_seed",

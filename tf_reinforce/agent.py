@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 
 from tf_reinforce import baselines
 from tf_reinforce import config
-from tf_reinforce import files
 from tf_reinforce import heads
 from tf_reinforce import presets
 from tf_reinforce import validation
@@ -616,35 +615,3 @@ class Reinforce(keras_agent.KerasAgent):
         layers = [self.policy, self.head, self.normalizer]
         layers = [layer for layer in layers if layer is not None and layer.variables]
         formats.write(format, filepath, self._live_policy.functions, layers)
-
-
-def load(
-    path: str | os.PathLike, custom_objects: Mapping[str, Any] | None = None
-) -> Reinforce:
-    """Loads an agent from a file that `agent.save` wrote.
-
-    Args:
-        path: Path of the `.keras` file.
-        custom_objects: Dict from names to the custom classes of the policy.
-
-    Returns:
-        `Reinforce`, with the state of its optimizers if the saved agent was compiled.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If the file is damaged, or does not contain an agent.
-    """
-    files.check_archive(path)
-    try:
-        agent = keras.saving.load_model(path, custom_objects=custom_objects)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} could not be read. {files.load_advice(error)}"
-        ) from error
-    if not isinstance(agent, Reinforce):
-        raise ValueError(
-            f"{path} contains a {type(agent).__name__}, not an agent. If the file "
-            "contains a policy, load the policy with Keras and make an agent: "
-            "tfr.Reinforce(policy)."
-        )
-    return agent

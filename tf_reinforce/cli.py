@@ -306,12 +306,12 @@ def _train_seeds(options, settings, twin, first_seed, target):
 
 def _export(options, directory):
     """Exports the policy of a run if the user passed `--export`."""
-    from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
+    from tf_reinforce.loading import keras_file
 
     if options.export is not None:
         folder = options.export or directory / "policy"
-        agents.load(runs.agent_file(directory)).export(folder)
+        keras_file.load(runs.agent_file(directory)).export(folder)
         print(f"exported to {folder}")
 
 
@@ -434,10 +434,10 @@ def evaluate(options):
     """Runs `tf-reinforce evaluate` and returns the exit code."""
     _expect_run(options.run)
     startup.import_tensorflow()
-    from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
+    from tf_reinforce.loading import keras_file
 
-    agent = agents.load(runs.agent_file(options.run))
+    agent = keras_file.load(runs.agent_file(options.run))
     env, env_options = runs.read_env(options.run)
     env = options.env or env
     if env is None:
@@ -470,10 +470,10 @@ def export(options):
     _expect_run(options.run)
     files.expect_replaceable_folder(options.out, files.SAVED_MODEL_CONTENTS)
     startup.import_tensorflow()
-    from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
+    from tf_reinforce.loading import keras_file
 
-    agents.load(runs.agent_file(options.run)).export(options.out)
+    keras_file.load(runs.agent_file(options.run)).export(options.out)
     print(f"exported to {options.out}: act, sample, distribution, log_prob")
     return 0
 

@@ -162,7 +162,7 @@ def test_preset_in_python_trains_as_the_command_does(plain):
 def test_preset_env_kwargs_apply_to_all_episodes_also_after_loading(tmp_path):
     agent = agents.Reinforce.for_env("FrozenLake-v1", preset="FrozenLake-v1-dry")
     agent.save(tmp_path / "agent.keras")
-    for learner in (agent, agents.load(tmp_path / "agent.keras")):
+    for learner in (agent, tfr.load(tmp_path / "agent.keras")):
         assert learner._fit_defaults["env_kwargs"] == {"is_slippery": False}
         played = learner.collect("FrozenLake-v1", 16)
         for e, length in enumerate(played.lengths):
@@ -327,7 +327,7 @@ def test_loaded_agent_continues_the_learning_rate_schedule(tmp_path):
     first = make_agent("CartPole-v1", settings)
     first.fit("CartPole-v1", steps=400, callbacks=[StopAfter(2)], **fit)
     first.save(tmp_path / "agent.keras")
-    agent = agents.load(tmp_path / "agent.keras")
+    agent = tfr.load(tmp_path / "agent.keras")
     begun = rates(agent)
     left = 400 - agent.env_steps
     agent.fit("CartPole-v1", steps=left, **fit)

@@ -15,7 +15,6 @@ import time
 import gymnasium as gym
 import keras
 
-from tf_reinforce import agent as agents
 from tf_reinforce import callbacks
 from tf_reinforce import files
 from tf_reinforce.callbacks import evaluation
@@ -24,6 +23,7 @@ from tf_reinforce.collect import make_envs
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import seeding
 from tf_reinforce.experiments import multi_seed
+from tf_reinforce.loading import keras_file
 from tf_reinforce.presets import toml_files
 
 MAX_UPDATES = 300  # updates without a budget, if the target is not reached
@@ -133,7 +133,7 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
     if not interrupted:
         episodes = options["episodes"]
         _announce(verbose, f"evaluating the best agent on {episodes} new episodes …")
-        result["evaluation"] = agents.load(path).evaluate(env, seed=seed, **options)
+        result["evaluation"] = keras_file.load(path).evaluate(env, seed=seed, **options)
         write_json(directory / "evaluation.json", result["evaluation"])
     return result
 

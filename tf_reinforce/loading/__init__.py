@@ -1,0 +1,1 @@
+"""Loads agents from files."""
