@@ -29,7 +29,8 @@ import learning
 
 import tf_reinforce as tfr
 from tf_reinforce import presets
-from tf_reinforce.experiments import runs
+from tf_reinforce import version
+from tf_reinforce.experiments import run_config
 
 
 class Task(NamedTuple):
@@ -231,9 +232,9 @@ def measure(arguments):
             "batches": ablation_gradients.BATCHES,
             "relative_variance": variances,
             "seconds": time.perf_counter() - start,
-            "versions": runs.versions(),
+            "versions": version.installed(),
         }
-        runs.write_json(path, record)
+        run_config.write_json(path, record)
 
 
 def parse_task(text):

@@ -41,7 +41,9 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import presets
+from tf_reinforce import version
 from tf_reinforce.data import seeding
+from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -110,7 +112,7 @@ def write_record(path, record):
     The agent file that the record names already exists. If the process is killed, the
     JSON file therefore always names an existing agent file.
     """
-    runs.write_json(path, record)
+    run_config.write_json(path, record)
     for agent_path in path.parent.glob(f"{path.stem}_*.keras"):
         if agent_path.name != record["agent"]:
             agent_path.unlink()
@@ -152,9 +154,9 @@ def all_versions():
     """Returns the software versions, and a hash of the package's source files."""
     sources = sorted(pathlib.Path(tfr.__file__).parent.rglob("*.py"))
     code = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    versions = runs.versions()
-    version = f"{versions['tf-reinforce']}, sources {code[:8]}"
-    return {**versions, "tf-reinforce": version}
+    versions = version.installed()
+    sources = f"{versions['tf-reinforce']}, sources {code[:8]}"
+    return {**versions, "tf-reinforce": sources}
 
 
 def preset_name(preset):

@@ -11,6 +11,7 @@ from tf_reinforce.version import VERSION as __version__
 # The package imports its modules on first use, because `--help` and `__version__` do not
 # need TensorFlow.
 _OBJECTS = {
+    "Checkpoints": "training.checkpoints",
     "Reinforce": "agent",
     "load": "loading.keras_file",
     "Episodes": "data.episodes",

@@ -30,6 +30,7 @@ from tf_reinforce.policies import default_policy
 from tf_reinforce.presets import factory
 from tf_reinforce.presets import toml_files
 from tf_reinforce.serving import formats
+from tf_reinforce.training import checkpoints
 from tf_reinforce.training import keras_agent
 from tf_reinforce.training import loop
 
@@ -366,6 +367,7 @@ class Reinforce(keras_agent.KerasAgent):
         initial_epoch: int = 0,
         env_kwargs: Mapping[str, Any] | None = None,
         max_episode_steps: int | None = None,
+        resume: Any = None,
         verbose: str | int = "auto",
     ) -> keras.callbacks.History:
         """Trains on an environment: one epoch is one update from whole episodes.
@@ -407,6 +409,10 @@ class Reinforce(keras_agent.KerasAgent):
             max_episode_steps: Int, the number of steps after which an episode is
                 truncated, by default the time limit of the environment. An episode of a
                 `VectorEnv` with more than `max_episode_steps` steps raises an error.
+            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`. If the folder
+                contains a checkpoint of this training, `fit` continues from it. The
+                result equals that of a training without interruption, to the bit. SIGINT
+                and SIGTERM then end `fit` after the current update and a checkpoint.
             verbose: 0 prints nothing; 1, 2 or `"auto"` prints a progress line.
 
         Returns:
@@ -447,7 +453,9 @@ class Reinforce(keras_agent.KerasAgent):
             with self._open(validation_env, size, **validation_options) as envs:
                 return self.trainer.evaluate(envs, key, validation_episodes)
 
-        with self._open(env, num_envs, options.workers, **env_options) as envs:
+        opened = checkpoints.open_checkpoints(resume)
+        environments = self._open(env, num_envs, options.workers, **env_options)
+        with opened as folder, environments as envs:
             self._build_optimizer()
             if validation_env is not None:  # its errors are raised before training
                 with self._open(validation_env, **validation_options):
@@ -461,6 +469,7 @@ class Reinforce(keras_agent.KerasAgent):
                 initial_epoch=initial_epoch,
                 freq=validation_freq,
                 verbose=verbose,
+                make_recorder=self._recorder_maker(folder, env, seed, options),
             )
 
     # Acting

@@ -50,7 +50,8 @@ def main(arguments=None):
 
     Returns:
         Exit code: 0 if the command succeeded; 1 if the environment failed or a number
-        was not finite; 2 if an argument or a file was invalid; 130 after Ctrl-C.
+        was not finite; 2 if an argument or a file was invalid; 130 after Ctrl-C; 143
+        after SIGTERM.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     options = make_parser().parse_args(list(map(_escape_negative, arguments)))
@@ -147,7 +148,10 @@ def _import_module(module):
 
 def train(options):
     """Runs `tf-reinforce train` and returns the exit code."""
-    seed, settings = _check_train_options(options)
+    if options.resume is None:
+        seed, settings = _check_train_options(options)
+    else:
+        seed, settings = _check_resume_options(options)
     startup.import_tensorflow()
     if ":" in options.env:
         options.env = _find_env(options.env)
@@ -165,30 +169,51 @@ def train(options):
     agent = agents.Reinforce.for_env(
         env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
     )
-    directory = runs.new_directory(options.run_dir, env, seed)
     _print_budget(settings, target, threshold)
-    try:
+    with _run_directory(options, seed) as directory:
         result = runs.train(
             agent, env, directory, settings, target=target, seed=seed, twin=twin
         )
+    if result["exit_code"]:
+        _print_interrupted(directory, f" after {result['updates']} updates")
+        return result["exit_code"]
+    return_line = _return_line(
+        env,
+        result["evaluation"],
+        runs.random_return(env, settings, seed) if options.preset else None,
+        target,
+        threshold,
+    )
+    _print_summary(directory, return_line, result)
+    _export(options, directory)
+    _print_next_commands(options, directory)
+    return 0
+
+
+@contextlib.contextmanager
+def _run_directory(options, seed):
+    """Yields the folder of a run, and removes a new folder if training never began."""
+    from tf_reinforce import locks
+    from tf_reinforce.experiments import runs
+
+    if options.resume is not None:
+        yield pathlib.Path(options.resume)
+        return
+    directory = runs.new_directory(options.run_dir, options.env, seed)
+    try:
+        yield directory
+    except locks.FolderLocked:
+        raise
     except Exception:
         runs.remove_if_unstarted(directory)
         raise
-    return_line = None
-    if not result["interrupted"]:
-        return_line = _return_line(
-            env,
-            result["evaluation"],
-            runs.random_return(env, settings, seed) if options.preset else None,
-            target,
-            threshold,
-        )
-    _print_summary(directory, return_line, result)
-    _export(options, directory)
-    if result["interrupted"]:
-        return INTERRUPTED
-    _print_next_commands(options, directory)
-    return 0
+
+
+def _print_interrupted(directory, when=""):
+    print(
+        f"interrupted{when}; saved in {directory}\n"
+        f"to continue: tf-reinforce train --resume {directory}"
+    )
 
 
 def _check_train_options(options):
@@ -201,8 +226,14 @@ def _check_train_options(options):
         ValueError, OSError: If an option or a setting of the training is invalid.
     """
     from tf_reinforce import presets
+    from tf_reinforce.experiments import run_config
 
-    seed = validation.check_seed(options.seed)
+    if options.env is None:
+        raise ValueError(
+            "`train` needs an environment id, for example `tf-reinforce train "
+            "CartPole-v1`, or `--resume DIR` to continue a training."
+        )
+    seed = validation.check_seed(options.seed or 0)
     if options.run_dir is not None:
         files.expect_empty_folder(pathlib.Path(options.run_dir))
     _check_export(options)
@@ -212,19 +243,63 @@ def _check_train_options(options):
         options.preset = options.env
     preset = presets.read(options.preset) if options.preset else None
     settings = _settings(options, preset)
-    agent, fit = settings["agent"], settings["fit"]
-    config.AgentOptions(
-        **{name: agent[name] for name in config.AGENT_OPTIONS if name in agent}
-    )
-    has_budget = fit.keys() & {"epochs", "steps"}
-    config.FitOptions(**({} if has_budget else {"epochs": 1}), **fit)
-    validation.positive_ints("hidden", agent["hidden"])
-    if not isinstance(agent["learning_rate"], dict):
-        validation.within("learning_rate", agent["learning_rate"], 0, math.inf)
-    if isinstance(agent.get("head"), str):
-        validation.one_of("head", agent["head"], config.BOX_HEADS)
+    run_config.check_settings(settings)
     _print_preset(options)
     return seed, settings
+
+
+def _check_resume_options(options):
+    """Returns the seed and the settings of the training to continue.
+
+    The function reads `config.json` of the run, and sets `options.env`, `options.engine`
+    and `options.seeds`. For safety, an id of the form `module:Id` is not read from the
+    file, and must be passed as ENV.
+
+    Raises:
+        ValueError, OSError: If another option was passed, or the file is invalid.
+    """
+    from tf_reinforce.experiments import run_config
+
+    allowed = ("env", "resume", "export", *_CHECKPOINT_OPTIONS, "command", "engine")
+    others = [
+        f"--{name.replace('_', '-')}"
+        for name, value in vars(options).items()
+        if name not in allowed and value is not None
+    ]
+    if others or options.engine != "auto":
+        raise ValueError(
+            "`--resume` continues a training with its own settings. Expected: no other "
+            "options, except ENV, --export, --checkpoint-every and --grace. Received: "
+            f"{', '.join(others) or '--engine'}"
+        )
+    _check_export(options)
+    config = run_config.read_training(options.resume)
+    _check_resumed_env(options, config["env"])
+    options.engine, options.preset = config["engine"], config.get("preset")
+    seeds = config.get("seeds")
+    options.seeds = None if seeds is None else len(seeds)
+    settings = {name: config[name] for name in ("preset", "env_kwargs", "agent", "fit")}
+    settings["evaluation"] = dict(config["evaluation"])
+    if config.get("target_return") is not None:
+        settings["evaluation"]["target"] = config["target_return"]
+    settings["checkpoint"] = {**config["checkpoint"], **_checkpoint_settings(options)}
+    return config["seed"] if seeds is None else seeds[0], settings
+
+
+def _check_resumed_env(options, env):
+    """Sets `options.env` to the environment id of a run that continues."""
+    if options.env is None and ":" in env:
+        raise ValueError(
+            f"The run uses the environment {env}. For safety, `--resume` imports no "
+            f"module that a run directory names. Give the id: tf-reinforce train {env} "
+            f"--resume {options.resume}"
+        )
+    if options.env not in (None, env):
+        raise ValueError(
+            f"The run in {options.resume} uses another environment. Expected: {env}. "
+            f"Received: {options.env}"
+        )
+    options.env = env if ":" in env else _find_env(env)
 
 
 def _check_export(options):
@@ -282,13 +357,15 @@ def _train_seeds(options, settings, twin, first_seed, target):
     def make(seed):
         return agents.Reinforce.for_env(twin, seed=seed, **settings["agent"])
 
-    directory = runs.new_directory(options.run_dir, options.env, first_seed)
+    from tf_reinforce.training import interruption
+
     seeds = range(first_seed, first_seed + count)
-    try:
-        result = runs.train_seeds(make, options.env, directory, settings, twin, seeds)
-    except Exception:
-        runs.remove_if_unstarted(directory)
-        raise
+    with _run_directory(options, first_seed) as directory:
+        try:
+            result = runs.train_seeds(make, options.env, directory, settings, twin, seeds)
+        except (KeyboardInterrupt, interruption.Terminated) as error:
+            _print_interrupted(directory)
+            return getattr(error, "code", INTERRUPTED)
     returns = sorted(result["returns"].values())
     reached = ""
     if target is not None:
@@ -366,7 +443,38 @@ def _settings(options, preset):
         "agent": {**DEFAULTS, **settings["agent"], **explicit["agent"]},
         "fit": {"num_envs": config.FitOptions.num_envs, **fit},
         "evaluation": {**settings["evaluation"], **explicit["evaluation"]},
+        "checkpoint": _checkpoint_settings(options),
     }
+
+
+_CHECKPOINT_OPTIONS = ("checkpoint_every", "grace")
+
+
+def _checkpoint_settings(options):
+    """Returns the arguments of `Checkpoints` that the options of the command set."""
+    settings = {}
+    if options.grace is not None:
+        settings["grace_seconds"] = validation.within("grace", options.grace, 0, math.inf)
+    if options.checkpoint_every is not None:
+        kind, number = options.checkpoint_every
+        settings.update(every_seconds=60.0, every_updates=None)
+        settings[kind] = number
+    return settings
+
+
+def _interval(text):
+    """Returns `("every_updates", 10)` for "10", and `("every_seconds", 30.0)` for "30s".
+
+    The value is the argument of `Checkpoints` that the option `--checkpoint-every` sets.
+    """
+    with contextlib.suppress(ValueError):
+        if text.endswith("s"):
+            return "every_seconds", validation.within("", float(text[:-1]), 0, math.inf)
+        return "every_updates", validation.positive_int("", int(text))
+    raise argparse.ArgumentTypeError(
+        "must be a number of updates, for example 10, or of seconds, for example 60s. "
+        f"Received: {text!r}"
+    )
 
 
 def explicit_settings(options):
@@ -411,9 +519,6 @@ def _return_line(env, metrics, random_return, target, threshold):
 
 
 def _print_summary(directory, return_line, result):
-    if result["interrupted"]:
-        print(f"interrupted after {result['updates']} updates; saved in {directory}")
-        return
     print(
         f"\n{return_line}\n"
         f"trained {result['updates']} updates, {result['env_steps']:,} steps, "
@@ -535,7 +640,11 @@ class _Option(NamedTuple):
 
 # The options of `tf-reinforce train`, from which parser and settings are made.
 TRAIN_OPTIONS = (
-    _Option("env", (), dict(metavar="ENV", help="environment id, also module:Id-v0")),
+    _Option(
+        "env",
+        (),
+        dict(metavar="ENV", nargs="?", help="environment id, also module:Id-v0"),
+    ),
     _Option(
         "--preset",
         (),
@@ -590,7 +699,7 @@ TRAIN_OPTIONS = (
             "registered environment equals the twin",
         ),
     ),
-    _Option("--seed", (), dict(type=_count, default=0)),
+    _Option("--seed", (), dict(type=_count, help="number for all random draws (0)")),
     _Option(
         "--seeds",
         (),
@@ -658,6 +767,29 @@ TRAIN_OPTIONS = (
         "--run-dir",
         (),
         dict(metavar="DIR", help="folder of this run (runs/ENV/DATE_seedN)"),
+    ),
+    _Option(
+        "--resume",
+        (),
+        dict(metavar="DIR", help="continue the run in this folder, with its settings"),
+    ),
+    _Option(
+        "--checkpoint-every",
+        (),
+        dict(
+            type=_interval,
+            metavar="N",
+            help="updates (10) or seconds (60s) from one checkpoint to the next (60s)",
+        ),
+    ),
+    _Option(
+        "--grace",
+        (),
+        dict(
+            type=float,
+            metavar="SECONDS",
+            help="after SIGTERM, end at the latest after this time (30)",
+        ),
     ),
     _Option(
         "--export",

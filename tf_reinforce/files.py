@@ -8,6 +8,8 @@ import tempfile
 import zipfile
 import zlib
 
+from tf_reinforce import locks
+
 # The names of the files and folders in a SavedModel.
 SAVED_MODEL_CONTENTS = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
 
@@ -17,7 +19,9 @@ def atomic_write(path, overwrite=True):
     """Yields a temporary path to write to, and then moves the written file to `path`.
 
     An existing file at `path` stays unchanged if the process is killed, the disk is full
-    or an exception is raised. An incomplete file can only be in the temporary folder.
+    or an exception is raised. An incomplete file can only be in the temporary folder. If
+    a process is killed while it writes `path`, the next call of `atomic_write` for `path`
+    removes the temporary folder of the killed process.
 
     Args:
         path: Path of the file. The folder of the file is created if the folder does not
@@ -30,6 +34,8 @@ def atomic_write(path, overwrite=True):
 
     Raises:
         FileExistsError: If `path` exists and `overwrite` is False.
+        OSError: If the file cannot be written, for example because the disk is full. The
+            error names `path` and the cause.
 
     Example:
 
@@ -45,19 +51,140 @@ def atomic_write(path, overwrite=True):
         raise FileExistsError(
             f"The file {path} exists. To replace an existing file, pass overwrite=True."
         )
-    folder, name = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
     # In a temporary folder, the file keeps its extension, which Keras requires, and Keras
     # may write more than one file.
-    temporary_folder = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
-    try:
-        temporary = os.path.join(temporary_folder, name)
+    with _explain_failed_write(path), _temporary_folder(path) as temporary_folder:
+        temporary = os.path.join(temporary_folder, os.path.basename(path))
         yield temporary
         _flush(temporary)
         os.replace(temporary, path)
-        _flush(folder)
+        _flush(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def atomic_new_folder(path):
+    """Yields a temporary path to a new folder, and then renames the folder to `path`.
+
+    If the process is killed or an exception is raised, there is no folder at `path`.
+
+    Args:
+        path: Path at which no file or folder exists.
+
+    Yields:
+        Path of a new empty folder, in a temporary folder beside `path`.
+
+    Raises:
+        OSError: As in `atomic_write`.
+    """
+    path = os.path.abspath(os.fspath(path))
+    with _explain_failed_write(path), _temporary_folder(path) as temporary_folder:
+        temporary = os.path.join(temporary_folder, "new")
+        os.mkdir(temporary)
+        yield temporary
+        _flush_folder(temporary)
+        os.rename(temporary, path)
+        _flush(os.path.dirname(path))
+
+
+def remove_folder(path):
+    """Removes a folder, so that a killed process leaves the whole folder or no folder.
+
+    The folder is first renamed to a temporary folder, which the next call of a function
+    of the module `files` for the same path removes.
+    """
+    path = os.path.abspath(os.fspath(path))
+    with _temporary_folder(path) as temporary_folder:
+        os.rename(path, os.path.join(temporary_folder, "old"))
+
+
+def remove_leftovers(folder):
+    """Removes the temporary folders that killed processes have left in a folder."""
+    for name in os.listdir(folder):
+        if _TEMPORARY_NAME.fullmatch(name):
+            _remove_if_unused(os.path.join(folder, name))
+
+
+# The names of temporary folders: `.NAME.RANDOM.tmp`, for the file or folder NAME.
+_TEMPORARY_NAME = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
+_PREVIOUS = "before"  # in a temporary folder, the folder that is being replaced
+
+
+@contextlib.contextmanager
+def _temporary_folder(path):
+    """Yields a new folder beside `path`; removes leftovers of killed processes.
+
+    A process locks its temporary folders, so that other processes do not remove them.
+    """
+    folder, name = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    for other in os.listdir(folder):
+        if other.startswith(f".{name}.") and _TEMPORARY_NAME.fullmatch(other):
+            _remove_if_unused(os.path.join(folder, other))
+    while True:
+        temporary = tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
+        descriptor = _lock_folder(temporary)
+        # Another process may have removed the folder before it was locked.
+        if descriptor is not None and os.path.exists(temporary):
+            break
+    try:
+        yield temporary
     finally:
-        shutil.rmtree(temporary_folder, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        locks.unlock(descriptor)
+
+
+def _remove_if_unused(path):
+    """Removes a temporary folder unless a process that writes to the folder exists.
+
+    If the folder contains the only copy of a replaced folder, the copy is moved back.
+    """
+    descriptor = _lock_folder(path)
+    if descriptor is not None:
+        folder, name = os.path.split(path)
+        target = os.path.join(folder, name[1:].rsplit(".", 2)[0])
+        previous = os.path.join(path, _PREVIOUS)
+        if os.path.isdir(previous) and not os.path.exists(target):
+            os.rename(previous, target)
+        shutil.rmtree(path, ignore_errors=True)
+        locks.unlock(descriptor)
+
+
+def _lock_folder(path):
+    """Returns the descriptor of a locked folder, or `None` if it cannot be locked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # another process has removed the folder, or it is no folder
+        return None
+    if locks.try_lock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+@contextlib.contextmanager
+def _explain_failed_write(path):
+    """Raises errors of the operating system again, with the path that was to be written.
+
+    Some libraries raise these errors without a path.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, WriteError):
+            raise
+        cause = error.strerror or str(error) or type(error).__name__
+        raise WriteError(
+            error.errno,
+            f"{path} could not be written: {cause}. A file that existed before is "
+            "unchanged. Free space or change the permissions, and try again.",
+        ) from error
+
+
+class WriteError(OSError):
+    """The error that a file could not be written."""
+
+    def __str__(self):
+        return str(self.strerror)
 
 
 @contextlib.contextmanager
@@ -65,8 +192,8 @@ def atomic_replace_folder(path, names):
     """Yields a temporary path to write to, and then replaces the folder `path`.
 
     If an exception is raised, an existing folder at `path` stays unchanged. The old
-    folder NAME is first renamed to `.NAME.*/before`, and stays there if the process is
-    killed before the new folder is renamed to NAME.
+    folder NAME is first renamed to `.NAME.*.tmp/before`. If the process is killed before
+    the new folder is renamed to NAME, the next write to NAME moves the old folder back.
 
     Args:
         path: Path of the folder that is replaced.
@@ -81,18 +208,11 @@ def atomic_replace_folder(path, names):
     """
     expect_replaceable_folder(path, names)
     path = os.path.abspath(os.fspath(path))
-    folder, name = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
-    temporary_folder = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
-    try:
+    with _explain_failed_write(path), _temporary_folder(path) as temporary_folder:
         temporary = os.path.join(temporary_folder, "new")
-        previous = os.path.join(temporary_folder, "before")
+        previous = os.path.join(temporary_folder, _PREVIOUS)
         yield temporary
-        for root, _, files in os.walk(temporary):
-            for file in files:
-                _flush(os.path.join(root, file))
-            _flush(root)
-        _flush(temporary)
+        _flush_folder(temporary)
         existed = os.path.exists(path)
         if existed:
             os.rename(path, previous)
@@ -102,9 +222,7 @@ def atomic_replace_folder(path, names):
             if existed:
                 os.rename(previous, path)
             raise
-        _flush(folder)
-    finally:
-        shutil.rmtree(temporary_folder, ignore_errors=True)
+        _flush(os.path.dirname(path))
 
 
 def expect_replaceable_folder(path, names):
@@ -130,6 +248,33 @@ def expect_replaceable_folder(path, names):
             f"Received: {path}, which contains other files "
             f"({', '.join(sorted(other_names)[:3])}). No file was replaced. Choose "
             "another folder for the export."
+        )
+
+
+def expect_regular_file(path):
+    """Raises an error unless `path` is a regular file; never waits for a pipe or device.
+
+    Raises:
+        FileNotFoundError: If there is nothing at `path`.
+        ValueError: If `path` is a folder, a pipe, a device or a socket.
+    """
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"There is no file {path}.")
+    if not os.path.isfile(path):
+        raise ValueError(
+            f"{path} must be a regular file, not a folder, pipe, device or socket."
+        )
+
+
+def expect_no_link(path):
+    """Raises a `ValueError` if `path` is a symbolic link.
+
+    A folder of a stranger may contain links to files of the user, which must not change.
+    """
+    if os.path.islink(path):
+        raise ValueError(
+            f"{path} must not be a symbolic link, because the training writes to it. "
+            f"Received: a link to {os.readlink(path)}. Replace the link by its target."
         )
 
 
@@ -180,6 +325,14 @@ def _read_archive(file):
         raise zipfile.BadZipFile(f"{error or type(error).__name__}") from None
 
 
+def _flush_folder(path):
+    """Writes the buffers of all files in a folder, and of the folder, to the disk."""
+    for root, _, names in os.walk(path):
+        for name in names:
+            _flush(os.path.join(root, name))
+        _flush(root)
+
+
 def _flush(path):
     """Writes the buffers of a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -192,14 +345,22 @@ def _flush(path):
 def expect_empty_folder(path):
     """Raises `FileExistsError` unless the path is an empty folder or does not exist.
 
+    Files that killed processes have left (`.lock` and temporary folders) do not count.
+
     Args:
         path: `pathlib.Path` of a run directory.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(map(_is_content, path.iterdir()))):
         raise FileExistsError(
             f"{path} is not an empty folder, and existing runs are not overwritten. "
-            "Choose another folder with --run-dir, or remove the existing folder."
+            "Choose another folder with --run-dir, or continue the existing run with "
+            f"--resume {path}."
         )
+
+
+def _is_content(path):
+    """Returns whether a file or folder is neither a lock nor a temporary folder."""
+    return path.name != locks.FILE_NAME and not _TEMPORARY_NAME.fullmatch(path.name)
 
 
 def load_advice(error):

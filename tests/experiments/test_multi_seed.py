@@ -17,6 +17,7 @@ import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce.collect import xla_rollout
 from tf_reinforce.experiments import multi_seed as training_of_many
+from tf_reinforce.training import agent_state
 from tf_reinforce.training import learner
 
 SEEDS = [0, 3, 8]
@@ -299,7 +300,7 @@ def test_signatures_ignore_names_of_parts_in_lists():
         agent.build((None, 1))
         return agent
 
-    one, other = (training_of_many.signature_of(made()) for _ in range(2))
+    one, other = (agent_state.signature(made()) for _ in range(2))
     training_of_many.check_same_signature(one, other)
 
 
@@ -314,7 +315,7 @@ def test_signatures_ignore_names_of_layers_in_functional_policies():
         agent.build((None, 4))
         return agent
 
-    one, other = (training_of_many.signature_of(made()) for _ in range(2))
+    one, other = (agent_state.signature(made()) for _ in range(2))
     training_of_many.check_same_signature(one, other)
 
 

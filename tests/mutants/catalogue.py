@@ -1769,8 +1769,8 @@ TENSORS = [
         "own: Agents with different settings are trained together with the "
         "settings of the first agent.",
         "experiments/multi_seed.py::_SeedProgram.__init__",
-        "check_same_signature(self.signature, signature_of(agent))",
-        "signature_of(agent)",
+        "check_same_signature(self.signature, agent_state.signature(agent))",
+        "agent_state.signature(agent)",
     ),
     Mutant(
         "updates_counted_from_zero",

@@ -140,6 +140,20 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)
         self.history, self.findings = [], []
 
+    def get_state(self) -> dict[str, Any]:
+        """Returns the state of the callback for a checkpoint."""
+        return {
+            "updates": self._updates,
+            "history": self.history,
+            "findings": [list(finding) for finding in self.findings],
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores the result of `get_state`."""
+        self._updates = state["updates"]
+        self.history = state["history"]
+        self.findings = [advice.Finding(*finding) for finding in state["findings"]]
+
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
         self._seconds["stepping"] += logs["stepping_seconds"]
         self._seconds["acting"] += logs["acting_seconds"]

@@ -19,6 +19,10 @@ class EpisodeCallback(keras.callbacks.Callback):
     After the update, `on_episode_end` is called once for each episode, in the order in
     which the episodes started. `on_train_batch_end` follows the last `on_episode_end`.
 
+    A callback with the methods `get_state()` and `set_state(state)` has a state in the
+    checkpoints of `fit(..., resume=...)`. The state consists of dicts, lists, numbers,
+    strings and NumPy arrays. `set_state` is called after `on_train_begin`.
+
     Example:
 
     >>> class Longest(EpisodeCallback):

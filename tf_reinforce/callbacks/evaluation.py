@@ -6,6 +6,8 @@ import keras
 
 from tf_reinforce.data import seeding
 
+_STATE = ("best_return", "evaluated_update", "evaluations")
+
 
 class EvaluationCallback(keras.callbacks.Callback):
     """Evaluates an agent regularly, saves the best agent, and stops at a target return.
@@ -38,6 +40,15 @@ class EvaluationCallback(keras.callbacks.Callback):
         self.best_return = -math.inf
         self.evaluated_update = None  # number of the last evaluated update
         self.evaluations = 0
+
+    def get_state(self):
+        """Returns the state of the callback for a checkpoint."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def set_state(self, state):
+        """Restores the result of `get_state`."""
+        for name in _STATE:
+            setattr(self, name, state[name])
 
     def on_epoch_end(self, epoch, logs=None):
         logs["val_episode_return"] = math.nan

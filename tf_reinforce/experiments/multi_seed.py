@@ -1,16 +1,15 @@
 """Trains several seeds in one program."""
 
-import concurrent.futures
 import itertools
+import threading
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import agent as agents
-from tf_reinforce import config
 from tf_reinforce import envs
 from tf_reinforce import optimizers
 from tf_reinforce import validation
@@ -20,9 +19,12 @@ from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
-from tf_reinforce.policies import models
+from tf_reinforce.training import agent_state
+from tf_reinforce.training import checkpoints
 from tf_reinforce.training import learner
+from tf_reinforce.training import recorder
 
+_POLL_SECONDS = 0.1  # between two looks at signals and at the time of a checkpoint
 _MIN_SEEDS = 8  # per program: fewer seeds are not worth the compilation of a program
 
 
@@ -70,6 +72,7 @@ def train_seeds(
     epochs: int,
     episodes_per_epoch: int = 16,
     max_episode_steps: int | None = None,
+    resume: Any = None,
 ) -> SeedResults:
     """Trains one agent for each seed, all agents at once on all cores.
 
@@ -92,6 +95,7 @@ def train_seeds(
         episodes_per_epoch: Int, the number of episodes of each update.
         max_episode_steps: Int, the time limit in steps. `max_episode_steps` defaults to
             the time limit of the environment.
+        resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in `fit`.
 
     Returns:
         `SeedResults`.
@@ -127,31 +131,81 @@ def train_seeds(
             "`train_seeds` requires a `TensorEnv`, for example "
             f"`tfr.envs.make('CartPole-v1')`. Received: {env!r}"
         )
-    env_options: dict[str, Any] = dict(max_episode_steps=max_episode_steps)
-    with make_envs.open_envs(env, 1, **env_options) as batched_env:
+    options: dict[str, Any] = dict(max_episode_steps=max_episode_steps)
+    opened = checkpoints.open_checkpoints(resume)
+    with opened as folder, make_envs.open_envs(env, 1, **options) as batched_env:
+        checkpoint = None if folder is None else folder.newest()
+        partition = _partition(seeds, checkpoint)
         programs = [
-            _SeedProgram(batched_env, make, part, num_episodes)
-            for part in _partition(seeds)
+            _SeedProgram(batched_env, make, part, num_episodes) for part in partition
         ]
         for program in programs[1:]:
             check_same_signature(programs[0].signature, program.signature)
             _check_nothing_shared(programs[0].variables, program.variables)
+        settings = {"env": type(env).__name__, "partition": partition}
+        settings.update(episodes_per_epoch=num_episodes, **options)
+        header = recorder.describe(programs[0].first_agent, settings)
+        if checkpoint is not None:
+            recorder.check_same_training(checkpoint.path, checkpoint.header, header)
+            for program, state in zip(programs, checkpoint.state, strict=True):
+                program.restore(state)
         for program in programs:
             program.trace()
-        with concurrent.futures.ThreadPoolExecutor(len(programs)) as threads:
-            outputs = list(threads.map(lambda program: program.train(epochs), programs))
-        outputs = [np.concatenate(parts, axis=1) for parts in zip(*outputs, strict=True)]
-        metrics, returns, lengths, _ = outputs
-        finite = metrics[:, :, 0] > 0
-        updates = [n for program in programs for n in program.counters()[:, 0].tolist()]
-        failed = np.flatnonzero(~finite.all(axis=0))
-        failures = {seeds[index]: updates[index] for index in failed}
-        history, steps = _history(metrics, returns, lengths), int(lengths[finite].sum())
-        results = SeedResults(make, programs, history, failures, steps)
-        if not finite.any():  # `fit` raises an error that names the cause
+        _train(programs, epochs, folder, header)
+        results = _results(make, programs)
+        if not results.env_steps:  # `fit` raises an error that names the cause
             options = dict(epochs=1, episodes_per_epoch=num_episodes, verbose=0)
             results.agent(seeds[0]).fit(batched_env, seed=seeds[0], **options)
     return results
+
+
+def _train(programs, epochs, folder, header):
+    """Trains all programs, and writes checkpoints in between.
+
+    The programs stop between two updates for a checkpoint. The numbers of updates that
+    the programs have made may differ then.
+
+    Args:
+        programs: List of `_SeedProgram`.
+        epochs: Int, the number of updates of each program.
+        folder: `checkpoints.Checkpoints`, which is open, or `None`.
+        header: Dict of JSON values that describe the training.
+    """
+    if folder is None:
+        _run(programs, epochs, lambda: False)
+        return
+    with folder.graceful_stop() as stop:
+        while (updates := min(p.num_updates for p in programs)) < epochs:
+            end = min(epochs, updates + (folder.every_updates or epochs))
+            _run(programs, end, lambda: stop.received or folder.time_is_due)
+            total = sum(program.num_updates for program in programs)
+            folder.write(total, header, [program.state() for program in programs])
+            stop.raise_if_received()
+
+
+def _run(programs, epochs, is_over):
+    """Trains each program in a thread, until `epochs` updates or until `is_over()`."""
+    stop = threading.Event()
+    with futures.ThreadPoolExecutor(len(programs)) as threads:
+        tasks = [threads.submit(program.train, epochs, stop) for program in programs]
+        while futures.wait(tasks, timeout=_POLL_SECONDS).not_done:
+            if is_over():
+                stop.set()
+        for task in tasks:
+            task.result()
+
+
+def _results(make, programs):
+    """Returns the `SeedResults` of programs that have made all updates."""
+    parts = zip(*(program.outputs() for program in programs), strict=True)
+    metrics, returns, lengths, _ = (np.concatenate(arrays, axis=1) for arrays in parts)
+    finite = metrics[:, :, 0] > 0
+    seeds = [seed for program in programs for seed in program.seeds]
+    updates = [n for program in programs for n in program.counters()[:, 0].tolist()]
+    failed = np.flatnonzero(~finite.all(axis=0))
+    failures = {seeds[index]: updates[index] for index in failed}
+    history, steps = _history(metrics, returns, lengths), int(lengths[finite].sum())
+    return SeedResults(make, programs, history, failures, steps)
 
 
 def _build_agent(make, seed, batched_env):
@@ -167,8 +221,20 @@ def _build_agent(make, seed, batched_env):
     return agent
 
 
-def _partition(seeds):
-    """Splits the seeds into parts of nearly equal size, at most one part per core."""
+def _partition(seeds, checkpoint):
+    """Splits the seeds into parts of nearly equal size, at most one part per core.
+
+    If there is a checkpoint, the parts are those of the checkpoint.
+    """
+    if checkpoint is not None:
+        partition = checkpoint.header["settings"]["partition"]
+        if sum(partition, []) != seeds:
+            raise ValueError(
+                f"The checkpoint {checkpoint.path} belongs to another training. "
+                f"Expected, as in the checkpoint: the seeds {sum(partition, [])}. "
+                f"Received: seeds={seeds}. Train in another folder."
+            )
+        return partition
     parts = max(1, min(xla_rollout.num_threads(), len(seeds) // _MIN_SEEDS))
     bounds = [len(seeds) * part // parts for part in range(parts + 1)]
     return [seeds[start:stop] for start, stop in itertools.pairwise(bounds)]
@@ -185,15 +251,20 @@ class _SeedProgram:
     def __init__(self, batched_env, make, seeds, num_episodes):
         self.batched_env = batched_env
         self.seeds = seeds
-        self._first_agent = first = _build_agent(make, seeds[0], batched_env)
-        self.variables, self.signature = _state(first), signature_of(first)
+        self.first_agent = first = _build_agent(make, seeds[0], batched_env)
+        self.variables, self.signature = (
+            agent_state.variables(first),
+            agent_state.signature(first),
+        )
         states = [_state_values(first)]
         for seed in seeds[1:]:
             agent = _build_agent(make, seed, batched_env)
-            check_same_signature(self.signature, signature_of(agent))
-            _check_nothing_shared(self.variables, _state(agent))
+            check_same_signature(self.signature, agent_state.signature(agent))
+            _check_nothing_shared(self.variables, agent_state.variables(agent))
             states.append(_state_values(agent))
         self._stacks = [tf.Variable(np.stack(values)) for values in zip(*states)]
+        self._outputs = []  # for each call of the graph, the outputs of its updates
+        self._first_updates = self.counters()[:, 0].tolist()
         actor = first.trainer.collector.actor
         indices = {id(variable): i for i, variable in enumerate(self.variables)}
         request = first.trainer.training_request(
@@ -222,39 +293,62 @@ class _SeedProgram:
 
     def write_to(self, agent, index):
         """Assigns the stacked weights of the agent number `index` to `agent`."""
-        for variable, stack in zip(_state(agent), self._stacks, strict=True):
+        for variable, stack in zip(
+            agent_state.variables(agent), self._stacks, strict=True
+        ):
             variable.assign(stack[index])
 
     def counters(self):
         """Returns the numbers of updates, episodes and steps of K agents, `[K, 3]`."""
-        is_counters = [v is self._first_agent.counters for v in self.variables]
+        is_counters = [v is self.first_agent.counters for v in self.variables]
         return self._stacks[is_counters.index(True)].numpy()
 
-    def train(self, epochs):
-        """Makes `epochs` updates of each of the K agents.
+    @property
+    def num_updates(self):
+        """Returns the number of updates that the program has made of each agent."""
+        return sum(len(arrays[0]) for arrays in self._outputs)
 
-        Returns:
-            List of arrays `[epochs, K, …]`, the outputs of all updates. The docstring of
-            `learner.update_in_graph` describes the outputs of one update.
+    def train(self, epochs, stop):
+        """Trains until each of the K agents has made `epochs` updates.
+
+        Args:
+            epochs: Int, the number of updates of each agent, including earlier updates.
+            stop: `threading.Event`. If it is set, training ends after the next updates.
         """
-        update, outputs = 0, []
-        active = np.ones(len(self.seeds), bool)
-        first_updates = self.counters()[:, 0].tolist()
-        while update < epochs:
-            num_updates = min(self._first_agent.steps_per_execution, epochs - update)
+        while self.num_updates < epochs and not stop.is_set():
+            update = self.num_updates
+            num_updates = min(self.first_agent.steps_per_execution, epochs - update)
             keys = [
                 [
                     seeding.rollout_keys(seed, "training", first + u)
-                    for seed, first in zip(self.seeds, first_updates, strict=True)
+                    for seed, first in zip(self.seeds, self._first_updates, strict=True)
                 ]
                 for u in range(update, update + num_updates)
             ]
+            active = np.ones(len(self.seeds), bool)
+            if self._outputs:
+                active = self._outputs[-1][0][-1, :, 0] > 0
             with xla_rollout.explain_compile_errors():
                 tensors = self._graph(tf.constant(np.array(keys)), tf.constant(active))
-            outputs.append([tensor.numpy() for tensor in tensors])
-            active = outputs[-1][0][-1, :, 0] > 0
-            update += num_updates
-        return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
+            self._outputs.append([tensor.numpy() for tensor in tensors])
+
+    def outputs(self):
+        """Returns a list of arrays `[updates, K, …]`, the outputs of all updates.
+
+        The docstring of `learner.update_in_graph` describes the outputs of one update.
+        """
+        return [np.concatenate(parts) for parts in zip(*self._outputs, strict=True)]
+
+    def state(self):
+        """Returns the state of the program for a checkpoint."""
+        outputs = self.outputs() if self._outputs else None
+        return {"outputs": outputs, "weights": [stack.numpy() for stack in self._stacks]}
+
+    def restore(self, state):
+        """Restores the result of the method `state`."""
+        self._outputs = [] if state["outputs"] is None else [state["outputs"]]
+        for stack, value in zip(self._stacks, state["weights"], strict=True):
+            stack.assign(value)
 
     def _updates(self, keys, active):
         """Makes U updates of each of the K agents, in the graph.
@@ -267,7 +361,7 @@ class _SeedProgram:
         Returns:
             List of tensors `[U, K, …]`, the outputs of all updates.
         """
-        first, rollout = self._first_agent, self.rollout
+        first, rollout = self.first_agent, self.rollout
         step = first.trainer.learner.make_train_step(first.optimizer, rollout)
         num_updates = rollout.num_agents * tf.shape(keys)[0]
         arrays = learner.history_arrays(num_updates, rollout.count)
@@ -318,54 +412,6 @@ class _SeedProgram:
             stack[index].assign(variable)
 
 
-def _state(agent):
-    """Returns all Keras variables of an agent that an update reads or changes."""
-    variables = [*agent.variables]
-    for optimizer in _optimizers(agent):
-        variables += optimizer.variables
-    return list({id(variable): variable for variable in variables}.values())
-
-
-def signature_of(agent):
-    """Returns a dict of the properties of an agent that must be equal for all seeds."""
-    parts = {"policy": agent.policy, "head": agent.head, "baseline": agent.baseline}
-    layers = {
-        f"{name}, layer {number}": (type(layer).__name__, _comparable(layer.get_config()))
-        for name, part in parts.items()
-        for number, layer in enumerate(part._flatten_layers())
-        if not isinstance(layer, keras.Model)
-    }
-    optimizers = {
-        f"optimizer {number}": (
-            type(optimizer).__name__,
-            _comparable(optimizer.get_config()),
-        )
-        for number, optimizer in enumerate(_optimizers(agent))
-    }
-    settings = {name: getattr(agent, name) for name in config.AGENT_OPTIONS}
-    settings["entropy_coef"] = keras.saving.serialize_keras_object(agent.entropy_coef)
-    settings["steps_per_execution"] = agent.steps_per_execution
-    adapted = models.adapted_layers(*agent._models)
-    settings["statistics of `adapt`"] = [(name, x.tolist()) for name, x in adapted]
-    settings["weights"] = [(tuple(v.shape), v.dtype) for v in _state(agent)]
-    return {**settings, **layers, **optimizers}
-
-
-def _comparable(config):
-    """Returns a Keras config without the entries in which agents may differ."""
-    if isinstance(config, dict):
-        return {
-            key: _comparable(value)
-            for key, value in config.items()
-            if key not in ("name", "seed", "model", "layer", "layers")
-            and not key.endswith("initializer")
-            and not (key == "learning_rate" and isinstance(value, float))
-        }
-    if isinstance(config, (list, tuple)):
-        return [_comparable(value) for value in config]
-    return config
-
-
 def check_same_signature(expected, received):
     for name in {**expected, **received}:
         if expected.get(name) != received.get(name):
@@ -387,13 +433,8 @@ def _check_nothing_shared(variables, other_variables):
             )
 
 
-def _optimizers(agent):
-    optimizers = agent.optimizer, getattr(agent.baseline, "optimizer", None)
-    return [optimizer for optimizer in optimizers if optimizer is not None]
-
-
 def _state_values(agent):
-    return [variable.numpy() for variable in _state(agent)]
+    return [variable.numpy() for variable in agent_state.variables(agent)]
 
 
 def _result_of_agent(result, index, rollout):

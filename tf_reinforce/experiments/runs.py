@@ -3,13 +3,10 @@
 import contextlib
 import csv
 import datetime
-import importlib.metadata
-import json
 import os
 import pathlib
-import platform
+import shutil
 import signal
-import sys
 import time
 
 import gymnasium as gym
@@ -17,14 +14,18 @@ import keras
 
 from tf_reinforce import callbacks
 from tf_reinforce import files
+from tf_reinforce import version
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.collect import batched_envs
 from tf_reinforce.collect import make_envs
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import seeding
 from tf_reinforce.experiments import multi_seed
+from tf_reinforce.experiments import run_config
 from tf_reinforce.loading import keras_file
 from tf_reinforce.presets import toml_files
+from tf_reinforce.training import checkpoints
+from tf_reinforce.training import interruption
 
 MAX_UPDATES = 300  # updates without a budget, if the target is not reached
 EVALUATION_EPISODES = 100  # episodes of each evaluation
@@ -56,11 +57,9 @@ def new_directory(path, env, seed):
 
 
 def remove_if_unstarted(directory):
-    """Removes the folder of a run that failed before its training began."""
-    if not (directory / "log.csv").exists():
-        for path in directory.iterdir():
-            path.unlink()
-        directory.rmdir()
+    """Removes the folder of a new run that failed before its training began."""
+    if not any((directory / name).exists() for name in ("log.csv", "checkpoints")):
+        shutil.rmtree(directory)
 
 
 def reward_threshold(env, env_kwargs=None):
@@ -70,16 +69,21 @@ def reward_threshold(env, env_kwargs=None):
 
 
 def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=True):
-    """Trains and evaluates an agent, and saves the best agent in a run directory.
+    """Trains and evaluates an agent, and saves the best and the last agent.
+
+    If the run directory contains checkpoints of this training, the training continues
+    from the newest checkpoint. SIGINT and SIGTERM end the training after the current
+    update and a last checkpoint.
 
     Args:
         agent: A compiled `Reinforce`.
         env: String, the environment id.
-        directory: `pathlib.Path` of an empty folder.
+        directory: `pathlib.Path` of an empty folder, or of the run to continue.
         settings: Dict that is saved in `config.json`. The table `fit` of `settings`
             contains the keyword arguments of `Reinforce.fit` for the amount of training
-            and for collecting episodes. The docstring of `evaluation_options` explains
-            `evaluation` and `env_kwargs` of `settings`.
+            and for collecting episodes. The table `checkpoint` contains arguments of
+            `Checkpoints`. The docstring of `evaluation_options` explains `evaluation` and
+            `env_kwargs` of `settings`.
         target: Float or `None`, the target return. If `settings` contains neither
             `epochs` nor `steps`, training stops when an evaluation reaches `target`.
         seed: Int, the master seed of the training.
@@ -89,18 +93,13 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
 
     Returns:
         Dict with `evaluation` (metrics of the best agent on new episodes), `updates`,
-        `env_steps`, `seconds` (duration of the training), `evaluations` (their number)
-        and `interrupted` (whether Ctrl-C was pressed).
+        `env_steps`, `seconds` (duration of the training in this process), `evaluations`
+        (their number) and `exit_code` (130 after SIGINT, 143 after SIGTERM, else 0).
     """
     fit = settings["fit"]
     has_budget = fit.get("epochs") is not None or fit.get("steps") is not None
-    if not has_budget:
-        fit = {**fit, "epochs": MAX_UPDATES}
     engine = "host" if twin is None else "compiled"
     config = {"env": env, "engine": engine, "seed": seed, "target_return": target}
-    config |= {**settings, "fit": fit}
-    write_json(directory / "config.json", config)
-    write_json(directory / "versions.json", versions())
     options, path = evaluation_options(settings), directory / "agent.keras"
     progress = callbacks.ProgressLine() if verbose else None
     evaluator = evaluation.EvaluationCallback(
@@ -112,39 +111,72 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
         target=None if has_budget else target,
         progress=progress,
     )
+    fit = {**({} if has_budget else {"epochs": MAX_UPDATES}), **fit}
     fit = {**fit, "env_kwargs": settings["env_kwargs"], "seed": seed}
-    training_env = env if twin is None else twin
-    seconds, interrupted = _fit(
-        agent, training_env, directory, [evaluator, progress], **fit
-    )
-    if not interrupted and evaluator.evaluated_update != agent.updates:
-        _announce(verbose, "evaluating the last agent …")
-        evaluator.evaluate({})
-    if not path.exists():
-        agent.save(path)
-    result = {
-        "updates": agent.updates,
-        "env_steps": agent.env_steps,
-        "seconds": seconds,
-        "evaluations": evaluator.evaluations,
-        "interrupted": interrupted,
-        "evaluation": None,
-    }
-    if not interrupted:
-        episodes = options["episodes"]
-        _announce(verbose, f"evaluating the best agent on {episodes} new episodes …")
-        result["evaluation"] = keras_file.load(path).evaluate(env, seed=seed, **options)
-        write_json(directory / "evaluation.json", result["evaluation"])
+    with _checkpoints(directory, settings) as folder:
+        _write_config(directory, {**config, **settings})
+        seconds, exit_code = _fit(
+            agent,
+            env if twin is None else twin,
+            directory,
+            [evaluator, progress],
+            resume=folder,
+            **fit,
+        )
+        if not exit_code and evaluator.evaluated_update != agent.updates:
+            _announce(verbose, "evaluating the last agent …")
+            evaluator.evaluate({})
+        if not path.exists():
+            agent.save(path)
+        result = {
+            "updates": agent.updates,
+            "env_steps": agent.env_steps,
+            "seconds": seconds,
+            "evaluations": evaluator.evaluations,
+            "exit_code": exit_code,
+            "evaluation": None,
+        }
+        if not exit_code:
+            result["evaluation"] = _evaluate_best(env, directory, options, seed, verbose)
     return result
+
+
+def _checkpoints(directory, settings):
+    """Returns an open `Checkpoints` of a run directory."""
+    folder = checkpoints.Checkpoints(
+        directory, agent_path=directory / "last.keras", **settings.get("checkpoint", {})
+    )
+    folder.exits_at_once = True
+    return folder.open()
+
+
+def _write_config(directory, config):
+    """Writes `config.json` and `versions.json` of a run that starts."""
+    if not (directory / run_config.FILE_NAME).exists():
+        run_config.write_json(directory / "versions.json", version.installed())
+        run_config.write_json(directory / run_config.FILE_NAME, config)
+
+
+def _evaluate_best(env, directory, options, seed, verbose):
+    """Evaluates the best agent of a run, and writes and returns the metrics."""
+    episodes = options["episodes"]
+    _announce(verbose, f"evaluating the best agent on {episodes} new episodes …")
+    agent = keras_file.load(directory / "agent.keras")
+    metrics = agent.evaluate(env, seed=seed, **options)
+    run_config.write_json(directory / "evaluation.json", metrics)
+    return metrics
 
 
 def train_seeds(make, env, directory, settings, twin, seeds):
     """Trains many seeds at once, evaluates each agent, and saves the best agent.
 
+    If the run directory contains checkpoints of this training, the training continues
+    from the newest checkpoint.
+
     Args:
         make: Function from a seed to a compiled agent.
         env: String, the environment id for the evaluations.
-        directory: `pathlib.Path` of an empty folder.
+        directory: `pathlib.Path` of an empty folder, or of the run to continue.
         settings: Dict of the settings of a run, as for `train`. `settings["fit"]`
             contains `epochs`, and may contain `episodes_per_epoch` and
             `max_episode_steps`.
@@ -153,28 +185,32 @@ def train_seeds(make, env, directory, settings, twin, seeds):
 
     Returns:
         Dict with `returns` (dict from each seed to its mean return), `env_steps` (of all
-        seeds together) and `seconds` (duration of the training).
+        seeds together) and `seconds` (duration of the training in this process).
+
+    Raises:
+        KeyboardInterrupt, Terminated: After SIGINT or SIGTERM, and a last checkpoint.
     """
     seeds, fit = list(seeds), settings["fit"]
     config = {"env": env, "engine": "compiled", "seeds": seeds, **settings}
-    write_json(directory / "config.json", config)
-    write_json(directory / "versions.json", versions())
     names = ("epochs", "episodes_per_epoch", "max_episode_steps")
     budget = {name: fit[name] for name in names if fit.get(name) is not None}
-    start = time.perf_counter()
-    _announce(True, f"training {len(seeds)} seeds at once …")
-    results = multi_seed.train_seeds(make, twin, seeds, **budget)
-    seconds = time.perf_counter() - start
-    _write_history(directory / "log.csv", results)
-    options, metrics = evaluation_options(settings), {}
-    _announce(True, f"evaluating each agent on {options['episodes']} episodes …")
-    for seed in seeds:
-        agent = results.agent(seed)
-        metrics[seed] = agent.evaluate(env, seed=seed, **options)
-        best_seed = max(metrics, key=lambda key: metrics[key]["episode_return"])
-        if best_seed == seed:
-            agent.save(directory / "agent.keras")
-    write_json(directory / "evaluation.json", metrics)
+    with _checkpoints(directory, settings) as folder:
+        folder.agent_path = None
+        _write_config(directory, config)
+        start = time.perf_counter()
+        _announce(True, f"training {len(seeds)} seeds at once …")
+        results = multi_seed.train_seeds(make, twin, seeds, resume=folder, **budget)
+        seconds = time.perf_counter() - start
+        _write_history(directory / "log.csv", results)
+        options, metrics = evaluation_options(settings), {}
+        _announce(True, f"evaluating each agent on {options['episodes']} episodes …")
+        for seed in seeds:
+            agent = results.agent(seed)
+            metrics[seed] = agent.evaluate(env, seed=seed, **options)
+            best_seed = max(metrics, key=lambda key: metrics[key]["episode_return"])
+            if best_seed == seed:
+                agent.save(directory / "agent.keras")
+        run_config.write_json(directory / "evaluation.json", metrics)
     return {
         "returns": {seed: logs["episode_return"] for seed, logs in metrics.items()},
         "env_steps": results.env_steps,
@@ -203,28 +239,25 @@ def _fit(agent, env, directory, run_callbacks, **options):
     """Runs `fit` with the callbacks and the log files of a run.
 
     Returns:
-        The seconds of training, and a bool that is True if Ctrl-C was pressed.
+        The seconds of training, and the exit code: 0, 130 (SIGINT) or 143 (SIGTERM).
     """
     csv_logger = keras.callbacks.CSVLogger(os.fspath(directory / "log.csv"))
-    evaluator, progress = run_callbacks
     episode_logger = callbacks.EpisodeLogger(directory / "episodes.csv")
+    evaluator, progress = run_callbacks
     fit_callbacks = [evaluator, csv_logger, episode_logger]
     if progress is not None:
         fit_callbacks.append(progress)
-    start = time.perf_counter()
+    start, exit_code = time.perf_counter(), 0
     try:
-        with _GracefulInterrupt(agent) as signals:
-
-            def stop_if_interrupted(logs):  # Ctrl-C may come before training begins
-                agent.stop_training |= bool(signals)
-
-            stop = keras.callbacks.LambdaCallback(on_train_begin=stop_if_interrupted)
-            fit_callbacks.append(stop)
-            agent.fit(env, callbacks=fit_callbacks, verbose=0, **options)
+        agent.fit(env, callbacks=fit_callbacks, verbose=0, **options)
+    except KeyboardInterrupt:
+        exit_code = 128 + signal.SIGINT
+    except interruption.Terminated as error:
+        exit_code = error.code
     finally:
         if csv_logger.csv_file is not None:
             csv_logger.csv_file.close()  # Keras closes the file only without an error
-    return time.perf_counter() - start, bool(signals)
+    return time.perf_counter() - start, exit_code
 
 
 def evaluation_options(settings):
@@ -288,37 +321,6 @@ def random_return(env, settings, seed):
     return total / options["episodes"]
 
 
-class _GracefulInterrupt:
-    """Handles Ctrl-C during training.
-
-    The first Ctrl-C stops training after the current update. A second Ctrl-C stops
-    training at once. The `with` statement yields a list, which is empty until the first
-    Ctrl-C.
-    """
-
-    def __init__(self, agent):
-        self._agent = agent
-        self._signals = []
-
-    def __enter__(self):
-        try:
-            self._previous_handler = signal.signal(signal.SIGINT, self._handle)
-        except ValueError:  # only the main thread can handle signals
-            self._previous_handler = None
-        return self._signals
-
-    def _handle(self, number, frame):
-        if self._signals:
-            raise KeyboardInterrupt
-        self._signals.append(number)
-        self._agent.stop_training = True
-        print("\nfinishing the update, then saving …", file=sys.stderr)
-
-    def __exit__(self, *error):
-        if self._previous_handler is not None:
-            signal.signal(signal.SIGINT, self._previous_handler)
-
-
 def agent_file(run):
     """Returns the path `run/agent.keras` if `run` is a folder, else the path `run`."""
     path = pathlib.Path(run)
@@ -341,8 +343,7 @@ def read_env(run):
         ValueError: If a keyword argument in the config file is neither a number nor a
             bool.
     """
-    path = pathlib.Path(run) / "config.json"
-    config = json.loads(path.read_text()) if path.is_file() else {}
+    path, config = pathlib.Path(run) / run_config.FILE_NAME, run_config.read(run)
     env, env_kwargs = config.get("env"), config.get("env_kwargs", {})
     for name, value in env_kwargs.items():
         if not isinstance(value, toml_files.SAFE_TYPES):
@@ -357,30 +358,3 @@ def read_env(run):
         "max_episode_steps": config.get("evaluation", {}).get("max_episode_steps"),
     }
     return env if isinstance(env, str) and ":" not in env else None, options
-
-
-def versions():
-    """Returns the versions of Python, the platform and the packages of a run."""
-    packages = (
-        "tf-reinforce",
-        "tensorflow",
-        "keras",
-        "tensorflow-probability",
-        "gymnasium",
-        "numpy",
-        "ai-edge-litert",
-        "mujoco",
-    )
-    result = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in packages:
-        try:
-            result[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            result[package] = None
-    return result
-
-
-def write_json(path, content):
-    """Writes a JSON file atomically."""
-    with files.atomic_write(path) as temporary:
-        pathlib.Path(temporary).write_text(json.dumps(content, indent=2) + "\n")

@@ -103,11 +103,12 @@ def read(name: str) -> dict[str, Any]:
             f'The preset {name} must name its environment: env = "CartPole-v1". '
             f"Received: env={settings.get('env')!r}"
         )
-    _validate_evaluation(settings.get("evaluation", {}))
+    validate_evaluation(settings.get("evaluation", {}))
     return {**EMPTY_PRESET, **settings}
 
 
-def _validate_evaluation(settings):
+def validate_evaluation(settings):
+    """Raises `ValueError` if a setting of the evaluation is invalid."""
     for key in settings.keys() & {"episodes", "every", "max_episode_steps"}:
         validation.positive_int(key, settings[key])
     if "target" in settings:

@@ -26,6 +26,7 @@ from tf_reinforce.policies import recurrent
 from tf_reinforce.presets import toml_files
 from tf_reinforce.serving import live_policy
 from tf_reinforce.training import assembly
+from tf_reinforce.training import recorder
 
 _UNKNOWN_HEAD = (
     "The head of the agent depends on the action space, which is not known yet. Pass a "
@@ -348,6 +349,23 @@ class KerasAgent(keras.Model):
         if verbose:
             callbacks.append(episode_callbacks.ProgressLine())
         return callbacks
+
+    def _recorder_maker(self, checkpoints, env, seed, options):
+        """Returns a function from callbacks to the recorder of a training.
+
+        Args:
+            checkpoints: `checkpoints.Checkpoints`, or `None` to record nothing.
+            env, seed: Arguments of `fit`.
+            options: `config.FitOptions`.
+        """
+        if checkpoints is None:
+            return lambda callbacks: recorder.NoRecorder()
+        settings = {
+            "env": env if isinstance(env, str) else type(env).__name__,
+            "seed": seed,
+            **{name: getattr(options, name) for name in config.RESULT_OPTIONS},
+        }
+        return lambda callbacks: recorder.Recorder(checkpoints, self, callbacks, settings)
 
     def save(
         self, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any

@@ -5,6 +5,7 @@ import keras
 from tf_reinforce import optimizers
 from tf_reinforce import validation
 from tf_reinforce.callbacks import episodes as episode_callbacks
+from tf_reinforce.training import recorder
 
 # The meaning of `mode="auto"` of a monitoring callback, for each log key.
 HIGHER_IS_BETTER = (
@@ -60,7 +61,16 @@ class CallbackList(keras.callbacks.CallbackList):
 
 
 def run_loop(
-    agent, make_updates, validate, callbacks, *, budget, initial_epoch, freq, verbose
+    agent,
+    make_updates,
+    validate,
+    callbacks,
+    *,
+    budget,
+    initial_epoch,
+    freq,
+    verbose,
+    make_recorder,
 ):
     """Makes updates until the budget is spent, and calls the callbacks.
 
@@ -81,53 +91,93 @@ def run_loop(
         freq: Int n for a validation after every n-th epoch, or list of the epochs after
             which validations follow, counted from 1 as in Keras.
         verbose: The verbosity that callbacks receive, 0, 1 or 2. `"auto"` means 1.
+        make_recorder: Function from the list of all callbacks to a `recorder.Recorder`
+            or `recorder.NoRecorder`.
 
     Returns:
         Keras' `History` object of the training.
+
+    Raises:
+        KeyboardInterrupt, interruption.Terminated: If a `Recorder` has received a signal,
+            after the last checkpoint was written.
     """
     epochs, steps = budget
     callbacks = _callback_list(agent, callbacks, budget, verbose)
     each = any(isinstance(callback, _EVERY_UPDATE) for callback in callbacks.callbacks)
     agent.stop_training = False
-    first_step = agent.env_steps
-    counted = optimizers.step_count(agent.optimizer)
+    optimizer, optimizer_steps = optimizers.step_count(agent.optimizer)
+    record = make_recorder(callbacks.callbacks)
+    start = recorder.Progress(initial_epoch, agent.env_steps, optimizer_steps)
+    progress = record.restore(start)
     callbacks.on_train_begin()
-    notify = callbacks.notifier("on_episodes_collected")
-    notify_end = callbacks.notifier("on_episode_end")
-    # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`.
-    epoch, agent._initial_epoch = agent._initial_epoch or initial_epoch, None
-    # That callback may also have restored counters of an interrupted run.
-    logs, remaining = {}, steps and steps - (agent.env_steps - first_step)
+    record.restore_callbacks()
+    # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`. That
+    # callback may also have restored counters of an interrupted run.
+    progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
+    epoch_calls = _EpochCalls(agent, callbacks, validate, freq, progress)
 
-    def begin_epoch():
-        callbacks.on_epoch_begin(epoch)
-        callbacks.on_train_batch_begin(0)
+    def remaining():
+        return steps and steps - (agent.env_steps - progress.first_step)
 
     def continues():
-        return epoch < epochs if steps is None else remaining > 0
+        if agent.stop_training or record.interrupted:
+            return False
+        return progress.epoch < epochs if steps is None else remaining() > 0
 
-    while not agent.stop_training and continues():
-        begin_epoch()
-        max_updates = (
-            1 if each else _updates_until_validation(epoch, epochs, validate and freq)
-        )
-        for number, (logs, episodes) in enumerate(
-            make_updates(notify, max_updates, remaining)
-        ):
-            if number:
-                begin_epoch()
-            for episode in episodes if notify_end is not None else ():
-                notify_end(*episode)
-            if steps is not None:
-                remaining = steps - int(logs["env_steps"] - first_step)
-            callbacks.on_train_batch_end(0, logs)
-            if validate is not None and _is_due(epoch + 1, freq):
-                logs = {**logs, **_validate(callbacks, validate)}
-            callbacks.on_epoch_end(epoch, logs)
-            epoch += 1
-    optimizers.finalize(agent.optimizer, counted)
-    callbacks.on_train_end(logs)
+    with record:
+        while continues():
+            epoch_calls.begin()
+            max_updates = (
+                1
+                if each
+                else _updates_until_validation(progress.epoch, epochs, validate and freq)
+            )
+            updates = make_updates(epoch_calls.notify, max_updates, remaining())
+            for number, update in enumerate(updates):
+                if number:
+                    epoch_calls.begin()
+                epoch_calls.end(*update)
+            record.write_if_due(progress)
+        progress.stopped = agent.stop_training
+        record.write(progress)
+    optimizers.finalize(agent.optimizer, (optimizer, progress.first_optimizer_step))
+    callbacks.on_train_end(epoch_calls.logs)
+    record.raise_if_interrupted()
     return agent.history
+
+
+class _EpochCalls:
+    """Calls the callbacks at the begin and at the end of each epoch.
+
+    Attributes:
+        notify: Function that receives the episodes of an update, or `None`.
+        logs: Dict, the logs of the last epoch.
+    """
+
+    def __init__(self, agent, callbacks, validate, freq, progress):
+        self.agent = agent
+        self.callbacks = callbacks
+        self.validate = validate
+        self.freq = freq
+        self.progress = progress
+        self.notify = callbacks.notifier("on_episodes_collected")
+        self._notify_end = callbacks.notifier("on_episode_end")
+        self.logs = {}
+
+    def begin(self):
+        self.callbacks.on_epoch_begin(self.progress.epoch)
+        self.callbacks.on_train_batch_begin(0)
+
+    def end(self, logs, episodes):
+        """Reports the episodes and the logs of an update, and counts the epoch."""
+        for episode in episodes if self._notify_end is not None else ():
+            self._notify_end(*episode)
+        self.callbacks.on_train_batch_end(0, logs)
+        epoch = self.progress.epoch
+        if self.validate is not None and _is_due(epoch + 1, self.freq):
+            logs = {**logs, **_validate(self.callbacks, self.validate)}
+        self.callbacks.on_epoch_end(epoch, logs)
+        self.progress.epoch, self.logs = epoch + 1, logs
 
 
 def _callback_list(agent, callbacks, budget, verbose):

@@ -1,0 +1,114 @@
+"""Reads and writes the file `config.json` of a run directory."""
+
+import json
+import math
+import pathlib
+
+from tf_reinforce import config as options
+from tf_reinforce import files
+from tf_reinforce import validation
+from tf_reinforce.presets import toml_files
+
+FILE_NAME = "config.json"
+_MAX_BYTES = 2**20
+_TABLES = ("env_kwargs", "agent", "fit", "evaluation", "checkpoint")
+CHECKPOINT_KEYS = ("every_seconds", "every_updates", "grace_seconds")
+
+
+def write_json(path, content):
+    """Writes a JSON file atomically."""
+    with files.atomic_write(path) as temporary:
+        pathlib.Path(temporary).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def read(directory):
+    """Returns the content of `config.json` of a run, or an empty dict without the file.
+
+    The file may come from an untrusted source: the function checks the type of every
+    table, and reads at most 1 MiB.
+
+    Raises:
+        ValueError: If the file is not a JSON object, or a table has the wrong type.
+    """
+    path = pathlib.Path(directory) / FILE_NAME
+    if not path.exists():
+        return {}
+    files.expect_regular_file(path)
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(
+            f"{path} must have at most {_MAX_BYTES} bytes. Received: "
+            f"{path.stat().st_size} bytes"
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON file: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{path} must contain a JSON object. Received: {type(content).__name__}"
+        )
+    for name in _TABLES:
+        if not isinstance(content.get(name, {}), dict):
+            raise ValueError(
+                f"`{name}` in {path} must be a JSON object. Received: {content[name]!r}"
+            )
+    return content
+
+
+def read_training(directory):
+    """Returns the content of `config.json` with all settings of a training, checked.
+
+    Returns:
+        Dict with the keys `env`, `engine`, `seed` or `seeds`, `target_return`, `preset`,
+        `env_kwargs`, `agent`, `fit`, `evaluation` and `checkpoint`.
+
+    Raises:
+        FileNotFoundError: If the folder contains no `config.json`.
+        ValueError, TypeError: If a setting is missing or invalid.
+    """
+    path = pathlib.Path(directory) / FILE_NAME
+    content = read(directory)
+    if not content:
+        raise FileNotFoundError(
+            f"{directory} contains no training to continue: there is no file {path}. "
+            "Start a training with `tf-reinforce train ENV --run-dir DIR`."
+        )
+    seed_key = "seeds" if "seeds" in content else "seed"
+    for name in ("env", "engine", seed_key, *_TABLES):
+        if name not in content:
+            raise ValueError(f"{path} must contain `{name}`, and does not contain it.")
+    env = content["env"]
+    if not isinstance(env, str):
+        raise ValueError(f"`env` in {path} must be a string. Received: {env!r}")
+    validation.one_of(f"engine in {path}", content["engine"], ("host", "compiled"))
+    seeds = content[seed_key]
+    for seed in seeds if isinstance(seeds, list) else [seeds]:
+        validation.check_seed(seed)
+    for table, keys in toml_files.TABLE_KEYS.items():
+        toml_files.expect_keys(f"`{table}` in {path}", content[table], keys)
+    toml_files.validate_evaluation(content["evaluation"])
+    toml_files.expect_keys(
+        f"`checkpoint` in {path}", content["checkpoint"], CHECKPOINT_KEYS
+    )
+    for name, value in content["checkpoint"].items():
+        if value is not None:
+            validation.within(name, value, 0, math.inf)
+    if content.get("target_return") is not None:
+        validation.within("target_return", content["target_return"], -math.inf, math.inf)
+    check_settings(content)
+    return content
+
+
+def check_settings(settings):
+    """Raises an error if the tables `agent` or `fit` contain an invalid value."""
+    agent, fit = settings["agent"], settings["fit"]
+    options.AgentOptions(
+        **{name: agent[name] for name in options.AGENT_OPTIONS if name in agent}
+    )
+    has_budget = fit.keys() & {"epochs", "steps"}
+    options.FitOptions(**({} if has_budget else {"epochs": 1}), **fit)
+    validation.positive_ints("hidden", agent["hidden"])
+    if not isinstance(agent["learning_rate"], dict):
+        validation.within("learning_rate", agent["learning_rate"], 0, math.inf)
+    if isinstance(agent.get("head"), str):
+        validation.one_of("head", agent["head"], options.BOX_HEADS)

@@ -1,0 +1,122 @@
+"""Locks a folder, so that only one process at a time writes to it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import platform
+
+FILE_NAME = ".lock"
+
+
+class FolderLock:
+    """Locks a folder for the current process, with the file `.lock` in the folder.
+
+    The operating system releases the lock when the process ends, also if the process is
+    killed. The file `.lock` remains, and contains the number of the last owner. A file
+    whose owner has ended does not lock the folder.
+
+    Nested `with` statements of one `FolderLock` lock the folder once.
+
+    Args:
+        folder: Path of the folder, which is created if it does not exist.
+
+    Example:
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with FolderLock(folder), FolderLock(folder):
+    ...     pass
+    Traceback (most recent call last):
+    tf_reinforce.locks.FolderLocked: Another training uses the folder ...
+    """
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self._descriptor = None
+        self._depth = 0
+
+    def __enter__(self):
+        if self._depth == 0:
+            self._acquire()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *error):
+        self._depth -= 1
+        if self._depth == 0:
+            unlock(self._descriptor)
+
+    def _acquire(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / FILE_NAME
+        # A folder of a stranger may contain a link `.lock` to a file of the user.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(path, flags, 0o644)
+        if not try_lock(descriptor):
+            owner = _read_owner(descriptor)
+            os.close(descriptor)
+            raise FolderLocked(
+                f"Another training uses the folder {self.folder}: {owner}. Wait until it "
+                "ends, or end it, or choose another folder."
+            )
+        self._descriptor = descriptor
+        owner = {"process": os.getpid(), "host": platform.node()}
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+
+
+class FolderLocked(OSError):
+    """The error that a folder is in use by another training."""
+
+
+def try_lock(descriptor):
+    """Locks an open file or folder, unless another process has locked it.
+
+    The lock ends when `unlock` closes the descriptor, or the process ends. A file system
+    without locks never refuses a lock.
+
+    Args:
+        descriptor: Int, the descriptor of an open file or folder.
+
+    Returns:
+        Bool, False if another process or another descriptor holds the lock.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems have no locks
+        pass
+    _open_descriptors.add(descriptor)
+    return True
+
+
+def unlock(descriptor):
+    """Closes a descriptor that `try_lock` has locked, which ends the lock."""
+    _open_descriptors.discard(descriptor)
+    os.close(descriptor)
+
+
+# A fork copies the locks of a process, and would hold them after the process has ended.
+_open_descriptors: set[int] = set()
+
+
+def _close_in_child():
+    for descriptor in _open_descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _open_descriptors.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _read_owner(descriptor):
+    """Returns a description of the process that owns a lock."""
+    try:
+        owner = json.loads(os.pread(descriptor, 1000, 0))
+        return f"process {owner['process']} on {owner['host']}"
+    except (ValueError, TypeError, KeyError):
+        return "an unknown process"

@@ -1,0 +1,116 @@
+"""Stops a training after the current update when SIGINT or SIGTERM arrives."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+log = logging.getLogger("tf_reinforce")
+
+
+class Terminated(SystemExit):
+    """The exception with which a training ends after SIGTERM, with exit code 143."""
+
+    def __init__(self):
+        super().__init__(128 + signal.SIGTERM)
+
+
+class GracefulStop:
+    """Stops a training after the current update when SIGINT or SIGTERM arrives.
+
+    The training stops if the list `received` is not empty. After SIGTERM, the process
+    ends at the latest after `grace_seconds`. A second SIGINT raises `KeyboardInterrupt`
+    at once, or ends the process at once.
+
+    Outside of the main thread, `GracefulStop` does nothing, because Python handles
+    signals in the main thread.
+
+    Args:
+        grace_seconds: Float, the seconds after SIGTERM after which the process ends.
+        exits_at_once: Bool, whether a second SIGINT ends the process, also while
+            TensorFlow or an environment computes. Python's `finally` blocks do not run.
+
+    Attributes:
+        received: List of the numbers of the received signals.
+    """
+
+    def __init__(self, *, grace_seconds, exits_at_once):
+        self.grace_seconds = grace_seconds
+        self.exits_at_once = exits_at_once
+        self.received = []
+
+    def __enter__(self):
+        self._handlers = {}
+        if threading.current_thread() is threading.main_thread():
+            # A handler of Python runs only between two instructions of Python. The
+            # thread reads signals also while the main thread is in a long call.
+            self._read_end, self._write_end = socket.socketpair()
+            self._write_end.setblocking(False)
+            self._previous_fd = signal.set_wakeup_fd(
+                self._write_end.fileno(), warn_on_full_buffer=False
+            )
+            _wakeup_fds.add(self._write_end.fileno())
+            self._handlers = {n: signal.signal(n, self._handle) for n in SIGNALS}
+            threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *error):
+        if self._handlers:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(self._previous_fd)
+            _wakeup_fds.discard(self._write_end.fileno())
+            self._write_end.close()  # ends the thread
+
+    def raise_if_received(self):
+        """Raises `KeyboardInterrupt` or `Terminated` if a signal was received."""
+        if self.received:
+            raise (
+                Terminated if self.received[0] == signal.SIGTERM else KeyboardInterrupt
+            )
+
+    def _handle(self, number, frame):
+        self.received.append(number)
+        if self.received.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt
+        log.warning("Finishing the update, then saving a checkpoint …")
+
+    def _watch(self):
+        """Ends the process after the grace period of SIGTERM, or a second SIGINT."""
+        timer = threading.Timer(self.grace_seconds, _end_process, [signal.SIGTERM])
+        timer.daemon = True
+        interrupts = 0
+        while numbers := self._read_end.recv(1):
+            if numbers[0] == signal.SIGTERM and not timer.is_alive():
+                timer.start()
+            elif numbers[0] == signal.SIGINT:
+                interrupts += 1
+                if interrupts > 1 and self.exits_at_once:
+                    _end_process(signal.SIGINT)
+        timer.cancel()
+        self._read_end.close()
+
+
+def _end_process(number):
+    """Ends the current process and its workers at once, without clean-up."""
+    for process in multiprocessing.active_children():
+        process.kill()
+    os._exit(128 + number)
+
+
+# The descriptors to which signals are written. A forked worker process must not write its
+# own signals to the descriptor of its parent.
+_wakeup_fds: set[int] = set()
+
+
+def _reset_in_child():
+    if _wakeup_fds:
+        signal.set_wakeup_fd(-1)
+        _wakeup_fds.clear()
+
+
+os.register_at_fork(after_in_child=_reset_in_child)

@@ -1,0 +1,227 @@
+"""Records the state of a training in checkpoints, and restores it."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+
+import keras
+
+from tf_reinforce import version
+from tf_reinforce.data import spaces
+from tf_reinforce.training import agent_state
+from tf_reinforce.training import callback_states
+
+log = logging.getLogger("tf_reinforce")
+
+# Parts of a description of a training that may differ when the training continues.
+_MAY_DIFFER = ("versions", "flags")
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a training has come.
+
+    Attributes:
+        epoch: Int, the number of the next epoch.
+        first_step: Int, the environment steps of the agent before the training.
+        first_optimizer_step: Int, the steps of the optimizer before the training.
+        stopped: Bool, whether a callback has ended the training.
+    """
+
+    epoch: int
+    first_step: int
+    first_optimizer_step: int
+    stopped: bool = False
+
+
+class NoRecorder(contextlib.nullcontext):
+    """Records nothing: the recorder of a training without `resume`."""
+
+    interrupted = False
+
+    def restore(self, progress):
+        """Returns `progress`, from which the training starts."""
+        return progress
+
+    def restore_callbacks(self):
+        """Restores nothing."""
+
+    def write_if_due(self, progress):
+        """Writes nothing."""
+
+    def write(self, progress):
+        """Writes nothing."""
+
+    def raise_if_interrupted(self):
+        """Raises nothing, because Python itself has raised `KeyboardInterrupt`."""
+
+
+class Recorder:
+    """Writes the state of a training to checkpoints, and restores the newest one.
+
+    Args:
+        checkpoints: `checkpoints.Checkpoints`, which is open.
+        agent: Built and compiled `Reinforce`.
+        callbacks: List of all Keras callbacks of the training.
+        settings: Dict of JSON values: the seed and the options of `fit` that determine
+            the result of training. A checkpoint with other settings is refused.
+    """
+
+    def __init__(self, checkpoints, agent, callbacks, settings):
+        self.checkpoints = checkpoints
+        self.agent = agent
+        self.callbacks = callbacks
+        self.settings = settings
+        self._restored = None
+        self._written = None  # the `Progress` of the newest checkpoint
+        self._stop = checkpoints.graceful_stop()
+        for callback in callbacks:
+            if isinstance(callback, keras.callbacks.BackupAndRestore):
+                raise ValueError(
+                    "`resume` and the callback BackupAndRestore both restore a training. "
+                    "Expected: one of them. Received: both. Remove the callback; "
+                    "`resume` also restores callbacks and log files."
+                )
+
+    def __enter__(self):
+        self._stop.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self._stop.__exit__(*error)
+
+    @property
+    def interrupted(self):
+        """Returns whether a signal has asked the training to stop."""
+        return bool(self._stop.received)
+
+    def raise_if_interrupted(self):
+        """Raises `KeyboardInterrupt` after SIGINT, or `Terminated` after SIGTERM."""
+        self._stop.raise_if_received()
+
+    def restore(self, progress):
+        """Restores weights and logs from the newest checkpoint, if there is one.
+
+        The method checks the whole checkpoint before it changes anything.
+
+        Args:
+            progress: `Progress` of a training that starts from the beginning.
+
+        Returns:
+            `Progress` from which the training continues.
+
+        Raises:
+            ValueError: If all checkpoints are damaged or belong to another training, or a
+                log file has lost rows.
+        """
+        checkpoint = self.checkpoints.newest()
+        if checkpoint is None:
+            return progress
+        path, header, state = checkpoint
+        check_same_training(path, header, self._header())
+        variables = agent_state.variables(self.agent)
+        callback_states.check_logs(self.callbacks, state["callbacks"])
+        for variable, value in zip(variables, state["variables"], strict=True):
+            variable.assign(value)
+        callback_states.truncate_logs(self.callbacks, state["callbacks"])
+        self._restored = state
+        self._written = Progress(**state["progress"])
+        return dataclasses.replace(self._written)
+
+    def restore_callbacks(self):
+        """Restores the states of callbacks, after `on_train_begin` has reset them."""
+        if self._restored is not None:
+            callback_states.set_states(self.callbacks, self._restored["callbacks"])
+            self.agent.stop_training = self._restored["progress"]["stopped"]
+
+    def write_if_due(self, progress):
+        """Writes a checkpoint if the last one is old enough."""
+        if self.checkpoints.is_due(progress.epoch):
+            self.write(progress)
+
+    def write(self, progress):
+        """Writes a checkpoint unless the newest checkpoint has the same progress."""
+        if progress == self._written:
+            return
+        variables = agent_state.variables(self.agent)
+        state = {
+            "progress": dataclasses.asdict(progress),
+            "variables": [variable.numpy() for variable in variables],
+            "callbacks": callback_states.get_states(self.callbacks),
+        }
+        self.checkpoints.write(progress.epoch, self._header(), state)
+        self._written = dataclasses.replace(progress)
+        if self.checkpoints.agent_path is not None:
+            self.agent.save(self.checkpoints.agent_path)
+
+    def _header(self):
+        return describe(self.agent, self.settings)
+
+
+def describe(agent, settings):
+    """Returns a description of a training for the manifest of a checkpoint.
+
+    Args:
+        agent: Built and compiled `Reinforce`.
+        settings: Dict, the other settings of the training.
+    """
+    description = {
+        "settings": settings,
+        "observation space": spaces.to_config(agent.observation_space),
+        "action space": spaces.to_config(agent.action_space),
+        "agent": agent_state.signature(agent),
+        "versions": version.installed(),
+        "flags": version.flags(),
+    }
+    # The result equals a description that was read from a manifest.
+    return json.loads(json.dumps(description, default=_to_json))
+
+
+def check_same_training(path, expected, received):
+    """Raises an error if a checkpoint belongs to another training.
+
+    Other versions of packages and other TensorFlow flags give a warning only.
+
+    Args:
+        path: Path of the checkpoint.
+        expected: Dict, the manifest of the checkpoint.
+        received: Result of `describe`.
+    """
+    for part, current in received.items():
+        _compare(path, part, expected[part], current)
+
+
+def _to_json(value):
+    """Returns arrays as lists, and other objects as the names of their classes."""
+    return value.tolist() if hasattr(value, "tolist") else type(value).__name__
+
+
+def _compare(path, part, expected, received):
+    """Raises an error, or writes a warning, if a part of a header differs.
+
+    Other versions and flags may round results differently. All other differences would
+    continue another training.
+    """
+    pairs = [(part, expected, received)]
+    if isinstance(expected, dict) and isinstance(received, dict):
+        names = {**expected, **received}
+        pairs = [(f"{part}, {x}", expected.get(x), received.get(x)) for x in names]
+    for name, old, new in pairs:
+        if old == new:
+            continue
+        if part in _MAY_DIFFER:
+            log.warning(
+                "The training continues with another value of %s: %s instead of %s. The "
+                "result may differ in its last bits from that of a training without "
+                "interruption.",
+                name,
+                new,
+                old,
+            )
+        else:
+            raise ValueError(
+                f"The checkpoint {path} belongs to another training: its {name} differs. "
+                f"Expected, as in the checkpoint: {old}. Received: {new}. Pass the same "
+                "arguments as before the interruption, or train in another folder."
+            )
