@@ -24,6 +24,7 @@ OTHER_FOLDERS = {
     "support",
 }
 FLOORS = [
+    ("locks",),
     (
         "files",
         "fixed_arguments",
@@ -155,7 +156,14 @@ TWINS = {"acrobot", "cartpole", "mountain_car", "pendulum", "toys"}
 
 
 def test_package_exports_exactly_its_public_names():
-    objects = {"Episodes", "Reinforce", "SeedResults", "load", "train_seeds"}
+    objects = {
+        "Checkpoints",
+        "Episodes",
+        "Reinforce",
+        "SeedResults",
+        "load",
+        "train_seeds",
+    }
     assert sorted(tfr.__all__) == sorted({"__version__", *objects, *PUBLIC})
     assert dir(tfr) == sorted(tfr.__all__)
     assert all(getattr(tfr, name).__doc__ for name in objects)

@@ -437,29 +437,22 @@ class Reinforce(keras_agent.KerasAgent):
         loop.check_validation(validation_episodes, validation_freq)
         verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer()
-        limit, num_envs = options.max_episode_steps, options.num_envs
-        env_options = self._env_options(env, env_kwargs, limit)
-        validation_options = self._env_options(validation_env, env_kwargs, limit)
 
         def make_updates(notify: Any, max_updates: int, max_env_steps: Any) -> Any:
-            counts = options.episodes_per_epoch, options.steps_per_epoch
             limits = min(max_updates, self._updates_per_call), max_env_steps
-            collect_and_update = self.trainer.collect_and_update
-            return collect_and_update(self.optimizer, envs, seed, counts, limits, notify)
+            counts = options.episodes_per_epoch, options.steps_per_epoch
+            arguments = envs, seed, counts, limits, notify
+            return self.trainer.collect_and_update(self.optimizer, *arguments)
 
         def validate() -> dict[str, float]:
             key = seeding.StreamKey(seed, "validation", self.updates)
-            size = min(num_envs, validation_episodes)
+            size = min(options.num_envs, validation_episodes)
             with self._open(validation_env, size, **validation_options) as envs:
                 return self.trainer.evaluate(envs, key, validation_episodes)
 
-        opened = checkpoints.open_checkpoints(resume)
-        environments = self._open(env, num_envs, options.workers, **env_options)
-        with opened as folder, environments as envs:
-            self._build_optimizer()
-            if validation_env is not None:  # its errors are raised before training
-                with self._open(validation_env, **validation_options):
-                    pass
+        opened = self._open_training(env, validation_env, env_kwargs, options)
+        with checkpoints.open_checkpoints(resume) as folder, opened as environments:
+            envs, validation_options = environments
             return loop.run_loop(
                 self,
                 make_updates,
@@ -471,6 +464,28 @@ class Reinforce(keras_agent.KerasAgent):
                 verbose=verbose,
                 make_recorder=self._recorder_maker(folder, env, seed, options),
             )
+
+    @contextlib.contextmanager
+    def _open_training(
+        self, env: Any, validation_env: Any, env_kwargs: Any, options: config.FitOptions
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Opens the environments of a training, and builds the optimizer.
+
+        Errors of the validation environment are raised before training begins.
+
+        Yields:
+            The environments, and the options to open the validation environment.
+        """
+        env_options, validation_options = (
+            self._env_options(x, env_kwargs, options.max_episode_steps)
+            for x in (env, validation_env)
+        )
+        with self._open(env, options.num_envs, options.workers, **env_options) as envs:
+            self._build_optimizer()
+            if validation_env is not None:
+                with self._open(validation_env, **validation_options):
+                    pass
+            yield envs, validation_options
 
     # Acting
 

@@ -170,21 +170,14 @@ def _explain_failed_write(path):
     try:
         yield
     except OSError as error:
-        if isinstance(error, WriteError):
-            raise
         cause = error.strerror or str(error) or type(error).__name__
-        raise WriteError(
-            error.errno,
+        message = (
             f"{path} could not be written: {cause}. A file that existed before is "
-            "unchanged. Free space or change the permissions, and try again.",
-        ) from error
-
-
-class WriteError(OSError):
-    """The error that a file could not be written."""
-
-    def __str__(self):
-        return str(self.strerror)
+            "unchanged. Free space or change the permissions, and try again."
+        )
+        # With an error number, `OSError` makes an error of the type of `error`.
+        arguments = [message] if error.errno is None else [error.errno, message]
+        raise OSError(*arguments) from error
 
 
 @contextlib.contextmanager

@@ -1209,7 +1209,7 @@ STATE = [
         "own: A file is written under its final name, so that a killed process "
         "leaves a part of the file.",
         "files.py::atomic_write",
-        "os.path.join(temporary_folder, name)",
+        "os.path.join(temporary_folder, os.path.basename(path))",
         "path",
     ),
     Mutant(
@@ -1991,14 +1991,15 @@ FURTHER_SURVIVORS = [
         "restored_twice",
         "own: A `fit` after a restored `fit` starts at the restored epoch again.",
         "training/loop.py::run_loop",
-        "epoch, agent._initial_epoch = agent._initial_epoch or initial_epoch, None",
-        "epoch = agent._initial_epoch or initial_epoch",
+        "progress.epoch, agent._initial_epoch = "
+        "agent._initial_epoch or progress.epoch, None",
+        "progress.epoch = agent._initial_epoch or progress.epoch",
     ),
     Mutant(
         "budget_of_steps_anew",
         "own: A restored run makes an update after its maximum number of steps.",
-        "training/loop.py::run_loop",
-        "steps and steps - (agent.env_steps - first_step)",
+        "training/loop.py::run_loop.remaining",
+        "steps and steps - (agent.env_steps - progress.first_step)",
         "steps",
     ),
     Mutant(
@@ -2116,10 +2117,10 @@ LAST_SURVIVORS = [
     ),
     Mutant(
         "lost_signal",
-        "own: Ctrl-C before the first update is ignored.",
-        "experiments/runs.py::_fit.stop_if_interrupted",
-        "bool(signals)",
-        "False",
+        "own: Ctrl-C does not end a training that writes checkpoints.",
+        "training/loop.py::run_loop.continues",
+        "agent.stop_training or record.interrupted",
+        "agent.stop_training",
     ),
     Mutant(
         "bound_to_another_shape",

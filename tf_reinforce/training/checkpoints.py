@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,7 +118,7 @@ class Checkpoints:
         self._last_time, self._last_epoch = time.monotonic(), 0
 
     @contextlib.contextmanager
-    def open(self):
+    def open(self) -> Iterator["Checkpoints"]:
         """Locks the folder, removes leftovers of killed processes, and yields `self`.
 
         Raises:
@@ -135,26 +136,26 @@ class Checkpoints:
     def _folder(self):
         return self.path / "checkpoints"
 
-    def is_due(self, epoch):
+    def is_due(self, epoch: int) -> bool:
         """Returns whether to write a checkpoint after `epoch` epochs."""
         if self.every_updates is not None:
             return epoch // self.every_updates > self._last_epoch // self.every_updates
         return self.time_is_due
 
     @property
-    def time_is_due(self):
+    def time_is_due(self) -> bool:
         """Returns whether `every_seconds` have passed since the last checkpoint."""
         if self.every_updates is not None:
             return False
         return time.monotonic() - self._last_time >= self.every_seconds
 
-    def graceful_stop(self):
+    def graceful_stop(self) -> interruption.GracefulStop:
         """Returns the `interruption.GracefulStop` of the training."""
         return interruption.GracefulStop(
             grace_seconds=self.grace_seconds, exits_at_once=self.exits_at_once
         )
 
-    def write(self, epoch, header, state):
+    def write(self, epoch: int, header: dict, state: Any) -> None:
         """Writes a checkpoint, and removes checkpoints that are no longer kept.
 
         Args:
@@ -183,7 +184,7 @@ class Checkpoints:
             files.remove_folder(old)
         self._last_time, self._last_epoch = time.monotonic(), epoch
 
-    def newest(self):
+    def newest(self) -> Checkpoint | None:
         """Returns the newest `Checkpoint` that is complete, or `None` if there is none.
 
         Raises:

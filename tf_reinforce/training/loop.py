@@ -114,7 +114,8 @@ def run_loop(
     # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`. That
     # callback may also have restored counters of an interrupted run.
     progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
-    epoch_calls = _EpochCalls(agent, callbacks, validate, freq, progress)
+    epoch_calls = _EpochCalls(callbacks, validate, freq, progress)
+    due = validate and freq
 
     def remaining():
         return steps and steps - (agent.env_steps - progress.first_step)
@@ -127,11 +128,8 @@ def run_loop(
     with record:
         while continues():
             epoch_calls.begin()
-            max_updates = (
-                1
-                if each
-                else _updates_until_validation(progress.epoch, epochs, validate and freq)
-            )
+            epoch = progress.epoch
+            max_updates = 1 if each else _updates_until_validation(epoch, epochs, due)
             updates = make_updates(epoch_calls.notify, max_updates, remaining())
             for number, update in enumerate(updates):
                 if number:
@@ -154,8 +152,7 @@ class _EpochCalls:
         logs: Dict, the logs of the last epoch.
     """
 
-    def __init__(self, agent, callbacks, validate, freq, progress):
-        self.agent = agent
+    def __init__(self, callbacks, validate, freq, progress):
         self.callbacks = callbacks
         self.validate = validate
         self.freq = freq
