@@ -31,6 +31,9 @@ FILES = {
     "log.csv",
     "episodes.csv",
     "agent.keras",
+    "last.keras",
+    "checkpoints",
+    ".lock",
     "evaluation.json",
 }
 
@@ -94,7 +97,8 @@ def test_seeds_option_trains_many_seeds_and_keeps_the_best(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "3 seeds" in printed and "exported" not in printed
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES - {
-        "episodes.csv"
+        "episodes.csv",
+        "last.keras",
     }
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["seeds"] == [4, 5, 6]
@@ -181,10 +185,14 @@ def test_export_writes_a_saved_model(run, tmp_path, capsys):
 
 
 def test_train_refuses_an_existing_run_directory(run, capsys):
-    before = {path: path.read_bytes() for path in run.iterdir()}
+    def contents():
+        return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    before = contents()
     assert train(run) == 2
-    assert "existing runs are not overwritten" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in run.iterdir()} == before
+    message = capsys.readouterr().err
+    assert "existing runs are not overwritten" in message and "--resume" in message
+    assert contents() == before
 
 
 def test_same_seed_writes_the_same_run(run, tmp_path):
@@ -276,8 +284,9 @@ def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     rest, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "interrupted" in rest
-    agent = tfr.load(tmp_path / "run" / "agent.keras")
-    assert agent.updates >= 1
+    agent = tfr.load(tmp_path / "run" / "last.keras")
+    newest = tfr.Checkpoints(tmp_path / "run").newest()
+    assert agent.updates == int(newest.path.name) >= 1
     assert not (tmp_path / "run" / "evaluation.json").exists()
 
 
@@ -295,7 +304,7 @@ def test_ctrl_c_before_the_first_update_stops_the_training(tmp_path):
     settings = {"fit": {"epochs": 3, "num_envs": 1}, "evaluation": {}, "env_kwargs": {}}
     given = dict(target=None, seed=0, verbose=False)
     result = runs.train(learner, "Interrupted-v0", tmp_path, settings, **given)
-    assert result["interrupted"] and learner.updates == 0
+    assert result["exit_code"] == 130 and learner.updates == 0
     assert tfr.load(tmp_path / "agent.keras").updates == 0
 
 

@@ -462,7 +462,9 @@ class Reinforce(keras_agent.KerasAgent):
                 initial_epoch=initial_epoch,
                 freq=validation_freq,
                 verbose=verbose,
-                make_recorder=self._recorder_maker(folder, env, seed, options),
+                make_recorder=self._recorder_maker(
+                    folder, env, env_kwargs, seed, options
+                ),
             )
 
     @contextlib.contextmanager

@@ -1968,9 +1968,9 @@ FURTHER_SURVIVORS = [
         "validated_as_trained",
         "own: The validation environment is made with the keyword arguments of "
         "the training environment.",
-        "agent.py::Reinforce.fit.validate",
-        "validation_options",
-        "env_options",
+        "agent.py::Reinforce._open_training",
+        "(env, validation_env)",
+        "(env, env)",
     ),
     Mutant(
         "listed_validations_late",

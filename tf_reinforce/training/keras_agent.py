@@ -350,18 +350,19 @@ class KerasAgent(keras.Model):
             callbacks.append(episode_callbacks.ProgressLine())
         return callbacks
 
-    def _recorder_maker(self, checkpoints, env, seed, options):
+    def _recorder_maker(self, checkpoints, env, env_kwargs, seed, options):
         """Returns a function from callbacks to the recorder of a training.
 
         Args:
             checkpoints: `checkpoints.Checkpoints`, or `None` to record nothing.
-            env, seed: Arguments of `fit`.
+            env, env_kwargs, seed: Arguments of `fit`.
             options: `config.FitOptions`.
         """
         if checkpoints is None:
             return lambda callbacks: recorder.NoRecorder()
         settings = {
             "env": env if isinstance(env, str) else type(env).__name__,
+            "env_kwargs": env_kwargs or self._fit_defaults.get("env_kwargs", {}),
             "seed": seed,
             **{name: getattr(options, name) for name in config.RESULT_OPTIONS},
         }

@@ -1,0 +1,192 @@
+"""Tests that checkpoints are complete, kept, and refused if they are damaged."""
+
+import json
+import logging
+import math
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tf_reinforce as tfr
+from tf_reinforce import locks
+from tf_reinforce.training import checkpoints
+
+HEADER = {"settings": {"seed": 0}}
+
+
+def states():
+    """Yields different states, with all kinds of values."""
+    for number in range(5):
+        yield {
+            "number": number,
+            "weights": [np.full([2, 3], number, "float32"), np.int64(number)],
+            "half": np.array([0.5, number], ml_dtypes.bfloat16),
+            "empty": np.zeros([0, 2]),
+            "best": -math.inf,
+            "text": ["a", None, True, 1.5],
+        }
+
+
+def same(state, other):
+    if isinstance(state, dict):
+        return state.keys() == other.keys() and all(
+            same(state[key], other[key]) for key in state
+        )
+    if isinstance(state, list):
+        return len(state) == len(other) and all(map(same, state, other))
+    if isinstance(state, (np.ndarray, np.generic)):
+        return state.dtype == other.dtype and np.array_equal(state, other)
+    return state == other
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with tfr.Checkpoints(tmp_path, keep=3).open() as opened:
+        for epoch, state in enumerate(states()):
+            opened.write(epoch, HEADER, state)
+        yield opened
+
+
+def names(folder):
+    return sorted(path.name for path in (folder.path / "checkpoints").iterdir())
+
+
+def test_newest_checkpoint_contains_the_last_state(folder):
+    checkpoint = folder.newest()
+    assert same(checkpoint.state, list(states())[-1])
+    assert checkpoint.header["settings"] == HEADER["settings"]
+
+
+def test_checkpoints_keeps_the_newest_and_no_other_file(folder):
+    assert names(folder) == ["00000002", "00000003", "00000004"]
+    for path in (folder.path / "checkpoints").iterdir():
+        assert sorted(os.listdir(path)) == ["arrays.bin", "manifest.json"]
+    assert sorted(os.listdir(folder.path)) == [".lock", "checkpoints"]
+
+
+def test_checkpoint_of_the_same_epoch_is_replaced(folder):
+    folder.write(4, HEADER, {"other": 1})
+    assert folder.newest().state == {"other": 1}
+    assert names(folder) == ["00000002", "00000003", "00000004"]
+
+
+def damages():
+    """Yields functions that damage the files of a checkpoint."""
+    yield lambda path: (path / "arrays.bin").unlink(), "There is no file"
+    yield lambda path: (path / "manifest.json").unlink(), "There is no file"
+    yield lambda path: os.truncate(path / "arrays.bin", 20), "20 bytes"
+    yield lambda path: os.truncate(path / "manifest.json", 20), "no JSON file"
+    yield lambda path: flip(path / "arrays.bin"), "SHA-256"
+    yield lambda path: edit(path, sha256="0"), "SHA-256"
+    yield lambda path: (path / "manifest.json").write_text("[]"), "no JSON object"
+    yield lambda path: (path / "manifest.json").write_text("[" * 10**5), "no JSON file"
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    path.write_bytes(content)
+
+
+def edit(path, **changes):
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, **changes}))
+
+
+@pytest.mark.parametrize("number", range(len(list(damages()))))
+def test_damaged_checkpoint_is_named_and_the_one_before_is_used(folder, number, caplog):
+    damage, message = list(damages())[number]
+    damage(folder.path / "checkpoints" / "00000004")
+    with caplog.at_level(logging.WARNING, "tf_reinforce"):
+        checkpoint = folder.newest()
+    assert same(checkpoint.state, list(states())[3])
+    assert message in caplog.text and "Training continues from" in caplog.text
+
+
+def test_error_lists_all_damaged_checkpoints(folder):
+    for path in (folder.path / "checkpoints").iterdir():
+        flip(path / "arrays.bin")
+    with pytest.raises(ValueError, match="All checkpoints .* are damaged") as error:
+        folder.newest()
+    assert all(name in str(error.value) for name in names(folder))
+
+
+def test_every_byte_of_a_manifest_counts(tmp_path):
+    """A changed bit gives an error, or the same state (a bit in white space)."""
+    with tfr.Checkpoints(tmp_path).open() as opened:
+        opened.write(1, HEADER, {"a": [1.5, math.nan], "b": np.arange(3.0)})
+    path = tmp_path / "checkpoints" / "00000001"
+    expected = repr(checkpoints.read(path))
+    content = (path / "manifest.json").read_bytes()
+    for position in range(len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 1 << position % 8
+        (path / "manifest.json").write_bytes(changed)
+        try:
+            received = repr(checkpoints.read(path))
+        except ValueError:
+            continue
+        assert received == expected, position
+
+
+def test_checkpoint_of_a_newer_format_names_the_remedy(folder):
+    path = folder.path / "checkpoints" / "00000004"
+    edit(path, format_version=checkpoints.FORMAT_VERSION + 1)
+    with pytest.raises(ValueError, match="install that version"):
+        checkpoints.read(path)
+
+
+def test_second_training_in_the_same_folder_is_refused(folder):
+    with (
+        pytest.raises(locks.FolderLocked, match=f"process {os.getpid()} on"),
+        tfr.Checkpoints(folder.path).open(),
+    ):
+        pass
+
+
+def test_linked_checkpoint_folder_is_refused(tmp_path):
+    """A run directory of a stranger could link to a folder of the user."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "other")
+    with (
+        pytest.raises(ValueError, match="symbolic link"),
+        tfr.Checkpoints(tmp_path / "run").open(),
+    ):
+        pass
+
+
+def test_opening_removes_leftovers_of_killed_processes(tmp_path):
+    (tmp_path / "checkpoints" / ".00000003.abcd1234.tmp" / "new").mkdir(parents=True)
+    (tmp_path / ".agent.keras.abcd1234.tmp").mkdir()
+    with tfr.Checkpoints(tmp_path).open():
+        assert not [p for p in tmp_path.rglob("*") if p.name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        ({"keep": 1}, "`keep` must be at least 2"),
+        ({"every_seconds": -1}, "every_seconds"),
+        ({"every_updates": 0}, "every_updates"),
+        ({"grace_seconds": math.nan}, "grace_seconds"),
+    ],
+)
+def test_checkpoints_refuses_invalid_options(tmp_path, option, message):
+    with pytest.raises(ValueError, match=message):
+        tfr.Checkpoints(tmp_path, **option)
+
+
+def test_checkpoint_is_due_every_n_updates_or_seconds(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
+    by_updates = tfr.Checkpoints(tmp_path, every_updates=3)
+    assert [by_updates.is_due(epoch) for epoch in (1, 2, 3, 4)] == [0, 0, 1, 1]
+    by_updates.write(4, HEADER, {})
+    assert [by_updates.is_due(epoch) for epoch in (5, 6)] == [False, True]
+    by_seconds = tfr.Checkpoints(tmp_path, every_seconds=10)
+    assert not by_seconds.is_due(99)
+    clock[0] += 10
+    assert by_seconds.is_due(1)

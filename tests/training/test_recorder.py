@@ -1,0 +1,282 @@
+"""Tests that an interrupted training continues to the same bits."""
+
+import csv
+import logging
+import os
+import signal
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import sweeps
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import envs
+from tf_reinforce.callbacks import diagnostics
+from tf_reinforce.training import agent_state
+from tf_reinforce.training import interruption
+
+EPOCHS = 6
+BATCH = {"episodes_per_epoch": 3, "max_episode_steps": 20, "verbose": 0}
+
+
+class At(keras.callbacks.Callback):
+    """Calls a function at the end of one epoch."""
+
+    def __init__(self, epoch, function):
+        super().__init__()
+        self.epoch, self.function = epoch, function
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.epoch:
+            self.function()
+
+
+class Counter(keras.callbacks.Callback):
+    """A callback of a user with a state of its own."""
+
+    def on_train_begin(self, logs=None):
+        self.epochs, self.total = [], np.zeros(2)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append(epoch)
+        self.total += logs["episode_return"]
+
+    def get_state(self):
+        return {"epochs": self.epochs, "total": self.total.copy()}
+
+    def set_state(self, state):
+        self.epochs, self.total = state["epochs"], np.array(state["total"])
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Yields an agent, and a function that restores its state before training."""
+    keras.utils.set_random_seed(0)
+    value = keras.Sequential([keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+    agent = tfr.Reinforce.for_env(
+        "CartPole-v1",
+        hidden=(4,),
+        baseline=tfr.baselines.Value(value),
+        normalize_observations=True,
+        scale_rewards=True,
+    )
+    return agent, toys.rewinding(agent, gym.make("CartPole-v1"))
+
+
+def values(agent):
+    return [variable.numpy().tobytes() for variable in agent_state.variables(agent)]
+
+
+def fit(agent, folder, *callbacks, **options):
+    """Trains with callbacks that have a state; returns everything that must be equal."""
+    monitor = dict(monitor="episode_return", mode="max")
+    logs = os.path.join(folder, "log.csv"), os.path.join(folder, "episodes.csv")
+    counter, reports = Counter(), diagnostics.Diagnostics(every=2, verbose=0)
+    csv_logger = keras.callbacks.CSVLogger(logs[0])
+    callbacks = [
+        keras.callbacks.ReduceLROnPlateau(patience=1, **monitor),
+        keras.callbacks.EarlyStopping(patience=4, restore_best_weights=True, **monitor),
+        csv_logger,
+        tfr.callbacks.EpisodeLogger(logs[1]),
+        counter,
+        reports,
+        *callbacks,
+    ]
+    try:
+        history = agent.fit(
+            "CartPole-v1", epochs=EPOCHS, callbacks=callbacks, **BATCH, **options
+        )
+    finally:
+        if csv_logger.csv_file is not None:
+            csv_logger.csv_file.close()  # Keras closes the file only without an error
+    timed = "steps_per_second", "stepping_share", "acting_share", "learning_share"
+    rows = [read_csv(path, timed) for path in logs]
+    history = {k: x for k, x in history.history.items() if k not in timed}
+    shown = [{k: x for k, x in r.items() if k not in timed} for r in reports.history]
+    totals = counter.epochs, counter.total.tolist()
+    return repr([rows, history, totals, shown, reports.findings]), values(agent)
+
+
+def read_csv(path, left_out):
+    with open(path) as file:
+        rows = csv.DictReader(file)
+        return [{k: x for k, x in row.items() if k not in left_out} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def expected(trained, tmp_path_factory):
+    agent, rewind = trained
+    rewind()
+    return fit(agent, tmp_path_factory.mktemp("expected"))
+
+
+def resume(folder, **options):
+    return tfr.Checkpoints(folder, every_updates=1, **options)
+
+
+def fail():
+    raise RuntimeError("the process ends")
+
+
+@pytest.mark.parametrize("epoch", sweeps.some(range(EPOCHS), always=[2]))
+def test_resumed_training_equals_a_training_without_interruption(
+    trained, expected, tmp_path, epoch
+):
+    """Weights, optimizers, logs, history and callbacks are equal, to the bit."""
+    agent, rewind = trained
+    rewind()
+    with pytest.raises(RuntimeError, match="the process ends"):
+        fit(agent, tmp_path, At(epoch, fail), resume=resume(tmp_path))
+    rewind()
+    assert fit(agent, tmp_path, resume=resume(tmp_path)) == expected
+    # The training has ended, and repeating the call changes nothing.
+    rewind()
+    assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == expected
+
+
+@pytest.mark.parametrize(
+    "number, error, code",
+    [
+        (signal.SIGINT, KeyboardInterrupt, None),
+        (signal.SIGTERM, interruption.Terminated, 143),
+    ],
+)
+def test_signal_ends_training_after_the_update_and_a_checkpoint(
+    trained, expected, tmp_path, number, error, code
+):
+    agent, rewind = trained
+    rewind()
+    handlers = [signal.getsignal(x) for x in interruption.SIGNALS]
+    interrupt = At(1, lambda: signal.raise_signal(number))
+    with pytest.raises(error) as raised:
+        fit(agent, tmp_path, interrupt, resume=os.fspath(tmp_path))
+    assert getattr(raised.value, "code", None) == code
+    assert agent.updates == 2
+    assert os.listdir(tmp_path / "checkpoints") == ["00000002"]
+    assert [signal.getsignal(x) for x in interruption.SIGNALS] == handlers
+    rewind()
+    assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == expected
+
+
+def test_second_interrupt_ends_training_at_once(trained, tmp_path):
+    agent, rewind = trained
+    rewind()
+
+    def interrupt_twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second signal must raise an error")
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(agent, tmp_path, At(2, interrupt_twice), resume=resume(tmp_path))
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["00000001", "00000002"]
+
+
+@pytest.fixture
+def interrupted(trained, tmp_path):
+    """Yields an agent with its first weights, and a folder with two checkpoints."""
+    agent, rewind = trained
+    rewind()
+    with pytest.raises(RuntimeError, match="the process ends"):
+        fit(agent, tmp_path, At(2, fail), resume=resume(tmp_path))
+    rewind()
+    return agent, tmp_path
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"seed": 1}, "settings, seed differs. Expected, as in the checkpoint: 0"),
+        ({"env_kwargs": {"sutton_barto_reward": True}}, "settings, env_kwargs differs"),
+    ],
+)
+def test_checkpoint_of_another_training_is_refused(interrupted, options, message):
+    agent, folder = interrupted
+    before = values(agent), (folder / "log.csv").read_bytes()
+    with pytest.raises(ValueError, match=message):
+        fit(agent, folder, resume=resume(folder), **options)
+    assert (values(agent), (folder / "log.csv").read_bytes()) == before
+
+
+def test_lost_log_rows_are_an_error(interrupted):
+    agent, folder = interrupted
+    before = values(agent)
+    os.truncate(folder / "episodes.csv", 40)
+    with pytest.raises(ValueError, match="episodes.csv has lost rows: it has 40 bytes"):
+        fit(agent, folder, resume=resume(folder))
+    assert values(agent) == before
+
+
+def test_linked_log_is_refused(interrupted):
+    """A run directory of a stranger could link to a file of the user."""
+    agent, folder = interrupted
+    os.rename(folder / "log.csv", folder / "other")
+    (folder / "log.csv").symlink_to(folder / "other")
+    with pytest.raises(ValueError, match="symbolic link"):
+        fit(agent, folder, resume=resume(folder))
+
+
+def test_state_of_a_missing_callback_is_named_in_the_log(interrupted, caplog):
+    agent, folder = interrupted
+    with caplog.at_level(logging.WARNING, "tf_reinforce"):
+        agent.fit("CartPole-v1", epochs=3, resume=resume(folder), **BATCH)
+    assert "EarlyStopping 0" in caplog.text and "Counter 0" in caplog.text
+
+
+def test_other_versions_are_named_in_the_log(interrupted, caplog, monkeypatch):
+    agent, folder = interrupted
+    monkeypatch.setenv("XLA_FLAGS_OF_A_TEST", "1")
+    with caplog.at_level(logging.WARNING, "tf_reinforce"):
+        fit(agent, folder, resume=resume(folder))
+    assert "flags, XLA_FLAGS_OF_A_TEST: 1 instead of None" in caplog.text
+
+
+def test_backup_and_restore_cannot_be_combined_with_resume(trained, tmp_path):
+    agent, _ = trained
+    callback = keras.callbacks.BackupAndRestore(tmp_path)
+    with pytest.raises(ValueError, match="both restore a training"):
+        fit(agent, tmp_path, callback, resume=resume(tmp_path))
+
+
+def test_resume_must_be_a_path_or_checkpoints(trained):
+    with pytest.raises(TypeError, match="`resume` must be the path of a folder"):
+        trained[0].fit("CartPole-v1", epochs=1, resume=3, verbose=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [{"epochs": EPOCHS}, {"steps": 150}])
+def test_resumed_training_in_xla_equals_a_training_without_interruption(budget, tmp_path):
+    env = envs.make("CartPole-v1")
+
+    def train(folder, *callbacks, **options):
+        agent = tfr.Reinforce.for_env(
+            env, hidden=(4,), learning_rate=dict(first=0.1, last=0)
+        )
+        options = dict(episodes_per_epoch=3, verbose=0, **options)
+        history = agent.fit(env, callbacks=list(callbacks), **budget, **options).history
+        return values(agent), history["learning_rate"], history["episode_return"]
+
+    with pytest.raises(RuntimeError):
+        train(tmp_path, At(1, fail), resume=resume(tmp_path))
+    assert train(tmp_path, resume=resume(tmp_path)) == train(tmp_path)
+
+
+@pytest.mark.slow
+def test_resumed_train_seeds_equals_a_training_without_interruption(tmp_path):
+    env = envs.make("CartPole-v1")
+
+    def train(epochs, **options):
+        def make(seed):
+            return tfr.Reinforce.for_env(env, hidden=(4,), seed=seed)
+
+        results = tfr.train_seeds(make, env, range(16), epochs=epochs, **options)
+        history = {name: x.tolist() for name, x in results.history.items()}
+        return [values(results.agent(seed)) for seed in range(16)], repr(history)
+
+    train(2, resume=resume(tmp_path))
+    assert train(5, resume=resume(tmp_path)) == train(5)
+    with pytest.raises(ValueError, match="Expected, as in the checkpoint: the seeds"):
+        tfr.train_seeds(None, env, [1, 2], epochs=5, resume=resume(tmp_path))
