@@ -1,5 +1,6 @@
 """Tests that files are replaced atomically, and that damaged archives are refused."""
 
+import errno
 import os
 import zipfile
 
@@ -283,3 +284,65 @@ def test_check_archive_raises_for_every_truncation(tmp_path, tiny):
         path.write_bytes(tiny[:size])
         with pytest.raises(ValueError, match="not a complete agent file"):
             files.check_archive(path)
+
+
+def leave(folder, name):
+    """Makes the temporary folder that a killed process leaves."""
+    path = folder / f".{name}.abcd1234.tmp"
+    fill(path, half="half")
+    return path
+
+
+def test_next_write_removes_the_leftovers_of_killed_processes(tmp_path):
+    mine, others = leave(tmp_path, "a.txt"), leave(tmp_path, "b.txt")
+    with files.atomic_write(tmp_path / "a.txt") as aside:
+        write(aside, "one")
+    assert not mine.exists() and others.exists()
+    files.remove_leftovers(tmp_path)
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_temporary_folder_of_a_living_process_is_kept(tmp_path):
+    with files.atomic_write(tmp_path / "a.txt") as aside:
+        write(aside, "one")
+        with files.atomic_write(tmp_path / "a.txt") as other:
+            write(other, "two")
+        assert open_text(aside) == "one"
+    assert listing(tmp_path) == {"a.txt": "one"}
+
+
+def test_folder_that_was_moved_aside_by_a_killed_process_comes_back(tmp_path):
+    """The process was killed after the old folder was moved, and before the new one."""
+    fill(tmp_path / ".model.abcd1234.tmp" / "before", a="old")
+    files.remove_leftovers(tmp_path)
+    assert listing(tmp_path) == {"model/a": "old"}
+
+
+def test_new_folder_is_complete_or_missing(tmp_path):
+    with pytest.raises(Interrupted), files.atomic_new_folder(tmp_path / "n") as aside:
+        write(os.path.join(aside, "a"), "half")
+        raise Interrupted
+    assert os.listdir(tmp_path) == []
+    with files.atomic_new_folder(tmp_path / "n") as aside:
+        write(os.path.join(aside, "a"), "one")
+    assert listing(tmp_path) == {"n/a": "one"}
+    files.remove_folder(tmp_path / "n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_failed_write_names_path_and_cause(tmp_path):
+    """Keras raises errors of the operating system without a path."""
+    path = tmp_path / "a.txt"
+    write(path, "old")
+    message = "a.txt could not be written: No space left"
+    with pytest.raises(OSError, match=message) as error, files.atomic_write(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert error.value.errno == errno.ENOSPC
+    assert listing(tmp_path) == {"a.txt": "old"}
+
+
+def test_regular_files_are_expected(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(ValueError, match="must be a regular file"):
+            files.expect_regular_file(path)

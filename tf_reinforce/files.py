@@ -53,7 +53,7 @@ def atomic_write(path, overwrite=True):
         )
     # In a temporary folder, the file keeps its extension, which Keras requires, and Keras
     # may write more than one file.
-    with _explain_failed_write(path), _temporary_folder(path) as temporary_folder:
+    with explain_failed_write(path), _temporary_folder(path) as temporary_folder:
         temporary = os.path.join(temporary_folder, os.path.basename(path))
         yield temporary
         _flush(temporary)
@@ -77,7 +77,7 @@ def atomic_new_folder(path):
         OSError: As in `atomic_write`.
     """
     path = os.path.abspath(os.fspath(path))
-    with _explain_failed_write(path), _temporary_folder(path) as temporary_folder:
+    with explain_failed_write(path), _temporary_folder(path) as temporary_folder:
         temporary = os.path.join(temporary_folder, "new")
         os.mkdir(temporary)
         yield temporary
@@ -162,22 +162,31 @@ def _lock_folder(path):
 
 
 @contextlib.contextmanager
-def _explain_failed_write(path):
+def explain_failed_write(path, consequence="A file that existed before is unchanged."):
     """Raises errors of the operating system again, with the path that was to be written.
 
-    Some libraries raise these errors without a path.
+    Some libraries raise these errors without a path. An error that already names the path
+    of the file is raised unchanged.
+
+    Args:
+        path: Path of the file or folder.
+        consequence: String, a sentence about the files that exist.
     """
     try:
         yield
     except OSError as error:
+        if hasattr(error, "explained"):
+            raise
         cause = error.strerror or str(error) or type(error).__name__
         message = (
-            f"{path} could not be written: {cause}. A file that existed before is "
-            "unchanged. Free space or change the permissions, and try again."
+            f"{path} could not be written: {cause}. {consequence} Free space or change "
+            "the permissions, and try again."
         )
         # With an error number, `OSError` makes an error of the type of `error`.
         arguments = [message] if error.errno is None else [error.errno, message]
-        raise OSError(*arguments) from error
+        explained = OSError(*arguments)
+        explained.explained = True
+        raise explained from error
 
 
 @contextlib.contextmanager
@@ -201,7 +210,7 @@ def atomic_replace_folder(path, names):
     """
     expect_replaceable_folder(path, names)
     path = os.path.abspath(os.fspath(path))
-    with _explain_failed_write(path), _temporary_folder(path) as temporary_folder:
+    with explain_failed_write(path), _temporary_folder(path) as temporary_folder:
         temporary = os.path.join(temporary_folder, "new")
         previous = os.path.join(temporary_folder, _PREVIOUS)
         yield temporary

@@ -63,8 +63,9 @@ class FolderLock:
             )
         self._descriptor = descriptor
         owner = {"process": os.getpid(), "host": platform.node()}
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+        with contextlib.suppress(OSError):  # the folder is locked also on a full disk
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(owner).encode(), 0)
 
 
 class FolderLocked(OSError):

@@ -2155,6 +2155,72 @@ LAST_SURVIVORS = [
     ),
 ]
 
+RESUMED = [
+    Mutant(
+        "callbacks_start_again",
+        "own: A resumed training forgets the states of its callbacks.",
+        "training/recorder.py::Recorder.restore_callbacks",
+        "self._restored is not None",
+        "False",
+    ),
+    Mutant(
+        "log_rows_twice",
+        "own: Log rows after a checkpoint stay, and are written a second time.",
+        "training/callback_states.py::truncate_logs",
+        'os.truncate(_log_path(callback), state["log_bytes"])',
+        "None",
+    ),
+    Mutant(
+        "checkpoint_without_optimizers",
+        "own: A checkpoint does not contain the states of optimizers.",
+        "training/agent_state.py::variables",
+        "optimizers(agent)",
+        "[]",
+    ),
+    Mutant(
+        "stopped_training_goes_on",
+        "own: A training that a callback has stopped goes on when it is resumed.",
+        "training/loop.py::run_loop",
+        "progress.stopped = agent.stop_training",
+        "progress.stopped = False",
+    ),
+    Mutant(
+        "damaged_checkpoint_trusted",
+        "own: A checkpoint with a changed bit is loaded.",
+        "training/checkpoints.py::read",
+        "hashlib.sha256(content).hexdigest() != digest",
+        "False",
+    ),
+    Mutant(
+        "one_checkpoint",
+        "own: Only the newest checkpoint is kept.",
+        "training/checkpoints.py::Checkpoints.write",
+        "self._paths()[: -self.keep]",
+        "self._paths()[:-1]",
+    ),
+    Mutant(
+        "leftovers_stay",
+        "own: The temporary folders of killed processes are never removed.",
+        "files.py::_temporary_folder",
+        "_TEMPORARY_NAME.fullmatch(other)",
+        "False",
+    ),
+    Mutant(
+        "lock_of_the_forks",
+        "own: A worker process keeps the run directory locked after its parent ended.",
+        "locks.py::try_lock",
+        "    _open_descriptors.add(descriptor)\n",
+        "",
+    ),
+    Mutant(
+        "another_training_continued",
+        "own: A training continues from the checkpoint of another training.",
+        "training/recorder.py::_compare",
+        "old == new",
+        "True",
+    ),
+]
+
 MUTANTS = [
     *GRADIENT,
     *RETURNS_AND_BASELINES,
@@ -2171,6 +2237,7 @@ MUTANTS = [
     *SURVIVORS,
     *FURTHER_SURVIVORS,
     *LAST_SURVIVORS,
+    *RESUMED,
 ]
 
 # docs/correctness.md shows these ten.

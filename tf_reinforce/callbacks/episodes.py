@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 import keras
 
+from tf_reinforce import files
+
 COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated")
 
 
@@ -92,7 +94,11 @@ class EpisodeLogger(EpisodeCallback):
         self._rows = []
 
     def _write(self, mode: str, rows: Any) -> None:
-        with open(self.filename, mode, newline="") as file:
+        appended = "Rows that were written before are unchanged."
+        with (
+            files.explain_failed_write(self.filename, appended),
+            open(self.filename, mode, newline="") as file,
+        ):
             csv.writer(file).writerows(rows)
 
 

@@ -248,8 +248,10 @@ def _fit(agent, env, directory, run_callbacks, **options):
     if progress is not None:
         fit_callbacks.append(progress)
     start, exit_code = time.perf_counter(), 0
+    resumable = f"To continue later: tf-reinforce train --resume {directory}."
     try:
-        agent.fit(env, callbacks=fit_callbacks, verbose=0, **options)
+        with files.explain_failed_write(csv_logger.filename, resumable):
+            agent.fit(env, callbacks=fit_callbacks, verbose=0, **options)
     except KeyboardInterrupt:
         exit_code = 128 + signal.SIGINT
     except interruption.Terminated as error:

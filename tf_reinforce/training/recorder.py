@@ -150,10 +150,12 @@ class Recorder:
             "variables": [variable.numpy() for variable in variables],
             "callbacks": callback_states.get_states(self.callbacks),
         }
-        self.checkpoints.write(progress.epoch, self._header(), state)
-        self._written = dataclasses.replace(progress)
+        # If the process is killed between the two files, the older checkpoint is used,
+        # and both files are written again.
         if self.checkpoints.agent_path is not None:
             self.agent.save(self.checkpoints.agent_path)
+        self.checkpoints.write(progress.epoch, self._header(), state)
+        self._written = dataclasses.replace(progress)
 
     def _header(self):
         return describe(self.agent, self.settings)

@@ -1,0 +1,387 @@
+"""Kills processes while they save, and lets writes fail, at every step of a save.
+
+    python stress/saving.py --kills 1000 --out saving.json
+
+1. A process saves in a loop and is killed by SIGKILL after a random number of calls. Then
+   the old or the new file must be complete, and the next save must leave no other file.
+2. Every system call that writes, flushes or renames fails once, with ENOSPC (disk full),
+   EDQUOT (quota), EIO (input/output error) and EROFS (read-only): `strace` injects the
+   errors. The old file must be intact, and the error must name the path and the cause.
+3. `strace` lists the calls of a save: every file is flushed before it is renamed.
+4. A training on a full disk ends with an error; it continues when there is space, and
+   gives the same result as a training without the error.
+
+Parts 2 to 4 need Linux and `strace`; part 4 also the right to mount file systems.
+"""
+
+import argparse
+import collections
+import contextlib
+import errno
+import functools
+import hashlib
+import io
+import json
+import mmap
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import h5py
+import numpy as np
+
+import tf_reinforce as tfr
+from tf_reinforce import files
+from tf_reinforce.training import checkpoints
+
+ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EROFS")
+CALLS = {
+    "write": "write,pwrite64",
+    "flush": "fsync",
+    "rename": "rename,renameat,renameat2",
+}
+
+
+class AgentFile:
+    """Saves an agent whose weights all equal the number of the save."""
+
+    name = "agent.keras"
+
+    def __init__(self, root):
+        self.path = root / self.name
+        self.agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,))
+        self.agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, verbose=0)
+
+    def save(self, number):
+        for variable in self.agent.policy.weights:
+            variable.assign(np.full(variable.shape, number, "float32"))
+        self.agent.save(self.path)
+
+    def read(self):
+        """Returns the set of all numbers in the weights of the policy."""
+        with zipfile.ZipFile(self.path) as archive:
+            if archive.testzip() is not None:
+                return {None}
+            content = archive.read("model.weights.h5")
+        numbers = set()
+
+        def visit(name, item):
+            if isinstance(item, h5py.Dataset) and name.startswith("layers"):
+                numbers.update(np.unique(item[()]).tolist())
+
+        with h5py.File(io.BytesIO(content)) as file:
+            file.visititems(visit)
+        return numbers
+
+
+class CheckpointFolder:
+    """Writes checkpoints with arrays that all equal the number of the save."""
+
+    name = "checkpoint"
+
+    def __init__(self, root):
+        self.path = root / self.name
+        self.folder = tfr.Checkpoints(self.path)
+
+    def save(self, number):
+        arrays = [np.full(size, number, "float32") for size in (3, 5000, 20000)]
+        with self.folder.open():
+            self.folder.write(number, {}, {"number": number, "arrays": arrays})
+
+    def read(self):
+        state = tfr.Checkpoints(self.path).newest().state
+        return {state["number"], *np.unique(np.concatenate(state["arrays"])).tolist()}
+
+
+class ReplacedFolder:
+    """Replaces a folder, as an export does, with files that contain one number."""
+
+    name = "export"
+    NAMES = ("a", "b", "c")
+
+    def __init__(self, root):
+        self.path = root / self.name
+
+    def save(self, number):
+        with files.atomic_replace_folder(self.path, self.NAMES) as folder:
+            os.mkdir(folder)
+            for name in self.NAMES:
+                pathlib.Path(folder, name).write_text(f"{number}\n" * 2000)
+
+    def read(self):
+        files.remove_leftovers(self.path.parent)  # as the next write does
+        lines = [(self.path / name).read_text().split() for name in self.NAMES]
+        complete = all(len(x) == 2000 for x in lines)
+        return {float(n) for x in lines for n in x} if complete else {None}
+
+
+def fork(function):
+    """Runs a function in a fork, which ends with exit code 0, or 1 after an error."""
+    process = os.fork()
+    if process == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            function()
+            code = 0
+        os._exit(code)
+    return process
+
+
+def temporary_files(root):
+    return [path for path in root.rglob("*") if path.name.endswith(".tmp")]
+
+
+def kill_while_saving(target, root, kills, rng):
+    """Kills processes that save in a loop; returns counts."""
+    counts = collections.Counter()
+    target.save(0)
+    last, calls = 0, _calls_of_a_save(target)
+    for trial in range(1, kills + 1):
+        first = 1000 * trial
+
+        child = fork(functools.partial(_save_until_killed, target, first, rng, calls))
+        rng.random()  # the child has drawn a number
+        status = os.waitpid(child, 0)[1]
+        counts["kills"] += os.WIFSIGNALED(status)
+        try:
+            numbers = target.read()
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+            counts["lost"] += 1
+            target.save(first)
+            last = first
+            continue
+        counts["inconsistent"] += len(numbers) != 1 or min(numbers) < last
+        counts["with a temporary file"] += bool(temporary_files(root))
+        last = max(numbers)
+    target.save(1000 * kills + 999)
+    counts["leftovers after the next save"] += len(temporary_files(root))
+    return dict(counts)
+
+
+def _save_until_killed(target, number, rng, calls):
+    """Saves in a loop, and kills the process after a random number of calls."""
+    left = int(3 * calls * rng.random())
+
+    def count(*_):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+    while True:
+        target.save(number)
+        number += 1
+
+
+def _calls_of_a_save(target):
+    number = 0
+
+    def count(*_):
+        nonlocal number
+        number += 1
+
+    sys.setprofile(count)
+    target.save(1)
+    sys.setprofile(None)
+    target.save(0)
+    return number
+
+
+def save_under_strace(target, number, options, log):
+    """Saves in a fork that `strace` watches; returns the error text, or `None`."""
+    report = mmap.mmap(-1, 4096)  # shared with the fork, and written without a call
+
+    def save():
+        os.kill(os.getpid(), signal.SIGSTOP)
+        text = "saved"
+        try:
+            target.save(number)
+        except OSError as error:
+            text = f"{type(error).__name__}: {error}"
+        report[: len(text.encode())] = text.encode()
+
+    process = fork(save)
+    os.waitpid(process, os.WUNTRACED)
+    command = ["strace", "-f", "-y", "-o", str(log), "-p", str(process), *options]
+    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    tracer.stderr.readline()  # "strace: Process … attached"
+    os.kill(process, signal.SIGCONT)
+    os.waitpid(process, 0)
+    tracer.wait()
+    tracer.stderr.close()
+    text = report[:].rstrip(b"\0").decode()
+    return None if text == "saved" else text
+
+
+def fail_every_call(target, root):
+    """Lets every call of a save fail once; returns counts."""
+    counts, problems = collections.Counter(), []
+    number = int(max(target.read()))
+    log = root.parent / "strace.log"
+    for error in ERRORS:
+        for kind, calls in CALLS.items():
+            for position in range(1, 1000):
+                inject = f"inject={calls}:error={error}:when={position}"
+                options = ["-e", f"trace={calls}", "-e", inject]
+                text = save_under_strace(target, number + 1, options, log)
+                if "(INJECTED)" not in log.read_text():
+                    number = max(target.read())
+                    break
+                counts["failed calls"] += 1
+                numbers = target.read()
+                cause = os.strerror(getattr(errno, error))
+                if text is None:
+                    counts["no error, and the new file is complete"] += numbers == {
+                        number + 1
+                    }
+                    counts["reported success without the new file"] += numbers != {
+                        number + 1
+                    }
+                    number = max(numbers)
+                    continue
+                intact = numbers in ({number}, {number + 1})
+                named = str(target.path) in text and cause in text
+                counts["old or new file complete"] += intact
+                counts["error names path and cause"] += named
+                if not (intact and named):
+                    problems.append([error, kind, position, text, sorted(numbers)])
+                number = max(numbers)
+                number += 1
+                target.save(number)
+                counts["leftovers"] += len(temporary_files(root))
+    return {**counts, "problems": problems}
+
+
+def order_of_calls(target, root):
+    """Returns whether each renamed file was flushed before, and its folder after."""
+    log = root.parent / "strace.log"
+    options = ["-e", "trace=fsync,rename,renameat,renameat2"]
+    save_under_strace(target, 10**6, options, log)
+    flushed, renamed, ordered = set(), 0, 0
+    lines = log.read_text().splitlines()
+    for position, line in enumerate(lines):
+        if match := re.search(r"fsync\(\d+<([^>]*)>\)\s+= 0", line):
+            flushed.add(match[1])
+        elif match := re.search(r'rename\w*\((?:[^"]*)"([^"]*)".*"([^"]*)"', line):
+            source, new = match.groups()
+            if ".tmp/" not in source or ".tmp/" in new:
+                continue  # an old file that is moved away
+            renamed += 1
+            folder = os.path.dirname(new)
+            after = any(f"<{folder}>" in x for x in lines[position:] if "fsync" in x)
+            ordered += source in flushed and after
+    return {"renames": renamed, "flushed before, folder flushed after": ordered}
+
+
+def train_on_full_disk(root, sizes):
+    """Trains on small disks until an error, then continues with more space."""
+    counts, problems = collections.Counter(), []
+    arguments = ["train", "CartPole-v1", "--engine", "host", "--epochs", "6"]
+    arguments += ["--episodes-per-epoch", "4", "--checkpoint-every", "1"]
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "tf_reinforce", *arguments]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    run(*arguments, "--run-dir", str(root / "whole"))
+    expected = results(root / "whole")
+    for size in sizes:
+        disk = root / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(disk)]
+        subprocess.run(mount, check=True)
+        try:
+            ran = run(*arguments, "--run-dir", str(disk / "run"))
+            counts["trainings"] += 1
+            counts["ended with an error"] += ran.returncode == 2
+            counts["reported success"] += "saved in" in ran.stdout
+            named = "No space left" in ran.stderr and str(disk) in ran.stderr
+            counts["error names path and cause"] += named
+            counts["tracebacks"] += "Traceback" in ran.stderr
+            subprocess.run([*mount[:3], "-o", "remount,size=64m", str(disk)], check=True)
+            started = (disk / "run" / "config.json").exists()
+            where = ["train", "--resume"] if started else [*arguments, "--run-dir"]
+            again = run(*where, str(disk / "run"))
+            equal = again.returncode == 0 and results(disk / "run") == expected
+            counts["equal after resuming"] += equal
+            if not (named and equal):
+                problems.append([size, ran.stderr[-500:], again.stderr[-500:]])
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+            disk.rmdir()
+    return {**counts, "problems": problems}
+
+
+def results(run):
+    """Returns digests of the last checkpoint's weights, and of the episodes."""
+    newest = max((run / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    arrays = checkpoints.read(newest).state["variables"]
+    weights = hashlib.sha256(b"".join(x.tobytes() for x in arrays)).hexdigest()
+    names = ("episodes.csv", "evaluation.json")
+    return weights, *((run / name).read_text() for name in names)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=150)
+    parser.add_argument("--disks", type=int, default=3, help="sizes of full disks")
+    parser.add_argument("--out", help="JSON file for the counts")
+    options = parser.parse_args()
+    start, rng, result = time.monotonic(), random.Random(0), {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in (AgentFile, CheckpointFolder, ReplacedFolder):
+            root = pathlib.Path(folder, kind.name.replace(".", "_"))
+            root.mkdir()
+            target = kind(root)
+            counts = kill_while_saving(target, root, -(-options.kills // 3), rng)
+            result[kind.name] = {"kills while saving": counts}
+            print(kind.name, counts, flush=True)
+            if shutil.which("strace"):
+                for function in (fail_every_call, order_of_calls):
+                    counts = function(target, root)
+                    result[kind.name][function.__name__.replace("_", " ")] = counts
+                    print(kind.name, function.__name__, counts, flush=True)
+        if os.geteuid() == 0 and shutil.which("mount"):
+            sizes = [rng.randrange(8, 330) for _ in range(options.disks)]
+            counts = train_on_full_disk(pathlib.Path(folder), sizes)
+            result["training on a full disk"] = counts
+            print("training on a full disk", counts, flush=True)
+    result["seconds"] = time.monotonic() - start
+    if options.out:
+        pathlib.Path(options.out).write_text(json.dumps(result, indent=2) + "\n")
+    return is_bad(result)
+
+
+def is_bad(result):
+    """Returns whether a count that must be zero is not zero."""
+    zero = (
+        "lost",
+        "inconsistent",
+        "leftovers",
+        "problems",
+        "reported success",
+        "traceback",
+    )
+    if isinstance(result, dict):
+        return any(
+            bool(value)
+            if name.startswith(zero) and not isinstance(value, dict)
+            else is_bad(value)
+            for name, value in result.items()
+        )
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Tests that a folder is locked for one process, and only while the process lives."""
+
+import json
+import os
+
+import pytest
+
+from tf_reinforce import locks
+
+
+def lock_in_fork(folder, then):
+    """Runs `then` in a forked process that has locked the folder; returns its status."""
+    process = os.fork()
+    if process == 0:
+        with locks.FolderLock(folder):
+            then()
+            os._exit(0)
+    return os.waitpid(process, 0)[1]
+
+
+def test_lock_names_the_owner_and_ends_with_the_with_statement(tmp_path):
+    with locks.FolderLock(tmp_path) as lock:
+        owner = json.loads((tmp_path / ".lock").read_text())
+        assert owner["process"] == os.getpid()
+        with lock:  # nested statements lock once
+            pass
+        with pytest.raises(locks.FolderLocked, match=f"process {os.getpid()} on"):
+            locks.FolderLock(tmp_path).__enter__()
+    with locks.FolderLock(tmp_path):
+        pass
+
+
+def test_lock_of_a_process_that_ended_is_stale(tmp_path):
+    """The file of the lock remains, and contains the number of the ended process."""
+    assert lock_in_fork(tmp_path, lambda: os.kill(os.getpid(), 9)) == 9
+    assert (tmp_path / ".lock").exists()
+    with locks.FolderLock(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
+
+
+def test_fork_does_not_hold_the_lock_of_its_parent(tmp_path):
+    """Otherwise a worker process that outlives the training would lock the folder."""
+    read_end, write_end = os.pipe()
+    with locks.FolderLock(tmp_path):
+        process = os.fork()
+        if process == 0:
+            os.close(write_end)
+            os.read(read_end, 1)  # waits until the parent closes its end
+            os._exit(0)
+    os.close(read_end)
+    with locks.FolderLock(tmp_path):
+        pass
+    os.close(write_end)
+    assert os.waitpid(process, 0)[1] == 0
+
+
+def test_lock_does_not_write_to_the_target_of_a_link(tmp_path):
+    """A run directory of a stranger could link to a file of the user."""
+    (tmp_path / "other").write_text("content")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        locks.FolderLock(tmp_path / "run").__enter__()
+    assert (tmp_path / "other").read_text() == "content"
