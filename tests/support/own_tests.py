@@ -59,10 +59,13 @@ OWN = {
     ],
     "serving/policy_functions": ["serving/test_export", "properties/test_every_space"],
     "serving/saved_model": ["serving/test_export"],
+    "training/agent_state": ["training/test_recorder"],
+    "training/callback_states": ["training/test_recorder"],
     "training/collector": [
         "collect/test_acting_program",
         "collect/test_xla_rollout",
     ],
+    "training/interruption": ["training/test_recorder"],
     "training/learner": [
         "algorithm/test_update_options",
         "algorithm/test_train_step",
