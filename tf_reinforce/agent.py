@@ -368,6 +368,8 @@ class Reinforce(keras_agent.KerasAgent):
         env_kwargs: Mapping[str, Any] | None = None,
         max_episode_steps: int | None = None,
         resume: Any = None,
+        on_bad_env: str | None = None,
+        on_env_error: str | None = None,
         verbose: str | int = "auto",
     ) -> keras.callbacks.History:
         """Trains on an environment: one epoch is one update from whole episodes.
@@ -413,6 +415,10 @@ class Reinforce(keras_agent.KerasAgent):
                 contains a checkpoint of this training, `fit` continues from it. The
                 result equals that of a training without interruption, to the bit. SIGINT
                 and SIGTERM then end `fit` after the current update and a checkpoint.
+            on_bad_env: `"raise"`, or `"drop_episode"` to replace an episode in which a
+                plain environment returned an invalid value (`docs/environments.md`).
+            on_env_error: `"raise"`, or `"restart"` to make an environment again that
+                raised an exception, and to replace its episode.
             verbose: 0 prints nothing; 1, 2 or `"auto"` prints a progress line.
 
         Returns:
@@ -431,6 +437,8 @@ class Reinforce(keras_agent.KerasAgent):
             num_envs=num_envs,
             workers=workers,
             max_episode_steps=max_episode_steps,
+            on_bad_env=on_bad_env,
+            on_env_error=on_env_error,
         )
         options = config.FitOptions(**config.merge_options(self._fit_defaults, options))
         seed = validation.check_seed(seed)
@@ -479,7 +487,7 @@ class Reinforce(keras_agent.KerasAgent):
             The environments, and the options to open the validation environment.
         """
         env_options, validation_options = (
-            self._env_options(x, env_kwargs, options.max_episode_steps)
+            self._env_options(x, env_kwargs, *options.env_options)
             for x in (env, validation_env)
         )
         with self._open(env, options.num_envs, options.workers, **env_options) as envs:
@@ -502,6 +510,8 @@ class Reinforce(keras_agent.KerasAgent):
         workers: int = 1,
         env_kwargs: Mapping[str, Any] | None = None,
         max_episode_steps: int | None = None,
+        on_bad_env: str = "raise",
+        on_env_error: str = "raise",
     ) -> dict[str, float]:
         """Evaluates the policy on whole episodes, without an update.
 
@@ -514,17 +524,19 @@ class Reinforce(keras_agent.KerasAgent):
             episodes: Int, the number of episodes.
             deterministic: Bool, whether to take the most likely actions.
             seed: Int for the environments and the actions.
-            num_envs, workers, env_kwargs, max_episode_steps: As in `fit`.
+            num_envs, workers, env_kwargs, max_episode_steps, on_bad_env, on_env_error: As
+                in `fit`.
 
         Returns:
             Dict of floats: `episode_return`, `episode_return_min`, `episode_return_max`,
-            `episode_return_std`, `episode_length`, `episodes`, `env_steps`, and `success`
-            if the environment reports success.
+            `episode_return_std`, `episode_length`, `episodes`, `env_steps`; `success` if
+            the environment reports success; and the counts of `docs/logs.md`.
         """
         key = seeding.StreamKey(validation.check_seed(seed), "evaluation", 0)
         episodes = validation.positive_int("episodes", episodes)
         num_envs = min(validation.positive_int("num_envs", num_envs), episodes)
-        options = self._env_options(env, env_kwargs, max_episode_steps)
+        faults = on_bad_env, on_env_error
+        options = self._env_options(env, env_kwargs, max_episode_steps, *faults)
         with self._open(env, num_envs, workers, **options) as envs:
             return self.trainer.evaluate(envs, key, episodes, deterministic)
 
@@ -572,17 +584,14 @@ class Reinforce(keras_agent.KerasAgent):
             yield envs
 
     def _env_options(
-        self,
-        env: Any,
-        env_kwargs: Mapping[str, Any] | None,
-        max_episode_steps: int | None,
+        self, env: Any, env_kwargs: Any, max_episode_steps: int | None, *faults: str
     ) -> dict[str, Any]:
         """Returns options for `open_envs`; `env_kwargs` defaults to that of `for_env`."""
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = self._fit_defaults.get("env_kwargs")
-        if max_episode_steps is not None:
-            validation.positive_int("max_episode_steps", max_episode_steps)
-        return {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
+        validation.positive_int_or_none("max_episode_steps", max_episode_steps)
+        options = {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
+        return {**options, **dict(zip(config.FAULT_OPTIONS, faults))}
 
     def act(
         self,

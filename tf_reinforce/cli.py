@@ -403,16 +403,18 @@ def _select_twin(options, settings):
     uses_workers = options.seeds is None and fit.get("workers", 1) != 1
     if options.engine == "host" or (options.engine == "auto" and uses_workers):
         return None
-    needs_host = settings["env_kwargs"] or fit.get("steps_per_epoch")
+    faults = {name: fit.get(name, "raise") for name in config.FAULT_OPTIONS}
+    drops_episodes = set(faults.values()) != {"raise"}
+    needs_host = settings["env_kwargs"] or fit.get("steps_per_epoch") or drops_episodes
     twin = None if needs_host else envs.twin_of(options.env)
     if options.engine == "compiled":
         if needs_host:
             raise ValueError(
-                "`--engine compiled` takes no environment arguments, and collects a "
-                "fixed number of episodes for each update. Pass "
+                "`--engine compiled` takes no environment arguments, collects a fixed "
+                "number of episodes for each update, and drops no episodes. Pass "
                 "`--episodes-per-epoch`, or `--engine host`. Received: "
                 f"env_kwargs={settings['env_kwargs']}, "
-                f"steps_per_epoch={fit.get('steps_per_epoch')}"
+                f"steps_per_epoch={fit.get('steps_per_epoch')}, {faults}"
             )
         return twin or envs.make(options.env)
     if twin is not None:
@@ -597,6 +599,40 @@ def explain(options):
     return 0
 
 
+def check_env(options):
+    """Runs `tf-reinforce check-env` and returns the exit code, 1 if there is an error."""
+    validation.check_seed(options.seed)
+    validation.positive_int("episodes", options.episodes)
+    validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
+    env = options.env if ":" in options.env else _find_env(options.env)
+    startup.import_tensorflow()
+    env = _find_env(env) if ":" in env else env
+    from tf_reinforce.testing import environments
+
+    report = environments.check_env(
+        env,
+        episodes=options.episodes,
+        seed=options.seed,
+        env_kwargs=dict(options.env_kwargs),
+        max_episode_steps=options.max_episode_steps,
+        action_mask=options.action_mask,
+    )
+    print(report)
+    return int(bool(report.errors))
+
+
+def _keyword(text):
+    """Returns the name and the value in the text `NAME=VALUE` of an option."""
+    name, equals, value = text.partition("=")
+    if not name.isidentifier() or not equals:
+        raise argparse.ArgumentTypeError(
+            f"must be NAME=VALUE, for example gravity=9.8. Received: {text!r}"
+        )
+    with contextlib.suppress(ValueError):
+        return name, json.loads(value)
+    return name, value
+
+
 def _count(text):
     """Returns the int in the text of an option, for example 100000 or 1e5."""
     try:
@@ -759,6 +795,25 @@ TRAIN_OPTIONS = (
         dict(type=_count, help="time limit (that of the environment)"),
     ),
     _Option(
+        "--on-bad-env",
+        ("fit.on_bad_env",),
+        dict(
+            choices=config.FAULT_OPTIONS["on_bad_env"],
+            help="if the environment returns an invalid value: stop with an error, or "
+            f"replace the episode ({config.FitOptions.on_bad_env}); host only",
+        ),
+    ),
+    _Option(
+        "--on-env-error",
+        ("fit.on_env_error",),
+        dict(
+            choices=config.FAULT_OPTIONS["on_env_error"],
+            help="if the environment raises an exception: stop with an error, or make "
+            "the environment again and replace the episode "
+            f"({config.FitOptions.on_env_error}); host only",
+        ),
+    ),
+    _Option(
         "--target-return",
         ("evaluation.target",),
         dict(type=float, help="target (the environment's reward threshold)"),
@@ -838,8 +893,35 @@ def make_parser():
     command.set_defaults(command=export)
     command.add_argument("run", metavar="RUN", help="run directory or agent file")
     command.add_argument("--out", required=True, metavar="DIR", help="folder to write")
+    _check_env_parser(commands)
     _explain_parser(commands)
     return parser
+
+
+def _check_env_parser(commands):
+    command = commands.add_parser(
+        "check-env",
+        help="check an environment, and explain what to correct",
+        description="Collects episodes with a random policy, as in training, and prints "
+        "errors, warnings and notes. The exit code is 1 if there is an error. The rules "
+        "are in docs/environments.md.",
+    )
+    command.set_defaults(command=check_env)
+    command.add_argument("env", metavar="ENV", help="environment id, also module:Id-v0")
+    command.add_argument(
+        "--env-kwargs",
+        type=_keyword,
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="keyword arguments of the environment, with values in JSON or as text",
+    )
+    command.add_argument("--episodes", type=_count, default=5)
+    command.add_argument("--seed", type=_count, default=0)
+    command.add_argument("--max-episode-steps", type=_count, help="time limit")
+    command.add_argument(
+        "--action-mask", metavar="PATH", help="for example info/action_mask"
+    )
 
 
 def _explain_parser(commands):

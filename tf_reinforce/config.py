@@ -129,6 +129,8 @@ class FitOptions:
     num_envs: int = 8
     workers: int = 1
     max_episode_steps: int | None = None
+    on_bad_env: str = "raise"
+    on_env_error: str = "raise"
 
     def __post_init__(self):
         if (self.epochs is None) == (self.steps is None):
@@ -144,10 +146,31 @@ class FitOptions:
             )
         if self.episodes_per_epoch is None and self.steps_per_epoch is None:
             object.__setattr__(self, "episodes_per_epoch", EPISODES_PER_EPOCH)
+        check_fault_options(vars(self))
         for name in FIT_OPTIONS:
+            if name in FAULT_OPTIONS:
+                continue
             value = getattr(self, name)
             if value is not None or name in ("num_envs", "workers"):
                 object.__setattr__(self, name, validation.positive_int(name, value))
+
+    @property
+    def env_options(self):
+        """Returns the time limit and the fault options of the environments."""
+        return self.max_episode_steps, self.on_bad_env, self.on_env_error
+
+
+# What to do if an environment returns an invalid value, or raises an exception.
+FAULT_OPTIONS = {
+    "on_bad_env": ("raise", "drop_episode"),
+    "on_env_error": ("raise", "restart"),
+}
+
+
+def check_fault_options(options):
+    """Raises `ValueError` if an option of `FAULT_OPTIONS` has an invalid value."""
+    for name, allowed in FAULT_OPTIONS.items():
+        validation.one_of(name, options[name], allowed)
 
 
 def merge_options(defaults, options):

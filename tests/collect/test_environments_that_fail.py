@@ -109,7 +109,7 @@ ANSWERS = [
     *((step_result(terminated=flag), "`terminated` of a step is a ") for flag in FLAGS),
     *((step_result(truncated=flag), "`truncated` of a step is a ") for flag in FLAGS),
     (lambda *fields: fields[:4], "four values, as in the old Gym.*shimmy"),
-    (lambda *fields: None, "step raised TypeError"),
+    (lambda *fields: None, "step did not return five values: .*Expected: .*shimmy"),
     (raising, "step raised ZeroDivisionError: no gravity"),
     (lambda *fields: int("many"), "step raised ValueError: invalid literal"),
 ]

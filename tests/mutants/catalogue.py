@@ -1070,7 +1070,7 @@ MASKS_ON_THE_WAY = [
     Mutant(
         "state_kept_over_episodes",
         "own: The recurrent state of an episode is not reset for the next episode.",
-        "collect/host_loop.py::_CollectionLoop._start_episodes",
+        "collect/host_loop.py::_CollectionLoop._start",
         "self.recurrent_states.reset(env_index)",
         "pass",
     ),
@@ -1109,8 +1109,8 @@ RANDOMNESS = [
         "noise_by_slot",
         "B36: Action noise depends on the index of the environment instead of "
         "the number of the episode.",
-        "collect/host_loop.py::_CollectionLoop._start_episodes",
-        "self.seeds.action_generator(number, i)",
+        "collect/host_loop.py::_CollectionLoop._start",
+        "self.seeds.action_generator(episode.stream_number, i)",
         "self.seeds.action_generator(env_index, i)",
     ),
     Mutant(

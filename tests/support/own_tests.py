@@ -19,6 +19,7 @@ OWN = {
         "collect/test_collecting",
         "collect/test_environments_that_fail",
         "collect/test_masked_environments",
+        "collect/test_dropped_episodes",
     ],
     "collect/buffers": ["collect/test_collecting"],
     "collect/env_outputs": [
@@ -30,19 +31,26 @@ OWN = {
     "collect/host_loop": [
         "collect/test_collecting",
         "collect/test_environments_that_fail",
+        "collect/test_dropped_episodes",
     ],
     "collect/make_envs": [
         "collect/test_collecting",
         "collect/test_environments_that_fail",
+        "collect/test_dropped_episodes",
         "test_agent_input",
     ],
     "collect/comparison_inputs": ["collect/test_acting_program"],
-    "collect/scheduler": ["collect/test_collecting"],
+    "collect/results": [
+        "collect/test_environments_that_fail",
+        "collect/test_dropped_episodes",
+    ],
+    "collect/scheduler": ["collect/test_collecting", "collect/test_dropped_episodes"],
     "collect/batched_tensor_env": ["collect/test_xla_rollout", "envs/test_envs"],
     "collect/vector_envs": [
         "collect/test_collecting",
         "collect/test_environments_that_fail",
         "collect/test_masked_environments",
+        "collect/test_sub_envs",
     ],
     "data/action_masks": ["heads/test_masks", "collect/test_masked_environments"],
     "data/minibatches": ["algorithm/test_train_step"],
@@ -61,6 +69,7 @@ OWN = {
     "serving/saved_model": ["serving/test_export"],
     "training/agent_state": ["training/test_recorder"],
     "training/callback_states": ["training/test_recorder"],
+    "testing/environments": ["properties/test_check_env"],
     "training/collector": [
         "collect/test_acting_program",
         "collect/test_xla_rollout",

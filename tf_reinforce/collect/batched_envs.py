@@ -6,6 +6,7 @@ which environment.
 """
 
 import abc
+import contextlib
 import warnings
 
 import gymnasium as gym
@@ -33,8 +34,10 @@ class BatchedEnvs(environments.HostEnvironments):
             collector truncates an episode.
         observation_space, action_space: The spaces of one environment.
         spec: `EnvSpec` of one environment, or `None`.
+        first_index: Int, the index of the first environment among those of all workers.
     """
 
+    first_index = 0
     num_envs: int
     max_episode_steps: float
     observation_space: gym.Space
@@ -99,6 +102,14 @@ class BatchedEnvs(environments.HostEnvironments):
                 the step terminates the episode.
         """
 
+    def recover(self, fault):
+        """Prepares an environment for another episode after a fault, or raises the fault.
+
+        Args:
+            fault: `env_outputs.IndexedFault`. By default, `recover` raises every fault.
+        """
+        raise fault
+
     def close(self):
         """Closes the environments that `open_envs` made, and no others."""
 
@@ -111,9 +122,20 @@ class SyncEnvs(BatchedEnvs):
         max_episode_steps: Int, the time limit in steps, or `None` for the time limit in
             the spec of the environments, else 10,000.
         owned: Bool, whether `close` closes the environments.
+        make: Function that makes an environment, for `on_env_error="restart"`.
+        on_bad_env, on_env_error: Fields of `config.FitOptions`.
     """
 
-    def __init__(self, envs, max_episode_steps, *, owned):
+    def __init__(
+        self,
+        envs,
+        max_episode_steps,
+        *,
+        owned,
+        make=None,
+        on_bad_env="raise",
+        on_env_error="raise",
+    ):
         _check_compatible(envs)
         first = envs[0]
         self._envs = envs
@@ -127,6 +149,9 @@ class SyncEnvs(BatchedEnvs):
         self.action_space = first.action_space
         self.spec = first.spec
         self._owned = owned
+        self._make = make
+        self._drops_bad, self._restarts = on_bad_env != "raise", on_env_error != "raise"
+        self.fault_keys = fault_keys(on_bad_env, on_env_error)
         self._steps = [env.step for env in envs]
         self._infos = [{}] * self.num_envs
 
@@ -137,56 +162,76 @@ class SyncEnvs(BatchedEnvs):
         try:
             outputs = self._envs[env_index].reset(seed=seed)
         except Exception as error:
-            raise env_outputs.IndexedFault(
-                env_index, f"reset raised {type(error).__name__}: {error}"
-            ) from error
-        if not (isinstance(outputs, tuple) and len(outputs) == 2):
-            raise env_outputs.IndexedFault(
-                env_index,
-                f"reset returned {env_outputs.describe(outputs)}. Expected: a pair "
-                "(observation, info), as in Gymnasium. Wrap an old Gym environment with "
-                "shimmy",
-            )
+            raise env_outputs.reset_error(env_index, error) from error
+        env_outputs.check_reset(env_index, outputs)
         self._reader(env_index, outputs[0], out)
         if self._mask_reader is not None:
             self._write_mask(env_index, out, self._mask_reader.read, *outputs)
+        if self._drops_bad and (faults := _not_finite([env_index], out, [])):
+            raise faults[env_index]
 
     def step(self, actions, out, rewards, active, time_limit_envs):
         ends, steps, read, infos = [], self._steps, self._reader, self._infos
         mask_reader, first_out, shape = self._mask_reader, out[0], read.shape
         dtype, space_dtype = read.dtype, read.space_dtype
         array, float_types = np.ndarray, (float, np.float64)
-        env_index = 0
-        try:
-            for env_index in active:
-                observation, reward, terminated, truncated, infos[env_index] = steps[
-                    env_index
-                ](actions[env_index])
-                if (
-                    observation.__class__ is array
-                    and (observation.dtype is dtype or observation.dtype is space_dtype)
-                    and observation.shape == shape
-                ):
-                    first_out[env_index] = observation
-                else:
-                    read(env_index, observation, out)
-                if reward.__class__ not in float_types:
-                    reward = env_outputs.read_reward(env_index, reward)
-                rewards[env_index] = reward
-                ended = terminated is not False or truncated is not False
-                if ended and env_outputs.has_ended(env_index, terminated, truncated):
-                    ends.append(self._episode_end(env_index, terminated))
-                elif mask_reader is not None and env_index not in time_limit_envs:
-                    info = infos[env_index]
-                    self._write_mask(env_index, out, mask_reader.read, observation, info)
-        except env_outputs.IndexedFault:
-            raise
-        except Exception as error:
-            raise env_outputs.IndexedFault(env_index, _describe_error(error)) from error
+        env_index, remaining = 0, iter(active)
+        while True:
+            try:
+                for env_index in remaining:
+                    observation, reward, terminated, truncated, info = steps[env_index](
+                        actions[env_index]
+                    )
+                    if (
+                        observation.__class__ is array
+                        and (observation.dtype in (dtype, space_dtype))
+                        and observation.shape == shape
+                    ):
+                        first_out[env_index] = observation
+                    else:
+                        read(env_index, observation, out)
+                    if reward.__class__ not in float_types:
+                        reward = env_outputs.read_reward(env_index, reward)
+                    rewards[env_index] = reward
+                    if info.__class__ is not dict:
+                        env_outputs.check_info(env_index, info)
+                    infos[env_index] = info
+                    ended = terminated is not False or truncated is not False
+                    if ended and env_outputs.has_ended(env_index, terminated, truncated):
+                        ends.append(self._episode_end(env_index, terminated))
+                    elif mask_reader is not None and env_index not in time_limit_envs:
+                        outputs = observation, info
+                        self._write_mask(env_index, out, mask_reader.read, *outputs)
+                break
+            except Exception as error:
+                fault = env_outputs.step_error(env_index, error)
+                self.recover(fault)
+                ends.append(env_outputs.EpisodeEnd(env_index, False, None, fault))
+        if self._drops_bad:
+            _drop_not_finite(active, out, rewards, ends)
         if time_limit_envs:
             ended = {end.env_index for end in ends}
             self._truncate([i for i in time_limit_envs if i not in ended], ends)
         return ends
+
+    def recover(self, fault):
+        if not (self._restarts if fault.raised else self._drops_bad):
+            raise fault
+        if fault.raised:
+            self._restart(fault.env_index)
+
+    def _restart(self, env_index):
+        """Closes an environment that raised an exception, and makes a new one."""
+        with contextlib.suppress(Exception):
+            self._envs[env_index].close()
+        try:
+            env = self._make()
+            _check_compatible([self._envs[env_index], env])
+        except Exception as error:
+            raise env_outputs.IndexedFault(
+                env_index, f"the environment could not be made again: {error}"
+            ) from error
+        self._envs[env_index], self._steps[env_index] = env, env.step
 
     def _truncate(self, env_indices, ends):
         ends += [self._episode_end(env_index, False) for env_index in env_indices]
@@ -200,12 +245,8 @@ class SyncEnvs(BatchedEnvs):
             )
 
     def _episode_end(self, env_index, terminated):
-        info = self._infos[env_index]
-        if not isinstance(info, dict):
-            raise env_outputs.IndexedFault(
-                env_index, f"the info is a {type(info).__name__}. Expected: a dict"
-            )
-        success = env_outputs.read_success(env_index, info.get("is_success"))
+        success = self._infos[env_index].get("is_success")
+        success = env_outputs.read_success(env_index, success)
         return env_outputs.EpisodeEnd(env_index, bool(terminated), success)
 
     def close(self):
@@ -232,10 +273,41 @@ def _check_compatible(envs):
                 )
 
 
-def _describe_error(error):
-    if isinstance(error, ValueError) and "expected 5, got 4" in str(error):
-        return (
-            "step returned four values, as in the old Gym. Expected: (observation, "
-            "reward, terminated, truncated, info). Wrap the environment with shimmy"
-        )
-    return f"step raised {type(error).__name__}: {error}"
+def fault_keys(on_bad_env, on_env_error):
+    """Returns the log keys that count dropped episodes and restarted environments.
+
+    Args:
+        on_bad_env, on_env_error: Fields of `config.FitOptions`. If both are `"raise"`,
+            the result is empty.
+    """
+    keys = ("dropped_episodes", "env_restarts")
+    if on_env_error != "raise":
+        return keys
+    return keys[: on_bad_env != "raise"]
+
+
+def _not_finite(env_indices, observations, rewards):
+    """Returns a dict from environments with numbers that are not finite to their faults.
+
+    Args:
+        env_indices: Indices of the environments to check.
+        observations: List of arrays `[num_envs, …]`.
+        rewards: `[num_envs]` array, or an empty list after a reset.
+    """
+    faults = {}
+    columns = [("observation", x) for x in observations if x.dtype.kind == "f"]
+    for name, values in [*columns, *([("reward", rewards)] if len(rewards) else [])]:
+        if not np.isfinite(values).all():
+            for i in env_indices:
+                if not np.isfinite(values[i]).all():
+                    faults[i] = env_outputs.not_finite(i, name, values[i])
+    return faults
+
+
+def _drop_not_finite(active, observations, rewards, ends):
+    """Adds an end with a fault for each environment whose numbers are not finite."""
+    faulty = {end.env_index for end in ends if end.fault}
+    faults = _not_finite([i for i in active if i not in faulty], observations, rewards)
+    if faults:
+        ends[:] = [end for end in ends if end.env_index not in faults]
+        ends += [env_outputs.EpisodeEnd(i, False, None, x) for i, x in faults.items()]

@@ -17,12 +17,16 @@ class IndexedFault(Exception):
     `IndexedFault`.
 
     Attributes:
-        env_index: Int, the index of the environment in the batch.
+        env_index: Int, the index of the environment in the batch, or `None` for a fault
+            of a `VectorEnv` that belongs to none of its environments.
+        raised: Bool, True if the environment raised an exception, and False if it
+            returned an invalid value.
     """
 
-    def __init__(self, env_index, message):
+    def __init__(self, env_index, message, raised=False):
         super().__init__(message)
         self.env_index = env_index
+        self.raised = raised
 
 
 class EpisodeEnd:
@@ -34,14 +38,17 @@ class EpisodeEnd:
             episode was truncated.
         success: Real number or bool from `info["is_success"]`, or `None` if the key is
             missing.
+        fault: `IndexedFault`, if the episode is invalid and another episode replaces it,
+            else `None`.
     """
 
-    __slots__ = ("env_index", "terminated", "success")
+    __slots__ = ("env_index", "terminated", "success", "fault")
 
-    def __init__(self, env_index, terminated, success):
+    def __init__(self, env_index, terminated, success, fault=None):
         self.env_index = env_index
         self.terminated = terminated
         self.success = success
+        self.fault = fault
 
 
 class ObservationReader:
@@ -73,6 +80,13 @@ class ObservationReader:
         parts = self.flatten(env_index, observation)
         for array, read_leaf, part in zip(out, self._leaf_readers, parts):
             array[env_index] = read_leaf(env_index, part)
+
+    def check(self, env_index, observation):
+        """Raises `IndexedFault` if an observation is invalid."""
+        for read_leaf, part in zip(
+            self._leaf_readers, self.flatten(env_index, observation)
+        ):
+            read_leaf(env_index, part)
 
     def flatten(self, env_index, observation):
         """Returns the parts of an observation, in the order of `observation_spec`."""
@@ -197,6 +211,64 @@ def describe(outputs):
     return f"a {type(outputs).__name__}"
 
 
+def check_reset(env_index, outputs):
+    """Raises `IndexedFault` unless a reset returned a pair `(observation, info)`."""
+    if not (isinstance(outputs, tuple) and len(outputs) == 2):
+        raise IndexedFault(
+            env_index,
+            f"reset returned {describe(outputs)}. Expected: a pair (observation, info), "
+            "as in Gymnasium. Wrap an old Gym environment with shimmy",
+        )
+    check_info(env_index, outputs[1])
+
+
+def check_info(env_index, info):
+    """Raises `IndexedFault` unless `info` is a dict."""
+    if not isinstance(info, dict):
+        raise IndexedFault(
+            env_index,
+            f"the info is a {type(info).__name__}. Expected: a dict. If there is no "
+            "information, return {}",
+        )
+
+
+def reset_error(env_index, error):
+    """Returns the `IndexedFault` for an exception that `reset` raised."""
+    text = f"reset raised {type(error).__name__}: {error}"
+    return _with_cause(IndexedFault(env_index, text, raised=True), error)
+
+
+def step_error(env_index, error):
+    """Returns the `IndexedFault` for an exception of `step`, or of unpacking its result.
+
+    Unpacking raises its exception in the calling function, so that the traceback has one
+    frame.
+    """
+    if isinstance(error, IndexedFault):
+        return error
+    if "unpack" in str(error) and error.__traceback__.tb_next is None:
+        text = f"step did not return five values: {error}"
+        if isinstance(error, ValueError) and "expected 5, got 4" in str(error):
+            text = "step returned four values, as in the old Gym"
+        text += (
+            ". Expected: (observation, reward, terminated, truncated, info). Wrap an old "
+            "Gym environment with shimmy"
+        )
+        return _with_cause(IndexedFault(env_index, text), error)
+    text = f"step raised {type(error).__name__}: {error}"
+    return _with_cause(IndexedFault(env_index, text, raised=True), error)
+
+
+def _with_cause(fault, error):
+    fault.__cause__ = error
+    return fault
+
+
+def not_finite(env_index, name, value):
+    """Returns the `IndexedFault` for a reward or observation that is not finite."""
+    return IndexedFault(env_index, f"the {name} is not finite: {value}")
+
+
 def read_reward(env_index, reward):
     """Returns a reward as a float; raises `IndexedFault` unless it is a real number."""
     if isinstance(reward, np.ndarray) and reward.shape == ():
@@ -208,7 +280,12 @@ def read_reward(env_index, reward):
             f"the reward is a {type(reward).__name__}{shape}: {reward!r}. "
             "Expected: one real number. Return float(reward)",
         )
-    return float(reward)
+    try:
+        return float(reward)
+    except OverflowError as error:
+        raise IndexedFault(
+            env_index, f"the reward does not fit into float64: {error}"
+        ) from None
 
 
 def has_ended(env_index, terminated, truncated):

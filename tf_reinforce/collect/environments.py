@@ -1,11 +1,13 @@
 """Defines the interface through which all environments collect episodes."""
 
 import abc
+import warnings
 from typing import NamedTuple
 
 import gymnasium as gym
 
 from tf_reinforce.collect import acting_program
+from tf_reinforce.collect import bounds
 from tf_reinforce.collect import comparison_inputs
 from tf_reinforce.collect import results
 from tf_reinforce.data import episode_statistics
@@ -37,12 +39,14 @@ class Environments(abc.ABC):
         in_graph: Bool, whether the episodes are tensors, so that an update can follow in
             the same TensorFlow graph.
         is_vector_env: Bool, whether the environments are a `gymnasium.vector.VectorEnv`.
+        fault_keys: Tuple of the log keys that count dropped episodes and restarts.
     """
 
     spec: gym.envs.registration.EnvSpec | None = None
     supports_episode_seeds = True
     in_graph = False
     is_vector_env = False
+    fault_keys: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def program_key(self, request):
@@ -76,7 +80,10 @@ class Environments(abc.ABC):
     def evaluate(self, actor, program, request):
         """Collects episodes; returns their `episode_statistics.batch_metrics`."""
         collected = self.collect(actor, program, request)
-        return episode_statistics.batch_metrics(collected.episodes, collected.success)
+        return {
+            **episode_statistics.batch_metrics(collected.episodes, collected.success),
+            **collected.faults.metrics(self.fault_keys),
+        }
 
     @abc.abstractmethod
     def close(self):
@@ -85,6 +92,8 @@ class Environments(abc.ABC):
 
 class HostEnvironments(Environments):
     """Collects episodes in Python environments with an `ActingProgram`."""
+
+    _warns_of_faults = _warns_of_bounds = True  # one warning of each kind
 
     def program_key(self, request):
         return "acting", request.deterministic
@@ -106,7 +115,29 @@ class HostEnvironments(Environments):
             if not replaced:
                 raise
         # All episodes are collected again with TensorFlow: one runtime for all of them.
-        return self._collect_episodes(actor, program, request) if replaced else collected
+        if replaced:
+            collected = self._collect_episodes(actor, program, request)
+        if request.key.stream == "training":
+            self._warn(collected)
+        return collected
+
+    def _warn(self, collected):
+        """Warns once of dropped episodes, and once of observations outside bounds."""
+        if self._warns_of_faults and collected.faults.dropped_episodes:
+            self._warns_of_faults = False
+            warnings.warn(
+                f"An episode was dropped, and another episode replaced it. "
+                f"{collected.faults.first}. Dropping episodes biases the gradient and "
+                "the logged returns towards episodes without faults. The log key "
+                "`dropped_episodes` counts all dropped episodes.",
+                stacklevel=2,
+            )
+        if self._warns_of_bounds:
+            text = bounds.outside_bounds(self.observation_space, collected.episodes)
+            if text is not None:
+                self._warns_of_bounds = False
+                name = "" if self.spec is None else f"{self.spec.id}, "
+                warnings.warn(f"{name}{text}", stacklevel=2)
 
     @abc.abstractmethod
     def _collect_episodes(self, actor, program, request):

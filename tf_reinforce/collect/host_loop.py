@@ -19,6 +19,8 @@ from tf_reinforce.collect import scheduler
 from tf_reinforce.collect import unbatching
 from tf_reinforce.data import seeding
 
+_MAX_REPLACEMENTS = 50  # invalid episodes in place of one episode before an error
+
 
 def collect(envs, actor, act, request):
     """Collects whole episodes.
@@ -38,7 +40,7 @@ def collect(envs, actor, act, request):
         OutputsNotFinite: If the policy's outputs are not finite.
     """
     start = time.perf_counter()
-    arrays, stepping = _collect_arrays(
+    arrays, stepping, faults = _collect_arrays(
         envs,
         actor,
         act,
@@ -49,7 +51,7 @@ def collect(envs, actor, act, request):
     )
     seconds = {"stepping": stepping, "acting": time.perf_counter() - start - stepping}
     return results.CollectedEpisodes(
-        results.to_episodes(arrays, actor), arrays.success, seconds
+        results.to_episodes(arrays, actor), arrays.success, seconds, faults=faults
     )
 
 
@@ -67,8 +69,8 @@ def collect_share(
         deterministic, group_size: Fields of `environments.CollectionRequest`.
 
     Returns:
-        `EpisodeArrays` of zero or more episodes, and the seconds that resets and steps of
-        the environments took.
+        `EpisodeArrays` of zero or more episodes, the seconds that resets and steps of the
+        environments took, and the `results.Faults` of dropped episodes.
     """
     seeds = seeding.EpisodeSeeds(seed, stream, update, group_size)
     share = scheduler.SharedScheduler(claim_episode, max_initial)
@@ -83,7 +85,7 @@ def initial_states(actor, size):
 def _collect_arrays(
     envs, actor, act, episode_scheduler, seeds, policy_states, deterministic
 ):
-    """Returns `EpisodeArrays`, and the seconds that resets and steps took."""
+    """Returns `EpisodeArrays`, the seconds in the environments, and `results.Faults`."""
     noise = [] if deterministic else actor.noise_specs
     loop = _CollectionLoop(envs, actor, episode_scheduler, noise, seeds, policy_states)
     try:
@@ -91,7 +93,8 @@ def _collect_arrays(
     except env_outputs.IndexedFault as fault:
         place = loop.describe_env(fault.env_index)
         raise results.EnvironmentFault(f"{place}: {fault}.") from fault.__cause__
-    return results.episode_arrays(episodes, loop.buffer), loop.stepping
+    arrays = results.episode_arrays(episodes, loop.buffer, envs.first_index)
+    return arrays, loop.stepping, loop.faults
 
 
 class _CollectionLoop:
@@ -111,6 +114,8 @@ class _CollectionLoop:
         self.noise = buffers.NoiseBuffer(envs.num_envs, noise, actor.dtype)
         self.recurrent_states = buffers.RecurrentStates(policy_states)
         self.masked_head = actor.head if actor.mask_source else None
+        self.dropped = []  # invalid episodes, which start again
+        self.faults = results.Faults()
         self.active = {}  # running episodes by environment, in the order of their start
         self.idle = list(
             range(envs.num_envs)
@@ -135,7 +140,7 @@ class _CollectionLoop:
                 buffer.grow()
                 observations = buffer.observation_row(row)
             if self.masked_head is not None:
-                self._check_masks(observations[-1])
+                self._check_masks(observations)
             inputs = [*observations, *policy_states, *noise.row(row, active)]
             raw_actions, env_actions, states, finite = act(inputs)
             if not finite:
@@ -153,6 +158,10 @@ class _CollectionLoop:
             start = clock()
             ends = envs.step(actions, observations, rewards, active, time_limit_envs)
             stepping += clock() - start
+            for end in ends:
+                if end.fault is not None:
+                    self.dropped.append(self._drop(end.fault))
+                    self.idle.append(end.env_index)
             self.row = next_row  # only now, so that a fault of `step` names its step
             if ends or self.idle:
                 for end in ends:
@@ -163,17 +172,23 @@ class _CollectionLoop:
         self.stepping += stepping
         return episodes
 
-    def _check_masks(self, masks):
+    def _check_masks(self, observations):
+        masks = observations[-1]
         has_legal_action = self.masked_head.has_legal_action(masks)
-        for env_index in self.active if not has_legal_action.all() else ():
+        for env_index in [*self.active] if not has_legal_action.all() else ():
             if not has_legal_action[env_index]:
-                raise env_outputs.IndexedFault(
+                fault = env_outputs.IndexedFault(
                     env_index,
                     "the action mask has no legal action, or there is no action mask. "
                     "Expected: an action mask with at least one entry that is not "
                     f"zero. Received: {masks[env_index].tolist()}. End the episode if "
                     "no action is legal",
                 )
+                self.envs.recover(fault)
+                episode = self._drop(fault)
+                episode.restart(self.row, env_index)
+                self._start(env_index, episode, observations)
+                return self._check_masks(observations)
 
     def _time_limit_envs(self, row):
         """Returns the environments whose episodes reach the time limit at step `row`."""
@@ -182,27 +197,42 @@ class _CollectionLoop:
 
     def _start_episodes(self, observations):
         for env_index in sorted(filter(self.envs.can_start, self.idle)):
-            episode = self.scheduler.start_next(self.row, env_index)
+            if self.dropped:
+                episode = self.dropped.pop(0)
+                episode.restart(self.row, env_index)
+            else:
+                episode = self.scheduler.start_next(self.row, env_index)
             if episode is None:  # none is left to start for this process
                 self.idle.clear()
                 break
-            self.active[env_index] = episode
-            number = episode.number
-            episode.generators = [
-                self.seeds.action_generator(number, i) for i in self.action_parts
-            ]
-            self.recurrent_states.reset(env_index)
             self.idle.remove(env_index)
-            start = time.perf_counter()
-            reset_seed = self.seeds.reset_seed(number)
-            self.envs.start_episode(env_index, reset_seed, observations)
-            self.stepping += time.perf_counter() - start
-            self.noise.start_episode(episode, self.row)
+            self._start(env_index, episode, observations)
         # Episodes are in the order of their start: the first one is the oldest.
         oldest = next(iter(self.active.values()), None)
         self.time_limit_row = (
             math.inf if oldest is None else oldest.start_row + self.envs.max_episode_steps
         )
+
+    def _start(self, env_index, episode, observations):
+        """Starts an episode in an environment, again if the reset is invalid."""
+        self.active[env_index] = episode
+        self.recurrent_states.reset(env_index)
+        start = time.perf_counter()
+        while True:
+            reset_seed = self.seeds.reset_seed(episode.stream_number)
+            try:
+                self.envs.start_episode(env_index, reset_seed, observations)
+                break
+            except env_outputs.IndexedFault as fault:
+                self.envs.recover(fault)
+                self._drop(fault).restart(self.row, env_index)
+                self.active[env_index] = episode
+        self.stepping += time.perf_counter() - start
+        episode.generators = [
+            self.seeds.action_generator(episode.stream_number, i)
+            for i in self.action_parts
+        ]
+        self.noise.start_episode(episode, self.row)
 
     def _retry_without_idle(self, act, inputs):
         """Repeats an action selection that failed, with zeros for idle environments.
@@ -216,8 +246,22 @@ class _CollectionLoop:
             array[idle] = 0
         *outputs, finite = act(inputs)
         if not finite:
-            _raise_not_finite(self.active, self.row, self.buffer, inputs)
+            self._raise_not_finite(inputs)
         return outputs
+
+    def _raise_not_finite(self, inputs):
+        """Raises an error for a non-finite observation, else `OutputsNotFinite`."""
+        for episode in self.active.values():
+            for array in self.buffer.observations:
+                values = array[episode.start_row : self.row + 1, episode.env_index]
+                results.check_observations(values, episode, self.envs.first_index)
+        raise results.OutputsNotFinite(
+            "The policy's outputs are not finite, although its observations and weights "
+            "are finite. The policy overflows. No action was selected. To prevent an "
+            "overflow, train with a smaller learning rate or `global_clipnorm`, or set "
+            "normalize_observations=True.",
+            [np.array(array) for array in inputs],
+        )
 
     def _end_episode(self, end, observations):
         episode = self.active.pop(end.env_index, None)
@@ -225,25 +269,27 @@ class _CollectionLoop:
             episode.finish(end, self.row, observations)
             self.idle.append(end.env_index)
 
+    def _drop(self, fault):
+        """Removes and returns a running episode that is invalid and starts again."""
+        place = f"{self.describe_env(fault.env_index)}: {fault}"
+        episode = self.active.pop(fault.env_index)
+        if episode.replacements == _MAX_REPLACEMENTS:
+            raise results.EnvironmentFault(
+                f"{place}. The episode and its {_MAX_REPLACEMENTS} replacements were "
+                "dropped, because the environment failed in each of them. Correct the "
+                "environment."
+            ) from fault
+        self.faults.add(results.Faults(1, int(fault.raised), place))
+        return episode
+
     def describe_env(self, env_index):
         """Returns a text with environment, episode and step for an error message."""
+        if env_index is None:
+            return "The VectorEnv"
+        place = f"Environment {self.envs.first_index + env_index}"
         episode = self.active.get(env_index)
         if episode is None:
-            return f"Environment {env_index}"
+            return place
         step = self.row - episode.start_row
-        return f"Environment {env_index}, episode {episode.number}, step {step}"
-
-
-def _raise_not_finite(active, row, buffer, inputs):
-    """Raises `EnvironmentFault` for a non-finite observation, else `OutputsNotFinite`."""
-    for episode in active.values():
-        for array in buffer.observations:
-            values = array[episode.start_row : row + 1, episode.env_index]
-            results.check_observations(values, episode)
-    raise results.OutputsNotFinite(
-        "The policy's outputs are not finite, although its observations and weights "
-        "are finite. The policy overflows. No action was selected. To prevent an "
-        "overflow, train with a smaller learning rate or `global_clipnorm`, or set "
-        "normalize_observations=True.",
-        [np.array(array) for array in inputs],
-    )
+        replacement = f" (replacement {x})" if (x := episode.replacements) else ""
+        return f"{place}, episode {episode.number}{replacement}, step {step}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from tf_reinforce import config
 from tf_reinforce import envs
 from tf_reinforce import validation
 from tf_reinforce.collect import batched_envs
@@ -24,6 +25,8 @@ def open_envs(
     workers: int = 1,
     env_kwargs: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
+    on_bad_env: str = "raise",
+    on_env_error: str = "raise",
 ) -> Iterator[Any]:
     """Yields environments made from `env`, and closes them after the `with` block.
 
@@ -42,6 +45,10 @@ def open_envs(
             `max_episode_steps` defaults to the limit that the environment states, else
             10,000 for Gymnasium environments. The result of another `open_envs` keeps its
             time limit.
+        on_bad_env: `"raise"`, or `"drop_episode"` to replace an episode in which the
+            environment returned an invalid value by another episode.
+        on_env_error: `"raise"`, or `"restart"` to make an environment again that raised
+            an exception, and to replace its episode by another episode.
 
     Yields:
         A `batched_tensor_env.BatchedTensorEnv` for a `TensorEnv`, a
@@ -54,6 +61,8 @@ def open_envs(
     """
     validation.positive_int("num_envs", num_envs)
     validation.positive_int("workers", workers)
+    faults = {"on_bad_env": on_bad_env, "on_env_error": on_env_error}
+    config.check_fault_options(faults)
     is_open = isinstance(env, environments.Environments)
     is_env = isinstance(env, (gym.Env, gym.vector.VectorEnv, envs.TensorEnv))
     for name, is_set in (("env_kwargs", env_kwargs), ("workers", workers > 1)):
@@ -64,29 +73,50 @@ def open_envs(
                 f"env_kwargs={env_kwargs}, workers={workers}"
             )
     if is_open:
+        _expect_no_fault_options(env, faults, ("on_bad_env", "on_env_error"))
         yield env
         return
-    opened = _open(env, num_envs, workers, env_kwargs, max_episode_steps)
+    opened = _open(env, num_envs, workers, env_kwargs, max_episode_steps, faults)
     try:
         yield opened
     finally:
         opened.close()
 
 
+def _expect_no_fault_options(env: Any, faults: Any, names: Any) -> None:
+    """Raises `ValueError` if an option is set that the environment does not support."""
+    for name in names:
+        if faults[name] != "raise":
+            raise ValueError(
+                f"`{name}={faults[name]!r}` requires plain environments: an environment "
+                "id, an EnvSpec or a callable, which can also make an environment again; "
+                'or, for `on_bad_env="drop_episode"`, a gymnasium.Env. Received: '
+                f'{type(env).__name__}. Use `{name}="raise"`.'
+            )
+
+
 def _open(
-    env: Any, num_envs: Any, workers: Any, env_kwargs: Any, max_episode_steps: Any
+    env: Any,
+    num_envs: Any,
+    workers: Any,
+    env_kwargs: Any,
+    max_episode_steps: Any,
+    faults: Any,
 ) -> Any:
+    if isinstance(env, (envs.TensorEnv, gym.vector.VectorEnv)):
+        _expect_no_fault_options(env, faults, faults)
     if isinstance(env, envs.TensorEnv):
         return batched_tensor_env.BatchedTensorEnv(env, max_episode_steps)
     if isinstance(env, gym.vector.VectorEnv):
         return vector_envs.VectorEnvAdapter(env, max_episode_steps)
     if isinstance(env, gym.Env):
-        return batched_envs.SyncEnvs([env], max_episode_steps, owned=False)
+        _expect_no_fault_options(env, faults, ["on_env_error"])
+        return batched_envs.SyncEnvs([env], max_episode_steps, owned=False, **faults)
     make, max_episode_steps = _env_factory(env, env_kwargs or {}, max_episode_steps)
     workers = min(workers, num_envs)
     if workers == 1:
-        return _make_batch(make, num_envs, max_episode_steps)
-    first = _make_batch(make, 1, max_episode_steps)
+        return _make_batch(make, num_envs, max_episode_steps, faults)
+    first = _make_batch(make, 1, max_episode_steps, faults)
     first.close()
     if isinstance(first, batched_tensor_env.BatchedTensorEnv):
         raise ValueError(
@@ -95,9 +125,13 @@ def _open(
             "`workers` out."
         )
     sizes = [(num_envs + worker) // workers for worker in range(workers)]
-    return worker_pool.WorkerPool(
-        first, lambda count: _make_batch(make, count, max_episode_steps), sizes
-    )
+
+    def make_share(count: int, first_index: int) -> Any:
+        share = _make_batch(make, count, max_episode_steps, faults)
+        share.first_index = first_index
+        return share
+
+    return worker_pool.WorkerPool(first, make_share, sizes)
 
 
 def _env_factory(env: Any, kwargs: Any, max_episode_steps: Any) -> Any:
@@ -117,20 +151,23 @@ def _env_factory(env: Any, kwargs: Any, max_episode_steps: Any) -> Any:
     )
 
 
-def _make_batch(make: Any, count: Any, max_episode_steps: Any) -> Any:
+def _make_batch(make: Any, count: Any, max_episode_steps: Any, faults: Any) -> Any:
     """Returns `count` Gymnasium environments as `SyncEnvs`, or a `BatchedTensorEnv`."""
     batch = []
     try:
         for _ in range(count):
             batch.append(make())
             if isinstance(batch[-1], envs.TensorEnv):
-                return batched_tensor_env.BatchedTensorEnv(batch.pop(), max_episode_steps)
+                env = batch.pop()
+                _expect_no_fault_options(env, faults, faults)
+                return batched_tensor_env.BatchedTensorEnv(env, max_episode_steps)
             if not isinstance(batch[-1], gym.Env):
                 raise TypeError(
                     "The callable must return a gymnasium.Env. Received: "
                     f"{batch.pop()!r}. Wrap an old Gym environment with shimmy."
                 )
-        return batched_envs.SyncEnvs(batch, max_episode_steps, owned=True)
+        options = {"owned": True, "make": make, **faults}
+        return batched_envs.SyncEnvs(batch, max_episode_steps, **options)
     except BaseException:
         for env in batch:
             env.close()

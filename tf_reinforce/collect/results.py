@@ -1,5 +1,6 @@
 """Defines the results of a collection, and the errors that a collection raises."""
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -33,6 +34,25 @@ class OutputsNotFinite(FloatingPointError):
         self.inputs = inputs
 
 
+@dataclasses.dataclass
+class Faults:
+    """The faults of environments for which episodes were dropped."""
+
+    dropped_episodes: int = 0
+    env_restarts: int = 0
+    first: str | None = None  # the first fault, with environment, episode and step
+
+    def add(self, other):
+        """Adds the faults of a later or of another collection."""
+        self.dropped_episodes += other.dropped_episodes
+        self.env_restarts += other.env_restarts
+        self.first = self.first or other.first
+
+    def metrics(self, keys):
+        """Returns a dict of floats, the counts with the names `keys`."""
+        return {key: float(getattr(self, key)) for key in keys}
+
+
 class CollectedEpisodes(NamedTuple):
     """The episodes of a collection, the success of each episode, and the elapsed time."""
 
@@ -40,6 +60,7 @@ class CollectedEpisodes(NamedTuple):
     success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
     seconds: dict[str, float]  # "stepping": in environments; "acting": the rest
     rollout_result: Any = None  # tensors of the same episodes, from a `Rollout`
+    faults: Faults = Faults()  # of episodes that were dropped
 
 
 class EpisodeArrays(NamedTuple):
@@ -53,35 +74,38 @@ class EpisodeArrays(NamedTuple):
     others: list  # [T, B, …] arrays of actions, then rewards
 
 
-def check_observations(values, episode):
+def check_observations(values, episode, first_index):
     """Raises `EnvironmentFault` if an observation of an episode is not finite.
 
     Args:
         values: `[n + 1, …]` array, the observations of n steps of the episode. Row 0 is
             the observation of the reset, and row i + 1 is the observation after step i.
         episode: `scheduler.EpisodeInProgress` that the observations belong to.
+        first_index: Int, the attribute of `batched_envs.BatchedEnvs`.
     """
-    _check_finite("first observation", values[:1], episode)
-    _check_finite("observation", values[1:], episode)
+    _check_finite("first observation", values[:1], episode, first_index)
+    _check_finite("observation", values[1:], episode, first_index)
 
 
-def _check_finite(name, values, episode):
+def _check_finite(name, values, episode, first_index):
     """Raises `EnvironmentFault` if a value is not finite; row i of `values` is step i."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         step = int(np.argwhere(~np.isfinite(values))[0][0])
+        env_index = first_index + episode.env_index
         raise EnvironmentFault(
-            f"Environment {episode.env_index}, episode {episode.number}, step {step}: "
+            f"Environment {env_index}, episode {episode.number}, step {step}: "
             f"the {name} is not finite: {values[step]}. The agent did not learn from "
             "the failed batch. Correct the environment."
         )
 
 
-def episode_arrays(episodes, buffer):
+def episode_arrays(episodes, buffer, first_index):
     """Copies episodes from a step buffer into arrays with one episode per column.
 
     Args:
         episodes: List of finished `scheduler.EpisodeInProgress`.
         buffer: `buffers.StepBuffer`.
+        first_index: Int, the attribute of `batched_envs.BatchedEnvs`.
 
     Returns:
         `EpisodeArrays`, with the episodes in the order of the list `episodes`.
@@ -108,8 +132,8 @@ def episode_arrays(episodes, buffer):
         for copy, array in zip(others, source):
             copy[:length, b] = array[steps]
         for copy in observations:
-            check_observations(copy[: length + 1, b], episode)
-        _check_finite("reward", others[-1][:length, b], episode)
+            check_observations(copy[: length + 1, b], episode, first_index)
+        _check_finite("reward", others[-1][:length, b], episode, first_index)
     return EpisodeArrays(
         np.array([episode.number for episode in episodes], "int64"),
         lengths,

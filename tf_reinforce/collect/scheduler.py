@@ -1,12 +1,16 @@
 """Decides which episodes start, and when enough episodes have ended."""
 
+# Replacement k of episode n has the random streams of episode n + k * _REPLACEMENT, so
+# that the streams depend neither on other episodes nor on the number of environments.
+_REPLACEMENT = 2**32
+
 
 class EpisodeInProgress:
     """The state of an episode during its collection.
 
     Attributes:
         number: Int, the position of the episode among the episodes of its collection.
-            The number selects the random streams of the episode.
+        replacements: Int, how many earlier episodes with this number were dropped.
         start_row: Int, the row of the step buffer at which the episode starts.
         env_index: Int, the index of the environment that runs the episode.
         generators: List of `np.random.Generator`, one for the noise of each part of an
@@ -18,6 +22,7 @@ class EpisodeInProgress:
 
     __slots__ = (
         "number",
+        "replacements",
         "start_row",
         "env_index",
         "generators",
@@ -28,10 +33,22 @@ class EpisodeInProgress:
 
     def __init__(self, number, start_row, env_index):
         self.number = number
+        self.replacements = 0
         self.start_row = start_row
         self.env_index = env_index
         self.generators = []
         self.length = 0
+
+    @property
+    def stream_number(self):
+        """Returns the number that selects the random streams of the episode."""
+        return self.number + self.replacements * _REPLACEMENT
+
+    def restart(self, row, env_index):
+        """Starts the episode again, as a replacement after an invalid episode."""
+        self.replacements += 1
+        self.start_row = row
+        self.env_index = env_index
 
     def finish(self, end, row, observations):
         """Stores the end of the episode, its length, and its last observation."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from tf_reinforce.collect import batched_envs
 from tf_reinforce.collect import env_outputs
+from tf_reinforce.collect import sub_envs
 from tf_reinforce.data import spaces
 
 
@@ -32,6 +33,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
 
     def __init__(self, env, max_episode_steps):
         self._env = env
+        self._sub_envs = sub_envs.SubEnvs(env)
         self.num_envs = env.num_envs
         self.observation_space = spaces.check_observation_space(
             env.single_observation_space
@@ -58,6 +60,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         self._max_steps_before_error = (
             max_episode_steps or spec_limit or batched_envs.DEFAULT_MAX_EPISODE_STEPS
         )
+
+    def _collect_episodes(self, actor, program, request):
+        with self._sub_envs.checked(actor.dtype):
+            return super()._collect_episodes(actor, program, request)
 
     def reset(self, seed, out):
         observations, infos = self._call("reset", 2, seed=seed)
@@ -141,7 +147,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                     f"{sorted(infos)}",
                 )
             finals = {i: infos["final_obs"][i] for i in env_indices}
-        parts = self._reader.flatten(0, observations)
+        parts = self._reader.flatten(None, observations)
         for env_index in env_indices:
             first_observation = [np.array(part[env_index]) for part in parts]
             self._first_observations[int(env_index)] = first_observation
@@ -212,27 +218,33 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         """
         try:
             outputs = getattr(self._env, name)(*args, **kwargs)
+        except env_outputs.IndexedFault:
+            raise
         except Exception as error:
+            self._sub_envs.raise_fault()
             raise env_outputs.IndexedFault(
-                0, f"{name} raised {type(error).__name__}: {error}"
+                self._sub_envs.failed_env(),
+                f"{name} raised {type(error).__name__}: {error}",
             ) from error
+        self._sub_envs.raise_fault()
         if not isinstance(outputs, tuple) or len(outputs) != size:
             received = env_outputs.describe(outputs)
             raise env_outputs.IndexedFault(
-                0, f"{name} returned {received}. Expected: a tuple of {size}"
+                None, f"{name} returned {received}. Expected: a tuple of {size}"
             )
         if not isinstance(outputs[-1], dict):
             received = type(outputs[-1]).__name__
             raise env_outputs.IndexedFault(
-                0, f"{name} returned infos of type {received}. Expected: a dict"
+                None, f"{name} returned infos of type {received}. Expected: a dict"
             )
         return outputs
 
     def _flags(self, name, flags):
         flags = self._column(name, flags, "bools")
-        if not ((flags == 0) | (flags == 1)).all():
+        is_flag = (flags == 0) | (flags == 1)
+        if not is_flag.all():
             raise env_outputs.IndexedFault(
-                0,
+                int(np.argmin(is_flag)),
                 f"the {name} are {flags.tolist()}. Expected: one bool for each "
                 "environment",
             )
@@ -243,25 +255,25 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         values = np.asarray(values)
         if values.shape != (self.num_envs,) or values.dtype.kind not in "fiub":
             raise env_outputs.IndexedFault(
-                0,
+                None,
                 f"the {name} are of shape {values.shape} and type {values.dtype}. "
                 f"Expected: {expected} of shape {(self.num_envs,)}",
             )
         return values
 
     def _write(self, observations, out):
-        parts = self._reader.flatten(0, observations)
+        parts = self._reader.flatten(None, observations)
         for array, space, part in zip(out, self._reader.leaf_spaces, parts):
             part = np.asarray(part)
             if part.shape != array.shape:
                 raise env_outputs.IndexedFault(
-                    0,
+                    None,
                     f"the observations of all environments have the shape {part.shape}. "
                     f"Expected: {array.shape}",
                 )
             if part.dtype.kind not in ("fiub" if array.dtype.kind == "f" else "iub"):
                 raise env_outputs.IndexedFault(
-                    0,
+                    None,
                     f"the observations are of type {part.dtype}. Expected: "
                     f"{space.dtype.name}, the type of the observation space",
                 )

@@ -4,6 +4,7 @@ A worker process and its `WorkerPool` exchange JSON and the bytes of arrays.
 """
 
 import contextlib
+import dataclasses
 import gc
 import json
 import signal
@@ -84,7 +85,7 @@ class EnvWorker:
         if self._envs is None:
             self._envs = self._make_envs()
             self._envs.configure(actor.dtype, actor.mask_reader())
-        episodes, seconds = host_loop.collect_share(
+        episodes, seconds, faults = host_loop.collect_share(
             self._envs,
             actor,
             self._make_act(arrays[num_states:]),
@@ -94,8 +95,12 @@ class EnvWorker:
             **options,
         )
         arrays = [*episodes[:4], *episodes.observations, *episodes.others]
-        num_observations = len(episodes.observations)
-        return {"seconds": seconds, "num_observations": num_observations}, arrays
+        response = {
+            "seconds": seconds,
+            "num_observations": len(episodes.observations),
+            "faults": dataclasses.asdict(faults),
+        }
+        return response, arrays
 
     def _next_episode(self, end):
         """Claims an episode; returns its number, or `None` if no episode is left."""

@@ -38,7 +38,8 @@ class WorkerPool(environments.HostEnvironments):
     Args:
         closed_envs: `batched_envs.SyncEnvs` of one closed environment, from which the
             pool reads the spaces.
-        make_envs: Function from a number of environments to a `batched_envs.SyncEnvs`.
+        make_envs: Function from a number of environments and the index of the first one
+            to a `batched_envs.SyncEnvs`.
         sizes: List of positive ints, the number of environments of each worker.
     """
 
@@ -51,6 +52,7 @@ class WorkerPool(environments.HostEnvironments):
         self.observation_space = closed_envs.observation_space
         self.action_space = closed_envs.action_space
         self.spec = closed_envs.spec
+        self.fault_keys = closed_envs.fault_keys
         self._make_envs = make_envs
         self._sizes = sizes
         self._program = None  # `ActingProgram` of the running processes
@@ -76,12 +78,13 @@ class WorkerPool(environments.HostEnvironments):
         options = request.key._asdict()
         options.update(deterministic=request.deterministic, group_size=request.group_size)
         counts = request.episodes, request.steps
-        shares, stepping, num_episodes = [], 0.0, 0
+        shares, stepping, num_episodes, faults = [], 0.0, 0, results.Faults()
         while (end := self._next_target(shares, num_episodes, *counts)) > num_episodes:
-            round_shares, seconds = self._collect_round(
+            round_shares, seconds, round_faults = self._collect_round(
                 num_episodes, end, weights, states, options
             )
             shares += round_shares
+            faults.add(round_faults)
             stepping += seconds
             num_episodes = end
         arrays = _merge_shares(shares, request.steps)
@@ -89,7 +92,7 @@ class WorkerPool(environments.HostEnvironments):
         seconds = {"stepping": stepping}
         seconds["acting"] = time.perf_counter() - start - stepping
         return results.CollectedEpisodes(
-            results.to_episodes(arrays, actor), arrays.success, seconds
+            results.to_episodes(arrays, actor), arrays.success, seconds, faults=faults
         )
 
     def close(self):
@@ -151,11 +154,14 @@ class WorkerPool(environments.HostEnvironments):
         self._counter = context.Value("q")
         pipes = [context.Pipe() for _ in self._sizes]
         self._channels = [pool_end for pool_end, _ in pipes]
-        for size, (_, worker_end) in zip(self._sizes, pipes, strict=True):
-            env_worker = self._worker(size, actor, program)
+        for number, (_, worker_end) in enumerate(pipes):
+            env_worker = self._worker(number, actor, program)
             others = [end for pipe in pipes for end in pipe if end is not worker_end]
             process = context.Process(
-                target=env_worker.run, args=(worker_end, others), daemon=True
+                target=env_worker.run,
+                args=(worker_end, others),
+                name=f"tf-reinforce-worker-{number}",
+                daemon=True,
             )
             with warnings.catch_warnings():  # Python warns about TensorFlow's threads
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -165,9 +171,10 @@ class WorkerPool(environments.HostEnvironments):
             worker_end.close()
         self._program = program
 
-    def _worker(self, size, actor, program):
+    def _worker(self, number, actor, program):
+        size, first_index = self._sizes[number], sum(self._sizes[:number])
         return worker.EnvWorker(
-            lambda: self._make_envs(size),
+            lambda: self._make_envs(size, first_index),
             actor,
             lambda weights: program.for_batch(size, weights),
             self._counter,
@@ -183,8 +190,8 @@ class WorkerPool(environments.HostEnvironments):
             options: Dict of keyword arguments for `host_loop.collect_share`.
 
         Returns:
-            A list of `results.EpisodeArrays`, one for each worker, and the mean over the
-            workers of the seconds that resets and steps took.
+            A list of `results.EpisodeArrays`, one for each worker; the mean over the
+            workers of the seconds that resets and steps took; and `results.Faults`.
         """
         self._counter.value = first_episode
         max_initial = -(-(end - first_episode) // len(self._sizes))
@@ -195,6 +202,7 @@ class WorkerPool(environments.HostEnvironments):
             with self._explain_lost(number):
                 worker.send(channel, header, [*states[number], *weights])
         shares, seconds, waiting = [], [], list(self._channels)
+        faults = results.Faults()
         while waiting:
             for channel in connection.wait(waiting):
                 waiting.remove(channel)
@@ -206,7 +214,8 @@ class WorkerPool(environments.HostEnvironments):
                     _raise_worker_error(number, arrays, **response)
                 shares.append(worker.to_episode_arrays(response, arrays))
                 seconds.append(response["seconds"])
-        return shares, float(np.mean(seconds))
+                faults.add(results.Faults(**response["faults"]))
+        return shares, float(np.mean(seconds)), faults
 
     @contextlib.contextmanager
     def _explain_lost(self, number):

@@ -269,15 +269,17 @@ def evaluation_options(settings):
         settings: Dict of the settings of a run. `settings["env_kwargs"]` contains keyword
             arguments of the environment's constructor. `settings["evaluation"]` may
             contain `episodes`, `deterministic` and `max_episode_steps`. `settings["fit"]`
-            may contain `num_envs` and `workers`.
+            may contain `num_envs`, `workers`, `on_bad_env` and `on_env_error`.
     """
-    evaluation_settings = settings["evaluation"]
+    evaluation_settings, fit = settings["evaluation"], settings["fit"]
     return {
         "episodes": evaluation_settings.get("episodes", EVALUATION_EPISODES),
         "deterministic": evaluation_settings.get("deterministic", True),
         "max_episode_steps": evaluation_settings.get("max_episode_steps"),
-        "num_envs": settings["fit"].get("num_envs", 8),
-        "workers": settings["fit"].get("workers", 1),
+        "num_envs": fit.get("num_envs", 8),
+        "workers": fit.get("workers", 1),
+        "on_bad_env": fit.get("on_bad_env", "raise"),
+        "on_env_error": fit.get("on_env_error", "raise"),
         "env_kwargs": settings["env_kwargs"],
     }
 

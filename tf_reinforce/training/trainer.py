@@ -13,7 +13,7 @@ class _UpdateResults(NamedTuple):
     """The results of the updates of one call of `collect_and_update`."""
 
     results: list  # `learner.UpdateResult`s
-    success: dict  # `{"success": share}`, or empty if success is not reported
+    others: dict  # `success` if success is reported, and the counts of faults
     seconds: float  # the time of the updates without callbacks
 
 
@@ -133,8 +133,11 @@ class Trainer:
         else:
             result = self.update(optimizer, collected.episodes, seed)
         seconds += time.perf_counter() - began
-        success = episode_statistics.success_metrics(collected.success)
-        return _UpdateResults([result], success, seconds)
+        others = {
+            **episode_statistics.success_metrics(collected.success),
+            **collected.faults.metrics(envs.fault_keys),
+        }
+        return _UpdateResults([result], others, seconds)
 
     def _update_in_program(self, optimizer, envs, request, max_updates, max_env_steps):
         """Collects episodes and makes up to `max_updates` updates in one program."""
@@ -159,7 +162,7 @@ class Trainer:
             logs = {
                 **episode_statistics.metrics(episode_returns, lengths),
                 **metrics,
-                **updates.success,
+                **updates.others,
                 "steps_per_second": steps_per_second,
             }
             columns = episode_returns, lengths, terminated
@@ -179,6 +182,14 @@ class Trainer:
 
     def _request(self, envs, seed, update, episodes, steps):
         size = self.group_size
+        if size > 1 and envs.fault_keys:
+            raise ValueError(
+                f"The baseline needs groups of {size} episodes with the same reset seed, "
+                "and the replacement of a dropped episode has another. Expected: "
+                'on_bad_env="raise" and on_env_error="raise", or another baseline. '
+                f"Received: {type(self.estimator.baseline).__name__} with group_size="
+                f"{size}"
+            )
         unsupported = steps or (episodes or 0) % size or not envs.supports_episode_seeds
         if size > 1 and unsupported:
             raise ValueError(

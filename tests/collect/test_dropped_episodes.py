@@ -1,0 +1,279 @@
+"""Tests that episodes with faults are replaced, counted and bounded."""
+
+import itertools
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import baselines
+from tf_reinforce.data import seeding
+
+DROP = {"on_bad_env": "drop_episode"}
+RESTART = {"on_env_error": "restart"}
+pytestmark = pytest.mark.filterwarnings("ignore:An episode was dropped")
+
+
+class Faulty(gym.Env):
+    """Episodes of 1 to 6 steps; 60 % of the reset seeds have a fault, at a random step.
+
+    The observation is (reset seed, step). The kind of the fault is an attribute.
+    """
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gym.spaces.Discrete(2)
+    kind = "nan"
+    made = 0
+    open = 0
+
+    def __init__(self):
+        type(self).made += 1
+        type(self).open += 1
+
+    def close(self):
+        type(self).open -= 1
+
+    @staticmethod
+    def plan(seed):
+        """Returns the length of an episode, and the step of its fault or `None`."""
+        rng = np.random.default_rng(seed)
+        length = int(rng.integers(1, 7))
+        return length, int(rng.integers(0, length + 1)) if rng.random() < 0.6 else None
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed, self.now = seed % 2**20, 0  # exact in float32
+        self.length, self.fault = self.plan(seed)
+        return self._result(self._observation(), {})
+
+    def step(self, action):
+        self.now += 1
+        ended = self.now == self.length
+        return self._result(self._observation(), float(action), ended, False, {})
+
+    def _observation(self):
+        return np.array([self.seed, self.now], np.float64)
+
+    def _result(self, observation, *rest):
+        if self.now != self.fault:
+            return observation, *rest
+        if self.kind == "raise":
+            raise RuntimeError("simulator lost")
+        return {"nan": observation * np.nan, "none": None}[self.kind], *rest
+
+
+def faulty(kind):
+    return type("Faulty", (Faulty,), {"kind": kind, "made": 0, "open": 0})
+
+
+@pytest.fixture(scope="module")
+def agent():
+    return tfr.Reinforce.for_env(Faulty, hidden=(), normalize_observations=True)
+
+
+def attempts(number):
+    """Returns the seeds of an episode and of its replacements, until one has no fault."""
+    seeds = seeding.EpisodeSeeds(0, "training", 0)
+    for replacement in itertools.count():
+        seed = seeds.reset_seed(number + replacement * 2**32)
+        yield seed
+        if Faulty.plan(seed)[1] is None:
+            return
+
+
+def collect(agent, env, *counts, num_envs=3, workers=1, **options):
+    steps = counts[1] if len(counts) > 1 else None
+    with tfr.collect.open_envs(env, num_envs, workers=workers, **options) as envs:
+        return agent.collect(envs, counts[0], steps=steps)
+
+
+KINDS = [("nan", DROP), ("none", DROP), ("raise", RESTART)]
+
+
+@pytest.mark.parametrize("kind, options", KINDS)
+@pytest.mark.parametrize("num_envs, workers", [(1, 1), (3, 1), (20, 1), (4, 2)])
+def test_each_faulty_episode_is_replaced_by_its_first_replacement_without_fault(
+    agent, kind, options, num_envs, workers
+):
+    """The definition is a loop over replacements; no other episode changes."""
+    env = faulty(kind)
+    episodes = collect(agent, env, 20, num_envs=num_envs, workers=workers, **options)
+    expected = [list(attempts(number)) for number in range(20)]
+    assert max(map(len, expected)) > 2
+    seeds = [seeds[-1] for seeds in expected]
+    assert episodes.observations[0, :, 0].tolist() == [x % 2**20 for x in seeds]
+    assert episodes.lengths.tolist() == [Faulty.plan(seed)[0] for seed in seeds]
+    assert np.isfinite(episodes.observations).all() and episodes.terminated.all()
+    if workers == 1:
+        restarts = sum(map(len, expected)) - 20
+        assert env.made == num_envs + restarts * (kind == "raise")
+        assert env.open == 0
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 7])
+def test_episodes_of_a_number_of_steps_are_those_that_start_first(agent, num_envs):
+    episodes = collect(agent, faulty("nan"), None, 40, num_envs=num_envs, **DROP)
+    seeds = [list(attempts(number))[-1] for number in range(episodes.count)]
+    assert episodes.observations[0, :, 0].tolist() == [x % 2**20 for x in seeds]
+    assert episodes.lengths.sum() >= 40 > episodes.lengths[:-1].sum()
+
+
+def test_actions_of_a_replacement_have_their_own_noise(agent):
+    """With the noise of the dropped episode, a replacement would not be independent."""
+
+    class Second(toys.Clock):
+        resets = 0
+
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            is_first = type(self).resets == 1
+            return observation, None if is_first and self.now == 20 else 0.0, *rest
+
+        def reset(self, **kwargs):
+            type(self).resets += 1
+            return super().reset(**kwargs)
+
+    clock = tfr.Reinforce.for_env(toys.Clock, hidden=())
+    make = lambda: Second(20)  # noqa: E731
+    replacement = collect(clock, make, 1, num_envs=1, **DROP)
+    assert Second.resets == 2
+    original = collect(clock, lambda: toys.Clock(20), 1, num_envs=1)
+    assert (replacement.actions != original.actions).any()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_logs_count_dropped_episodes_and_restarts_from_the_first_epoch(workers):
+    agent = tfr.Reinforce.for_env(Faulty, hidden=(), normalize_observations=True)
+    options = dict(epochs=1, episodes_per_epoch=20, workers=workers, verbose=0)
+    dropped = float(sum(len(list(attempts(n))) - 1 for n in range(20)))
+    history = agent.fit(faulty("raise"), **options, **RESTART).history
+    assert history["dropped_episodes"] == history["env_restarts"] == [dropped]
+    metrics = agent.evaluate(faulty("nan"), 20, workers=workers, **DROP)
+    assert metrics["dropped_episodes"] > 0 and "env_restarts" not in metrics
+
+
+@pytest.mark.parametrize("options", [{}, DROP, RESTART])
+def test_options_change_no_training_without_faults(options):
+    """Only the log keys of the options are added, with zeros."""
+    keys = ["dropped_episodes", "env_restarts"]
+    keys = keys if options == RESTART else keys[:1] if options == DROP else []
+    weights = []
+    for changes in ({}, options):
+        agent = tfr.Reinforce.for_env(toys.Lengths, hidden=(), seed=3)
+        history = agent.fit(toys.Lengths, epochs=2, verbose=0, **changes).history
+        weights.append([x.numpy().tobytes() for x in agent.variables])
+    assert weights[0] == weights[1]
+    assert {key: history.get(key) for key in keys} == {key: [0.0, 0.0] for key in keys}
+    assert {"dropped_episodes", "env_restarts"} & set(history) == set(keys)
+
+
+def test_first_dropped_episode_raises_a_warning_with_the_fault():
+    agent = tfr.Reinforce.for_env(Faulty, hidden=(), normalize_observations=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        agent.fit(faulty("raise"), epochs=3, num_envs=1, verbose=0, **RESTART)
+    (text,) = [str(one.message) for one in caught]
+    assert "Environment 0, episode " in text and "simulator lost. Dropping" in text
+
+
+@pytest.mark.parametrize("kind, options", [("raise", DROP), ("nan", RESTART)])
+def test_each_option_replaces_only_its_own_kind_of_fault(agent, kind, options):
+    with pytest.raises(tfr.collect.EnvironmentFault, match="lost|not finite"):
+        collect(agent, faulty(kind), 20, **options)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("at", [0, 2])
+def test_environment_that_always_fails_raises_after_50_replacements(agent, at, workers):
+    class Lost(faulty("raise")):
+        @staticmethod
+        def plan(seed):
+            return 5, at
+
+    message = "episode . .replacement 50., step .*lost. The episode and its 50 replace"
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message) as caught:
+        collect(agent, Lost, 2, num_envs=workers, workers=workers, **RESTART)
+    if workers == 1:
+        assert Lost.made == 1 + 51  # the first one, and one after each fault
+        assert isinstance(caught.value.__cause__, Exception)
+
+
+def test_environment_that_cannot_be_made_again_raises(agent):
+    env = faulty("raise")
+    makers = iter([env, toys.Clock])
+    message = "could not be made again: .*same observation"
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
+        collect(agent, lambda: next(makers)(), 20, num_envs=1, **RESTART)
+
+
+class Trapped(toys.Clock):
+    """Has no legal action in the first step, or in step 2, of every second episode."""
+
+    at, episode = 0, -1
+
+    def reset(self, **kwargs):
+        self.episode += 1
+        observation, _ = super().reset(**kwargs)
+        return observation, self._info()
+
+    def step(self, action):
+        *result, _ = super().step(action)
+        return *result, self._info()
+
+    def _info(self):
+        is_trap = self.now == self.at and self.episode % 2 == 0
+        return {"legal": np.array([not is_trap, not is_trap], np.int8)}
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_episode_without_legal_action_is_dropped(at):
+    agent = tfr.Reinforce.for_env(Trapped, hidden=(), action_mask="info/legal")
+    env = type("Trap", (Trapped,), {"at": at})
+    with tfr.collect.open_envs(env, 2, **DROP) as envs:
+        episodes = agent.collect(envs, 4)
+    assert episodes.lengths.tolist() == [3] * 4 and (episodes.masks == 1).all()
+    with pytest.raises(tfr.collect.EnvironmentFault, match="no legal action"):
+        agent.collect(env, 4)
+
+
+VECTOR = [
+    lambda: gym.vector.SyncVectorEnv([Faulty]),
+    lambda: tfr.envs.CartPole(),
+]
+
+
+@pytest.mark.parametrize("make", [*VECTOR, Faulty, lambda: tfr.envs.CartPole])
+@pytest.mark.parametrize("name, value", [*DROP.items(), *RESTART.items()])
+def test_environments_that_cannot_replace_episodes_refuse_the_option(make, name, value):
+    env = make()
+    options = {name: value}
+    if isinstance(env, gym.Env) and name == "on_bad_env":
+        with tfr.collect.open_envs(env, 1, **options) as envs:
+            assert envs.fault_keys == ("dropped_episodes",)
+        return
+    match = f"{name}='{value}'` requires plain environments.*Received: "
+    with pytest.raises(ValueError, match=match), tfr.collect.open_envs(env, 1, **options):
+        pass
+
+
+def test_open_environments_keep_their_options(agent):
+    with tfr.collect.open_envs(faulty("nan"), 1, **DROP) as envs:
+        assert agent.evaluate(envs, 5)["dropped_episodes"] >= 0
+        with pytest.raises(ValueError, match="on_env_error"):
+            agent.evaluate(envs, 5, **RESTART)
+
+
+@pytest.mark.parametrize("name", ["on_bad_env", "on_env_error"])
+def test_invalid_value_of_an_option_is_refused(agent, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be one of"):
+        agent.fit(Faulty, epochs=1, **{name: "ignore"})
+
+
+def test_groups_with_equal_reset_seeds_refuse_replacements():
+    baseline = baselines.LeaveOneOut(group_size=2)
+    agent = tfr.Reinforce.for_env(Faulty, hidden=(), baseline=baseline)
+    with pytest.raises(ValueError, match="replacement of a dropped episode"):
+        agent.fit(Faulty, epochs=1, verbose=0, **DROP)
