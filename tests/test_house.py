@@ -161,6 +161,7 @@ def test_package_exports_exactly_its_public_names():
         "Episodes",
         "Reinforce",
         "SeedResults",
+        "check_env",
         "load",
         "train_seeds",
     }

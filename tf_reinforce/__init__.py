@@ -13,6 +13,7 @@ from tf_reinforce.version import VERSION as __version__
 _OBJECTS = {
     "Checkpoints": "training.checkpoints",
     "Reinforce": "agent",
+    "check_env": "testing.environments",
     "load": "loading.keras_file",
     "Episodes": "data.episodes",
     "SeedResults": "experiments.multi_seed",

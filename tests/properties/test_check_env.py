@@ -1,0 +1,167 @@
+"""Tests that `check_env` finds the faults of environments, and finds no others."""
+
+import types
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import toys
+
+import tf_reinforce as tfr
+
+
+def texts(env, severity, **options):
+    report = tfr.check_env(env, **options)
+    return [finding.text for finding in report.findings if finding.severity == severity]
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", toys.Lengths, tfr.envs.CartPole])
+def test_environment_without_fault_has_no_errors_and_no_warnings(env):
+    report = tfr.check_env(env)
+    assert {finding.severity for finding in report.findings} == {"note"}
+    assert "gets the head Categorical" in str(report)
+    assert str(report).endswith(f"errors: 0, warnings: 0, notes: {len(report.findings)}")
+
+
+def test_environment_object_is_not_closed():
+    env = toys.Lengths()
+    env.close = lambda: pytest.fail("closed")
+    assert tfr.check_env(env).errors == ()
+
+
+def refusing(*_):
+    raise RuntimeError("no licence")
+
+
+ERRORS = [
+    (refusing, "The environment cannot be used. RuntimeError: no licence"),
+    ("Missing-v0", "cannot be used. NameNotFound"),
+    (3, "cannot be used. TypeError: `env` must be an environment id"),
+    (
+        lambda: toys.Misbehaving(2, lambda o, r, *rest: (o, None, *rest)),
+        "Environment 0, episode 0, step 1: the reward is a NoneType",
+    ),
+    (
+        lambda: toys.Observing(gym.spaces.Text(3)),
+        r"cannot be used. ValueError: Observation space Text\(.* is not supported",
+    ),
+    (
+        lambda: gym.vector.SyncVectorEnv([lambda: toys.Misbehaving(1, refusing)]),
+        "licence",
+    ),
+]
+
+
+@pytest.mark.parametrize("env, message", ERRORS, ids=[text for _, text in ERRORS])
+def test_fault_is_an_error_with_its_reason(env, message):
+    if "licence" in message and message == "licence":
+        env = env()
+    (text,) = texts(env, "error")
+    pytest.raises(ValueError, _raise, text).match(message)
+
+
+def _raise(text):
+    raise ValueError(text)
+
+
+class Random(toys.Clock):
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, np.random.random(), *rest
+
+
+class Outside(toys.Clock):
+    observation_space = gym.spaces.Box(0, 2, (1,))  # the last observation is 3
+
+
+class Endless(toys.Clock):
+    def __init__(self):
+        super().__init__(10**9)
+
+
+class Worthless(toys.Clock):
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, 0.0, *rest
+
+
+WARNINGS = [
+    (Random, "Two collections with equal seeds gave different episodes"),
+    (Outside, "component .0. of 'observation' is 3.0"),
+    (Endless, "did not end within 10,000 steps"),
+    (Worthless, "All rewards were zero"),
+]
+
+
+@pytest.mark.parametrize("env, message", WARNINGS, ids=[text for _, text in WARNINGS])
+def test_doubtful_environment_gets_one_warning(env, message):
+    (text,) = texts(env, "warning", episodes=2)
+    pytest.raises(ValueError, _raise, text).match(f".*{message}")
+
+
+class Informing(toys.Clock):
+    info = types.MappingProxyType({})
+
+    def step(self, action):
+        *result, _ = super().step(action)
+        return *result, dict(self.info)
+
+    def reset(self, **kwargs):
+        return super().reset(**kwargs)[0], dict(self.info)
+
+
+class Masked(Informing):
+    info = types.MappingProxyType({"action_mask": np.array([1, 0], np.int8)})
+
+    def step(self, action):
+        assert action == 0  # the only legal action
+        return super().step(action)
+
+
+class Successful(Informing):
+    info = types.MappingProxyType({"is_success": True})
+
+
+class Renamed(Informing):
+    info = types.MappingProxyType({"success": True})
+
+
+class Whole(toys.Clock):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, int(reward), *rest
+
+
+class Large(toys.Clock):
+    def _observation(self):
+        return super()._observation() * 1000
+
+
+NOTES = [
+    (Masked, "Pass action_mask='info/action_mask' to the agent"),
+    (Successful, "`is_success` in the info is logged as `success`"),
+    (Renamed, "Rename the key to 'is_success'"),
+    (Whole, "Rewards of the type int are converted"),
+    (Large, "largest absolute value of 'observation' was 3000"),
+    (toys.Clock, "All episodes start with the same observation"),
+    (gym.vector.SyncVectorEnv([toys.Clock]), "resets its environments .* NEXT_STEP"),
+]
+
+
+@pytest.mark.parametrize("env, message", NOTES, ids=[text for _, text in NOTES])
+def test_notes_explain_how_to_use_the_environment(env, message):
+    report = tfr.check_env(env, episodes=2)
+    assert report.errors == ()
+    pytest.raises(ValueError, _raise, str(report)).match(f"(?s).*{message}")
+
+
+def test_mask_in_the_observation_is_found():
+    class Seen(toys.Clock):
+        observation_space = gym.spaces.Dict(
+            clock=toys.Clock.observation_space, action_mask=gym.spaces.MultiBinary(2)
+        )
+
+        def _observation(self):
+            return {"clock": super()._observation(), "action_mask": np.ones(2, np.int8)}
+
+    assert "action_mask='observation/action_mask'" in str(tfr.check_env(Seen, episodes=1))

@@ -1,0 +1,309 @@
+"""Checks an environment with episodes, and explains what to correct."""
+
+import contextlib
+import warnings
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import keras
+import numpy as np
+
+from tf_reinforce import agent as agents
+from tf_reinforce import envs as tensor_envs
+from tf_reinforce import validation
+from tf_reinforce.collect import make_envs
+from tf_reinforce.collect import results
+from tf_reinforce.data import spaces
+
+_LARGE = 10.0  # larger observations should be normalized
+_MASK_KEYS = ("action_mask", "legal_actions", "avail_actions")
+_SUCCESS_KEYS = ("success", "is_solved")
+
+
+class Finding(NamedTuple):
+    """One result of `check_env`."""
+
+    severity: str  # "error": training stops; "warning": training suffers; or "note"
+    text: str
+
+
+class EnvReport(NamedTuple):
+    """The results of `check_env`, which `print` shows as text."""
+
+    name: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """Returns the findings that would stop a training."""
+        return tuple(x for x in self.findings if x.severity == "error")
+
+    def __str__(self) -> str:
+        counts = [
+            f"{severity}s: {sum(x.severity == severity for x in self.findings)}"
+            for severity in ("error", "warning", "note")
+        ]
+        lines = [f"{severity}: {text}" for severity, text in self.findings]
+        return "\n".join([*lines, f"{self.name}: {', '.join(counts)}"])
+
+
+def check_env(
+    env: Any,
+    *,
+    episodes: int = 5,
+    seed: int = 0,
+    env_kwargs: Any = None,
+    max_episode_steps: int | None = None,
+    action_mask: str | None = None,
+) -> EnvReport:
+    """Checks an environment with episodes of a random policy, and explains the results.
+
+    The episodes are collected as in training, so that the rules of
+    `docs/environments.md` apply. The function also compares two collections with equal
+    seeds, and reports the head, the policy, the time limit, action masks and success.
+
+    Args:
+        env: Environment in any form that `Reinforce.fit` accepts.
+        episodes: Int, the number of episodes.
+        seed: Int, the seed of the episodes.
+        env_kwargs, max_episode_steps: As in `Reinforce.fit`.
+        action_mask: As in `Reinforce`, by default a mask in the info or observation of
+            a reset, under the key "action_mask", "legal_actions" or "avail_actions".
+
+    Returns:
+        `EnvReport`.
+
+    Example:
+
+    >>> print(check_env("CartPole-v1"))
+    note: The action space Discrete(2) gets the head Categorical, ...
+    note: 5 episodes had 15 to 44 steps and returns from 15 to 44. ...
+    CartPole-v1: errors: 0, warnings: 0, notes: 2
+    """
+    episodes = validation.positive_int("episodes", episodes)
+    options = {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
+    check = _Check(env, options, validation.check_seed(seed), episodes)
+    with contextlib.suppress(_Stop):
+        check.run(action_mask)
+    return EnvReport(_name(env), tuple(check.findings))
+
+
+def _name(env):
+    if isinstance(env, str):
+        return env
+    spec = getattr(env, "spec", env)  # `env` may be an `EnvSpec`
+    return getattr(spec, "id", None) or getattr(env, "__name__", type(env).__name__)
+
+
+class _Stop(Exception):
+    """Ends a check after a finding that makes further checks impossible."""
+
+
+class _Recorder(gym.Wrapper):
+    """Records the keys of all infos, and the types of all rewards."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.keys, self.reward_types = set(), set()
+
+    def reset(self, **kwargs):
+        outputs = self.env.reset(**kwargs)
+        self._record(outputs)
+        return outputs
+
+    def step(self, action):
+        outputs = self.env.step(action)
+        self._record(outputs)
+        if isinstance(outputs, tuple) and len(outputs) == 5:
+            self.reward_types.add(type(outputs[1]).__name__)
+        return outputs
+
+    def _record(self, outputs):
+        if isinstance(outputs, tuple) and outputs and isinstance(outputs[-1], dict):
+            self.keys |= outputs[-1].keys()
+
+
+class _Check:
+    """The steps of `check_env`."""
+
+    def __init__(self, env, options, seed, episodes):
+        self.env, self.options = env, options
+        self.seed, self.episodes = seed, episodes
+        self.findings = []
+
+    def add(self, severity, text):
+        """Adds a finding."""
+        self.findings.append(Finding(severity, text))
+
+    def run(self, action_mask):
+        """Makes all checks; raises `_Stop` if no further check is possible."""
+        with self._explained("The environment cannot be used"):
+            with make_envs.open_envs(self.env, 1, **self.options) as envs:
+                is_vector_env = envs.is_vector_env
+            if is_vector_env:
+                self._check_vector_env()
+        with contextlib.ExitStack() as stack:
+            with self._explained("The environment cannot be made again"):
+                env, recorder = self._recorded(stack)
+            if action_mask is None:
+                action_mask = self._find_mask(recorder)
+            agent = self._make_agent(env, action_mask)
+            first, second = self._collect(agent, env), self._collect(agent, env)
+            self._compare(first, second)
+            self._summarize(agent, first)
+        if recorder is not None:
+            self._check_recorder(recorder)
+
+    @contextlib.contextmanager
+    def _explained(self, text):
+        """Turns an exception into an error of the report, and ends the check."""
+        try:
+            yield
+        except results.EnvironmentFault as error:
+            self.add("error", f"{error}")
+            raise _Stop from error
+        except Exception as error:
+            self.add("error", f"{text}. {type(error).__name__}: {error}")
+            raise _Stop from error
+
+    def _check_vector_env(self):
+        mode = self.env.metadata["autoreset_mode"].name
+        self.add(
+            "note",
+            f"The VectorEnv resets its environments itself, in the mode {mode}. The "
+            "result of training may depend on the number of environments. To avoid "
+            "this dependence, pass an environment id or a callable with `num_envs=N`.",
+        )
+        if isinstance(self.env.unwrapped, gym.vector.AsyncVectorEnv):
+            self.add(
+                "note",
+                "An AsyncVectorEnv may convert observations before tf_reinforce can "
+                "check the observations. To check all observations, pass an environment "
+                "id or a callable with `workers=N`.",
+            )
+
+    def _recorded(self, stack):
+        """Returns the environment to collect in, and its `_Recorder` or `None`."""
+        env = self.env
+        kinds = (gym.Env, gym.vector.VectorEnv, tensor_envs.TensorEnv)
+        if not isinstance(env, kinds):
+            kwargs = self.options["env_kwargs"] or {}
+            if isinstance(env, (str, gym.envs.registration.EnvSpec)):
+                env = gym.make(env, disable_env_checker=True, **kwargs)
+            else:
+                env = env(**kwargs)
+            if hasattr(env, "close"):
+                stack.callback(env.close)
+        self.options["env_kwargs"] = None
+        if isinstance(env, gym.Env):
+            env = _Recorder(env)
+            return env, env
+        return env, None
+
+    def _find_mask(self, recorder):
+        """Returns the path of an action mask in the info of a reset, or `None`."""
+        if recorder is None:
+            return None
+        with self._explained("The first reset failed"):
+            observation, info = recorder.reset(seed=self.seed)
+        for root, part in (("info", info), ("observation", observation)):
+            for key in _MASK_KEYS if isinstance(part, dict) else ():
+                if key in part:
+                    path = f"{root}/{key}"
+                    self.add(
+                        "note",
+                        f"There is a mask of legal actions. Pass action_mask={path!r} "
+                        "to the agent, so that the agent selects legal actions only. "
+                        "The check uses this mask.",
+                    )
+                    return path
+        return None
+
+    def _make_agent(self, env, action_mask):
+        with self._explained("There is no default agent for the environment"):
+            agent = agents.Reinforce.for_env(env, action_mask=action_mask)
+        weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
+        space = getattr(env, "single_action_space", env.action_space)
+        head = type(agent.head).__name__
+        self.add(
+            "note",
+            f"The action space {space} gets the head {head}, and the default policy "
+            f"has {weights:,} weights.",
+        )
+        return agent
+
+    def _collect(self, agent, env):
+        """Collects the episodes; turns warnings into findings."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with self._explained("An episode failed"):
+                episodes = agent.collect(
+                    env, self.episodes, num_envs=1, seed=self.seed, **self.options
+                )
+        for one in caught:
+            finding = Finding("warning", str(one.message))
+            if finding not in self.findings:
+                self.findings.append(finding)
+        return episodes
+
+    def _compare(self, first, second):
+        parts = zip(keras.tree.flatten(first), keras.tree.flatten(second), strict=True)
+        if not all(np.array_equal(one, other) for one, other in parts):
+            self.add(
+                "warning",
+                "Two collections with equal seeds gave different episodes, so that "
+                "trainings are not repeatable. Take all random numbers from "
+                "`self.np_random`, and call `super().reset(seed=seed)` in `reset`.",
+            )
+        starts = keras.tree.map_structure(lambda x: x[0], first.observations)
+        if self.episodes > 1 and all(
+            (part == part[:1]).all() for part in keras.tree.flatten(starts)
+        ):
+            self.add(
+                "note",
+                "All episodes start with the same observation. This is correct if the "
+                "environment has one initial state.",
+            )
+
+    def _summarize(self, agent, episodes):
+        """Reports lengths, ends, returns and large observations."""
+        lengths, rewards = episodes.lengths, episodes.rewards
+        episode_returns = rewards.sum(axis=0)
+        ended = int(np.sum(episodes.terminated))
+        self.add(
+            "note",
+            f"{self.episodes} episodes had {lengths.min()} to {lengths.max()} steps and "
+            f"returns from {episode_returns.min():.4g} to {episode_returns.max():.4g}. "
+            f"The environment terminated {ended} of them.",
+        )
+        if not rewards.any():
+            self.add(
+                "warning",
+                "All rewards were zero. REINFORCE learns nothing until an episode of the "
+                "random policy reaches a reward. Give a reward for partial success.",
+            )
+        names = keras.tree.flatten(spaces.names(episodes.observations))
+        for name, part in zip(names, keras.tree.flatten(episodes.observations)):
+            largest = np.abs(part).max() if part.dtype.kind == "f" else 0
+            if largest > _LARGE and not agent.normalize_observations:
+                self.add(
+                    "note",
+                    f"The largest absolute value of {name!r} was {largest:.4g}. Pass "
+                    "`normalize_observations=True` to the agent.",
+                )
+
+    def _check_recorder(self, recorder):
+        if "is_success" in recorder.keys:
+            self.add("note", "`is_success` in the info is logged as `success`.")
+        elif found := [key for key in _SUCCESS_KEYS if key in recorder.keys]:
+            self.add(
+                "note",
+                f"The info contains {found[0]!r}. Rename the key to 'is_success', so "
+                "that the share of successful episodes is logged.",
+            )
+        others = sorted(recorder.reward_types - {"float", "float64"})
+        if others:
+            self.add(
+                "note",
+                f"Rewards of the type {', '.join(others)} are converted to float64.",
+            )
