@@ -172,8 +172,8 @@ class SyncEnvs(BatchedEnvs):
 
     def step(self, actions, out, rewards, active, time_limit_envs):
         ends, steps, read, infos = [], self._steps, self._reader, self._infos
-        mask_reader, first_out, shape = self._mask_reader, out[0], read.shape
-        dtype, space_dtype = read.dtype, read.space_dtype
+        mask_reader, first_out = self._mask_reader, out[0]
+        shape, (dtype, other) = read.shape, read.dtypes
         array, float_types = np.ndarray, (float, np.float64)
         env_index, remaining = 0, iter(active)
         while True:
@@ -184,7 +184,7 @@ class SyncEnvs(BatchedEnvs):
                     )
                     if (
                         observation.__class__ is array
-                        and (observation.dtype in (dtype, space_dtype))
+                        and (observation.dtype is dtype or observation.dtype is other)
                         and observation.shape == shape
                     ):
                         first_out[env_index] = observation

@@ -64,11 +64,12 @@ class ObservationReader:
         self._nest = spaces.to_nest(space)
         self.leaf_spaces = leaf_spaces = keras.tree.flatten(self._nest)
         self._leaf_readers = [_leaf_reader(leaf) for leaf in leaf_spaces]
-        # The fast path of `SyncEnvs.step` requires a single array of the recorded type.
+        # The fast paths require a single array of the shape `shape` and a type in
+        # `dtypes`.
         self.is_single = len(leaf_spaces) == 1 and self._nest is leaf_spaces[0]
         self.dtype = np.dtype(keras.tree.flatten(self.observation_spec)[0].dtype.name)
         is_float = self.dtype.kind == "f"
-        self.space_dtype = leaf_spaces[0].dtype if is_float else self.dtype
+        self.dtypes = self.dtype, leaf_spaces[0].dtype if is_float else self.dtype
         is_box = self.is_single and isinstance(space, gym.spaces.Box)
         self.shape = space.shape if is_box else None
 

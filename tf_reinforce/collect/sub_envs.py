@@ -9,6 +9,7 @@ import contextlib
 import copy
 
 import gymnasium as gym
+import numpy as np
 
 from tf_reinforce.collect import env_outputs
 from tf_reinforce.data import spaces
@@ -153,8 +154,16 @@ def _check_reset(env_index, outputs, reader):
 
 def _check_step(env_index, outputs, reader):
     observation, reward, terminated, truncated, info = outputs
-    if reader is not None:
+    # The conditions are faster than the functions, which check the values again.
+    if reader is not None and not (
+        observation.__class__ is np.ndarray
+        and observation.dtype in reader.dtypes
+        and observation.shape == reader.shape
+    ):
         reader.check(env_index, observation)
-    env_outputs.read_reward(env_index, reward)
-    env_outputs.has_ended(env_index, terminated, truncated)
-    env_outputs.check_info(env_index, info)
+    if reward.__class__ is not float:
+        env_outputs.read_reward(env_index, reward)
+    if terminated.__class__ is not bool or truncated.__class__ is not bool:
+        env_outputs.has_ended(env_index, terminated, truncated)
+    if info.__class__ is not dict:
+        env_outputs.check_info(env_index, info)

@@ -253,7 +253,8 @@ class _Check:
                 "warning",
                 "Two collections with equal seeds gave different episodes, so that "
                 "trainings are not repeatable. Take all random numbers from "
-                "`self.np_random`, and call `super().reset(seed=seed)` in `reset`.",
+                "`self.np_random`, call `super().reset(seed=seed)` in `reset`, and let "
+                "`reset` set the whole state of the environment.",
             )
         starts = keras.tree.map_structure(lambda x: x[0], first.observations)
         if self.episodes > 1 and all(
