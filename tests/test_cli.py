@@ -80,6 +80,7 @@ def test_training_uses_the_compiled_twin_unless_an_option_prevents_it(
     ways = {
         "host": (["--engine", "host"], "host"),
         "by steps": (["--steps-per-epoch", "50"], "host"),
+        "dropping": (["--on-bad-env", "drop_episode"], "host"),
         "forced": (["--engine", "compiled"], "compiled"),
     }
     for name, (more, engine) in ways.items():
@@ -219,6 +220,12 @@ def test_same_seed_writes_the_same_run(run, tmp_path):
             ["train", "CartPole-v1", "--engine", "compiled", "--steps-per-epoch", "9"],
             "a fixed number of episodes for each update",
         ),
+        (
+            ["train", "CartPole-v1", "--engine", "compiled", "--on-env-error", "restart"],
+            "drops no episodes",
+        ),
+        (["check-env", "NoSuchThing-v0"], "NoSuchThing"),
+        (["check-env", "CartPole-v1", "--episodes", "0"], "`episodes`"),
         (["evaluate", "nowhere", "--env", "CartPole-v1"], "no file"),
         (["export", "nowhere", "--out", "policy"], "no file"),
     ],
@@ -253,6 +260,60 @@ def test_error_in_an_environment_exits_with_1(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     assert train(tmp_path / "run", env="broken_task:Broken-v0") == 1
     assert "the simulator left" in capsys.readouterr().err
+
+
+FRAGILE = """
+import gymnasium as gym, numpy as np
+class Fragile(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    def __init__(self, share=0.3):
+        self.share = share
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        if self.np_random.random() < self.share:
+            raise RuntimeError("the simulator left")
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+gym.register("Fragile-v0", Fragile, max_episode_steps=3)
+"""
+
+
+def test_training_and_evaluation_restart_environments_that_fail(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "fragile_task.py").write_text(FRAGILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    more = ["--on-env-error", "restart", "--num-envs", "2"]
+    with pytest.warns(UserWarning, match="episode was dropped.*the simulator left"):
+        assert train(tmp_path / "run", *more, env="fragile_task:Fragile-v0") == 0
+    first, *rows = (tmp_path / "run" / "log.csv").read_text().splitlines()
+    columns = [first.split(",").index(x) for x in ("dropped_episodes", "env_restarts")]
+    counts = [[float(row.split(",")[i]) for i in columns] for row in rows]
+    assert len(counts) == 2 and all(one == other for one, other in counts)
+    assert sum(map(sum, counts)) > 0
+    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert evaluation["env_restarts"] > 0 and evaluation["episodes"] == 100
+
+
+def test_check_env_prints_findings_and_exits_with_1_after_an_error(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "fragile_check.py").write_text(FRAGILE.replace("Fragile-v0", "Check-v0"))
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["check-env", "fragile_check:Check-v0", "--env-kwargs"]
+    assert cli.main([*command, "share=1"]) == 1
+    assert (
+        "error: Environment 0, episode 0, step 0: step raised" in capsys.readouterr().out
+    )
+    assert cli.main([*command, "share=0", "--episodes", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "note: 2 episodes had 3 to 3 steps" in printed
+    assert printed.endswith("Check-v0: errors: 0, warnings: 0, notes: 3\n")
+    with pytest.raises(SystemExit):
+        cli.main([*command, "share"])
+    assert "must be NAME=VALUE" in capsys.readouterr().err
 
 
 def test_help_does_not_import_tensorflow():

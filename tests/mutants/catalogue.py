@@ -1049,6 +1049,39 @@ EPISODES = [
     ),
 ]
 
+FAULTS = [
+    Mutant(
+        "vector_reward_not_checked",
+        "own: A reward inside a vector environment is not checked before Gymnasium "
+        "converts the reward.",
+        "collect/sub_envs.py::_check_step",
+        "env_outputs.read_reward(env_index, reward)",
+        "pass",
+    ),
+    Mutant(
+        "replacement_repeats_the_episode",
+        "own: The replacement of a dropped episode has the random streams of the "
+        "dropped episode.",
+        "collect/scheduler.py::EpisodeInProgress.stream_number",
+        "self.replacements * _REPLACEMENT",
+        "0",
+    ),
+    Mutant(
+        "nan_kept_in_a_batch_that_drops",
+        "own: An episode with an observation that is not finite is not dropped.",
+        "collect/batched_envs.py::_not_finite",
+        'x.dtype.kind == "f"',
+        "False",
+    ),
+    Mutant(
+        "padding_outside_the_bounds",
+        "own: Padding is reported as an observation outside its bounds.",
+        "collect/bounds.py::_describe",
+        "((array < low) | (array > high)) & valid",
+        "(array < low) | (array > high)",
+    ),
+]
+
 MASKS_ON_THE_WAY = [
     Mutant(
         "mask_of_the_step_before",
@@ -2226,6 +2259,7 @@ MUTANTS = [
     *RETURNS_AND_BASELINES,
     *DISTRIBUTIONS,
     *EPISODES,
+    *FAULTS,
     *MASKS_ON_THE_WAY,
     *RANDOMNESS,
     *STATE,

@@ -40,6 +40,7 @@ COPIED = [
     "docs",
     "examples",
     "benchmarks",
+    "stress",
     "README.md",
     "CONTRIBUTING.md",
     "setup.cfg",

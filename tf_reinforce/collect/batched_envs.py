@@ -305,9 +305,10 @@ def _not_finite(env_indices, observations, rewards):
 
 
 def _drop_not_finite(active, observations, rewards, ends):
-    """Adds an end with a fault for each environment whose numbers are not finite."""
+    """Adds an end with a fault for each environment whose numbers are not finite.
+
+    An end with a fault replaces another end of the same episode.
+    """
     faulty = {end.env_index for end in ends if end.fault}
     faults = _not_finite([i for i in active if i not in faulty], observations, rewards)
-    if faults:
-        ends[:] = [end for end in ends if end.env_index not in faults]
-        ends += [env_outputs.EpisodeEnd(i, False, None, x) for i, x in faults.items()]
+    ends += [env_outputs.EpisodeEnd(i, False, None, x) for i, x in faults.items()]
