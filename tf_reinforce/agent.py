@@ -524,19 +524,19 @@ class Reinforce(keras_agent.KerasAgent):
             episodes: Int, the number of episodes.
             deterministic: Bool, whether to take the most likely actions.
             seed: Int for the environments and the actions.
-            num_envs, workers, env_kwargs, max_episode_steps, on_bad_env, on_env_error: As
-                in `fit`.
+            num_envs, workers, env_kwargs, max_episode_steps: As in `fit`.
+            on_bad_env, on_env_error: As in `fit`.
 
         Returns:
             Dict of floats: `episode_return`, `episode_return_min`, `episode_return_max`,
-            `episode_return_std`, `episode_length`, `episodes`, `env_steps`; `success` if
-            the environment reports success; and the counts of `docs/logs.md`.
+            `episode_return_std`, `episode_length`, `episodes`, `env_steps`, and others of
+            `docs/logs.md` if the environment reports success or episodes are replaced.
         """
         key = seeding.StreamKey(validation.check_seed(seed), "evaluation", 0)
         episodes = validation.positive_int("episodes", episodes)
         num_envs = min(validation.positive_int("num_envs", num_envs), episodes)
-        faults = on_bad_env, on_env_error
-        options = self._env_options(env, env_kwargs, max_episode_steps, *faults)
+        common = max_episode_steps, on_bad_env, on_env_error
+        options = self._env_options(env, env_kwargs, *common)
         with self._open(env, num_envs, workers, **options) as envs:
             return self.trainer.evaluate(envs, key, episodes, deterministic)
 
@@ -583,15 +583,12 @@ class Reinforce(keras_agent.KerasAgent):
             self.build_for_spaces(envs.observation_space, envs.action_space)
             yield envs
 
-    def _env_options(
-        self, env: Any, env_kwargs: Any, max_episode_steps: int | None, *faults: str
-    ) -> dict[str, Any]:
+    def _env_options(self, env: Any, env_kwargs: Any, *others: Any) -> dict[str, Any]:
         """Returns options for `open_envs`; `env_kwargs` defaults to that of `for_env`."""
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = self._fit_defaults.get("env_kwargs")
-        validation.positive_int_or_none("max_episode_steps", max_episode_steps)
-        options = {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
-        return {**options, **dict(zip(config.FAULT_OPTIONS, faults))}
+        names = "env_kwargs", "max_episode_steps", *config.FAULT_OPTIONS
+        return dict(zip(names, (env_kwargs, *others)))
 
     def act(
         self,

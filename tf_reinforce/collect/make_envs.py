@@ -61,6 +61,7 @@ def open_envs(
     """
     validation.positive_int("num_envs", num_envs)
     validation.positive_int("workers", workers)
+    validation.positive_int_or_none("max_episode_steps", max_episode_steps)
     faults = {"on_bad_env": on_bad_env, "on_env_error": on_env_error}
     config.check_fault_options(faults)
     is_open = isinstance(env, environments.Environments)
