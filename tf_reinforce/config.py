@@ -199,5 +199,11 @@ def merge_options(defaults, options):
 
 FIT_OPTIONS = tuple(field.name for field in dataclasses.fields(FitOptions))
 # The options of `fit` that determine each update. They must not change in a training.
-RESULT_OPTIONS = ("episodes_per_epoch", "steps_per_epoch", "max_episode_steps")
+RESULT_OPTIONS = (
+    "episodes_per_epoch",
+    "steps_per_epoch",
+    "max_episode_steps",
+    "on_bad_env",
+    "on_env_error",
+)
 _ALTERNATIVES = ("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch")

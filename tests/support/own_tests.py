@@ -81,6 +81,7 @@ OWN = {
         "properties/test_streams",
         "collect/test_xla_rollout",
     ],
+    "training/loop": ["training/test_recorder", "callbacks/test_keras_callbacks"],
     "training/trainer": [
         "test_agent",
         "collect/test_xla_rollout",

@@ -161,6 +161,19 @@ def test_signal_ends_training_after_the_update_and_a_checkpoint(
     assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == expected
 
 
+def test_training_that_a_callback_has_stopped_makes_no_further_update(trained, tmp_path):
+    agent, rewind = trained
+    rewind()
+
+    def stop():
+        agent.stop_training = True
+
+    stopped = fit(agent, tmp_path, At(1, stop), resume=os.fspath(tmp_path))
+    rewind()
+    assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == stopped
+    assert agent.updates == 2
+
+
 def test_second_interrupt_ends_training_at_once(trained, tmp_path):
     agent, rewind = trained
     rewind()
