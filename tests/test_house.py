@@ -31,6 +31,7 @@ FLOORS = [
         "functional",
         "optimizers",
         "startup",
+        "tracing",
         "validation",
         "version",
     ),

@@ -213,6 +213,16 @@ def test_unchanged_tensor_env_is_not_traced_again():
     assert len(toys.rollouts(agent)) == 1
 
 
+def test_equal_tensor_envs_share_the_programs_of_an_agent():
+    """TensorFlow frees no compiled program, so that each one stays in memory."""
+    agent = learner()
+    for _ in range(3):
+        world = envs.Bandit([1.0, 2.0, 3.0])
+        agent.fit(world, epochs=1, episodes_per_epoch=2, verbose=0)
+        world.action_space.seed(0)  # the generator of a space is not a constant
+    assert len(toys.rollouts(agent)) == 1
+
+
 # Layers with state outside of variables, and variables that are added later
 
 

@@ -34,9 +34,9 @@ class BatchedTensorEnv(environments.Environments):
         self.action_space = env.action_space
 
     def program_key(self, request):
-        # The compiled program keeps its environment alive, so that no other environment
-        # can have the same id.
-        key = "rollout", id(self.env), checks.constants(self.env), self.max_episode_steps
+        # Environments with equal constants share a program, because TensorFlow never
+        # frees the result of an XLA compilation.
+        key = "rollout", checks.constants(self.env), self.max_episode_steps
         return (
             *key,
             request.episodes,

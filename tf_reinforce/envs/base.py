@@ -38,7 +38,8 @@ class TensorEnv(abc.ABC):
     `TensorEnv` as constants. A changed attribute takes effect when the programs are
     compiled again: at the next update of `fit`, the next call of `evaluate` or `collect`,
     or the next `reset` of a `VectorEnv` from `as_gymnasium`. Store values that change
-    often in a `tf.Variable`, which is not a constant of the compiled programs.
+    often in a `tf.Variable`, which is not a constant of the compiled programs. An agent
+    uses the same program for all environments of one class with equal attributes.
 
     Args:
         dtype: `"float32"` or `"float64"`, the number type of the computations.

@@ -90,30 +90,67 @@ def cast_actions(env, actions):
     return keras.tree.map_structure(cast, spaces.to_nest(env.action_space), actions)
 
 
-# `constants` identifies models, spaces and functions by their id, and does not compare
-# their contents.
+# `constants` compares models and functions by their identity, not by their contents.
 _OPAQUE_TYPES = (
-    gym.Space,
     tf.Module,
     tf.Variable,
     keras.Variable,
     keras.Layer,
     type,
-    types.FunctionType,
     types.ModuleType,
 )
+
+
+class _Identity:
+    """Compares an object by identity, and keeps the object alive.
+
+    While the object is alive, no other object has the same id.
+    """
+
+    def __init__(self, value):
+        self._value = value
+
+    def __eq__(self, other):
+        return isinstance(other, _Identity) and self._value is other._value
+
+    def __hash__(self):
+        return id(self._value)
+
+
+class _SpaceContents(_Identity):
+    """Compares a space by its contents, which are read only if two spaces differ."""
+
+    def __eq__(self, other):
+        if not isinstance(other, _SpaceContents):
+            return False
+        return self._value is other._value or self._contents() == other._contents()
+
+    def __hash__(self):
+        return hash(type(self._value))
+
+    def _contents(self):
+        parts = {k: x for k, x in vars(self._value).items() if k != "_np_random"}
+        return type(self._value), _constant(parts, ())
 
 
 def constants(env):
     """Returns the values of an environment that a traced program contains as constants.
 
+    If the results for two environments are equal, both environments have equal programs.
+
     Returns:
-        A hashable tuple of the constants. The tuple of constants changes if an attribute
-        of the environment gets another value. A changed number inside a list, dict, set,
-        array or object of the environment also changes the tuple. The values of variables
-        and the contents of spaces, models and functions are not part of the tuple.
+        A hashable tuple of the class of the environment and the constants. The tuple
+        changes if an attribute of the environment or of its class gets another value. A
+        changed number inside a list, dict, set, array, space or object of the environment
+        also changes the tuple. The values of variables and the contents of models and
+        functions are not part of the tuple.
     """
-    return tuple((name, _constant(value, {id(env)})) for name, value in vars(env).items())
+    attributes = {}
+    for owner in reversed(type(env).__mro__[:-1]):
+        attributes |= vars(owner)
+    attributes |= vars(env)
+    attributes = {k: x for k, x in attributes.items() if not k.startswith("__")}
+    return type(env), *((k, _constant(x, (id(env),))) for k, x in attributes.items())
 
 
 def _constant(value, parents):
@@ -122,9 +159,11 @@ def _constant(value, parents):
     The argument `parents` contains the ids of the objects that contain the value. If an
     object contains itself, its id is in `parents`, and the recursion ends there.
     """
+    if isinstance(value, types.FunctionType):  # the most frequent type
+        return _Identity(value)
     if id(value) in parents:
-        return type(value).__name__, id(value)
-    parents = parents | {id(value)}
+        return "parent", parents.index(id(value))
+    parents = *parents, id(value)
     if isinstance(value, dict):
         return "dict", *((key, _constant(part, parents)) for key, part in value.items())
     if isinstance(value, (list, tuple)):
@@ -136,9 +175,11 @@ def _constant(value, parents):
         return array.dtype.str, array.shape, array.tobytes()
     if isinstance(value, (int, float, str, type(None))):
         return type(value).__name__, repr(value)  # `repr` makes NaN equal NaN
+    if isinstance(value, gym.Space):
+        return _SpaceContents(value)
     if isinstance(value, _OPAQUE_TYPES) or not hasattr(value, "__dict__"):
-        return type(value).__name__, id(value)
-    return type(value).__name__, id(value), _constant(vars(value), parents)
+        return _Identity(value)
+    return _Identity(value), _constant(vars(value), parents)
 
 
 def is_valid_observation(env, observation):

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_reinforce import agent as agents
 from tf_reinforce import envs
 from tf_reinforce import optimizers
+from tf_reinforce import tracing
 from tf_reinforce import validation
 from tf_reinforce.algorithm import train_step
 from tf_reinforce.collect import make_envs
@@ -290,6 +291,7 @@ class _SeedProgram:
         graph = tf.function(self._updates, input_signature=signature, autograph=False)
         with xla_rollout.explain_compile_errors():
             self._graph = graph.get_concrete_function()
+        tracing.release(self._graph.graph)
 
     def write_to(self, agent, index):
         """Assigns the stacked weights of the agent number `index` to `agent`."""

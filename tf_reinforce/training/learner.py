@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import tracing
 from tf_reinforce import validation
 from tf_reinforce.algorithm import inspection
 from tf_reinforce.algorithm import train_step
@@ -265,6 +266,7 @@ class Learner:
             unique = functools.partial(make_function())
             traced = tf.function(unique, input_signature=signature, autograph=False)
             self.graphs[name] = key, traced.get_concrete_function()
+            tracing.release(self.graphs[name][1].graph)
         return self.graphs[name][1]
 
 
