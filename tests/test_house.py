@@ -164,6 +164,7 @@ def test_package_exports_exactly_its_public_names():
         "SeedResults",
         "check_env",
         "load",
+        "replay",
         "train_seeds",
     }
     assert sorted(tfr.__all__) == sorted({"__version__", *objects, *PUBLIC})

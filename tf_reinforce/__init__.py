@@ -17,6 +17,7 @@ _OBJECTS = {
     "load": "loading.keras_file",
     "Episodes": "data.episodes",
     "SeedResults": "experiments.multi_seed",
+    "replay": "experiments.replay",
     "train_seeds": "experiments.multi_seed",
 }
 _MODULES = {

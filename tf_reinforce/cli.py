@@ -585,6 +585,17 @@ def export(options):
     return 0
 
 
+def replay(options):
+    """Runs `tf-reinforce replay` and returns the exit code."""
+    _expect_run(options.update)
+    startup.import_tensorflow()
+    from tf_reinforce.experiments import replay as replays
+
+    result = replays.replay(options.update)
+    print(result)
+    return 0 if result.error is None else 1
+
+
 def explain(options):
     """Runs `tf-reinforce explain` and returns the exit code."""
     startup.import_tensorflow()
@@ -894,6 +905,7 @@ def make_parser():
     command.add_argument("run", metavar="RUN", help="run directory or agent file")
     command.add_argument("--out", required=True, metavar="DIR", help="folder to write")
     _check_env_parser(commands)
+    _replay_parser(commands)
     _explain_parser(commands)
     return parser
 
@@ -921,6 +933,20 @@ def _check_env_parser(commands):
     command.add_argument("--max-episode-steps", type=_count, help="time limit")
     command.add_argument(
         "--action-mask", metavar="PATH", help="for example info/action_mask"
+    )
+
+
+def _replay_parser(commands):
+    command = commands.add_parser(
+        "replay",
+        help="repeat and explain an update that was refused as not finite",
+        description="Repeats an update that was refused because a number was not "
+        "finite, and explains the cause. The exit code is 1 if the update is refused "
+        "again, and 0 if it is finite.",
+    )
+    command.set_defaults(command=replay)
+    command.add_argument(
+        "update", metavar="DIR", help="folder refused_update_N of a run directory"
     )
 
 

@@ -163,23 +163,11 @@ class Checkpoints:
             header: Dict of JSON values that describe the training.
             state: Nested dicts and lists of JSON values and NumPy arrays.
         """
-        arrays: list[np.ndarray] = []
-        encoded = _encode(state, arrays)
-        content = b"".join(array.tobytes() for array in arrays)
-        manifest = {
-            "format_version": FORMAT_VERSION,
-            **header,
-            "arrays": [[_type_name(array), list(array.shape)] for array in arrays],
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "state": encoded,
-        }
-        manifest["manifest_sha256"] = _digest(manifest)
         path = self._folder / f"{epoch:08d}"
         if path.exists():  # a damaged checkpoint, or one after no further update
             files.remove_folder(path)
         with files.atomic_new_folder(path) as folder:
-            pathlib.Path(folder, ARRAYS).write_bytes(content)
-            pathlib.Path(folder, MANIFEST).write_text(json.dumps(manifest) + "\n")
+            write_state(folder, header, state)
         for old in self._paths()[: -self.keep]:
             files.remove_folder(old)
         self._last_time, self._last_epoch = time.monotonic(), epoch
@@ -239,6 +227,29 @@ def open_checkpoints(resume):
     return resume.open()
 
 
+def write_state(folder, header, state):
+    """Writes the files `manifest.json` and `arrays.bin`, which `read` reads.
+
+    Args:
+        folder: Path of an existing folder.
+        header: Dict of JSON values.
+        state: Nested dicts and lists of JSON values and NumPy arrays.
+    """
+    arrays: list[np.ndarray] = []
+    encoded = _encode(state, arrays)
+    content = b"".join(array.tobytes() for array in arrays)
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        **header,
+        "arrays": [[_type_name(array), list(array.shape)] for array in arrays],
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "state": encoded,
+    }
+    manifest["manifest_sha256"] = _digest(manifest)
+    pathlib.Path(folder, ARRAYS).write_bytes(content)
+    pathlib.Path(folder, MANIFEST).write_text(json.dumps(manifest) + "\n")
+
+
 def read(path):
     """Returns the `Checkpoint` in a folder.
 
@@ -289,8 +300,8 @@ def _read_manifest(path):
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise ValueError(
             f"{path} has the format version {version}. Expected: at most "
-            f"{FORMAT_VERSION}. A newer version of tf_reinforce wrote the checkpoint: "
-            "install that version."
+            f"{FORMAT_VERSION}. A newer version of tf_reinforce wrote the file: install "
+            "that version."
         )
     if manifest.pop("manifest_sha256", None) != _digest(manifest):
         raise _damaged(path, "its SHA-256 digest is not the digest in the file")
@@ -298,7 +309,7 @@ def _read_manifest(path):
 
 
 def _damaged(path, reason):
-    return ValueError(f"The checkpoint file {path} is damaged: {reason}.")
+    return ValueError(f"The file {path} is damaged: {reason}.")
 
 
 def _digest(manifest):

@@ -36,6 +36,26 @@ class UpdateResult(NamedTuple):
         return cls(dict(zip(train_step.METRICS, metrics, strict=True)), *columns)
 
 
+class RefusedUpdate(NamedTuple):
+    """The inputs of an update that was not made, because a number was not finite."""
+
+    episodes: records.Episodes  # NumPy arrays
+    permutations: np.ndarray  # [num_permutations, N] int32, see `Learner.update`
+    microbatch_size: int | None  # see `train_step.TrainStep`
+
+
+class UpdateNotFinite(FloatingPointError):
+    """The error for an update with a number that is not finite.
+
+    Attributes:
+        refused: `RefusedUpdate`, the inputs of the update.
+    """
+
+    def __init__(self, message, refused):
+        super().__init__(message)
+        self.refused = refused
+
+
 class Learner:
     """Traces and calls the TensorFlow functions that learn from episodes.
 
@@ -61,7 +81,7 @@ class Learner:
         # Indexing the variable would run an operation, which takes four times as long.
         return int(self.counters.numpy()[0])
 
-    def update(self, optimizer, episodes, permutations):
+    def update(self, optimizer, episodes, permutations, microbatch_size=None):
         """Makes one update from a record of episodes.
 
         Args:
@@ -69,23 +89,26 @@ class Learner:
             episodes: `Episodes` of NumPy arrays, validated.
             permutations: `[num_permutations, N]` int32, random orders of the N steps to
                 train on, from the method `permutations`.
+            microbatch_size: Argument of `train_step.TrainStep`.
 
         Returns:
             `UpdateResult`.
 
         Raises:
-            FloatingPointError: If a number of the update is not finite. After this error,
+            UpdateNotFinite: If a number of the update is not finite. After this error,
                 all weights are unchanged.
         """
+        step = self.make_train_step(optimizer)
+        step.microbatch_size = microbatch_size
         graph = self._graph(
             "update",
-            lambda: self.make_train_step(optimizer),
+            lambda: step,
             (self._episodes_specs(), tf.TensorSpec((None, None), tf.int32)),
-            (optimizer,),
+            (optimizer, microbatch_size),
         )
         finite, *metrics = graph(_tensors(episodes), permutations).numpy().tolist()
         if not finite:
-            self._raise_not_finite(episodes)
+            self._raise_not_finite(step, episodes, permutations)
         return UpdateResult.from_metrics(
             metrics,
             episode_statistics.episode_returns(episodes),
@@ -114,7 +137,7 @@ class Learner:
             List of `UpdateResult`, at least one.
 
         Raises:
-            FloatingPointError: If the first update would not be finite.
+            UpdateNotFinite: If the first update would not be finite.
         """
 
         def make_updates():
@@ -142,7 +165,8 @@ class Learner:
         ]
         if not results:
             rollout_result = rollout(seeding.episode_keys(keys[0]))
-            self._raise_not_finite(xla_rollout.check_result(rollout, rollout_result))
+            key = seeding.permutation_key(keys[0])
+            self._raise_rollout_not_finite(rollout, rollout_result, key)
         return results
 
     def update_from_rollout(self, optimizer, rollout, rollout_result, seed):
@@ -166,7 +190,7 @@ class Learner:
         key = seeding.permutation_key(keys)
         finite, *metrics = graph(rollout_result, key).numpy().tolist()
         if not finite:
-            self._raise_not_finite(xla_rollout.check_result(rollout, rollout_result))
+            self._raise_rollout_not_finite(rollout, rollout_result, key)
         episodes = rollout_result.episodes
         columns = rollout_result.episode_returns, episodes.lengths, episodes.terminated
         return UpdateResult.from_metrics(metrics, *(x.numpy() for x in columns))
@@ -226,12 +250,20 @@ class Learner:
         steps = np.arange(lengths.sum(), dtype="int32")
         return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
 
-    def _raise_not_finite(self, episodes):
+    def _raise_rollout_not_finite(self, rollout, rollout_result, key):
+        """Raises an error for invalid episodes, or for an update that is not finite."""
+        episodes = xla_rollout.check_result(rollout, rollout_result)
+        step = self.make_train_step(None, rollout)
+        permutations = permutations_in_graph(key, step, episodes)
+        self._raise_not_finite(step, episodes, permutations)
+
+    def _raise_not_finite(self, step, episodes, permutations):
         cause = inspection.explain_non_finite(self.estimator, episodes)
-        raise FloatingPointError(
+        raise UpdateNotFinite(
             f"Update {self.num_updates} would not be finite and was not made. All "
             f"weights are unchanged. {cause} Try a smaller learning rate, "
-            "`global_clipnorm`, or smaller rewards."
+            "`global_clipnorm`, or smaller rewards.",
+            RefusedUpdate(episodes, np.asarray(permutations), step.microbatch_size),
         )
 
     def _episodes_specs(self):

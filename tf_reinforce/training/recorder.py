@@ -11,6 +11,8 @@ from tf_reinforce import version
 from tf_reinforce.data import spaces
 from tf_reinforce.training import agent_state
 from tf_reinforce.training import callback_states
+from tf_reinforce.training import learner
+from tf_reinforce.training import refused_update
 
 log = logging.getLogger("tf_reinforce")
 
@@ -88,8 +90,11 @@ class Recorder:
         self._stop.__enter__()
         return self
 
-    def __exit__(self, *error):
-        self._stop.__exit__(*error)
+    def __exit__(self, kind, error, traceback):
+        self._stop.__exit__(kind, error, traceback)
+        if isinstance(error, learner.UpdateNotFinite):
+            folder = self.checkpoints.path
+            refused_update.write(folder, self.agent, error, self._header())
 
     @property
     def interrupted(self):
