@@ -142,7 +142,7 @@ CASES = {
     "weight": (lambda: late_agent(5), ("gaussian", "float32"), HALF, "sequential"),
     "running statistics": (lambda: made(scale_rewards=True), (), reward(1e200), ""),
 }
-QUICK = ["return", "log-probability"]
+QUICK = ["return"]
 
 
 def refused(agent, episodes, tmp_path):
@@ -177,6 +177,7 @@ def test_refused_update_is_repeated_with_the_same_error_and_its_cause(cause, tmp
     same_bits(numbers(agent.optimizer.variables), numbers(loaded.optimizer.variables))
 
 
+@pytest.mark.slow
 def test_replay_contains_the_numbers_of_the_gradient_steps(tmp_path):
     """The learning rate is NaN in the third of six gradient steps."""
     refused(late_agent(2), record("gaussian", "float32"), tmp_path)
@@ -188,9 +189,15 @@ def test_replay_contains_the_numbers_of_the_gradient_steps(tmp_path):
     assert result.rates["learning_rate"] == np.float32(0.01)
 
 
-def test_text_shows_the_steps_around_the_first_invalid_step(tmp_path):
-    refused(made(), reward(np.inf)(record()), tmp_path)
-    text = str(tfr.replay(tmp_path / "refused_update_0"))
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved")
+    refused(made(minibatch_size=7), reward(np.inf)(record()), path)
+    return path / "refused_update_0"
+
+
+def test_text_shows_the_steps_around_the_first_invalid_step(saved):
+    text = str(tfr.replay(saved))
     ranges = dict(line.split(maxsplit=1) for line in text.splitlines() if "steps" in line)
     assert ranges["reward"].endswith("1 of 20 steps")
     assert ranges["outputs"].endswith("0 of 20 steps")
@@ -290,13 +297,6 @@ def test_unsaved_update_is_still_reported(tmp_path):
     assert f"could not be saved in {tmp_path / 'refused_update_0'}: " in str(error)
     assert str(error).endswith("no config")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    path = tmp_path_factory.mktemp("saved")
-    refused(made(minibatch_size=7), reward(np.inf)(record()), path)
-    return path / "refused_update_0"
 
 
 def change_manifest(change):
