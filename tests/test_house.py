@@ -26,6 +26,7 @@ OTHER_FOLDERS = {
 FLOORS = [
     ("locks",),
     (
+        "env_arguments",
         "files",
         "fixed_arguments",
         "functional",

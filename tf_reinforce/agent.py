@@ -257,7 +257,7 @@ class Reinforce(keras_agent.KerasAgent):
                 `loss_weights`, `metrics`, `weighted_metrics`, `run_eagerly`,
                 `jit_compile`.
         """
-        self._check_compile(kwargs)
+        self._check_compile({"optimizer": optimizer, **kwargs})
         updates = kwargs.get("steps_per_execution", 1)
         validation.positive_int("steps_per_execution", updates)
         self._learning_rates = [x for x in self._learning_rates if x[0] != "optimizer"]
@@ -442,7 +442,7 @@ class Reinforce(keras_agent.KerasAgent):
         )
         options = config.FitOptions(**config.merge_options(self._fit_defaults, options))
         seed = validation.check_seed(seed)
-        loop.check_validation(validation_episodes, validation_freq)
+        loop.check_epochs(initial_epoch, validation_episodes, validation_freq)
         verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer()
 
@@ -643,6 +643,7 @@ class Reinforce(keras_agent.KerasAgent):
             format: `"tf_saved_model"`, the only format.
         """
         validation.one_of("format", format, tuple(formats.WRITERS))
+        validation.path("filepath", filepath)
         self._require_built()
         layers = [self.policy, self.head, self.normalizer]
         layers = [layer for layer in layers if layer is not None and layer.variables]

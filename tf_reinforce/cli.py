@@ -6,6 +6,7 @@ Modules that import TensorFlow are imported inside the commands, so that `--help
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import json
 import math
 import os
@@ -132,18 +133,42 @@ def _find_env(env):
 
 
 def _import_module(module):
-    folder = os.getcwd()
-    if folder not in sys.path and "" not in sys.path:
-        sys.path.append(folder)  # a console script, unlike `python -m`, omits the folder
+    _add_current_folder()
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise  # the module exists, and imports a missing module
-        raise ValueError(
-            f"There is no module {error.name!r}. Expected: {error.name}.py in the "
-            f"current folder, {folder}, or an installed package. Received: {module}"
-        ) from error
+        raise _missing_module(error.name, module) from error
+
+
+def _add_current_folder():
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)  # a console script, unlike `python -m`, omits the folder
+
+
+def _missing_module(name, module):
+    return ValueError(
+        f"There is no module {name!r}. Expected: {name}.py in the current folder, "
+        f"{os.getcwd()}, or an installed package. Received: {module}"
+    )
+
+
+def _resolve_env(env):
+    """Returns an environment id with a version, without importing a module.
+
+    The module of an id `module:Id` is not imported, because the module may import
+    TensorFlow. The function returns such an id unchanged if the module exists.
+    """
+    module = env.rpartition(":")[0]
+    if not module:
+        return _find_env(env)
+    _add_current_folder()
+    package = module.partition(".")[0]
+    if not package or importlib.util.find_spec(package) is None:
+        raise _missing_module(package, module)
+    return env
 
 
 def train(options):
@@ -152,6 +177,8 @@ def train(options):
         seed, settings = _check_train_options(options)
     else:
         seed, settings = _check_resume_options(options)
+    _check_env(options.env, settings)
+    _check_engine(options, settings)
     startup.import_tensorflow()
     if ":" in options.env:
         options.env = _find_env(options.env)
@@ -234,11 +261,12 @@ def _check_train_options(options):
             "CartPole-v1`, or `--resume DIR` to continue a training."
         )
     seed = validation.check_seed(options.seed or 0)
+    if options.target_return is not None:
+        validation.within("target_return", options.target_return, -math.inf, math.inf)
     if options.run_dir is not None:
         files.expect_empty_folder(pathlib.Path(options.run_dir))
     _check_export(options)
-    if ":" not in options.env:
-        options.env = _find_env(options.env)
+    options.env = _resolve_env(options.env)
     if options.preset == OWN_PRESET:
         options.preset = options.env
     preset = presets.read(options.preset) if options.preset else None
@@ -246,6 +274,69 @@ def _check_train_options(options):
     run_config.check_settings(settings)
     _print_preset(options)
     return seed, settings
+
+
+def _check_env(env, settings):
+    """Makes an environment if a setting requires it, and checks head and `env_kwargs`.
+
+    The environment of an id `module:Id` is not made, because the module may import
+    TensorFlow.
+    """
+    from tf_reinforce import env_arguments
+    from tf_reinforce.presets import agent_settings
+
+    env_kwargs, head = settings["env_kwargs"], settings["agent"].get("head")
+    if ":" in env or (head is None and not env_kwargs):
+        return
+    import gymnasium
+
+    with env_arguments.explain_errors_of_make(env, env_kwargs):
+        gym_env = gymnasium.make(env, disable_env_checker=True, **env_kwargs)
+    gym_env.close()
+    if head is not None:
+        agent_settings.head_settings(head, gym_env.action_space)
+
+
+def _check_engine(options, settings):
+    """Raises `ValueError` if `--engine` or `--seeds` does not support the settings."""
+    host_settings = _host_settings(settings)
+    if options.engine == "compiled":
+        if host_settings:
+            raise ValueError(
+                "`--engine compiled` takes no environment arguments, collects a fixed "
+                "number of episodes for each update, and drops no episodes. Pass "
+                "`--episodes-per-epoch`, or `--engine host`. Received: "
+                + ", ".join(f"{name}={x}" for name, x in host_settings.items())
+            )
+        config.check_twin(options.env)
+    if options.seeds is not None:
+        validation.positive_int("seeds", options.seeds)
+        is_host = host_settings or options.engine == "host"
+        _check_seeds(
+            options, settings["fit"], has_twin=not is_host and options.env in config.TWINS
+        )
+
+
+def _host_settings(settings):
+    """Returns a dict of the settings that the compiled engine does not support."""
+    fit = settings["fit"]
+    names = "steps_per_epoch", *config.FAULT_OPTIONS
+    host_settings = {
+        name: fit[name] for name in names if fit.get(name, "raise") not in ("raise", None)
+    }
+    if settings["env_kwargs"]:
+        host_settings["env_kwargs"] = settings["env_kwargs"]
+    return host_settings
+
+
+def _check_seeds(options, fit, has_twin):
+    if not has_twin or fit.get("epochs") is None:
+        raise ValueError(
+            "`--seeds` requires an environment with a twin in TensorFlow, and a "
+            "number of updates. "
+            f"Expected: --epochs, and one of {list(config.TWINS)}. Received: "
+            f"{options.env}, epochs={fit.get('epochs')}, --engine {options.engine}"
+        )
 
 
 def _check_resume_options(options):
@@ -278,7 +369,8 @@ def _check_resume_options(options):
     options.engine, options.preset = config["engine"], config.get("preset")
     seeds = config.get("seeds")
     options.seeds = None if seeds is None else len(seeds)
-    settings = {name: config[name] for name in ("preset", "env_kwargs", "agent", "fit")}
+    settings = {name: config[name] for name in ("env_kwargs", "agent", "fit")}
+    settings["preset"] = options.preset
     settings["evaluation"] = dict(config["evaluation"])
     if config.get("target_return") is not None:
         settings["evaluation"]["target"] = config["target_return"]
@@ -342,17 +434,10 @@ def _use_one_thread_per_operation():
 
 def _train_seeds(options, settings, twin, first_seed, target):
     from tf_reinforce import agent as agents
-    from tf_reinforce import envs
     from tf_reinforce.experiments import runs
 
     count, fit = validation.positive_int("seeds", options.seeds), settings["fit"]
-    if twin is None or fit.get("epochs") is None:
-        raise ValueError(
-            "`--seeds` requires an environment with a twin in TensorFlow, and a "
-            "number of updates. "
-            f"Expected: --epochs, and one of {list(envs.TWINS)}. Received: "
-            f"{options.env}, epochs={fit.get('epochs')}, --engine {options.engine}"
-        )
+    _check_seeds(options, fit, has_twin=twin is not None)
 
     def make(seed):
         return agents.Reinforce.for_env(twin, seed=seed, **settings["agent"])
@@ -403,19 +488,8 @@ def _select_twin(options, settings):
     uses_workers = options.seeds is None and fit.get("workers", 1) != 1
     if options.engine == "host" or (options.engine == "auto" and uses_workers):
         return None
-    faults = {name: fit.get(name, "raise") for name in config.FAULT_OPTIONS}
-    drops_episodes = set(faults.values()) != {"raise"}
-    needs_host = settings["env_kwargs"] or fit.get("steps_per_epoch") or drops_episodes
-    twin = None if needs_host else envs.twin_of(options.env)
+    twin = None if _host_settings(settings) else envs.twin_of(options.env)
     if options.engine == "compiled":
-        if needs_host:
-            raise ValueError(
-                "`--engine compiled` takes no environment arguments, collects a fixed "
-                "number of episodes for each update, and drops no episodes. Pass "
-                "`--episodes-per-epoch`, or `--engine host`. Received: "
-                f"env_kwargs={settings['env_kwargs']}, "
-                f"steps_per_epoch={fit.get('steps_per_epoch')}, {faults}"
-            )
         return twin or envs.make(options.env)
     if twin is not None:
         print(
@@ -539,6 +613,7 @@ def _print_next_commands(options, directory):
 
 def evaluate(options):
     """Runs `tf-reinforce evaluate` and returns the exit code."""
+    _check_evaluate_options(options)
     _expect_run(options.run)
     startup.import_tensorflow()
     from tf_reinforce.experiments import runs
@@ -567,15 +642,28 @@ def evaluate(options):
     return 0
 
 
+def _check_evaluate_options(options):
+    for name in ("episodes", "num_envs", "workers"):
+        validation.positive_int(name, getattr(options, name))
+    validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
+    validation.check_seed(options.seed)
+    if options.env is not None:
+        options.env = _resolve_env(options.env)
+
+
 def _expect_run(run):
-    if not os.path.exists(run):
-        raise FileNotFoundError(f"There is no file {run}.")
+    """Raises an error unless a run directory or a path has a whole agent file."""
+    path = pathlib.Path(run)
+    path = path / "agent.keras" if path.is_dir() else path
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}.")
+    files.check_archive(path)
 
 
 def export(options):
     """Runs `tf-reinforce export` and returns the exit code."""
-    _expect_run(options.run)
     files.expect_replaceable_folder(options.out, files.SAVED_MODEL_CONTENTS)
+    _expect_run(options.run)
     startup.import_tensorflow()
     from tf_reinforce.experiments import runs
     from tf_reinforce.loading import keras_file
@@ -598,14 +686,17 @@ def replay(options):
 
 def explain(options):
     """Runs `tf-reinforce explain` and returns the exit code."""
-    startup.import_tensorflow()
-    from tf_reinforce.functional import explanation
+    from tf_reinforce.functional import explained_action
 
     arguments = {
         name: getattr(options, name)
         for name in ("probs", "logits", "action", "counts", "mean", "std", "sample")
         if getattr(options, name) is not None
     }
+    explained_action.check(**arguments)
+    startup.import_tensorflow()
+    from tf_reinforce.functional import explanation
+
     print(explanation.text(**arguments))
     return 0
 
@@ -615,9 +706,9 @@ def check_env(options):
     validation.check_seed(options.seed)
     validation.positive_int("episodes", options.episodes)
     validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
-    env = options.env if ":" in options.env else _find_env(options.env)
+    env = _resolve_env(options.env)
     startup.import_tensorflow()
-    env = _find_env(env) if ":" in env else env
+    env = _find_env(env)
     from tf_reinforce.testing import environments
 
     report = environments.check_env(

@@ -23,6 +23,15 @@ PRESET_BASELINES = (*BASELINES, "value", "none")
 # The names of heads for a `Box` in presets and on the command line: classes in `heads`.
 BOX_HEADS = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
 
+# The ids of environments with a twin in TensorFlow, and the class of each in `envs`.
+TWINS = {
+    "Acrobot-v1": "Acrobot",
+    "CartPole-v1": "CartPole",
+    "MountainCar-v0": "MountainCar",
+    "MountainCarContinuous-v0": "MountainCarContinuous",
+    "Pendulum-v1": "Pendulum",
+}
+
 # The defaults of `Reinforce.for_env` that are not in `AgentOptions`.
 FOR_ENV_DEFAULTS: dict[str, Any] = {
     "hidden": (64, 64),
@@ -63,15 +72,16 @@ class AgentOptions:
             # also convert their types.
             object.__setattr__(self, name, check(name, getattr(self, name), *bounds))
 
-    def check_baseline(self, baseline):
+    def check_baseline(self, baseline, is_value_function):
         """Raises `ValueError` if the baseline or `returns` does not allow `gae_lambda`.
 
         A `gae_lambda` below 1 needs a value baseline and `returns="to_go"`.
 
         Args:
-            baseline: `baselines.Baseline` of the agent.
+            baseline: `baselines.Baseline` of the agent, or the name of a baseline.
+            is_value_function: Bool, whether the baseline predicts values.
         """
-        if self.gae_lambda < 1 and not baseline.is_value_function:
+        if self.gae_lambda < 1 and not is_value_function:
             raise ValueError(
                 "`gae_lambda` below 1 needs a value baseline, "
                 "tfr.baselines.Value(model). Without values, `gae_lambda` would have "
@@ -195,6 +205,16 @@ def merge_options(defaults, options):
         if name in FIT_OPTIONS and name not in replaced
     }
     return {**kept, **options}
+
+
+def check_twin(id):
+    """Raises `ValueError` unless an environment has a twin in TensorFlow."""
+    if not isinstance(id, str) or id not in TWINS:
+        raise ValueError(
+            f"There is no tensor environment for {id!r}. Expected one of {list(TWINS)}. "
+            "Train in the Gymnasium environment instead (`agent.fit(id)`, `--engine "
+            "host`), or write a tensor environment: docs/your_tensor_env.md."
+        )
 
 
 FIT_OPTIONS = tuple(field.name for field in dataclasses.fields(FitOptions))

@@ -1,8 +1,13 @@
 """Validates arguments of public functions, and raises errors for invalid values."""
 
+import itertools
 import math
 import numbers
+import os
 import sys
+
+MAX_SIZE = 2**24  # of one axis, for example the number of actions
+MAX_WEIGHTS = 2**28  # of a default network: 1 GiB in float32
 
 
 def positive_int(name, value):
@@ -24,6 +29,29 @@ def positive_int(name, value):
 def positive_int_or_none(name, value):
     """Returns `None` for `None`, and the result of `positive_int` for other values."""
     return None if value is None else positive_int(name, value)
+
+
+def size(name, value):
+    """Returns `value` as an int, or raises `ValueError` unless it is in [1, `MAX_SIZE`].
+
+    The upper limit prevents that a typing error takes all memory of the computer.
+    """
+    if positive_int(name, value) > MAX_SIZE:
+        raise ValueError(
+            f"`{name}` must be at most {MAX_SIZE}. Received: {name}={value!r}"
+        )
+    return int(value)
+
+
+def whole_number(name, value, low=-math.inf):
+    """Returns `value` as an int, or raises `ValueError` unless it is an int ≥ `low`."""
+    is_int = isinstance(value, numbers.Integral) and not _is_boolean(value)
+    if not is_int or value < low:
+        bound = "" if low == -math.inf else f" of at least {low}"
+        raise ValueError(
+            f"`{name}` must be a whole number{bound}. Received: {name}={value!r}"
+        )
+    return int(value)
 
 
 def boolean(name, value):
@@ -84,6 +112,24 @@ def positive_ints(name, values):
     return [positive_int(name, value) for value in values]
 
 
+def layer_sizes(name, values, inputs=1, outputs=1):
+    """Returns the sizes of hidden layers as a list of ints.
+
+    Raises:
+        ValueError: If a size is no positive int, or a network with these hidden layers,
+            `inputs` and `outputs` has more than `MAX_WEIGHTS` weights.
+    """
+    sizes = positive_ints(name, values)
+    pairs = itertools.pairwise((inputs, *sizes, outputs))
+    weights = sum((before + 1) * after for before, after in pairs)
+    if weights > MAX_WEIGHTS:
+        raise ValueError(
+            f"`{name}` must be the sizes of a network with at most {MAX_WEIGHTS:,} "
+            f"weights. Received: {name}={values!r}, which needs {weights:,} weights"
+        )
+    return sizes
+
+
 def within(name, value, low, high):
     """Returns `value` as a float, or raises `ValueError` unless it is in [low, high]."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -94,6 +140,15 @@ def within(name, value, low, high):
             f"Received: {name}={value!r}"
         )
     return float(value)
+
+
+def finite_numbers(name, values):
+    """Returns `values` as floats; raises `ValueError` unless they are finite numbers."""
+    if not isinstance(values, (list, tuple)) or not values:
+        raise ValueError(
+            f"`{name}` must be a list of one or more numbers. Received: {name}={values!r}"
+        )
+    return [within(name, value, -math.inf, math.inf) for value in values]
 
 
 def one_of(name, value, allowed):
@@ -108,6 +163,26 @@ def instance(name, value, kind):
     if not isinstance(value, kind):
         raise TypeError(
             f"`{name}` must be a {kind.__module__.split('.')[0]}.{kind.__name__}. "
+            f"Received: {name}={value!r} of type {type(value).__name__}"
+        )
+    return value
+
+
+def path(name, value):
+    """Returns a path as a string, or raises `TypeError` if `value` is not a path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(
+            f"`{name}` must be a path: a string or a pathlib.Path. "
+            f"Received: {name}={value!r} of type {type(value).__name__}"
+        )
+    return os.fspath(value)
+
+
+def stream(name, value):
+    """Returns `value`, or raises `TypeError` unless it is a text stream or `None`."""
+    if value is not None and not hasattr(value, "write"):
+        raise TypeError(
+            f"`{name}` must be a text stream, for example sys.stderr, or None. "
             f"Received: {name}={value!r} of type {type(value).__name__}"
         )
     return value

@@ -557,7 +557,7 @@ def test_value_optimizer_without_model_raises():
 
 @pytest.mark.parametrize("weight", [-0.1, np.inf, np.nan])
 def test_loss_weight_that_is_negative_or_not_finite_raises(weight):
-    with pytest.raises(ValueError, match="`loss_weight` must be finite"):
+    with pytest.raises(ValueError, match="`loss_weight` must be a finite number"):
         baselines.Value(loss_weight=weight)
 
 

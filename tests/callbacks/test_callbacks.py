@@ -118,7 +118,7 @@ def test_stop_at_return_monitors_the_validation_return_if_asked():
 
 @pytest.mark.parametrize("target", [float("inf"), float("-inf"), float("nan")])
 def test_stop_at_return_with_nonfinite_target_raises(target):
-    with pytest.raises(ValueError, match=f"`target` must be finite.*{target}"):
+    with pytest.raises(ValueError, match=f"`target` must be a finite number.*{target}"):
         callbacks.StopAtReturn(target)
 
 
@@ -226,7 +226,7 @@ def test_remaining_time_with_several_updates_per_call(monkeypatch):
         steps_per_execution = 2
 
     set_clock_readings(monkeypatch, 0, 100, 100, 110, 110)
-    line = callbacks.ProgressLine(every=-1, stream=io.StringIO())
+    line = callbacks.ProgressLine(every=0.0, stream=io.StringIO())
     line.set_params({"epochs": 8})
     line.set_model(Model())
     line.on_train_begin()

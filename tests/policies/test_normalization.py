@@ -229,7 +229,7 @@ def test_epsilon_bounds_the_factor_of_constant_data():
 @pytest.mark.parametrize("name", ["epsilon", "clip"])
 @pytest.mark.parametrize("number", [0.0, -1.0, np.nan])
 def test_epsilon_and_clip_raise_unless_positive(name, number):
-    with pytest.raises(ValueError, match="`epsilon` and `clip` must be positive"):
+    with pytest.raises(ValueError, match=f"`{name}` must be a finite number in .1e-300"):
         normalization.RunningNormalization(**{name: number})
 
 

@@ -54,6 +54,9 @@ OWN = {
     ],
     "data/action_masks": ["heads/test_masks", "collect/test_masked_environments"],
     "data/minibatches": ["algorithm/test_train_step"],
+    "env_arguments": ["test_wrong_arguments"],
+    "functional/explained_action": ["functional/test_explanation"],
+    "presets/agent_settings": ["presets/test_presets", "test_wrong_arguments"],
     "policies/actor": [
         "collect/test_acting_program",
         "serving/test_export",

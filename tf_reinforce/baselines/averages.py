@@ -203,7 +203,7 @@ class TimeStep(MovingAverage):
 
     def __init__(self, horizon: int = 1000, decay: float = 0.9, **kwargs: Any) -> None:
         super().__init__(decay, **kwargs)
-        self.horizon = validation.positive_int("horizon", horizon)
+        self.horizon = validation.size("horizon", horizon)
 
     def build(self, observations_shape: Any) -> None:
         self._build_averages((self.horizon,))

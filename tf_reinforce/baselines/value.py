@@ -1,5 +1,6 @@
 """Defines a baseline that is a Keras model of the observation."""
 
+import math
 from typing import Any
 
 import keras
@@ -86,15 +87,14 @@ class Value(base.Baseline):
                 f"to `Value`. Received: model=None, optimizer={optimizer!r}, "
                 f"passes={passes}, minibatch_size={minibatch_size}, scale={scale}"
             )
-        if not 0 <= loss_weight < float("inf"):
-            raise ValueError(
-                "`loss_weight` must be finite and not negative. "
-                f"Received: loss_weight={loss_weight}"
-            )
         self.model = model
-        self.optimizer: Any = keras.optimizers.get(optimizer or "adam") if model else None
+        self.optimizer: Any = None
+        if model is not None:
+            self.optimizer = keras.optimizers.get(
+                "adam" if optimizer is None else optimizer
+            )
         _expect_no_loss_scale(self.optimizer)
-        self.loss_weight = loss_weight
+        self.loss_weight = validation.within("loss_weight", loss_weight, 0, math.inf)
 
     def build(self, observations_shape: Any) -> None:
         if self.model is None:

@@ -129,7 +129,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         super().__init__()
         self.every = validation.positive_int("every", every)
         self.verbose = validation.one_of("verbose", verbose, (0, 1, 2))
-        self.stream = stream
+        self.stream = validation.stream("stream", stream)
         self.history: list[dict[str, float]] = []
         self.findings: list[advice.Finding] = []
 

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import keras
 
 from tf_reinforce import files
+from tf_reinforce import validation
 
 COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated")
 
@@ -74,8 +75,8 @@ class EpisodeLogger(EpisodeCallback):
 
     def __init__(self, filename: str | os.PathLike, *, append: bool = False) -> None:
         super().__init__()
-        self.filename = os.fspath(filename)
-        self.append = append
+        self.filename = validation.path("filename", filename)
+        self.append = validation.boolean("append", append)
         self._rows: list = []
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -113,10 +114,8 @@ class StopAtReturn(keras.callbacks.Callback):
 
     def __init__(self, target: float, *, monitor: str = "episode_return") -> None:
         super().__init__()
-        if not math.isfinite(target):
-            raise ValueError(f"`target` must be finite. Received: target={target}")
-        self.target = target
-        self.monitor = monitor
+        self.target = validation.within("target", target, -math.inf, math.inf)
+        self.monitor = validation.instance("monitor", monitor, str)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if (logs or {}).get(self.monitor, -math.inf) >= self.target:
@@ -139,8 +138,8 @@ class ProgressLine(keras.callbacks.Callback):
 
     def __init__(self, *, every: float = 1.0, stream: TextIO | None = None) -> None:
         super().__init__()
-        self.every = every
-        self.stream = stream
+        self.every = validation.within("every", every, 0, math.inf)
+        self.stream = validation.stream("stream", stream)
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._out = self.stream or sys.stdout

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from tf_reinforce import config
+from tf_reinforce import env_arguments
 from tf_reinforce import envs
 from tf_reinforce import validation
 from tf_reinforce.collect import batched_envs
@@ -64,6 +65,7 @@ def open_envs(
     validation.positive_int_or_none("max_episode_steps", max_episode_steps)
     faults = {"on_bad_env": on_bad_env, "on_env_error": on_env_error}
     config.check_fault_options(faults)
+    env_arguments.check(env_kwargs)
     is_open = isinstance(env, environments.Environments)
     is_env = isinstance(env, (gym.Env, gym.vector.VectorEnv, envs.TensorEnv))
     for name, is_set in (("env_kwargs", env_kwargs), ("workers", workers > 1)):
@@ -138,12 +140,18 @@ def _open(
 def _env_factory(env: Any, kwargs: Any, max_episode_steps: Any) -> Any:
     """Returns a pair: a function that makes an environment, and the time limit."""
     if isinstance(env, (str, gym.envs.registration.EnvSpec)):
-        spec, max_episode_steps = _spec_without_checkers(
-            env, max_episode_steps=max_episode_steps, **kwargs
-        )
+        with env_arguments.explain_errors_of_make(env, kwargs):
+            spec, max_episode_steps = _spec_without_checkers(
+                env, max_episode_steps=max_episode_steps, **kwargs
+            )
         return lambda: gym.make(spec), max_episode_steps
     if callable(env):
-        return lambda: env(**kwargs), max_episode_steps
+
+        def make() -> Any:
+            with env_arguments.explain_errors(env, kwargs):
+                return env(**kwargs)
+
+        return make, max_episode_steps
     raise TypeError(
         "`env` must be an environment id, an EnvSpec, a callable that makes an "
         "environment, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "

@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from tf_reinforce import config
 from tf_reinforce.data.seeding import NoiseSpec
 from tf_reinforce.envs.acrobot import Acrobot
 from tf_reinforce.envs.base import TensorEnv
@@ -37,11 +38,7 @@ def __dir__() -> list[str]:
 
 
 TWINS: dict[str, type[TensorEnv]] = {
-    "Acrobot-v1": Acrobot,
-    "CartPole-v1": CartPole,
-    "MountainCar-v0": MountainCar,
-    "MountainCarContinuous-v0": MountainCarContinuous,
-    "Pendulum-v1": Pendulum,
+    id: globals()[name] for id, name in config.TWINS.items()
 }
 
 
@@ -61,12 +58,7 @@ def make(id: str, **kwargs: Any) -> TensorEnv:
     >>> make("CartPole-v1").max_episode_steps
     500
     """
-    if id not in TWINS:
-        raise ValueError(
-            f"There is no tensor environment for {id!r}. Expected one of {list(TWINS)}. "
-            "Train in the Gymnasium environment instead (`agent.fit(id)`, `--engine "
-            "host`), or write a tensor environment: docs/your_tensor_env.md."
-        )
+    config.check_twin(id)
     return TWINS[id](**kwargs)
 
 

@@ -30,7 +30,7 @@ class Bandit(base.TensorEnv):
 
     def __init__(self, values=(0.0, 0.5, 1.0), **kwargs):
         super().__init__(**kwargs)
-        self.values = [float(value) for value in values]
+        self.values = validation.finite_numbers("values", values)
         self.action_space = gym.spaces.Discrete(len(self.values))
         self.optimum = max(self.values)
 

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -120,11 +120,18 @@ def train_seeds(
     >>> results.env_steps  # 16 episodes of one step for each update
     960
     """
-    seeds = [validation.check_seed(seed) for seed in seeds]
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(
-            f"`seeds` must be a list of ints that all differ. Received: {seeds}"
+    if not callable(make):
+        raise TypeError(
+            "`make` must be a function from a seed to a compiled agent. "
+            f"Received: make={make!r}"
         )
+    received = seeds if isinstance(seeds, Iterable) else ()
+    checked = [validation.check_seed(seed) for seed in received]
+    if not checked or len(set(checked)) < len(checked):
+        raise ValueError(
+            f"`seeds` must be a list of ints that all differ. Received: seeds={seeds!r}"
+        )
+    seeds = checked
     epochs = validation.positive_int("epochs", epochs)
     num_episodes = validation.positive_int("episodes_per_epoch", episodes_per_epoch)
     if not isinstance(env, envs.TensorEnv):

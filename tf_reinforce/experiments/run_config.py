@@ -7,6 +7,7 @@ import pathlib
 from tf_reinforce import config as options
 from tf_reinforce import files
 from tf_reinforce import validation
+from tf_reinforce.presets import agent_settings
 from tf_reinforce.presets import toml_files
 
 FILE_NAME = "config.json"
@@ -83,7 +84,7 @@ def read_training(directory):
     validation.one_of(f"engine in {path}", content["engine"], ("host", "compiled"))
     seeds = content[seed_key]
     for seed in seeds if isinstance(seeds, list) else [seeds]:
-        validation.check_seed(seed)
+        validation.check_seed(validation.whole_number(seed_key, seed))
     for table, keys in toml_files.TABLE_KEYS.items():
         toml_files.expect_keys(f"`{table}` in {path}", content[table], keys)
     toml_files.validate_evaluation(content["evaluation"])
@@ -101,14 +102,7 @@ def read_training(directory):
 
 def check_settings(settings):
     """Raises an error if the tables `agent` or `fit` contain an invalid value."""
-    agent, fit = settings["agent"], settings["fit"]
-    options.AgentOptions(
-        **{name: agent[name] for name in options.AGENT_OPTIONS if name in agent}
-    )
+    agent_settings.check(settings["agent"])
+    fit = settings["fit"]
     has_budget = fit.keys() & {"epochs", "steps"}
     options.FitOptions(**({} if has_budget else {"epochs": 1}), **fit)
-    validation.positive_ints("hidden", agent["hidden"])
-    if not isinstance(agent["learning_rate"], dict):
-        validation.within("learning_rate", agent["learning_rate"], 0, math.inf)
-    if isinstance(agent.get("head"), str):
-        validation.one_of("head", agent["head"], options.BOX_HEADS)

@@ -4,11 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.functional import eligibility
-
-_COMBINATIONS = (
-    "Pass `probs` or `logits` with `action` or `counts`, or pass `mean`, `std` and "
-    "`sample`."
-)
+from tf_reinforce.functional import explained_action
 
 
 def text(**arguments):
@@ -46,31 +42,10 @@ def text(**arguments):
     The eligibility of logits is the sampled counts minus the expected counts. So every
     output receives a gradient, not only the output of the sampled category.
     """
-    kinds = {
-        ("action", "probs"): _categorical,
-        ("action", "logits"): _categorical,
-        ("counts",): _counts,
-        ("counts", "probs"): _counts,
-        ("counts", "logits"): _counts,
-        ("mean", "sample", "std"): _gaussian,
-    }
-    kind = kinds.get(tuple(sorted(arguments)))
-    if kind is None:
-        received = ", ".join(sorted(arguments)) or "nothing"
-        raise ValueError(f"{_COMBINATIONS} Received: {received}.")
-    return kind(**{name: _numbers(name, values) for name, values in arguments.items()})
-
-
-def _numbers(name, values):
-    """Returns finite numbers as a float64 vector, and the argument `action` unchanged."""
-    values = np.asarray(values)
-    ranks = (0,) if name == "action" else (0, 1)
-    if values.dtype.kind not in "fiu" or values.ndim not in ranks or not values.size:
-        shape = "one number" if name == "action" else "a row of one or more numbers"
-        raise ValueError(f"`{name}` must be {shape}. Received: {values.tolist()!r}")
-    if not np.isfinite(values).all():
-        raise ValueError(f"`{name}` must be finite. Received: {values.tolist()}")
-    return values if name == "action" else np.atleast_1d(values).astype("float64")
+    arguments = explained_action.check(**arguments)
+    kinds = {"action": _categorical, "counts": _counts, "mean": _gaussian}
+    kind = next(kinds[name] for name in kinds if name in arguments)
+    return kind(**arguments)
 
 
 def _categorical(action, probs=None, logits=None):

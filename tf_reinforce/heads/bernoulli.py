@@ -52,8 +52,10 @@ class Bernoulli(base.Head):
         self, n: int, *, shape: Sequence[int] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.n = validation.positive_int("n", n)
-        self.shape = (self.n,) if shape is None else tuple(shape)
+        self.n = validation.size("n", n)
+        self.shape = (self.n,)
+        if shape is not None:
+            self.shape = tuple(validation.positive_ints("shape", shape))
         if math.prod(self.shape) != self.n:
             raise ValueError(
                 f"An action of shape {self.shape} does not hold {self.n} numbers. "

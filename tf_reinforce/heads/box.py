@@ -47,9 +47,11 @@ class BoxHead(base.Head):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.size = validation.positive_int("size", size)
-        self.shape = [self.size] if shape is None else list(shape)
-        self.integer = bool(integer)
+        self.size = validation.size("size", size)
+        self.shape = [self.size]
+        if shape is not None:
+            self.shape = validation.positive_ints("shape", shape)
+        self.integer = validation.boolean("integer", integer)
         if math.prod(self.shape) != self.size:
             raise ValueError(
                 f"An action of shape {tuple(self.shape)} does not hold {self.size} "
@@ -72,10 +74,11 @@ class BoxHead(base.Head):
         Python numbers represent the bounds of every number type exactly.
         """
         array = np.asarray(values)
-        if array.shape not in ((), (self.size,)):
+        is_real = array.dtype.kind in "fiu"
+        if not is_real or array.shape not in ((), (self.size,)):
             raise ValueError(
                 f"`{name}` must be one number or {self.size} numbers. "
-                f"Received: {name}={array.tolist()}"
+                f"Received: {name}={array.tolist()!r}"
             )
         numbers = array.ravel().tolist()
         converted = [convert(x) if _is_finite(x) else float(x) for x in numbers]

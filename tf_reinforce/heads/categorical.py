@@ -44,8 +44,8 @@ class Categorical(base.Head):
 
     def __init__(self, size: int, *, start: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.size = validation.positive_int("size", size)
-        self.start = int(start)
+        self.size = validation.size("size", size)
+        self.start = validation.whole_number("start", start)
         self.outputs_size = self.size
         self.noise = seeding.NoiseSpec("uniform", (self.size,))
         self.mask_size = self.size

@@ -53,15 +53,18 @@ class MultiCategorical(base.Head):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.sizes = tuple(validation.positive_int("sizes", size) for size in sizes)
+        self.sizes = tuple(validation.positive_ints("sizes", sizes))
+        validation.size("sizes", max(1, sum(self.sizes)))
         count = len(self.sizes)
         self.start = np.asarray(start).tolist()
-        self.shape = (count,) if shape is None else tuple(shape)
+        self.shape = (count,)
+        if shape is not None:
+            self.shape = tuple(validation.positive_ints("shape", shape))
         if not count or math.prod(self.shape) != count:
             raise ValueError(
                 f"An action of shape {self.shape} does not hold {count} numbers, one "
                 "for each of `sizes`, or `sizes` is empty. Received: "
-                f"sizes={self.sizes}, shape={shape}"
+                f"sizes={sizes}, shape={shape}"
             )
         is_integer = np.asarray(start).dtype.kind in "iu"
         if not is_integer or np.shape(start) not in ((), (count,)):

@@ -45,8 +45,8 @@ class Multinomial(base.Head):
 
     def __init__(self, categories: int, trials: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.categories = validation.positive_int("categories", categories)
-        self.trials = validation.positive_int("trials", trials)
+        self.categories = validation.size("categories", categories)
+        self.trials = validation.size("trials", trials)
         self.outputs_size = self.categories
         self.action_shape = (self.categories,)
         self.noise = seeding.NoiseSpec("uniform", (self.trials, self.categories))

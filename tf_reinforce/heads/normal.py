@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.heads import base
@@ -60,7 +61,9 @@ class GaussianHead(box.BoxHead):
                 "`initial_scale` is a standard deviation and must be positive. "
                 f"Received: initial_scale={initial_scale}"
             )
-        self.state_dependent_scale = bool(state_dependent_scale)
+        self.state_dependent_scale = validation.boolean(
+            "state_dependent_scale", state_dependent_scale
+        )
         self.outputs_size = self.size * (2 if state_dependent_scale else 1)
         self.noise = seeding.NoiseSpec("normal", (self.size,))
 

@@ -104,7 +104,7 @@ def default_policy(space, hidden, outputs_size, seed, output_scaling=None):
     >>> default_policy(gym.spaces.Box(-1, 1, (4,)), (64, 64), 2, seed=0).count_params()
     4610
     """
-    hidden = validation.positive_ints("hidden", hidden)
+    hidden = validation.layer_sizes("hidden", hidden)
     rng = seeding.generator(seed, "weights")
 
     def orthogonal(gain):
@@ -123,6 +123,7 @@ def default_policy(space, hidden, outputs_size, seed, output_scaling=None):
     ]
     concatenate = keras.layers.Concatenate(name=".all")
     x = concatenate(features) if len(features) > 1 else features[0]
+    hidden = validation.layer_sizes("hidden", hidden, x.shape[-1], outputs_size)
     dense = keras.layers.Dense
     for i, size in enumerate(hidden):
         kernel = orthogonal(np.sqrt(2.0))

@@ -1,5 +1,6 @@
 """Normalizes observations and scales with running statistics."""
 
+import math
 from typing import Any
 
 import keras
@@ -58,13 +59,10 @@ class RunningNormalization(keras.layers.Layer):
         self, *, epsilon: float = 1e-8, clip: float = 10.0, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        if not epsilon > 0 or not clip > 0:
-            raise ValueError(
-                "`epsilon` and `clip` must be positive. "
-                f"Received: epsilon={epsilon}, clip={clip}"
-            )
-        self.epsilon = epsilon
+        self.epsilon = validation.within("epsilon", epsilon, 1e-300, 1e300)
         self.clip = clip
+        if clip != math.inf:
+            self.clip = validation.within("clip", clip, 1e-300, 1e300)
 
     def __setattr__(self, name: str, value: Any) -> None:
         fixed_arguments.expect_changeable(self, name, value)
@@ -181,7 +179,7 @@ class RunningScale(keras.layers.Layer):
         self, *, centered: bool = False, epsilon: float = 1e-8, **kwargs: Any
     ) -> None:
         super().__init__(**{"autocast": False, **kwargs})
-        self.centered = bool(centered)
+        self.centered = validation.boolean("centered", centered)
         self.epsilon = validation.within("epsilon", epsilon, 1e-300, 1e300)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -1,25 +1,13 @@
 """Builds a head, a baseline and learning rates from the settings of a preset."""
 
-import math
-
-import gymnasium as gym
 import keras
 
 from tf_reinforce import baselines
-from tf_reinforce import config
 from tf_reinforce import heads
-from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.policies import default_policy
+from tf_reinforce.presets import agent_settings
 from tf_reinforce.presets import toml_files
-
-VALUE_ARGUMENTS = ("passes", "minibatch_size", "scale")
-
-
-VALUE_KEYS = {"kind", "hidden", "learning_rate", *VALUE_ARGUMENTS}
-
-
-RATE_KEYS = {"first", "last"}
 
 
 def build_parts(settings, observation_space, action_space, seed):
@@ -57,19 +45,7 @@ def _learning_rates(setting):
     """Returns the first and the last learning rate that a setting describes."""
     if isinstance(setting, keras.optimizers.schedules.LearningRateSchedule):
         return setting, setting
-    if not isinstance(setting, dict):
-        setting = validation.within("learning_rate", setting, 0, math.inf)
-        return setting, setting
-    toml_files.expect_keys("A linear learning rate", setting, RATE_KEYS)
-    if set(setting) != RATE_KEYS:
-        raise ValueError(
-            "A linear learning rate has the form {first = 0.01, last = 0.001}. "
-            f"Received: {setting!r}"
-        )
-    return [
-        validation.within(f"learning_rate.{name}", setting[name], 0, math.inf)
-        for name in ("first", "last")
-    ]
+    return agent_settings.learning_rates("learning_rate", setting)
 
 
 def _baseline(setting, observation_space, seed):
@@ -78,25 +54,22 @@ def _baseline(setting, observation_space, seed):
     A value network has a first and a last learning rate. For any other baseline, the
     tuple of learning rates is empty.
     """
-    if setting == "value":
-        setting = {"kind": "value"}
-    if not isinstance(setting, dict):
+    options = agent_settings.value_settings(setting)
+    if options is None:
         return None if setting == "none" else setting, ()
-    toml_files.expect_keys("A baseline with settings", setting, VALUE_KEYS)
-    if setting.get("kind") != "value":
-        raise ValueError(
-            'A baseline with settings must have kind = "value". '
-            f"Received: kind={setting.get('kind')!r}"
-        )
-    rates = _learning_rates(setting.get("learning_rate", 1e-2))
+    rates = agent_settings.learning_rates(
+        "baseline.learning_rate", options["learning_rate"]
+    )
     # The same architecture as the policy, with other initial weights.
     value_seed = int(seeding.generator(seed, "weights", 1).integers(2**31))
     model = default_policy.default_policy(
-        observation_space, setting.get("hidden", (64, 64)), 1, value_seed
+        observation_space, options["hidden"], 1, value_seed
     )
     optimizer = keras.optimizers.Adam(rates[0])
-    options = {name: setting[name] for name in VALUE_ARGUMENTS if name in setting}
-    return baselines.Value(model, optimizer, **options), rates
+    arguments = {
+        name: options[name] for name in agent_settings.VALUE_ARGUMENTS if name in options
+    }
+    return baselines.Value(model, optimizer, **arguments), rates
 
 
 def _head(setting, action_space):
@@ -104,14 +77,7 @@ def _head(setting, action_space):
     default = heads.for_space(action_space)
     if setting is None:
         return default
-    options = dict(setting) if isinstance(setting, dict) else {"kind": setting}
-    kind = options.pop("kind", None)
-    if not isinstance(action_space, gym.spaces.Box) or kind not in config.BOX_HEADS:
-        raise ValueError(
-            "`head` must be the name of a head for a Box, one of "
-            f"{', '.join(config.BOX_HEADS)}. Received: head={setting!r} for "
-            f"{action_space!r}"
-        )
+    kind, options = agent_settings.head_settings(setting, action_space)
     head_class = getattr(heads, kind)
     toml_files.expect_keys(f"The head {kind}", options, head_class.setting_names)
     # The default head is a Gaussian, which has all these arguments as attributes.

@@ -81,7 +81,7 @@ def read(name: str) -> dict[str, Any]:
     >>> read("CartPole-v1")["env"]
     'CartPole-v1'
     """
-    path = pathlib.Path(name)
+    path = pathlib.Path(validation.path("preset", name))
     if path.suffix != ".toml":
         if name not in names():
             raise ValueError(
@@ -89,6 +89,8 @@ def read(name: str) -> dict[str, Any]:
                 "or the path of your own preset file, ending in .toml."
             )
         path = FOLDER / f"{name}.toml"
+    if not path.exists():
+        raise FileNotFoundError(f"There is no preset file {name}. Check `preset`.")
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -35,6 +35,7 @@ class LivePolicy:
 
         `Reinforce.act` explains the arguments.
         """
+        deterministic = validation.boolean("deterministic", deterministic)
         observations = self._observations(observations)
         count = len(keras.tree.flatten(observations)[0])
         inputs = [
@@ -74,8 +75,8 @@ class LivePolicy:
                 return []
             raise ValueError(
                 "`action_mask` must be None, because the agent reads no action mask from "
-                "`info`. Create an agent with an action mask: "
-                '`Reinforce(policy, action_mask="info/action_mask")`.'
+                f"`info`. Received: action_mask={action_mask!r}. Create an agent with "
+                'an action mask: `Reinforce(policy, action_mask="info/action_mask")`.'
             )
         spec = tf.TensorSpec((actor.mask_size,), tf.int8)
         mask = _batch("action_mask", spec, [] if action_mask is None else action_mask)
@@ -97,7 +98,8 @@ class LivePolicy:
             if state is None:
                 return []
             raise ValueError(
-                "`state` must be None, because the policy has no recurrent layers."
+                "`state` must be None, because the policy has no recurrent layers. "
+                f"Received: state={state!r}"
             )
         initial_state = policy_functions.state_dict(self.actor.initial_state(count))
         if state is None:

@@ -107,11 +107,13 @@ class Checkpoints:
                 "`keep` must be at least 2, so that a damaged checkpoint does not lose "
                 f"the training. Received: keep={keep}"
             )
-        self.path = pathlib.Path(path)
+        self.path = pathlib.Path(validation.path("path", path))
         self.every_seconds = every_seconds
         self.every_updates = every_updates
         self.keep = keep
         self.agent_path = agent_path
+        if agent_path is not None:
+            self.agent_path = validation.path("agent_path", agent_path)
         self.grace_seconds = grace_seconds
         self.exits_at_once = False  # whether a second SIGINT ends the process at once
         self._lock = locks.FolderLock(self.path)

@@ -83,7 +83,7 @@ class KerasAgent(keras.Model):
         self.policy = policy
         self.head = head
         self.baseline = baseline
-        options.check_baseline(baseline)
+        options.check_baseline(baseline, baseline.is_value_function)
         for option in config.AGENT_OPTIONS:
             setattr(self, option, getattr(options, option))
         mask = options.action_mask
@@ -263,6 +263,11 @@ class KerasAgent(keras.Model):
             ValueError: If the agent is not compiled, or was built for other spaces.
         """
         self._require_optimizer()
+        if not hasattr(env, "observation_space") or not hasattr(env, "action_space"):
+            raise TypeError(
+                "`env` must have the attributes `observation_space` and `action_space`. "
+                f"Received: env={env!r} of type {type(env).__name__}"
+            )
         self.build_for_spaces(env.observation_space, env.action_space)
         self._build_optimizer()
 
@@ -339,7 +344,9 @@ class KerasAgent(keras.Model):
 
     def _own_callbacks(self, callbacks, options, verbose):
         """Returns the user's callbacks and those for learning rates and progress."""
-        callbacks = keras.tree.flatten(callbacks) if callbacks else []
+        callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
+        for callback in callbacks:
+            validation.instance("callbacks", callback, keras.callbacks.Callback)
         if self._learning_rates:
             end = options.steps and self.env_steps + options.steps
             rates = learning_rates.LinearLearningRate(
@@ -383,10 +390,12 @@ class KerasAgent(keras.Model):
                 built.
             FileExistsError: If the file exists and `overwrite` is False.
         """
-        path = os.fspath(filepath)
+        path = validation.path("filepath", filepath)
+        overwrite = validation.boolean("overwrite", overwrite)
         if not path.endswith(".keras"):
             raise ValueError(
-                f"An agent is saved to a file that ends in .keras. Received: {path!r}"
+                "`filepath` of an agent must be a name that ends in .keras. "
+                f"Received: filepath={path!r}"
             )
         self._require_built()
         with files.atomic_write(path, overwrite) as temporary_path:
@@ -395,8 +404,14 @@ class KerasAgent(keras.Model):
 
     def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:
         """Writes the weights to one file atomically, in the format of Keras."""
+        path = validation.path("filepath", filepath)
+        if not path.endswith(".weights.h5"):
+            raise ValueError(
+                "`filepath` of weights must be a name that ends in .weights.h5. "
+                f"Received: filepath={path!r}"
+            )
         self._require_built()
-        with files.atomic_write(filepath, overwrite) as temporary_path:
+        with files.atomic_write(path, overwrite) as temporary_path:
             self._build_optimizer()
             super().save_weights(temporary_path)
 
@@ -437,7 +452,12 @@ class KerasAgent(keras.Model):
         return agent
 
     def _check_compile(self, arguments):
-        """Raises `ValueError` if an argument of `compile` would have no effect."""
+        """Raises `ValueError` if there is no optimizer, or an argument has no effect."""
+        if arguments["optimizer"] is None:
+            raise ValueError(
+                "`optimizer` must be a Keras optimizer, its name or its config, for "
+                "example keras.optimizers.Adam(1e-2). Received: optimizer=None"
+            )
         for name, default, replacement in _WITHOUT_EFFECT:
             value = arguments.get(name, default)
             if value is not default and value != default:

@@ -197,12 +197,13 @@ class Learner:
 
     def per_episode_gradients(self, episodes, baseline):
         """Returns `inspection.per_episode_gradients`: one gradient for each episode."""
+        baseline = validation.boolean("baseline", baseline)
         graph = self._graph(
             "per_episode_gradients",
             lambda: functools.partial(inspection.per_episode_gradients, self.estimator),
             (self._episodes_specs(), tf.TensorSpec((), tf.bool)),
         )
-        return graph(_tensors(episodes), tf.constant(bool(baseline)))
+        return graph(_tensors(episodes), tf.constant(baseline))
 
     def step_statistics(self, episodes):
         """Returns `inspection.step_statistics` of each step, as NumPy arrays."""

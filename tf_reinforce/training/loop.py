@@ -29,8 +29,9 @@ _EVERY_UPDATE = (
 )
 
 
-def check_validation(episodes, freq):
-    """Raises an error unless the validation options of `fit` contain positive ints."""
+def check_epochs(initial_epoch, episodes, freq):
+    """Raises an error unless the first epoch and the validation options are ints."""
+    validation.whole_number("initial_epoch", initial_epoch, low=0)
     validation.positive_int("validation_episodes", episodes)
     for epoch in freq if isinstance(freq, (list, tuple, set)) else [freq]:
         validation.positive_int("validation_freq", epoch)

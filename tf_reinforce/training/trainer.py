@@ -3,6 +3,7 @@
 import time
 from typing import NamedTuple
 
+from tf_reinforce import validation
 from tf_reinforce.collect import acting_program
 from tf_reinforce.collect import environments
 from tf_reinforce.data import episode_statistics
@@ -71,6 +72,7 @@ class Trainer:
             deterministic: Bool, whether to take the most likely actions instead of random
                 actions.
         """
+        deterministic = validation.boolean("deterministic", deterministic)
         request = environments.CollectionRequest(
             key, episodes, deterministic=deterministic
         )

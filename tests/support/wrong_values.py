@@ -1,0 +1,904 @@
+"""Lists calls of the Python interface with one wrong argument, and judges the errors.
+
+A clear error is raised by the package or by Gymnasium, names the argument, shows the
+received value, and has at most four lines.
+"""
+
+import contextlib
+import functools
+import hashlib
+import io
+import math
+import pathlib
+import re
+import traceback
+import warnings
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import keras
+import numpy as np
+import wrong_commands
+
+import tf_reinforce as tfr
+from tf_reinforce.experiments import multi_seed
+
+ROOT = pathlib.Path(tfr.__file__).resolve().parent
+NAN, INF = math.nan, math.inf
+HUGE = 10**12
+COUNTS = (0, -1, 1.5, "2", True)  # no positive ints
+FLAGS = ("yes", 1, None)  # no bools
+# Phrases of messages that Python, NumPy, Keras or TensorFlow raise far from the cause.
+INTERNAL = re.compile(
+    r"has no attribute|not supported between|unsupported operand|not iterable|"
+    r"not subscriptable|object is not callable|could not be broadcast|"
+    r"could not convert|cannot be interpreted|must be real number|"
+    r"Attempt to convert|InvalidArgument|UnimplementedError|Traceback|"
+    r"setting an array element|index out of range|takes \d+ positional"
+)
+
+
+# Clear messages of Keras and Python about the name or the value of an argument.
+OTHERS = re.compile(
+    r"unexpected keyword argument|Unrecognized keyword arguments|"
+    r"Could not interpret optimizer identifier|"
+    r"Error when deserializing class .*\n\nException encountered: `"
+)
+
+
+class Wrong(NamedTuple):
+    """A call with one wrong argument.
+
+    Attributes:
+        subject: String, the class, method or function that is called.
+        argument: String, the name of the argument, which the error must contain.
+        value: The wrong value.
+        call: Function of a `World` that makes the call.
+        shown: String, the part of the error that shows the value, or `None` for the
+            `repr` of the value.
+    """
+
+    subject: str
+    argument: str
+    value: Any
+    call: Any
+    shown: str | None = None
+
+    def __str__(self):
+        return f"{self.subject}({self.argument}={self.value!r})"[:90]
+
+
+class Shown(NamedTuple):
+    """A wrong value, the text by which an error shows it, and the name in the error."""
+
+    value: Any
+    text: str
+    name: str | None = None
+
+
+class World:
+    """The agents, records and files with which the calls of the table are made.
+
+    Args:
+        folder: `pathlib.Path` of an empty folder.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+        (folder / "mine.txt").write_text("text of the user")
+        (folder / "full").mkdir()
+        (folder / "full" / "mine.txt").write_text("text of the user")
+
+    @functools.cached_property
+    def agent(self):
+        """Returns a compiled agent for CartPole with a value baseline."""
+        return self._agent("CartPole-v1")
+
+    @functools.cached_property
+    def pendulum(self):
+        return self._agent("Pendulum-v1")
+
+    @functools.cached_property
+    def episodes(self):
+        return self.agent.collect("CartPole-v1", 2, num_envs=1, max_episode_steps=5)
+
+    def _agent(self, env):
+        value = keras.Sequential([keras.layers.Dense(1)])
+        agent = tfr.Reinforce.for_env(
+            env,
+            hidden=(2,),
+            baseline=tfr.baselines.Value(value),
+            normalize_observations=True,
+        )
+        agent.build_for_env(agent)  # also creates the state of the optimizers
+        return agent
+
+    def renew(self):
+        """Drops the agents, which a call has changed."""
+        for name in ("agent", "pendulum", "episodes"):
+            self.__dict__.pop(name, None)
+
+    def file(self, text, name="own.toml"):
+        path = self.folder / name
+        path.write_text(text)
+        return str(path)
+
+    def state(self):
+        """Returns a digest of all weights, optimizers, counters and files."""
+        names = "agent", "pendulum"
+        agents = [self.__dict__[name] for name in names if name in self.__dict__]
+        parts = [
+            part
+            for agent in agents
+            for part in (agent, agent.optimizer, agent.baseline.optimizer)
+            if part is not None
+        ]
+        arrays = [np.asarray(x).tobytes() for part in parts for x in part.variables]
+        files = sorted(
+            (str(path), path.read_bytes())
+            for path in self.folder.rglob("*")
+            if path.is_file() and path.name != "own.toml"
+        )
+        return hashlib.sha256(repr((arrays, files)).encode()).hexdigest()
+
+
+def fault(world, wrong):
+    """Makes a call with a wrong argument; returns the error and what is unclear about it.
+
+    Returns:
+        Pair of the message of the error, and a list of strings, which is empty if the
+        error is clear and the call has changed nothing.
+    """
+    call = functools.partial(wrong.call, world)
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with contextlib.suppress(Exception):
+            world.agent, world.episodes  # noqa: B018  # are made before the call
+        before = world.state()
+        try:
+            call()
+        except (ValueError, TypeError, OSError, ImportError, gym.error.Error) as error:
+            message, raised = str(error), error
+        except Exception as error:
+            return f"{type(error).__name__}: {error}", ["wrong type of error"]
+        else:
+            return "", ["accepted"]
+    faults = _faults(message, wrong)
+    if not _is_ours(raised):
+        faults.append("raised by another library")
+    if world.state() != before:
+        faults.append("something changed")
+        world.renew()
+    return message, faults
+
+
+def _faults(message, wrong):
+    faults = []
+    if wrong.argument.lower() not in message.lower():
+        faults.append(f"does not name {wrong.argument}")
+    texts = [wrong.shown] if wrong.shown else list(_texts(wrong.value))
+    if not any(text in message for text in texts):
+        faults.append("does not show the received value")
+    if len(message.splitlines()) > 4 or len(message) > 900:
+        faults.append("is long")
+    if INTERNAL.search(message):
+        faults.append("speaks of internals")
+    return faults
+
+
+def _texts(value):
+    """Yields texts by which an error may show a value."""
+    yield repr(value)
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple)) and len(value) == 1:
+        yield from _texts(value[0])
+    elif isinstance(value, dict) and len(value) == 1:
+        for key, part in value.items():
+            yield f"{key}={part!r}"
+            yield f"'{key}'"
+
+
+def _is_ours(error):
+    """Returns whether the package or Gymnasium raised an error.
+
+    Python itself raises errors for unknown names of arguments.
+    """
+    if OTHERS.search(str(error)):
+        return True
+    frames = list(traceback.walk_tb(error.__traceback__))
+    file = frames[-1][0].f_code.co_filename
+    return str(ROOT) in file or isinstance(error, (gym.error.Error, OSError, ImportError))
+
+
+def each(subject, call, **wrong_values):
+    """Yields a `Wrong` for each wrong value of each argument.
+
+    Args:
+        subject: String, what is called.
+        call: Function of a `World` and of one keyword argument.
+        **wrong_values: Sequences of wrong values for each argument.
+    """
+    for argument, values in wrong_values.items():
+        for value in values:
+            is_shown = isinstance(value, Shown)
+            value, text, name = value if is_shown else (value, None, None)
+            wrong_call = functools.partial(_call, call, argument, value)
+            yield Wrong(subject, name or argument, value, wrong_call, text)
+
+
+def _call(call, argument, value, world):
+    return call(world, **{argument: value})
+
+
+def policy(outputs=2, inputs=4):
+    return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
+
+
+def constructors():
+    """Yields wrong arguments of `Reinforce`, heads, baselines, layers and callbacks."""
+
+    def reinforce(_, **options):
+        return tfr.Reinforce(**{"policy": policy(), **options})
+
+    yield from each(
+        "Reinforce",
+        reinforce,
+        policy=(None, "dense", 3),
+        head=("Gaussian", 3),
+        baseline=("median", 3),
+        gamma=(1.5, -0.1, NAN, INF, "0.9", None, True),
+        gae_lambda=(1.5, -1, NAN, "1", None),
+        returns=("half", None, 1, ["to_go"]),
+        discount_states=FLAGS,
+        scale_advantages=("z", True, 0),
+        scale_rewards=FLAGS,
+        mean_over=("episode", None, 3),
+        on_truncation=("stop", None, True),
+        minibatch_size=COUNTS,
+        passes=COUNTS,
+        ratio_clip=(0.5, NAN, INF, "2"),
+        entropy_coef=(-1, INF, NAN, "0.1", None),
+        normalize_observations=FLAGS,
+        action_mask=("mask", 3, "info/", "info", "other/mask"),
+        gama=(0.9,),
+    )
+    yield from _heads()
+    yield from _baselines()
+    yield from _callbacks_and_layers()
+    yield from _tensor_envs()
+
+
+def _heads():
+    heads = tfr.heads
+
+    def make(kind, **defaults):
+        return lambda _, **options: kind(**{**defaults, **options})
+
+    yield from each(
+        "Categorical",
+        make(heads.Categorical, size=2),
+        size=(*COUNTS, None, HUGE),
+        start=(1.5, "a", None, NAN, True),
+    )
+    yield from each(
+        "MultiCategorical",
+        make(heads.MultiCategorical, sizes=[2, 3]),
+        sizes=([], 3, [0], [1.5], "34", None, [HUGE]),
+        start=(0.5, [1, 2, 3], "a", None),
+        shape=((3,), 5, "2", Shown((-1, -2), "-1")),
+    )
+    yield from each(
+        "Bernoulli",
+        make(heads.Bernoulli, n=2),
+        n=(*COUNTS, HUGE),
+        shape=((3,), 5, Shown((1.0, 2.0), "1.0"), "2"),
+    )
+    yield from each(
+        "Multinomial",
+        make(heads.Multinomial, categories=2, trials=2),
+        categories=(*COUNTS, HUGE),
+        trials=(*COUNTS, HUGE),
+    )
+    box = dict(
+        size=(*COUNTS, None, HUGE),
+        low=(NAN, "a", None, [1, 2, 3], 2.0),
+        high=(NAN, "a", None, [1, 2, 3], -2.0),
+        shape=((3,), 5, "2"),
+        integer=("no", 1, None),
+    )
+    scale = dict(
+        initial_scale=(0, -1.0, NAN, INF, "a", None, [1, 2, 3], [1, 0]),
+        state_dependent_scale=FLAGS,
+    )
+    options = dict(size=2, low=-1.0, high=1.0)
+    for kind in (heads.Gaussian, heads.ClippedGaussian, heads.TanhGaussian):
+        yield from each(kind.__name__, make(kind, **options), **box, **scale)
+    for kind in (heads.Beta, heads.TanhGaussian):
+        yield from each(kind.__name__, make(kind, **options), low=(-INF,), high=(INF,))
+    yield from each("Beta", make(heads.Beta, **options), **box)
+    twice = heads.Categorical(2)
+    yield from each(
+        "Composite",
+        make(heads.Composite),
+        heads=(
+            3,
+            None,
+            (3,),
+            (twice, twice),
+            [twice],
+            Shown((), "()", "action"),
+            Shown({}, "{}", "action"),
+            Shown({"a/b": twice}, "a/b", "action"),
+            Shown({1: twice}, "1", "action"),
+        ),
+    )
+    yield from each(
+        "heads.for_space",
+        lambda _, space: heads.for_space(space),
+        space=(
+            None,
+            3,
+            Shown(gym.spaces.Text(3), "Text"),
+            Shown(gym.spaces.Box(1, 1, (2,)), "Box"),
+            Shown(gym.spaces.Tuple([]), "()"),
+        ),
+    )
+
+
+def _baselines():
+    baselines = tfr.baselines
+
+    def value(_, **options):
+        return baselines.Value(**{"model": policy(1), **options})
+
+    yield from each(
+        "LeaveOneOut",
+        lambda _, group_size: baselines.LeaveOneOut(group_size),
+        group_size=(*COUNTS, 1),
+    )
+    decays = (1.5, -0.1, NAN, "0.9", None, True)
+    yield from each(
+        "MovingAverage", lambda _, decay: baselines.MovingAverage(decay), decay=decays
+    )
+    yield from each(
+        "TimeStep",
+        lambda _, **options: baselines.TimeStep(**options),
+        horizon=(*COUNTS, None, HUGE),
+        decay=decays,
+    )
+    yield from each(
+        "Value",
+        value,
+        model=("dense", 3, [], Shown(keras.layers.Dense, "Dense")),
+        optimizer=("no_such", 3, Shown({"class_name": "No"}, "No"), []),
+        passes=(*COUNTS, None),
+        minibatch_size=COUNTS,
+        scale=(0, -1, NAN, INF, "x", None),
+        loss_weight=(-1, NAN, INF, "x", None),
+    )
+    yield from each("baselines.get", lambda _, baseline: baselines.get(baseline),
+        baseline=("median", 3, [], {}),
+    )  # fmt: skip
+
+
+def _callbacks_and_layers():
+    callbacks = tfr.callbacks
+
+    def make(kind, **defaults):
+        return lambda _, **options: kind(**{**defaults, **options})
+
+    yield from each(
+        "EpisodeLogger",
+        make(callbacks.EpisodeLogger, filename="x.csv"),
+        filename=(3, None),
+        append=FLAGS,
+    )
+    yield from each(
+        "StopAtReturn",
+        make(callbacks.StopAtReturn, target=1.0),
+        target=(NAN, INF, "x", None, True),
+        monitor=(3, None),
+    )
+    yield from each(
+        "ProgressLine",
+        make(callbacks.ProgressLine),
+        every=(-1, NAN, "x", None),
+        stream=(3, "stdout"),
+    )
+    yield from each(
+        "Diagnostics",
+        make(callbacks.Diagnostics),
+        every=(*COUNTS, None),
+        verbose=(3, "x", None),
+        stream=(3, "stdout"),
+    )
+    yield from each(
+        "Checkpoints",
+        make(tfr.Checkpoints, path="checkpoints"),
+        path=(3, None),
+        every_seconds=(-1, NAN, INF, "x", None),
+        every_updates=COUNTS,
+        keep=(*COUNTS, 1, None),
+        agent_path=(3,),
+        grace_seconds=(-1, NAN, "x", None),
+    )
+    normalization = tfr.normalization
+    yield from each(
+        "RunningNormalization",
+        make(normalization.RunningNormalization),
+        epsilon=(0, -1, NAN, INF, "x", None),
+        clip=(0, -1, NAN, "x", None),
+    )
+    yield from each(
+        "RunningScale",
+        make(normalization.RunningScale),
+        centered=FLAGS,
+        epsilon=(0, -1, NAN, INF, "x", None),
+    )
+
+
+def _tensor_envs():
+    envs = tfr.envs
+    for kind in (*envs.TWINS.values(), envs.Bandit, envs.Catch, envs.Corridor):
+        yield from each(
+            kind.__name__,
+            lambda _, dtype, kind=kind: kind(dtype=dtype),
+            dtype=("float16", 3, None),
+        )
+    yield from each(
+        "Bandit",
+        lambda _, values: envs.Bandit(values),
+        values=([], 3, ["a"], [NAN], [INF], None),
+    )
+    yield from each(
+        "Corridor", lambda _, length: envs.Corridor(length), length=(*COUNTS, 1, None)
+    )
+    yield from each(
+        "envs.make",
+        lambda _, environment: envs.make(environment),
+        environment=("NoSuch-v0", "CartPole-v0", 3, None, []),
+    )
+    yield from each(
+        "as_gymnasium",
+        lambda _, num_envs: envs.CartPole().as_gymnasium(num_envs),
+        num_envs=(*COUNTS, None),
+    )
+
+
+ENVS = (
+    None,
+    3,
+    Shown("NoSuch-v0", "NoSuch"),
+    Shown("CartPole-v99", "v99"),
+    Shown("no_such_module:Env-v0", "no_such_module"),
+    Shown(lambda: None, "None"),
+    Shown([], "[]"),
+)
+FAULTS = ("drop", 3, None, [])
+ENV_KWARGS = ([3], "x", {"no_such": 1}, {"max_episode_steps": 5}, {3: 1})
+SEEDS = (-1, 1.0, True, "0", None, 2**63)
+
+
+def methods():
+    """Yields wrong arguments of the methods of an agent."""
+    yield from _for_env()
+    yield from _fit()
+    yield from _evaluate_and_collect()
+    yield from _act_and_update()
+    yield from _files()
+
+
+def _for_env():
+    def for_env(_, **options):
+        return tfr.Reinforce.for_env(**{"env": "CartPole-v1", "hidden": (2,), **options})
+
+    def pendulum(_, **options):
+        return tfr.Reinforce.for_env("Pendulum-v1", (2,), **options)
+
+    yield from each(
+        "for_env",
+        for_env,
+        env=ENVS,
+        hidden=(64, "64", [0], [-1], [1.5], [True], [HUGE], [10**5, 10**5], {}),
+        seed=SEEDS,
+        learning_rate=(
+            -1,
+            NAN,
+            "fast",
+            {"first": 1.0},
+            Shown({"first": 1.0, "last": -1.0}, "-1.0"),
+        ),
+        preset=("NoSuch", 3, "/nowhere/own.toml", []),
+        env_kwargs=ENV_KWARGS,
+        baseline=(
+            "median",
+            {"kind": "mean"},
+            Shown({"kind": "value", "depth": 2}, "depth"),
+            3,
+        ),
+        head=("Gaussian", "Normal", 3),
+        gama=(0.9,),
+        gamma=(1.5,),
+    )
+    value = "value"
+    yield from each(
+        "for_env",
+        pendulum,
+        head=("Normal", Shown({"kind": "Gaussian", "size": 3}, "size"), {"scale": 1}, 3),
+        baseline=(
+            Shown({"kind": value, "hidden": 3}, "3"),
+            Shown({"kind": value, "hidden": [HUGE]}, str(HUGE)),
+            Shown({"kind": value, "learning_rate": "x"}, "'x'"),
+            Shown({"kind": value, "passes": 0}, "0", "passes"),
+        ),
+    )
+
+
+def _fit():
+    def fit(world, **options):
+        return world.agent.fit(
+            **{"env": "CartPole-v1", "epochs": 1, "episodes_per_epoch": 2, "verbose": 0}
+            | options
+        )
+
+    yield from each(
+        "fit",
+        fit,
+        env=(*ENVS, Shown("Pendulum-v1", "(3,)")),
+        epochs=COUNTS,
+        steps=(1,),
+        episodes_per_epoch=COUNTS,
+        steps_per_epoch=(1,),
+        num_envs=COUNTS,
+        workers=COUNTS,
+        seed=SEEDS,
+        callbacks=(3, "x", [3], keras.callbacks.EarlyStopping, [None]),
+        validation_env=(
+            Shown(3, "3", "env"),
+            Shown("NoSuch-v0", "NoSuch", "Environment"),
+            Shown("Pendulum-v1", "(3,)", "environment"),
+        ),
+        validation_freq=(0, 1.5, "2", [0], None),
+        validation_episodes=(*COUNTS, None),
+        initial_epoch=(-1, 1.5, "0", None, True),
+        env_kwargs=ENV_KWARGS,
+        max_episode_steps=COUNTS,
+        verbose=("x", 3, -1, None),
+        resume=(3, []),
+        on_bad_env=("drop", 3),
+        on_env_error=("drop", 3),
+        epoch=(Shown(3, "epoch"),),
+    )
+
+
+def _evaluate_and_collect():
+    def evaluate(world, **options):
+        return world.agent.evaluate(**{"env": "CartPole-v1", "episodes": 1, **options})
+
+    def collect(world, **options):
+        return world.agent.collect(**{"env": "CartPole-v1", "episodes": 1, **options})
+
+    def open_envs(_, **options):
+        with tfr.collect.open_envs(**{"env": "CartPole-v1", "num_envs": 1, **options}):
+            pass
+
+    common = dict(
+        env=ENVS[:5],
+        num_envs=(*COUNTS, None),
+        workers=(*COUNTS, None),
+        env_kwargs=ENV_KWARGS,
+        max_episode_steps=COUNTS,
+    )
+    faults = dict(on_bad_env=FAULTS, on_env_error=FAULTS)
+    yield from each(
+        "evaluate",
+        evaluate,
+        episodes=(*COUNTS, None),
+        deterministic=("yes", 2, None),
+        seed=SEEDS,
+        **common,
+        **faults,
+    )
+    yield from each("collect", collect, episodes=COUNTS, steps=(1,), seed=SEEDS, **common)
+    yield from each("open_envs", open_envs, **common, **faults)
+
+
+def _act_and_update():
+    rows = np.zeros((2, 4), "float32")
+
+    def act(world, **options):
+        return world.agent.act(**{"observations": rows, **options})
+
+    def update(world, **options):
+        return world.agent.update(**{"episodes": world.episodes, **options})
+
+    def compile_(world, **options):
+        return world.agent.compile(**{"optimizer": "adam", **options})
+
+    yield from each(
+        "act",
+        act,
+        observations=(
+            Shown(np.zeros(4), "(4,)"),
+            Shown(np.zeros((2, 3)), "(2, 3)"),
+            Shown(None, "()"),
+            Shown("text", "()"),
+            Shown([[1.0, 2.0, 3.0, "a"]], "'a'"),
+            Shown([[1.0], [1.0, 2.0]], "[1.0], [1.0, 2.0]"),
+            Shown({"a": rows}, "()"),
+        ),
+        deterministic=("yes", 2, None),
+        seed=(-1, 1.0, True, "0", 2**63),
+        action_mask=(Shown(np.ones((2, 2)), "array([[1., 1.]"), 3),
+        state=(3, {"state_0": 1}),
+    )
+    yield from each("update", update, episodes=(None, 3, (), {}), seed=SEEDS)
+    for field, values in {
+        "actions": (Shown(np.full((5, 2), 2), "2"), Shown(np.zeros((5, 2)), "float64")),
+        "rewards": (Shown(np.zeros(5), "(5,)"), Shown(np.full((5, 2), "a"), "<U1")),
+        "lengths": (Shown(np.array([5, 0]), "[5, 0]"), Shown(np.array([6, 1]), "[6, 1]")),
+        "terminated": (Shown(np.zeros((2, 1), bool), "(2, 1)"), Shown(None, "()")),
+        "observations": (Shown(np.zeros((5, 2, 4)), "(5, 2, 4)"),),
+        "masks": (Shown(np.ones((5, 2, 2), bool), "(5, 2, 2)"),),
+    }.items():
+        yield from each(
+            "update",
+            lambda world, **fields: update(
+                world, episodes=world.episodes._replace(**fields)
+            ),
+            **{field: values},
+        )
+    yield from each(
+        "gradients",
+        lambda world, episodes: world.agent.gradients(episodes),
+        episodes=(None, 3, {}),
+    )
+    yield from each(
+        "per_episode_gradients",
+        lambda world, **options: world.agent.per_episode_gradients(
+            **{"episodes": world.episodes, **options}
+        ),
+        episodes=(None, 3),
+        baseline=("no", 1, None),
+    )
+    yield from each(
+        "step_statistics",
+        lambda world, episodes: world.agent.step_statistics(episodes),
+        episodes=(None, 3),
+    )
+    yield from each(
+        "compile",
+        compile_,
+        optimizer=(3, "no_such", [], None),
+        loss=("mse",),
+        loss_weights=([1.0],),
+        metrics=(["mae"],),
+        weighted_metrics=(["mae"],),
+        run_eagerly=(True,),
+        jit_compile=(True,),
+        steps_per_execution=COUNTS,
+        learning_rate=(Shown(0.1, "learning_rate"),),
+    )
+
+
+def _files():
+    agent_file = "agent.keras"
+
+    def save(world, **options):
+        return world.agent.save(**{"filepath": world.folder / agent_file, **options})
+
+    yield from each(
+        "save",
+        save,
+        filepath=("agent.h5", 3, None),
+        overwrite=("no", 1, None),
+    )
+    yield from each(
+        "save_weights",
+        lambda world, filepath: world.agent.save_weights(filepath),
+        filepath=("weights.txt", 3, None),
+    )
+    yield from each(
+        "export",
+        lambda world, **options: world.agent.export(
+            **{"filepath": world.folder / "new", **options}
+        ),
+        filepath=(3, None),
+        format=("onnx", 3, None, []),
+    )
+    yield Wrong(
+        "export", "full", "full", lambda w: w.agent.export(w.folder / "full"), "mine.txt"
+    )
+    yield from each(
+        "load",
+        lambda world, path: tfr.load(path),
+        path=(Shown("/nowhere/agent.keras", "/nowhere/agent.keras", "file"), "/tmp"),
+    )
+    yield Wrong(
+        "load", "mine.txt", "", lambda w: tfr.load(w.folder / "mine.txt"), "mine.txt"
+    )
+    for name in ("observation_space", "action_space"):
+        space = name.replace("_", " ")
+        yield from each(
+            "build_for_spaces",
+            lambda world, **options: world.agent.build_for_spaces(
+                **{
+                    "observation_space": world.agent.observation_space,
+                    "action_space": world.agent.action_space,
+                    **options,
+                }
+            ),
+            **{name: (Shown(3, "3", space), Shown(None, "None", space))},
+        )
+    yield from each(
+        "build_for_env", lambda world, env: world.agent.build_for_env(env), env=(None, 3)
+    )
+
+
+def functions():
+    """Yields wrong arguments of the functions of the package."""
+    yield from each(
+        "check_env",
+        lambda _, episodes=1, **options: tfr.check_env(
+            "CartPole-v1", episodes=episodes, **options
+        ),
+        episodes=(*COUNTS, None),
+        seed=SEEDS,
+    )
+    yield from _train_seeds()
+    yield from _functional()
+
+
+def _train_seeds():
+    def make(seed):
+        return tfr.Reinforce.for_env(tfr.envs.Bandit(), (2,), seed)
+
+    def train_seeds(_, **options):
+        defaults = {"make": make, "env": tfr.envs.Bandit(), "seeds": [0, 1], "epochs": 1}
+        return tfr.train_seeds(**{**defaults, **options})
+
+    yield from each(
+        "train_seeds",
+        train_seeds,
+        make=(3, None, Shown(lambda seed: None, "None")),
+        env=("CartPole-v1", 3, None),
+        seeds=(
+            [],
+            [0, 0],
+            3,
+            None,
+            Shown([1.5], "1.5", "seed"),
+            Shown(["a"], "'a'", "seed"),
+            Shown([-1], "-1", "seed"),
+        ),
+        epochs=(*COUNTS, None),
+        episodes_per_epoch=(*COUNTS, None),
+        max_episode_steps=COUNTS,
+    )
+    results = multi_seed.SeedResults(make, [], {}, {}, 0)
+    yield from each(
+        "SeedResults.agent", lambda _, seed: results.agent(seed), seed=(99, "0", None)
+    )
+
+
+def _functional():
+    eligibility = tfr.eligibility
+    columns = np.ones((3, 2)), np.ones((3, 1))
+    # The error names the axes, in the order of the arguments.
+    shape = Shown(columns[1], "(3, 1)", "Arrays [")
+
+    def lambda_returns(_, **options):
+        names = "rewards", "discounts", "next_values", "lambdas"
+        return tfr.returns.lambda_returns(
+            **{**dict.fromkeys(names, columns[0]), **options}
+        )
+
+    def function(function, **defaults):
+        return lambda _, **options: function(**{**defaults, **options})
+
+    for name in ("discounts", "next_values", "lambdas"):
+        yield from each("lambda_returns", lambda_returns, **{name: (shape,)})
+    yield from each(
+        "discounted_returns",
+        function(
+            tfr.returns.discounted_returns, rewards=columns[0], discounts=columns[0]
+        ),
+        discounts=(shape,),
+    )
+    yield from each(
+        "policy_gradient",
+        function(
+            tfr.losses.policy_gradient,
+            log_probs=np.ones(3),
+            advantages=np.ones(3),
+            episodes=2,
+        ),
+        advantages=(shape,),
+        log_probs=(shape,),
+    )
+    row = [0.2, 0.8]
+    categorical = function(eligibility.categorical_probs, probs=row, actions=1)
+    yield from each(
+        "categorical_probs",
+        categorical,
+        probs=(Shown([-1.0, 2.0], "-1.0"), Shown([NAN, 1.0], "nan"), "a", None),
+        actions=(2, -1, 1.5, NAN, "a", None, Shown([0, 1], "(2,)")),
+    )
+    yield from each(
+        "multinomial_probs",
+        function(eligibility.multinomial_probs, probs=row, counts=[1, 1], trials=2),
+        counts=(Shown([1, 2], "[1, 2]"), Shown([-1, 3], "-1"), Shown([1], "(1,)")),
+        trials=(0, 1.5, "2", None, True),
+    )
+    yield from each(
+        "gaussian",
+        function(eligibility.gaussian, mean=[0.0], std=[1.0], samples=[0.0]),
+        std=(Shown([0.0], "0.0"), Shown([-1.0], "-1.0"), Shown([NAN], "nan"), "a"),
+        samples=(Shown([1.0, 2.0], "(2,)"), Shown([INF], "inf")),
+    )
+    yield from each(
+        "beta",
+        function(
+            eligibility.beta, concentration1=[2.0], concentration0=[2.0], samples=[0.5]
+        ),
+        concentration1=(Shown([0.0], "0.0"), Shown([-1.0], "-1.0")),
+        samples=(Shown([1.0], "1.0"), Shown([-0.5], "-0.5")),
+    )
+
+
+def configs():
+    """Yields wrong entries of configurations, from which objects are made."""
+    heads = tfr.heads
+
+    def agent(world, **options):
+        return tfr.Reinforce.from_config({**world.agent.get_config(), **options})
+
+    yield from each(
+        "Reinforce.from_config",
+        agent,
+        gamma=(1.5, "x", None),
+        returns=("half",),
+        passes=(0, "x"),
+        policy=(3, None),
+        head=(3,),
+        baseline=("median", 3),
+        entropy_coef=(-1, "x"),
+        no_such=(3,),
+    )
+    kinds = {
+        heads.Categorical(2): dict(size=("x", 0), start=("x",)),
+        heads.Gaussian(2): dict(size=("x", 0), low=("x",), initial_scale=(-1,)),
+        heads.Bernoulli(2): dict(n=("x",), shape=(3,)),
+        heads.MultiCategorical([2]): dict(sizes=(3, ["x"])),
+        tfr.baselines.TimeStep(): dict(horizon=("x",), decay=(2,)),
+        tfr.normalization.RunningNormalization(): dict(clip=(-1, "x"), epsilon=(0,)),
+    }
+    for layer, values in kinds.items():
+        yield from each(
+            f"{type(layer).__name__}.from_config",
+            lambda _, layer=layer, **options: type(layer).from_config(
+                {**layer.get_config(), **options}
+            ),
+            **values,
+        )
+
+
+def preset_files():
+    """Yields preset files with one wrong key, type or value."""
+    for name, shown, text in wrong_commands.PRESETS:
+        first = "" if name in ("env", "TOML") else 'env = "CartPole-v1"\n'
+        call = functools.partial(_read_preset, first + text)
+        yield Wrong("preset", name, text, call, shown)
+
+
+def _read_preset(text, world):
+    path = world.file(text)
+    agent = tfr.Reinforce.for_env("CartPole-v1", preset=path)
+    agent.fit("CartPole-v1", epochs=None, verbose=0)
+
+
+def all_cases():
+    """Returns the list of all wrong arguments of the Python interface."""
+    groups = constructors(), methods(), functions(), configs(), preset_files()
+    return [case for group in groups for case in group]

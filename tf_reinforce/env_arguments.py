@@ -1,0 +1,47 @@
+"""Checks `env_kwargs`, the arguments for the constructor of an environment."""
+
+import contextlib
+from collections.abc import Mapping
+
+_ARGUMENTS_OF_MAKE = ("id", "max_episode_steps", "disable_env_checker")
+
+
+def check(env_kwargs):
+    """Raises `TypeError` unless `env_kwargs` is `None` or a dict with string keys."""
+    is_dict = isinstance(env_kwargs, Mapping)
+    has_names = is_dict and all(isinstance(name, str) for name in env_kwargs)
+    if env_kwargs is not None and not has_names:
+        raise TypeError(
+            "`env_kwargs` must be a dict of keyword arguments for the constructor of the "
+            f"environment. Received: env_kwargs={env_kwargs!r}"
+        )
+
+
+@contextlib.contextmanager
+def explain_errors(env, env_kwargs):
+    """Raises `ValueError` if the constructor in a `with` block has no such arguments."""
+    try:
+        yield
+    except TypeError as error:
+        if not env_kwargs or "unexpected keyword argument" not in str(error):
+            raise
+        raise ValueError(
+            "`env_kwargs` must be keyword arguments for the constructor of the "
+            f"environment. Received: env_kwargs={env_kwargs!r} for {env!r}. The "
+            f"constructor raised: {error}"
+        ) from error
+
+
+@contextlib.contextmanager
+def explain_errors_of_make(env, env_kwargs):
+    """Calls `explain_errors`, and rejects arguments of `gymnasium.make`."""
+    for name in _ARGUMENTS_OF_MAKE:
+        if name in env_kwargs:
+            raise ValueError(
+                "`env_kwargs` must be keyword arguments for the constructor of the "
+                f"environment. Received: {name}={env_kwargs[name]!r}, an argument of "
+                "`gymnasium.make`. Set the time limit with the argument "
+                "`max_episode_steps` of `fit`, `evaluate` and `collect`."
+            )
+    with explain_errors(env, env_kwargs):
+        yield
