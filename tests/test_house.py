@@ -161,6 +161,7 @@ def test_package_exports_exactly_its_public_names():
     objects = {
         "Checkpoints",
         "Episodes",
+        "LoadLimits",
         "Reinforce",
         "SeedResults",
         "check_env",

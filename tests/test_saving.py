@@ -272,9 +272,9 @@ def test_load_error_names_the_class_with_an_incomplete_config(tmp_path, own, rem
     with pytest.raises(ValueError, match=f"{own.__name__}.*{remedy}") as caught:
         tfr.load(tmp_path / "agent.keras", custom_objects={own.__name__: own})
     assert "custom_objects" not in str(caught.value)
-    with pytest.raises(ValueError, match="custom_objects=.*Could not locate class") as it:
+    missing = rf"needs the custom class '.*{own.__name__}'.*custom_objects="
+    with pytest.raises(ValueError, match=missing):
         tfr.load(tmp_path / "agent.keras")
-    assert f"'{own.__name__}'" in str(it.value)
 
 
 def test_new_process_loads_an_agent_from_its_file_alone(agent, path):
@@ -312,7 +312,7 @@ def test_load_raises_if_the_path_is_a_folder(tmp_path):
 def test_load_raises_if_the_file_is_truncated(path, part):
     with open(path, "r+b") as file:
         file.truncate(int(os.path.getsize(path) * part))
-    with pytest.raises(ValueError, match="not a complete agent file.*truncated"):
+    with pytest.raises(ValueError, match="truncated"):
         tfr.load(path)
 
 
@@ -322,7 +322,7 @@ def test_load_error_names_the_damaged_part(path):
     with open(path, "r+b") as file:
         file.seek(offset + 60)
         file.write(b"????")
-    with pytest.raises(ValueError, match="damaged.*config.json"):
+    with pytest.raises(ValueError, match="config.json in the archive is damaged"):
         tfr.load(path)
 
 
@@ -337,7 +337,7 @@ def test_load_raises_if_the_archive_is_no_keras_file(tmp_path):
     path = tmp_path / "agent.keras"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("letter.txt", "not an agent")
-    with pytest.raises(ValueError, match="no Keras archive"):
+    with pytest.raises(ValueError, match="unknown file 'letter.txt'"):
         tfr.load(path)
 
 

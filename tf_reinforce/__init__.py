@@ -14,6 +14,7 @@ _OBJECTS = {
     "Checkpoints": "training.checkpoints",
     "Reinforce": "agent",
     "check_env": "testing.environments",
+    "LoadLimits": "loading.archive",
     "load": "loading.keras_file",
     "Episodes": "data.episodes",
     "SeedResults": "experiments.multi_seed",

@@ -220,7 +220,10 @@ class Reinforce(keras_agent.KerasAgent):
         seed = validation.check_seed(seed)
         if preset is None:
             toml_files.log_preset(env)
-        preset = toml_files.EMPTY_PRESET if preset is None else presets.read(preset)
+            preset = toml_files.EMPTY_PRESET
+        else:
+            preset = presets.read(preset)
+            toml_files.expect_same_env(preset, env)
         arguments = {"hidden": hidden, "learning_rate": learning_rate}
         arguments = {k: value for k, value in arguments.items() if value is not None}
         options = {**config.FOR_ENV_DEFAULTS, **preset["agent"], **arguments, **kwargs}

@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import tempfile
-import zipfile
-import zlib
 
 from tf_reinforce import locks
 
@@ -280,53 +278,6 @@ def expect_no_link(path):
         )
 
 
-def check_archive(path):
-    """Raises an error unless `path` is a complete `.keras` file.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If `path` is a folder, or the file is truncated, damaged, or no Keras
-            archive.
-    """
-    path = os.fspath(path)
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"There is no file {path}.")
-    if os.path.isdir(path):
-        raise ValueError(
-            "The path of an agent must be a file that `agent.save` wrote. "
-            f"Received: the folder {path}"
-        )
-    try:
-        with open(path, "rb") as file:
-            names, damaged_name = _read_archive(file)
-    except zipfile.BadZipFile as error:
-        raise ValueError(
-            f"{path} is not a complete agent file: {error}. An agent file must not be "
-            "truncated, damaged or of another kind. Expected: a .keras file written by "
-            "`agent.save`."
-        ) from None
-    if damaged_name or not {"config.json", "metadata.json"} <= names:
-        raise ValueError(
-            f"{path} is damaged or no Keras archive"
-            + (f" (first damaged part: {damaged_name})." if damaged_name else ".")
-            + " Expected: a .keras file written by `agent.save`."
-        )
-
-
-def _read_archive(file):
-    """Returns the file names in a zip archive, and a damaged file name or `None`.
-
-    Raises:
-        zipfile.BadZipFile: If the list of files or a header in the archive is damaged.
-    """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return set(archive.namelist()), archive.testzip()
-    # Wrong bits in a header can cause unknown methods, encryption or invalid offsets.
-    except (RuntimeError, EOFError, OSError, UnicodeError, zlib.error) as error:
-        raise zipfile.BadZipFile(f"{error or type(error).__name__}") from None
-
-
 def _flush_folder(path):
     """Writes the buffers of all files in a folder, and of the folder, to the disk."""
     for root, _, names in os.walk(path):
@@ -363,30 +314,3 @@ def expect_empty_folder(path):
 def _is_content(path):
     """Returns whether a file or folder is neither a lock nor a temporary folder."""
     return path.name != locks.FILE_NAME and not _TEMPORARY_NAME.fullmatch(path.name)
-
-
-def load_advice(error):
-    """Returns an explanation of an error from Keras' `load_model`, and a remedy."""
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__
-    call = re.match(r"(\S+)\.__init__\(\) (got an unexpected|missing)", str(error))
-    if call is None:
-        return (
-            "If the file contains custom layers, pass the layers: tfr.load(path, "
-            "custom_objects={'Name': Name}), or register their classes with "
-            "keras.saving.register_keras_serializable. Keras reports "
-            f"({type(error).__name__}): {str(error)[:200]}"
-        )
-    name, problem = call.groups()
-    if problem == "missing":
-        return (
-            f"The class {name} has arguments that are not in its config: {error}. "
-            f"Implement `get_config` of {name} so that it returns all arguments of "
-            f"`__init__`, or `from_config`. After the change of the class {name}, "
-            "save the agent again."
-        )
-    return (
-        f"The class {name} does not take all arguments in its config: {error}. Expected: "
-        f"{name}.__init__(self, ..., **kwargs), which calls super().__init__(**kwargs) "
-        "with name, dtype and trainable; or `get_config` and `from_config` that agree."
-    )

@@ -1,8 +1,13 @@
 """Changes learning rates during training."""
 
+import math
 import operator
 
 import keras
+
+from tf_reinforce import validation
+
+OPTIMIZERS = ("optimizer", "baseline.optimizer")
 
 
 class LinearLearningRate(keras.callbacks.Callback):
@@ -33,6 +38,31 @@ class LinearLearningRate(keras.callbacks.Callback):
         for path, first, last in self.schedules:
             optimizer = operator.attrgetter(path)(self.model)
             _set_learning_rate(optimizer, first + (last - first) * share)
+
+
+def check_schedules(schedules, baseline):
+    """Returns the learning rates from the config of an agent, or raises `ValueError`.
+
+    Args:
+        schedules: Value of `learning_rates` in the config.
+        baseline: `Baseline` of the agent.
+    """
+    is_list = isinstance(schedules, list) and len(schedules) <= len(OPTIMIZERS)
+    if not is_list or not all(isinstance(x, list) and len(x) == 3 for x in schedules):
+        raise ValueError(
+            "`learning_rates` of an agent must be a list of at most two lists "
+            f"[optimizer, first, last]. Received: {repr(schedules)[:100]}"
+        )
+    for path, *rates in schedules:
+        known = OPTIMIZERS if hasattr(baseline, "optimizer") else OPTIMIZERS[:1]
+        if path not in known:
+            raise ValueError(
+                "`learning_rates` of an agent names the optimizer "
+                f"{repr(path)[:100]}. Expected one of: {', '.join(known)}."
+            )
+        for rate in rates:
+            validation.within(f"learning_rates of {path}", rate, 0, math.inf)
+    return schedules
 
 
 def _set_learning_rate(optimizer, value):

@@ -311,38 +311,63 @@ def from_config(config):
     """Returns the space from a config that `to_config` made.
 
     Raises:
-        ValueError: If the `kind` in the config is unknown.
+        ValueError: If the `kind` in the config is unknown, or an entry is invalid.
     """
     if config is None or isinstance(config, gym.Space):
         return config
-    kind = config.get("kind")
-    if kind == "Discrete":
-        # Config files of version 0 do not contain the type of a `Discrete` space.
-        dtype = np.dtype(config.get("dtype", "int64"))
-        return gym.spaces.Discrete(
-            int(config["n"]), start=int(config["start"]), dtype=dtype
-        )
-    if kind == "MultiDiscrete":
-        nvec, start = np.asarray(config["nvec"]), np.asarray(config["start"])
-        return gym.spaces.MultiDiscrete(nvec, np.dtype(config["dtype"]), start=start)
-    if kind == "MultiBinary":
-        return gym.spaces.MultiBinary(config["n"])
-    if kind == "Box":
-        shape, dtype = tuple(config["shape"]), np.dtype(config["dtype"])
-        low, high = (
-            np.broadcast_to(np.asarray(config[side]), shape).astype(dtype)
-            for side in ("low", "high")
-        )
-        return gym.spaces.Box(low, high, shape, dtype)
-    if kind == "Dict":
-        parts = {key: from_config(part) for key, part in config["parts"].items()}
-        return gym.spaces.Dict(parts)
-    if kind == "Tuple":
-        return gym.spaces.Tuple([from_config(part) for part in config["parts"]])
-    raise ValueError(
-        "A space's `kind` must be Discrete, MultiDiscrete, MultiBinary, Box, Dict or "
-        f"Tuple. Received: kind={kind!r}"
+    try:
+        return _FROM_CONFIG[config["kind"]](config)
+    # The constructors of spaces raise these errors, and the file may have any content.
+    except (AssertionError, AttributeError, KeyError, OverflowError, TypeError) as error:
+        raise ValueError(
+            "The config of a space must have the form that `to_config` returns, with "
+            f"`kind` one of {', '.join(_FROM_CONFIG)}. Received: {repr(config)[:100]} "
+            f"({type(error).__name__}: {str(error)[:100]})"
+        ) from None
+
+
+def _discrete_from_config(config):
+    # Config files of version 0 do not contain the type of a `Discrete` space.
+    dtype = _number_type(config.get("dtype", "int64"))
+    return gym.spaces.Discrete(int(config["n"]), start=int(config["start"]), dtype=dtype)
+
+
+def _multi_discrete_from_config(config):
+    nvec, start = np.asarray(config["nvec"]), np.asarray(config["start"])
+    dtype = _number_type(config["dtype"])
+    return gym.spaces.MultiDiscrete(nvec, dtype, start=start)
+
+
+def _box_from_config(config):
+    shape, dtype = tuple(config["shape"]), _number_type(config["dtype"])
+    low, high = (
+        np.broadcast_to(np.asarray(config[side]), shape).astype(dtype)
+        for side in ("low", "high")
     )
+    return gym.spaces.Box(low, high, shape, dtype)
+
+
+def _dict_from_config(config):
+    parts = {key: from_config(part) for key, part in config["parts"].items()}
+    return gym.spaces.Dict(parts)
+
+
+_FROM_CONFIG = {
+    "Discrete": _discrete_from_config,
+    "MultiDiscrete": _multi_discrete_from_config,
+    "MultiBinary": lambda config: gym.spaces.MultiBinary(config["n"]),
+    "Box": _box_from_config,
+    "Dict": _dict_from_config,
+    "Tuple": lambda config: gym.spaces.Tuple(map(from_config, config["parts"])),
+}
+
+
+def _number_type(name):
+    """Returns the NumPy type of a name, or raises `TypeError` unless it is a number."""
+    dtype = np.dtype(name)
+    if dtype.kind not in "biuf" or dtype.name != name:
+        raise TypeError(f"{name!r} is not a number type")
+    return dtype
 
 
 def _bound_to_config(bound):

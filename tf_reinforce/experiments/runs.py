@@ -349,14 +349,7 @@ def read_env(run):
     """
     path, config = pathlib.Path(run) / run_config.FILE_NAME, run_config.read(run)
     env, env_kwargs = config.get("env"), config.get("env_kwargs", {})
-    for name, value in env_kwargs.items():
-        if not isinstance(value, toml_files.SAFE_TYPES):
-            raise ValueError(
-                f"{path} contains the environment argument {name}={value!r}. A config "
-                "file may only contain numbers and booleans as environment arguments. "
-                "To pass other arguments, evaluate in Python: "
-                f"tfr.load({os.fspath(agent_file(run))!r}).evaluate(env, env_kwargs=…)."
-            )
+    toml_files.check_env_kwargs(path, env_kwargs)
     options = {
         "env_kwargs": env_kwargs,
         "max_episode_steps": config.get("evaluation", {}).get("max_episode_steps"),

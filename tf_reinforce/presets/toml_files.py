@@ -7,8 +7,10 @@ import tomllib
 from typing import Any
 
 from tf_reinforce import config
+from tf_reinforce import files
 from tf_reinforce import validation
 
+_MAX_BYTES = 2**20  # of a preset file
 FOLDER = pathlib.Path(__file__).parent
 
 
@@ -18,6 +20,18 @@ TABLE_KEYS = {
     "agent": {"hidden", "head", "baseline", "learning_rate", *config.AGENT_OPTIONS},
     "fit": {*config.FIT_OPTIONS},
     "evaluation": {"episodes", "every", "deterministic", "target", "max_episode_steps"},
+}
+
+
+# The largest values of the arguments of `fit` that a preset or an agent file may contain.
+FIT_LIMITS = {
+    "epochs": 10**7,
+    "steps": 10**12,
+    "episodes_per_epoch": 10**6,
+    "steps_per_epoch": 10**9,
+    "num_envs": 1024,
+    "workers": 64,
+    "max_episode_steps": 10**9,
 }
 
 
@@ -91,15 +105,25 @@ def read(name: str) -> dict[str, Any]:
         path = FOLDER / f"{name}.toml"
     if not path.exists():
         raise FileNotFoundError(f"There is no preset file {name}. Check `preset`.")
+    files.expect_regular_file(path)
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(
+            f"The preset {name} has more than {_MAX_BYTES:,} bytes. Expected: a TOML "
+            "file of settings."
+        )
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"The preset {name} is not valid TOML: {error}") from error
     expect_keys(f"The preset {name}", settings, {"env", "env_kwargs", *TABLE_KEYS})
     env_kwargs = settings.get("env_kwargs", {})
     expect_keys(f"`env_kwargs` of the preset {name}", env_kwargs, env_kwargs)
+    if path.parent != FOLDER:
+        check_env_kwargs(f"The preset {name}", env_kwargs)
     for table, keys in TABLE_KEYS.items():
         expect_keys(f"[{table}] of the preset {name}", settings.get(table, {}), keys)
+    for option, value in settings.get("fit", {}).items():
+        _check_fit_option(f"[fit] of the preset {name}", option, value)
     if not isinstance(settings.get("env"), str):
         raise ValueError(
             f'The preset {name} must name its environment: env = "CartPole-v1". '
@@ -107,6 +131,24 @@ def read(name: str) -> dict[str, Any]:
         )
     validate_evaluation(settings.get("evaluation", {}))
     return {**EMPTY_PRESET, **settings}
+
+
+def expect_same_env(preset: dict[str, Any], env: Any) -> None:
+    """Raises `ValueError` if a preset is for another environment than `env`.
+
+    An environment without a Gymnasium id, for example a callable, is not compared.
+    """
+    spec = getattr(env, "spec", env)
+    name = env if isinstance(env, str) else getattr(spec, "id", None)
+    if not isinstance(name, str):
+        return
+    name, expected = name.rpartition(":")[2], preset["env"].rpartition(":")[2]
+    if name not in (expected, expected.rpartition("-v")[0]):
+        raise ValueError(
+            f"The preset is for another environment. Expected: {preset['env']}. "
+            f"Received: env={name!r}. To use the settings of the preset, copy the preset "
+            "to a file of your own with another `env`, or pass the settings as arguments."
+        )
 
 
 def validate_evaluation(settings):
@@ -138,8 +180,78 @@ def expect_keys(name, table, keys):
 
 
 def safe_defaults(defaults):
-    """Returns the defaults of `fit`, and `env_kwargs` that are bools, ints or floats."""
-    fit = {name: x for name, x in defaults.items() if name in TABLE_KEYS["fit"]}
+    """Returns the defaults of `fit` that an agent file contains.
+
+    An agent file contains `env_kwargs` that are bools, ints or finite floats. An agent
+    file does not contain `workers`, because the number of processes depends on the
+    machine.
+    """
+    names = FIT_LIMITS.keys() - {"workers"}
+    fit = {name: x for name, x in defaults.items() if name in names}
     env_kwargs = defaults.get("env_kwargs") or {}
-    safe = {name: x for name, x in env_kwargs.items() if isinstance(x, SAFE_TYPES)}
+    safe = {name: x for name, x in env_kwargs.items() if _is_safe(x)}
     return {**fit, "env_kwargs": safe}
+
+
+def check_defaults(defaults):
+    """Returns the defaults of `fit` from an agent file, or raises `ValueError`.
+
+    Args:
+        defaults: Dict as `safe_defaults` returns it.
+    """
+    if not isinstance(defaults, dict) or "env_kwargs" not in defaults:
+        raise ValueError(
+            "`fit_defaults` of an agent file must be a dict with `env_kwargs`. Received: "
+            f"{repr(defaults)[:100]}"
+        )
+    for name, value in defaults.items():
+        if name == "env_kwargs":
+            check_env_kwargs("`fit_defaults` of an agent file", value)
+        elif name == "workers":
+            raise ValueError(
+                "`fit_defaults` of an agent file must not contain `workers`, because the "
+                "number of processes depends on the machine. Pass `workers` to `fit`. "
+                f"Received: workers={repr(value)[:100]}"
+            )
+        elif name not in FIT_LIMITS:
+            raise ValueError(
+                "`fit_defaults` of an agent file contains the invalid key "
+                f"{name[:100]!r}. Expected one of: {', '.join(FIT_LIMITS)}, env_kwargs."
+            )
+        else:
+            _check_fit_option("`fit_defaults` of an agent file", name, value)
+    return defaults
+
+
+def _check_fit_option(source, name, value):
+    if validation.positive_int(name, value) > FIT_LIMITS[name]:
+        raise ValueError(
+            f"{source} may contain a `{name}` of at most {FIT_LIMITS[name]:,}. Received: "
+            f"{name}={repr(value)[:100]}. Pass a larger value to `fit`."
+        )
+
+
+def check_env_kwargs(source, env_kwargs):
+    """Raises `ValueError` unless environment arguments are finite numbers and booleans.
+
+    Args:
+        source: Start of the error message, which names the file.
+        env_kwargs: Dict from a file.
+    """
+    if not isinstance(env_kwargs, dict):
+        raise ValueError(
+            f"{source} must contain the environment arguments `env_kwargs` as a dict. "
+            f"Received: env_kwargs={repr(env_kwargs)[:100]}"
+        )
+    for name, value in env_kwargs.items():
+        if not _is_safe(value):
+            raise ValueError(
+                f"{source} contains the environment argument {name[:100]}="
+                f"{repr(value)[:100]}. A file may only contain finite numbers and "
+                "booleans as environment arguments. Pass other arguments in Python: "
+                "`env_kwargs={…}`."
+            )
+
+
+def _is_safe(value):
+    return isinstance(value, SAFE_TYPES) and -math.inf < value < math.inf

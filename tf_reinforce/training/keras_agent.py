@@ -444,12 +444,15 @@ class KerasAgent(keras.Model):
         own_spaces = [config.pop(f"{x}_space", None) for x in ("observation", "action")]
         rates, defaults = config.pop("learning_rates"), config.pop("fit_defaults")
         agent = cls(**config)
-        agent._learning_rates, agent._fit_defaults = (
-            rates,
-            toml_files.safe_defaults(defaults),
-        )
+        agent._learning_rates = learning_rates.check_schedules(rates, agent.baseline)
+        agent._fit_defaults = toml_files.check_defaults(defaults)
         agent.observation_space, agent.action_space = map(spaces.from_config, own_spaces)
+        if agent.action_space is not None and agent.head is not None:
+            agent.head.check_space(agent.action_space)
         return agent
+
+    def build_from_config(self, config):
+        self.build(config["input_shape"])  # Keras would ignore an error of `build`
 
     def _check_compile(self, arguments):
         """Raises `ValueError` if there is no optimizer, or an argument has no effect."""
