@@ -7,8 +7,6 @@ import pytest
 
 from tf_reinforce import files
 
-NAMES = ("a", "b", "gone", "deep")  # the names that a folder of these tests may contain
-
 
 def listing(folder):
     """Returns the contents of every file below a folder, by relative path."""
@@ -116,62 +114,120 @@ def test_atomic_write_without_overwrite_raises_if_the_file_exists(tmp_path):
     assert listing(tmp_path) == {"a.txt": "old", "b.txt": "new"}
 
 
+def export(folder, **texts):
+    """Writes an export, which contains the list of its files."""
+    with files.atomic_replace_folder(folder) as aside:
+        fill(aside, **texts)
+
+
+def contents(folder):
+    """Returns the contents of all files below a folder but the lists of exports."""
+    return {
+        path: text
+        for path, text in listing(folder).items()
+        if os.path.basename(path) != files.EXPORT_MARK
+    }
+
+
 def test_replace_folder_replaces_the_old_folder(tmp_path):
-    fill(tmp_path / "model", a="old", gone="old")
-    with files.atomic_replace_folder(tmp_path / "model", NAMES) as aside:
+    export(tmp_path / "model", a="old", gone="old")
+    with files.atomic_replace_folder(tmp_path / "model") as aside:
         fill(aside, a="new", b="new")
         fill(os.path.join(aside, "deep"), c="new")
         assert open_text(tmp_path, "model", "a") == "old"
-    assert listing(tmp_path / "model") == {"a": "new", "b": "new", "deep/c": "new"}
+    assert contents(tmp_path / "model") == {"a": "new", "b": "new", "deep/c": "new"}
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_replace_folder_raises_if_the_folder_contains_other_files(tmp_path):
-    fill(tmp_path / "model", a="old", thesis="mine")
-    folder = files.atomic_replace_folder(tmp_path / "model", NAMES)
-    with pytest.raises(ValueError, match="contains other files .thesis."), folder:
-        raise AssertionError("the body must not run")
-    assert listing(tmp_path) == {"model/a": "old", "model/thesis": "mine"}
+def add_file(folder):
+    (folder / "thesis").write_text("mine")
+
+
+def add_nested_file(folder):
+    (folder / "assets" / "thesis").write_text("mine")
+
+
+def add_empty_folder(folder):
+    (folder / "thesis").mkdir()
+
+
+def add_link(folder):
+    (folder / "thesis").symlink_to(folder)
+
+
+@pytest.mark.parametrize("add", [add_file, add_nested_file, add_empty_folder, add_link])
+def test_replace_folder_raises_if_the_folder_contains_other_files(tmp_path, add):
+    model = tmp_path / "model"
+    with files.atomic_replace_folder(model) as aside:
+        fill(os.path.join(aside, "assets"), a="old")
+    export(model, a="new")  # replaces its own files
+    (model / "assets").mkdir()
+    (model / "assets" / "b").write_text("mine")
+    with pytest.raises(ValueError, match="contains other files .assets/b."):
+        export(model, a="newer")
+    (model / "assets" / "b").unlink()
+    add(model)
+    with pytest.raises(ValueError, match="contains other files .*thesis"):
+        export(model, a="newer")
+    assert contents(model)["a"] == "new"
+
+
+@pytest.mark.parametrize("name", ["assets", "variables", "saved_model.pb"])
+def test_replace_folder_raises_if_no_export_has_written_the_folder(tmp_path, name):
+    """A folder of the user may have the names of a SavedModel."""
+    fill(tmp_path / "game" / name, level="mine")
+    with pytest.raises(ValueError, match=f"contains other files .{name}/level."):
+        export(tmp_path / "game", a="new")
+    assert listing(tmp_path) == {f"game/{name}/level": "mine"}
+
+
+@pytest.mark.parametrize("mark", ["", "[]", "3", "{}", '{"files": 3}', '{"files": [[]]}'])
+def test_replace_folder_raises_if_the_list_of_files_is_damaged(tmp_path, mark):
+    export(tmp_path / "model", a="old")
+    (tmp_path / "model" / files.EXPORT_MARK).write_text(mark)
+    with pytest.raises(ValueError, match="contains other files"):
+        export(tmp_path / "model", a="new")
 
 
 def test_replaceable_folder_is_checked_without_a_change(tmp_path):
     (tmp_path / "file").write_text("")
-    files.expect_replaceable_folder(tmp_path / "new" / "folder", ())
-    files.expect_replaceable_folder(tmp_path, ("file", "other"))
+    (tmp_path / "empty").mkdir()
+    files.expect_replaceable_folder(tmp_path / "new" / "folder")
+    files.expect_replaceable_folder(tmp_path / "empty")
     with pytest.raises(ValueError, match="No file was replaced"):
-        files.expect_replaceable_folder(tmp_path, ("other",))
+        files.expect_replaceable_folder(tmp_path)
     with pytest.raises(ValueError, match="Received: the file"):
-        files.expect_replaceable_folder(tmp_path / "file", ("file",))
-    assert os.listdir(tmp_path) == ["file"]
+        files.expect_replaceable_folder(tmp_path / "file")
+    assert sorted(os.listdir(tmp_path)) == ["empty", "file"]
 
 
 def test_replace_folder_creates_a_missing_folder(tmp_path):
-    with files.atomic_replace_folder(tmp_path / "new" / "model", NAMES) as aside:
+    with files.atomic_replace_folder(tmp_path / "new" / "model") as aside:
         fill(aside, a="one")
-    assert listing(tmp_path) == {"new/model/a": "one"}
+    assert contents(tmp_path) == {"new/model/a": "one"}
     assert os.listdir(tmp_path / "new") == ["model"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Interrupted])
 def test_replace_folder_keeps_the_old_folder_if_the_body_raises(tmp_path, error):
-    fill(tmp_path / "model", a="old")
+    export(tmp_path / "model", a="old")
     with (
         pytest.raises(error),
-        files.atomic_replace_folder(tmp_path / "model", NAMES) as aside,
+        files.atomic_replace_folder(tmp_path / "model") as aside,
     ):
         fill(aside, a="half")
         raise error
-    assert listing(tmp_path) == {"model/a": "old"}
+    assert contents(tmp_path) == {"model/a": "old"}
     assert os.listdir(tmp_path) == ["model"]
 
 
 def test_replace_folder_raises_and_keeps_old_folder_if_none_was_made(tmp_path):
     """A failure between the two renames must not lose the old folder."""
-    fill(tmp_path / "model", a="old")
+    export(tmp_path / "model", a="old")
     model = tmp_path / "model"
-    with pytest.raises(FileNotFoundError), files.atomic_replace_folder(model, NAMES):
+    with pytest.raises(FileNotFoundError), files.atomic_replace_folder(model):
         pass
-    assert listing(tmp_path) == {"model/a": "old"}
+    assert contents(tmp_path) == {"model/a": "old"}
     assert os.listdir(tmp_path) == ["model"]
 
 
@@ -179,7 +235,7 @@ def test_replace_folder_raises_if_the_path_is_a_file(tmp_path):
     write(tmp_path / "model", "a file")
     with (
         pytest.raises(ValueError, match="must be a folder, not a file.*the file .*model"),
-        files.atomic_replace_folder(tmp_path / "model", NAMES),
+        files.atomic_replace_folder(tmp_path / "model"),
     ):
         raise AssertionError("the body must not run")
     assert listing(tmp_path) == {"model": "a file"}

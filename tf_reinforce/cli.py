@@ -396,9 +396,11 @@ def _check_resumed_env(options, env):
 
 def _check_export(options):
     """Raises `ValueError` if an export could not replace the folder of `--export`."""
-    if not options.export:  # no export, or a new folder in the run directory
+    if options.export == "" and options.resume is not None:
+        files.expect_replaceable_folder(os.path.join(options.resume, "policy"))
+    if not options.export:  # no export, or a folder in the run directory
         return
-    files.expect_replaceable_folder(options.export, files.SAVED_MODEL_CONTENTS)
+    files.expect_replaceable_folder(options.export)
     folder = pathlib.Path(options.export).resolve()
     run = pathlib.Path(options.run_dir or "runs").resolve()
     if run.is_relative_to(folder):
@@ -662,7 +664,7 @@ def _expect_run(run):
 
 def export(options):
     """Runs `tf-reinforce export` and returns the exit code."""
-    files.expect_replaceable_folder(options.out, files.SAVED_MODEL_CONTENTS)
+    files.expect_replaceable_folder(options.out)
     _expect_run(options.run)
     startup.import_tensorflow()
     from tf_reinforce.experiments import runs

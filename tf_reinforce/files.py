@@ -1,6 +1,7 @@
 """Writes files and folders atomically, so that a failed write changes nothing."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -8,8 +9,9 @@ import tempfile
 
 from tf_reinforce import locks
 
-# The names of the files and folders in a SavedModel.
-SAVED_MODEL_CONTENTS = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
+# The file in an export that lists all files of the export.
+EXPORT_MARK = "tf_reinforce_export.json"
+_MAX_MARK_BYTES = 2**20
 
 
 @contextlib.contextmanager
@@ -188,7 +190,7 @@ def explain_failed_write(path, consequence="A file that existed before is unchan
 
 
 @contextlib.contextmanager
-def atomic_replace_folder(path, names):
+def atomic_replace_folder(path):
     """Yields a temporary path to write to, and then replaces the folder `path`.
 
     If an exception is raised, an existing folder at `path` stays unchanged. The old
@@ -196,22 +198,23 @@ def atomic_replace_folder(path, names):
     the new folder is renamed to NAME, the next write to NAME moves the old folder back.
 
     Args:
-        path: Path of the folder that is replaced.
-        names: Strings, the names of files and folders that the existing folder may
-            contain. A folder with files of other names is not replaced.
+        path: Path of the folder that is replaced. An existing folder must be empty, or
+            contain only files that an earlier call has written. The file `EXPORT_MARK`
+            in the folder lists these files.
 
     Yields:
         Path of a temporary folder beside `path`, which the caller creates.
 
     Raises:
-        ValueError: If `path` is a file, or a folder that contains files of other names.
+        ValueError: If `path` is a file, or a folder that contains other files.
     """
-    expect_replaceable_folder(path, names)
+    expect_replaceable_folder(path)
     path = os.path.abspath(os.fspath(path))
     with explain_failed_write(path), _temporary_folder(path) as temporary_folder:
         temporary = os.path.join(temporary_folder, "new")
         previous = os.path.join(temporary_folder, _PREVIOUS)
         yield temporary
+        _write_mark(temporary)
         _flush_folder(temporary)
         existed = os.path.exists(path)
         if existed:
@@ -225,15 +228,15 @@ def atomic_replace_folder(path, names):
         _flush(os.path.dirname(path))
 
 
-def expect_replaceable_folder(path, names):
+def expect_replaceable_folder(path):
     """Raises a `ValueError` unless `atomic_replace_folder` can replace the folder.
 
     Args:
         path: Path of the folder, which may not exist.
-        names: The names of files and folders that the folder may contain.
 
     Raises:
-        ValueError: If `path` is a file, or a folder that contains files of other names.
+        ValueError: If `path` is a file, or a folder that contains files which no earlier
+            call of `atomic_replace_folder` has written.
     """
     path = os.path.abspath(os.fspath(path))
     if os.path.exists(path) and not os.path.isdir(path):
@@ -241,7 +244,7 @@ def expect_replaceable_folder(path, names):
             "The path of an export must be a folder, not a file. Received: the file "
             f"{path}"
         )
-    other_names = set(os.listdir(path) if os.path.exists(path) else ()) - set(names)
+    other_names = _files_in(path) - _read_mark(path)
     if other_names:
         raise ValueError(
             "The folder of an export must be new, empty or an earlier export. "
@@ -249,6 +252,40 @@ def expect_replaceable_folder(path, names):
             f"({', '.join(sorted(other_names)[:3])}). No file was replaced. Choose "
             "another folder for the export."
         )
+
+
+def _files_in(folder):
+    """Returns the relative paths of all files, links and empty folders in a folder."""
+    return {
+        os.path.relpath(os.path.join(root, name), folder)
+        for root, folders, names in os.walk(folder)
+        for name in [*folders, *names]
+        if name in names or not _is_filled_folder(os.path.join(root, name))
+    }
+
+
+def _is_filled_folder(path):
+    return not os.path.islink(path) and bool(os.listdir(path))
+
+
+def _write_mark(folder):
+    """Writes the list of the files in an export to the export."""
+    content = {"files": sorted(_files_in(folder) | {EXPORT_MARK})}
+    with open(os.path.join(folder, EXPORT_MARK), "w") as file:
+        file.write(json.dumps(content, indent=2) + "\n")
+
+
+def _read_mark(folder):
+    """Returns the files that belong to an export; the empty set for another folder."""
+    path = os.path.join(folder, EXPORT_MARK)
+    try:
+        expect_regular_file(path)
+        if os.path.getsize(path) > _MAX_MARK_BYTES:
+            return set()
+        with open(path) as file:
+            return set(json.loads(file.read())["files"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return set()
 
 
 def expect_regular_file(path):

@@ -14,6 +14,7 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
+from tf_reinforce import files
 from tf_reinforce.serving import formats
 from tf_reinforce.serving import policy_functions
 
@@ -257,10 +258,11 @@ def agent(exports):
 
 def test_export_replaces_the_whole_folder(agent, tmp_path):
     path = tmp_path / "policy"
-    (path / "variables").mkdir(parents=True)
-    (path / "variables" / "old").write_text("of another export")
+    with files.atomic_replace_folder(path) as temporary:
+        os.makedirs(temporary)
+        open(os.path.join(temporary, "old"), "w").close()
     agent.export(path)
-    assert not (path / "variables" / "old").exists()
+    assert not (path / "old").exists()
     assert os.listdir(tmp_path) == ["policy"]
     observations = batch(agent, 2)
     policy = tf.saved_model.load(str(path))

@@ -17,8 +17,8 @@ def write(path, functions, layers):
         layers: Keras layers whose weights the exported functions read.
 
     Raises:
-        ValueError: If `path` is a file, or a folder with files that do not belong to a
-            SavedModel.
+        ValueError: If `path` is a file, or a folder with files that no earlier export
+            has written.
     """
     archive = keras.export.ExportArchive()
     for layer in layers:
@@ -27,6 +27,5 @@ def write(path, functions, layers):
         archive.add_endpoint(name, function)
     # Silences the description of the functions that Keras and TensorFlow print.
     silence = contextlib.redirect_stdout(io.StringIO())
-    contents = files.SAVED_MODEL_CONTENTS
-    with files.atomic_replace_folder(path, contents) as temporary, silence:
+    with files.atomic_replace_folder(path) as temporary, silence:
         archive.write_out(temporary, verbose=False)
