@@ -25,6 +25,7 @@ MANIFEST = "manifest.json"
 ARRAYS = "arrays.bin"
 
 _MAX_MANIFEST_BYTES = 256 * 2**20
+_END = "}\n"  # the end of every manifest, which shows that no byte is missing
 _NAME = re.compile(r"[0-9]{8,}")
 
 log = logging.getLogger("tf_reinforce")
@@ -292,8 +293,11 @@ def _read_manifest(path):
     files.expect_regular_file(path)
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
         raise _damaged(path, f"it has more than {_MAX_MANIFEST_BYTES} bytes")
+    text = path.read_text(errors="replace")
+    if not text.endswith(_END):
+        raise _damaged(path, "it is truncated, or its end is damaged")
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"it is no JSON file ({error})") from None
     if not isinstance(manifest, dict):
