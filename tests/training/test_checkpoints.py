@@ -77,11 +77,12 @@ def damages():
     yield lambda path: (path / "arrays.bin").unlink(), "There is no file"
     yield lambda path: (path / "manifest.json").unlink(), "There is no file"
     yield lambda path: os.truncate(path / "arrays.bin", 20), "20 bytes"
-    yield lambda path: os.truncate(path / "manifest.json", 20), "no JSON file"
+    yield lambda path: os.truncate(path / "manifest.json", 20), "truncated"
     yield lambda path: flip(path / "arrays.bin"), "SHA-256"
     yield lambda path: edit(path, sha256="0"), "SHA-256"
-    yield lambda path: (path / "manifest.json").write_text("[]"), "no JSON object"
-    yield lambda path: (path / "manifest.json").write_text("[" * 10**5), "no JSON file"
+    yield lambda path: (path / "manifest.json").write_text("[]\n"), "no JSON object"
+    deep = "[" * 10**5 + "\n"
+    yield lambda path: (path / "manifest.json").write_text(deep), "no JSON file"
 
 
 def flip(path):
@@ -92,7 +93,7 @@ def flip(path):
 
 def edit(path, **changes):
     manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**manifest, **changes}))
+    (path / "manifest.json").write_text(json.dumps({**manifest, **changes}) + "\n")
 
 
 @pytest.mark.parametrize("number", range(len(list(damages()))))
@@ -129,6 +130,15 @@ def test_every_byte_of_a_manifest_counts(tmp_path):
         except ValueError:
             continue
         assert received == expected, position
+
+
+def test_every_truncation_of_a_manifest_is_refused_with_that_reason(folder):
+    path = folder.path / "checkpoints" / "00000004"
+    content = (path / "manifest.json").read_bytes()
+    for size in range(len(content)):
+        (path / "manifest.json").write_bytes(content[:size])
+        with pytest.raises(ValueError, match="truncated"):
+            checkpoints.read(path)
 
 
 def test_checkpoint_of_a_newer_format_names_the_remedy(folder):

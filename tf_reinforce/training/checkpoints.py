@@ -25,7 +25,6 @@ MANIFEST = "manifest.json"
 ARRAYS = "arrays.bin"
 
 _MAX_MANIFEST_BYTES = 256 * 2**20
-_END = "}\n"  # the end of every manifest, which shows that no byte is missing
 _NAME = re.compile(r"[0-9]{8,}")
 
 log = logging.getLogger("tf_reinforce")
@@ -294,7 +293,7 @@ def _read_manifest(path):
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
         raise _damaged(path, f"it has more than {_MAX_MANIFEST_BYTES} bytes")
     text = path.read_text(errors="replace")
-    if not text.endswith(_END):
+    if not text.endswith("\n"):  # the last byte of every manifest
         raise _damaged(path, "it is truncated, or its end is damaged")
     try:
         manifest = json.loads(text)
