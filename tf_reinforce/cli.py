@@ -11,6 +11,7 @@ import json
 import math
 import os
 import pathlib
+import shlex
 import statistics
 import sys
 from typing import Any, NamedTuple
@@ -351,7 +352,8 @@ def _check_resume_options(options):
     """
     from tf_reinforce.experiments import run_config
 
-    allowed = ("env", "resume", "export", *_CHECKPOINT_OPTIONS, "command", "engine")
+    allowed = ("env", "env_arg", "resume", "export", "command", "engine")
+    allowed = (*allowed, *_CHECKPOINT_OPTIONS)
     others = [
         f"--{name.replace('_', '-')}"
         for name, value in vars(options).items()
@@ -360,11 +362,12 @@ def _check_resume_options(options):
     if others or options.engine != "auto":
         raise ValueError(
             "`--resume` continues a training with its own settings. Expected: no other "
-            "options, except ENV, --export, --checkpoint-every and --grace. Received: "
-            f"{', '.join(others) or '--engine'}"
+            "options, except ENV, --env-arg, --export, --checkpoint-every and --grace. "
+            f"Received: {', '.join(others) or '--engine'}"
         )
     _check_export(options)
-    config = run_config.read_training(options.resume)
+    explicit = dict(options.env_arg or ())
+    config = run_config.read_training(options.resume, explicit)
     _check_resumed_env(options, config["env"])
     options.engine, options.preset = config["engine"], config.get("preset")
     seeds = config.get("seeds")
@@ -517,7 +520,7 @@ def _settings(options, preset):
     fit = config.merge_options(settings["fit"], explicit["fit"])
     return {
         "preset": options.preset,
-        "env_kwargs": settings["env_kwargs"],
+        "env_kwargs": {**settings["env_kwargs"], **dict(options.env_arg or ())},
         "agent": {**DEFAULTS, **settings["agent"], **explicit["agent"]},
         "fit": {"num_envs": config.FitOptions.num_envs, **fit},
         "evaluation": {**settings["evaluation"], **explicit["evaluation"]},
@@ -608,6 +611,9 @@ def _print_summary(directory, return_line, result):
 def _print_next_commands(options, directory):
     # `evaluate` never reads an id of the form `module:Id` from a file.
     env_option = f" --env {options.env}" if ":" in options.env else ""
+    for name, value in options.env_arg or ():
+        if isinstance(value, str):  # `evaluate` reads no text from a file
+            env_option += f" --env-arg {shlex.quote(f'{name}={value}')}"
     print(f"\nnext:\n  tf-reinforce evaluate {directory}{env_option} --episodes 1000")
     if options.export is None:
         print(f"  tf-reinforce export {directory} --out {directory}/policy")
@@ -622,7 +628,7 @@ def evaluate(options):
     from tf_reinforce.loading import keras_file
 
     agent = keras_file.load(runs.agent_file(options.run))
-    env, env_options = runs.read_env(options.run)
+    env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
     env = options.env or env
     if env is None:
         raise ValueError(
@@ -750,6 +756,30 @@ def _count(text):
     )
 
 
+def _env_argument(text):
+    """Returns the name and the value of an environment argument, NAME=VALUE.
+
+    A value in JSON format, for example a number or `true`, is converted, and any other
+    value is text.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(
+            f"must have the form NAME=VALUE, for example gravity=9.8. Received: {text!r}"
+        )
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(value)
+    return name, value
+
+
+_ENV_ARG = dict(
+    action="append",
+    type=_env_argument,
+    metavar="NAME=VALUE",
+    help="argument of the environment's constructor; the option may be repeated",
+)
+
+
 class _Unknown(argparse.Action):
     """Rejects an option of other libraries, like `--lr`, and prints the option to use."""
 
@@ -795,6 +825,7 @@ TRAIN_OPTIONS = (
             help="a preset of docs/presets.md, or FILE.toml (without NAME: that of ENV)",
         ),
     ),
+    _Option("--env-arg", (), _ENV_ARG),
     _Option("--epochs", ("fit.epochs",), dict(type=_count, help="number of updates")),
     _Option(
         "--steps",
@@ -976,6 +1007,7 @@ def make_parser():
     command.add_argument("run", metavar="RUN", help="run directory or agent file")
     command.add_argument("--episodes", type=_count, default=100)
     command.add_argument("--env", help="environment id (that of the run)")
+    command.add_argument("--env-arg", **_ENV_ARG)
     command.add_argument("--seed", type=_count, default=0)
     command.add_argument("--num-envs", type=_count, default=config.FitOptions.num_envs)
     command.add_argument(

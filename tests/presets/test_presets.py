@@ -5,6 +5,7 @@ import csv
 import inspect
 import io
 import json
+import os
 import pathlib
 
 import gymnasium as gym
@@ -196,6 +197,74 @@ def test_safe_defaults_drops_strings_from_env_kwargs():
         {"steps": 9, "env_kwargs": {"map": "x", "n": 1}, "more": 2}
     )
     assert found == {"steps": 9, "env_kwargs": {"n": 1}}
+
+
+@pytest.mark.parametrize(
+    "content, match",
+    [
+        (
+            '[env_kwargs]\nxml_file = "evil.xml"',
+            "argument xml_file='evil.xml'",
+        ),
+        ("[env_kwargs]\na = [1]", "environment argument a="),
+        ("[env_kwargs]\na = nan", "environment argument a=nan"),
+        ("[fit]\nworkers = 65", "`workers` of at most 64. Received: workers=65"),
+        ("[fit]\nnum_envs = 1025", "`num_envs` of at most 1,024"),
+        ("a = " + "[" * 10**4, "not valid TOML"),
+        ("a = 1 #" + "x" * 2**20, "more than 1,048,576 bytes"),
+    ],
+)
+def test_preset_file_with_harmful_settings_is_refused(tmp_path, content, match):
+    path = tmp_path / "own.toml"
+    path.write_text(f'env = "CartPole-v1"\n{content}')
+    with pytest.raises(ValueError, match=match):
+        presets.read(str(path))
+    path.write_text('env = "CartPole-v1"\n[env_kwargs]\na = 1\n[fit]\nworkers = 64')
+    assert presets.read(str(path))["env_kwargs"] == {"a": 1}
+
+
+def test_preset_that_is_a_pipe_is_refused_without_reading(tmp_path):
+    os.mkfifo(tmp_path / "own.toml")
+    with pytest.raises(ValueError, match="must be a regular file"):
+        presets.read(str(tmp_path / "own.toml"))
+
+
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", "a_module:CartPole-v1", "CartPole", gym.spec("CartPole-v1")]
+)
+def test_for_env_refuses_a_preset_of_another_environment(env):
+    toml_files.expect_same_env({"env": "CartPole-v1"}, env)
+    with pytest.raises(ValueError, match="Expected: Pendulum-v1. Received: env='CartPo"):
+        tfr.Reinforce.for_env(env, preset="Pendulum-v1")
+
+
+def test_preset_fits_an_environment_without_an_id():
+    toml_files.expect_same_env({"env": "CartPole-v1"}, toys.Bandit)
+    toml_files.expect_same_env({"env": "CartPole-v1"}, tfr.envs.CartPole())
+
+
+def test_command_line_passes_environment_arguments_of_any_type():
+    command = ["train", "FrozenLake-v1", "--preset", "FrozenLake-v1-dry"]
+    command += ["--env-arg", "map_name=8x8", "--env-arg", "success_rate=0.5"]
+    options = cli.make_parser().parse_args(command)
+    _, settings = cli._check_train_options(options)
+    expected = {"is_slippery": False, "map_name": "8x8", "success_rate": 0.5}
+    assert settings["env_kwargs"] == expected
+
+
+def test_argument_without_a_value_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "FrozenLake-v1", "--env-arg", "map_name"])
+    assert "must have the form NAME=VALUE" in capsys.readouterr().err
+
+
+def test_text_in_a_run_is_used_only_if_the_user_passes_the_same_argument(tmp_path):
+    config = {"env": "FrozenLake-v1", "env_kwargs": {"map_name": "8x8", "n": 1}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="map_name='8x8'.*--env-arg NAME=VALUE"):
+        runs.read_env(tmp_path)
+    env, options = runs.read_env(tmp_path, {"map_name": "4x4"})
+    assert options["env_kwargs"] == {"map_name": "4x4", "n": 1}
 
 
 def test_custom_optimizer_keeps_its_learning_rate(plain):

@@ -56,8 +56,14 @@ def read(directory):
     return content
 
 
-def read_training(directory):
+def read_training(directory, env_kwargs=None):
     """Returns the content of `config.json` with all settings of a training, checked.
+
+    Args:
+        directory: Path of the run directory.
+        env_kwargs: Dict of the environment arguments that the user has passed. They must
+            be equal to those in the file. In the file, all other environment arguments
+            must be numbers or booleans.
 
     Returns:
         Dict with the keys `env`, `engine`, `seed` or `seeds`, `target_return`, `preset`,
@@ -97,6 +103,12 @@ def read_training(directory):
     if content.get("target_return") is not None:
         validation.within("target_return", content["target_return"], -math.inf, math.inf)
     check_settings(content)
+    merged = toml_files.merge_env_kwargs(path, content["env_kwargs"], env_kwargs)
+    if merged != content["env_kwargs"]:
+        raise ValueError(
+            f"The training has other environment arguments. Expected: those in {path}, "
+            f"{content['env_kwargs']}. Received: {env_kwargs}"
+        )
     return content
 
 

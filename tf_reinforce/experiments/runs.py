@@ -331,13 +331,18 @@ def agent_file(run):
     return path / "agent.keras" if path.is_dir() else path
 
 
-def read_env(run):
+def read_env(run, env_kwargs=None):
     """Returns the environment id of a run directory, and its evaluation options.
 
     The config file of a run may come from an untrusted source. An id of the form
     `module:Id` is not returned, because making the environment would import the module.
     Keyword arguments of the environment's constructor may only be numbers and booleans
-    (`toml_files.SAFE_TYPES`).
+    (`toml_files.SAFE_TYPES`), unless the user has passed the same argument.
+
+    Args:
+        run: Path of the run directory.
+        env_kwargs: Dict of the environment arguments that the user has passed. They
+            replace those in the file.
 
     Returns:
         The environment id, or `None` if no id may be returned; and a dict of keyword
@@ -348,8 +353,8 @@ def read_env(run):
             bool.
     """
     path, config = pathlib.Path(run) / run_config.FILE_NAME, run_config.read(run)
-    env, env_kwargs = config.get("env"), config.get("env_kwargs", {})
-    toml_files.check_env_kwargs(path, env_kwargs)
+    env, in_file = config.get("env"), config.get("env_kwargs", {})
+    env_kwargs = toml_files.merge_env_kwargs(path, in_file, env_kwargs)
     options = {
         "env_kwargs": env_kwargs,
         "max_episode_steps": config.get("evaluation", {}).get("max_episode_steps"),

@@ -231,6 +231,23 @@ def _check_fit_option(source, name, value):
         )
 
 
+def merge_env_kwargs(source, in_file, explicit):
+    """Returns environment arguments of a file, replaced by those of the user.
+
+    Args:
+        source: Start of the error message, which names the file.
+        in_file: Dict from the file.
+        explicit: Dict of the arguments that the user has passed, or `None`.
+
+    Raises:
+        ValueError: If another argument in the file is neither a number nor a bool.
+    """
+    explicit = explicit or {}
+    others = {name: value for name, value in in_file.items() if name not in explicit}
+    check_env_kwargs(source, others)
+    return {**others, **explicit}
+
+
 def check_env_kwargs(source, env_kwargs):
     """Raises `ValueError` unless environment arguments are finite numbers and booleans.
 
@@ -248,8 +265,8 @@ def check_env_kwargs(source, env_kwargs):
             raise ValueError(
                 f"{source} contains the environment argument {name[:100]}="
                 f"{repr(value)[:100]}. A file may only contain finite numbers and "
-                "booleans as environment arguments. Pass other arguments in Python: "
-                "`env_kwargs={…}`."
+                "booleans as environment arguments. Pass other arguments yourself: "
+                "`env_kwargs={…}` in Python, or `--env-arg NAME=VALUE`."
             )
 
 
