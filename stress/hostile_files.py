@@ -303,6 +303,41 @@ PRESETS = {
 }
 
 
+def large_weights(config):
+    """Makes layers that need almost as many weights as the largest allowed file has."""
+    layers = config["config"]["policy"]["config"]["layers"]
+    hidden = [layer for layer in layers if layer["class_name"] == "Dense"][0]
+    hidden["config"]["units"] = 4_000_000
+    layers[-1]["build_config"] = {"input_shape": [None, 4_000_000]}
+
+
+def sequential(class_name, count, options):
+    """Returns a function that makes a policy of `count` equal layers."""
+
+    def edit(config):
+        names = {"module": "keras.layers", "registered_name": None}
+        last = config["config"]["policy"]["config"]["layers"][-1]
+        inner = [{"class_name": class_name, "config": options, **names}] * count
+        shape = {"batch_shape": [None, 5, 4], "dtype": "float32", "name": "x"}
+        first = {"class_name": "InputLayer", "config": shape, **names}
+        whole = {"name": "policy", "layers": [first, *inner, last]}
+        names = {"module": "keras", "registered_name": None}
+        model = {"class_name": "Sequential", "config": whole, **names}
+        config["config"]["policy"] = model
+
+    return edit
+
+
+RECURRENT = {"units": 1, "return_sequences": True}
+LARGE = {
+    "112 MiB of weights": large_weights,
+    "75 layers in sequence": sequential("Dense", 75, {"units": 4}),
+    "250 layers in sequence": sequential("Dense", 250, {"units": 4}),
+    "15 recurrent layers": sequential("LSTM", 15, RECURRENT),
+    "240 recurrent layers": sequential("LSTM", 240, RECURRENT),
+}
+
+
 def cases(folder):
     """Yields `(name, kind, path)` for each case; kind is agent, run or preset."""
     number = 0
@@ -329,6 +364,14 @@ def cases(folder):
         path = new(".keras")
         data = data if isinstance(data, bytes) else hdf5(data)
         write(path, {**members, "model.weights.h5": data})
+        yield name, path
+    large = hdf5(lambda file: file.create_dataset("a", data=bytearray(112 * 2**20)))
+    for name, edit in LARGE.items():
+        whole = json.loads(members["config.json"])
+        edit(whole)
+        path = new(".keras")
+        content = {"config.json": json.dumps(whole), "model.weights.h5": large}
+        write(path, {**members, **content})
         yield name, path
     special = folder / "cases" / "special"
     special.mkdir()

@@ -474,11 +474,13 @@ def _train_seeds(options, settings, twin, first_seed, target):
 def _export(options, directory):
     """Exports the policy of a run if the user passed `--export`."""
     from tf_reinforce.experiments import runs
+    from tf_reinforce.loading import archive
     from tf_reinforce.loading import keras_file
 
     if options.export is not None:
         folder = options.export or directory / "policy"
-        keras_file.load(runs.agent_file(directory)).export(folder)
+        path = runs.agent_file(directory)
+        keras_file.load(path, limits=archive.OWN_FILE).export(folder)
         print(f"exported to {folder}")
 
 

@@ -22,6 +22,7 @@ from tf_reinforce.data import action_masks
 from tf_reinforce.data import seeding
 from tf_reinforce.experiments import multi_seed
 from tf_reinforce.experiments import run_config
+from tf_reinforce.loading import archive
 from tf_reinforce.loading import keras_file
 from tf_reinforce.presets import toml_files
 from tf_reinforce.training import checkpoints
@@ -161,7 +162,7 @@ def _evaluate_best(env, directory, options, seed, verbose):
     """Evaluates the best agent of a run, and writes and returns the metrics."""
     episodes = options["episodes"]
     _announce(verbose, f"evaluating the best agent on {episodes} new episodes …")
-    agent = keras_file.load(directory / "agent.keras")
+    agent = keras_file.load(directory / "agent.keras", limits=archive.OWN_FILE)
     metrics = agent.evaluate(env, seed=seed, **options)
     run_config.write_json(directory / "evaluation.json", metrics)
     return metrics

@@ -34,7 +34,9 @@ class LoadLimits:
     Args:
         max_bytes: Int, the largest size of the file. The sizes that a file declares must
             agree with the size of the file, so that `max_bytes` also limits the memory.
-        max_layers: Int, the largest number of layers and calls of layers in all models.
+        max_layers: Int, the largest number of layers and calls of layers in all models. A
+            recurrent layer or an attention layer counts as 16 layers, and a sequential
+            model of n layers as n²/32 further layers, because Keras builds them slowly.
 
     Example:
 
@@ -49,6 +51,10 @@ class LoadLimits:
         for name in ("max_bytes", "max_layers"):
             value = validation.positive_int(name, getattr(self, name))
             object.__setattr__(self, name, value)
+
+
+# For files that the same process has written.
+OWN_FILE = LoadLimits(max_bytes=2**40, max_layers=10**6)
 
 
 def read(path: str, limits: LoadLimits) -> tuple[Any, bytes]:

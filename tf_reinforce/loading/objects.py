@@ -46,6 +46,15 @@ _NUMBER_TYPES = ("bool", "float16", "bfloat16", "float32", "float64") + tuple(
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 )
 
+# Keras takes about as long to build one of these layers as 16 dense layers.
+_SLOW_LAYERS = (
+    keras.layers.RNN,
+    keras.layers.Bidirectional,
+    keras.layers.MultiHeadAttention,
+    keras.layers.GroupQueryAttention,
+)
+_SLOW_LAYER_COUNT = 16
+
 # Each unit has at least one weight.
 _UNITS = ("units", "filters", "output_dim", "key_dim", "value_dim")
 _SHAPES = ("shape", "batch_shape", "input_shape", "target_shape")
@@ -113,7 +122,7 @@ class _Checker(NamedTuple):
         return name and keras.saving.get_registered_object(name, self.custom_objects)
 
     def check_object(self, part, path):
-        """Returns whether an object has sizes, and whether the object is a layer.
+        """Returns whether an object has sizes, and the number of layers it counts as.
 
         Raises:
             ValueError: If the class or the function of the object is not allowed.
@@ -133,13 +142,12 @@ class _Checker(NamedTuple):
             )
         if name in _VALUES:
             _check_value(part, path)
-            return name == "__keras_tensor__", False
+            return name == "__keras_tensor__", 0
         kind = self.registered(part)
         if kind is not None:
-            is_layer = inspect.isclass(kind) and issubclass(kind, keras.layers.Layer)
-            return kind.__module__.startswith("tf_reinforce."), is_layer
+            return kind.__module__.startswith("tf_reinforce."), _layer_count(kind)
         if name == "function" and module in _FUNCTION_MODULES:
-            return False, False
+            return False, 0
         if module in _PUBLIC_MODULES:
             kind = getattr(sys.modules.get(module), name, None)
         elif module.startswith(_PRIVATE_MODULES):
@@ -153,7 +161,7 @@ class _Checker(NamedTuple):
                 "a class of Keras for models. Expected: a class of the installed version "
                 f"of Keras, {keras.__version__}."
             )
-        return module not in _PARTS_WITHOUT_SIZES, _is_operation(kind)
+        return module not in _PARTS_WITHOUT_SIZES, _layer_count(kind)
 
     def check_entry(self, key, value, path):
         """Raises `ValueError` if an argument would read a file, or is too large."""
@@ -228,8 +236,11 @@ def check(
             parts += [(x, f"{path}[{i}]", has_sizes) for i, x in enumerate(part)]
         elif isinstance(part, dict):
             if "class_name" in part:
-                has_sizes, is_layer = checker.check_object(part, path)
-                calls += is_layer + max(0, len(part.get("inbound_nodes") or ()) - 1)
+                has_sizes, count = checker.check_object(part, path)
+                calls += count * max(1, _length(part, "inbound_nodes"))
+                if part["class_name"] == "Sequential":
+                    # Keras builds a sequential model anew for each layer.
+                    calls += _length(part.get("config"), "layers") ** 2 // 32
             for key, value in part.items():
                 checker.check_entry(key, value, path)
                 inner = path if key == "config" else f"{path}.{key}"
@@ -301,6 +312,19 @@ def _check_value(part, path):
             f"The value {path} has the type {_shorten(dtype)}. Expected: a number type, "
             "for example float32."
         )
+
+
+def _length(part, key):
+    """Returns the length of a list in an object; zero if there is no list."""
+    value = part.get(key) if isinstance(part, dict) else None
+    return len(value) if isinstance(value, list) else 0
+
+
+def _layer_count(kind):
+    """Returns the number of layers as which a class counts in `LoadLimits.max_layers`."""
+    if not _is_operation(kind):
+        return 0
+    return _SLOW_LAYER_COUNT if issubclass(kind, _SLOW_LAYERS) else 1
 
 
 def _is_operation(kind):
