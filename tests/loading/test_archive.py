@@ -172,7 +172,7 @@ def test_huge_list_of_files_is_refused_before_it_is_read(path, tiny):
         ('{"a": NaN}', "contains NaN"),
         ('{"a": 1, "a": 2}', "contains the key 'a' twice"),
         ("1" * 21, "an integer of 21 digits"),
-        (" " * (2**22 + 1), "limit of 4,194,304 bytes for 256 layers"),
+        (" " * (2**21 + 1), "limit of 2,097,152 bytes for 256 layers"),
     ],
 )
 def test_invalid_configuration_text_is_refused(path, text, match):

@@ -20,7 +20,7 @@ _LARGE_END = b"PK\x06\x07"  # in archives of more than 2 GiB
 _END_SIZE, _LARGE_END_SIZE = 22, 20
 _LARGE_ARCHIVE = 2**31 - 1
 _MAX_LIST_BYTES = 2**20  # of the list of files at the end of an archive
-_CONFIG_BYTES_PER_LAYER = 2**14
+_CONFIG_BYTES_PER_LAYER = 2**13
 _MAX_DIGITS = 20  # of an integer in the configuration
 _MAX_DEPTH = 100  # of nested lists and objects in the configuration
 
