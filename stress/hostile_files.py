@@ -332,7 +332,7 @@ def sequential(class_name, count, options):
 RECURRENT = {"units": 1, "return_sequences": True}
 LARGE = {
     "112 MiB of weights": large_weights,
-    "70 layers in sequence": sequential("Dense", 70, {"units": 4}),
+    "50 layers in sequence": sequential("Dense", 50, {"units": 4}),
     "250 layers in sequence": sequential("Dense", 250, {"units": 4}),
     "15 recurrent layers": sequential("LSTM", 15, RECURRENT),
     "240 recurrent layers": sequential("LSTM", 240, RECURRENT),

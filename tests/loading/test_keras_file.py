@@ -126,3 +126,23 @@ def test_limits_of_sizes_accept_the_largest_allowed_argument(members):
     edited["units"] = 4
     config["config"]["passes"] = objects.MAX_REPEATS
     objects.check(config, None, 40, tfr.LoadLimits())
+
+
+@pytest.mark.parametrize("name, largest", [("Dense", 55), ("LSTM", 12)])
+def test_layers_that_keras_builds_slowly_count_as_several(members, name, largest):
+    """One of n layers in sequence counts as 1 + n/16, a recurrent layer as 16 + n/16."""
+
+    def check(count):
+        config = json.loads(members["config.json"])
+        layer = {"class_name": name, "module": "keras.layers", "config": {"units": 2}}
+        layers = {"name": "policy", "layers": [layer] * count}
+        config["config"]["policy"] = {
+            "class_name": "Sequential",
+            "module": "keras",
+            "config": layers,
+        }
+        objects.check(config, None, 100, tfr.LoadLimits())
+
+    check(largest)
+    with pytest.raises(ValueError, match="more layers and calls of layers"):
+        check(largest * 2)

@@ -36,7 +36,7 @@ class LoadLimits:
             agree with the size of the file, so that `max_bytes` also limits the memory.
         max_layers: Int, the largest number of layers and calls of layers in all models. A
             recurrent layer or an attention layer counts as 16 layers, and a sequential
-            model of n layers as n²/32 further layers, because Keras builds them slowly.
+            model of n layers as n²/16 further layers, because Keras builds them slowly.
 
     Example:
 

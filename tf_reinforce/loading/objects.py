@@ -240,7 +240,7 @@ def check(
                 calls += count * max(1, _length(part, "inbound_nodes"))
                 if part["class_name"] == "Sequential":
                     # Keras builds a sequential model anew for each layer.
-                    calls += _length(part.get("config"), "layers") ** 2 // 32
+                    calls += _length(part.get("config"), "layers") ** 2 // 16
             for key, value in part.items():
                 checker.check_entry(key, value, path)
                 inner = path if key == "config" else f"{path}.{key}"
