@@ -482,12 +482,9 @@ class Reinforce(keras_agent.KerasAgent):
     def _open_training(
         self, env: Any, validation_env: Any, env_kwargs: Any, options: config.FitOptions
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Opens the environments of a training, and builds the optimizer.
+        """Yields the environments, and the options to open the validation environment.
 
         Errors of the validation environment are raised before training begins.
-
-        Yields:
-            The environments, and the options to open the validation environment.
         """
         env_options, validation_options = (
             self._env_options(x, env_kwargs, *options.env_options)
