@@ -6,8 +6,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ENV := CartPole-v1
 SEED := 0
+STRESS := env_outputs saving kills bit_flips hostile_files wrong_arguments repeatability memory soak
 
-.PHONY: train test check format slow mutants mutate bench bench-setup clean
+.PHONY: train test check format slow mutants mutate stress bench bench-setup clean
 
 train: $(VENV)/installed
 	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --export
@@ -34,6 +35,15 @@ mutants: $(VENV)/installed-dev
 
 mutate: $(VENV)/installed-dev
 	$(BIN)/python tests/mutation/run.py --jobs 2
+
+# Each program writes its counts to stress/results/NAME.json, and fails if a count is bad.
+stress: $(VENV)/installed-dev
+	@mkdir -p stress/results; failed=; \
+	for name in $(STRESS); do \
+	  echo "== $$name"; \
+	  $(BIN)/python stress/$$name.py --out stress/results/$$name.json || failed="$$failed $$name"; \
+	done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco,plot]"
