@@ -18,6 +18,7 @@ import argparse
 import collections
 import contextlib
 import csv
+import gc
 import hashlib
 import itertools
 import json
@@ -39,6 +40,8 @@ import keras
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
+from tf_reinforce.experiments import runs  # noqa: F401 (forks need no import of their own)
+from tf_reinforce.loading import keras_file
 from tf_reinforce.training import agent_state
 from tf_reinforce.training import checkpoints
 
@@ -128,7 +131,7 @@ def _digest(folder):
     result = {"checkpoint": _sha256(state["variables"])} if "variables" in state else {}
     for name in ("agent.keras", "last.keras"):
         if (folder / name).exists():
-            agent = tfr.load(folder / name)
+            agent = keras_file.load(folder / name)
             result[name] = _sha256([v.numpy() for v in agent_state.variables(agent)])
     for name in ("log.csv", "episodes.csv", "evaluation.json"):
         if (folder / name).exists():
@@ -370,11 +373,12 @@ def main():
     parser.add_argument("--out", help="JSON file for the counts")
     options = parser.parse_args()
     names = [n for n in (*COMMANDS, PLATEAU) if not options.only or options.only in n]
-    runs, kills = (-(-x // len(names)) for x in (options.runs, options.kills))
+    num_runs, kills = (-(-x // len(names)) for x in (options.runs, options.kills))
     results = {}
+    gc.freeze()  # otherwise every fork would copy the memory of the imported modules
     for name in names:
         with tempfile.TemporaryDirectory() as root:
-            result = run_trials(name, pathlib.Path(root), runs, kills, options.seed)
+            result = run_trials(name, pathlib.Path(root), num_runs, kills, options.seed)
         results[name] = result
         print(name, {k: v for k, v in result.items() if k != "differences"}, flush=True)
         for difference in result["differences"]:
