@@ -335,7 +335,7 @@ def leftovers(folder):
     return [path.name for path in folder.rglob("*") if path.name.endswith(".tmp")]
 
 
-def run_trials(name, root, runs, kills, seed):
+def run_trials(name, root, num_runs, kills, seed):
     """Makes trials of one training; returns a dict of counts."""
     expected, seconds, num_boundaries = reference(name, root)
     rng = random.Random(f"{name} {seed}")
@@ -343,13 +343,13 @@ def run_trials(name, root, runs, kills, seed):
     boundaries = itertools.cycle(order)
     counts = collections.Counter(runs=0, equal=0, leftovers=0)
     differences = []
-    while counts["runs"] < runs or counts["random"] + counts["boundary"] < kills:
+    while counts["runs"] < num_runs or counts["random"] + counts["boundary"] < kills:
         folder = root / f"{counts['runs']}"
         folder.mkdir()
         spawns = name in COMMANDS and counts["runs"] % 20 == 19
         trial = Trial(name, spawns, seconds[spawns], boundaries, rng)
         try:
-            received = trial.run(folder, max_kills=-(-kills // runs))
+            received = trial.run(folder, max_kills=-(-kills // num_runs))
             if received == expected:
                 counts["equal"] += 1
             else:
