@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 from tf_reinforce import baselines
 from tf_reinforce import config
 from tf_reinforce import heads
-from tf_reinforce import presets
 from tf_reinforce import validation
 from tf_reinforce.collect import make_envs
 from tf_reinforce.data import episode_statistics
@@ -218,12 +217,7 @@ class Reinforce(keras_agent.KerasAgent):
         ('Beta', 0.95)
         """
         seed = validation.check_seed(seed)
-        if preset is None:
-            toml_files.log_preset(env)
-            preset = toml_files.EMPTY_PRESET
-        else:
-            preset = presets.read(preset)
-            toml_files.expect_same_env(preset, env)
+        preset = toml_files.read_for_env(preset, env)
         arguments = {"hidden": hidden, "learning_rate": learning_rate}
         arguments = {k: value for k, value in arguments.items() if value is not None}
         options = {**config.FOR_ENV_DEFAULTS, **preset["agent"], **arguments, **kwargs}

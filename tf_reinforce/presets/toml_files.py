@@ -133,6 +133,20 @@ def read(name: str) -> dict[str, Any]:
     return {**EMPTY_PRESET, **settings}
 
 
+def read_for_env(name: str | None, env: Any) -> dict[str, Any]:
+    """Returns the settings of a preset for an environment; no settings for `None`.
+
+    Raises:
+        ValueError: If the preset is invalid, or is for another environment.
+    """
+    if name is None:
+        log_preset(env)
+        return EMPTY_PRESET
+    preset = read(name)
+    expect_same_env(preset, env)
+    return preset
+
+
 def expect_same_env(preset: dict[str, Any], env: Any) -> None:
     """Raises `ValueError` if a preset is for another environment than `env`.
 
