@@ -113,7 +113,7 @@ class ReplacedFolder:
         self.path = root / self.name
 
     def save(self, number):
-        with files.atomic_replace_folder(self.path, self.NAMES) as folder:
+        with files.atomic_replace_folder(self.path) as folder:
             os.mkdir(folder)
             for name in self.NAMES:
                 pathlib.Path(folder, name).write_text(f"{number}\n" * 2000)

@@ -274,11 +274,11 @@ def test_folder_that_was_moved_aside_by_a_killed_process_comes_back(tmp_path):
 
 
 def test_new_folder_is_complete_or_missing(tmp_path):
-    with pytest.raises(Interrupted), files.atomic_new_folder(tmp_path / "n") as aside:
+    with pytest.raises(Interrupted), files.atomic_folder(tmp_path / "n") as aside:
         write(os.path.join(aside, "a"), "half")
         raise Interrupted
     assert os.listdir(tmp_path) == []
-    with files.atomic_new_folder(tmp_path / "n") as aside:
+    with files.atomic_folder(tmp_path / "n") as aside:
         write(os.path.join(aside, "a"), "one")
     assert listing(tmp_path) == {"n/a": "one"}
     files.remove_folder(tmp_path / "n")

@@ -40,17 +40,19 @@ def test_lock_of_a_process_that_ended_is_stale(tmp_path):
 
 def test_fork_does_not_hold_the_lock_of_its_parent(tmp_path):
     """Otherwise a worker process that outlives the training would lock the folder."""
-    read_end, write_end = os.pipe()
+    (starts, started), (ends, ended) = os.pipe(), os.pipe()
     with locks.FolderLock(tmp_path):
         process = os.fork()
         if process == 0:
-            os.close(write_end)
-            os.read(read_end, 1)  # waits until the parent closes its end
+            os.close(ended)
+            os.write(started, b"1")
+            os.read(ends, 1)  # waits until the parent closes its end
             os._exit(0)
-    os.close(read_end)
+        os.read(starts, 1)
     with locks.FolderLock(tmp_path):
         pass
-    os.close(write_end)
+    for descriptor in (starts, started, ends, ended):
+        os.close(descriptor)
     assert os.waitpid(process, 0)[1] == 0
 
 

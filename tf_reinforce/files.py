@@ -1,6 +1,7 @@
 """Writes files and folders atomically, so that a failed write changes nothing."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -62,13 +63,14 @@ def atomic_write(path, overwrite=True):
 
 
 @contextlib.contextmanager
-def atomic_new_folder(path):
-    """Yields a temporary path to a new folder, and then renames the folder to `path`.
+def atomic_folder(path):
+    """Yields a temporary folder to write to, and then renames the folder to `path`.
 
-    If the process is killed or an exception is raised, there is no folder at `path`.
+    The new folder replaces an existing folder at `path`, as in `atomic_replace_folder`.
+    If the process is killed or an exception is raised, the old folder stays.
 
     Args:
-        path: Path at which no file or folder exists.
+        path: Path of the folder. The caller makes sure that it may be replaced.
 
     Yields:
         Path of a new empty folder, in a temporary folder beside `path`.
@@ -81,9 +83,7 @@ def atomic_new_folder(path):
         temporary = os.path.join(temporary_folder, "new")
         os.mkdir(temporary)
         yield temporary
-        _flush_folder(temporary)
-        os.rename(temporary, path)
-        _flush(os.path.dirname(path))
+        _replace_folder(temporary, path, os.path.join(temporary_folder, _PREVIOUS))
 
 
 def remove_folder(path):
@@ -103,6 +103,9 @@ def remove_leftovers(folder):
         if _TEMPORARY_NAME.fullmatch(name):
             _remove_if_unused(os.path.join(folder, name))
 
+
+# The error numbers of a disk that is full, read-only or broken.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 
 # The names of temporary folders: `.NAME.RANDOM.tmp`, for the file or folder NAME.
 _TEMPORARY_NAME = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
@@ -162,7 +165,9 @@ def _lock_folder(path):
 
 
 @contextlib.contextmanager
-def explain_failed_write(path, consequence="A file that existed before is unchanged."):
+def explain_failed_write(
+    path, consequence="A file that existed before is unchanged.", numbers=None
+):
     """Raises errors of the operating system again, with the path that was to be written.
 
     Some libraries raise these errors without a path. An error that already names the path
@@ -171,11 +176,12 @@ def explain_failed_write(path, consequence="A file that existed before is unchan
     Args:
         path: Path of the file or folder.
         consequence: String, a sentence about the files that exist.
+        numbers: Error numbers that are explained, or `None` for all.
     """
     try:
         yield
     except OSError as error:
-        if hasattr(error, "explained"):
+        if hasattr(error, "explained") or numbers and error.errno not in numbers:
             raise
         cause = error.strerror or str(error) or type(error).__name__
         message = (
@@ -215,17 +221,22 @@ def atomic_replace_folder(path):
         previous = os.path.join(temporary_folder, _PREVIOUS)
         yield temporary
         _write_mark(temporary)
-        _flush_folder(temporary)
-        existed = os.path.exists(path)
+        _replace_folder(temporary, path, previous)
+
+
+def _replace_folder(new, path, previous):
+    """Renames the folder `new` to `path`, and an existing folder `path` to `previous`."""
+    _flush_folder(new)
+    existed = os.path.exists(path)
+    if existed:
+        os.rename(path, previous)
+    try:
+        os.rename(new, path)
+    except BaseException:
         if existed:
-            os.rename(path, previous)
-        try:
-            os.rename(temporary, path)
-        except BaseException:
-            if existed:
-                os.rename(previous, path)
-            raise
-        _flush(os.path.dirname(path))
+            os.rename(previous, path)
+        raise
+    _flush(os.path.dirname(path))
 
 
 def expect_replaceable_folder(path):

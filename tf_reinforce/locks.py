@@ -71,6 +71,8 @@ class FolderLock:
 class FolderLocked(OSError):
     """The error that a folder is in use by another training."""
 
+    explained = True  # the message names the folder
+
 
 def try_lock(descriptor):
     """Locks an open file or folder, unless another process has locked it.

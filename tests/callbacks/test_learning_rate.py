@@ -13,8 +13,9 @@ def set_rate(optimizer, value):
     model = types.SimpleNamespace(part=types.SimpleNamespace(optimizer=optimizer))
     model.updates, model.env_steps = 0, 0
     schedules = [("part.optimizer", value, 2 * value)]
-    callback = learning_rate.LinearLearningRate(schedules, None, 10)
+    callback = learning_rate.LinearLearningRate(schedules, 10)
     callback.set_model(model)
+    callback.set_params({})
     callback.on_epoch_begin(0)
 
 

@@ -1,5 +1,6 @@
 """Tests that checkpoints are complete, kept, and refused if they are damaged."""
 
+import errno
 import json
 import logging
 import math
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import tf_reinforce as tfr
+from tf_reinforce import files
 from tf_reinforce import locks
 from tf_reinforce.training import checkpoints
 
@@ -70,6 +72,47 @@ def test_checkpoint_of_the_same_epoch_is_replaced(folder):
     folder.write(4, HEADER, {"other": 1})
     assert folder.newest().state == {"other": 1}
     assert names(folder) == ["00000002", "00000003", "00000004"]
+
+
+def test_checkpoint_of_the_same_epoch_stays_if_its_replacement_fails(folder, monkeypatch):
+    """A callback that stops training at a checkpoint makes such a replacement."""
+    monkeypatch.setattr(files, "_flush_folder", lambda path: fail_with(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
+        folder.write(4, HEADER, {"other": 1})
+    assert same(folder.newest().state, list(states())[-1])
+
+
+def fail_with(number):
+    raise OSError(number, os.strerror(number))
+
+
+def test_new_checkpoint_is_kept_beside_damaged_ones_with_larger_numbers(folder):
+    """Training has continued from an older checkpoint than the damaged ones."""
+    for name in ("00000003", "00000004"):
+        flip(folder.path / "checkpoints" / name / "arrays.bin")
+    assert folder.newest().path.name == "00000002"
+    folder.write(3, HEADER, {"new": 1})
+    assert names(folder) == ["00000002", "00000003"]
+    assert folder.newest().state == {"new": 1}
+
+
+def test_restored_arrays_can_be_changed_in_place(folder):
+    folder.newest().state["half"] += 1
+
+
+@pytest.mark.parametrize("value", [{"a", "b"}, {0: "a"}, object()])
+def test_state_of_an_unsupported_type_is_named(folder, value):
+    with pytest.raises(TypeError, match="state of a callback must consist of"):
+        folder.write(9, HEADER, {"state": [value]})
+
+
+def test_relative_path_does_not_depend_on_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tfr.Checkpoints("run")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    folder.write(1, HEADER, {})
+    assert (tmp_path / "run" / "checkpoints" / "00000001").is_dir()
 
 
 def damages():

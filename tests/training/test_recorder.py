@@ -16,6 +16,7 @@ import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce.callbacks import diagnostics
 from tf_reinforce.training import agent_state
+from tf_reinforce.training import checkpoints
 from tf_reinforce.training import interruption
 
 EPOCHS = 6
@@ -161,7 +162,9 @@ def test_signal_ends_training_after_the_update_and_a_checkpoint(
     assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == expected
 
 
-def test_training_that_a_callback_has_stopped_makes_no_further_update(trained, tmp_path):
+def test_training_that_a_callback_has_stopped_makes_no_further_update(
+    trained, tmp_path, caplog
+):
     agent, rewind = trained
     rewind()
 
@@ -170,8 +173,47 @@ def test_training_that_a_callback_has_stopped_makes_no_further_update(trained, t
 
     stopped = fit(agent, tmp_path, At(1, stop), resume=os.fspath(tmp_path))
     rewind()
-    assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == stopped
+    with caplog.at_level(logging.WARNING, "tf_reinforce"):
+        assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == stopped
     assert agent.updates == 2
+    assert "A callback has ended this training after 2 epochs" in caplog.text
+
+
+def test_interrupt_while_collecting_keeps_all_finished_updates(trained, tmp_path):
+    """A terminal sends SIGINT also to the processes of environments, which then fail."""
+    agent, rewind = trained
+    rewind()
+
+    class Failing(tfr.callbacks.EpisodeCallback):
+        def on_episodes_collected(self, episodes, logs=None):
+            if logs["update"] == 2:
+                signal.raise_signal(signal.SIGINT)
+                raise RuntimeError("a process of an environment has ended")
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(agent, tmp_path, Failing(), resume=os.fspath(tmp_path))
+    assert os.listdir(tmp_path / "checkpoints") == ["00000002"]
+
+
+def test_repeated_call_with_the_same_agent_continues_its_learning_rates(tmp_path):
+    """As in a notebook, in which a cell is run again after an interruption."""
+    env = envs.Bandit([0.0, 1.0])
+
+    def train(agent, folder, *callbacks):
+        options = dict(steps=20, episodes_per_epoch=5, seed=0, verbose=0)
+        callbacks = list(callbacks)
+        history = agent.fit(env, resume=folder, callbacks=callbacks, **options)
+        return history.history["learning_rate"], values(agent)
+
+    def make():
+        rate = {"first": 0.1, "last": 0.0}
+        return tfr.Reinforce.for_env(env, hidden=(), learning_rate=rate)
+
+    agent = make()
+    with pytest.raises(KeyboardInterrupt):
+        interrupt = At(1, lambda: signal.raise_signal(signal.SIGINT))
+        train(agent, tmp_path / "a", interrupt)
+    assert train(agent, tmp_path / "a") == train(make(), tmp_path / "b")
 
 
 def test_second_interrupt_ends_training_at_once(trained, tmp_path):
@@ -230,6 +272,42 @@ def test_linked_log_is_refused(interrupted):
     (folder / "log.csv").symlink_to(folder / "other")
     with pytest.raises(ValueError, match="symbolic link"):
         fit(agent, folder, resume=resume(folder))
+
+
+@pytest.mark.parametrize("name", ["log.csv", "episodes.csv"])
+def test_linked_log_is_refused_without_a_checkpoint(trained, tmp_path, name):
+    """Otherwise the training would empty the file before it writes rows."""
+    agent, _ = trained
+    (tmp_path / "run").mkdir()
+    (tmp_path / "other").write_text("content")
+    (tmp_path / "run" / name).symlink_to(tmp_path / "other")
+    with pytest.raises(ValueError, match="symbolic link"):
+        fit(agent, tmp_path / "run", resume=os.fspath(tmp_path / "run"))
+    assert (tmp_path / "other").read_text() == "content"
+
+
+def broken_states(state):
+    """Yields states that no training has written."""
+    progress, values = state["progress"], state["variables"]
+    yield []
+    yield {**state, "progress": {**progress, "epoch": "1"}}
+    yield {**state, "progress": {**progress, "further": 1}}
+    yield {**state, "callbacks": [{"name": "EarlyStopping 0"}]}
+    yield {**state, "variables": values[1:]}
+    yield {**state, "variables": [values[0].astype("float32"), *values[1:]]}
+
+
+def test_invalid_state_is_refused_before_anything_changes(interrupted):
+    agent, folder = interrupted
+    checkpoint = tfr.Checkpoints(folder).newest()
+    names = checkpoints.FORMAT_VERSION, "sha256", "arrays", "state"
+    header = {k: x for k, x in checkpoint.header.items() if k not in names}
+    for state in broken_states(checkpoint.state):
+        tfr.Checkpoints(folder).write(9, header, state)
+        before = values(agent), (folder / "log.csv").read_bytes()
+        with pytest.raises(ValueError, match="its state is invalid"):
+            fit(agent, folder, resume=resume(folder))
+        assert (values(agent), (folder / "log.csv").read_bytes()) == before
 
 
 def test_state_of_a_missing_callback_is_named_in_the_log(interrupted, caplog):

@@ -17,23 +17,22 @@ class LinearLearningRate(keras.callbacks.Callback):
         schedules: List of `(optimizer, first, last)`: the attribute path of an optimizer
             of the agent, for example `"baseline.optimizer"`, and two floats, its first
             and its last learning rate.
-        steps: Int, the number of environment steps at which the learning rates are
-            `last`, or `None`.
-        epochs: Int, the number of the last epoch. If `steps` is `None`, the learning
-            rates would reach `last` after the last epoch.
+        epochs: Int, the number of the last epoch, after which the learning rates would
+            reach `last`. In a training of a number of environment steps, the learning
+            rates reach `last` at the last step (`end_env_steps` of the parameters).
     """
 
-    def __init__(self, schedules, steps, epochs):
+    def __init__(self, schedules, epochs):
         super().__init__()
         self.schedules = schedules
-        self.steps = steps
         self.epochs = epochs
 
     def on_epoch_begin(self, epoch, logs=None):
-        progress = self.model.env_steps if self.steps else self.model.updates
+        end = self.params.get("end_env_steps")
+        progress = self.model.env_steps if end else self.model.updates
         # The end is computed here, because a callback that restores a training sets the
         # first epoch only after training has begun.
-        end = self.steps or progress + self.epochs - epoch
+        end = end or progress + self.epochs - epoch
         share = min(progress / end, 1.0)
         for path, first, last in self.schedules:
             optimizer = operator.attrgetter(path)(self.model)

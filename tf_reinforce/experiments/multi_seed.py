@@ -182,6 +182,11 @@ def _train(programs, epochs, folder, header):
     if folder is None:
         _run(programs, epochs, lambda: False)
         return
+    if max(p.num_updates for p in programs) > epochs:
+        raise ValueError(
+            f"`epochs` must be at least {max(p.num_updates for p in programs)}, the "
+            f"number of updates in the checkpoint. Received: epochs={epochs}"
+        )
     with folder.graceful_stop() as stop:
         while (updates := min(p.num_updates for p in programs)) < epochs:
             end = min(epochs, updates + (folder.every_updates or epochs))
@@ -197,7 +202,8 @@ def _run(programs, epochs, is_over):
     with futures.ThreadPoolExecutor(len(programs)) as threads:
         tasks = [threads.submit(program.train, epochs, stop) for program in programs]
         while futures.wait(tasks, timeout=_POLL_SECONDS).not_done:
-            if is_over():
+            failed = any(task.done() and task.exception() for task in tasks)
+            if failed or is_over():
                 stop.set()
         for task in tasks:
             task.result()
@@ -235,11 +241,12 @@ def _partition(seeds, checkpoint):
     If there is a checkpoint, the parts are those of the checkpoint.
     """
     if checkpoint is not None:
-        partition = checkpoint.header["settings"]["partition"]
-        if sum(partition, []) != seeds:
+        partition = checkpoint.header["settings"].get("partition", [])
+        expected = list(itertools.chain.from_iterable(partition))
+        if expected != seeds:
             raise ValueError(
                 f"The checkpoint {checkpoint.path} belongs to another training. "
-                f"Expected, as in the checkpoint: the seeds {sum(partition, [])}. "
+                f"Expected, as in the checkpoint: the seeds {expected}. "
                 f"Received: seeds={seeds}. Train in another folder."
             )
         return partition

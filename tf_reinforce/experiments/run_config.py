@@ -88,9 +88,7 @@ def read_training(directory, env_kwargs=None):
     if not isinstance(env, str):
         raise ValueError(f"`env` in {path} must be a string. Received: {env!r}")
     validation.one_of(f"engine in {path}", content["engine"], ("host", "compiled"))
-    seeds = content[seed_key]
-    for seed in seeds if isinstance(seeds, list) else [seeds]:
-        validation.check_seed(validation.whole_number(seed_key, seed))
+    _check_seeds(path, seed_key, content[seed_key])
     for table, keys in toml_files.TABLE_KEYS.items():
         toml_files.expect_keys(f"`{table}` in {path}", content[table], keys)
     toml_files.validate_evaluation(content["evaluation"])
@@ -102,6 +100,9 @@ def read_training(directory, env_kwargs=None):
             validation.within(name, value, 0, math.inf)
     if content.get("target_return") is not None:
         validation.within("target_return", content["target_return"], -math.inf, math.inf)
+    for name in ("hidden", "learning_rate", "baseline"):
+        if name not in content["agent"]:
+            raise ValueError(f"`agent` in {path} must contain `{name}`.")
     check_settings(content)
     merged = toml_files.merge_env_kwargs(path, content["env_kwargs"], env_kwargs)
     if merged != content["env_kwargs"]:
@@ -110,6 +111,18 @@ def read_training(directory, env_kwargs=None):
             f"{content['env_kwargs']}. Received: {env_kwargs}"
         )
     return content
+
+
+def _check_seeds(path, name, value):
+    """Raises an error unless `seed` is a seed, or `seeds` is a list of next seeds."""
+    values = value if name == "seeds" and isinstance(value, list) else [value]
+    seeds = [validation.check_seed(validation.whole_number(name, x)) for x in values]
+    expected = list(range(seeds[0], seeds[0] + len(seeds))) if seeds else None
+    if name == "seeds" and value != expected:
+        raise ValueError(
+            f"`seeds` in {path} must be a list of whole numbers, one after the other. "
+            f"Received: seeds={value!r}"
+        )
 
 
 def check_settings(settings):

@@ -251,7 +251,7 @@ def _fit(agent, env, directory, run_callbacks, **options):
     start, exit_code = time.perf_counter(), 0
     resumable = f"To continue later: tf-reinforce train --resume {directory}."
     try:
-        with files.explain_failed_write(csv_logger.filename, resumable):
+        with files.explain_failed_write(directory, resumable, files.DISK_ERRORS):
             agent.fit(env, callbacks=fit_callbacks, verbose=0, **options)
     except KeyboardInterrupt:
         exit_code = 128 + signal.SIGINT

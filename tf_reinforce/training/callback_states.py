@@ -57,18 +57,39 @@ def get_states(callbacks):
 
 
 def check_logs(callbacks, states):
-    """Raises a `ValueError` if a log file is shorter than in a checkpoint, or a link."""
-    for callback, state in _matches(callbacks, states):
-        path, expected = _log_path(callback), state.get("log_bytes")
-        if path is not None and expected is not None:
+    """Raises a `ValueError` if a log file is no regular file, or has lost rows.
+
+    Args:
+        callbacks: List of Keras callbacks.
+        states: Result of `get_states` at a checkpoint. A training without a checkpoint
+            passes an empty list.
+    """
+    for callback in callbacks:
+        path = _log_path(callback)
+        if path is not None:
             files.expect_no_link(path)
-            size = os.path.getsize(path) if os.path.isfile(path) else 0
-            if size < expected:
-                raise ValueError(
-                    f"The log file {path} has lost rows: it has {size} bytes. Expected: "
-                    f"at least {expected} bytes, as at the checkpoint. Restore the file, "
-                    "or train in a new folder."
-                )
+            if os.path.exists(path):
+                files.expect_regular_file(path)
+    for callback, state in _matches(callbacks, states):
+        path, expected = _log_path(callback), state.get("log_bytes") or 0
+        size = os.path.getsize(path) if path and os.path.isfile(path) else 0
+        if path is not None and size < expected:
+            raise ValueError(
+                f"The log file {path} has lost rows: it has {size} bytes. Expected: "
+                f"at least {expected} bytes, as at the checkpoint. Restore the file, "
+                "or train in a new folder."
+            )
+
+
+def is_valid(states):
+    """Returns whether states that were read from a file have the form of `get_states`."""
+    return isinstance(states, list) and all(
+        isinstance(state, dict)
+        and isinstance(state.get("name"), str)
+        and isinstance(state.get("attributes"), dict)
+        and (state.get("log_bytes") is None or type(state["log_bytes"]) is int)
+        for state in states
+    )
 
 
 def truncate_logs(callbacks, states):
@@ -86,13 +107,14 @@ def set_states(callbacks, states):
     """Restores the states of callbacks; called after `on_train_begin`, which resets them.
 
     A callback is matched by its class, and by its number among callbacks of this class. A
-    state without a callback, or a callback without a state, is named in the log.
+    state without a callback is named in the log. A callback without a state starts anew.
     """
     used = []
     for callback, state in _matches(callbacks, states):
         used.append(state["name"])
         for name in _attribute_names(callback):
-            setattr(callback, name, _unpack(state["attributes"][name]))
+            if name in state["attributes"]:
+                setattr(callback, name, _unpack(state["attributes"][name]))
         if "state" in state:
             callback.set_state(state["state"])
     missing = [state["name"] for state in states if state["name"] not in used]

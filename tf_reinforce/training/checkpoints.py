@@ -30,6 +30,10 @@ _NAME = re.compile(r"[0-9]{8,}")
 log = logging.getLogger("tf_reinforce")
 
 
+class NewerFormat(ValueError):
+    """The error that a newer version of the package wrote a checkpoint."""
+
+
 class Checkpoint(NamedTuple):
     """The content of a checkpoint.
 
@@ -107,7 +111,7 @@ class Checkpoints:
                 "`keep` must be at least 2, so that a damaged checkpoint does not lose "
                 f"the training. Received: keep={keep}"
             )
-        self.path = pathlib.Path(validation.path("path", path))
+        self.path = pathlib.Path(validation.path("path", path)).absolute()
         self.every_seconds = every_seconds
         self.every_updates = every_updates
         self.keep = keep
@@ -131,7 +135,7 @@ class Checkpoints:
             for folder in (self.path, self._folder):
                 if folder.is_dir():
                     files.remove_leftovers(folder)
-            self._last_time = time.monotonic()
+            self._last_time, self._last_epoch = time.monotonic(), 0
             yield self
 
     @property
@@ -166,12 +170,13 @@ class Checkpoints:
             state: Nested dicts and lists of JSON values and NumPy arrays.
         """
         path = self._folder / f"{epoch:08d}"
-        if path.exists():  # a damaged checkpoint, or one after no further update
-            files.remove_folder(path)
-        with files.atomic_new_folder(path) as folder:
+        with files.atomic_folder(path) as folder:
             write_state(folder, header, state)
-        for old in self._paths()[: -self.keep]:
-            files.remove_folder(old)
+        older = [other for other in self._paths() if int(other.name) < epoch]
+        kept = [path, *older[1 - self.keep :]]
+        for other in self._paths():
+            if other not in kept:  # also a damaged checkpoint with a larger number
+                files.remove_folder(other)
         self._last_time, self._last_epoch = time.monotonic(), epoch
 
     def newest(self) -> Checkpoint | None:
@@ -184,6 +189,8 @@ class Checkpoints:
         for path in reversed(self._paths()):
             try:
                 checkpoint = read(path)
+            except NewerFormat:
+                raise
             except (OSError, ValueError) as error:
                 problems.append(str(error))
                 continue
@@ -278,7 +285,7 @@ def read(path):
         raise _damaged(file, "its SHA-256 digest is not that of the manifest")
     offsets = np.cumsum([0, *sizes])
     arrays = [
-        np.frombuffer(content, dtype, math.prod(shape), start).reshape(shape)
+        np.frombuffer(content, dtype, math.prod(shape), start).reshape(shape).copy()
         for (dtype, shape), start in zip(specs, offsets.tolist())
     ]
     try:
@@ -303,7 +310,7 @@ def _read_manifest(path):
         raise _damaged(path, "it contains no JSON object")
     version = manifest.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
-        raise ValueError(
+        raise NewerFormat(
             f"{path} has the format version {version}. Expected: at most "
             f"{FORMAT_VERSION}. A newer version of tf_reinforce wrote the file: install "
             "that version."
@@ -343,14 +350,19 @@ _ARRAY = "tf_reinforce.array"
 
 def _encode(state, arrays):
     """Returns the state as JSON values, and appends its NumPy arrays to a list."""
-    if isinstance(state, dict):
+    if isinstance(state, dict) and all(isinstance(key, str) for key in state):
         return {key: _encode(value, arrays) for key, value in state.items()}
     if isinstance(state, (np.ndarray, np.generic)):
         arrays.append(np.asarray(state))
         return {_ARRAY: len(arrays) - 1}
     if isinstance(state, (list, tuple)):
         return [_encode(value, arrays) for value in state]
-    return state
+    if state is None or isinstance(state, (bool, int, float, str)):
+        return state
+    raise TypeError(
+        "The state of a callback must consist of dicts with strings as keys, lists, "
+        f"numbers, strings and NumPy arrays. Received: {state!r}. Change `get_state`."
+    )
 
 
 def _decode(state, arrays):

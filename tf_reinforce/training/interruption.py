@@ -61,7 +61,8 @@ class GracefulStop:
     def __exit__(self, *error):
         if self._handlers:
             for number, handler in self._handlers.items():
-                signal.signal(number, handler)
+                # A handler that was not installed from Python is `None`.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
             signal.set_wakeup_fd(self._previous_fd)
             _wakeup_fds.discard(self._write_end.fileno())
             self._write_end.close()  # ends the thread

@@ -348,9 +348,8 @@ class KerasAgent(keras.Model):
         for callback in callbacks:
             validation.instance("callbacks", callback, keras.callbacks.Callback)
         if self._learning_rates:
-            end = options.steps and self.env_steps + options.steps
             rates = learning_rates.LinearLearningRate(
-                self._learning_rates, end, options.epochs
+                self._learning_rates, options.epochs
             )
             callbacks.insert(0, rates)
         if verbose:
@@ -368,7 +367,8 @@ class KerasAgent(keras.Model):
         if checkpoints is None:
             return lambda callbacks: recorder.NoRecorder()
         settings = {
-            "env": env if isinstance(env, str) else type(env).__name__,
+            "env": recorder.env_name(env),
+            "learning_rates": [list(rate) for rate in self._learning_rates],
             "env_kwargs": env_kwargs or self._fit_defaults.get("env_kwargs", {}),
             "seed": seed,
             **{name: getattr(options, name) for name in config.RESULT_OPTIONS},

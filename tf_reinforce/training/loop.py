@@ -16,6 +16,7 @@ HIGHER_IS_BETTER = (
 )
 LOWER_IS_BETTER = ("value_loss", "gradient_norm")
 
+END = "end_env_steps"  # a parameter of callbacks: the steps at which training ends
 _MAX_UPDATES_PER_CALL = 10_000
 
 # These callbacks read or change the agent after each update, before the next one.
@@ -110,6 +111,8 @@ def run_loop(
     record = make_recorder(callbacks.callbacks)
     start = recorder.Progress(initial_epoch, agent.env_steps, optimizer_steps)
     progress = record.restore(start)
+    if steps is not None:
+        callbacks.set_params({**callbacks.params, END: progress.first_step + steps})
     callbacks.on_train_begin()
     record.restore_callbacks()
     # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`. That
@@ -131,7 +134,8 @@ def run_loop(
             epoch_calls.begin()
             epoch = progress.epoch
             max_updates = 1 if each else _updates_until_validation(epoch, epochs, due)
-            updates = make_updates(epoch_calls.notify, max_updates, remaining())
+            with record.checkpoint_if_interrupted(progress):
+                updates = make_updates(epoch_calls.notify, max_updates, remaining())
             for number, update in enumerate(updates):
                 if number:
                     epoch_calls.begin()
@@ -189,7 +193,7 @@ def _callback_list(agent, callbacks, budget, verbose):
         verbose=1 if verbose == "auto" else int(verbose),
         epochs=epochs,
         steps=1,
-        end_env_steps=steps and agent.env_steps + steps,
+        **{END: steps and agent.env_steps + steps},
     )
 
 

@@ -5,7 +5,9 @@ import dataclasses
 import json
 import logging
 
+import gymnasium as gym
 import keras
+import numpy as np
 
 from tf_reinforce import version
 from tf_reinforce.data import spaces
@@ -15,6 +17,9 @@ from tf_reinforce.training import learner
 from tf_reinforce.training import refused_update
 
 log = logging.getLogger("tf_reinforce")
+
+# The parts of the state in a checkpoint of `fit`.
+_STATE = ("progress", "variables", "callbacks")
 
 # Parts of a description of a training that may differ when the training continues.
 _MAY_DIFFER = ("versions", "flags")
@@ -48,6 +53,10 @@ class NoRecorder(contextlib.nullcontext):
 
     def restore_callbacks(self):
         """Restores nothing."""
+
+    def checkpoint_if_interrupted(self, progress):
+        """Returns a context manager that does nothing."""
+        return contextlib.nullcontext()
 
     def write_if_due(self, progress):
         """Writes nothing."""
@@ -122,10 +131,12 @@ class Recorder:
         """
         checkpoint = self.checkpoints.newest()
         if checkpoint is None:
+            callback_states.check_logs(self.callbacks, [])
             return progress
         path, header, state = checkpoint
         check_same_training(path, header, self._header())
         variables = agent_state.variables(self.agent)
+        _check_state(path, state, variables)
         callback_states.check_logs(self.callbacks, state["callbacks"])
         for variable, value in zip(variables, state["variables"], strict=True):
             variable.assign(value)
@@ -139,6 +150,30 @@ class Recorder:
         if self._restored is not None:
             callback_states.set_states(self.callbacks, self._restored["callbacks"])
             self.agent.stop_training = self._restored["progress"]["stopped"]
+            if self.agent.stop_training:
+                log.warning(
+                    "A callback has ended this training after %s epochs. The training "
+                    "makes no further update. To train further, use another folder.",
+                    self._restored["progress"]["epoch"],
+                )
+
+    @contextlib.contextmanager
+    def checkpoint_if_interrupted(self, progress):
+        """Writes a checkpoint if a signal has ended the collection of episodes.
+
+        A terminal sends SIGINT also to the processes of environments, which then fail.
+
+        Args:
+            progress: `Progress` before the update for which the episodes are collected.
+        """
+        updates = self.agent.updates
+        try:
+            yield
+        except BaseException:
+            if self.interrupted and self.agent.updates == updates:
+                self.write(progress)
+                self.raise_if_interrupted()
+            raise
 
     def write_if_due(self, progress):
         """Writes a checkpoint if the last one is old enough."""
@@ -152,7 +187,7 @@ class Recorder:
         variables = agent_state.variables(self.agent)
         state = {
             "progress": dataclasses.asdict(progress),
-            "variables": [variable.numpy() for variable in variables],
+            "variables": [np.asarray(variable.numpy()) for variable in variables],
             "callbacks": callback_states.get_states(self.callbacks),
         }
         # If the process is killed between the two files, the older checkpoint is used,
@@ -164,6 +199,17 @@ class Recorder:
 
     def _header(self):
         return describe(self.agent, self.settings)
+
+
+def env_name(env):
+    """Returns the id of an environment, or the name of its class or function."""
+    if isinstance(env, str):
+        return env
+    spec = env if isinstance(env, gym.envs.registration.EnvSpec) else None
+    spec = spec or getattr(env, "spec", None)
+    if isinstance(spec, gym.envs.registration.EnvSpec):
+        return spec.id
+    return getattr(env, "__qualname__", type(env).__qualname__)
 
 
 def describe(agent, settings):
@@ -196,7 +242,26 @@ def check_same_training(path, expected, received):
         received: Result of `describe`.
     """
     for part, current in received.items():
-        _compare(path, part, expected[part], current)
+        _compare(path, part, expected.get(part), current)
+
+
+def _check_state(path, state, variables):
+    """Raises a `ValueError` unless a state that was read from a file can be restored."""
+    valid = isinstance(state, dict) and state.keys() == set(_STATE)
+    valid = valid and isinstance(state["progress"], dict)
+    valid = valid and callback_states.is_valid(state["callbacks"])
+    if valid:
+        kinds = {field.name: field.type for field in dataclasses.fields(Progress)}
+        progress = {name: type(value) for name, value in state["progress"].items()}
+        shapes = [(x.shape, x.dtype.name) for x in state["variables"]]
+        expected = [(tuple(x.shape), x.dtype) for x in variables]
+        valid = progress == kinds and shapes == expected
+    if not valid:
+        raise ValueError(
+            f"The checkpoint {path} cannot be restored: its state is invalid. Expected: "
+            "the state that a training has written. To train from the start, use another "
+            "folder."
+        )
 
 
 def _to_json(value):
@@ -215,8 +280,8 @@ def _compare(path, part, expected, received):
         names = {**expected, **received}
         pairs = [(f"{part}, {x}", expected.get(x), received.get(x)) for x in names]
     for name, old, new in pairs:
-        if old == new:
-            continue
+        if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):
+            continue  # NaN equals NaN
         if part in _MAY_DIFFER:
             log.warning(
                 "The training continues with another value of %s: %s instead of %s. The "

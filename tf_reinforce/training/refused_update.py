@@ -39,7 +39,7 @@ def write(directory, agent, error, header):
     }
     try:
         if not path.exists():
-            with files.atomic_new_folder(path) as temporary:
+            with files.atomic_folder(path) as temporary:
                 agent_path = pathlib.Path(temporary, AGENT)
                 agent.save(agent_path)
                 header = {**header, "update": agent.updates, "error": message}
