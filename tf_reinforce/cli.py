@@ -665,9 +665,18 @@ def _expect_run(run):
     """Raises an error unless a run directory or a path has a whole agent file."""
     path = pathlib.Path(run)
     path = path / "agent.keras" if path.is_dir() else path
-    if not path.exists():
+    _expect_path(path)
+    from tf_reinforce.loading import archive
+
+    try:
+        archive.read(os.fspath(path), archive.LoadLimits())
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be loaded. {error}") from error.__cause__
+
+
+def _expect_path(path):
+    if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file {path}.")
-    files.check_archive(path)
 
 
 def export(options):
@@ -685,7 +694,7 @@ def export(options):
 
 def replay(options):
     """Runs `tf-reinforce replay` and returns the exit code."""
-    _expect_run(options.update)
+    _expect_path(options.update)
     startup.import_tensorflow()
     from tf_reinforce.experiments import replay as replays
 

@@ -21,6 +21,7 @@ import numpy as np
 import wrong_commands
 
 import tf_reinforce as tfr
+from tf_reinforce.data import spaces
 from tf_reinforce.experiments import multi_seed
 
 ROOT = pathlib.Path(tfr.__file__).resolve().parent
@@ -476,6 +477,7 @@ ENVS = (
     Shown([], "[]"),
 )
 FAULTS = ("drop", 3, None, [])
+BOX = gym.spaces.Box(-1, 1, (3,))
 ENV_KWARGS = ([3], "x", {"no_such": 1}, {"max_episode_steps": 5}, {3: 1})
 SEEDS = (-1, 1.0, True, "0", None, 2**63)
 
@@ -509,7 +511,7 @@ def _for_env():
             {"first": 1.0},
             Shown({"first": 1.0, "last": -1.0}, "-1.0"),
         ),
-        preset=("NoSuch", 3, "/nowhere/own.toml", []),
+        preset=("NoSuch", 3, "/nowhere/own.toml", [], "Pendulum-v1"),
         env_kwargs=ENV_KWARGS,
         baseline=(
             "median",
@@ -713,10 +715,21 @@ def _files():
     yield from each(
         "load",
         lambda world, path: tfr.load(path),
-        path=(Shown("/nowhere/agent.keras", "/nowhere/agent.keras", "file"), "/tmp"),
+        path=(
+            Shown("/nowhere/agent.keras", "/nowhere/agent.keras", "file"),
+            "/tmp",
+            3,
+            None,
+        ),
     )
     yield Wrong(
         "load", "mine.txt", "", lambda w: tfr.load(w.folder / "mine.txt"), "mine.txt"
+    )
+    yield from each(
+        "LoadLimits",
+        lambda _, **limits: tfr.LoadLimits(**limits),
+        max_bytes=(*COUNTS, None),
+        max_layers=COUNTS,
     )
     for name in ("observation_space", "action_space"):
         space = name.replace("_", " ")
@@ -862,6 +875,13 @@ def configs():
         passes=(0, "x"),
         policy=(3, None),
         head=(3,),
+        fit_defaults=(3, {"workers": 0}, {"no_such": 1}, {"epochs": "x"}),
+        learning_rates=(
+            3,
+            [3],
+            Shown([["optimizer", "x", 1.0]], "'x'"),
+            Shown([["__class__", 1.0, 2.0]], "__class__"),
+        ),
         baseline=("median", 3),
         entropy_coef=(-1, "x"),
         no_such=(3,),
@@ -880,6 +900,40 @@ def configs():
             lambda _, layer=layer, **options: type(layer).from_config(
                 {**layer.get_config(), **options}
             ),
+            **values,
+        )
+    yield from _space_configs()
+
+
+def _space_configs():
+    examples = [
+        (gym.spaces.Discrete(2), dict(n=("x", 0, None), start=("x",), dtype=("x", "U3"))),
+        (
+            gym.spaces.MultiDiscrete([2]),
+            dict(nvec=("x", [0], Shown(3, "[0]", "start")), dtype=("x",)),
+        ),
+        (gym.spaces.MultiBinary(2), dict(n=("x", 0, -1))),
+        (
+            BOX,
+            dict(
+                low=("x", [1, 2]),
+                shape=("x", 3, [-1], Shown([HUGE], str(HUGE))),
+                dtype=("x", "object"),
+            ),
+        ),
+        (gym.spaces.Tuple([BOX]), dict(parts=(3, None, Shown([3], "3", "kind")))),
+        (
+            gym.spaces.Dict(a=BOX),
+            dict(parts=(3, None, [3], Shown({"a": 3}, "3", "kind"))),
+        ),
+    ]
+    for space, values in examples:
+        yield from each(
+            f"{type(space).__name__} in a config",
+            lambda _, space=space, **options: spaces.from_config(
+                {**spaces.to_config(space), **options}
+            ),
+            kind=("Text", None, 3),
             **values,
         )
 

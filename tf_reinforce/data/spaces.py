@@ -1,11 +1,14 @@
 """Converts Gymnasium spaces to specs, names and configs."""
 
+import math
 import re
 
 import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tf_reinforce import validation
 
 OBSERVATIONS = (
     "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these, nested to "
@@ -315,59 +318,101 @@ def from_config(config):
     """
     if config is None or isinstance(config, gym.Space):
         return config
-    try:
-        return _FROM_CONFIG[config["kind"]](config)
-    # The constructors of spaces raise these errors, and the file may have any content.
-    except (AssertionError, AttributeError, KeyError, OverflowError, TypeError) as error:
+    kind = config.get("kind") if isinstance(config, dict) else config
+    if not isinstance(kind, str) or kind not in _FROM_CONFIG:
         raise ValueError(
-            "The config of a space must have the form that `to_config` returns, with "
-            f"`kind` one of {', '.join(_FROM_CONFIG)}. Received: {repr(config)[:100]} "
-            f"({type(error).__name__}: {str(error)[:100]})"
+            f"A space's `kind` must be one of {', '.join(_FROM_CONFIG)}. Received: "
+            f"kind={repr(kind)[:100]}"
+        )
+    try:
+        return _FROM_CONFIG[kind](config)
+    # The constructors of spaces raise these errors, and the file may have any content.
+    except (AssertionError, OverflowError, TypeError) as error:
+        raise ValueError(
+            "The config of a space must have the form that `to_config` returns. "
+            f"Received: {repr(config)[:100]} ({str(error)[:200]})"
         ) from None
 
 
 def _discrete_from_config(config):
     # Config files of version 0 do not contain the type of a `Discrete` space.
-    dtype = _number_type(config.get("dtype", "int64"))
-    return gym.spaces.Discrete(int(config["n"]), start=int(config["start"]), dtype=dtype)
+    dtype = _number_type(config.get("dtype", "int64"), "iu")
+    n = validation.positive_int("n", config.get("n"))
+    start = validation.whole_number("start", config.get("start"))
+    return gym.spaces.Discrete(n, start=start, dtype=dtype)
 
 
 def _multi_discrete_from_config(config):
-    nvec, start = np.asarray(config["nvec"]), np.asarray(config["start"])
-    dtype = _number_type(config["dtype"])
-    return gym.spaces.MultiDiscrete(nvec, dtype, start=start)
+    nvec, dtype = config.get("nvec"), _number_type(config.get("dtype"), "iu")
+    validation.positive_ints("nvec", np.ravel(nvec).tolist())
+    start = _array("start", config.get("start"), np.shape(nvec), "iu")
+    return gym.spaces.MultiDiscrete(np.asarray(nvec), dtype, start=start)
+
+
+def _multi_binary_from_config(config):
+    n = config.get("n")
+    is_shape = isinstance(n, list)
+    return gym.spaces.MultiBinary(
+        validation.positive_ints("n", n) if is_shape else validation.size("n", n)
+    )
 
 
 def _box_from_config(config):
-    shape, dtype = tuple(config["shape"]), _number_type(config["dtype"])
+    shape = validation.instance("shape", config.get("shape"), list)
+    shape = tuple(validation.whole_number("shape", axis, low=0) for axis in shape)
+    validation.size("shape", max(1, math.prod(shape)))
+    dtype = _number_type(config.get("dtype"), "biuf")
     low, high = (
-        np.broadcast_to(np.asarray(config[side]), shape).astype(dtype)
+        _array(side, config.get(side), shape, "biuf").astype(dtype)
         for side in ("low", "high")
     )
     return gym.spaces.Box(low, high, shape, dtype)
 
 
 def _dict_from_config(config):
-    parts = {key: from_config(part) for key, part in config["parts"].items()}
-    return gym.spaces.Dict(parts)
+    parts = validation.instance("parts", config.get("parts"), dict)
+    return gym.spaces.Dict({key: from_config(part) for key, part in parts.items()})
+
+
+def _tuple_from_config(config):
+    parts = validation.instance("parts", config.get("parts"), list)
+    return gym.spaces.Tuple([from_config(part) for part in parts])
 
 
 _FROM_CONFIG = {
     "Discrete": _discrete_from_config,
     "MultiDiscrete": _multi_discrete_from_config,
-    "MultiBinary": lambda config: gym.spaces.MultiBinary(config["n"]),
+    "MultiBinary": _multi_binary_from_config,
     "Box": _box_from_config,
     "Dict": _dict_from_config,
-    "Tuple": lambda config: gym.spaces.Tuple(map(from_config, config["parts"])),
+    "Tuple": _tuple_from_config,
 }
 
 
-def _number_type(name):
-    """Returns the NumPy type of a name, or raises `TypeError` unless it is a number."""
-    dtype = np.dtype(name)
-    if dtype.kind not in "biuf" or dtype.name != name:
-        raise TypeError(f"{name!r} is not a number type")
+def _number_type(name, kinds):
+    """Returns the NumPy type of a name, whose kind must be one of the letters."""
+    known = isinstance(name, str) and name in np.sctypeDict
+    dtype = np.dtype(name) if known else None
+    if dtype is None or dtype.kind not in kinds or dtype.name != name:
+        raise ValueError(
+            "`dtype` must be the name of a number type that the space supports. "
+            f"Received: dtype={repr(name)[:100]}"
+        )
     return dtype
+
+
+def _array(name, value, shape, kinds):
+    """Returns one number, or numbers of a shape, as an array of the shape."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in kinds or array.shape not in ((), tuple(shape)):
+        raise ValueError(
+            f"`{name}` must be one number, or numbers of the shape {tuple(shape)}. "
+            f"Received: {name}={repr(value)[:100]}"
+        )
+    return np.broadcast_to(array, shape)
 
 
 def _bound_to_config(bound):

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tf_reinforce import agent as agents
+from tf_reinforce import validation
 from tf_reinforce.loading import archive
 from tf_reinforce.loading import objects
 from tf_reinforce.loading import weights_file
@@ -43,7 +44,7 @@ def load(
         ValueError: If the file is damaged, exceeds the limits, or does not contain an
             agent.
     """
-    path, limits = os.fsdecode(path), limits or archive.LoadLimits()
+    path, limits = validation.path("path", path), limits or archive.LoadLimits()
     try:
         config, weights = archive.read(path, limits)
         stored_bytes = weights_file.stored_bytes(weights)
