@@ -20,7 +20,14 @@ def release(graph):
             function computes.
     """
     definition = graph.as_graph_def()
-    for part in (definition.node, *(x.node_def for x in definition.library.function)):
+    # The branches of conditions and the bodies of loops are functions of this graph. All
+    # other functions can be those of a `tf.function` that is used elsewhere too.
+    own = [
+        function.node_def
+        for function in definition.library.function
+        if not function.signature.name.startswith("__")
+    ]
+    for part in (definition.node, *own):
         for node in part:
             name = node.attr["_gradient_op_type"].s.decode()
             if name.startswith("CustomGradient-"):

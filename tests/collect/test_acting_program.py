@@ -349,6 +349,7 @@ def test_agent_acts_through_tensorflow_if_litert_results_differ(name, caplog):
     np.testing.assert_allclose(episodes.actions - mean, np.stack(noise, 1), atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:.*The bounds of the component")
 @pytest.mark.parametrize("mode", ["plain", "workers"])
 def test_first_collection_switches_to_tensorflow_if_litert_results_differ(mode, caplog):
     """The observations are 100, but the declared bounds are ±5.
@@ -371,6 +372,7 @@ def test_first_collection_switches_to_tensorflow_if_litert_results_differ(mode, 
     assert agent.trainer.collector.programs["acting", False].runtime == "tensorflow"
 
 
+@pytest.mark.filterwarnings("ignore:.*The bounds of the component")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_collect_falls_back_to_tensorflow_if_only_litert_output_is_infinite(workers):
     """The observations become zero, outside the bounds of the space, after the first

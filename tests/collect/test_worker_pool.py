@@ -268,7 +268,7 @@ def clock(learned):
 
 def test_worker_error_names_worker_environment_episode_and_step(clock):
     message = (
-        r"Worker \d: Environment 0, episode \d, step 1: step raised OSError: no more"
+        r"Worker \d: Environment \d, episode \d, step 1: step raised OSError: no more"
     )
     with pytest.raises(tfr.collect.EnvironmentFault, match=message) as caught:
         fit(clock, raise_os_error)

@@ -305,7 +305,7 @@ def change_manifest(change):
         change(manifest)
         manifest.pop("manifest_sha256")
         manifest["manifest_sha256"] = learner_digest(manifest)
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        (folder / "manifest.json").write_text(json.dumps(manifest) + "\n")
 
     return damage
 

@@ -139,7 +139,7 @@ def test_preset_tables_accept_the_keywords_of_the_library():
         "env_kwargs",
     }
     fitting = {x for x in keywords(agents.Reinforce.fit) if "validation" not in x}
-    less = {"callbacks", "verbose", "initial_epoch", "env_kwargs"}
+    less = {"callbacks", "verbose", "initial_epoch", "env_kwargs", "resume"}
     assert toml_files.TABLE_KEYS["fit"] == fitting - less
 
 

@@ -31,7 +31,7 @@ class Named(toys.Clock):
     """A `Clock` with a dict observation, in the order of its space."""
 
     observation_space = gym.spaces.Dict(
-        speed=gym.spaces.Box(-1.0, 1.0, (2,)), place=gym.spaces.Box(-1.0, 1.0, (3,))
+        speed=gym.spaces.Box(-1.0, 1.0, (2,)), place=gym.spaces.Box(-30.0, 30.0, (3,))
     )
 
     def _observation(self):

@@ -10,7 +10,7 @@ class Walk(envs.TensorEnv):
     """A random walk to 3 or -3 that ignores the actions."""
 
     observation_space = gym.spaces.Dict(
-        place=gym.spaces.Box(-4, 4, (1,)), side=gym.spaces.Discrete(2)
+        place=gym.spaces.Box(-20, 20, (1,)), side=gym.spaces.Discrete(2)
     )
     action_space = gym.spaces.Tuple([gym.spaces.Discrete(2), gym.spaces.Box(-1, 1, (2,))])
     max_episode_steps = 9
