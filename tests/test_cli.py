@@ -196,6 +196,16 @@ def test_train_refuses_an_existing_run_directory(run, capsys):
     assert contents() == before
 
 
+def test_config_is_the_first_file_of_a_run(tmp_path, monkeypatch):
+    """A run that is killed after its first file can be resumed."""
+    written = []
+    monkeypatch.setattr(
+        runs.run_config, "write_json", lambda path, content: written.append(path.name)
+    )
+    runs._write_config(tmp_path, {})
+    assert written == ["config.json", "versions.json"]
+
+
 def test_same_seed_writes_the_same_run(run, tmp_path):
     assert train(tmp_path / "again") == 0
     for name in ("episodes.csv", "evaluation.json", "config.json"):

@@ -152,10 +152,14 @@ def _checkpoints(directory, settings):
 
 
 def _write_config(directory, config):
-    """Writes `config.json` and `versions.json` of a run that starts."""
-    if not (directory / run_config.FILE_NAME).exists():
-        run_config.write_json(directory / "versions.json", version.installed())
-        run_config.write_json(directory / run_config.FILE_NAME, config)
+    """Writes `config.json` and `versions.json` of a run that starts.
+
+    A run can be resumed as soon as `config.json` exists. Therefore it is the first file.
+    """
+    contents = {run_config.FILE_NAME: config, "versions.json": version.installed()}
+    for name, content in contents.items():
+        if not (directory / name).exists():
+            run_config.write_json(directory / name, content)
 
 
 def _evaluate_best(env, directory, options, seed, verbose):
