@@ -235,7 +235,7 @@ def test_tf_function_is_used_in_the_listed_modules_only():
     """All other modules run eagerly, so that a debugger can step through them."""
     edges = {
         "collect/acting_program.py",
-        "collect/xla_rollout.py",
+        "collect/shared_programs.py",
         "envs/checks.py",
         "envs/vector.py",
         "experiments/multi_seed.py",

@@ -17,6 +17,7 @@ from toys import rewinding
 import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce.collect import batched_tensor_env
+from tf_reinforce.collect import shared_programs
 from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import seeding
 from tf_reinforce.envs import checks
@@ -325,8 +326,11 @@ def test_validation_runs_at_same_updates_for_any_steps_per_execution(cartpole):
     assert histories[0] == histories[1] and len(histories[0]) == 2
 
 
-def test_rollout_is_traced_once_per_batch_size():
-    env = envs.CartPole()
+def test_rollout_is_traced_once_per_batch_size(monkeypatch):
+    env, traced, shared = envs.CartPole(), [], shared_programs.shared
+    monkeypatch.setattr(
+        shared_programs, "shared", lambda *a: traced.append(a) or shared(*a)
+    )
     agent = agent_for(env, steps_per_execution=3)
     for epochs in (1, 7, 9):
         agent.fit(
@@ -335,8 +339,7 @@ def test_rollout_is_traced_once_per_batch_size():
         )  # fmt: skip
     agent.fit(env, steps=100, episodes_per_epoch=4, verbose=0)
     agent.fit(env, epochs=agent.updates + 2, episodes_per_epoch=64, verbose=0)
-    for rollout in toys.rollouts(agent):
-        assert rollout.graph.experimental_get_tracing_count() == 1
+    assert len(traced) == len(toys.rollouts(agent)) == 2
     assert toys.rollouts(agent)[0].num_shards == 1
     assert list(agent.trainer.learner.graphs) == ["update_in_program"]
 
@@ -346,7 +349,7 @@ def test_compiled_rollout_contains_no_random_ops_of_tensorflow():
     agent = agent_for(env)
     agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
     (rollout,) = toys.rollouts(agent)
-    graph = rollout.graph.get_concrete_function().graph.as_graph_def()
+    graph = rollout.program.graph.as_graph_def()
     nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
     names = {node.op for node in nodes}
     assert "While" in names or "StatelessWhile" in names

@@ -374,11 +374,6 @@ def test_train_seeds_error_names_the_layer_that_cannot_be_stacked():
         tfr.train_seeds(make, world, [1, 2], epochs=1)
 
 
-def test_train_seeds_traces_its_program_once():
-    (program,) = trained_pair(3).programs
-    assert program.rollout.graph.experimental_get_tracing_count() == 1
-
-
 def test_number_of_threads_does_not_change_the_history(monkeypatch):
     world, found = envs.Corridor(4), []
     monkeypatch.setattr(training_of_many, "_MIN_SEEDS", 2)

@@ -1754,6 +1754,27 @@ TENSORS = [
         "0 * shard_size",
     ),
     Mutant(
+        "constants_are_all_the_same",
+        "own: Programs that differ only in a constant are shared.",
+        "collect/shared_programs.py::_Digests._of_attributes",
+        "pairs.append((name, value.SerializeToString(deterministic=True)))",
+        "pairs.append((name, name))",
+    ),
+    Mutant(
+        "called_functions_are_all_the_same",
+        "own: Programs whose inner functions differ are shared.",
+        "collect/shared_programs.py::_Digests.of_name",
+        "return self._digests[name]",
+        "return 'function'",
+    ),
+    Mutant(
+        "captured_variables_of_another_agent",
+        "own: A program with a captured variable of one agent is shared with others.",
+        "collect/shared_programs.py::shared",
+        "if concrete.captured_inputs:",
+        "if False:",
+    ),
+    Mutant(
         "last_observation_unseen",
         "own: A NaN in the last observation of an episode raises no error.",
         "collect/xla_rollout.py::Rollout._step",
@@ -1930,8 +1951,8 @@ SURVIVORS = [
         "first_state_of_the_first_agent",
         "own: All seeds start with the learned initial state of the first seed.",
         "collect/xla_rollout.py::Rollout._initial_policy_state",
-        "self._for_each_agent(lambda: self.actor.initial_state(self.count), ())",
-        "self.actor.initial_state(self.episodes_per_shard)",
+        "return self._for_each_agent(weights, lambda: self.actor.initial_state(count))",
+        "return self.actor.initial_state(self.episodes_per_shard)",
     ),
 ]
 

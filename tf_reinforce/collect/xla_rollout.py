@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.collect import results
+from tf_reinforce.collect import shared_programs
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
@@ -113,17 +114,7 @@ class Rollout:
         is_stacked = stacked_weights is not None
         self.num_agents = stacked_weights[0].shape[0] if is_stacked else 1
         self.num_shards = 1 if is_stacked else _num_shards(count, group_size)
-        # Each rollout has its own partial. Otherwise TensorFlow counts the tracing of
-        # another rollout as a retracing of the same function, and warns.
-        self.graph = tf.function(
-            functools.partial(self._run),
-            input_signature=[
-                tf.TensorSpec((self.num_agents, 3, 2), tf.uint32),
-                tf.TensorSpec((), tf.int32),
-            ],
-            jit_compile=True,
-            autograph=False,
-        )
+        self._variables = stacked_weights if is_stacked else actor.variables
 
     def __call__(self, keys):
         """Runs the episodes, and returns a `RolloutResult`.
@@ -134,8 +125,10 @@ class Rollout:
         """
         keys = tf.reshape(keys, [self.num_agents, 3, 2])
         shard_size = self.count // self.num_shards
+        weights = list(map(tf.convert_to_tensor, self._variables))
         shards = [
-            self.graph(keys, shard * shard_size) for shard in range(self.num_shards)
+            self.program(keys, tf.constant(shard * shard_size), *weights)
+            for shard in range(self.num_shards)
         ]
         return shards[0] if self.num_shards == 1 else _concatenate(shards)
 
@@ -144,7 +137,20 @@ class Rollout:
         """Returns the number of episodes of all agents in one shard."""
         return self.num_agents * self.count // self.num_shards
 
-    def _run(self, keys, first):
+    @functools.cached_property
+    def program(self):
+        """Returns the XLA program of a shard, a concrete TensorFlow function.
+
+        Rollouts share an equal program. It reads the weights from its arguments.
+        """
+        specs = [tf.TensorSpec(v.shape, v.dtype) for v in self._variables]
+        keys = tf.TensorSpec((self.num_agents, 3, 2), tf.uint32)
+        specs = [keys, tf.TensorSpec((), tf.int32), *specs]
+        # Each rollout has its own partial. Otherwise TensorFlow counts the tracing of
+        # another rollout as a retracing of the same function, and warns.
+        return shared_programs.shared(functools.partial(self._run), specs)
+
+    def _run(self, keys, first, *weights):
         """Runs the shard whose first episode has the number `first`."""
         limit, shard_size = (
             self.batched_env.max_episode_steps,
@@ -154,8 +160,8 @@ class Rollout:
         keys = tf.repeat(keys, shard_size, axis=0)  # for each episode
         last = tf.while_loop(
             lambda carry: (carry.step < limit) & tf.reduce_any(carry.active),
-            lambda carry: [self._step(carry, numbers, keys)],
-            [self._initial_carry(numbers, keys)],
+            lambda carry: [self._step(carry, weights, numbers, keys)],
+            [self._initial_carry(weights, numbers, keys)],
             maximum_iterations=limit,
         )[0]
         stacked = [array.stack() for array in last.arrays]
@@ -170,7 +176,7 @@ class Rollout:
         record = observations, actions, rewards, last.lengths, last.terminated, masks
         return RolloutResult(records.Episodes(*record), last.episode_returns, last.valid)
 
-    def _initial_carry(self, numbers, keys):
+    def _initial_carry(self, weights, numbers, keys):
         env, count = self.batched_env.env, self.episodes_per_shard
         noise = self._env_noise(env.initial_noise, keys[:, 0], numbers, 0)
         state = env.initial(noise)
@@ -182,7 +188,7 @@ class Rollout:
             step=tf.constant(0),
             env_state=state,
             observation=observation,
-            policy_state=self._initial_policy_state(),
+            policy_state=self._initial_policy_state(weights),
             active=tf.ones([count], tf.bool),
             lengths=tf.zeros([count], tf.int32),
             terminated=tf.zeros([count], tf.bool),
@@ -191,12 +197,12 @@ class Rollout:
             arrays=_write(arrays[:split], 0, leaves) + arrays[split:],
         )
 
-    def _step(self, carry, numbers, keys):
+    def _step(self, carry, weights, numbers, keys):
         """Makes one step of every episode, and ignores the steps of ended episodes."""
         env, actor = self.batched_env.env, self.actor
         noise = [] if self.deterministic else self._noise(keys[:, 2], numbers, carry.step)
         raw_actions, finite, policy_state = self._select_actions(
-            carry.observation, carry.policy_state, noise
+            weights, carry.observation, carry.policy_state, noise
         )
         action = checks.cast_actions(env, actor.head.to_environment(raw_actions))
         env_noise = self._env_noise(env.transition_noise, keys[:, 1], numbers, carry.step)
@@ -242,30 +248,36 @@ class Rollout:
             for leaf, rows in specs
         ]
 
-    def _initial_policy_state(self):
+    def _initial_policy_state(self, weights):
         """Returns the recurrent states of the policy before the first step."""
-        if self.stacked_weights is None:
-            return self.actor.initial_state(self.episodes_per_shard)
-        return self._for_each_agent(lambda: self.actor.initial_state(self.count), ())
+        count = self.episodes_per_shard // self.num_agents
+        return self._for_each_agent(weights, lambda: self.actor.initial_state(count))
 
-    def _select_actions(self, *inputs):
+    def _select_actions(self, weights, *inputs):
         """Selects the actions of all episodes at one step.
 
         Returns:
             The raw actions (as sampled, not yet converted for the environment), whether
             the policy outputs of each episode are finite, and the next recurrent states.
         """
-        if self.stacked_weights is None:
-            return self._select_agent_actions(*inputs)
-        return self._for_each_agent(self._select_agent_actions, inputs)
+        return self._for_each_agent(weights, self._select_agent_actions, *inputs)
 
-    def _for_each_agent(self, function, inputs):
+    def _for_each_agent(self, weights, function, *inputs):
         """Calls a function for every agent, with the weights and inputs of the agent.
 
         `_for_each_agent` receives and returns tensors `[K · count, …]`, for K agents with
         `count` episodes each. The argument `function` receives and returns tensors
         `[count, …]` of one agent.
         """
+
+        def call(agent):
+            agent_weights, agent_inputs = agent
+            pairs = list(zip(self.actor.variables, agent_weights, strict=True))
+            with keras.StatelessScope(state_mapping=pairs):
+                return function(*agent_inputs)
+
+        if self.stacked_weights is None:
+            return call((weights, inputs))
         leading_shape = self.num_agents, self.count
 
         def split(x):
@@ -274,16 +286,7 @@ class Rollout:
         def merge(x):
             return tf.reshape(x, [self.episodes_per_shard, *x.shape[2:]])
 
-        def call(agent):
-            weights, agent_inputs = agent
-            pairs = list(zip(self.actor.variables, weights, strict=True))
-            with keras.StatelessScope(state_mapping=pairs):
-                return function(*agent_inputs)
-
-        agents = (
-            [stack.read_value() for stack in self.stacked_weights],
-            keras.tree.map_structure(split, inputs),
-        )
+        agents = list(weights), keras.tree.map_structure(split, inputs)
         outputs = tf.vectorized_map(call, agents, fallback_to_while_loop=False)
         return keras.tree.map_structure(merge, outputs)
 
