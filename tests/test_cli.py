@@ -379,6 +379,7 @@ def test_ctrl_c_before_the_first_update_stops_the_training(tmp_path):
     assert tfr.load(tmp_path / "agent.keras").updates == 0
 
 
+@pytest.mark.slow
 def test_training_without_a_budget_ends_at_the_target_return(tmp_path):
     path = tmp_path / "run"
     arguments = ["train", "CartPole-v1", "--target-return", "60", "--run-dir", str(path)]
@@ -718,7 +719,7 @@ def program(*arguments, code=None, **variables):
     )
 
 
-@pytest.mark.parametrize("engine", ["host", "compiled"])
+@pytest.mark.parametrize("engine", ["host", sweeps.rare("compiled")])
 def test_training_prints_no_startup_messages(engine, tmp_path):
     path = tmp_path / "run"
     small = ["--epochs", "1", "--hidden", "8", "--engine", engine]
@@ -728,6 +729,7 @@ def test_training_prints_no_startup_messages(engine, tmp_path):
     assert "I0000" not in ran.stdout and "XNNPACK" not in ran.stdout
 
 
+@pytest.mark.slow
 def test_other_commands_print_no_startup_messages(run, tmp_path):
     for command in (
         ["evaluate", run, "--episodes", "2"],
@@ -738,6 +740,7 @@ def test_other_commands_print_no_startup_messages(run, tmp_path):
         assert (ran.returncode, ran.stderr) == (0, ""), command
 
 
+@pytest.mark.slow
 def test_log_level_of_the_user_is_kept():
     code = (
         "import os; from tf_reinforce import startup; startup.import_tensorflow()\n"

@@ -122,7 +122,7 @@ def path(agent, tmp_path):
     return str(tmp_path / "agent.keras")
 
 
-OFTEN = ["with a critic", "with a schedule"]
+OFTEN = ["with a critic"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(AGENTS, always=OFTEN))

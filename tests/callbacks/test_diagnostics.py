@@ -786,6 +786,7 @@ def test_too_high_learning_rate_is_found():
     assert "(now 1)" in diagnostics.findings[0].advice
 
 
+@pytest.mark.slow
 def test_too_few_episodes_are_found_as_noise():
     options = dict(learning_rate=1e-3, baseline=None, returns="whole", gamma=1.0)
     agent = agent_for("CartPole-v1", **options)
@@ -794,7 +795,7 @@ def test_too_few_episodes_are_found_as_noise():
     assert "episodes per update (now 2), or a baseline" in diagnostics.findings[0].advice
 
 
-@pytest.mark.parametrize("affected_part", ["value_baseline", "entropy"])
+@pytest.mark.parametrize("affected_part", ["value_baseline", sweeps.rare("entropy")])
 def test_rewards_in_millions_are_found(affected_part):
     options = (
         {"baseline": critic(1e-3)}
@@ -805,6 +806,7 @@ def test_rewards_in_millions_are_found(affected_part):
     assert causes == ["rewards"] * 3
 
 
+@pytest.mark.slow
 def test_rewards_in_millions_are_not_found_with_scale_rewards():
     """The advice of the finding is `scale_rewards=True`, which removes the finding."""
     agent = agent_for("CartPole-v1", entropy_coef=0.01, scale_rewards=True)
@@ -877,6 +879,7 @@ def test_is_logit_of_composite_is_true_only_for_discrete_leaves():
     assert head.is_logit().tolist() == [True, True] + [False] * definitions.A
 
 
+@pytest.mark.slow
 def test_collapsed_gaussian_scale_is_found():
     head = heads.Gaussian(1, low=-2.0, high=2.0, initial_scale=1e-3)
     agent = agent_for("Pendulum-v1", head=head, learning_rate=1e-4)

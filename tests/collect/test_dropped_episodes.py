@@ -6,6 +6,7 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
+import sweeps
 import toys
 
 import tf_reinforce as tfr
@@ -155,7 +156,7 @@ def test_logs_count_dropped_episodes_and_restarts_from_the_first_epoch(workers):
     assert metrics["dropped_episodes"] > 0 and "env_restarts" not in metrics
 
 
-@pytest.mark.parametrize("options", [{}, DROP, RESTART])
+@pytest.mark.parametrize("options", [sweeps.rare({}), DROP, sweeps.rare(RESTART)])
 def test_options_change_no_training_without_faults(options):
     """Only the log keys of the options are added, with zeros."""
     keys = ["dropped_episodes", "env_restarts"]

@@ -409,7 +409,7 @@ def invalid_last_observation(last):
 @pytest.mark.parametrize(
     "callbacks", [[], [RecordingCallback()]], ids=["no_callback", "callback"]
 )
-@pytest.mark.parametrize("last", [np.nan, 5])
+@pytest.mark.parametrize("last", [np.nan, sweeps.rare(5)])
 def test_invalid_final_observation_raises_and_weights_are_unchanged(last, callbacks):
     """The policy never receives the final observation.
 

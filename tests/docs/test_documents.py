@@ -37,6 +37,7 @@ def test_python_blocks_of_the_readme_run(tmp_path, monkeypatch):
     assert world["agent"].evaluate("CartPole-v1")["episode_return"] > 400
 
 
+@pytest.mark.slow
 def test_documented_tensor_environment_is_learned(tmp_path, capsys):
     text = (ROOT / "docs" / "your_tensor_env.md").read_text()
     world, sources = {}, re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -86,6 +86,7 @@ def test_train_seeds_equals_separate_runs(kind, monkeypatch):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_train_seeds_supports_a_learning_rate_per_seed():
     world, limit = envs.Corridor(4), dict(epochs=2, episodes_per_epoch=4)
 
@@ -147,10 +148,12 @@ def trained_pair(updates):
     return tfr.train_seeds(maker(world, updates), world, [1, 2], **budget)
 
 
+@pytest.mark.slow
 def test_steps_per_execution_does_not_change_the_history():
     np.testing.assert_equal(trained_pair(1).history, trained_pair(3).history)
 
 
+@pytest.mark.slow
 def test_failed_seed_does_not_change_the_other_seeds():
     """The outputs of the first seed overflow, so that its weights stay the same."""
     world = envs.Corridor(4)
@@ -203,6 +206,7 @@ def test_failed_seed_keeps_the_weights_of_its_last_update():
     assert population.failures == {1: 1, 9: 5}
 
 
+@pytest.mark.slow
 def test_train_seeds_supports_weight_averages_and_trained_agents(tmp_path):
     world = envs.Corridor(4)
 
@@ -374,6 +378,7 @@ def test_train_seeds_error_names_the_layer_that_cannot_be_stacked():
         tfr.train_seeds(make, world, [1, 2], epochs=1)
 
 
+@pytest.mark.slow
 def test_number_of_threads_does_not_change_the_history(monkeypatch):
     world, found = envs.Corridor(4), []
     monkeypatch.setattr(training_of_many, "_MIN_SEEDS", 2)
@@ -393,6 +398,7 @@ def test_number_of_threads_does_not_change_the_history(monkeypatch):
     assert dealt.env_steps == alone.env_steps
 
 
+@pytest.mark.slow
 def test_seeds_without_a_valid_step_keep_their_weights():
     """All episodes are truncated and dropped, so that weight averages are still zero."""
     world = envs.CartPole()

@@ -337,6 +337,7 @@ LOCKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sweeps.some(LOCKS, always=["choices"]))
 def test_agent_with_discrete_head_learns_is_saved_and_exported(name, tmp_path):
     space, secret = LOCKS[name]

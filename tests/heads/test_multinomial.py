@@ -189,6 +189,7 @@ class Levels(Split):
     action_space = gym.spaces.MultiDiscrete([5, 5, 5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [sweeps.rare(Split), Levels])
 def test_agent_with_multinomial_head_learns_is_saved_and_exported(env, tmp_path):
     policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(K)])

@@ -143,6 +143,7 @@ def test_preset_tables_accept_the_keywords_of_the_library():
     assert toml_files.TABLE_KEYS["fit"] == fitting - less
 
 
+@pytest.mark.slow
 def test_preset_in_python_trains_as_the_command_does(plain):
     """Budget, batches, learning rates and losses are equal.
 
@@ -383,6 +384,7 @@ def test_value_network_has_its_own_learning_rate_schedule(tmp_path):
     assert 0.5 < shares[0] < 1 and shares[1] == pytest.approx(shares[0], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_loaded_agent_continues_the_learning_rate_schedule(tmp_path):
     """Rates and weights equal those of an uninterrupted training."""
     settings = presets.read(str(write_preset(tmp_path)))

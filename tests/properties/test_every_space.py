@@ -250,7 +250,7 @@ def row(name, agent, engines):
 
 
 # The spaces that use most of the code.
-OFTEN = ["channels_first", "deep", "tanh", "counts"]
+OFTEN = ["channels_first", "deep"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(PAIRS, always=OFTEN))
@@ -265,7 +265,7 @@ MASKED = [
 ]
 
 
-OFTEN_MASKED = ["half_infinite", "deep"]
+OFTEN_MASKED = ["half_infinite"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(MASKED, always=OFTEN_MASKED))

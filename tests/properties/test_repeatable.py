@@ -28,6 +28,7 @@ def test_two_runs_with_the_same_seed_are_equal(name):
     assert digest(*train(name)) == reference(name)[2]
 
 
+@pytest.mark.slow
 def test_two_processes_with_the_same_seed_are_equal():
     root = pathlib.Path(__file__).parents[2]
     path = os.pathsep.join([str(root / "tests" / "support"), str(root)])

@@ -161,7 +161,7 @@ def agent_record(dtype, rows=3, episodes=2):
         sweeps.rare(("bfloat16", "float32"), "compiled"),
         sweeps.rare(("float64", "float32"), "host"),
         (("float64", "float32"), "compiled"),
-        (("float32", "float64"), "host"),
+        sweeps.rare(("float32", "float64"), "host"),
         sweeps.rare(("float32", "float64"), "compiled"),
     ],
 )

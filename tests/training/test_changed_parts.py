@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 
@@ -77,7 +78,7 @@ def test_loss_weight_raises_if_set_after_fit():
         agent.baseline.loss_weight = 0.0
 
 
-@pytest.mark.parametrize("engine", ["host", "compiled"])
+@pytest.mark.parametrize("engine", ["host", sweeps.rare("compiled")])
 def test_changed_optimizer_attributes_apply_to_the_next_update(engine):
     """Clipnorm 0.01 and learning rate 0.1 limit the update to a length of 0.001."""
     agent, world = learner(), envs.Bandit()
@@ -246,6 +247,7 @@ def agent_with_normalization(mean):
     return agent
 
 
+@pytest.mark.slow
 def test_loaded_statistics_of_a_normalization_layer_apply_everywhere(tmp_path):
     """`load_weights` replaces constants of the layer that were traced."""
     first, other = agent_with_normalization(0.0), agent_with_normalization(50.0)
