@@ -18,13 +18,18 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
+from tf_reinforce import config as package_config
 from tf_reinforce import envs
 from tf_reinforce.callbacks import evaluation
+from tf_reinforce.cli import parsers
+from tf_reinforce.cli import train as train_command
+from tf_reinforce.cli import train_options
+from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import runs
 from tf_reinforce.presets import toml_files
 
 ROOT = pathlib.Path(__file__).parent.parent
-BASELINES = cli.config.PRESET_BASELINES
+BASELINES = package_config.PRESET_BASELINES
 FILES = {
     "config.json",
     "versions.json",
@@ -452,7 +457,7 @@ def test_training_of_seeds_sets_one_thread_unless_the_user_set_a_number(
     reading, setting = (f"{v}_intra_op_parallelism_threads" for v in ("get", "set"))
     monkeypatch.setattr(threading, reading, lambda: chosen)
     monkeypatch.setattr(threading, setting, asked.append)
-    monkeypatch.setattr(cli, "_train_seeds", lambda *_: 0)
+    monkeypatch.setattr(train_command, "_train_seeds", lambda *_: 0)
     assert cli.main(["train", "CartPole-v1", "--seeds", "8", "--epochs", "1"]) == 0
     assert asked == said
 
@@ -553,8 +558,8 @@ def test_invalid_options_are_reported_without_importing_tensorflow(run, tmp_path
 
 
 def test_each_option_sets_settings_or_is_read_by_the_command():
-    source = inspect.getsource(cli)
-    for option in cli.TRAIN_OPTIONS:
+    source = inspect.getsource(train_command) + inspect.getsource(train_settings)
+    for option in train_options.TRAIN_OPTIONS:
         assert option.settings or f"options.{option.name}" in source, option
         for setting in option.settings:
             table, key = setting.split(".")
@@ -562,16 +567,16 @@ def test_each_option_sets_settings_or_is_read_by_the_command():
 
 
 def test_each_option_of_fit_and_each_default_has_an_option():
-    settings = {setting for x in cli.TRAIN_OPTIONS for setting in x.settings}
-    assert {f"fit.{name}" for name in cli.config.FIT_OPTIONS} <= settings
-    assert {f"agent.{name}" for name in cli.DEFAULTS} <= settings
+    settings = {setting for x in train_options.TRAIN_OPTIONS for setting in x.settings}
+    assert {f"fit.{name}" for name in package_config.FIT_OPTIONS} <= settings
+    assert {f"agent.{name}" for name in train_options.DEFAULTS} <= settings
 
 
 def test_options_become_the_settings_of_their_tables():
     arguments = ["--gamma", "0.9", "--steps", "9", "--target-return", "3"]
     arguments += ["--max-episode-steps", "7", "--no-normalize-observations"]
-    options = cli.make_parser().parse_args(["train", "CartPole-v1", *arguments])
-    assert cli.explicit_settings(options) == {
+    options = parsers.make_parser().parse_args(["train", "CartPole-v1", *arguments])
+    assert train_settings.explicit_settings(options) == {
         "agent": {"gamma": 0.9, "normalize_observations": False},
         "fit": {"steps": 9, "max_episode_steps": 7},
         "evaluation": {"target": 3.0, "max_episode_steps": 7},
@@ -595,7 +600,7 @@ def test_help_shows_the_defaults(capsys):
 
 @pytest.mark.parametrize("text, number", [("1e5", 100_000), ("2.5e3", 2500), ("7", 7)])
 def test_counts_may_have_an_exponent(text, number):
-    options = cli.make_parser().parse_args(["train", "CartPole-v1", "--steps", text])
+    options = parsers.make_parser().parse_args(["train", "CartPole-v1", "--steps", text])
     assert options.steps == number and type(options.steps) is int
 
 
@@ -625,7 +630,7 @@ def test_options_of_other_libraries_get_a_suggestion(arguments, suggestion, caps
         cli.main(["train", "CartPole-v1", *arguments])
     assert error.value.code == 2
     assert suggestion in capsys.readouterr().err
-    assert "--lr" not in cli.make_parser().format_help()
+    assert "--lr" not in parsers.make_parser().format_help()
 
 
 LOCAL_ENV = """

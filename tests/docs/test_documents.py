@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.envs import registration
 
-from tf_reinforce import cli
+from tf_reinforce.cli import parsers
 
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -77,7 +77,7 @@ def test_commands_of_the_readme_are_valid():
     ]
     assert len(commands) >= 3
     for command in commands:
-        assert cli.make_parser().parse_args(command).command
+        assert parsers.make_parser().parse_args(command).command
 
 
 def test_readme_is_short_and_shows_code_early():

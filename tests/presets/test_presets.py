@@ -21,6 +21,9 @@ from tf_reinforce import baselines
 from tf_reinforce import cli
 from tf_reinforce import heads
 from tf_reinforce import presets
+from tf_reinforce.cli import parsers
+from tf_reinforce.cli import train_options
+from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import runs
 from tf_reinforce.presets import toml_files
 
@@ -247,8 +250,8 @@ def test_preset_fits_an_environment_without_an_id():
 def test_command_line_passes_environment_arguments_of_any_type():
     command = ["train", "FrozenLake-v1", "--preset", "FrozenLake-v1-dry"]
     command += ["--env-arg", "map_name=8x8", "--env-arg", "success_rate=0.5"]
-    options = cli.make_parser().parse_args(command)
-    _, settings = cli._check_train_options(options)
+    options = parsers.make_parser().parse_args(command)
+    _, settings = train_settings.check_train_options(options)
     expected = {"is_slippery": False, "map_name": "8x8", "success_rate": 0.5}
     assert settings["env_kwargs"] == expected
 
@@ -412,7 +415,7 @@ def test_command_line_options_override_the_preset(tmp_path):
     options += ["--learning-rate", "0.5", "--baseline", "mean"]
     config, rows = train_preset(tmp_path, *options)
     assert config["agent"] == {
-        **cli.DEFAULTS,
+        **train_options.DEFAULTS,
         "hidden": [8],
         "gamma": 0.9,
         "learning_rate": 0.5,

@@ -1,0 +1,131 @@
+"""Runs the commands `evaluate`, `export`, `check-env`, `replay` and `explain`."""
+
+import json
+import os
+import pathlib
+
+from tf_reinforce import files
+from tf_reinforce import startup
+from tf_reinforce import validation
+from tf_reinforce.cli import env_ids
+
+
+def evaluate(options):
+    """Runs `tf-reinforce evaluate` and returns the exit code."""
+    _check_evaluate_options(options)
+    _expect_run(options.run)
+    startup.import_tensorflow()
+    from tf_reinforce.experiments import runs
+    from tf_reinforce.loading import keras_file
+
+    agent = keras_file.load(runs.agent_file(options.run))
+    env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
+    env = options.env or env
+    if env is None:
+        raise ValueError(
+            f"{options.run} contains no environment id, or an id of the form "
+            "`module:Id`. For safety, `evaluate` imports no module that a run "
+            "directory names. Give --env."
+        )
+    metrics = agent.evaluate(
+        env_ids.find_env(env),
+        options.episodes,
+        deterministic=not options.stochastic,
+        seed=options.seed,
+        num_envs=options.num_envs,
+        workers=options.workers,
+        env_kwargs=env_options["env_kwargs"],
+        max_episode_steps=options.max_episode_steps or env_options["max_episode_steps"],
+    )
+    print(json.dumps(metrics, indent=2))
+    return 0
+
+
+def _check_evaluate_options(options):
+    for name in ("episodes", "num_envs", "workers"):
+        validation.positive_int(name, getattr(options, name))
+    validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
+    validation.check_seed(options.seed)
+    if options.env is not None:
+        options.env = env_ids.resolve_env(options.env)
+
+
+def export(options):
+    """Runs `tf-reinforce export` and returns the exit code."""
+    files.expect_replaceable_folder(options.out)
+    _expect_run(options.run)
+    startup.import_tensorflow()
+    from tf_reinforce.experiments import runs
+    from tf_reinforce.loading import keras_file
+
+    keras_file.load(runs.agent_file(options.run)).export(options.out)
+    print(f"exported to {options.out}: act, sample, distribution, log_prob")
+    return 0
+
+
+def _expect_run(run):
+    """Raises an error unless a run directory or a path has a whole agent file."""
+    path = pathlib.Path(run)
+    path = path / "agent.keras" if path.is_dir() else path
+    _expect_path(path)
+    from tf_reinforce.loading import archive
+
+    try:
+        archive.read(os.fspath(path), archive.LoadLimits())
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be loaded. {error}") from error.__cause__
+
+
+def _expect_path(path):
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"There is no file {path}.")
+
+
+def check_env(options):
+    """Runs `tf-reinforce check-env` and returns the exit code, 1 if there is an error."""
+    validation.check_seed(options.seed)
+    validation.positive_int("episodes", options.episodes)
+    validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
+    env = env_ids.resolve_env(options.env)
+    startup.import_tensorflow()
+    env = env_ids.find_env(env)
+    from tf_reinforce.testing import environments
+
+    report = environments.check_env(
+        env,
+        episodes=options.episodes,
+        seed=options.seed,
+        env_kwargs=dict(options.env_kwargs),
+        max_episode_steps=options.max_episode_steps,
+        action_mask=options.action_mask,
+    )
+    print(report)
+    return int(bool(report.errors))
+
+
+def replay(options):
+    """Runs `tf-reinforce replay` and returns the exit code."""
+    _expect_path(options.update)
+    startup.import_tensorflow()
+    from tf_reinforce.experiments import replay as replays
+
+    result = replays.replay(options.update)
+    print(result)
+    return 0 if result.error is None else 1
+
+
+def explain(options):
+    """Runs `tf-reinforce explain` and returns the exit code."""
+    from tf_reinforce.functional import explained_action
+
+    arguments = {
+        name: getattr(options, name)
+        for name in ("probs", "logits", "action", "counts", "mean", "std", "sample")
+        if getattr(options, name) is not None
+    }
+    explained_action.check(**arguments)
+    startup.import_tensorflow()
+    from tf_reinforce.functional import explanation
+
+    print(explanation.text(**arguments))
+    return 0

@@ -1,0 +1,55 @@
+"""Runs one command, and turns its errors into messages and exit codes."""
+
+import sys
+
+from tf_reinforce.cli import parsers
+from tf_reinforce.cli import train
+
+
+def main(arguments=None):
+    """Runs one command of `tf-reinforce` and returns the exit code.
+
+    Args:
+        arguments: List of strings, the command and its options. `arguments` defaults to
+            the command-line arguments of the process.
+
+    Returns:
+        Exit code: 0 if the command succeeded; 1 if the environment failed or a number
+        was not finite; 2 if an argument or a file was invalid; 130 after Ctrl-C; 143
+        after SIGTERM.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parsers.make_parser().parse_args(list(map(_escape_negative, arguments)))
+    try:
+        return options.command(options)
+    except KeyboardInterrupt:
+        return train.INTERRUPTED
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        print(f"tf-reinforce: {error}", file=sys.stderr)
+        return code
+
+
+def _escape_negative(argument):
+    """Returns an argument, with a leading space if the argument is a negative number.
+
+    Without the leading space, argparse would read -1e-3 as an option.
+    """
+    try:
+        float(argument)
+    except ValueError:
+        return argument
+    return f" {argument}" if argument.startswith("-") else argument
+
+
+def _exit_code(error):
+    """Returns the exit code for an error, or `None` for a bug of the package."""
+    # Modules that are not imported have raised no error. An import would take seconds.
+    results = sys.modules.get("tf_reinforce.collect.results")
+    gymnasium = sys.modules.get("gymnasium")
+    failed = (FloatingPointError, *([results.EnvironmentFault] if results else ()))
+    invalid = ValueError, OSError, ImportError
+    invalid = (*invalid, *([gymnasium.error.Error] if gymnasium else ()))
+    return 1 if isinstance(error, failed) else 2 if isinstance(error, invalid) else None

@@ -1,0 +1,155 @@
+"""Defines the parsers of the commands and their options."""
+
+import argparse
+
+from tf_reinforce import config
+from tf_reinforce import version
+from tf_reinforce.cli import argument_types
+from tf_reinforce.cli import commands
+from tf_reinforce.cli import train
+from tf_reinforce.cli import train_options
+
+
+def make_parser():
+    """Returns the parser of `tf-reinforce`, with a parser for each command."""
+    parser = argparse.ArgumentParser(
+        prog="tf-reinforce", description="REINFORCE for people who think in Keras."
+    )
+    parser.add_argument("--version", action="version", version=version.VERSION)
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    _train_parser(subparsers)
+    _evaluate_parser(subparsers)
+    _export_parser(subparsers)
+    _check_env_parser(subparsers)
+    _replay_parser(subparsers)
+    _explain_parser(subparsers)
+    return parser
+
+
+def _train_parser(subparsers):
+    command = subparsers.add_parser(
+        "train",
+        help="train an agent on an environment",
+        description="Without a budget (--epochs, --steps, or that of a preset) training "
+        "ends when an evaluation over 100 episodes reaches the target return, or after "
+        "300 updates. With a budget, the target is only reported.",
+    )
+    command.set_defaults(command=train.train)
+    for option in train_options.TRAIN_OPTIONS:
+        command.add_argument(option.flag, **option.arguments)
+    for names, replacement in train_options.UNKNOWN_OPTIONS.items():
+        suppress = dict(default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        command.add_argument(
+            *names, action=_Unknown, nargs="?", const=replacement, **suppress
+        )
+
+
+class _Unknown(argparse.Action):
+    """Rejects an option of other libraries, like `--lr`, and prints the option to use."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error(f"there is no option {option_string}. Use {self.const}.")
+
+
+def _evaluate_parser(subparsers):
+    command = subparsers.add_parser("evaluate", help="evaluate a trained agent")
+    command.set_defaults(command=commands.evaluate)
+    command.add_argument("run", metavar="RUN", help="run directory or agent file")
+    command.add_argument("--episodes", type=argument_types.count, default=100)
+    command.add_argument("--env", help="environment id (that of the run)")
+    command.add_argument("--env-arg", **train_options.ENV_ARG)
+    command.add_argument("--seed", type=argument_types.count, default=0)
+    command.add_argument(
+        "--num-envs", type=argument_types.count, default=config.FitOptions.num_envs
+    )
+    command.add_argument(
+        "--workers",
+        type=argument_types.count,
+        default=config.FitOptions.workers,
+        help="processes that collect the episodes",
+    )
+    command.add_argument(
+        "--max-episode-steps",
+        type=argument_types.count,
+        help="time limit (that of the run)",
+    )
+    command.add_argument(
+        "--stochastic",
+        action="store_true",
+        help="sample actions instead of taking the most likely one",
+    )
+
+
+def _export_parser(subparsers):
+    command = subparsers.add_parser("export", help="write a SavedModel of the policy")
+    command.set_defaults(command=commands.export)
+    command.add_argument("run", metavar="RUN", help="run directory or agent file")
+    command.add_argument("--out", required=True, metavar="DIR", help="folder to write")
+
+
+def _check_env_parser(subparsers):
+    command = subparsers.add_parser(
+        "check-env",
+        help="check an environment, and explain what to correct",
+        description="Collects episodes with a random policy, as in training, and prints "
+        "errors, warnings and notes. The exit code is 1 if there is an error. The rules "
+        "are in docs/environments.md.",
+    )
+    command.set_defaults(command=commands.check_env)
+    command.add_argument("env", metavar="ENV", help="environment id, also module:Id-v0")
+    command.add_argument(
+        "--env-kwargs",
+        type=argument_types.keyword,
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="keyword arguments of the environment, with values in JSON or as text",
+    )
+    command.add_argument("--episodes", type=argument_types.count, default=5)
+    command.add_argument("--seed", type=argument_types.count, default=0)
+    command.add_argument(
+        "--max-episode-steps", type=argument_types.count, help="time limit"
+    )
+    command.add_argument(
+        "--action-mask", metavar="PATH", help="for example info/action_mask"
+    )
+
+
+def _replay_parser(subparsers):
+    command = subparsers.add_parser(
+        "replay",
+        help="repeat and explain an update that was refused as not finite",
+        description="Repeats an update that was refused because a number was not "
+        "finite, and explains the cause. The exit code is 1 if the update is refused "
+        "again, and 0 if it is finite.",
+    )
+    command.set_defaults(command=commands.replay)
+    command.add_argument(
+        "update", metavar="DIR", help="folder refused_update_N of a run directory"
+    )
+
+
+def _explain_parser(subparsers):
+    command = subparsers.add_parser(
+        "explain",
+        help="print the gradient of one action's log-probability",
+        description="Prints the characteristic eligibility, d log-probability / d "
+        "parameter, in closed form beside automatic differentiation. Give --probs or "
+        "--logits with --action or --counts, or --mean, --std and --sample. With "
+        "--counts alone, all probabilities are equal.",
+    )
+    command.set_defaults(command=commands.explain)
+    add = command.add_argument
+    add("--probs", type=float, nargs="+", metavar="P", help="relative probabilities")
+    add("--logits", type=float, nargs="+", metavar="Z")
+    add("--action", type=float, metavar="A", help="the sampled category, from 0")
+    add(
+        "--counts",
+        type=float,
+        nargs="+",
+        metavar="N",
+        help="how often each category was sampled",
+    )
+    add("--mean", type=float, nargs="+", metavar="M", help="of a diagonal Gaussian")
+    add("--std", type=float, nargs="+", metavar="S")
+    add("--sample", type=float, nargs="+", metavar="Y")

@@ -1,0 +1,150 @@
+"""Runs the command `train`, with one seed or with several."""
+
+import contextlib
+import os
+import pathlib
+
+from tf_reinforce import startup
+from tf_reinforce import validation
+from tf_reinforce.cli import env_ids
+from tf_reinforce.cli import train_messages
+from tf_reinforce.cli import train_settings
+
+INTERRUPTED = 130  # exit code after Ctrl-C
+
+
+def train(options):
+    """Runs `tf-reinforce train` and returns the exit code."""
+    if options.resume is None:
+        seed, settings = train_settings.check_train_options(options)
+    else:
+        seed, settings = train_settings.check_resume_options(options)
+    train_settings.check_env_settings(options.env, settings)
+    train_settings.check_engine(options, settings)
+    startup.import_tensorflow()
+    if ":" in options.env:
+        options.env = env_ids.find_env(options.env)
+    from tf_reinforce import agent as agents
+    from tf_reinforce.experiments import runs
+
+    env = options.env
+    if options.seeds is not None:
+        _use_one_thread_per_operation()
+    twin = _select_twin(options, settings)
+    threshold = runs.reward_threshold(env, settings["env_kwargs"])
+    target = settings["evaluation"].get("target", threshold)
+    if options.seeds is not None:
+        return _train_seeds(options, settings, twin, seed, target)
+    agent = agents.Reinforce.for_env(
+        env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
+    )
+    train_messages.print_budget(settings, target, threshold)
+    with _run_directory(options, seed) as directory:
+        result = runs.train(
+            agent, env, directory, settings, target=target, seed=seed, twin=twin
+        )
+    if result["exit_code"]:
+        train_messages.print_interrupted(directory, f" after {result['updates']} updates")
+        return result["exit_code"]
+    return_line = train_messages.return_line(
+        env,
+        result["evaluation"],
+        runs.random_return(env, settings, seed) if options.preset else None,
+        target,
+        threshold,
+    )
+    train_messages.print_summary(directory, return_line, result)
+    _export(options, directory)
+    train_messages.print_next_commands(options, directory)
+    return 0
+
+
+def _select_twin(options, settings):
+    """Returns the `TensorEnv` to train on, or `None` to train on `options.env`.
+
+    A twin is a `TensorEnv` that equals a Gymnasium environment step by step.
+    """
+    from tf_reinforce import envs
+
+    fit = settings["fit"]
+    uses_workers = options.seeds is None and fit.get("workers", 1) != 1
+    if options.engine == "host" or (options.engine == "auto" and uses_workers):
+        return None
+    twin = None if train_settings.host_settings(settings) else envs.twin_of(options.env)
+    if options.engine == "compiled":
+        return twin or envs.make(options.env)
+    if twin is not None:
+        print(
+            f"training on tf_reinforce.envs.{type(twin).__name__}, the compiled twin of "
+            f"{options.env}, all episodes at once; evaluating on {options.env} itself "
+            "(--engine host: both)"
+        )
+    return twin
+
+
+@contextlib.contextmanager
+def _run_directory(options, seed):
+    """Yields the folder of a run, and removes a new folder if training never began."""
+    from tf_reinforce import locks
+    from tf_reinforce.experiments import runs
+
+    if options.resume is not None:
+        yield pathlib.Path(options.resume)
+        return
+    directory = runs.new_directory(options.run_dir, options.env, seed)
+    try:
+        yield directory
+    except locks.FolderLocked:
+        raise
+    except Exception:
+        runs.remove_if_unstarted(directory)
+        raise
+
+
+def _train_seeds(options, settings, twin, first_seed, target):
+    """Trains the seeds of `--seeds` on a twin, and returns the exit code."""
+    from tf_reinforce import agent as agents
+    from tf_reinforce.experiments import runs
+
+    count, fit = validation.positive_int("seeds", options.seeds), settings["fit"]
+    train_settings.check_seeds(options, fit, has_twin=twin is not None)
+
+    def make(seed):
+        return agents.Reinforce.for_env(twin, seed=seed, **settings["agent"])
+
+    from tf_reinforce.training import interruption
+
+    seeds = range(first_seed, first_seed + count)
+    with _run_directory(options, first_seed) as directory:
+        try:
+            result = runs.train_seeds(make, options.env, directory, settings, twin, seeds)
+        except (KeyboardInterrupt, interruption.Terminated) as error:
+            train_messages.print_interrupted(directory)
+            return getattr(error, "code", INTERRUPTED)
+    train_messages.print_seeds_summary(options.env, directory, result, target)
+    _export(options, directory)
+    return 0
+
+
+def _use_one_thread_per_operation():
+    """Uses one thread per TensorFlow operation, unless the user set the thread count."""
+    import tensorflow as tf
+
+    threading = tf.config.threading
+    threads = threading.get_intra_op_parallelism_threads()
+    if not threads and "TF_NUM_INTRAOP_THREADS" not in os.environ:
+        with contextlib.suppress(RuntimeError):  # TensorFlow has already started
+            threading.set_intra_op_parallelism_threads(1)
+
+
+def _export(options, directory):
+    """Exports the policy of a run if the user passed `--export`."""
+    from tf_reinforce.experiments import runs
+    from tf_reinforce.loading import archive
+    from tf_reinforce.loading import keras_file
+
+    if options.export is not None:
+        folder = options.export or directory / "policy"
+        path = runs.agent_file(directory)
+        keras_file.load(path, limits=archive.OWN_FILE).export(folder)
+        print(f"exported to {folder}")

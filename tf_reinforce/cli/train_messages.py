@@ -1,0 +1,92 @@
+"""Prints what a training does, its results, and the commands that use the run."""
+
+import shlex
+import statistics
+
+
+def print_preset(options):
+    """Prints the preset of the environment if the user passed no preset."""
+    from tf_reinforce.presets import toml_files
+
+    names = [] if options.preset else toml_files.names_for(options.env)
+    if names:
+        option = "--preset" if names[0] == options.env else f"--preset {names[0]}"
+        print(
+            f"there is a preset for {options.env}, and it is not used; add {option}",
+            flush=True,
+        )
+
+
+def print_budget(settings, target, threshold):
+    """Prints the target return that ends training, unless `epochs` or `steps` is set."""
+    from tf_reinforce.experiments import runs
+
+    fit = settings["fit"]
+    if target is not None and fit.get("epochs") is None and fit.get("steps") is None:
+        kind = "reward threshold" if target == threshold else "target return"
+        episodes = runs.evaluation_options(settings)["episodes"]
+        print(
+            f"training ends when an evaluation over {episodes} episodes reaches the "
+            f"{kind} {target:g}, or after {runs.MAX_UPDATES} updates",
+            flush=True,
+        )
+
+
+def print_interrupted(directory, when=""):
+    """Prints the command that continues a training which a signal stopped."""
+    print(
+        f"interrupted{when}; saved in {directory}\n"
+        f"to continue: tf-reinforce train --resume {directory}"
+    )
+
+
+def return_line(env, metrics, random_return, target, threshold):
+    """Returns a line with mean returns (agent, random policy) and the target return."""
+    mean, deviation = metrics["episode_return"], metrics["episode_return_std"]
+    line = (
+        f"{env}: mean return {mean:.4g} ± {deviation:.4g} over "
+        f"{metrics['episodes']:.0f} new episodes"
+    )
+    if random_return is not None:
+        line += f", of a random policy {random_return:.4g}"
+    if target is None:
+        return line
+    kind = "threshold" if target == threshold else "target"
+    return f"{line}, {kind} {target:g} {'reached' if mean >= target else 'missed'}"
+
+
+def print_summary(directory, first_line, result):
+    """Prints the returns, the updates and the time of a training."""
+    print(
+        f"\n{first_line}\n"
+        f"trained {result['updates']} updates, {result['env_steps']:,} steps, "
+        f"{result['seconds']:.1f} s with {result['evaluations']} evaluations\n"
+        f"saved in {directory}"
+    )
+
+
+def print_seeds_summary(env, directory, result, target):
+    """Prints the returns and the time of a training of several seeds."""
+    returns = sorted(result["returns"].values())
+    count, reached = len(returns), ""
+    if target is not None:
+        reached = f", {sum(x >= target for x in returns)} of {count} at {target:g}"
+    print(
+        f"\n{env}: {count} seeds, {result['env_steps']:,} steps in "
+        f"{result['seconds']:.1f} s\n"
+        f"returns over fresh episodes: least {returns[0]:.1f}, median "
+        f"{statistics.median(returns):.1f}, most {returns[-1]:.1f}{reached}\n"
+        f"saved in {directory}"
+    )
+
+
+def print_next_commands(options, directory):
+    """Prints the commands that evaluate and export the agent of a run."""
+    # `evaluate` never reads an id of the form `module:Id` from a file.
+    env_option = f" --env {options.env}" if ":" in options.env else ""
+    for name, value in options.env_arg or ():
+        if isinstance(value, str):  # `evaluate` reads no text from a file
+            env_option += f" --env-arg {shlex.quote(f'{name}={value}')}"
+    print(f"\nnext:\n  tf-reinforce evaluate {directory}{env_option} --episodes 1000")
+    if options.export is None:
+        print(f"  tf-reinforce export {directory} --out {directory}/policy")

@@ -1,0 +1,259 @@
+"""Lists the options of `tf-reinforce train`, and the defaults of settings."""
+
+import argparse
+from typing import Any, NamedTuple
+
+from tf_reinforce import config
+from tf_reinforce.cli import argument_types
+
+OWN_PRESET = ""  # `--preset` without a name
+
+# Values of settings that neither a preset nor an option of the command sets.
+DEFAULTS = {
+    "gamma": config.AgentOptions.gamma,
+    "learning_rate": config.FOR_ENV_DEFAULTS["learning_rate"],
+    "hidden": list(config.FOR_ENV_DEFAULTS["hidden"]),
+    "baseline": config.FOR_ENV_DEFAULTS["baseline"],
+    "entropy_coef": config.AgentOptions.entropy_coef,
+    "normalize_observations": config.AgentOptions.normalize_observations,
+}
+
+# Options of other programs, and what to use instead.
+UNKNOWN_OPTIONS = {
+    ("--lr",): "--learning-rate",
+    ("--timesteps", "--total-timesteps", "--total_timesteps"): "--steps",
+    ("--episodes",): "--epochs (updates), --episodes-per-epoch or --steps",
+}
+
+# The option `--env-arg` of the commands `train` and `evaluate`.
+ENV_ARG = dict(
+    action="append",
+    type=argument_types.env_argument,
+    metavar="NAME=VALUE",
+    help="argument of the environment's constructor; the option may be repeated",
+)
+
+
+class _Option(NamedTuple):
+    """An option of `tf-reinforce train`.
+
+    Attributes:
+        flag: String, the option on the command line, for example `--seed`.
+        settings: The settings that the option overrides, each as `"table.key"` of a
+            preset. An option with `settings=()` overrides no setting; the
+            command `train` reads the option.
+        arguments: Dict of keyword arguments for argparse's `add_argument`.
+    """
+
+    flag: str
+    settings: tuple[str, ...]
+    arguments: dict[str, Any]
+
+    @property
+    def name(self):
+        """Returns the attribute name of the option in the parsed options."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+
+# The options of `tf-reinforce train`, from which parser and settings are made.
+TRAIN_OPTIONS = (
+    _Option(
+        "env",
+        (),
+        dict(metavar="ENV", nargs="?", help="environment id, also module:Id-v0"),
+    ),
+    _Option(
+        "--preset",
+        (),
+        dict(
+            metavar="NAME",
+            nargs="?",
+            const=OWN_PRESET,
+            help="a preset of docs/presets.md, or FILE.toml (without NAME: that of ENV)",
+        ),
+    ),
+    _Option("--env-arg", (), ENV_ARG),
+    _Option(
+        "--epochs",
+        ("fit.epochs",),
+        dict(type=argument_types.count, help="number of updates"),
+    ),
+    _Option(
+        "--steps",
+        ("fit.steps",),
+        dict(
+            type=argument_types.count,
+            help="number of environment steps, instead of --epochs",
+        ),
+    ),
+    _Option(
+        "--episodes-per-epoch",
+        ("fit.episodes_per_epoch",),
+        dict(
+            type=argument_types.count,
+            help=f"episodes per update ({config.EPISODES_PER_EPOCH})",
+        ),
+    ),
+    _Option(
+        "--steps-per-epoch",
+        ("fit.steps_per_epoch",),
+        dict(type=argument_types.count, help="steps per update, instead of episodes"),
+    ),
+    _Option(
+        "--num-envs",
+        ("fit.num_envs",),
+        dict(
+            type=argument_types.count,
+            help=f"environments side by side ({config.FitOptions.num_envs}); host only",
+        ),
+    ),
+    _Option(
+        "--workers",
+        ("fit.workers",),
+        dict(
+            type=argument_types.count,
+            help="processes that collect the episodes "
+            f"({config.FitOptions.workers}); host only",
+        ),
+    ),
+    _Option(
+        "--engine",
+        (),
+        dict(
+            choices=("auto", "host", "compiled"),
+            default="auto",
+            help="compiled: all episodes in one XLA program, if the environment has a "
+            "twin in TensorFlow; host: Gymnasium's environment; auto: compiled if the "
+            "registered environment equals the twin",
+        ),
+    ),
+    _Option(
+        "--seed",
+        (),
+        dict(type=argument_types.count, help="number for all random draws (0)"),
+    ),
+    _Option(
+        "--seeds",
+        (),
+        dict(
+            type=argument_types.count,
+            metavar="K",
+            help="train K seeds at once, from --seed on",
+        ),
+    ),
+    _Option(
+        "--learning-rate",
+        ("agent.learning_rate",),
+        dict(type=float, help=f"learning rate of Adam ({DEFAULTS['learning_rate']:g})"),
+    ),
+    _Option(
+        "--gamma",
+        ("agent.gamma",),
+        dict(type=float, help=f"discount factor ({DEFAULTS['gamma']:g})"),
+    ),
+    _Option(
+        "--hidden",
+        ("agent.hidden",),
+        dict(
+            type=argument_types.count,
+            nargs="*",
+            help=f"hidden layer sizes ({' '.join(map(str, DEFAULTS['hidden']))})",
+        ),
+    ),
+    _Option(
+        "--head",
+        ("agent.head",),
+        dict(
+            metavar="NAME",
+            help=f"head for a Box: {', '.join(config.BOX_HEADS[:2])}, …",
+        ),
+    ),
+    _Option(
+        "--baseline",
+        ("agent.baseline",),
+        dict(
+            choices=config.PRESET_BASELINES,
+            help=f"baseline ({DEFAULTS['baseline']})",
+        ),
+    ),
+    _Option(
+        "--entropy-coef",
+        ("agent.entropy_coef",),
+        dict(
+            type=float,
+            help=f"coefficient of the entropy bonus ({DEFAULTS['entropy_coef']:g})",
+        ),
+    ),
+    _Option(
+        "--normalize-observations",
+        ("agent.normalize_observations",),
+        dict(action=argparse.BooleanOptionalAction),
+    ),
+    _Option(
+        "--max-episode-steps",
+        ("fit.max_episode_steps", "evaluation.max_episode_steps"),
+        dict(type=argument_types.count, help="time limit (that of the environment)"),
+    ),
+    _Option(
+        "--on-bad-env",
+        ("fit.on_bad_env",),
+        dict(
+            choices=config.FAULT_OPTIONS["on_bad_env"],
+            help="if the environment returns an invalid value: stop with an error, or "
+            f"replace the episode ({config.FitOptions.on_bad_env}); host only",
+        ),
+    ),
+    _Option(
+        "--on-env-error",
+        ("fit.on_env_error",),
+        dict(
+            choices=config.FAULT_OPTIONS["on_env_error"],
+            help="if the environment raises an exception: stop with an error, or make "
+            "the environment again and replace the episode "
+            f"({config.FitOptions.on_env_error}); host only",
+        ),
+    ),
+    _Option(
+        "--target-return",
+        ("evaluation.target",),
+        dict(type=float, help="target (the environment's reward threshold)"),
+    ),
+    _Option(
+        "--run-dir",
+        (),
+        dict(metavar="DIR", help="folder of this run (runs/ENV/DATE_seedN)"),
+    ),
+    _Option(
+        "--resume",
+        (),
+        dict(metavar="DIR", help="continue the run in this folder, with its settings"),
+    ),
+    _Option(
+        "--checkpoint-every",
+        (),
+        dict(
+            type=argument_types.interval,
+            metavar="N",
+            help="updates (10) or seconds (60s) from one checkpoint to the next (60s)",
+        ),
+    ),
+    _Option(
+        "--grace",
+        (),
+        dict(
+            type=float,
+            metavar="SECONDS",
+            help="after SIGTERM, end at the latest after this time (30)",
+        ),
+    ),
+    _Option(
+        "--export",
+        (),
+        dict(
+            metavar="DIR",
+            nargs="?",
+            const="",
+            help="also write the best policy as a SavedModel (RUN/policy)",
+        ),
+    ),
+)

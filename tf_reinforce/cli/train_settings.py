@@ -1,0 +1,234 @@
+"""Checks the options of `tf-reinforce train`, and returns the settings of a training.
+
+The checks do not import TensorFlow, so that a mistake is reported within a second.
+"""
+
+import math
+import os
+import pathlib
+
+from tf_reinforce import config
+from tf_reinforce import files
+from tf_reinforce import validation
+from tf_reinforce.cli import env_ids
+from tf_reinforce.cli import train_messages
+from tf_reinforce.cli import train_options
+
+_CHECKPOINT_OPTIONS = ("checkpoint_every", "grace")
+
+
+def check_train_options(options):
+    """Returns the seed and the settings of a training, without importing TensorFlow.
+
+    If the id in `options.env` has no version, the function adds the latest version. The
+    module of an id `module:Id` is not imported, because the module may import TensorFlow.
+
+    Raises:
+        ValueError, OSError: If an option or a setting of the training is invalid.
+    """
+    from tf_reinforce import presets
+    from tf_reinforce.experiments import run_config
+
+    if options.env is None:
+        raise ValueError(
+            "`train` needs an environment id, for example `tf-reinforce train "
+            "CartPole-v1`, or `--resume DIR` to continue a training."
+        )
+    seed = validation.check_seed(options.seed or 0)
+    if options.target_return is not None:
+        validation.within("target_return", options.target_return, -math.inf, math.inf)
+    if options.run_dir is not None:
+        files.expect_empty_folder(pathlib.Path(options.run_dir))
+    _check_export(options)
+    options.env = env_ids.resolve_env(options.env)
+    if options.preset == train_options.OWN_PRESET:
+        options.preset = options.env
+    preset = presets.read(options.preset) if options.preset else None
+    settings = _settings(options, preset)
+    run_config.check_settings(settings)
+    train_messages.print_preset(options)
+    return seed, settings
+
+
+def _settings(options, preset):
+    """Returns the settings of a training from options, preset and defaults.
+
+    Options override the preset, and the preset overrides the defaults.
+    """
+    if preset is not None and preset["env"] != options.env:
+        raise ValueError(
+            f"The preset {options.preset} is for another environment. "
+            f"Expected: {preset['env']}. Received: {options.env}"
+        )
+    settings = preset or {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {}}
+    explicit = explicit_settings(options)
+    fit = config.merge_options(settings["fit"], explicit["fit"])
+    return {
+        "preset": options.preset,
+        "env_kwargs": {**settings["env_kwargs"], **dict(options.env_arg or ())},
+        "agent": {**train_options.DEFAULTS, **settings["agent"], **explicit["agent"]},
+        "fit": {"num_envs": config.FitOptions.num_envs, **fit},
+        "evaluation": {**settings["evaluation"], **explicit["evaluation"]},
+        "checkpoint": _checkpoint_settings(options),
+    }
+
+
+def explicit_settings(options):
+    """Returns the options that the user passed, as the dict `{table: {key: value}}`."""
+    tables = {"agent": {}, "fit": {}, "evaluation": {}}
+    for option in train_options.TRAIN_OPTIONS:
+        value = getattr(options, option.name)
+        for setting in option.settings if value is not None else ():
+            table, key = setting.split(".")
+            tables[table][key] = value
+    return tables
+
+
+def _checkpoint_settings(options):
+    """Returns the arguments of `Checkpoints` that the options of the command set."""
+    settings = {}
+    if options.grace is not None:
+        settings["grace_seconds"] = validation.within("grace", options.grace, 0, math.inf)
+    if options.checkpoint_every is not None:
+        kind, number = options.checkpoint_every
+        settings.update(every_seconds=60.0, every_updates=None)
+        settings[kind] = number
+    return settings
+
+
+def check_resume_options(options):
+    """Returns the seed and the settings of the training to continue.
+
+    The function reads `config.json` of the run, and sets `options.env`, `options.engine`
+    and `options.seeds`. For safety, an id of the form `module:Id` is not read from the
+    file, and must be passed as ENV.
+
+    Raises:
+        ValueError, OSError: If another option was passed, or the file is invalid.
+    """
+    from tf_reinforce.experiments import run_config
+
+    allowed = ("env", "env_arg", "resume", "export", "command", "engine")
+    allowed = (*allowed, *_CHECKPOINT_OPTIONS)
+    others = [
+        f"--{name.replace('_', '-')}"
+        for name, value in vars(options).items()
+        if name not in allowed and value is not None
+    ]
+    if others or options.engine != "auto":
+        raise ValueError(
+            "`--resume` continues a training with its own settings. Expected: no other "
+            "options, except ENV, --env-arg, --export, --checkpoint-every and --grace. "
+            f"Received: {', '.join(others) or '--engine'}"
+        )
+    _check_export(options)
+    explicit = dict(options.env_arg or ())
+    config = run_config.read_training(options.resume, explicit)
+    _check_resumed_env(options, config["env"])
+    options.engine, options.preset = config["engine"], config.get("preset")
+    seeds = config.get("seeds")
+    options.seeds = None if seeds is None else len(seeds)
+    settings = {name: config[name] for name in ("env_kwargs", "agent", "fit")}
+    settings["preset"] = options.preset
+    settings["evaluation"] = dict(config["evaluation"])
+    if config.get("target_return") is not None:
+        settings["evaluation"]["target"] = config["target_return"]
+    settings["checkpoint"] = {**config["checkpoint"], **_checkpoint_settings(options)}
+    return config["seed"] if seeds is None else seeds[0], settings
+
+
+def _check_resumed_env(options, env):
+    """Sets `options.env` to the environment id of a run that continues."""
+    if options.env is None and ":" in env:
+        raise ValueError(
+            f"The run uses the environment {env}. For safety, `--resume` imports no "
+            f"module that a run directory names. Give the id: tf-reinforce train {env} "
+            f"--resume {options.resume}"
+        )
+    if options.env not in (None, env):
+        raise ValueError(
+            f"The run in {options.resume} uses another environment. Expected: {env}. "
+            f"Received: {options.env}"
+        )
+    options.env = env if ":" in env else env_ids.find_env(env)
+
+
+def _check_export(options):
+    """Raises `ValueError` if an export could not replace the folder of `--export`."""
+    if options.export == "" and options.resume is not None:
+        files.expect_replaceable_folder(os.path.join(options.resume, "policy"))
+    if not options.export:  # no export, or a folder in the run directory
+        return
+    files.expect_replaceable_folder(options.export)
+    folder = pathlib.Path(options.export).resolve()
+    run = pathlib.Path(options.run_dir or "runs").resolve()
+    if run.is_relative_to(folder):
+        raise ValueError(
+            "The folder of --export must not contain the run directory, because an "
+            f"export replaces the whole folder. Received: --export {folder}, and the run "
+            f"directory {run}"
+        )
+
+
+def check_env_settings(env, settings):
+    """Makes an environment if a setting requires it, and checks head and `env_kwargs`.
+
+    The environment of an id `module:Id` is not made, because the module may import
+    TensorFlow.
+    """
+    from tf_reinforce import env_arguments
+    from tf_reinforce.presets import agent_settings
+
+    env_kwargs, head = settings["env_kwargs"], settings["agent"].get("head")
+    if ":" in env or (head is None and not env_kwargs):
+        return
+    import gymnasium
+
+    with env_arguments.explain_errors_of_make(env, env_kwargs):
+        gym_env = gymnasium.make(env, disable_env_checker=True, **env_kwargs)
+    gym_env.close()
+    if head is not None:
+        agent_settings.head_settings(head, gym_env.action_space)
+
+
+def check_engine(options, settings):
+    """Raises `ValueError` if `--engine` or `--seeds` does not support the settings."""
+    host_only = host_settings(settings)
+    if options.engine == "compiled":
+        if host_only:
+            raise ValueError(
+                "`--engine compiled` takes no environment arguments, collects a fixed "
+                "number of episodes for each update, and drops no episodes. Pass "
+                "`--episodes-per-epoch`, or `--engine host`. Received: "
+                + ", ".join(f"{name}={x}" for name, x in host_only.items())
+            )
+        config.check_twin(options.env)
+    if options.seeds is not None:
+        validation.positive_int("seeds", options.seeds)
+        is_host = host_only or options.engine == "host"
+        check_seeds(
+            options, settings["fit"], has_twin=not is_host and options.env in config.TWINS
+        )
+
+
+def host_settings(settings):
+    """Returns a dict of the settings that the compiled engine does not support."""
+    fit = settings["fit"]
+    names = "steps_per_epoch", *config.FAULT_OPTIONS
+    host_only = {
+        name: fit[name] for name in names if fit.get(name, "raise") not in ("raise", None)
+    }
+    if settings["env_kwargs"]:
+        host_only["env_kwargs"] = settings["env_kwargs"]
+    return host_only
+
+
+def check_seeds(options, fit, has_twin):
+    """Raises `ValueError` if several seeds cannot be trained in one program."""
+    if not has_twin or fit.get("epochs") is None:
+        raise ValueError(
+            "`--seeds` requires an environment with a twin in TensorFlow, and a "
+            "number of updates. "
+            f"Expected: --epochs, and one of {list(config.TWINS)}. Received: "
+            f"{options.env}, epochs={fit.get('epochs')}, --engine {options.engine}"
+        )
