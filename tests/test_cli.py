@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,6 +205,20 @@ def test_config_is_the_first_file_of_a_run(tmp_path, monkeypatch):
     )
     runs._write_config(tmp_path, {})
     assert written == ["config.json", "versions.json"]
+
+
+def test_run_continues_with_another_number_of_environments(tmp_path, capsys):
+    assert train(tmp_path, "--engine", "host", "--num-envs", "2") == 0
+    episodes = (tmp_path / "episodes.csv").read_bytes()
+    for checkpoint in (tmp_path / "checkpoints").iterdir():
+        shutil.rmtree(checkpoint)
+    (tmp_path / "log.csv").unlink()
+    (tmp_path / "episodes.csv").unlink()
+    resume = ["train", "--resume", str(tmp_path), "--num-envs", "3"]
+    assert cli.main(resume) == 0
+    assert (tmp_path / "episodes.csv").read_bytes() == episodes
+    assert cli.main([*resume, "--epochs", "3"]) == 2
+    assert "another `epochs`" in capsys.readouterr().err
 
 
 def test_same_seed_writes_the_same_run(run, tmp_path):

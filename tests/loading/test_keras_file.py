@@ -13,6 +13,7 @@ from hostile_configs import read
 from hostile_configs import write
 
 import tf_reinforce as tfr
+from tf_reinforce import validation
 from tf_reinforce.loading import objects
 
 # The file may ask for trust in no message, and for custom classes only if one is missing.
@@ -124,7 +125,7 @@ def test_limits_of_sizes_accept_the_largest_allowed_argument(members):
     with pytest.raises(ValueError, match="units is 40, and .* only 39 bytes"):
         objects.check(config, None, 39, tfr.LoadLimits())
     edited["units"] = 4
-    config["config"]["passes"] = objects.MAX_REPEATS
+    config["config"]["passes"] = validation.MAX_REPEATS
     objects.check(config, None, 40, tfr.LoadLimits())
 
 

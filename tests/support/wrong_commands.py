@@ -267,6 +267,8 @@ def config_commands():
         ("agent", "no_such", "no_such"),
         ("fit", "epochs", 0),
         ("fit", "workers", "two"),
+        ("fit", "workers", 65),
+        ("fit", "num_envs", 5000),
         ("fit", "no_such", "no_such"),
         ("evaluation", "episodes", 0.5),
         ("evaluation", "no_such", "no_such"),
@@ -276,6 +278,10 @@ def config_commands():
     ):
         text = json.dumps({**config, table: {**config[table], key: value}})
         yield _resume(key, str(value).strip("[]"), text)
+    file = "run/config.json", json.dumps(config)
+    for option, value in (("--workers", "0"), ("--epochs", "7"), ("--seeds", "2")):
+        arguments = "train", "--resume", "run", option, value
+        yield Command(arguments, option.strip("-"), value, file)
     for text, shown in (("[3]", "list"), ("{", "config.json"), ("[" * 10**5, "JSON")):
         yield _resume("config.json", shown, text)
 
