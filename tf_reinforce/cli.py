@@ -637,12 +637,13 @@ def _print_next_commands(options, directory):
 def evaluate(options):
     """Runs `tf-reinforce evaluate` and returns the exit code."""
     _check_evaluate_options(options)
-    _expect_run(options.run)
+    limits = _load_limits(options)
+    _expect_run(options.run, limits)
     startup.import_tensorflow()
     from tf_reinforce.experiments import runs
     from tf_reinforce.loading import keras_file
 
-    agent = keras_file.load(runs.agent_file(options.run))
+    agent = keras_file.load(runs.agent_file(options.run), limits=limits)
     env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
     env = options.env or env
     if env is None:
@@ -674,7 +675,15 @@ def _check_evaluate_options(options):
         options.env = _resolve_env(options.env)
 
 
-def _expect_run(run):
+def _load_limits(options):
+    """Returns the `LoadLimits` that `--max-bytes` and `--max-layers` set."""
+    from tf_reinforce.loading import archive
+
+    limits = {name: getattr(options, name) for name in ("max_bytes", "max_layers")}
+    return archive.LoadLimits(**{k: x for k, x in limits.items() if x is not None})
+
+
+def _expect_run(run, limits):
     """Raises an error unless a run directory or a path has a whole agent file."""
     path = pathlib.Path(run)
     path = path / "agent.keras" if path.is_dir() else path
@@ -682,7 +691,7 @@ def _expect_run(run):
     from tf_reinforce.loading import archive
 
     try:
-        archive.read(os.fspath(path), archive.LoadLimits())
+        archive.read(os.fspath(path), limits)
     except ValueError as error:
         raise ValueError(f"{path} cannot be loaded. {error}") from error.__cause__
 
@@ -695,12 +704,14 @@ def _expect_path(path):
 def export(options):
     """Runs `tf-reinforce export` and returns the exit code."""
     files.expect_replaceable_folder(options.out)
-    _expect_run(options.run)
+    limits = _load_limits(options)
+    _expect_run(options.run, limits)
     startup.import_tensorflow()
     from tf_reinforce.experiments import runs
     from tf_reinforce.loading import keras_file
 
-    keras_file.load(runs.agent_file(options.run)).export(options.out)
+    path = runs.agent_file(options.run)
+    keras_file.load(path, limits=limits).export(options.out)
     print(f"exported to {options.out}: act, sample, distribution, log_prob")
     return 0
 
@@ -708,10 +719,11 @@ def export(options):
 def replay(options):
     """Runs `tf-reinforce replay` and returns the exit code."""
     _expect_path(options.update)
+    limits = _load_limits(options)
     startup.import_tensorflow()
     from tf_reinforce.experiments import replay as replays
 
-    result = replays.replay(options.update)
+    result = replays.replay(options.update, limits=limits)
     print(result)
     return 0 if result.error is None else 1
 
@@ -1048,11 +1060,13 @@ def make_parser():
         action="store_true",
         help="sample actions instead of taking the most likely one",
     )
+    _add_load_limits(command)
 
     command = commands.add_parser("export", help="write a SavedModel of the policy")
     command.set_defaults(command=export)
     command.add_argument("run", metavar="RUN", help="run directory or agent file")
     command.add_argument("--out", required=True, metavar="DIR", help="folder to write")
+    _add_load_limits(command)
     _check_env_parser(commands)
     _replay_parser(commands)
     _explain_parser(commands)
@@ -1097,6 +1111,19 @@ def _replay_parser(commands):
     command.add_argument(
         "update", metavar="DIR", help="folder refused_update_N of a run directory"
     )
+    _add_load_limits(command)
+
+
+def _add_load_limits(command):
+    """Adds the options of a command that loads an agent, one for each `LoadLimits`."""
+    for name in ("bytes", "layers"):
+        command.add_argument(
+            f"--max-{name}",
+            type=_count,
+            metavar="N",
+            help=f"largest number of {name} of the agent file; the limit refuses files "
+            "that would fill the memory",
+        )
 
 
 def _explain_parser(commands):

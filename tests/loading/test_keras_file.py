@@ -100,7 +100,7 @@ def test_layer_that_needs_more_weights_than_the_file_has_is_not_allocated(
 def test_caller_can_raise_the_limit_of_layers(save):
     path = save(lambda config: None)
     assert tfr.load(path, limits=tfr.LoadLimits(max_layers=10)).gamma == 0.99
-    with pytest.raises(ValueError, match="limit of 2.*LoadLimits\\(max_layers="):
+    with pytest.raises(ValueError, match="limit of 2.*\\(max_layers=.*--max-layers N"):
         tfr.load(path, limits=tfr.LoadLimits(max_bytes=10**6, max_layers=2))
     with pytest.raises(ValueError, match="max_layers"):
         tfr.LoadLimits(max_layers=0)

@@ -184,6 +184,10 @@ def other_commands():
     yield Command(("check-env", "no_module:Env-v0"), "module", "no_module")
     yield Command(("replay",), "required", "DIR")
     yield Command(("replay", "missing"), "missing", "missing")
+    for arguments in (EVALUATE, ("export", "run", "--out", "new"), ("replay", "run")):
+        yield from options(arguments, "--max-bytes", "0", name="max_bytes")
+        yield from options(arguments, "--max-layers", "-1", name="max_layers")
+        yield from options(arguments, "--max-bytes", "1.5", "much")
     yield from options(EVALUATE, "--env-arg", "3", "gravity", "=3")
     yield from options(ONCE, "--env-arg", "3", "gravity", "=3")
     yield Command((*ONCE, "--env-arg", "no_such=1"), "env_kwargs", "no_such")

@@ -254,7 +254,8 @@ def check(
             raise ValueError(
                 "The models of the agent have more layers and calls of layers than the "
                 f"limit of {limits.max_layers}. To load an agent of more layers, raise "
-                "the limit: tfr.load(path, limits=tfr.LoadLimits(max_layers=…))."
+                "the limit: tfr.load(path, limits=tfr.LoadLimits(max_layers=…)), or "
+                "`--max-layers N` on the command line."
             )
 
 
