@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from tf_reinforce.cli import train as train_command
 from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import runs
+from tf_reinforce.loading import archive
 from tf_reinforce.presets import toml_files
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -211,6 +213,20 @@ def test_config_is_the_first_file_of_a_run(tmp_path, monkeypatch):
     assert written == ["config.json", "versions.json"]
 
 
+def test_run_continues_with_another_number_of_environments(tmp_path, capsys):
+    assert train(tmp_path, "--engine", "host", "--num-envs", "2") == 0
+    episodes = (tmp_path / "episodes.csv").read_bytes()
+    for checkpoint in (tmp_path / "checkpoints").iterdir():
+        shutil.rmtree(checkpoint)
+    (tmp_path / "log.csv").unlink()
+    (tmp_path / "episodes.csv").unlink()
+    resume = ["train", "--resume", str(tmp_path), "--num-envs", "3"]
+    assert cli.main(resume) == 0
+    assert (tmp_path / "episodes.csv").read_bytes() == episodes
+    assert cli.main([*resume, "--epochs", "3"]) == 2
+    assert "another `epochs`" in capsys.readouterr().err
+
+
 def test_same_seed_writes_the_same_run(run, tmp_path):
     assert train(tmp_path / "again") == 0
     for name in ("episodes.csv", "evaluation.json", "config.json"):
@@ -253,6 +269,31 @@ def test_invalid_arguments_print_one_sentence_and_exit_with_2(
     said = capsys.readouterr().err
     assert words in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+def test_limits_of_agent_files_are_options(command, run, tmp_path, monkeypatch, capsys):
+    more = {"evaluate": ["--episodes", "1"], "export": ["--out", str(tmp_path / "out")]}
+    arguments = [command, str(run), *more[command]]
+    size = os.path.getsize(run / "agent.keras")
+    assert cli.main([*arguments, "--max-bytes", str(size - 1)]) == 2
+    assert f"or `--max-bytes {size}` on the command line" in capsys.readouterr().err
+    assert cli.main([*arguments, "--max-layers", "1"]) == 2
+    assert "or `--max-layers N` on the command line" in capsys.readouterr().err
+    # Limits above the defaults are also used.
+    monkeypatch.setattr(archive.LoadLimits, "__init__", limits_with_defaults(1, 1))
+    assert cli.main(arguments) == 2
+    limits = ["--max-bytes", str(size), "--max-layers", "9"]
+    assert cli.main([*arguments, *limits]) == 0
+
+
+def limits_with_defaults(*defaults):
+    original = archive.LoadLimits.__init__
+
+    def init(self, max_bytes=defaults[0], max_layers=defaults[1]):
+        original(self, max_bytes, max_layers)
+
+    return init
 
 
 def test_evaluate_refuses_an_environment_with_other_spaces(run, capsys):

@@ -38,6 +38,18 @@ def test_lock_of_a_process_that_ended_is_stale(tmp_path):
         assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
 
 
+def test_lock_of_another_process_is_refused(tmp_path):
+    with locks.FolderLock(tmp_path):
+        process = os.fork()
+        if process == 0:
+            try:
+                locks.FolderLock(tmp_path).__enter__()
+            except locks.FolderLocked:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 7
+
+
 def test_fork_does_not_hold_the_lock_of_its_parent(tmp_path):
     """Otherwise a worker process that outlives the training would lock the folder."""
     (starts, started), (ends, ended) = os.pipe(), os.pipe()

@@ -8,6 +8,7 @@ import sys
 
 MAX_SIZE = 2**24  # of one axis, for example the number of actions
 MAX_WEIGHTS = 2**28  # of a default network: 1 GiB in float32
+MAX_REPEATS = 10**4  # in files, of the passes, and of the updates in one call
 
 
 def positive_int(name, value):
@@ -133,7 +134,8 @@ def layer_sizes(name, values, inputs=1, outputs=1):
 def within(name, value, low, high):
     """Returns `value` as a float, or raises `ValueError` unless it is in [low, high]."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    is_finite = is_number and math.isfinite(value)
+    # Python's `math.isfinite` fails for an int that is no float, for example 10**400.
+    is_finite = is_number and abs(value) <= sys.float_info.max
     if not is_finite or not low <= value <= high:
         raise ValueError(
             f"`{name}` must be a finite number in [{low}, {high}]. "

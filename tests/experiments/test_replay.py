@@ -207,6 +207,16 @@ def test_text_shows_the_steps_around_the_first_invalid_step(saved):
     assert [line.split()[2] == "inf" for line in table[1:]] == [False, True, False, False]
 
 
+def test_limits_of_agent_files_are_options_of_replay(saved, capsys):
+    size = (saved / "agent.keras").stat().st_size
+    with pytest.raises(ValueError, match=f"--max-bytes {size}"):
+        tfr.replay(saved, limits=tfr.LoadLimits(max_bytes=size - 1))
+    assert cli.main(["replay", str(saved), "--max-bytes", str(size - 1)]) == 2
+    assert f"--max-bytes {size}" in capsys.readouterr().err
+    assert cli.main(["replay", str(saved), "--max-layers", "1"]) == 2
+    assert "--max-layers N" in capsys.readouterr().err
+
+
 class Overflow(gym.RewardWrapper):
     def reward(self, reward):
         return 1e308

@@ -64,7 +64,8 @@ def test_path_that_is_no_regular_file_is_refused_without_opening_it(tmp_path):
 def test_file_larger_than_the_limit_is_refused(path):
     size = os.path.getsize(path)
     archive.read(path, archive.LoadLimits(max_bytes=size))
-    with pytest.raises(ValueError, match=f"LoadLimits\\(max_bytes={size}\\)"):
+    remedy = f"LoadLimits\\(max_bytes={size}\\)\\), or `--max-bytes {size}` on"
+    with pytest.raises(ValueError, match=remedy):
         archive.read(path, archive.LoadLimits(max_bytes=size - 1))
 
 

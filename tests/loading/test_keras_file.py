@@ -13,6 +13,7 @@ from hostile_configs import read
 from hostile_configs import write
 
 import tf_reinforce as tfr
+from tf_reinforce import validation
 from tf_reinforce.loading import objects
 
 # The file may ask for trust in no message, and for custom classes only if one is missing.
@@ -99,7 +100,7 @@ def test_layer_that_needs_more_weights_than_the_file_has_is_not_allocated(
 def test_caller_can_raise_the_limit_of_layers(save):
     path = save(lambda config: None)
     assert tfr.load(path, limits=tfr.LoadLimits(max_layers=10)).gamma == 0.99
-    with pytest.raises(ValueError, match="limit of 2.*LoadLimits\\(max_layers="):
+    with pytest.raises(ValueError, match="limit of 2.*\\(max_layers=.*--max-layers N"):
         tfr.load(path, limits=tfr.LoadLimits(max_bytes=10**6, max_layers=2))
     with pytest.raises(ValueError, match="max_layers"):
         tfr.LoadLimits(max_layers=0)
@@ -124,7 +125,7 @@ def test_limits_of_sizes_accept_the_largest_allowed_argument(members):
     with pytest.raises(ValueError, match="units is 40, and .* only 39 bytes"):
         objects.check(config, None, 39, tfr.LoadLimits())
     edited["units"] = 4
-    config["config"]["passes"] = objects.MAX_REPEATS
+    config["config"]["passes"] = validation.MAX_REPEATS
     objects.check(config, None, 40, tfr.LoadLimits())
 
 

@@ -184,6 +184,10 @@ def other_commands():
     yield Command(("check-env", "no_module:Env-v0"), "module", "no_module")
     yield Command(("replay",), "required", "DIR")
     yield Command(("replay", "missing"), "missing", "missing")
+    for arguments in (EVALUATE, ("export", "run", "--out", "new"), ("replay", "run")):
+        yield from options(arguments, "--max-bytes", "0", name="max_bytes")
+        yield from options(arguments, "--max-layers", "-1", name="max_layers")
+        yield from options(arguments, "--max-bytes", "1.5", "much")
     yield from options(EVALUATE, "--env-arg", "3", "gravity", "=3")
     yield from options(ONCE, "--env-arg", "3", "gravity", "=3")
     yield Command((*ONCE, "--env-arg", "no_such=1"), "env_kwargs", "no_such")
@@ -267,6 +271,8 @@ def config_commands():
         ("agent", "no_such", "no_such"),
         ("fit", "epochs", 0),
         ("fit", "workers", "two"),
+        ("fit", "workers", 65),
+        ("fit", "num_envs", 5000),
         ("fit", "no_such", "no_such"),
         ("evaluation", "episodes", 0.5),
         ("evaluation", "no_such", "no_such"),
@@ -276,6 +282,10 @@ def config_commands():
     ):
         text = json.dumps({**config, table: {**config[table], key: value}})
         yield _resume(key, str(value).strip("[]"), text)
+    file = "run/config.json", json.dumps(config)
+    for option, value in (("--workers", "0"), ("--epochs", "7"), ("--seeds", "2")):
+        arguments = "train", "--resume", "run", option, value
+        yield Command(arguments, option.strip("-"), value, file)
     for text, shown in (("[3]", "list"), ("{", "config.json"), ("[" * 10**5, "JSON")):
         yield _resume("config.json", shown, text)
 

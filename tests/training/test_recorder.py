@@ -4,6 +4,7 @@ import csv
 import logging
 import os
 import signal
+import threading
 
 import gymnasium as gym
 import keras
@@ -14,6 +15,7 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import envs
+from tf_reinforce import locks
 from tf_reinforce.callbacks import diagnostics
 from tf_reinforce.training import agent_state
 from tf_reinforce.training import checkpoints
@@ -160,6 +162,52 @@ def test_signal_ends_training_after_the_update_and_a_checkpoint(
     assert [signal.getsignal(x) for x in interruption.SIGNALS] == handlers
     rewind()
     assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == expected
+
+
+def run_here(function):
+    function()
+
+
+def run_in_a_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("run", [run_here, run_in_a_thread])
+@pytest.mark.parametrize("is_same", [True, False], ids=["one object", "two objects"])
+def test_second_training_is_refused_and_the_first_is_not_disturbed(
+    trained, expected, tmp_path, run, is_same
+):
+    agent, rewind = trained
+    rewind()
+    folder = resume(tmp_path)
+    bandit = envs.Bandit([0.0, 1.0])
+    other = tfr.Reinforce.for_env(bandit, hidden=())
+    messages = []
+
+    def train_too():
+        used = folder if is_same else resume(tmp_path)
+        with pytest.raises(locks.FolderLocked) as error:
+            other.fit(bandit, epochs=1, verbose=0, resume=used)
+        messages.append(str(error.value))
+
+    # After the first refusal, the folder is still in use.
+    twice = At(1, lambda: run(train_too)), At(2, lambda: run(train_too))
+    assert fit(agent, tmp_path, *twice, resume=folder) == expected
+    assert len(messages) == 2 and all(str(tmp_path) in x for x in messages)
+    assert all(("same tfr.Checkpoints" in x) is is_same for x in messages)
+    assert other.updates == 0
+
+
+def test_checkpoints_can_be_used_again_after_a_training(tmp_path):
+    env, folder = envs.Bandit([0.0, 1.0]), resume(tmp_path)
+    agent = tfr.Reinforce.for_env(env, hidden=())
+    with pytest.raises(RuntimeError, match="the process ends"):
+        agent.fit(env, epochs=2, verbose=0, callbacks=[At(0, fail)], resume=folder)
+    agent.fit(env, epochs=2, verbose=0, resume=folder)
+    with folder.open():
+        assert agent.fit(env, epochs=3, verbose=0, resume=folder).epoch == [0, 1, 2]
 
 
 def test_training_that_a_callback_has_stopped_makes_no_further_update(

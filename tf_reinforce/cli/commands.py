@@ -13,12 +13,13 @@ from tf_reinforce.cli import env_ids
 def evaluate(options):
     """Runs `tf-reinforce evaluate` and returns the exit code."""
     _check_evaluate_options(options)
-    _expect_run(options.run)
+    limits = _load_limits(options)
+    _expect_run(options.run, limits)
     startup.import_tensorflow()
     from tf_reinforce.experiments import runs
     from tf_reinforce.loading import keras_file
 
-    agent = keras_file.load(runs.agent_file(options.run))
+    agent = keras_file.load(runs.agent_file(options.run), limits=limits)
     env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
     env = options.env or env
     if env is None:
@@ -53,17 +54,27 @@ def _check_evaluate_options(options):
 def export(options):
     """Runs `tf-reinforce export` and returns the exit code."""
     files.expect_replaceable_folder(options.out)
-    _expect_run(options.run)
+    limits = _load_limits(options)
+    _expect_run(options.run, limits)
     startup.import_tensorflow()
     from tf_reinforce.experiments import runs
     from tf_reinforce.loading import keras_file
 
-    keras_file.load(runs.agent_file(options.run)).export(options.out)
+    path = runs.agent_file(options.run)
+    keras_file.load(path, limits=limits).export(options.out)
     print(f"exported to {options.out}: act, sample, distribution, log_prob")
     return 0
 
 
-def _expect_run(run):
+def _load_limits(options):
+    """Returns the `LoadLimits` that `--max-bytes` and `--max-layers` set."""
+    from tf_reinforce.loading import archive
+
+    limits = {name: getattr(options, name) for name in ("max_bytes", "max_layers")}
+    return archive.LoadLimits(**{k: x for k, x in limits.items() if x is not None})
+
+
+def _expect_run(run, limits):
     """Raises an error unless a run directory or a path has a whole agent file."""
     path = pathlib.Path(run)
     path = path / "agent.keras" if path.is_dir() else path
@@ -71,7 +82,7 @@ def _expect_run(run):
     from tf_reinforce.loading import archive
 
     try:
-        archive.read(os.fspath(path), archive.LoadLimits())
+        archive.read(os.fspath(path), limits)
     except ValueError as error:
         raise ValueError(f"{path} cannot be loaded. {error}") from error.__cause__
 
@@ -106,10 +117,11 @@ def check_env(options):
 def replay(options):
     """Runs `tf-reinforce replay` and returns the exit code."""
     _expect_path(options.update)
+    limits = _load_limits(options)
     startup.import_tensorflow()
     from tf_reinforce.experiments import replay as replays
 
-    result = replays.replay(options.update)
+    result = replays.replay(options.update, limits=limits)
     print(result)
     return 0 if result.error is None else 1
 

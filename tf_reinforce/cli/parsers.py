@@ -78,6 +78,7 @@ def _evaluate_parser(subparsers):
         action="store_true",
         help="sample actions instead of taking the most likely one",
     )
+    _add_load_limits(command)
 
 
 def _export_parser(subparsers):
@@ -85,6 +86,7 @@ def _export_parser(subparsers):
     command.set_defaults(command=commands.export)
     command.add_argument("run", metavar="RUN", help="run directory or agent file")
     command.add_argument("--out", required=True, metavar="DIR", help="folder to write")
+    _add_load_limits(command)
 
 
 def _check_env_parser(subparsers):
@@ -127,6 +129,19 @@ def _replay_parser(subparsers):
     command.add_argument(
         "update", metavar="DIR", help="folder refused_update_N of a run directory"
     )
+    _add_load_limits(command)
+
+
+def _add_load_limits(command):
+    """Adds the options of a command that loads an agent, one for each `LoadLimits`."""
+    for name in ("bytes", "layers"):
+        command.add_argument(
+            f"--max-{name}",
+            type=argument_types.count,
+            metavar="N",
+            help=f"largest number of {name} of the agent file; the limit refuses files "
+            "that would fill the memory",
+        )
 
 
 def _explain_parser(subparsers):

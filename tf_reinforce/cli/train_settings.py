@@ -15,6 +15,17 @@ from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_options
 
 _CHECKPOINT_OPTIONS = ("checkpoint_every", "grace")
+# With `--resume`, these options confirm a number in `config.json` above its limit.
+_LIMITED_OPTIONS = (
+    "epochs",
+    "steps",
+    "episodes_per_epoch",
+    "steps_per_epoch",
+    "num_envs",
+    "workers",
+    "max_episode_steps",
+    "seeds",
+)
 
 
 def check_train_options(options):
@@ -109,7 +120,7 @@ def check_resume_options(options):
     from tf_reinforce.experiments import run_config
 
     allowed = ("env", "env_arg", "resume", "export", "command", "engine")
-    allowed = (*allowed, *_CHECKPOINT_OPTIONS)
+    allowed = (*allowed, *_CHECKPOINT_OPTIONS, *_LIMITED_OPTIONS)
     others = [
         f"--{name.replace('_', '-')}"
         for name, value in vars(options).items()
@@ -118,12 +129,14 @@ def check_resume_options(options):
     if others or options.engine != "auto":
         raise ValueError(
             "`--resume` continues a training with its own settings. Expected: no other "
-            "options, except ENV, --env-arg, --export, --checkpoint-every and --grace. "
+            "options, except ENV, --env-arg, --export, --checkpoint-every, --grace, "
+            "--num-envs and --workers. "
             f"Received: {', '.join(others) or '--engine'}"
         )
     _check_export(options)
     explicit = dict(options.env_arg or ())
-    config = run_config.read_training(options.resume, explicit)
+    fit = explicit_settings(options)["fit"]
+    config = run_config.read_training(options.resume, explicit, fit, options.seeds)
     _check_resumed_env(options, config["env"])
     options.engine, options.preset = config["engine"], config.get("preset")
     seeds = config.get("seeds")

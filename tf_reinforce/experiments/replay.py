@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_reinforce import version
 from tf_reinforce.algorithm import estimator as estimators
 from tf_reinforce.algorithm import inspection
+from tf_reinforce.loading import archive
 from tf_reinforce.loading import keras_file
 from tf_reinforce.training import learner
 from tf_reinforce.training import refused_update
@@ -97,7 +98,9 @@ class Replay(NamedTuple):
 
 
 def replay(
-    path: str | os.PathLike, custom_objects: Mapping[str, Any] | None = None
+    path: str | os.PathLike,
+    custom_objects: Mapping[str, Any] | None = None,
+    limits: archive.LoadLimits | None = None,
 ) -> Replay:
     """Repeats an update that was refused, because a number was not finite.
 
@@ -107,6 +110,7 @@ def replay(
     Args:
         path: Path of the folder `refused_update_N`.
         custom_objects: Dict from names to the custom classes of the policy.
+        limits: `tfr.LoadLimits` of the agent file, as in `tfr.load`.
 
     Returns:
         `Replay`, whose text explains the first number that is not finite.
@@ -116,7 +120,7 @@ def replay(
         ValueError: If a file is damaged.
     """
     agent, refused, manifest = refused_update.read(
-        pathlib.Path(path), lambda file: keras_file.load(file, custom_objects)
+        pathlib.Path(path), lambda file: keras_file.load(file, custom_objects, limits)
     )
     original = manifest["error"]
     trainer, optimizer = agent.trainer, agent.optimizer

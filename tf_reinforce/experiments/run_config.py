@@ -14,6 +14,10 @@ FILE_NAME = "config.json"
 _MAX_BYTES = 2**20
 _TABLES = ("env_kwargs", "agent", "fit", "evaluation", "checkpoint")
 CHECKPOINT_KEYS = ("every_seconds", "every_updates", "grace_seconds")
+# Each seed has an environment of its own.
+MAX_SEEDS = toml_files.FIT_LIMITS["num_envs"]
+# The arguments of `fit` that do not change the result of a training.
+_MAY_DIFFER = ("num_envs", "workers")
 
 
 def write_json(path, content):
@@ -56,14 +60,21 @@ def read(directory):
     return content
 
 
-def read_training(directory, env_kwargs=None):
+def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
     """Returns the content of `config.json` with all settings of a training, checked.
+
+    The file may come from an untrusted source. It must not start more processes,
+    environments, episodes or seeds than `toml_files.FIT_LIMITS` allows, unless the user
+    has passed the number.
 
     Args:
         directory: Path of the run directory.
         env_kwargs: Dict of the environment arguments that the user has passed. They must
             be equal to those in the file. In the file, all other environment arguments
             must be numbers or booleans.
+        fit: Dict of the arguments of `fit` that the user has passed. They must be equal
+            to those in the file, except the arguments in `_MAY_DIFFER`.
+        num_seeds: Int, the number of seeds that the user has passed, or `None`.
 
     Returns:
         Dict with the keys `env`, `engine`, `seed` or `seeds`, `target_return`, `preset`,
@@ -88,7 +99,7 @@ def read_training(directory, env_kwargs=None):
     if not isinstance(env, str):
         raise ValueError(f"`env` in {path} must be a string. Received: {env!r}")
     validation.one_of(f"engine in {path}", content["engine"], ("host", "compiled"))
-    _check_seeds(path, seed_key, content[seed_key])
+    _check_seeds(path, seed_key, content[seed_key], num_seeds)
     for table, keys in toml_files.TABLE_KEYS.items():
         toml_files.expect_keys(f"`{table}` in {path}", content[table], keys)
     toml_files.validate_evaluation(content["evaluation"])
@@ -103,6 +114,7 @@ def read_training(directory, env_kwargs=None):
     for name in ("hidden", "learning_rate", "baseline"):
         if name not in content["agent"]:
             raise ValueError(f"`agent` in {path} must contain `{name}`.")
+    content["fit"] = _merge_fit(path, content["fit"], fit or {})
     check_settings(content)
     merged = toml_files.merge_env_kwargs(path, content["env_kwargs"], env_kwargs)
     if merged != content["env_kwargs"]:
@@ -113,7 +125,19 @@ def read_training(directory, env_kwargs=None):
     return content
 
 
-def _check_seeds(path, name, value):
+def _merge_fit(path, in_file, explicit):
+    """Returns the arguments of `fit`, of which those of the user must fit the file."""
+    for name, value in explicit.items():
+        if name not in _MAY_DIFFER and in_file.get(name) != value:
+            raise ValueError(
+                f"The training has another `{name}`. Expected: the value in {path}, "
+                f"{in_file.get(name)}. Received: {name}={value}. A training continues "
+                "with its own settings: omit the option."
+            )
+    return toml_files.merge_fit_options(f"`fit` in {path}", in_file, explicit)
+
+
+def _check_seeds(path, name, value, num_seeds):
     """Raises an error unless `seed` is a seed, or `seeds` is a list of next seeds."""
     values = value if name == "seeds" and isinstance(value, list) else [value]
     seeds = [validation.check_seed(validation.whole_number(name, x)) for x in values]
@@ -121,7 +145,18 @@ def _check_seeds(path, name, value):
     if name == "seeds" and value != expected:
         raise ValueError(
             f"`seeds` in {path} must be a list of whole numbers, one after the other. "
-            f"Received: seeds={value!r}"
+            f"Received: seeds={repr(value)[:100]}"
+        )
+    count = len(value) if name == "seeds" else None
+    if num_seeds not in (None, count):
+        raise ValueError(
+            f"The training has another number of seeds. Expected: that of {path}, "
+            f"{count or 'one seed without --seeds'}. Received: --seeds {num_seeds}"
+        )
+    if num_seeds is None and count is not None and count > MAX_SEEDS:
+        raise ValueError(
+            f"`seeds` in {path} may contain at most {MAX_SEEDS:,} seeds. Received: "
+            f"{count} seeds. To train all of them, pass the option --seeds {count}."
         )
 
 

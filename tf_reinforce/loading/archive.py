@@ -133,7 +133,8 @@ def _expect_file(path, limits):
         raise ValueError(
             f"The file has {status.st_size:,} bytes, which is more than the limit of "
             f"{limits.max_bytes:,} bytes. To load a larger agent, raise the limit: "
-            f"tfr.load(path, limits=tfr.LoadLimits(max_bytes={status.st_size}))."
+            f"tfr.load(path, limits=tfr.LoadLimits(max_bytes={status.st_size})), or "
+            f"`--max-bytes {status.st_size}` on the command line."
         )
 
 
@@ -205,7 +206,8 @@ def _expect_known_files(archive, limits):
             f"{CONFIG} has {archive.getinfo(CONFIG).file_size:,} bytes, which is more "
             f"than the limit of {largest:,} bytes for {limits.max_layers} layers. To "
             "load an agent of more layers, raise the limit: "
-            "tfr.load(path, limits=tfr.LoadLimits(max_layers=…))."
+            "tfr.load(path, limits=tfr.LoadLimits(max_layers=…)), or `--max-layers N` on "
+            "the command line."
         )
 
 

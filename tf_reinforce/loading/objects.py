@@ -9,10 +9,10 @@ import keras
 
 from tf_reinforce import agent as agents
 from tf_reinforce import config as options
+from tf_reinforce import validation
 from tf_reinforce.loading import archive
 
 MAX_SIZE = 10**7  # the largest number of elements on an axis or in a shape
-MAX_REPEATS = 10**4  # the largest number of passes, and of updates in one call
 _MAX_SEED = 2**63 - 1
 
 # Keras serializes its parts by the names of these modules.
@@ -182,10 +182,10 @@ class _Checker(NamedTuple):
                 "episode varies, so that an agent has no unrolled layer. Expected: "
                 "unroll=False."
             )
-        if key in _REPEATS and is_int and value > MAX_REPEATS:
+        if key in _REPEATS and is_int and value > validation.MAX_REPEATS:
             raise ValueError(
                 f"The argument {path} is {_shorten(value)}, so that one update would "
-                f"take very long. Expected: at most {MAX_REPEATS}."
+                f"take very long. Expected: at most {validation.MAX_REPEATS}."
             )
         if key in _UNITS and is_int and value > self.stored_bytes:
             raise ValueError(
@@ -254,7 +254,8 @@ def check(
             raise ValueError(
                 "The models of the agent have more layers and calls of layers than the "
                 f"limit of {limits.max_layers}. To load an agent of more layers, raise "
-                "the limit: tfr.load(path, limits=tfr.LoadLimits(max_layers=…))."
+                "the limit: tfr.load(path, limits=tfr.LoadLimits(max_layers=…)), or "
+                "`--max-layers N` on the command line."
             )
 
 

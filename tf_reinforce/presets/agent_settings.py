@@ -31,15 +31,28 @@ def check(settings):
     options = config.AgentOptions(
         **{name: settings[name] for name in config.AGENT_OPTIONS if name in settings}
     )
+    _check_passes("passes", options.passes)
     validation.layer_sizes("hidden", settings["hidden"])
     learning_rates("learning_rate", settings["learning_rate"])
     baseline = settings["baseline"]
-    is_value_function = value_settings(baseline) is not None
-    if not is_value_function:
+    value_options = value_settings(baseline)
+    is_value_function = value_options is not None
+    if is_value_function:
+        _check_passes("baseline.passes", value_options.get("passes") or 1)
+    else:
         validation.one_of("baseline", baseline, config.PRESET_BASELINES)
     options.check_baseline(baseline, is_value_function)
     if settings.get("head") is not None:
         head_settings(settings["head"])
+
+
+def _check_passes(name, passes):
+    """Raises `ValueError` if an agent of these settings could not be loaded again."""
+    if passes > validation.MAX_REPEATS:
+        raise ValueError(
+            f"`{name}` must be at most {validation.MAX_REPEATS:,} in a file, because one "
+            f"update would take very long. Received: {name}={passes!r}"
+        )
 
 
 def learning_rates(name, setting):

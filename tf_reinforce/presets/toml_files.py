@@ -23,7 +23,8 @@ TABLE_KEYS = {
 }
 
 
-# The largest values of the arguments of `fit` that a preset or an agent file may contain.
+# The largest values of the arguments of `fit` that a preset, an agent file or the file
+# `config.json` of a run directory may contain.
 FIT_LIMITS = {
     "epochs": 10**7,
     "steps": 10**12,
@@ -237,12 +238,38 @@ def check_defaults(defaults):
     return defaults
 
 
-def _check_fit_option(source, name, value):
+def _check_fit_option(source, name, value, remedy="Pass a larger value to `fit`."):
     if validation.positive_int(name, value) > FIT_LIMITS[name]:
         raise ValueError(
             f"{source} may contain a `{name}` of at most {FIT_LIMITS[name]:,}. Received: "
-            f"{name}={repr(value)[:100]}. Pass a larger value to `fit`."
+            f"{name}={repr(value)[:100]}. {remedy}"
         )
+
+
+def merge_fit_options(source, in_file, explicit):
+    """Returns the arguments of `fit` in a file, replaced by those of the user.
+
+    Args:
+        source: Start of the error message, which names the file.
+        in_file: Dict from the file.
+        explicit: Dict of the arguments that the user has passed, or `None`.
+
+    Raises:
+        ValueError: If another argument in the file exceeds its limit in `FIT_LIMITS`.
+
+    Example:
+
+    >>> merge_fit_options("A file", {"epochs": 5, "workers": 100}, {"workers": 100})
+    {'epochs': 5, 'workers': 100}
+    """
+    explicit = explicit or {}
+    for name in FIT_LIMITS.keys() - explicit.keys():
+        value = in_file.get(name)
+        if value is not None:
+            option = f"--{name.replace('_', '-')} {repr(value)[:100]}"
+            remedy = f"To start the training with this value, pass the option {option}."
+            _check_fit_option(source, name, value, remedy)
+    return {**in_file, **explicit}
 
 
 def merge_env_kwargs(source, in_file, explicit):

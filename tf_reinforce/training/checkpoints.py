@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import re
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -28,6 +29,10 @@ _MAX_MANIFEST_BYTES = 256 * 2**20
 _NAME = re.compile(r"[0-9]{8,}")
 
 log = logging.getLogger("tf_reinforce")
+
+# Of two threads that start a training with one `Checkpoints`, one is refused. The lock is
+# not an attribute of `Checkpoints`, because a lock cannot be copied to another process.
+_start_lock = threading.Lock()
 
 
 class NewerFormat(ValueError):
@@ -121,6 +126,7 @@ class Checkpoints:
         self.grace_seconds = grace_seconds
         self.exits_at_once = False  # whether a second SIGINT ends the process at once
         self._lock = locks.FolderLock(self.path)
+        self._is_training = False
         self._last_time, self._last_epoch = time.monotonic(), 0
 
     @contextlib.contextmanager
@@ -137,6 +143,29 @@ class Checkpoints:
                     files.remove_leftovers(folder)
             self._last_time, self._last_epoch = time.monotonic(), 0
             yield self
+
+    @contextlib.contextmanager
+    def open_for_training(self) -> Iterator["Checkpoints"]:
+        """Opens the folder as `open` does, for one training at a time.
+
+        The folder may already be open, but not for another training.
+
+        Raises:
+            locks.FolderLocked: If another training or another process uses the folder.
+        """
+        with _start_lock:
+            if self._is_training:
+                raise locks.FolderLocked(
+                    f"Another training uses the folder {self.path} through the same "
+                    "tfr.Checkpoints. Expected: a folder of its own for each training. "
+                    "Wait until the other training ends, or choose another folder."
+                )
+            self._is_training = True
+        try:
+            with self.open():
+                yield self
+        finally:
+            self._is_training = False
 
     @property
     def _folder(self):
@@ -222,7 +251,8 @@ def open_checkpoints(resume):
         resume: Path of a folder, `Checkpoints`, or `None`.
 
     Returns:
-        Context manager that yields an open `Checkpoints`, or `None` for `None`.
+        Context manager that yields an open `Checkpoints`, or `None` for `None`. A second
+        training with the same `Checkpoints` raises `locks.FolderLocked`.
     """
     if resume is None:
         return contextlib.nullcontext()
@@ -233,7 +263,7 @@ def open_checkpoints(resume):
                 f"resume={resume!r}"
             )
         resume = Checkpoints(resume)
-    return resume.open()
+    return resume.open_for_training()
 
 
 def write_state(folder, header, state):

@@ -1,0 +1,104 @@
+"""Tests that `config.json` of a stranger cannot start more than a preset may start."""
+
+import json
+
+import pytest
+
+from tf_reinforce import validation
+from tf_reinforce.experiments import run_config
+from tf_reinforce.presets import toml_files
+
+AGENT = {"hidden": [8], "learning_rate": 0.01, "baseline": "mean"}
+VALUE = {"kind": "value", "hidden": [4], "learning_rate": 0.01}
+SETTINGS = {
+    "env": "CartPole-v1",
+    "engine": "host",
+    "seed": 0,
+    "env_kwargs": {},
+    "agent": AGENT,
+    "fit": {"epochs": 1},
+    "evaluation": {},
+    "checkpoint": {},
+}
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Returns a function that writes a changed `config.json`, and reads the training."""
+
+    def read_changed(table, values, **explicit):
+        content = {**SETTINGS, table: values}
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        return run_config.read_training(tmp_path, **explicit)
+
+    return read_changed
+
+
+def fit_table(name, value):
+    return {name: value} if name == "steps" else {"epochs": 1, name: value}
+
+
+@pytest.mark.parametrize("name, limit", toml_files.FIT_LIMITS.items())
+def test_number_above_its_limit_must_be_passed_again(read, name, limit):
+    assert read("fit", fit_table(name, limit))["fit"][name] == limit
+    option = f"--{name.replace('_', '-')} {limit + 1}\\."
+    with pytest.raises(ValueError, match=f"at most {limit:,}.* pass the option {option}"):
+        read("fit", fit_table(name, limit + 1))
+    received = read("fit", fit_table(name, limit + 1), fit={name: limit + 1})
+    assert received["fit"] == fit_table(name, limit + 1)
+
+
+def test_number_of_processes_may_exceed_the_number_of_cores(read):
+    """A run of one's own, for example of a larger machine, needs no option."""
+    fit = {"epochs": 1, "workers": 8, "num_envs": 256}
+    assert read("fit", fit)["fit"] == fit
+
+
+def test_only_options_that_do_not_change_the_result_may_differ(read):
+    received = read("fit", {"epochs": 1}, fit={"workers": 2, "num_envs": 3})
+    assert received["fit"] == {"epochs": 1, "workers": 2, "num_envs": 3}
+    for name in toml_files.FIT_LIMITS.keys() - {"workers", "num_envs"}:
+        with pytest.raises(ValueError, match=f"another `{name}`.* omit the option"):
+            read("fit", fit_table(name, 5), fit={name: 6})
+
+
+def test_number_of_seeds_is_limited_unless_it_is_passed_again(read, monkeypatch):
+    content = {name: x for name, x in SETTINGS.items() if name != "seed"}
+    monkeypatch.setattr(f"{__name__}.SETTINGS", content)
+    most = run_config.MAX_SEEDS
+    assert read("seeds", list(range(most)))["seeds"] == list(range(most))
+    seeds = list(range(most + 1))
+    with pytest.raises(ValueError, match=f"at most {most:,} .* --seeds {most + 1}\\."):
+        read("seeds", seeds)
+    assert read("seeds", seeds, num_seeds=most + 1)["seeds"] == seeds
+    with pytest.raises(ValueError, match="another number of seeds.*3.*--seeds 2"):
+        read("seeds", [4, 5, 6], num_seeds=2)
+
+
+def test_seeds_of_a_training_of_one_seed_are_refused(read):
+    with pytest.raises(ValueError, match="one seed without --seeds.* --seeds 2"):
+        read("seed", 0, num_seeds=2)
+
+
+@pytest.mark.parametrize("name", ["passes", "baseline.passes"])
+def test_number_of_passes_is_limited_as_in_agent_files(read, name):
+    """Otherwise, the agent of the run could not be loaded again."""
+
+    def agent(passes):
+        if name == "passes":
+            return {**AGENT, "passes": passes}
+        return {**AGENT, "baseline": {**VALUE, "passes": passes}}
+
+    read("agent", agent(validation.MAX_REPEATS))
+    with pytest.raises(ValueError, match=f"`{name}` must be at most 10,000 in a file"):
+        read("agent", agent(validation.MAX_REPEATS + 1))
+    if name != "passes":
+        read("agent", {**AGENT, "baseline": VALUE})
+
+
+@pytest.mark.parametrize(
+    "table, key", [("agent", "gamma"), ("checkpoint", "every_seconds")]
+)
+def test_integer_that_is_no_float_is_refused(read, table, key):
+    with pytest.raises(ValueError, match=f"`{key}` must be a finite number"):
+        read(table, {**SETTINGS[table], key: 10**400})
