@@ -3,9 +3,10 @@
     python stress/hostile_files.py [--out FILE.json] [--only TEXT]
 
 The script writes agent files, run directories and presets that are broken or made to do
-harm. A child process loads each of them. The script checks that no code of a file runs,
-that no file is written or changed, that the memory grows by at most 0.5 GiB, that the
-child needs at most 5 s, and that each file is refused with a reason.
+harm. A child process loads each of them, or continues the run with `tf-reinforce train
+--resume`. The script checks that no code of a file runs, that no file is written or
+changed (except in the run directory of a training), that the memory grows by at most 0.5
+GiB, that the child needs at most 5 s, and that each file is refused with a reason.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -28,6 +30,7 @@ import zipfile
 
 sys.path.append(str(pathlib.Path(__file__).parent.parent / "tests" / "support"))
 
+import hostile_runs
 from hostile_configs import CONFIGS
 from hostile_configs import nested
 from hostile_configs import read
@@ -55,6 +58,20 @@ agent.fit("Pendulum-v1", epochs=1, episodes_per_epoch=2, verbose=0)
 agent.save(folder + "/value.keras")
 keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(folder + "/plain.keras")
 """
+
+# A training that ends after its second update; `--resume` evaluates its best agent again.
+MAKE_RUN = """
+import json, pathlib, sys
+from tf_reinforce import cli
+run = pathlib.Path(sys.argv[1], "run")
+small = "--epochs 2 --episodes-per-epoch 2 --hidden 4 --engine host --checkpoint-every 1"
+assert cli.main(["train", "CartPole-v1", "--run-dir", str(run), *small.split()]) == 0
+config = json.loads((run / "config.json").read_text())
+config["evaluation"]["episodes"] = 2
+(run / "config.json").write_text(json.dumps(config))
+"""
+# A module that leaves a mark if it is imported.
+EVIL = "import pathlib; pathlib.Path('canary').write_text('x')"
 
 
 def hdf5(edit):
@@ -399,6 +416,11 @@ def cases(folder):
         text = text if isinstance(text, bytes) else text.encode()
         (run / "config.json").write_bytes(text)
         yield name, run
+    for name, edit in hostile_runs.CASES.items():
+        run = new("")
+        shutil.copytree(folder / "run", run)
+        edit(run, folder / "outside")
+        yield f"resume: {name}", run
     for name, text in PRESETS.items():
         path = new(".toml")
         path.write_text(text)
@@ -413,9 +435,13 @@ def load(name, path):
     import tf_reinforce as tfr
     from tf_reinforce import cli
 
-    if name.startswith("run: "):
+    commands = {
+        "run": ["evaluate", str(path), "--episodes", "1"],
+        "resume": ["train", "--resume", str(path)],
+    }
+    command = commands.get(name.split(": ")[0])
+    if command is not None:
         errors = io.StringIO()
-        command = ["evaluate", str(path), "--episodes", "1"]
         with (
             contextlib.redirect_stderr(errors),
             contextlib.redirect_stdout(io.StringIO()),
@@ -463,11 +489,19 @@ def measure(name, path, limit):
     return {"name": name, "seconds": time.monotonic() - start, **record}
 
 
-def contents(folder):
-    """Returns the paths below a folder, with the sizes and times of the files."""
+def contents(folder, run):
+    """Returns the paths below a folder, with the sizes and times of the files.
+
+    Args:
+        folder: Path of a folder.
+        run: Path of the run directory that a training may change, or `None`.
+    """
     return {
         str(path): (path.lstat().st_size, path.lstat().st_mtime_ns)
         for path in folder.rglob("*")
+        # The time of a folder also changes if a file in it existed for a while.
+        if path.is_symlink() or not path.is_dir()
+        if run is None or not path.is_relative_to(run)
     }
 
 
@@ -482,7 +516,7 @@ def problems(record, path, changed):
     message = record["message"]
     rules = {
         "raised an error that is no refusal": record["error"] is not None,
-        "wrote or changed a file": changed,
+        f"wrote or changed {', '.join(changed)[:200]}": changed,
         "used too much memory": record["memory"] > MAX_MEMORY,
         "took too long": record["seconds"] > MAX_SECONDS,
         "gave bad advice": message is not None
@@ -493,7 +527,7 @@ def problems(record, path, changed):
         and "another class" not in record["name"]
         and "class in a package" not in record["name"],
         "printed several lines": message is not None
-        and record["name"].startswith("run: ")
+        and record["name"].startswith(("run: ", "resume: "))
         and len(message.strip().splitlines()) != 1,
     }
     return [name for name, is_violated in rules.items() if is_violated]
@@ -504,6 +538,7 @@ HARMLESS = (
     "200 unreachable layers",
     "learning rate of a missing baseline (value)",  # the baseline is not missing
     "loss in compile",  # the agent uses no loss of Keras
+    *(f"resume: {name}" for name in hostile_runs.HARMLESS),
 )
 
 
@@ -514,9 +549,13 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for inner in ("cases", "tmp", "work"):
+        for inner in ("cases", "tmp", "work", "outside"):
             (folder / inner).mkdir()
-        subprocess.run([sys.executable, "-c", MAKE_AGENTS, name], check=True)
+        (folder / "work" / "evil.py").write_text(EVIL)
+        (folder / "outside" / "mine.txt").write_text("a file of the user")
+        for code in (MAKE_AGENTS, MAKE_RUN):
+            command = [sys.executable, "-c", code, name]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         os.chdir(folder / "work")  # a canary would be written here
         tempfile.tempdir = str(folder / "tmp")
         import tf_reinforce as tfr  # the children inherit the imported modules
@@ -527,9 +566,13 @@ def main(arguments=None):
         for case, path in make_cases(folder):
             if options.only not in case:
                 continue
-            before = contents(folder)
+            run = path if case.startswith("resume: ") else None
+            before = contents(folder, run)
             record = measure(case, path, limit=60)
-            changed = contents(folder) != before
+            after = contents(folder, run)
+            changed = sorted(
+                x for x in {*before, *after} if before.get(x) != after.get(x)
+            )
             record["problems"] = problems(record, path, changed)
             record["kind"] = record["message"] and kind_of(record["message"], path)
             records.append(record)

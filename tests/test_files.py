@@ -301,3 +301,17 @@ def test_regular_files_are_expected(tmp_path):
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(ValueError, match="must be a regular file"):
             files.expect_regular_file(path)
+
+
+@pytest.mark.parametrize("stored, is_refused", [(2**21, True), (2**23, False)])
+def test_large_file_without_content_is_refused(tmp_path, stored, is_refused):
+    """A checkpoint of a stranger could fill the memory with zeros of a small archive."""
+    path = tmp_path / "arrays.bin"
+    path.write_bytes(bytes(stored))
+    files.expect_stored(path)
+    os.truncate(path, 2**28)
+    if is_refused:
+        with pytest.raises(ValueError, match="268,435,456 bytes.*only 2,097,152"):
+            files.expect_stored(path)
+    else:
+        files.expect_stored(path)

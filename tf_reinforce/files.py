@@ -14,6 +14,10 @@ from tf_reinforce import locks
 EXPORT_MARK = "tf_reinforce_export.json"
 _MAX_MARK_BYTES = 2**20
 
+# Limits of `expect_stored`. A file system may store zeros of a checkpoint as holes.
+_SMALL_BYTES = 2**27
+_LARGEST_RATIO = 64
+
 
 @contextlib.contextmanager
 def atomic_write(path, overwrite=True):
@@ -311,6 +315,30 @@ def expect_regular_file(path):
     if not os.path.isfile(path):
         raise ValueError(
             f"{path} must be a regular file, not a folder, pipe, device or socket."
+        )
+
+
+def expect_stored(path):
+    """Raises a `ValueError` if most of a large file takes no space on the disk.
+
+    Such a file of a stranger would be much larger in memory than its archive.
+    """
+    size, stored, position = os.path.getsize(path), 0, 0
+    if size <= _SMALL_BYTES:
+        return
+    with open(path, "rb") as file:
+        try:
+            while position < size:
+                start = os.lseek(file.fileno(), position, os.SEEK_DATA)
+                position = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+                stored += position - start
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # not the end of the data
+                return  # the file system has no holes
+    if stored < size / _LARGEST_RATIO:
+        raise ValueError(
+            f"{path} has {size:,} bytes, and only {stored:,} of them are on the disk. "
+            "Expected: a file without large holes, as a training writes it."
         )
 
 

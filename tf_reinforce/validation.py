@@ -121,14 +121,25 @@ def layer_sizes(name, values, inputs=1, outputs=1):
             `inputs` and `outputs` has more than `MAX_WEIGHTS` weights.
     """
     sizes = positive_ints(name, values)
-    pairs = itertools.pairwise((inputs, *sizes, outputs))
-    weights = sum((before + 1) * after for before, after in pairs)
+    weights = count_weights(sizes, inputs, outputs)
     if weights > MAX_WEIGHTS:
         raise ValueError(
             f"`{name}` must be the sizes of a network with at most {MAX_WEIGHTS:,} "
             f"weights. Received: {name}={values!r}, which needs {weights:,} weights"
         )
     return sizes
+
+
+def count_weights(sizes, inputs=1, outputs=1):
+    """Returns the number of weights of a network with hidden layers of some sizes.
+
+    Example:
+
+    >>> count_weights([3], inputs=2)
+    13
+    """
+    pairs = itertools.pairwise((inputs, *sizes, outputs))
+    return sum((before + 1) * after for before, after in pairs)
 
 
 def within(name, value, low, high):

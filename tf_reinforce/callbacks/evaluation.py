@@ -4,6 +4,7 @@ import math
 
 import keras
 
+from tf_reinforce import validation
 from tf_reinforce.data import seeding
 
 _STATE = ("best_return", "evaluated_update", "evaluations")
@@ -46,7 +47,11 @@ class EvaluationCallback(keras.callbacks.Callback):
         return {name: getattr(self, name) for name in _STATE}
 
     def set_state(self, state):
-        """Restores the result of `get_state`."""
+        """Restores the result of `get_state`, which may come from an untrusted file."""
+        validation.instance("best_return", state["best_return"], float)
+        validation.whole_number("evaluations", state["evaluations"], low=0)
+        if state["evaluated_update"] is not None:
+            validation.whole_number("evaluated_update", state["evaluated_update"], low=0)
         for name in _STATE:
             setattr(self, name, state[name])
 

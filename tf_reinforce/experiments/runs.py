@@ -11,6 +11,8 @@ import time
 
 import gymnasium as gym
 import keras
+import numpy as np
+import tensorflow as tf
 
 from tf_reinforce import callbacks
 from tf_reinforce import files
@@ -25,6 +27,7 @@ from tf_reinforce.experiments import run_config
 from tf_reinforce.loading import archive
 from tf_reinforce.loading import keras_file
 from tf_reinforce.presets import toml_files
+from tf_reinforce.training import agent_state
 from tf_reinforce.training import checkpoints
 from tf_reinforce.training import interruption
 
@@ -138,7 +141,8 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
             "evaluation": None,
         }
         if not exit_code:
-            result["evaluation"] = _evaluate_best(env, directory, options, seed, verbose)
+            metrics = _evaluate_best(agent, env, path, options, seed, verbose)
+            result["evaluation"] = metrics
     return result
 
 
@@ -162,13 +166,23 @@ def _write_config(directory, config):
             run_config.write_json(directory / name, content)
 
 
-def _evaluate_best(env, directory, options, seed, verbose):
-    """Evaluates the best agent of a run, and writes and returns the metrics."""
+def _evaluate_best(agent, env, path, options, seed, verbose):
+    """Evaluates the best agent of a run, and writes and returns the metrics.
+
+    The file of a run that continues may come from an untrusted source. Therefore the
+    limits are those of a file of the trained agent.
+    """
     episodes = options["episodes"]
     _announce(verbose, f"evaluating the best agent on {episodes} new episodes …")
-    agent = keras_file.load(directory / "agent.keras", limits=archive.OWN_FILE)
-    metrics = agent.evaluate(env, seed=seed, **options)
-    run_config.write_json(directory / "evaluation.json", metrics)
+    variables, defaults = agent_state.variables(agent), archive.LoadLimits()
+    size = sum(np.prod(x.shape, dtype=int) * tf.as_dtype(x.dtype).size for x in variables)
+    limits = archive.LoadLimits(
+        max_bytes=defaults.max_bytes + 2 * int(size),
+        max_layers=defaults.max_layers + 4 * len(variables),
+    )
+    best = keras_file.load(path, limits=limits)
+    metrics = best.evaluate(env, seed=seed, **options)
+    run_config.write_json(path.parent / "evaluation.json", metrics)
     return metrics
 
 

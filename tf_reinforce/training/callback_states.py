@@ -87,9 +87,33 @@ def is_valid(states):
         isinstance(state, dict)
         and isinstance(state.get("name"), str)
         and isinstance(state.get("attributes"), dict)
-        and (state.get("log_bytes") is None or type(state["log_bytes"]) is int)
+        and _is_length(state.get("log_bytes"))
+        and all(
+            check(state["attributes"][name])
+            for name, check in _ATTRIBUTE_CHECKS.items()
+            if name in state["attributes"]
+        )
         for state in states
     )
+
+
+def _is_length(value):
+    return value is None or (type(value) is int and value >= 0)
+
+
+def _is_list_of(kind, value):
+    return isinstance(value, list) and all(type(x) is kind for x in value)
+
+
+# The logs of a training would fail with values of other types.
+_ATTRIBUTE_CHECKS = {
+    "keys": lambda keys: keys is None or _is_list_of(str, keys),
+    "epoch": lambda epochs: _is_list_of(int, epochs),
+    "history": lambda history: (
+        isinstance(history, dict)
+        and all(isinstance(_unpack(x), list) for x in history.values())
+    ),
+}
 
 
 def truncate_logs(callbacks, states):
@@ -116,7 +140,7 @@ def set_states(callbacks, states):
             if name in state["attributes"]:
                 setattr(callback, name, _unpack(state["attributes"][name]))
         if "state" in state:
-            callback.set_state(state["state"])
+            _set_state(callback, state)
     missing = [state["name"] for state in states if state["name"] not in used]
     if missing:
         log.warning(
@@ -124,6 +148,17 @@ def set_states(callbacks, states):
             "%s. Pass the callbacks of the interrupted training.",
             ", ".join(missing),
         )
+
+
+def _set_state(callback, state):
+    try:
+        callback.set_state(state["state"])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"The checkpoint contains an invalid state of the callback {state['name']} "
+            f"({type(error).__name__}: {error}). Expected: the result of its method "
+            "`get_state`. To train from the start, use another folder."
+        ) from error
 
 
 def _named(callbacks):

@@ -310,6 +310,7 @@ def read(path):
         raise _damaged(
             file, f"it has {file.stat().st_size} bytes, and {sum(sizes)} are expected"
         )
+    files.expect_stored(file)
     content = file.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
         raise _damaged(file, "its SHA-256 digest is not that of the manifest")
@@ -320,7 +321,7 @@ def read(path):
     ]
     try:
         state = _decode(encoded, arrays)
-    except (IndexError, TypeError) as error:
+    except (IndexError, TypeError, RecursionError) as error:
         raise _damaged(path / MANIFEST, f"the state is invalid ({error!r})") from None
     return Checkpoint(path, manifest, state)
 
@@ -339,7 +340,9 @@ def _read_manifest(path):
     if not isinstance(manifest, dict):
         raise _damaged(path, "it contains no JSON object")
     version = manifest.get("format_version")
-    if isinstance(version, int) and version > FORMAT_VERSION:
+    if not isinstance(version, int):
+        raise _damaged(path, "its format version is no number")
+    if version > FORMAT_VERSION:
         raise NewerFormat(
             f"{path} has the format version {version}. Expected: at most "
             f"{FORMAT_VERSION}. A newer version of tf_reinforce wrote the file: install "

@@ -253,15 +253,26 @@ def _check_state(path, state, variables):
     if valid:
         kinds = {field.name: field.type for field in dataclasses.fields(Progress)}
         progress = {name: type(value) for name, value in state["progress"].items()}
-        shapes = [(x.shape, x.dtype.name) for x in state["variables"]]
+        numbers = state["progress"].values()
+        shapes = [_shape_and_type(x) for x in _as_list(state["variables"])]
         expected = [(tuple(x.shape), x.dtype) for x in variables]
         valid = progress == kinds and shapes == expected
+        valid = valid and all(0 <= number < 2**63 for number in numbers)
     if not valid:
         raise ValueError(
             f"The checkpoint {path} cannot be restored: its state is invalid. Expected: "
             "the state that a training has written. To train from the start, use another "
             "folder."
         )
+
+
+def _as_list(value):
+    return value if isinstance(value, list) else []
+
+
+def _shape_and_type(value):
+    is_array = isinstance(value, np.ndarray)
+    return (value.shape, value.dtype.name) if is_array else None
 
 
 def _to_json(value):
