@@ -833,3 +833,16 @@ def test_keras_callback_limits_each_call_to_one_update(name, tmp_path):
     callbacks = [callback, RecordsUpdates()]
     agent.fit(env, epochs=3, episodes_per_epoch=2, callbacks=callbacks, verbose=0)
     assert update_counts == [1, 2, 3]
+
+
+def test_steps_that_exceed_the_memory_are_refused_before_the_collection(cartpole):
+    """500 steps of 500 million episodes, with 32 bytes twice: 16 TB."""
+    agent, env, _ = cartpole
+    with pytest.raises(ValueError, match="takes 16,000,000,000,000 bytes.*episodes_per"):
+        agent.fit(env, epochs=1, episodes_per_epoch=500_000_000, verbose=0)
+
+
+def test_unknown_memory_is_unlimited(monkeypatch):
+    assert 2**28 < xla_rollout.total_ram() < 2**60
+    monkeypatch.delattr(xla_rollout.os, "sysconf")
+    assert xla_rollout.total_ram() == np.inf

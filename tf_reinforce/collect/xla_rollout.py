@@ -6,6 +6,7 @@ the episodes that the XLA program returns, and not through the program itself.
 
 import contextlib
 import functools
+import math
 import os
 import re
 import time
@@ -76,7 +77,8 @@ class Rollout:
         num_shards: Int, the number of shards, into which the episodes are divided.
 
     Raises:
-        ValueError: If the agent reads action masks, or the environment has no time limit.
+        ValueError: If the agent reads action masks, if the environment has no time limit,
+            or if the recorded steps do not fit into the memory of the machine.
     """
 
     def __init__(
@@ -115,6 +117,29 @@ class Rollout:
         self.num_agents = stacked_weights[0].shape[0] if is_stacked else 1
         self.num_shards = 1 if is_stacked else _num_shards(count, group_size)
         self._variables = stacked_weights if is_stacked else actor.variables
+        if recorded:
+            self._check_size()
+
+    def _check_size(self):
+        """Raises `ValueError` if the arrays of the steps exceed the physical memory.
+
+        The XLA program reserves rows for the longest possible episode. It holds each
+        array twice: as a loop variable, and as a result.
+        """
+        limit, episodes = self.batched_env.max_episode_steps, self.num_agents * self.count
+        rows = sum(
+            leaf.dtype.size * max(leaf.shape.num_elements(), 1)
+            for leaf, _ in self._array_specs()
+        )
+        needed, available = 2 * rows * limit * episodes, total_ram()
+        if needed > available:
+            raise ValueError(
+                f"The compiled engine would keep {episodes:,} episodes of up to "
+                f"{limit:,} steps in memory, which takes {needed:,} bytes. Expected: at "
+                f"most the memory of this machine, {available:,} bytes. Pass a smaller "
+                "`episodes_per_epoch` or `max_episode_steps`, or train on the Gymnasium "
+                "environment, `agent.fit(id, …)`."
+            )
 
     def __call__(self, keys):
         """Runs the episodes, and returns a `RolloutResult`.
@@ -232,20 +257,20 @@ class Rollout:
             arrays=arrays,
         )
 
-    def _empty_arrays(self):
-        count, limit, actor = (
-            self.episodes_per_shard,
-            self.batched_env.max_episode_steps,
-            self.actor,
-        )
+    def _array_specs(self):
+        """Returns pairs of the spec of one episode's row, and the number of rows."""
+        actor, limit = self.actor, self.batched_env.max_episode_steps
         observation, action = map(
             keras.tree.flatten, (actor.observation_spec, actor.action_spec)
         )
-        specs = [(leaf, limit + 1) for leaf in observation]
-        specs += [(leaf, limit) for leaf in (*action, tf.TensorSpec((), tf.float64))]
+        pairs = [(leaf, limit + 1) for leaf in observation]
+        return pairs + [(x, limit) for x in (*action, tf.TensorSpec((), tf.float64))]
+
+    def _empty_arrays(self):
+        count = self.episodes_per_shard
         return [
             tf.TensorArray(leaf.dtype, rows, element_shape=(count, *leaf.shape))
-            for leaf, rows in specs
+            for leaf, rows in self._array_specs()
         ]
 
     def _initial_policy_state(self, weights):
@@ -323,6 +348,14 @@ class Rollout:
         """Returns a list of tensors, the noise for the actions."""
         specs, dtype = self.actor.noise_specs, self.actor.dtype
         return seeding.counter_noise(keys, specs, numbers, step, dtype)
+
+
+def total_ram():
+    """Returns the memory of the machine in bytes, or infinity if it is not known."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # an operating system without sysconf
+        return math.inf
 
 
 def num_threads():
