@@ -225,6 +225,10 @@ def test_run_continues_with_another_number_of_environments(tmp_path, capsys):
     assert (tmp_path / "episodes.csv").read_bytes() == episodes
     assert cli.main([*resume, "--epochs", "3"]) == 2
     assert "another `epochs`" in capsys.readouterr().err
+    assert cli.main([*resume, "--gamma", "0.5"]) == 2
+    assert "--num-envs, --workers, --max-episode-steps, --seeds. Received: --gamma" in (
+        capsys.readouterr().err
+    )
 
 
 def test_same_seed_writes_the_same_run(run, tmp_path):
@@ -388,7 +392,7 @@ def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     """The test sends SIGINT after the first line of progress."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tf_reinforce", "train", "CartPole-v1", "--epochs"]
-        + ["100000", "--run-dir", str(tmp_path / "run")],
+        + ["100000", "--run-dir", str(tmp_path / "a run")],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -401,10 +405,11 @@ def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     rest, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "interrupted" in rest
-    agent = tfr.load(tmp_path / "run" / "last.keras")
-    newest = tfr.Checkpoints(tmp_path / "run").newest()
+    assert f"to continue: tf-reinforce train --resume '{tmp_path}/a run'" in rest
+    agent = tfr.load(tmp_path / "a run" / "last.keras")
+    newest = tfr.Checkpoints(tmp_path / "a run").newest()
     assert agent.updates == int(newest.path.name) >= 1
-    assert not (tmp_path / "run" / "evaluation.json").exists()
+    assert not (tmp_path / "a run" / "evaluation.json").exists()
 
 
 def test_ctrl_c_before_the_first_update_stops_the_training(tmp_path):

@@ -6,6 +6,7 @@ The checks do not import TensorFlow, so that a mistake is reported within a seco
 import math
 import os
 import pathlib
+import re
 
 from tf_reinforce import config
 from tf_reinforce import files
@@ -122,22 +123,21 @@ def check_resume_options(options):
     allowed = ("env", "env_arg", "resume", "export", "command", "engine")
     allowed = (*allowed, *_CHECKPOINT_OPTIONS, *_LIMITED_OPTIONS)
     others = [
-        f"--{name.replace('_', '-')}"
+        name
         for name, value in vars(options).items()
         if name not in allowed and value is not None
     ]
     if others or options.engine != "auto":
         raise ValueError(
             "`--resume` continues a training with its own settings. Expected: no other "
-            "options, except ENV, --env-arg, --export, --checkpoint-every, --grace, "
-            "--num-envs and --workers. "
-            f"Received: {', '.join(others) or '--engine'}"
+            f"options, except ENV, --env-arg, --export, {_flags(_CHECKPOINT_OPTIONS)}, "
+            f"{_flags(_LIMITED_OPTIONS)}. Received: {_flags(others) or '--engine'}"
         )
     _check_export(options)
     explicit = dict(options.env_arg or ())
     fit = explicit_settings(options)["fit"]
     config = run_config.read_training(options.resume, explicit, fit, options.seeds)
-    _check_resumed_env(options, config["env"])
+    _check_resumed_env(options, config)
     options.engine, options.preset = config["engine"], config.get("preset")
     seeds = config.get("seeds")
     options.seeds = None if seeds is None else len(seeds)
@@ -150,15 +150,26 @@ def check_resume_options(options):
     return config["seed"] if seeds is None else seeds[0], settings
 
 
-def _check_resumed_env(options, env):
-    """Sets `options.env` to the environment id of a run that continues."""
+def _flags(names):
+    """Returns the options with the given attribute names, separated by commas."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+def _check_resumed_env(options, config):
+    """Sets `options.env` to the environment id of a run that continues.
+
+    The user may pass the id without its version.
+    """
+    from tf_reinforce.experiments import run_config
+
+    env = config["env"]
     if options.env is None and ":" in env:
+        command = run_config.resume_command(options.resume, config)
         raise ValueError(
             f"The run uses the environment {env}. For safety, `--resume` imports no "
-            f"module that a run directory names. Give the id: tf-reinforce train {env} "
-            f"--resume {options.resume}"
+            f"module that a run directory names. Give the id: {command}"
         )
-    if options.env not in (None, env):
+    if options.env not in (None, env, re.sub(r"-v\d+$", "", env)):
         raise ValueError(
             f"The run in {options.resume} uses another environment. Expected: {env}. "
             f"Received: {options.env}"
