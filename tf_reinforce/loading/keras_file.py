@@ -41,10 +41,18 @@ def load(
 
     Raises:
         FileNotFoundError: If the file does not exist.
+        TypeError: If `custom_objects` or `limits` has another type.
         ValueError: If the file is damaged, exceeds the limits, or does not contain an
             agent.
     """
-    path, limits = validation.path("path", path), limits or archive.LoadLimits()
+    path = validation.path("path", path)
+    limits = archive.LoadLimits() if limits is None else limits
+    validation.instance("limits", limits, archive.LoadLimits)
+    if not isinstance(custom_objects, Mapping | None):
+        raise TypeError(
+            "`custom_objects` must be a dict from names to the custom classes of the "
+            f"policy. Received: custom_objects={custom_objects!r}"
+        )
     try:
         config, weights = archive.read(path, limits)
         stored_bytes = weights_file.stored_bytes(weights)
