@@ -22,6 +22,7 @@ from tf_reinforce import cli
 from tf_reinforce import config as package_config
 from tf_reinforce import envs
 from tf_reinforce.callbacks import evaluation
+from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train as train_command
 from tf_reinforce.cli import train_options
@@ -340,6 +341,20 @@ gym.register("Fragile-v0", Fragile, max_episode_steps=3)
 """
 
 
+def test_missing_argument_of_an_environment_is_named_with_the_option(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "sized_task.py").write_text(
+        FRAGILE.replace("share=0.3", "share").replace("Fragile-v0", "Sized-v0")
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "sized_task:Sized-v0"]) == 2
+    printed = capsys.readouterr()
+    assert "'share'" in printed.err and "`--env-arg NAME=VALUE`" in printed.err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_training_and_evaluation_restart_environments_that_fail(
     tmp_path, monkeypatch, capsys
 ):
@@ -362,7 +377,7 @@ def test_check_env_prints_findings_and_exits_with_1_after_an_error(
 ):
     (tmp_path / "fragile_check.py").write_text(FRAGILE.replace("Fragile-v0", "Check-v0"))
     monkeypatch.syspath_prepend(tmp_path)
-    command = ["check-env", "fragile_check:Check-v0", "--env-kwargs"]
+    command = ["check-env", "fragile_check:Check-v0", "--env-arg"]
     assert cli.main([*command, "share=1"]) == 1
     assert (
         "error: Environment 0, episode 0, step 0: step raised" in capsys.readouterr().out
@@ -371,9 +386,19 @@ def test_check_env_prints_findings_and_exits_with_1_after_an_error(
     printed = capsys.readouterr().out
     assert "note: 2 episodes had 3 to 3 steps" in printed
     assert printed.endswith("Check-v0: errors: 0, warnings: 0, notes: 3\n")
+    more = ["--env-arg", "share=1"]  # the last value counts
+    assert cli.main([*command, "share=0", "--episodes", "2", *more]) == 1
+    capsys.readouterr()
     with pytest.raises(SystemExit):
         cli.main([*command, "share"])
-    assert "must be NAME=VALUE" in capsys.readouterr().err
+    assert "must have the form NAME=VALUE" in capsys.readouterr().err
+
+
+def test_value_of_env_arg_is_json_or_text():
+    values = {"9.8": 9.8, "true": True, "a=b": "a=b", "[1]": [1]}
+    values["[" * 10**5] = "[" * 10**5  # too deep for JSON
+    for text, value in values.items():
+        assert argument_types.env_argument(f"name={text}") == ("name", value)
 
 
 def test_help_does_not_import_tensorflow():

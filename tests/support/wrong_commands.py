@@ -178,7 +178,7 @@ def other_commands():
         yield from options(check, f"--{count}", "0", "-1", name=name)
         yield from options(check, f"--{count}", "1.5", "two")
     yield from options(check, "--seed", "-1", name="seed")
-    yield from options(check, "--env-kwargs", "3", "gravity", "=3")
+    yield from options(check, "--env-arg", "3", "gravity", "=3")
     yield Command(check[:1], "ENV", "required")
     yield Command(("check-env", "NoSuch-v0"), "env", "NoSuch")
     yield Command(("check-env", "no_module:Env-v0"), "module", "no_module")

@@ -106,7 +106,7 @@ def check_env(options):
         env,
         episodes=options.episodes,
         seed=options.seed,
-        env_kwargs=dict(options.env_kwargs),
+        env_kwargs=dict(options.env_arg or ()),
         max_episode_steps=options.max_episode_steps,
         action_mask=options.action_mask,
     )

@@ -25,7 +25,7 @@ UNKNOWN_OPTIONS = {
     ("--episodes",): "--epochs (updates), --episodes-per-epoch or --steps",
 }
 
-# The option `--env-arg` of the commands `train` and `evaluate`.
+# The option `--env-arg` of the commands `train`, `evaluate` and `check-env`.
 ENV_ARG = dict(
     action="append",
     type=argument_types.env_argument,
