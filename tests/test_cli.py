@@ -260,6 +260,10 @@ def test_same_seed_writes_the_same_run(run, tmp_path):
             ["train", "CartPole-v1", "--engine", "compiled", "--on-env-error", "restart"],
             "drops no episodes",
         ),
+        (
+            ["train", "CartPole-v1", "--engine", "compiled", "--workers", "2"],
+            "Received: --workers 2",
+        ),
         (["check-env", "NoSuchThing-v0"], "NoSuchThing"),
         (["check-env", "CartPole-v1", "--episodes", "0"], "`episodes`"),
         (["evaluate", "nowhere", "--env", "CartPole-v1"], "no file"),

@@ -145,6 +145,7 @@ def _engine_commands():
     compiled = "--engine", "compiled"
     yield Command((*lake, *compiled), "engine", "FrozenLake-v1")
     yield Command((*ONCE, *compiled, "--steps-per-epoch", "9"), "engine", "9")
+    yield Command((*ONCE, *compiled, "--workers", "2"), "--workers", "2")
     drop = "--on-bad-env", "drop_episode"
     yield Command((*ONCE, *compiled, *drop), "engine", "drop_episode")
     yield Command((*lake, "--seeds", "2"), "--seeds", "FrozenLake-v1")

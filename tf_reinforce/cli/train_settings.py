@@ -219,12 +219,15 @@ def check_engine(options, settings):
     """Raises `ValueError` if `--engine` or `--seeds` does not support the settings."""
     host_only = host_settings(settings)
     if options.engine == "compiled":
-        if host_only:
+        refused, workers = dict(host_only), settings["fit"].get("workers", 1)
+        if options.seeds is None and workers != 1:
+            refused["workers"] = workers
+        if refused:
             raise ValueError(
                 "`--engine compiled` takes no environment arguments, collects a fixed "
-                "number of episodes for each update, and drops no episodes. Pass "
-                "`--episodes-per-epoch`, or `--engine host`. Received: "
-                + ", ".join(f"{name}={x}" for name, x in host_only.items())
+                "number of episodes for each update in one process, and drops no "
+                "episodes. Pass `--episodes-per-epoch`, or `--engine host`. Received: "
+                + ", ".join(f"{_flags([name])} {x}" for name, x in refused.items())
             )
         config.check_twin(options.env)
     if options.seeds is not None:
@@ -236,14 +239,17 @@ def check_engine(options, settings):
 
 
 def host_settings(settings):
-    """Returns a dict of the settings that the compiled engine does not support."""
+    """Returns a dict of the options whose settings the compiled engine does not support.
+
+    `workers` is not among them: with `--engine auto`, it selects the host engine.
+    """
     fit = settings["fit"]
     names = "steps_per_epoch", *config.FAULT_OPTIONS
     host_only = {
         name: fit[name] for name in names if fit.get(name, "raise") not in ("raise", None)
     }
     if settings["env_kwargs"]:
-        host_only["env_kwargs"] = settings["env_kwargs"]
+        host_only["env_arg"] = settings["env_kwargs"]
     return host_only
 
 
