@@ -131,12 +131,12 @@ def _use_one_thread_per_operation():
 
 def _export(options, directory):
     """Exports the policy of a run if the user passed `--export`."""
-    from tf_reinforce.experiments import runs
+    from tf_reinforce.experiments import run_config
     from tf_reinforce.loading import archive
     from tf_reinforce.loading import keras_file
 
     if options.export is not None:
         folder = options.export or directory / "policy"
-        path = runs.agent_file(directory)
+        path = run_config.agent_file(directory)
         keras_file.load(path, limits=archive.OWN_FILE).export(folder)
         print(f"exported to {folder}")

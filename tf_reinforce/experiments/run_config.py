@@ -21,6 +21,12 @@ MAX_SEEDS = toml_files.FIT_LIMITS["num_envs"]
 _MAY_DIFFER = ("num_envs", "workers")
 
 
+def agent_file(run):
+    """Returns the path `run/agent.keras` if `run` is a folder, else the path `run`."""
+    path = pathlib.Path(run)
+    return path / "agent.keras" if path.is_dir() else path
+
+
 def write_json(path, content):
     """Writes a JSON file atomically."""
     with files.atomic_write(path) as temporary:

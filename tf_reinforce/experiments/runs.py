@@ -350,12 +350,6 @@ def random_return(env, settings, seed):
     return total / options["episodes"]
 
 
-def agent_file(run):
-    """Returns the path `run/agent.keras` if `run` is a folder, else the path `run`."""
-    path = pathlib.Path(run)
-    return path / "agent.keras" if path.is_dir() else path
-
-
 def read_env(run, env_kwargs=None):
     """Returns the environment id of a run directory, and its evaluation options.
 

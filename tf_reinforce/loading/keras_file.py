@@ -53,14 +53,12 @@ def load(
             "`custom_objects` must be a dict from names to the custom classes of the "
             f"policy. Received: custom_objects={custom_objects!r}"
         )
-    try:
+    with archive.name_file(path):
         config, weights = archive.read(path, limits)
         stored_bytes = weights_file.stored_bytes(weights)
         del weights
         objects.check(config, custom_objects, stored_bytes, limits)
         return _build(path, custom_objects, stored_bytes)
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be loaded. {error}") from error.__cause__
 
 
 def _build(path, custom_objects, stored_bytes):
