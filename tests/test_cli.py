@@ -105,6 +105,7 @@ def test_seeds_option_trains_many_seeds_and_keeps_the_best(tmp_path, capsys):
     assert train(tmp_path / "run", *more) == 0
     printed = capsys.readouterr().out
     assert "3 seeds" in printed and "exported" not in printed
+    assert "returns over new episodes: minimum " in printed
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES - {
         "episodes.csv",
         "last.keras",

@@ -76,8 +76,8 @@ def print_seeds_summary(env, directory, result, target):
     print(
         f"\n{env}: {count} seeds, {result['env_steps']:,} steps in "
         f"{result['seconds']:.1f} s\n"
-        f"returns over fresh episodes: least {returns[0]:.1f}, median "
-        f"{statistics.median(returns):.1f}, most {returns[-1]:.1f}{reached}\n"
+        f"returns over new episodes: minimum {returns[0]:.1f}, median "
+        f"{statistics.median(returns):.1f}, maximum {returns[-1]:.1f}{reached}\n"
         f"saved in {directory}"
     )
 
