@@ -1,4 +1,4 @@
-"""Flips single bits of our files, and truncates them, and compares what is loaded.
+"""Flips bits of agent files and checkpoints, truncates them, and compares the results.
 
     python stress/bit_flips.py [--flips N] [--out FILE.json]
 

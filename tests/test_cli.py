@@ -22,6 +22,7 @@ from tf_reinforce import cli
 from tf_reinforce import config as package_config
 from tf_reinforce import envs
 from tf_reinforce.callbacks import evaluation
+from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train as train_command
 from tf_reinforce.cli import train_options
@@ -104,6 +105,7 @@ def test_seeds_option_trains_many_seeds_and_keeps_the_best(tmp_path, capsys):
     assert train(tmp_path / "run", *more) == 0
     printed = capsys.readouterr().out
     assert "3 seeds" in printed and "exported" not in printed
+    assert "returns over new episodes: minimum " in printed
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES - {
         "episodes.csv",
         "last.keras",
@@ -225,6 +227,10 @@ def test_run_continues_with_another_number_of_environments(tmp_path, capsys):
     assert (tmp_path / "episodes.csv").read_bytes() == episodes
     assert cli.main([*resume, "--epochs", "3"]) == 2
     assert "another `epochs`" in capsys.readouterr().err
+    assert cli.main([*resume, "--gamma", "0.5"]) == 2
+    assert "--num-envs, --workers, --max-episode-steps, --seeds. Received: --gamma" in (
+        capsys.readouterr().err
+    )
 
 
 def test_same_seed_writes_the_same_run(run, tmp_path):
@@ -254,6 +260,10 @@ def test_same_seed_writes_the_same_run(run, tmp_path):
         (
             ["train", "CartPole-v1", "--engine", "compiled", "--on-env-error", "restart"],
             "drops no episodes",
+        ),
+        (
+            ["train", "CartPole-v1", "--engine", "compiled", "--workers", "2"],
+            "Received: --workers 2",
         ),
         (["check-env", "NoSuchThing-v0"], "NoSuchThing"),
         (["check-env", "CartPole-v1", "--episodes", "0"], "`episodes`"),
@@ -336,6 +346,20 @@ gym.register("Fragile-v0", Fragile, max_episode_steps=3)
 """
 
 
+def test_missing_argument_of_an_environment_is_named_with_the_option(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "sized_task.py").write_text(
+        FRAGILE.replace("share=0.3", "share").replace("Fragile-v0", "Sized-v0")
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "sized_task:Sized-v0"]) == 2
+    printed = capsys.readouterr()
+    assert "'share'" in printed.err and "`--env-arg NAME=VALUE`" in printed.err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_training_and_evaluation_restart_environments_that_fail(
     tmp_path, monkeypatch, capsys
 ):
@@ -358,7 +382,7 @@ def test_check_env_prints_findings_and_exits_with_1_after_an_error(
 ):
     (tmp_path / "fragile_check.py").write_text(FRAGILE.replace("Fragile-v0", "Check-v0"))
     monkeypatch.syspath_prepend(tmp_path)
-    command = ["check-env", "fragile_check:Check-v0", "--env-kwargs"]
+    command = ["check-env", "fragile_check:Check-v0", "--env-arg"]
     assert cli.main([*command, "share=1"]) == 1
     assert (
         "error: Environment 0, episode 0, step 0: step raised" in capsys.readouterr().out
@@ -367,9 +391,19 @@ def test_check_env_prints_findings_and_exits_with_1_after_an_error(
     printed = capsys.readouterr().out
     assert "note: 2 episodes had 3 to 3 steps" in printed
     assert printed.endswith("Check-v0: errors: 0, warnings: 0, notes: 3\n")
+    more = ["--env-arg", "share=1"]  # the last value counts
+    assert cli.main([*command, "share=0", "--episodes", "2", *more]) == 1
+    capsys.readouterr()
     with pytest.raises(SystemExit):
         cli.main([*command, "share"])
-    assert "must be NAME=VALUE" in capsys.readouterr().err
+    assert "must have the form NAME=VALUE" in capsys.readouterr().err
+
+
+def test_value_of_env_arg_is_json_or_text():
+    values = {"9.8": 9.8, "true": True, "a=b": "a=b", "[1]": [1]}
+    values["[" * 10**5] = "[" * 10**5  # too deep for JSON
+    for text, value in values.items():
+        assert argument_types.env_argument(f"name={text}") == ("name", value)
 
 
 def test_help_does_not_import_tensorflow():
@@ -388,7 +422,7 @@ def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     """The test sends SIGINT after the first line of progress."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tf_reinforce", "train", "CartPole-v1", "--epochs"]
-        + ["100000", "--run-dir", str(tmp_path / "run")],
+        + ["100000", "--run-dir", str(tmp_path / "a run")],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -401,10 +435,11 @@ def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     rest, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "interrupted" in rest
-    agent = tfr.load(tmp_path / "run" / "last.keras")
-    newest = tfr.Checkpoints(tmp_path / "run").newest()
+    assert f"to continue: tf-reinforce train --resume '{tmp_path}/a run'" in rest
+    agent = tfr.load(tmp_path / "a run" / "last.keras")
+    newest = tfr.Checkpoints(tmp_path / "a run").newest()
     assert agent.updates == int(newest.path.name) >= 1
-    assert not (tmp_path / "run" / "evaluation.json").exists()
+    assert not (tmp_path / "a run" / "evaluation.json").exists()
 
 
 def test_ctrl_c_before_the_first_update_stops_the_training(tmp_path):

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tf_reinforce import files
+from tf_reinforce import locks
 
 
 def listing(folder):
@@ -255,6 +256,24 @@ def test_next_write_removes_the_leftovers_of_killed_processes(tmp_path):
     assert not mine.exists() and others.exists()
     files.remove_leftovers(tmp_path)
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_file_system_without_locks_keeps_all_temporary_folders(tmp_path, monkeypatch):
+    """A process may be writing to them, because nothing can be locked."""
+
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with files.atomic_write(tmp_path / "a.txt") as aside:
+        write(aside, "one")
+        with files.atomic_write(tmp_path / "a.txt") as other:
+            write(other, "two")
+        files.remove_leftovers(tmp_path)
+        assert open_text(aside) == "one"
+    assert listing(tmp_path) == {"a.txt": "one"}
+    with locks.FolderLock(tmp_path):
+        pass
 
 
 def test_temporary_folder_of_a_living_process_is_kept(tmp_path):

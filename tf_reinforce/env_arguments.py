@@ -1,6 +1,7 @@
 """Checks `env_kwargs`, the arguments for the constructor of an environment."""
 
 import contextlib
+import re
 from collections.abc import Mapping
 
 _ARGUMENTS_OF_MAKE = ("id", "max_episode_steps", "disable_env_checker")
@@ -19,16 +20,24 @@ def check(env_kwargs):
 
 @contextlib.contextmanager
 def explain_errors(env, env_kwargs):
-    """Raises `ValueError` if the constructor in a `with` block has no such arguments."""
+    """Raises `ValueError` if the constructor in a `with` block needs other arguments."""
     try:
         yield
     except TypeError as error:
-        if not env_kwargs or "unexpected keyword argument" not in str(error):
+        if env_kwargs and "unexpected keyword argument" in str(error):
+            expected, remedy = "", ""
+        elif re.search(r"missing \d+ required ", str(error)):
+            expected = ", with all required arguments"
+            remedy = (
+                ". Pass the arguments as `env_kwargs={…}` in Python, or as `--env-arg "
+                "NAME=VALUE` on the command line"
+            )
+        else:
             raise
         raise ValueError(
             "`env_kwargs` must be keyword arguments for the constructor of the "
-            f"environment. Received: env_kwargs={env_kwargs!r} for {env!r}. The "
-            f"constructor raised: {error}"
+            f"environment{expected}. Received: env_kwargs={env_kwargs!r} for {env!r}. "
+            f"The constructor raised: {error}{remedy}"
         ) from error
 
 

@@ -70,8 +70,9 @@ def atomic_write(path, overwrite=True):
 def atomic_folder(path):
     """Yields a temporary folder to write to, and then renames the folder to `path`.
 
-    The new folder replaces an existing folder at `path`, as in `atomic_replace_folder`.
-    If the process is killed or an exception is raised, the old folder stays.
+    An existing folder at `path` is first renamed, as in `atomic_replace_folder`, and is
+    renamed back if an exception is raised. After a killed process, the next write to
+    `path` renames the old folder back.
 
     Args:
         path: Path of the folder. The caller makes sure that it may be replaced.
@@ -102,7 +103,11 @@ def remove_folder(path):
 
 
 def remove_leftovers(folder):
-    """Removes the temporary folders that killed processes have left in a folder."""
+    """Removes the temporary folders that killed processes have left in a folder.
+
+    On a file system without locks, all temporary folders remain, because a process may
+    write to them.
+    """
     for name in os.listdir(folder):
         if _TEMPORARY_NAME.fullmatch(name):
             _remove_if_unused(os.path.join(folder, name))
@@ -141,11 +146,13 @@ def _temporary_folder(path):
 
 
 def _remove_if_unused(path):
-    """Removes a temporary folder unless a process that writes to the folder exists.
+    """Removes a temporary folder unless a process may be writing to the folder.
 
-    If the folder contains the only copy of a replaced folder, the copy is moved back.
+    Only a lock shows that no process writes. On a file system without locks, the folder
+    remains. If the folder contains the only copy of a replaced folder, the copy is moved
+    back.
     """
-    descriptor = _lock_folder(path)
+    descriptor = _lock_folder(path, without_locks=False)
     if descriptor is not None:
         folder, name = os.path.split(path)
         target = os.path.join(folder, name[1:].rsplit(".", 2)[0])
@@ -156,13 +163,13 @@ def _remove_if_unused(path):
         locks.unlock(descriptor)
 
 
-def _lock_folder(path):
+def _lock_folder(path, without_locks=True):
     """Returns the descriptor of a locked folder, or `None` if it cannot be locked."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:  # another process has removed the folder, or it is no folder
         return None
-    if locks.try_lock(descriptor):
+    if locks.try_lock(descriptor, without_locks):
         return descriptor
     os.close(descriptor)
     return None
@@ -174,8 +181,8 @@ def explain_failed_write(
 ):
     """Raises errors of the operating system again, with the path that was to be written.
 
-    Some libraries raise these errors without a path. An error that already names the path
-    of the file is raised unchanged.
+    Some libraries raise these errors without a path. An error with the attribute
+    `explained` is raised unchanged.
 
     Args:
         path: Path of the file or folder.

@@ -14,8 +14,8 @@ class FolderLock:
     """Locks a folder for the current process, with the file `.lock` in the folder.
 
     The operating system releases the lock when the process ends, also if the process is
-    killed. The file `.lock` remains, and contains the number of the last owner. A file
-    whose owner has ended does not lock the folder.
+    killed. The file `.lock` remains, and contains the process id and the host name of the
+    last owner. A file whose owner has ended does not lock the folder.
 
     Nested `with` statements of one `FolderLock` lock the folder once.
 
@@ -74,14 +74,15 @@ class FolderLocked(OSError):
     explained = True  # the message names the folder
 
 
-def try_lock(descriptor):
+def try_lock(descriptor, without_locks=True):
     """Locks an open file or folder, unless another process has locked it.
 
-    The lock ends when `unlock` closes the descriptor, or the process ends. A file system
-    without locks never refuses a lock.
+    The lock ends when `unlock` closes the descriptor, or the process ends. On a file
+    system without locks, nothing is locked.
 
     Args:
         descriptor: Int, the descriptor of an open file or folder.
+        without_locks: Bool, the result on a file system without locks.
 
     Returns:
         Bool, False if another process or another descriptor holds the lock.
@@ -91,7 +92,8 @@ def try_lock(descriptor):
     except BlockingIOError:
         return False
     except OSError:  # some network file systems have no locks
-        pass
+        if not without_locks:
+            return False
     _open_descriptors.add(descriptor)
     return True
 

@@ -48,6 +48,7 @@ def test_report_names_the_first_component_outside_as_a_loop_does(number):
     assert f"is {observations[row, b, i]}. " in text
     assert f"[{BOX.low[i]}, {BOX.high[i]}]" in text
     assert f"between {column.min()} and {column.max()} " in text
+    assert "in the 3 episodes of this collection. " in text
     assert f"{len({i for *_, i in outside})} of 3 components" in text
 
 
@@ -80,6 +81,18 @@ def test_nested_integer_observation_outside_its_bounds_is_named():
     assert "step 0: component [0, 1] of 'level' is 10" in text
 
 
+@pytest.mark.parametrize("high", [True, False])
+def test_bool_observation_is_compared_with_its_bounds(high):
+    box = gym.spaces.Box(0, int(high), (2, 2), bool)
+    observations = np.zeros((2, 1, 2, 2), bool)
+    observations[1, 0, 0, 1] = True
+    text = bounds.outside_bounds(box, record(observations, [1]))
+    if high:
+        assert text is None
+    else:
+        assert "step 0: component [0, 1] of 'observation' is True" in text
+
+
 def record_of(observations):
     zeros = np.zeros((1, 1))
     return tfr.Episodes(observations, zeros, zeros, np.array([1]), zeros[0] > 0)
@@ -87,6 +100,24 @@ def record_of(observations):
 
 class Outside(toys.Clock):
     observation_space = gym.spaces.Box(0, 2, (1,))  # the last observation is 3
+
+
+class Bits(toys.Clock):
+    observation_space = gym.spaces.Box(0, 1, (10, 10, 4), bool)
+
+    def reset(self, **options):
+        _, info = super().reset(**options)
+        return np.ones((10, 10, 4), bool), info
+
+    def step(self, action):
+        return np.zeros((10, 10, 4), bool), *super().step(action)[1:]
+
+
+def test_environment_with_a_bool_box_trains_and_passes_the_check():
+    agent = tfr.Reinforce.for_env(Bits, hidden=())
+    agent.fit(Bits, epochs=1, episodes_per_epoch=2, verbose=0)
+    assert agent.updates == 1
+    assert not tfr.check_env(Bits, episodes=2).errors
 
 
 @pytest.mark.parametrize("kind", ["plain", "vector"])

@@ -1,10 +1,15 @@
 """Tests that `config.json` of a stranger cannot start more than a preset may start."""
 
 import json
+import pathlib
+import shlex
 
 import pytest
 
 from tf_reinforce import validation
+from tf_reinforce.cli import parsers
+from tf_reinforce.cli import train_messages
+from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import run_config
 from tf_reinforce.presets import toml_files
 
@@ -32,6 +37,60 @@ def read(tmp_path):
         return run_config.read_training(tmp_path, **explicit)
 
     return read_changed
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({}, ""),
+        ({"env": "own_env:Grid-v0", "env_kwargs": {"size": 3}}, "own_env:Grid-v0"),
+        ({"env_kwargs": {"map": "a b", "flip": True}}, "--env-arg 'map=a b'"),
+        ({"env_kwargs": {"a": "5", "b": None, "c": [1]}}, "--env-arg"),
+        ({"fit": {"epochs": 1, "workers": 65, "num_envs": 1024}}, "--workers 65"),
+        ({"fit": {"epochs": 10**8}}, "--epochs 100000000"),
+        ({"seeds": list(range(3, 1028))}, "--seeds 1025"),
+    ],
+)
+def test_resume_command_repeats_the_settings_that_no_file_may_contain(
+    changes, words, tmp_path
+):
+    """The command is read as a shell and `tf-reinforce` read it."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    config = {**SETTINGS, **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    command = run_config.resume_command(folder, config)
+    program, *arguments = shlex.split(command)
+    assert program == "tf-reinforce" and words in command
+    assert words or arguments == ["train", "--resume", str(folder)]
+    options = parsers.make_parser().parse_args(arguments)
+    _, settings = train_settings.check_resume_options(options)
+    assert settings["env_kwargs"] == config["env_kwargs"]
+    assert settings["fit"] == config["fit"] and options.env == config["env"]
+
+
+@pytest.mark.parametrize("env, words", [("CartPole", None), ("CartPol", "Received")])
+def test_run_continues_with_its_environment_id_without_version(env, words, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SETTINGS))
+    arguments = ["train", env, "--resume", str(tmp_path)]
+    options = parsers.make_parser().parse_args(arguments)
+    if words is None:
+        train_settings.check_resume_options(options)
+        assert options.env == "CartPole-v1"
+    else:
+        with pytest.raises(ValueError, match=words):
+            train_settings.check_resume_options(options)
+
+
+def test_next_commands_are_quoted_and_repeat_what_evaluate_reads_from_no_file(capsys):
+    options = parsers.make_parser().parse_args(["train", "own_env:Grid-v0"])
+    folder, env_kwargs = pathlib.Path("a run"), {"map": "5", "size": 3}
+    train_messages.print_next_commands(options, folder, env_kwargs)
+    evaluate, export = map(shlex.split, capsys.readouterr().out.splitlines()[2:])
+    evaluate = parsers.make_parser().parse_args(evaluate[1:])
+    assert (evaluate.run, evaluate.env) == ("a run", "own_env:Grid-v0")
+    assert evaluate.env_arg == [("map", "5")]
+    assert export[1:] == ["export", "a run", "--out", "a run/policy"]
 
 
 def fit_table(name, value):

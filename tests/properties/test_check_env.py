@@ -29,6 +29,17 @@ def test_environment_object_is_not_closed():
     assert tfr.check_env(env).errors == ()
 
 
+@pytest.mark.parametrize("kind", ["plain", "vector"])
+def test_result_of_open_envs_is_refused(kind):
+    env = gym.vector.SyncVectorEnv([toys.Clock]) if kind == "vector" else toys.Clock
+    message = "`env` must be .* not the result of `open_envs`"
+    with (
+        tfr.collect.open_envs(env, 1) as envs,
+        pytest.raises(TypeError, match=message),
+    ):
+        tfr.check_env(envs)
+
+
 def refusing(*_):
     raise RuntimeError("no licence")
 

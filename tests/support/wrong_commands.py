@@ -145,6 +145,7 @@ def _engine_commands():
     compiled = "--engine", "compiled"
     yield Command((*lake, *compiled), "engine", "FrozenLake-v1")
     yield Command((*ONCE, *compiled, "--steps-per-epoch", "9"), "engine", "9")
+    yield Command((*ONCE, *compiled, "--workers", "2"), "--workers", "2")
     drop = "--on-bad-env", "drop_episode"
     yield Command((*ONCE, *compiled, *drop), "engine", "drop_episode")
     yield Command((*lake, "--seeds", "2"), "--seeds", "FrozenLake-v1")
@@ -178,7 +179,7 @@ def other_commands():
         yield from options(check, f"--{count}", "0", "-1", name=name)
         yield from options(check, f"--{count}", "1.5", "two")
     yield from options(check, "--seed", "-1", name="seed")
-    yield from options(check, "--env-kwargs", "3", "gravity", "=3")
+    yield from options(check, "--env-arg", "3", "gravity", "=3")
     yield Command(check[:1], "ENV", "required")
     yield Command(("check-env", "NoSuch-v0"), "env", "NoSuch")
     yield Command(("check-env", "no_module:Env-v0"), "module", "no_module")

@@ -722,6 +722,12 @@ def _files():
             None,
         ),
     )
+    yield from each(
+        "load",
+        lambda world, **options: tfr.load(world.folder / "no.keras", **options),
+        custom_objects=(5, "Layer", []),
+        limits=(2**30, 0, {}),
+    )
     yield Wrong(
         "load", "mine.txt", "", lambda w: tfr.load(w.folder / "mine.txt"), "mine.txt"
     )

@@ -380,6 +380,15 @@ def test_backup_and_restore_cannot_be_combined_with_resume(trained, tmp_path):
         fit(agent, tmp_path, callback, resume=resume(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["get_state", "set_state"])
+def test_callback_with_half_a_state_is_refused_before_training(trained, name, tmp_path):
+    """Otherwise the training could not be resumed."""
+    agent = trained[0]
+    callback = type("Half", (At,), {name: lambda self, *state: {}})(0, fail)
+    with pytest.raises(TypeError, match=f"callback Half, which only has `{name}`"):
+        fit(agent, tmp_path, callback, resume=resume(tmp_path))
+
+
 def test_resume_must_be_a_path_or_checkpoints(trained):
     with pytest.raises(TypeError, match="`resume` must be the path of a folder"):
         trained[0].fit("CartPole-v1", epochs=1, resume=3, verbose=0)

@@ -24,7 +24,8 @@ class EpisodeCallback(keras.callbacks.Callback):
 
     A callback with the methods `get_state()` and `set_state(state)` has a state in the
     checkpoints of `fit(..., resume=...)`. The state consists of dicts, lists, numbers,
-    strings and NumPy arrays. `set_state` is called after `on_train_begin`.
+    strings and NumPy arrays. `set_state` is called after `on_train_begin`. With `resume`,
+    a callback with only one of the methods raises an error before the training.
 
     Example:
 

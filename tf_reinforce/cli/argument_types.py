@@ -50,15 +50,3 @@ def env_argument(text):
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(value)
     return name, value
-
-
-def keyword(text):
-    """Returns the name and the value in the text `NAME=VALUE` of an option."""
-    name, equals, value = text.partition("=")
-    if not name.isidentifier() or not equals:
-        raise argparse.ArgumentTypeError(
-            f"must be NAME=VALUE, for example gravity=9.8. Received: {text!r}"
-        )
-    with contextlib.suppress(ValueError):
-        return name, json.loads(value)
-    return name, value

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 
 from tf_reinforce import files
 from tf_reinforce import startup
@@ -14,12 +13,12 @@ def evaluate(options):
     """Runs `tf-reinforce evaluate` and returns the exit code."""
     _check_evaluate_options(options)
     limits = _load_limits(options)
-    _expect_run(options.run, limits)
+    path = _agent_file(options.run, limits)
     startup.import_tensorflow()
     from tf_reinforce.experiments import runs
     from tf_reinforce.loading import keras_file
 
-    agent = keras_file.load(runs.agent_file(options.run), limits=limits)
+    agent = keras_file.load(path, limits=limits)
     env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
     env = options.env or env
     if env is None:
@@ -55,12 +54,10 @@ def export(options):
     """Runs `tf-reinforce export` and returns the exit code."""
     files.expect_replaceable_folder(options.out)
     limits = _load_limits(options)
-    _expect_run(options.run, limits)
+    path = _agent_file(options.run, limits)
     startup.import_tensorflow()
-    from tf_reinforce.experiments import runs
     from tf_reinforce.loading import keras_file
 
-    path = runs.agent_file(options.run)
     keras_file.load(path, limits=limits).export(options.out)
     print(f"exported to {options.out}: act, sample, distribution, log_prob")
     return 0
@@ -74,17 +71,16 @@ def _load_limits(options):
     return archive.LoadLimits(**{k: x for k, x in limits.items() if x is not None})
 
 
-def _expect_run(run, limits):
-    """Raises an error unless a run directory or a path has a whole agent file."""
-    path = pathlib.Path(run)
-    path = path / "agent.keras" if path.is_dir() else path
-    _expect_path(path)
+def _agent_file(run, limits):
+    """Returns the path of the agent file of a run; raises an error if it is damaged."""
+    from tf_reinforce.experiments import run_config
     from tf_reinforce.loading import archive
 
-    try:
+    path = run_config.agent_file(run)
+    _expect_path(path)
+    with archive.name_file(path):
         archive.read(os.fspath(path), limits)
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be loaded. {error}") from error.__cause__
+    return path
 
 
 def _expect_path(path):
@@ -106,7 +102,7 @@ def check_env(options):
         env,
         episodes=options.episodes,
         seed=options.seed,
-        env_kwargs=dict(options.env_kwargs),
+        env_kwargs=dict(options.env_arg or ()),
         max_episode_steps=options.max_episode_steps,
         action_mask=options.action_mask,
     )

@@ -99,14 +99,7 @@ def _check_env_parser(subparsers):
     )
     command.set_defaults(command=commands.check_env)
     command.add_argument("env", metavar="ENV", help="environment id, also module:Id-v0")
-    command.add_argument(
-        "--env-kwargs",
-        type=argument_types.keyword,
-        nargs="+",
-        default=[],
-        metavar="NAME=VALUE",
-        help="keyword arguments of the environment, with values in JSON or as text",
-    )
+    command.add_argument("--env-arg", **train_options.ENV_ARG)
     command.add_argument("--episodes", type=argument_types.count, default=5)
     command.add_argument("--seed", type=argument_types.count, default=0)
     command.add_argument(

@@ -44,7 +44,8 @@ def train(options):
             agent, env, directory, settings, target=target, seed=seed, twin=twin
         )
     if result["exit_code"]:
-        train_messages.print_interrupted(directory, f" after {result['updates']} updates")
+        when = f" after {result['updates']} updates"
+        train_messages.print_interrupted(directory, {"env": env, **settings}, when)
         return result["exit_code"]
     return_line = train_messages.return_line(
         env,
@@ -55,7 +56,7 @@ def train(options):
     )
     train_messages.print_summary(directory, return_line, result)
     _export(options, directory)
-    train_messages.print_next_commands(options, directory)
+    train_messages.print_next_commands(options, directory, settings["env_kwargs"])
     return 0
 
 
@@ -82,23 +83,13 @@ def _select_twin(options, settings):
     return twin
 
 
-@contextlib.contextmanager
 def _run_directory(options, seed):
-    """Yields the folder of a run, and removes a new folder if training never began."""
-    from tf_reinforce import locks
+    """Returns a context manager that yields the folder of a run."""
     from tf_reinforce.experiments import runs
 
     if options.resume is not None:
-        yield pathlib.Path(options.resume)
-        return
-    directory = runs.new_directory(options.run_dir, options.env, seed)
-    try:
-        yield directory
-    except locks.FolderLocked:
-        raise
-    except Exception:
-        runs.remove_if_unstarted(directory)
-        raise
+        return contextlib.nullcontext(pathlib.Path(options.resume))
+    return runs.new_directory(options.run_dir, options.env, seed)
 
 
 def _train_seeds(options, settings, twin, first_seed, target):
@@ -119,7 +110,8 @@ def _train_seeds(options, settings, twin, first_seed, target):
         try:
             result = runs.train_seeds(make, options.env, directory, settings, twin, seeds)
         except (KeyboardInterrupt, interruption.Terminated) as error:
-            train_messages.print_interrupted(directory)
+            config = {"env": options.env, "seeds": seeds, **settings}
+            train_messages.print_interrupted(directory, config)
             return getattr(error, "code", INTERRUPTED)
     train_messages.print_seeds_summary(options.env, directory, result, target)
     _export(options, directory)
@@ -139,12 +131,12 @@ def _use_one_thread_per_operation():
 
 def _export(options, directory):
     """Exports the policy of a run if the user passed `--export`."""
-    from tf_reinforce.experiments import runs
+    from tf_reinforce.experiments import run_config
     from tf_reinforce.loading import archive
     from tf_reinforce.loading import keras_file
 
     if options.export is not None:
         folder = options.export or directory / "policy"
-        path = runs.agent_file(directory)
+        path = run_config.agent_file(directory)
         keras_file.load(path, limits=archive.OWN_FILE).export(folder)
         print(f"exported to {folder}")

@@ -32,11 +32,13 @@ def print_budget(settings, target, threshold):
         )
 
 
-def print_interrupted(directory, when=""):
+def print_interrupted(directory, config, when=""):
     """Prints the command that continues a training which a signal stopped."""
+    from tf_reinforce.experiments import run_config
+
     print(
         f"interrupted{when}; saved in {directory}\n"
-        f"to continue: tf-reinforce train --resume {directory}"
+        f"to continue: {run_config.resume_command(directory, config)}"
     )
 
 
@@ -74,19 +76,21 @@ def print_seeds_summary(env, directory, result, target):
     print(
         f"\n{env}: {count} seeds, {result['env_steps']:,} steps in "
         f"{result['seconds']:.1f} s\n"
-        f"returns over fresh episodes: least {returns[0]:.1f}, median "
-        f"{statistics.median(returns):.1f}, most {returns[-1]:.1f}{reached}\n"
+        f"returns over new episodes: minimum {returns[0]:.1f}, median "
+        f"{statistics.median(returns):.1f}, maximum {returns[-1]:.1f}{reached}\n"
         f"saved in {directory}"
     )
 
 
-def print_next_commands(options, directory):
+def print_next_commands(options, directory, env_kwargs):
     """Prints the commands that evaluate and export the agent of a run."""
+    from tf_reinforce.experiments import run_config
+
+    run = str(directory)
     # `evaluate` never reads an id of the form `module:Id` from a file.
-    env_option = f" --env {options.env}" if ":" in options.env else ""
-    for name, value in options.env_arg or ():
-        if isinstance(value, str):  # `evaluate` reads no text from a file
-            env_option += f" --env-arg {shlex.quote(f'{name}={value}')}"
-    print(f"\nnext:\n  tf-reinforce evaluate {directory}{env_option} --episodes 1000")
+    words = [run, *(["--env", options.env] if ":" in options.env else [])]
+    words += [*run_config.env_arg_options(env_kwargs), "--episodes", "1000"]
+    print(f"\nnext:\n  tf-reinforce evaluate {shlex.join(words)}")
     if options.export is None:
-        print(f"  tf-reinforce export {directory} --out {directory}/policy")
+        words = [run, "--out", str(directory / "policy")]
+        print(f"  tf-reinforce export {shlex.join(words)}")

@@ -25,7 +25,7 @@ UNKNOWN_OPTIONS = {
     ("--episodes",): "--epochs (updates), --episodes-per-epoch or --steps",
 }
 
-# The option `--env-arg` of the commands `train` and `evaluate`.
+# The option `--env-arg` of the commands `train`, `evaluate` and `check-env`.
 ENV_ARG = dict(
     action="append",
     type=argument_types.env_argument,
@@ -104,7 +104,8 @@ TRAIN_OPTIONS = (
         ("fit.num_envs",),
         dict(
             type=argument_types.count,
-            help=f"environments side by side ({config.FitOptions.num_envs}); host only",
+            help=f"environments side by side ({config.FitOptions.num_envs}); with the "
+            "compiled engine, in evaluations only",
         ),
     ),
     _Option(
@@ -113,7 +114,7 @@ TRAIN_OPTIONS = (
         dict(
             type=argument_types.count,
             help="processes that collect the episodes "
-            f"({config.FitOptions.workers}); host only",
+            f"({config.FitOptions.workers}); host only; with --seeds, for evaluations",
         ),
     ),
     _Option(
@@ -122,9 +123,9 @@ TRAIN_OPTIONS = (
         dict(
             choices=("auto", "host", "compiled"),
             default="auto",
-            help="compiled: all episodes in one XLA program, if the environment has a "
-            "twin in TensorFlow; host: Gymnasium's environment; auto: compiled if the "
-            "registered environment equals the twin",
+            help="compiled: all episodes in one XLA program, if there is an equal "
+            "environment in TensorFlow; host: Gymnasium's environment; auto: compiled if "
+            "the registered environment equals the one in TensorFlow",
         ),
     ),
     _Option(

@@ -6,6 +6,7 @@ The checks do not import TensorFlow, so that a mistake is reported within a seco
 import math
 import os
 import pathlib
+import re
 
 from tf_reinforce import config
 from tf_reinforce import files
@@ -122,22 +123,21 @@ def check_resume_options(options):
     allowed = ("env", "env_arg", "resume", "export", "command", "engine")
     allowed = (*allowed, *_CHECKPOINT_OPTIONS, *_LIMITED_OPTIONS)
     others = [
-        f"--{name.replace('_', '-')}"
+        name
         for name, value in vars(options).items()
         if name not in allowed and value is not None
     ]
     if others or options.engine != "auto":
         raise ValueError(
             "`--resume` continues a training with its own settings. Expected: no other "
-            "options, except ENV, --env-arg, --export, --checkpoint-every, --grace, "
-            "--num-envs and --workers. "
-            f"Received: {', '.join(others) or '--engine'}"
+            f"options, except ENV, --env-arg, --export, {_flags(_CHECKPOINT_OPTIONS)}, "
+            f"{_flags(_LIMITED_OPTIONS)}. Received: {_flags(others) or '--engine'}"
         )
     _check_export(options)
     explicit = dict(options.env_arg or ())
     fit = explicit_settings(options)["fit"]
     config = run_config.read_training(options.resume, explicit, fit, options.seeds)
-    _check_resumed_env(options, config["env"])
+    _check_resumed_env(options, config)
     options.engine, options.preset = config["engine"], config.get("preset")
     seeds = config.get("seeds")
     options.seeds = None if seeds is None else len(seeds)
@@ -150,15 +150,26 @@ def check_resume_options(options):
     return config["seed"] if seeds is None else seeds[0], settings
 
 
-def _check_resumed_env(options, env):
-    """Sets `options.env` to the environment id of a run that continues."""
+def _flags(names):
+    """Returns the options with the given attribute names, separated by commas."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+def _check_resumed_env(options, config):
+    """Sets `options.env` to the environment id of a run that continues.
+
+    The user may pass the id without its version.
+    """
+    from tf_reinforce.experiments import run_config
+
+    env = config["env"]
     if options.env is None and ":" in env:
+        command = run_config.resume_command(options.resume, config)
         raise ValueError(
             f"The run uses the environment {env}. For safety, `--resume` imports no "
-            f"module that a run directory names. Give the id: tf-reinforce train {env} "
-            f"--resume {options.resume}"
+            f"module that a run directory names. Give the id: {command}"
         )
-    if options.env not in (None, env):
+    if options.env not in (None, env, re.sub(r"-v\d+$", "", env)):
         raise ValueError(
             f"The run in {options.resume} uses another environment. Expected: {env}. "
             f"Received: {options.env}"
@@ -208,12 +219,15 @@ def check_engine(options, settings):
     """Raises `ValueError` if `--engine` or `--seeds` does not support the settings."""
     host_only = host_settings(settings)
     if options.engine == "compiled":
-        if host_only:
+        refused, workers = dict(host_only), settings["fit"].get("workers", 1)
+        if options.seeds is None and workers != 1:
+            refused["workers"] = workers
+        if refused:
             raise ValueError(
                 "`--engine compiled` takes no environment arguments, collects a fixed "
-                "number of episodes for each update, and drops no episodes. Pass "
-                "`--episodes-per-epoch`, or `--engine host`. Received: "
-                + ", ".join(f"{name}={x}" for name, x in host_only.items())
+                "number of episodes for each update in one process, and drops no "
+                "episodes. Pass `--episodes-per-epoch`, or `--engine host`. Received: "
+                + ", ".join(f"{_flags([name])} {x}" for name, x in refused.items())
             )
         config.check_twin(options.env)
     if options.seeds is not None:
@@ -225,14 +239,17 @@ def check_engine(options, settings):
 
 
 def host_settings(settings):
-    """Returns a dict of the settings that the compiled engine does not support."""
+    """Returns a dict of the options whose settings the compiled engine does not support.
+
+    `workers` is not among them: with `--engine auto`, it selects the host engine.
+    """
     fit = settings["fit"]
     names = "steps_per_epoch", *config.FAULT_OPTIONS
     host_only = {
         name: fit[name] for name in names if fit.get(name, "raise") not in ("raise", None)
     }
     if settings["env_kwargs"]:
-        host_only["env_kwargs"] = settings["env_kwargs"]
+        host_only["env_arg"] = settings["env_kwargs"]
     return host_only
 
 

@@ -16,8 +16,8 @@ def outside_bounds(space, episodes):
 
     Returns:
         A text with the episode and the step of the first observation outside its bounds,
-        the component that is farthest outside, the bounds and the range of this
-        component; or `None`.
+        its first component outside, the bounds and the range of this component; or
+        `None`.
     """
     nest = spaces.to_nest(space)
     names = keras.tree.flatten(spaces.names(nest))
@@ -25,7 +25,8 @@ def outside_bounds(space, episodes):
     arrays = keras.tree.flatten(episodes.observations)
     for name, leaf, array in zip(names, leaves, arrays, strict=True):
         if isinstance(leaf, gym.spaces.Box) and _has_bounds(leaf):
-            # Rounded like the observations, so that rounding moves none outside.
+            # Round the bounds like the observations, so that rounding moves no
+            # observation outside.
             low, high = leaf.low.astype(array.dtype), leaf.high.astype(array.dtype)
             if (array < low).any() or (array > high).any():
                 text = _describe(name, array, low, high, episodes.lengths)
@@ -38,8 +39,10 @@ def _has_bounds(box):
     """Returns whether a value of the number type can be outside the bounds of a box."""
     if box.dtype.kind == "f":
         return bool(np.isfinite([box.low, box.high]).any())
-    limits = np.iinfo(box.dtype)
-    return bool((box.low > limits.min).any() or (box.high < limits.max).any())
+    lowest, highest = False, True
+    if box.dtype.kind != "b":
+        lowest, highest = np.iinfo(box.dtype).min, np.iinfo(box.dtype).max
+    return bool((box.low > lowest).any() or (box.high < highest).any())
 
 
 def _describe(name, array, low, high, lengths):
@@ -57,7 +60,7 @@ def _describe(name, array, low, high, lengths):
         f"episode {episode}, {step}: component {component} of {name!r} is "
         f"{array[row, episode][place]}. The bounds of the component are "
         f"[{low[place]}, {high[place]}], and it was between {values.min()} and "
-        f"{values.max()} in the first {len(lengths)} episodes. {count} of "
+        f"{values.max()} in the {len(lengths)} episodes of this collection. {count} of "
         f"{low.size} components were outside their bounds. The training continues. "
         "Correct the observation space of the environment, or clip the observations."
     )

@@ -60,6 +60,7 @@ class ObservationReader:
     """
 
     def __init__(self, space, float_dtype):
+        self.space = space
         self.observation_spec = spaces.observation_spec(space, float_dtype)
         self._nest = spaces.to_nest(space)
         self.leaf_spaces = leaf_spaces = keras.tree.flatten(self._nest)

@@ -71,7 +71,10 @@ class _Digests:
         numbers |= {argument.name: f"input {i}" for i, argument in enumerate(inputs)}
 
         def renamed(tensor):
-            """Replaces the name in `name`, `name:output:number` or `^name`."""
+            """Returns the parts of `name`, `name:output:number` or `^name`.
+
+            A number replaces the name.
+            """
             name, *output = tensor.removeprefix("^").split(":")
             return [tensor.startswith("^"), numbers[name], *output]
 

@@ -49,7 +49,7 @@ class SubEnvs:
         reader, parts = self._reader(float_dtype), self._parts
         for i, part in enumerate(parts):
             if part is not None:  # the connection to a process that has ended
-                parts[i] = self._wrapper(part, i, reader, self._space)
+                parts[i] = self._wrapper(part, i, reader)
         try:
             yield
         finally:
@@ -80,7 +80,7 @@ class SubEnvs:
 class _CheckedEnv(gym.Wrapper):
     """Raises `IndexedFault` if a reset or step of an environment is invalid."""
 
-    def __init__(self, env, env_index, reader, space):
+    def __init__(self, env, env_index, reader):
         super().__init__(env)
         self.wrapped = env
         self._env_index = env_index
@@ -112,11 +112,10 @@ class _CheckedPipe:
     the fault, and replaces the invalid result.
     """
 
-    def __init__(self, pipe, env_index, reader, space):
+    def __init__(self, pipe, env_index, reader):
         self.wrapped = pipe
         self._env_index = env_index
         self._reader = reader
-        self._space = space
         self._fault = None
 
     def __getattr__(self, name):
@@ -135,7 +134,7 @@ class _CheckedPipe:
         except env_outputs.IndexedFault as fault:
             self._fault = fault
             # Without a reader, the processes share the arrays of the observations.
-            valid = self._reader and copy.deepcopy(self._space).sample()
+            valid = self._reader and copy.deepcopy(self._reader.space).sample()
             outputs = (valid, {}) if size == 2 else (valid, 0.0, False, False, {})
         return outputs, succeeded
 

@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import shlex
 
 from tf_reinforce import config as options
 from tf_reinforce import files
@@ -19,6 +20,12 @@ CHECKPOINT_KEYS = ("every_seconds", "every_updates", "grace_seconds")
 MAX_SEEDS = toml_files.FIT_LIMITS["num_envs"]
 # The arguments of `fit` that do not change the result of a training.
 _MAY_DIFFER = ("num_envs", "workers")
+
+
+def agent_file(run):
+    """Returns the path `run/agent.keras` if `run` is a folder, else the path `run`."""
+    path = pathlib.Path(run)
+    return path / "agent.keras" if path.is_dir() else path
 
 
 def write_json(path, content):
@@ -153,6 +160,54 @@ def _check_networks(directory, content):
             f"{limits.max_bytes:,} bytes, unless the folder contains a checkpoint of "
             "this size. There is no training to continue: start a new training."
         )
+
+
+def resume_command(directory, config):
+    """Returns the command that continues a run, quoted for a shell.
+
+    The command contains the settings that `read_training` takes from the user only: an
+    id `module:Id`, environment arguments that are neither finite numbers nor booleans,
+    and numbers above their limits.
+
+    Args:
+        directory: Path of the run directory.
+        config: Dict with `env`, `env_kwargs` and `fit`, and optionally `seeds`.
+
+    Example:
+
+    >>> config = {"env": "my_env:Grid-v0", "env_kwargs": {"map": "a b"}, "fit": {}}
+    >>> resume_command("runs/1", config)
+    "tf-reinforce train my_env:Grid-v0 --resume runs/1 --env-arg 'map=a b'"
+    """
+    env = [config["env"]] if ":" in config["env"] else []
+    words = ["tf-reinforce", "train", *env, "--resume", str(directory)]
+    words += env_arg_options(config["env_kwargs"])
+    for name, limit in toml_files.FIT_LIMITS.items():
+        value = config["fit"].get(name)
+        if value is not None and value > limit:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    if len(config.get("seeds", ())) > MAX_SEEDS:
+        words += ["--seeds", str(len(config["seeds"]))]
+    return shlex.join(words)
+
+
+def env_arg_options(env_kwargs):
+    """Returns the options `--env-arg` for the arguments that no file may contain."""
+    options = []
+    for name, value in env_kwargs.items():
+        if not toml_files.is_safe(value):
+            options += ["--env-arg", f"{name}={_option_text(value)}"]
+    return options
+
+
+def _option_text(value):
+    """Returns a text that `--env-arg` reads as a value."""
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return json.dumps(value)
 
 
 def _merge_fit(path, in_file, explicit):

@@ -5,7 +5,6 @@ import csv
 import datetime
 import os
 import pathlib
-import shutil
 import signal
 import time
 
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from tf_reinforce import callbacks
 from tf_reinforce import files
+from tf_reinforce import locks
 from tf_reinforce import version
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.collect import batched_envs
@@ -34,17 +34,25 @@ from tf_reinforce.training import interruption
 MAX_UPDATES = 300  # updates without a budget, if the target is not reached
 EVALUATION_EPISODES = 100  # episodes of each evaluation
 EVALUATION_FREQ = 10  # updates from one evaluation to the next
+_VERSIONS = "versions.json"
+# The files that a run writes before its training, and the first ones of its training.
+_FIRST_FILES = (run_config.FILE_NAME, _VERSIONS)
+_STARTED = ("log.csv", "checkpoints")
 
 
+@contextlib.contextmanager
 def new_directory(path, env, seed):
-    """Creates the folder of a new run; an existing folder must be empty.
+    """Yields the folder of a new run, which must be new or empty.
+
+    If the run fails before its first checkpoint and its first log row, the files that the
+    run has written are removed, and the folder if the function has created it.
 
     Args:
         path: Path of the folder, or `None` for `runs/ENV/DATE_seedN` with the seed N.
         env: String, the environment id.
         seed: Int, the seed of the run.
 
-    Returns:
+    Yields:
         `pathlib.Path` of the folder.
 
     Raises:
@@ -56,14 +64,25 @@ def new_directory(path, env, seed):
         path = os.path.join("runs", name, f"{date}_seed{seed}")
     path = pathlib.Path(path)
     files.expect_empty_folder(path)
+    existed = path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    return path
+    try:
+        yield path
+    except locks.FolderLocked:  # the files in the folder belong to another run
+        raise
+    except Exception:
+        if not any((path / name).exists() for name in _STARTED):
+            _remove_first_files(path, existed)
+        raise
 
 
-def remove_if_unstarted(directory):
-    """Removes the folder of a new run that failed before its training began."""
-    if not any((directory / name).exists() for name in ("log.csv", "checkpoints")):
-        shutil.rmtree(directory)
+def _remove_first_files(directory, existed):
+    """Removes the first files of a run, and the folder unless it existed before."""
+    for name in _FIRST_FILES if existed else (*_FIRST_FILES, locks.FILE_NAME):
+        (directory / name).unlink(missing_ok=True)
+    if not existed:
+        with contextlib.suppress(OSError):  # the folder contains files of the user
+            directory.rmdir()
 
 
 def reward_threshold(env, env_kwargs=None):
@@ -124,6 +143,7 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
             env if twin is None else twin,
             directory,
             [evaluator, progress],
+            run_config.resume_command(directory, {**config, **settings}),
             resume=folder,
             **fit,
         )
@@ -160,7 +180,7 @@ def _write_config(directory, config):
 
     A run can be resumed as soon as `config.json` exists. Therefore it is the first file.
     """
-    contents = {run_config.FILE_NAME: config, "versions.json": version.installed()}
+    contents = {run_config.FILE_NAME: config, _VERSIONS: version.installed()}
     for name, content in contents.items():
         if not (directory / name).exists():
             run_config.write_json(directory / name, content)
@@ -254,7 +274,7 @@ def _announce(verbose, text):
         print(text, flush=True)
 
 
-def _fit(agent, env, directory, run_callbacks, **options):
+def _fit(agent, env, directory, run_callbacks, resume_command, **options):
     """Runs `fit` with the callbacks and the log files of a run.
 
     Returns:
@@ -267,7 +287,7 @@ def _fit(agent, env, directory, run_callbacks, **options):
     if progress is not None:
         fit_callbacks.append(progress)
     start, exit_code = time.perf_counter(), 0
-    resumable = f"To continue later: tf-reinforce train --resume {directory}."
+    resumable = f"To continue later: {resume_command}."
     try:
         with files.explain_failed_write(directory, resumable, files.DISK_ERRORS):
             agent.fit(env, callbacks=fit_callbacks, verbose=0, **options)
@@ -342,12 +362,6 @@ def random_return(env, settings, seed):
                 if terminated or truncated:
                     break
     return total / options["episodes"]
-
-
-def agent_file(run):
-    """Returns the path `run/agent.keras` if `run` is a folder, else the path `run`."""
-    path = pathlib.Path(run)
-    return path / "agent.keras" if path.is_dir() else path
 
 
 def read_env(run, env_kwargs=None):

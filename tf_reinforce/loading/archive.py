@@ -1,5 +1,6 @@
 """Reads the files inside a `.keras` archive, within limits."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -51,6 +52,15 @@ class LoadLimits:
         for name in ("max_bytes", "max_layers"):
             value = validation.positive_int(name, getattr(self, name))
             object.__setattr__(self, name, value)
+
+
+@contextlib.contextmanager
+def name_file(path):
+    """Raises a `ValueError` of a `with` block again, with the path of the agent file."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be loaded. {error}") from error.__cause__
 
 
 # For files that the same process has written.

@@ -41,18 +41,24 @@ def load(
 
     Raises:
         FileNotFoundError: If the file does not exist.
+        TypeError: If `custom_objects` or `limits` has another type.
         ValueError: If the file is damaged, exceeds the limits, or does not contain an
             agent.
     """
-    path, limits = validation.path("path", path), limits or archive.LoadLimits()
-    try:
+    path = validation.path("path", path)
+    limits = archive.LoadLimits() if limits is None else limits
+    validation.instance("limits", limits, archive.LoadLimits)
+    if not isinstance(custom_objects, Mapping | None):
+        raise TypeError(
+            "`custom_objects` must be a dict from names to the custom classes of the "
+            f"policy. Received: custom_objects={custom_objects!r}"
+        )
+    with archive.name_file(path):
         config, weights = archive.read(path, limits)
         stored_bytes = weights_file.stored_bytes(weights)
         del weights
         objects.check(config, custom_objects, stored_bytes, limits)
         return _build(path, custom_objects, stored_bytes)
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be loaded. {error}") from error.__cause__
 
 
 def _build(path, custom_objects, stored_bytes):

@@ -122,7 +122,11 @@ class _Checker(NamedTuple):
         return name and keras.saving.get_registered_object(name, self.custom_objects)
 
     def check_object(self, part, path):
-        """Returns whether an object has sizes, and the number of layers it counts as.
+        """Returns a pair of properties of an object.
+
+        Returns:
+            Bool, whether integers in the config of the object are array sizes, which are
+            limited; and the number of layers that the object counts as.
 
         Raises:
             ValueError: If the class or the function of the object is not allowed.

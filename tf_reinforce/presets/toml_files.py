@@ -204,7 +204,7 @@ def safe_defaults(defaults):
     names = FIT_LIMITS.keys() - {"workers"}
     fit = {name: x for name, x in defaults.items() if name in names}
     env_kwargs = defaults.get("env_kwargs") or {}
-    safe = {name: x for name, x in env_kwargs.items() if _is_safe(x)}
+    safe = {name: x for name, x in env_kwargs.items() if is_safe(x)}
     return {**fit, "env_kwargs": safe}
 
 
@@ -302,7 +302,7 @@ def check_env_kwargs(source, env_kwargs):
             f"Received: env_kwargs={repr(env_kwargs)[:100]}"
         )
     for name, value in env_kwargs.items():
-        if not _is_safe(value):
+        if not is_safe(value):
             raise ValueError(
                 f"{source} contains the environment argument {name[:100]}="
                 f"{repr(value)[:100]}. A file may only contain finite numbers and "
@@ -311,5 +311,6 @@ def check_env_kwargs(source, env_kwargs):
             )
 
 
-def _is_safe(value):
+def is_safe(value):
+    """Returns whether a file may contain a value as an environment argument."""
     return isinstance(value, SAFE_TYPES) and -math.inf < value < math.inf

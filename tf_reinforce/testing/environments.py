@@ -11,6 +11,7 @@ import numpy as np
 from tf_reinforce import agent as agents
 from tf_reinforce import envs as tensor_envs
 from tf_reinforce import validation
+from tf_reinforce.collect import environments
 from tf_reinforce.collect import make_envs
 from tf_reinforce.collect import results
 from tf_reinforce.data import spaces
@@ -63,7 +64,8 @@ def check_env(
     seeds, and reports the head, the policy, the time limit, action masks and success.
 
     Args:
-        env: Environment in any form that `Reinforce.fit` accepts.
+        env: An environment id, an `EnvSpec`, a callable that makes an environment, a
+            `gymnasium.Env`, a `VectorEnv` or a `TensorEnv`.
         episodes: Int, the number of episodes.
         seed: Int, the seed of the episodes.
         env_kwargs, max_episode_steps: As in `Reinforce.fit`.
@@ -73,6 +75,9 @@ def check_env(
     Returns:
         `EnvReport`.
 
+    Raises:
+        TypeError: If `env` is the result of `open_envs`.
+
     Example:
 
     >>> print(check_env("CartPole-v1"))
@@ -80,6 +85,13 @@ def check_env(
     note: 5 episodes had 15 to 44 steps and returns from 15 to 44. ...
     CartPole-v1: errors: 0, warnings: 0, notes: 2
     """
+    if isinstance(env, environments.Environments):
+        raise TypeError(
+            "`env` must be an environment id, an EnvSpec, a callable that makes an "
+            "environment, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
+            "tfr.envs.TensorEnv, and not the result of `open_envs`. Received: "
+            f"env={env!r}. Pass the environment that `open_envs` has opened."
+        )
     episodes = validation.positive_int("episodes", episodes)
     options = {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
     check = _Check(env, options, validation.check_seed(seed), episodes)
@@ -124,7 +136,7 @@ class _Recorder(gym.Wrapper):
 
 
 class _Check:
-    """The steps of `check_env`."""
+    """Runs the checks of `check_env`."""
 
     def __init__(self, env, options, seed, episodes):
         self.env, self.options = env, options
@@ -150,7 +162,7 @@ class _Check:
             agent = self._make_agent(env, action_mask)
             first, second = self._collect(agent, env), self._collect(agent, env)
             self._compare(first, second)
-            self._summarize(agent, first)
+            self._summarize(first)
         if recorder is not None:
             self._check_recorder(recorder)
 
@@ -201,7 +213,7 @@ class _Check:
         return env, None
 
     def _find_mask(self, recorder):
-        """Returns the path of an action mask in the info of a reset, or `None`."""
+        """Returns the path of a mask in the info or observation of a reset, or `None`."""
         if recorder is None:
             return None
         with self._explained("The first reset failed"):
@@ -266,7 +278,7 @@ class _Check:
                 "environment has one initial state.",
             )
 
-    def _summarize(self, agent, episodes):
+    def _summarize(self, episodes):
         """Reports lengths, ends, returns and large observations."""
         lengths, rewards = episodes.lengths, episodes.rewards
         episode_returns = rewards.sum(axis=0)
@@ -286,7 +298,7 @@ class _Check:
         names = keras.tree.flatten(spaces.names(episodes.observations))
         for name, part in zip(names, keras.tree.flatten(episodes.observations)):
             largest = np.abs(part).max() if part.dtype.kind == "f" else 0
-            if largest > _LARGE and not agent.normalize_observations:
+            if largest > _LARGE:
                 self.add(
                     "note",
                     f"The largest absolute value of {name!r} was {largest:.4g}. Pass "

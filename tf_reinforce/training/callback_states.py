@@ -32,8 +32,21 @@ _ATTRIBUTES = {
 }
 
 
+def check_methods(callback):
+    """Raises `TypeError` if a callback has only one of `get_state` and `set_state`."""
+    names = "get_state", "set_state"
+    present = [name for name in names if hasattr(callback, name)]
+    if len(present) == 1:
+        kind = type(callback).__name__
+        raise TypeError(
+            "With `resume`, a callback with a state must have the methods `get_state()` "
+            f"and `set_state(state)`. Received: the callback {kind}, which only has "
+            f"`{present[0]}`. Add the other method to {kind}, or rename the method."
+        )
+
+
 def get_states(callbacks):
-    """Returns the states of callbacks that have one.
+    """Returns the states of all callbacks that have a state.
 
     The state of a callback consists of the attributes in `_ATTRIBUTES`, of the result of
     its method `get_state`, and of the length of its log file. Log files are flushed to

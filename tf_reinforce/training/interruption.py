@@ -23,8 +23,8 @@ class GracefulStop:
     """Stops a training after the current update when SIGINT or SIGTERM arrives.
 
     The training stops if the list `received` is not empty. After SIGTERM, the process
-    ends at the latest after `grace_seconds`. A second SIGINT raises `KeyboardInterrupt`
-    at once, or ends the process at once.
+    ends at the latest after `grace_seconds`. A second SIGINT ends the process if
+    `exits_at_once` is True; otherwise it raises `KeyboardInterrupt`.
 
     Outside of the main thread, `GracefulStop` does nothing, because Python handles
     signals in the main thread.
@@ -81,7 +81,10 @@ class GracefulStop:
         log.warning("Finishing the update, then saving a checkpoint …")
 
     def _watch(self):
-        """Ends the process after the grace period of SIGTERM, or a second SIGINT."""
+        """Ends the process after the grace period of SIGTERM, or after a second SIGINT.
+
+        A second SIGINT ends the process only if `exits_at_once` is True.
+        """
         timer = threading.Timer(self.grace_seconds, _end_process, [signal.SIGTERM])
         timer.daemon = True
         interrupts = 0

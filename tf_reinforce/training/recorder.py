@@ -94,6 +94,7 @@ class Recorder:
                     "Expected: one of them. Received: both. Remove the callback; "
                     "`resume` also restores callbacks and log files."
                 )
+            callback_states.check_methods(callback)
 
     def __enter__(self):
         self._stop.__enter__()

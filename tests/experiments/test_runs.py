@@ -1,0 +1,43 @@
+"""Tests the folder of a run whose training fails at once."""
+
+import pytest
+
+from tf_reinforce import locks
+from tf_reinforce.experiments import runs
+
+
+def fail_in(path, *names):
+    """Fails in a new run directory, after the run and the user have written files."""
+    new = runs.new_directory(path, "CartPole-v1", 0)
+    with pytest.raises(RuntimeError), new as folder:
+        with locks.FolderLock(folder):
+            runs._write_config(folder, {"env": "CartPole-v1"})
+            for name in names:
+                (folder / name).touch()
+        raise RuntimeError
+    return {file.name for file in path.iterdir()} if path.exists() else None
+
+
+def test_failed_run_removes_its_files_and_keeps_those_of_the_user(tmp_path):
+    """The folder remains if it existed before, or contains files of the user."""
+    assert fail_in(tmp_path / "new") is None
+    assert fail_in(tmp_path / "other", "notes.txt") == {"notes.txt"}
+    (tmp_path / "old").mkdir()
+    assert fail_in(tmp_path / "old", "notes.txt") == {"notes.txt", locks.FILE_NAME}
+
+
+@pytest.mark.parametrize("name", ["log.csv", "checkpoints"])
+def test_failed_run_with_a_log_or_a_checkpoint_keeps_all_files(name, tmp_path):
+    names = {"config.json", "versions.json", locks.FILE_NAME, name}
+    assert fail_in(tmp_path / "run", name) == names
+
+
+def test_folder_of_another_training_is_unchanged(tmp_path):
+    def write_and_lock():
+        with runs.new_directory(tmp_path, "CartPole-v1", 0):
+            runs._write_config(tmp_path, {})  # by the other training
+            locks.FolderLock(tmp_path).__enter__()
+
+    with locks.FolderLock(tmp_path), pytest.raises(locks.FolderLocked):
+        write_and_lock()
+    assert (tmp_path / "config.json").exists()
