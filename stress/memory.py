@@ -164,7 +164,7 @@ def judge(results):
     failed = []
     for name, result in results.items():
         reference = SUBJECTS[name][1]
-        if name == "Keras model" or reference not in (None, *results):
+        if name == "Keras model":
             continue
         base = 0.0 if reference is None else results[reference]["mb_per_object"]
         result["limit"] = round(base + MARGIN, 3)
@@ -172,6 +172,12 @@ def judge(results):
         if beyond or any(n > 0 for n in result["kept"].values()):
             failed.append(name)
     return failed
+
+
+def with_references(names):
+    """Returns the names of subjects, after the references of their limits."""
+    references = (SUBJECTS[name][1] for name in names)
+    return list(dict.fromkeys([*filter(None, references), *names]))
 
 
 def main():
@@ -185,7 +191,7 @@ def main():
         print(json.dumps(measure(options.child, options.count)))
         return 0
     results = {}
-    for name in options.only or SUBJECTS:
+    for name in with_references(options.only or SUBJECTS):
         command = [sys.executable, __file__, "--child", name]
         command += ["--count", str(options.count)]
         child = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
