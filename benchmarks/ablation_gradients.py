@@ -32,7 +32,8 @@ def train(agents, settings, steps):
         if agent is not leader:
             agent.compile(keras.optimizers.SGD(0.0))
             rates = [rate for rate in rates if rate[0] != "optimizer"]
-        schedules[name] = learning_rate.LinearLearningRate(rates, steps, None)
+        schedules[name] = learning_rate.LinearLearningRate(rates, None)
+        schedules[name].set_params({"end_env_steps": steps})
         schedules[name].set_model(agent)
     while leader.env_steps < steps // TRAINING_DIVISOR:
         episodes = collect(leader, settings["preset"], seed=0)

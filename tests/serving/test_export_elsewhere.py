@@ -95,16 +95,16 @@ def test_recurrent_policy_solves_recall_and_its_export_acts_the_same(
     tensorflow_only, tmp_path
 ):
     """A feedforward policy has the return of random answers."""
-    memory = toys.example("memory")
+    example = toys.example("recurrent")
     for remembers in (False, True):
-        agent = memory.train_agent(remembers, epochs=200, verbose=0)
-        found = agent.evaluate(memory.Recall, episodes=2_000)["episode_return"]
+        agent = example.train_agent(remembers, epochs=200, verbose=0)
+        found = agent.evaluate(example.Recall, episodes=2_000)["episode_return"]
         if not remembers:
             spread = np.sqrt(0.25 * 0.75 / 2_000)
             assert abs(found - 0.25) < 6 * spread
     assert found >= 0.99
     agent.export(tmp_path / "policy")
-    with tfr.collect.open_envs(memory.Recall, 8) as envs:
+    with tfr.collect.open_envs(example.Recall, 8) as envs:
         request = toys.request(episodes=100, stream="evaluation", deterministic=True)
         played = agent.trainer.collector.collect(envs, request).episodes
     columns = played.observations[:-1]

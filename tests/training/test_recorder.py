@@ -416,10 +416,10 @@ def test_resumed_training_in_xla_equals_a_training_without_interruption(budget, 
 def test_resumed_train_seeds_equals_a_training_without_interruption(tmp_path):
     env = envs.make("CartPole-v1")
 
-    def train(epochs, **options):
-        def make(seed):
-            return tfr.Reinforce.for_env(env, hidden=(4,), seed=seed)
+    def make(seed):
+        return tfr.Reinforce.for_env(env, hidden=(4,), seed=seed)
 
+    def train(epochs, **options):
         results = tfr.train_seeds(make, env, range(16), epochs=epochs, **options)
         history = {name: x.tolist() for name, x in results.history.items()}
         return [values(results.agent(seed)) for seed in range(16)], repr(history)
@@ -427,4 +427,4 @@ def test_resumed_train_seeds_equals_a_training_without_interruption(tmp_path):
     train(2, resume=resume(tmp_path))
     assert train(5, resume=resume(tmp_path)) == train(5)
     with pytest.raises(ValueError, match="Expected, as in the checkpoint: the seeds"):
-        tfr.train_seeds(None, env, [1, 2], epochs=5, resume=resume(tmp_path))
+        tfr.train_seeds(make, env, [1, 2], epochs=5, resume=resume(tmp_path))
