@@ -12,8 +12,10 @@ def fail_in(path, *names):
     with pytest.raises(RuntimeError), new as folder:
         with locks.FolderLock(folder):
             runs._write_config(folder, {"env": "CartPole-v1"})
+            (folder / "log.csv").touch()
+            (folder / "episodes.csv").write_text("episode,update\n")
             for name in names:
-                (folder / name).touch()
+                (folder / name).write_text("content")
         raise RuntimeError
     return {file.name for file in path.iterdir()} if path.exists() else None
 
@@ -26,9 +28,11 @@ def test_failed_run_removes_its_files_and_keeps_those_of_the_user(tmp_path):
     assert fail_in(tmp_path / "old", "notes.txt") == {"notes.txt", locks.FILE_NAME}
 
 
-@pytest.mark.parametrize("name", ["log.csv", "checkpoints"])
-def test_failed_run_with_a_log_or_a_checkpoint_keeps_all_files(name, tmp_path):
-    names = {"config.json", "versions.json", locks.FILE_NAME, name}
+@pytest.mark.parametrize("name", ["log.csv", "checkpoints", "refused_update_0"])
+def test_failed_run_with_results_keeps_all_files(name, tmp_path):
+    """Results are log rows, checkpoints and a refused update."""
+    names = {"config.json", "versions.json", "log.csv", "episodes.csv"}
+    names |= {locks.FILE_NAME, name}
     assert fail_in(tmp_path / "run", name) == names
 
 

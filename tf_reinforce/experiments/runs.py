@@ -35,17 +35,17 @@ MAX_UPDATES = 300  # updates without a budget, if the target is not reached
 EVALUATION_EPISODES = 100  # episodes of each evaluation
 EVALUATION_FREQ = 10  # updates from one evaluation to the next
 _VERSIONS = "versions.json"
-# The files that a run writes before its training, and the first ones of its training.
-_FIRST_FILES = (run_config.FILE_NAME, _VERSIONS)
-_STARTED = ("log.csv", "checkpoints")
+_LOG, _EPISODE_LOG = "log.csv", "episodes.csv"
+# The files that a run writes before its first update ends.
+_FIRST_FILES = (run_config.FILE_NAME, _VERSIONS, _LOG, _EPISODE_LOG)
 
 
 @contextlib.contextmanager
 def new_directory(path, env, seed):
     """Yields the folder of a new run, which must be new or empty.
 
-    If the run fails before its first checkpoint and its first log row, the files that the
-    run has written are removed, and the folder if the function has created it.
+    If the run fails before its first update ends, the files that the run has written are
+    removed, and the folder if the function has created it. A refused update is kept.
 
     Args:
         path: Path of the folder, or `None` for `runs/ENV/DATE_seedN` with the seed N.
@@ -71,9 +71,19 @@ def new_directory(path, env, seed):
     except locks.FolderLocked:  # the files in the folder belong to another run
         raise
     except Exception:
-        if not any((path / name).exists() for name in _STARTED):
+        if not _has_results(path):
             _remove_first_files(path, existed)
         raise
+
+
+def _has_results(directory):
+    """Returns whether a folder contains log rows, checkpoints or a refused update."""
+    log = directory / _LOG
+    return (
+        (log.exists() and log.stat().st_size > 0)
+        or (directory / "checkpoints").exists()
+        or any(directory.glob("refused_update_*"))
+    )
 
 
 def _remove_first_files(directory, existed):
@@ -240,7 +250,7 @@ def train_seeds(make, env, directory, settings, twin, seeds):
         _announce(True, f"training {len(seeds)} seeds at once …")
         results = multi_seed.train_seeds(make, twin, seeds, resume=folder, **budget)
         seconds = time.perf_counter() - start
-        _write_history(directory / "log.csv", results)
+        _write_history(directory / _LOG, results)
         options, metrics = evaluation_options(settings), {}
         _announce(True, f"evaluating each agent on {options['episodes']} episodes …")
         for seed in seeds:
@@ -280,8 +290,8 @@ def _fit(agent, env, directory, run_callbacks, resume_command, **options):
     Returns:
         The seconds of training, and the exit code: 0, 130 (SIGINT) or 143 (SIGTERM).
     """
-    csv_logger = keras.callbacks.CSVLogger(os.fspath(directory / "log.csv"))
-    episode_logger = callbacks.EpisodeLogger(directory / "episodes.csv")
+    csv_logger = keras.callbacks.CSVLogger(os.fspath(directory / _LOG))
+    episode_logger = callbacks.EpisodeLogger(directory / _EPISODE_LOG)
     evaluator, progress = run_callbacks
     fit_callbacks = [evaluator, csv_logger, episode_logger]
     if progress is not None:
