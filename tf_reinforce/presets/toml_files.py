@@ -252,7 +252,7 @@ def merge_fit_options(source, in_file, explicit):
     Args:
         source: Start of the error message, which names the file.
         in_file: Dict from the file.
-        explicit: Dict of the arguments that the user has passed, or `None`.
+        explicit: Dict of the arguments that the user has passed.
 
     Raises:
         ValueError: If another argument in the file exceeds its limit in `FIT_LIMITS`.
@@ -262,7 +262,6 @@ def merge_fit_options(source, in_file, explicit):
     >>> merge_fit_options("A file", {"epochs": 5, "workers": 100}, {"workers": 100})
     {'epochs': 5, 'workers': 100}
     """
-    explicit = explicit or {}
     for name in FIT_LIMITS.keys() - explicit.keys():
         value = in_file.get(name)
         if value is not None:
