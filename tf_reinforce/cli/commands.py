@@ -1,4 +1,4 @@
-"""Runs the commands `evaluate`, `export`, `check-env`, `replay` and `explain`."""
+"""Runs all commands but `train`, for example `evaluate` and `export`."""
 
 import json
 import os
@@ -108,6 +108,31 @@ def check_env(options):
     )
     print(report)
     return int(bool(report.errors))
+
+
+def bench_env(options):
+    """Runs `tf-reinforce bench-env` and returns the exit code."""
+    validation.within("seconds", options.seconds, 0.01, 3600)
+    validation.positive_int("episodes", options.episodes)
+    for count in options.workers or ():
+        validation.positive_int("workers", count)
+    validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
+    env = env_ids.resolve_env(options.env)
+    startup.import_tensorflow()
+    env = env_ids.find_env(env)
+    from tf_reinforce.experiments import bench_env as benchmarks
+
+    result = benchmarks.bench_env(
+        env,
+        seconds=options.seconds,
+        episodes=options.episodes,
+        workers=options.workers,
+        env_kwargs=dict(options.env_arg or ()),
+        max_episode_steps=options.max_episode_steps,
+        action_mask=options.action_mask,
+    )
+    print(result)
+    return 0
 
 
 def replay(options):

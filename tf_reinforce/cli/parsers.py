@@ -21,6 +21,7 @@ def make_parser():
     _evaluate_parser(subparsers)
     _export_parser(subparsers)
     _check_env_parser(subparsers)
+    _bench_env_parser(subparsers)
     _replay_parser(subparsers)
     _explain_parser(subparsers)
     return parser
@@ -102,6 +103,41 @@ def _check_env_parser(subparsers):
     command.add_argument("--env-arg", **train_options.ENV_ARG)
     command.add_argument("--episodes", type=argument_types.count, default=5)
     command.add_argument("--seed", type=argument_types.count, default=0)
+    command.add_argument(
+        "--max-episode-steps", type=argument_types.count, help="time limit"
+    )
+    command.add_argument(
+        "--action-mask", metavar="PATH", help="for example info/action_mask"
+    )
+
+
+def _bench_env_parser(subparsers):
+    command = subparsers.add_parser(
+        "bench-env",
+        help="measure an environment, and recommend num_envs and workers",
+        description="Measures steps and resets of an environment, then collects episodes "
+        "with an untrained policy for several numbers of environments and workers, and "
+        "recommends --num-envs and --workers for this machine.",
+    )
+    command.set_defaults(command=commands.bench_env)
+    command.add_argument("env", metavar="ENV", help="environment id, also module:Id-v0")
+    command.add_argument("--env-arg", **train_options.ENV_ARG)
+    command.add_argument(
+        "--seconds", type=float, default=2.0, help="time of each measurement (2)"
+    )
+    command.add_argument(
+        "--episodes",
+        type=argument_types.count,
+        default=config.EPISODES_PER_EPOCH,
+        help="episodes of an update",
+    )
+    command.add_argument(
+        "--workers",
+        type=argument_types.count,
+        nargs="+",
+        metavar="N",
+        help="numbers of processes to measure (up to the number of cores)",
+    )
     command.add_argument(
         "--max-episode-steps", type=argument_types.count, help="time limit"
     )

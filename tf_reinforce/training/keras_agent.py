@@ -16,6 +16,7 @@ from tf_reinforce import optimizers
 from tf_reinforce import validation
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.callbacks import learning_rate as learning_rates
+from tf_reinforce.callbacks import slow_env
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
@@ -342,8 +343,14 @@ class KerasAgent(keras.Model):
         """Returns the largest number of updates that one program may make."""
         return 1 if self._learning_rates else self.steps_per_execution
 
-    def _own_callbacks(self, callbacks, options, verbose):
-        """Returns the user's callbacks and those for learning rates and progress."""
+    def _own_callbacks(self, callbacks, options, verbose, env, envs):
+        """Returns the user's callbacks, and the agent's own.
+
+        Args:
+            callbacks, verbose, env: Arguments of `fit`.
+            options: `config.FitOptions`.
+            envs: The `environments.Environments` that were opened from `env`.
+        """
         callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
         for callback in callbacks:
             validation.instance("callbacks", callback, keras.callbacks.Callback)
@@ -352,6 +359,9 @@ class KerasAgent(keras.Model):
                 self._learning_rates, options.epochs
             )
             callbacks.insert(0, rates)
+        # With such a callback, a tensor environment would need a call for each update.
+        if not envs.in_graph and slow_env.has_idle_workers(env, options.workers):
+            callbacks.append(slow_env.SlowEnvLine(options.workers))
         if verbose:
             callbacks.append(episode_callbacks.ProgressLine())
         return callbacks
