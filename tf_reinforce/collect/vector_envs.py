@@ -39,7 +39,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             env.single_observation_space
         )
         self.action_space = env.single_action_space
-        self.spec = env.spec
+        self._envpool_config = _envpool_config(env)
+        self.spec = None if self._envpool_config else env.spec
         mode = env.metadata.get("autoreset_mode")
         if not isinstance(mode, gym.vector.AutoresetMode):
             raise ValueError(
@@ -56,7 +57,9 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         # The dict contains, for each environment index, `(array, copy)` for each array of
         # its `final_obs`.
         self._final_copies = {}
-        spec_limit = env.spec is not None and env.spec.max_episode_steps
+        spec_limit = self._envpool_config.get("max_episode_steps")
+        if self.spec is not None:
+            spec_limit = self.spec.max_episode_steps
         self._max_steps_before_error = (
             max_episode_steps or spec_limit or batched_envs.DEFAULT_MAX_EPISODE_STEPS
         )
@@ -66,7 +69,9 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             return super()._collect_episodes(actor, program, request)
 
     def reset(self, seed, out):
-        observations, infos = self._call("reset", 2, seed=seed)
+        # EnvPool has a seed of its own, `envpool.make(..., seed=N)`.
+        options = {} if self._envpool_config else {"seed": seed}
+        observations, infos = self._call("reset", 2, **options)
         self._check_reused_arrays()
         self._mask_faults = {}  # fault of the last mask, by environment index
         self._write(observations, out)
@@ -237,7 +242,19 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             raise env_outputs.IndexedFault(
                 None, f"{name} returned infos of type {received}. Expected: a dict"
             )
+        if self._envpool_config:
+            self._check_env_ids(outputs[-1])
         return outputs
+
+    def _check_env_ids(self, infos):
+        """Raises `IndexedFault` unless row i of an EnvPool is that of environment i."""
+        env_ids = np.asarray(infos.get("env_id", ()))
+        if not np.array_equal(env_ids, np.arange(self.num_envs)):
+            raise env_outputs.IndexedFault(
+                None,
+                "the `env_id` of the infos must be 0, 1, … in the order of the "
+                f"environments. Received: {env_ids.tolist()}",
+            )
 
     def _flags(self, name, flags):
         flags = self._column(name, flags, "bools")
@@ -293,3 +310,28 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             raise env_outputs.IndexedFault(
                 env_index, f"the observation {part[env_index].tolist()} {problem}"
             )
+
+
+def _envpool_config(env):
+    """Returns the settings of an EnvPool, or an empty dict for another `VectorEnv`.
+
+    Raises:
+        ValueError: If the EnvPool is asynchronous, or has several players.
+    """
+    config = getattr(env.unwrapped, "config", None)
+    if not isinstance(config, dict) or not {"batch_size", "env_seed"} <= config.keys():
+        return {}
+    size, batch_size = env.num_envs, config["batch_size"]
+    if batch_size not in (0, size):
+        raise ValueError(
+            "An EnvPool must return all environments in every step. In the asynchronous "
+            "mode, a step returns the environments that finish first, so that short "
+            "episodes would be too frequent. Expected: batch_size equal to num_envs, or "
+            f"no `batch_size`. Received: num_envs={size}, batch_size={batch_size}"
+        )
+    if config.get("max_num_players", 1) > 1:
+        raise ValueError(
+            "An EnvPool must have one player in each environment. Received: "
+            f"max_num_players={config['max_num_players']}"
+        )
+    return config
