@@ -23,7 +23,7 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 UPDATES = 20
-KILL_UPDATES = 100  # of a training of which a process is killed
+KILL_UPDATES = 40  # of a training of which a process is killed
 BOUND = 1e-6  # largest difference, relative to the norm of an array
 SECONDS = 30.0  # in which the other processes name an ended process
 KILLS = (("2 processes", 1), ("2 processes", 0), ("3 processes", 1))
