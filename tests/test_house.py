@@ -31,6 +31,7 @@ FLOORS = [
         "fixed_arguments",
         "functional",
         "optimizers",
+        "replicas",
         "startup",
         "tracing",
         "validation",
@@ -252,6 +253,7 @@ def test_tf_function_is_used_in_the_listed_modules_only():
         "serving/policy_functions.py",
         "testing/gradients.py",  # restores the weights, and traces no update
         "training/learner.py",
+        "training/learner_processes.py",
     }
     for path in MODULES:
         if str(path.relative_to(PACKAGE)) not in edges:

@@ -29,7 +29,6 @@ from tf_reinforce.policies import default_policy
 from tf_reinforce.presets import factory
 from tf_reinforce.presets import toml_files
 from tf_reinforce.serving import formats
-from tf_reinforce.training import checkpoints
 from tf_reinforce.training import keras_agent
 from tf_reinforce.training import loop
 
@@ -456,7 +455,7 @@ class Reinforce(keras_agent.KerasAgent):
                 return self.trainer.evaluate(envs, key, validation_episodes)
 
         opened = self._open_training(env, validation_env, env_kwargs, options)
-        with checkpoints.open_checkpoints(resume) as folder, opened as environments:
+        with self._open_folder(resume) as folder, opened as environments:
             envs, validation_options = environments
             return loop.run_loop(
                 self,

@@ -31,7 +31,7 @@ def build(optimizer, variables):
 def step_count(optimizer):
     """Returns the optimizer that updates the weights, and the number of its updates."""
     inner = _inner(optimizer)
-    return inner, int(inner.iterations)
+    return inner, int(inner.iterations.numpy())
 
 
 def finalize(optimizer, since=None):

@@ -358,7 +358,7 @@ RETURNS_AND_BASELINES = [
         "critic_without_a_unit",
         "own: The loss of a value baseline with a `scale` is not divided by the "
         "square of the scale.",
-        "baselines/value.py::Value.gradients",
+        "baselines/value.py::Value._gradients",
         "loss / self.scale**2",
         "loss",
     ),
@@ -2172,7 +2172,7 @@ LAST_SURVIVORS = [
     Mutant(
         "lost_signal",
         "own: Ctrl-C does not end a training that writes checkpoints.",
-        "training/loop.py::run_loop.continues",
+        "training/learner_processes.py::SingleProcess.agree_on_end",
         "agent.stop_training or record.interrupted",
         "agent.stop_training",
     ),

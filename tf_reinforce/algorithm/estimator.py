@@ -80,6 +80,41 @@ class Batch(NamedTuple):
             scale_samples={},
         )
 
+    def share(self, number, count):
+        """Returns the `Batch` of one of several shares of the episodes.
+
+        A share contains consecutive episodes. All shares have about the same number of
+        steps of all episodes. As in `minibatch`, the loss of the share estimates the loss
+        of the whole batch.
+
+        Args:
+            number: Scalar int, the number of the share, from 0.
+            count: Int, the number of shares.
+
+        Returns:
+            The `Batch`, and `[n]` int, the indices of its n of the N steps.
+        """
+        lengths = tf.cast(self.episodes.lengths, tf.int64)
+        middles = 2 * tf.cumsum(lengths, exclusive=True) + lengths
+        total = tf.maximum(2 * tf.reduce_sum(lengths), 1)
+        owners = tf.cast(count * middles // total, number.dtype)
+        begin = tf.math.count_nonzero(owners < number, dtype=tf.int32)
+        end = tf.math.count_nonzero(owners <= number, dtype=tf.int32)
+        columns = self.steps.indices[:, 1]
+        own = tf.where((begin <= columns) & (columns < end))[:, 0]
+        # A share without episodes contains an episode without steps, because not all
+        # layers of a recurrent policy can read a batch of zero sequences.
+        begin = tf.minimum(begin, tf.size(lengths) - 1)
+        episodes = records.select_episodes(
+            self.episodes, begin, tf.maximum(end, begin + 1)
+        )
+        share = self.minibatch(own)
+        indices = share.steps.indices - tf.stack([0, begin])[None]
+        shape = tf.stack([self.steps.shape[0], tf.size(episodes.lengths)])
+        return share._replace(
+            episodes=episodes, steps=records.ValidSteps(indices, shape)
+        ), own
+
 
 class BaselineStep(NamedTuple):
     """The gradients and metrics of a baseline, computed before an update."""

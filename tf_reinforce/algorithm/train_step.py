@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from tf_reinforce import replicas
 from tf_reinforce.algorithm import estimator
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
@@ -110,7 +111,7 @@ class TrainStep:
             all values are finite.
         """
         estimate = self.estimator.gradients(
-            episodes, permutation, self.gradients_by_microbatches
+            episodes, permutation, self.gradients_by_replicas
         )
         empty = tf.equal(tf.size(estimate.batch.returns), 0)
         finite = self._statistics_finite(episodes, estimate.batch, estimate.baseline_step)
@@ -138,6 +139,49 @@ class TrainStep:
         squares = self.estimator.sums_of_squares(episodes, batch)
         return finite & _all_finite(squares)
 
+    def gradients_by_replicas(self, batch, indices=None, behavior_log_probs=None):
+        """Returns policy gradients and metrics, as sums over the replicas of a strategy.
+
+        Each replica of a `tf.distribute.Strategy` computes the gradient of its share of
+        the episodes. Without replicas, the gradient is computed from all episodes.
+
+        Args:
+            batch: `estimator.Batch`.
+            indices, behavior_log_probs: Arguments of `policy_gradients` of the estimator,
+                both or neither.
+        """
+        strategy = replicas.strategy_of(self.estimator.variables)
+        if strategy is None:
+            if indices is None:
+                return self.gradients_by_microbatches(batch)
+            return self.step_gradients(batch, indices, behavior_log_probs)
+        if indices is not None:
+            batch = batch.minibatch(indices)
+            behavior_log_probs = tf.gather(behavior_log_probs, indices)
+
+        def gradients_of_share(replica, num_replicas):
+            share, own = batch.share(replica, num_replicas)
+            if indices is None:
+                gradients, metrics = self.gradients_by_microbatches(share)
+            else:
+                log_probs = tf.gather(behavior_log_probs, own)
+                gradients, metrics = self.step_gradients(share, None, log_probs)
+            fraction = tf.math.divide_no_nan(
+                *(tf.cast(tf.size(x), tf.float64) for x in (own, batch.returns))
+            )
+            scalars = [tf.cast(metrics[x], tf.float64) for x in estimator.METRICS]
+            return fraction, [*gradients, *scalars]
+
+        sums = replicas.sum_over_replicas(strategy, gradients_of_share)
+        return self._split_sums(sums)
+
+    def _split_sums(self, sums):
+        """Splits sums of gradients and metrics, and adds the norm of the gradients."""
+        count = len(self.estimator.variables)
+        metrics = dict(zip(estimator.METRICS, sums[count:], strict=True))
+        metrics["gradient_norm"] = losses.global_norm(sums[:count])
+        return sums[:count], metrics
+
     def gradients_by_microbatches(self, batch):
         """Returns the policy gradient of a batch, as the sum over its microbatches."""
         if self.microbatch_size is None:
@@ -162,10 +206,7 @@ class TrainStep:
             (tf.zeros([], tf.int64), zeros),
             parallel_iterations=1,
         )
-        count = len(self.estimator.variables)
-        metrics = dict(zip(estimator.METRICS, sums[count:], strict=True))
-        metrics["gradient_norm"] = losses.global_norm(sums[:count])
-        return sums[:count], metrics
+        return self._split_sums(sums)
 
     def _passes(self, batch, permutations, finite):
         """Makes the gradient steps of an update, until a computed value is not finite.
@@ -190,7 +231,7 @@ class TrainStep:
         def step(number, finite, sums):
             permutation = permutations[number // first.count]
             parts = minibatches.Minibatches(permutation, first.count)
-            gradients, metrics = self.step_gradients(
+            gradients, metrics = self.gradients_by_replicas(
                 batch, parts.minibatch(number % first.count), behavior_log_probs
             )
             finite = self._step_finite(metrics["loss"], gradients)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import optimizers
+from tf_reinforce import replicas
 from tf_reinforce import validation
 from tf_reinforce.baselines import base
 from tf_reinforce.data import minibatches
@@ -128,6 +129,25 @@ class Value(base.Baseline):
     def gradients(self, baseline_batch: base.BaselineBatch) -> Any:
         if self.model is None:
             return super().gradients(baseline_batch)
+        strategy = replicas.strategy_of(self.model.trainable_variables)
+        if strategy is None:
+            return self._gradients(baseline_batch)
+
+        def gradients_of_share(replica: tf.Tensor, num_replicas: int) -> Any:
+            steps = tf.range(tf.size(baseline_batch.returns))
+            shares = minibatches.Minibatches(steps, tf.constant(num_replicas, tf.int64))
+            own = shares.minibatch(replica)
+            loss, gradients = self._gradients(baseline_batch.minibatch(own))
+            fraction = tf.math.divide_no_nan(
+                *(tf.cast(tf.size(x), tf.float64) for x in (own, steps))
+            )
+            return fraction, [loss, *gradients]
+
+        loss, *gradients = replicas.sum_over_replicas(strategy, gradients_of_share)
+        return loss, gradients
+
+    def _gradients(self, baseline_batch: base.BaselineBatch) -> Any:
+        """Returns the loss of the model on a batch, and its gradients."""
         with tf.GradientTape() as tape:
             values = self.values(baseline_batch.observations)
             loss = losses.value(values, baseline_batch.returns, baseline_batch.episodes)

@@ -74,6 +74,8 @@ class EpisodeLogger(EpisodeCallback):
             an existing file when training begins.
     """
 
+    chief_only = True  # of several learner processes, only the chief calls it
+
     def __init__(self, filename: str | os.PathLike, *, append: bool = False) -> None:
         super().__init__()
         self.filename = validation.path("filename", filename)
@@ -136,6 +138,8 @@ class ProgressLine(keras.callbacks.Callback):
             stream is not a terminal.
         stream: A text stream for the progress line. `stream` defaults to standard output.
     """
+
+    chief_only = True  # of several learner processes, only the chief calls it
 
     def __init__(self, *, every: float = 1.0, stream: TextIO | None = None) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """Writes and reads checkpoints, which contain the state of a whole training."""
 
 import contextlib
+import copy
 import hashlib
 import json
 import logging
@@ -20,6 +21,7 @@ from tf_reinforce import files
 from tf_reinforce import locks
 from tf_reinforce import validation
 from tf_reinforce.training import interruption
+from tf_reinforce.training import learner_processes
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -124,6 +126,7 @@ class Checkpoints:
         if agent_path is not None:
             self.agent_path = validation.path("agent_path", agent_path)
         self.grace_seconds = grace_seconds
+        self.is_writer = True  # whether the current process writes checkpoints
         self.exits_at_once = False  # whether a second SIGINT ends the process at once
         self._lock = locks.FolderLock(self.path)
         self._is_training = False
@@ -136,6 +139,9 @@ class Checkpoints:
         Raises:
             locks.FolderLocked: If another process uses the folder.
         """
+        if not self.is_writer:
+            yield self
+            return
         with self._lock:
             files.expect_no_link(self._folder)
             for folder in (self.path, self._folder):
@@ -244,11 +250,13 @@ class Checkpoints:
         )
 
 
-def open_checkpoints(resume):
+def open_checkpoints(resume, strategy=None):
     """Returns a context manager for the argument `resume` of `fit`.
 
     Args:
         resume: Path of a folder, `Checkpoints`, or `None`.
+        strategy: `tf.distribute.Strategy` of the agent, or `None`. Of several learner
+            processes, only the chief writes checkpoints, and the others read them.
 
     Returns:
         Context manager that yields an open `Checkpoints`, or `None` for `None`. A second
@@ -263,6 +271,9 @@ def open_checkpoints(resume):
                 f"resume={resume!r}"
             )
         resume = Checkpoints(resume)
+    if not learner_processes.get(strategy).is_chief:
+        resume = copy.copy(resume)
+        resume.is_writer = False
     return resume.open_for_training()
 
 

@@ -13,6 +13,7 @@ from tf_reinforce import config
 from tf_reinforce import files
 from tf_reinforce import heads
 from tf_reinforce import optimizers
+from tf_reinforce import replicas
 from tf_reinforce import validation
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.callbacks import learning_rate as learning_rates
@@ -27,6 +28,7 @@ from tf_reinforce.policies import recurrent
 from tf_reinforce.presets import toml_files
 from tf_reinforce.serving import live_policy
 from tf_reinforce.training import assembly
+from tf_reinforce.training import checkpoints as checkpoint_files
 from tf_reinforce.training import recorder
 
 _UNKNOWN_HEAD = (
@@ -135,7 +137,8 @@ class KerasAgent(keras.Model):
         if self.head is None and self.action_space is None:
             raise ValueError(f"The agent cannot be built. {_UNKNOWN_HEAD}")
         if not self.policy.built:
-            self.policy.build(observations_shape)
+            with replicas.scope(self._distribute_strategy):
+                self.policy.build(observations_shape)
         float_type = models.float_type(self.policy)
         if self.observation_space is None:
             observation_spec = recurrent.remove_time_axis(
@@ -155,7 +158,8 @@ class KerasAgent(keras.Model):
         models.warn_inference_layers(self.policy)
         models.warn_bounded_logits(self.policy, head)
         self.head = head
-        self._build_parts(observation_spec, float_type)
+        with replicas.scope(self._distribute_strategy):
+            self._build_parts(observation_spec, float_type)
         parts = assembly.AgentParts(
             policy=self.policy,
             head=head,
@@ -312,11 +316,12 @@ class KerasAgent(keras.Model):
 
     def _build_optimizer(self):
         optimizer = getattr(self, "optimizer", None)
-        if optimizer is not None:
-            optimizers.build(optimizer, self.policy_variables)
         value_model = getattr(self.baseline, "model", None)
-        if value_model is not None:  # its optimizer may have been replaced
-            optimizers.build(self.baseline.optimizer, value_model.trainable_variables)
+        with replicas.scope(self._distribute_strategy):
+            if optimizer is not None:
+                optimizers.build(optimizer, self.policy_variables)
+            if value_model is not None:  # its optimizer may have been replaced
+                optimizers.build(self.baseline.optimizer, value_model.trainable_variables)
 
     def _require_optimizer(self):
         if getattr(self, "optimizer", None) is None:
@@ -365,6 +370,10 @@ class KerasAgent(keras.Model):
         if verbose:
             callbacks.append(episode_callbacks.ProgressLine())
         return callbacks
+
+    def _open_folder(self, resume):
+        """Returns a context manager for the argument `resume` of `fit`."""
+        return checkpoint_files.open_checkpoints(resume, self._distribute_strategy)
 
     def _recorder_maker(self, checkpoints, env, env_kwargs, seed, options):
         """Returns a function from callbacks to the recorder of a training.

@@ -1,10 +1,13 @@
 """Runs the epochs of `fit` and calls Keras callbacks."""
 
 import keras
+import numpy as np
 
 from tf_reinforce import optimizers
 from tf_reinforce import validation
 from tf_reinforce.callbacks import episodes as episode_callbacks
+from tf_reinforce.training import agent_state
+from tf_reinforce.training import learner_processes
 from tf_reinforce.training import recorder
 
 # The meaning of `mode="auto"` of a monitoring callback, for each log key.
@@ -104,7 +107,8 @@ def run_loop(
             after the last checkpoint was written.
     """
     epochs, steps = budget
-    callbacks = _callback_list(agent, callbacks, budget, verbose)
+    processes = learner_processes.get(agent._distribute_strategy)
+    callbacks = _callback_list(agent, processes.own_callbacks(callbacks), budget, verbose)
     each = any(isinstance(callback, _EVERY_UPDATE) for callback in callbacks.callbacks)
     agent.stop_training = False
     optimizer, optimizer_steps = optimizers.step_count(agent.optimizer)
@@ -125,17 +129,16 @@ def run_loop(
         return steps and steps - (agent.env_steps - progress.first_step)
 
     def continues():
-        if agent.stop_training or record.interrupted:
+        if processes.agree_on_end(agent, record, epoch_calls.facts):
             return False
         return progress.epoch < epochs if steps is None else remaining() > 0
 
-    with record:
+    with processes.explain_lost(), record:
         while continues():
             epoch_calls.begin()
-            epoch = progress.epoch
-            max_updates = 1 if each else _updates_until_validation(epoch, epochs, due)
+            limit = 1 if each else _updates_until_validation(progress.epoch, epochs, due)
             with record.checkpoint_if_interrupted(progress):
-                updates = make_updates(epoch_calls.notify, max_updates, remaining())
+                updates = make_updates(epoch_calls.notify, limit, remaining())
             for number, update in enumerate(updates):
                 if number:
                     epoch_calls.begin()
@@ -165,6 +168,18 @@ class _EpochCalls:
         self.notify = callbacks.notifier("on_episodes_collected")
         self._notify_end = callbacks.notifier("on_episode_end")
         self.logs = {}
+        self._facts = {}
+
+    def facts(self, agent):
+        """Returns numbers and arrays that are equal in all processes, as a dict.
+
+        Before the first update, these are the weights of the agent. After an update,
+        these are its logs that do not depend on the time.
+        """
+        if self._facts:
+            return self._facts
+        weights = [np.asarray(x.numpy()) for x in agent_state.variables(agent)]
+        return {"number of epochs": self.progress.epoch, "weights": weights}
 
     def begin(self):
         self.callbacks.on_epoch_begin(self.progress.epoch)
@@ -174,6 +189,7 @@ class _EpochCalls:
         """Reports the episodes and the logs of an update, and counts the epoch."""
         for episode in episodes if self._notify_end is not None else ():
             self._notify_end(*episode)
+        self._facts = {k: x for k, x in logs.items() if k != "steps_per_second"}
         self.callbacks.on_train_batch_end(0, logs)
         epoch = self.progress.epoch
         if self.validate is not None and _is_due(epoch + 1, self.freq):

@@ -46,6 +46,10 @@ class NoRecorder(contextlib.nullcontext):
     """Records nothing: the recorder of a training without `resume`."""
 
     interrupted = False
+    signal = 0
+
+    def interrupt(self, number):
+        """Ignores that another process has received a signal."""
 
     def restore(self, progress):
         """Returns `progress`, from which the training starts."""
@@ -102,7 +106,7 @@ class Recorder:
 
     def __exit__(self, kind, error, traceback):
         self._stop.__exit__(kind, error, traceback)
-        if isinstance(error, learner.UpdateNotFinite):
+        if isinstance(error, learner.UpdateNotFinite) and self.checkpoints.is_writer:
             folder = self.checkpoints.path
             refused_update.write(folder, self.agent, error, self._header())
 
@@ -110,6 +114,16 @@ class Recorder:
     def interrupted(self):
         """Returns whether a signal has asked the training to stop."""
         return bool(self._stop.received)
+
+    @property
+    def signal(self):
+        """Returns the number of the first received signal, or zero."""
+        return int(self._stop.received[0]) if self.interrupted else 0
+
+    def interrupt(self, number):
+        """Stops the training as after a signal, unless `number` is zero."""
+        if number and not self.interrupted:
+            self._stop.received.append(number)
 
     def raise_if_interrupted(self):
         """Raises `KeyboardInterrupt` after SIGINT, or `Terminated` after SIGTERM."""
@@ -183,7 +197,7 @@ class Recorder:
 
     def write(self, progress):
         """Writes a checkpoint unless the newest checkpoint has the same progress."""
-        if progress == self._written:
+        if progress == self._written or not self.checkpoints.is_writer:
             return
         variables = agent_state.variables(self.agent)
         state = {

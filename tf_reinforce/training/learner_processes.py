@@ -1,0 +1,228 @@
+"""Coordinates the processes of a multi-worker strategy, which train one agent together.
+
+Every process runs the same `fit`. The processes collect the same episodes, and split the
+computation of the gradients. The chief, process 0, writes all files.
+"""
+
+import contextlib
+import json
+import re
+import socket
+import time
+import zlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+_PROBE_SECONDS = 2.0  # the time in which a running process accepts a connection
+# A process that has lost another stays alive for some seconds, so that the remaining
+# processes do not regard it as lost.
+_LINGER_SECONDS = 5.0
+
+# Callbacks that write files, which only the chief calls.
+_WRITERS = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+)
+
+
+class LearnerLost(RuntimeError):
+    """The error that another process of the training has ended or cannot be reached."""
+
+
+def get(strategy):
+    """Returns the processes of a `tf.distribute.Strategy`, or `SingleProcess`."""
+    resolver = None if strategy is None else strategy.cluster_resolver
+    if resolver is None:
+        return SingleProcess()
+    jobs = resolver.cluster_spec().as_dict()
+    hosts = [*jobs.get("chief", []), *jobs.get("worker", [])]
+    if len(hosts) < 2:
+        return SingleProcess()
+    number = resolver.task_id
+    if resolver.task_type == "worker":
+        number += len(jobs.get("chief", []))
+    return LearnerProcesses(strategy, hosts, number)
+
+
+class SingleProcess:
+    """The processes of a training in one process, which needs no coordination.
+
+    Attributes:
+        is_chief: Bool, whether the current process writes the files of the training.
+    """
+
+    is_chief = True
+
+    def own_callbacks(self, callbacks):
+        """Returns the callbacks that the current process calls."""
+        return callbacks
+
+    def agree_on_end(self, agent, record, get_facts):
+        """Returns whether the training ends before the next update."""
+        return agent.stop_training or record.interrupted
+
+    def explain_lost(self):
+        """Returns a context manager that does nothing."""
+        return contextlib.nullcontext()
+
+
+class LearnerProcesses:
+    """The processes that train one agent together.
+
+    Args:
+        strategy: `tf.distribute.MultiWorkerMirroredStrategy`.
+        hosts: List of strings `"host:port"`, the host and port of each process.
+        number: Int, the number of the current process.
+    """
+
+    def __init__(self, strategy, hosts, number):
+        self.strategy = strategy
+        self.hosts = hosts
+        self.number = number
+        self._gather = None
+
+    @property
+    def is_chief(self):
+        """Returns whether the current process writes the files of the training."""
+        return self.number == 0
+
+    def own_callbacks(self, callbacks):
+        """Returns the callbacks that the current process calls.
+
+        Only the chief calls callbacks that write files.
+
+        Raises:
+            ValueError: If a callback is a BackupAndRestore.
+        """
+        if any(isinstance(x, keras.callbacks.BackupAndRestore) for x in callbacks):
+            raise ValueError(
+                "The callback BackupAndRestore does not support several processes. "
+                "Expected: `fit(resume=folder)` instead. Received: BackupAndRestore"
+            )
+        if self.is_chief:
+            return callbacks
+        return [
+            x
+            for x in callbacks
+            if not isinstance(x, _WRITERS) and not getattr(x, "chief_only", False)
+        ]
+
+    def agree_on_end(self, agent, record, get_facts):
+        """Returns whether the training ends before the next update, on all processes.
+
+        If one process has received a signal, or a callback of one process has set
+        `stop_training`, all processes end after the same update.
+
+        Args:
+            agent: `Reinforce`. The method sets the attribute `stop_training`.
+            record: `recorder.Recorder` or `recorder.NoRecorder`.
+            get_facts: Function from `agent` to a dict of numbers and arrays, which must
+                be equal in all processes.
+
+        Raises:
+            ValueError: If the numbers or arrays differ between the processes.
+        """
+        facts = get_facts(agent)
+        values = [_digest(facts), int(agent.stop_training), record.signal]
+        rows = self.gather(values)
+        different = np.flatnonzero(rows[:, 0] != rows[0, 0])
+        if len(different):
+            other = different[0] * len(self.hosts) // len(rows)
+            raise ValueError(
+                f"Process {other} ({self.hosts[other]}) of the training differs from "
+                f"process 0 ({self.hosts[0]}) in its {', '.join(facts)}. Expected: "
+                "equal code, packages, arguments of `fit`, environments and, with "
+                "`resume`, a folder that all processes share. Received, in process "
+                f"{self.number}: {_summary(facts)}"
+            )
+        agent.stop_training = bool(rows[:, 1].any())
+        record.interrupt(int(rows[:, 2].max()))
+        return agent.stop_training or record.interrupted
+
+    def gather(self, values):
+        """Returns `[R, K]` int64, the K ints of each of the R replicas."""
+        if self._gather is None:
+            self._gather = _make_gather(self.strategy, len(values))
+        return self._gather(tf.constant(values, tf.int64)).numpy()
+
+    @contextlib.contextmanager
+    def explain_lost(self):
+        """Raises `LearnerLost` if an operation fails because a process was lost."""
+        try:
+            yield
+        except (tf.errors.UnavailableError, tf.errors.InternalError) as error:
+            lost = self._lost(str(error))
+            if lost is None:
+                raise
+            time.sleep(_LINGER_SECONDS)
+            raise LearnerLost(
+                f"Process {lost} ({self.hosts[lost]}) of the training has ended or "
+                f"cannot be reached. Process {self.number} therefore ends. Start all "
+                "processes again. With `resume`, the training continues from its last "
+                "checkpoint."
+            ) from error
+
+    def _lost(self, message):
+        """Returns the number of a lost process, or `None` if no process was lost.
+
+        The message of TensorFlow can name a process that has ended because another was
+        lost. Therefore all processes are tried first.
+        """
+        for number, host in enumerate(self.hosts):
+            if number != self.number and not _is_reachable(host):
+                return number
+        tasks = re.findall(r"remote target /job:(\w+)/replica:0/task:(\d+)", message)
+        for job, task in tasks:
+            shift = len(self.strategy.cluster_resolver.cluster_spec().as_dict())
+            return int(task) + (shift - 1 if job == "worker" else 0)
+        return None
+
+
+def _make_gather(strategy, count):
+    """Returns a function that gathers `count` ints of each replica."""
+
+    def gather(values):
+        def on_replica():
+            context = tf.distribute.get_replica_context()
+            row = tf.one_hot(
+                context.replica_id_in_sync_group,
+                strategy.num_replicas_in_sync,
+                dtype=tf.int64,
+            )
+            rows = row[:, None] * values[None]
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
+
+        return strategy.experimental_local_results(strategy.run(on_replica))[0]
+
+    traced = tf.function(
+        gather, input_signature=[tf.TensorSpec((count,), tf.int64)], autograph=False
+    )
+    with strategy.scope():
+        return traced.get_concrete_function()
+
+
+def _digest(facts):
+    """Returns a checksum of numbers and arrays, an int below 2³²."""
+    digest = 0
+    for value in facts.values():
+        for array in keras.tree.flatten(value):
+            digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
+    return digest
+
+
+def _summary(facts):
+    """Returns the numbers of `facts` as JSON, without arrays."""
+    numbers = {k: x for k, x in facts.items() if isinstance(x, (int, float))}
+    return json.dumps(numbers)
+
+
+def _is_reachable(host):
+    name, _, port = host.rpartition(":")
+    try:
+        with socket.create_connection((name, int(port)), timeout=_PROBE_SECONDS):
+            return True
+    except OSError:
+        return False
