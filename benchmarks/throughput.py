@@ -37,7 +37,7 @@ import tensorflow as tf
 import tf_reinforce as tfr
 from tf_reinforce import presets
 from tf_reinforce.collect import environments
-from tf_reinforce.collect import host_loop
+from tf_reinforce.collect import in_process
 from tf_reinforce.data import seeding
 
 
@@ -85,11 +85,10 @@ class Benchmark:
         self.steps = agent.env_steps
 
     def _collect(self, act, update):
-        self.envs.configure("float32")
         key = seeding.StreamKey(0, "training", update)
         request = environments.CollectionRequest(key, self.episodes)
         actor = self.agent.trainer.collector.actor
-        return host_loop.collect(self.envs, actor, act, request)
+        return in_process.collect(self.envs.batch, actor, act, request)
 
     def _script(self, outputs, episodes):
         """Returns `(env_index, seed, action)` per step; `None` as seed means no reset."""

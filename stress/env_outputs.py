@@ -15,7 +15,6 @@ import collections
 import decimal
 import fractions
 import json
-import multiprocessing
 import os
 import pathlib
 import sys
@@ -196,14 +195,11 @@ class BadClock(gym.Env):
     observation_space = gym.spaces.Box(-10, 100, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, case, at, is_faulty, barrier=None):
+    def __init__(self, case, at, is_faulty):
         self.case, self.at, self.is_faulty = case, at, is_faulty
-        self.barrier = barrier
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        if self.barrier is not None:  # so that each worker collects one episode
-            self.barrier.wait(timeout=60)
         self.now = 0
         return np.zeros(3, np.float32), {}
 
@@ -227,14 +223,13 @@ class BadClock(gym.Env):
 
 
 def is_second_worker():
-    return multiprocessing.current_process().name.endswith("worker-1")
+    return os.environ.get("TF_REINFORCE_WORKER") == "1"
 
 
 def open_kind(kind, case, at):
     """Returns an environment for `collect` and its keyword arguments."""
     if kind == "two workers":
-        barrier = multiprocessing.Barrier(2)
-        return lambda: BadClock(case, at, is_second_worker, barrier), {"workers": 2}
+        return lambda: BadClock(case, at, is_second_worker), {"workers": 2}
     makers = [lambda i=i: BadClock(case, at, lambda: i == 1) for i in range(2)]
     if kind == "plain":
         made = iter(makers)

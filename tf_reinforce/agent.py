@@ -366,6 +366,7 @@ class Reinforce(keras_agent.KerasAgent):
         resume: Any = None,
         on_bad_env: str | None = None,
         on_env_error: str | None = None,
+        step_timeout: float | None = None,
         verbose: str | int = "auto",
     ) -> keras.callbacks.History:
         """Trains on an environment: one epoch is one update from whole episodes.
@@ -390,8 +391,7 @@ class Reinforce(keras_agent.KerasAgent):
                 `TensorEnv` ignores `num_envs`.
             workers: Int, the number of processes that run the environments, by default 1,
                 the current process. `workers` does not change the result of training.
-                Several processes require an environment id, spec or callable, a system
-                with `fork`, and environments that do not run TensorFlow or Keras.
+                Several processes require an environment id, spec or callable.
             seed: Int for all random numbers of training. Training with the same seed,
                 machine and package versions gives the same weights, to the bit.
             callbacks: Keras callback, or list of callbacks. A callback with `mode="auto"`
@@ -414,7 +414,10 @@ class Reinforce(keras_agent.KerasAgent):
             on_bad_env: `"raise"`, or `"drop_episode"` to replace an episode in which a
                 plain environment returned an invalid value (`docs/environments.md`).
             on_env_error: `"raise"`, or `"restart"` to make an environment again that
-                raised an exception, and to replace its episode.
+                raised an exception, and to replace its episode. A worker process that
+                dies is replaced too, and its episodes are played again.
+            step_timeout: Float, the seconds, by default 300, after which a reset or step
+                in a worker process counts as hanging.
             verbose: 0 prints nothing; 1, 2 or `"auto"` prints a progress line.
 
         Returns:
@@ -425,16 +428,15 @@ class Reinforce(keras_agent.KerasAgent):
             EnvironmentFault: If the environment fails or returns an invalid value.
             FloatingPointError: If the loss or a gradient of an update is not finite.
         """
+        sizes = dict(epochs=epochs, steps=steps, num_envs=num_envs, workers=workers)
         options = dict(
-            epochs=epochs,
-            steps=steps,
+            **sizes,
             episodes_per_epoch=episodes_per_epoch,
             steps_per_epoch=steps_per_epoch,
-            num_envs=num_envs,
-            workers=workers,
             max_episode_steps=max_episode_steps,
             on_bad_env=on_bad_env,
             on_env_error=on_env_error,
+            step_timeout=step_timeout,
         )
         options = config.FitOptions(**config.merge_options(self._fit_defaults, options))
         seed = validation.check_seed(seed)
@@ -580,7 +582,8 @@ class Reinforce(keras_agent.KerasAgent):
         """Returns options for `open_envs`; `env_kwargs` defaults to that of `for_env`."""
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = self._fit_defaults.get("env_kwargs")
-        names = "env_kwargs", "max_episode_steps", *config.FAULT_OPTIONS
+        faults = *config.FAULT_OPTIONS, "step_timeout"
+        names = "env_kwargs", "max_episode_steps", *faults
         return dict(zip(names, (env_kwargs, *others)))
 
     def act(

@@ -141,6 +141,7 @@ class FitOptions:
     max_episode_steps: int | None = None
     on_bad_env: str = "raise"
     on_env_error: str = "raise"
+    step_timeout: float = 300.0
 
     def __post_init__(self):
         if (self.epochs is None) == (self.steps is None):
@@ -157,8 +158,9 @@ class FitOptions:
         if self.episodes_per_epoch is None and self.steps_per_epoch is None:
             object.__setattr__(self, "episodes_per_epoch", EPISODES_PER_EPOCH)
         check_fault_options(vars(self))
+        check_step_timeout(self.step_timeout)
         for name in FIT_OPTIONS:
-            if name in FAULT_OPTIONS:
+            if name in FAULT_OPTIONS or name == "step_timeout":
                 continue
             value = getattr(self, name)
             if value is not None or name in ("num_envs", "workers"):
@@ -166,8 +168,9 @@ class FitOptions:
 
     @property
     def env_options(self):
-        """Returns the time limit and the fault options of the environments."""
-        return self.max_episode_steps, self.on_bad_env, self.on_env_error
+        """Returns the limits and the fault options of the environments."""
+        faults = self.on_bad_env, self.on_env_error
+        return self.max_episode_steps, *faults, self.step_timeout
 
 
 # What to do if an environment returns an invalid value, or raises an exception.
@@ -181,6 +184,11 @@ def check_fault_options(options):
     """Raises `ValueError` if an option of `FAULT_OPTIONS` has an invalid value."""
     for name, allowed in FAULT_OPTIONS.items():
         validation.one_of(name, options[name], allowed)
+
+
+def check_step_timeout(value):
+    """Raises `ValueError` unless a value is a number of seconds of at least 0.001."""
+    validation.within("step_timeout", value, 0.001, math.inf)
 
 
 def merge_options(defaults, options):

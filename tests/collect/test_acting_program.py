@@ -17,6 +17,7 @@ from toy_layers import Unconvertible
 import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.collect import acting_program
+from tf_reinforce.collect import litert_runner
 from tf_reinforce.data import seeding
 from tf_reinforce.policies import actor as deciding
 
@@ -475,13 +476,13 @@ def test_layer_that_litert_cannot_convert_acts_and_learns_in_tensorflow(layer, c
 
 
 def test_program_uses_tensorflow_if_a_litert_result_is_wrong(monkeypatch, caplog):
-    original_results = acting_program._LiteRTRunner.results
+    original_results = litert_runner.LiteRTRunner.results
 
     def wrong_results(rows):
         raw, finite, outputs, sent = original_results(rows)
         return raw, finite, outputs + 1, sent
 
-    monkeypatch.setattr(acting_program._LiteRTRunner, "results", wrong_results)
+    monkeypatch.setattr(litert_runner.LiteRTRunner, "results", wrong_results)
     model, head = PAIRS["gaussian"]()
     with caplog.at_level(logging.WARNING, "tf_reinforce"):
         acting, structure = program(model, head)
@@ -499,10 +500,10 @@ def test_litert_tolerance_is_relative_to_result_and_largest_input(monkeypatch):
     The largest input counts as at least 1.
     """
     acting, _ = program(dense(2, 2), heads.Gaussian(2))
-    output_index = acting._layout.names.index("outputs")
+    output_index = acting.layout.names.index("outputs")
     inputs = [np.array([[0.5, -0.25], [-40, 3], [1, 1]], "f"), np.zeros((3, 2), "f")]
     keras_results = acting_program.call_concrete_function(
-        acting._concrete_function, acting._layout, inputs
+        acting._concrete_function, acting.layout, inputs
     )
     keras_results[output_index] = np.array([[3, -3], [-3, 3], [np.nan, 3]], "f")
     allowed = np.array([[1e-5], [40e-5], [0]]) + 3e-4  # the last row does not count
@@ -515,7 +516,7 @@ def test_litert_tolerance_is_relative_to_result_and_largest_input(monkeypatch):
             acting_program, "call_concrete_function", lambda *given: keras_results
         )
         monkeypatch.setattr(
-            acting_program._LiteRTRunner, "results", lambda rows: litert_results
+            litert_runner.LiteRTRunner, "results", lambda rows: litert_results
         )
         return acting._difference(
             inputs, acting_program.finite_weights([]), tolerance=tolerance
@@ -523,7 +524,7 @@ def test_litert_tolerance_is_relative_to_result_and_largest_input(monkeypatch):
 
     acting._runners, acting._comparison_runners = {}, {}
     monkeypatch.setattr(
-        acting_program._LiteRTRunner, "set_weights", lambda rows, weights: None
+        litert_runner.LiteRTRunner, "set_weights", lambda rows, weights: None
     )
     for row in (0, 1):
         for tolerance in (1.0, 10.0):
@@ -661,13 +662,13 @@ def test_engine_changes_to_tensorflow_if_new_weights_make_litert_wrong(caplog):
 
 
 def test_every_collection_compares_litert_with_keras(monkeypatch):
-    original_results, error = acting_program._LiteRTRunner.results, 0.0
+    original_results, error = litert_runner.LiteRTRunner.results, 0.0
 
     def results(rows):
         raw, finite, outputs, sent = original_results(rows)
         return raw, finite, outputs + np.float32(error), sent
 
-    monkeypatch.setattr(acting_program._LiteRTRunner, "results", results)
+    monkeypatch.setattr(litert_runner.LiteRTRunner, "results", results)
     agent, engines = softplus_agent(60.0), []
     for error in (0.0, 1.0):  # noqa: B007 (`results` reads it)
         agent.collect(Echo(), 2)
@@ -680,13 +681,13 @@ def test_later_comparisons_have_ten_times_the_tolerance_of_the_first(
     monkeypatch, share, engine
 ):
     """The largest input is 1, so that the first tolerance is 1e-4 · 60 + 1e-5."""
-    original_results, error = acting_program._LiteRTRunner.results, 0.0
+    original_results, error = litert_runner.LiteRTRunner.results, 0.0
 
     def results(rows):
         raw, finite, outputs, sent = original_results(rows)
         return raw, finite, outputs + np.float32(error), sent
 
-    monkeypatch.setattr(acting_program._LiteRTRunner, "results", results)
+    monkeypatch.setattr(litert_runner.LiteRTRunner, "results", results)
     agent = softplus_agent(60.0)
     agent.collect(Echo(), 2)
     error = share * (1e-4 * 60 + 1e-5)

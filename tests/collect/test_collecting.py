@@ -15,8 +15,10 @@ import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.collect import batched_envs
 from tf_reinforce.collect import host_loop
+from tf_reinforce.collect import in_process
 from tf_reinforce.collect import results
 from tf_reinforce.data import seeding
+from tf_reinforce.data import tensor_specs
 from tf_reinforce.policies import actor as deciding
 
 MODES = list(gym.vector.AutoresetMode)
@@ -39,8 +41,9 @@ def collect(
         return [raw], [actions], [], np.True_
 
     with tfr.collect.open_envs(env, num_envs, **options) as envs:
-        actor = deciding.ActorPolicy(None, head, envs.configure(dtype), dtype, [])
-        return host_loop.collect(envs, actor, act, toys.request(episodes, steps))
+        spec = tensor_specs.observation_spec(envs.observation_space, dtype)
+        actor = deciding.ActorPolicy(None, head, spec, dtype, [])
+        return in_process.collect(envs.batch, actor, act, toys.request(episodes, steps))
 
 
 def vector(makers, mode, **kwargs):
@@ -438,8 +441,10 @@ def test_seconds_are_split_into_stepping_and_acting(monkeypatch):
     calls, head = [], heads.Categorical(2)
     monkeypatch.setattr(host_loop.time, "perf_counter", lambda: now[0])
     with tfr.collect.open_envs(Slow, 1) as envs:
-        actor = deciding.ActorPolicy(None, head, envs.configure("float32"), "float32", [])
-        result = host_loop.collect(envs, actor, act_slowly, toys.request(episodes=9))
+        spec = tensor_specs.observation_spec(envs.observation_space, "float32")
+        actor = deciding.ActorPolicy(None, head, spec, "float32", [])
+        request = toys.request(episodes=9)
+        result = in_process.collect(envs.batch, actor, act_slowly, request)
     steps = result.episodes.lengths.sum()
     assert len(calls) == steps
     assert result.seconds == {"stepping": 64 * 9 + steps, "acting": 1024 * steps}
@@ -583,7 +588,7 @@ def test_time_limit_is_that_of_the_first_environment():
         return env
 
     with tfr.collect.open_envs(lambda: spec_of(make_env()), 2) as envs:
-        assert envs.max_episode_steps == 4
+        assert envs.batch.max_episode_steps == 4
 
 
 def test_environments_created_by_collect_are_closed_once():

@@ -18,6 +18,7 @@ import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.collect import results
 from tf_reinforce.data import action_masks
+from tf_reinforce.serving import policy_functions
 
 MODES = [None, *gym.vector.AutoresetMode]
 
@@ -258,7 +259,8 @@ def test_int64_mask_of_the_observation_forbids_only_zeros():
     The exported functions read the mask from the observation.
     """
     marks = tf.constant([[256, 0, -1, 1000], [0, 2, 512, 0]], tf.int64)
-    masks = action_masks.MaskPath("observation/m").from_batch({"m": marks})
+    path = action_masks.MaskPath("observation/m")
+    masks = policy_functions.masks_in_batch(path, {"m": marks})
     assert (masks.numpy() != 0).tolist() == (marks.numpy() != 0).tolist()
 
 

@@ -14,6 +14,7 @@ import tf_reinforce as tfr
 from tf_reinforce.collect import env_outputs
 from tf_reinforce.collect import results
 from tf_reinforce.data import spaces
+from tf_reinforce.data import tensor_specs
 
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
 FEW = {"epochs": 2, "episodes_per_epoch": 3, "num_envs": 2, "verbose": 0}
@@ -27,7 +28,7 @@ IMAGE = Box(0, 255, (8, 8, 1), np.uint8)
 def read_observation(space, observation):
     """Returns the recorded arrays of one observation, as a list."""
     reader = env_outputs.ObservationReader(space, "float32")
-    leaves = keras.tree.flatten(reader.observation_spec)
+    leaves = keras.tree.flatten(tensor_specs.observation_spec(space, "float32"))
     rows = [np.zeros((1, *x.shape), x.dtype.as_numpy_dtype) for x in leaves]
     reader(0, observation, rows)
     return [row[0] for row in rows]

@@ -20,6 +20,7 @@ from tf_reinforce.collect import batched_tensor_env
 from tf_reinforce.collect import shared_programs
 from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import seeding
+from tf_reinforce.data import tensor_noise
 from tf_reinforce.envs import checks
 from tf_reinforce.training import collector
 
@@ -121,9 +122,9 @@ def test_compiled_episodes_equal_an_eager_step_by_step_definition(kind, group_si
     episodes = xla_rollout.check_result(rollout, rollout(keys))
     for b in range(4):
         group, policy_state = tf.constant([b // group_size]), actor.initial_state(1)
-        noise = seeding.counter_noise(keys[0], [env.initial_noise], group, 0, env.dtype)[
-            0
-        ]
+        noise = tensor_noise.counter_noise(
+            keys[0], [env.initial_noise], group, 0, env.dtype
+        )[0]
         transition_noise = noises(
             keys[1], env.transition_noise, group[0], limit, env.dtype
         )
@@ -158,7 +159,9 @@ def noises(key, parts, episode, steps, dtype):
     if parts is None:
         return []
     episodes, steps = tf.fill([steps], episode), tf.range(steps)
-    return seeding.counter_noise(key, keras.tree.flatten(parts), episodes, steps, dtype)
+    return tensor_noise.counter_noise(
+        key, keras.tree.flatten(parts), episodes, steps, dtype
+    )
 
 
 def same(one, columns, step, b):

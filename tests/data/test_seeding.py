@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_reinforce import validation
 from tf_reinforce.data import seeding
+from tf_reinforce.data import tensor_noise
 
 SEEDS = (0, 1, 2**32, 2**63 - 1)
 PURPOSES = ("training", "validation", "evaluation")
@@ -144,7 +145,7 @@ def test_action_noise_shares_no_number_with_the_environment_generator():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_stateless_noise_depends_on_its_seed_only(kind, dtype):
     def draw(seed):
-        return seeding.stateless_noise(seed, kind, [4, 3], dtype)
+        return tensor_noise.stateless_noise(seed, kind, [4, 3], dtype)
 
     first = draw(tf.constant(3)).numpy()
     tf.random.normal([5])  # changes the state of the global generator
@@ -155,7 +156,7 @@ def test_stateless_noise_depends_on_its_seed_only(kind, dtype):
 
 def test_stateless_noise_is_the_same_in_a_graph():
     def draw(seed):
-        return seeding.stateless_noise(seed, "uniform", [16], "float32")
+        return tensor_noise.stateless_noise(seed, "uniform", [16], "float32")
 
     seed = tf.constant(5)
     np.testing.assert_array_equal(draw(seed), tf.function(draw)(seed))
@@ -164,10 +165,12 @@ def test_stateless_noise_is_the_same_in_a_graph():
 def test_stateless_noise_has_the_moments_of_its_distribution():
     """The tolerances are six standard errors of two moments of 100 000 draws."""
     count = 100_000
-    uniform = seeding.stateless_noise(
+    uniform = tensor_noise.stateless_noise(
         tf.constant(0), "uniform", [count], "float64"
     ).numpy()
-    normal = seeding.stateless_noise(tf.constant(0), "normal", [count], "float64").numpy()
+    normal = tensor_noise.stateless_noise(
+        tf.constant(0), "normal", [count], "float64"
+    ).numpy()
     assert uniform.min() >= 0 and uniform.max() < 1
     assert abs(uniform.mean() - 1 / 2) < 6 * np.sqrt(1 / 12 / count)
     assert abs((uniform**2).mean() - 1 / 3) < 6 * np.sqrt(4 / 45 / count)
@@ -186,7 +189,7 @@ def test_stateless_noise_has_the_moments_of_its_distribution():
 def test_threefry_equals_the_published_test_vectors(key, counter, words):
     """The three vectors of Threefry-2x32-20 are from `kat_vectors` of Random123."""
     key, counter = (np.array(x, "uint32") for x in (key, counter))
-    drawn = seeding.threefry(key, *(tf.constant(x[None, None]) for x in counter))
+    drawn = tensor_noise.threefry(key, *(tf.constant(x[None, None]) for x in counter))
     assert tuple(int(x[0, 0]) for x in drawn) == words
 
 
@@ -202,14 +205,14 @@ def test_counter_noise_depends_on_key_episode_and_step_only(dtype):
     key = seeding.rollout_keys(3, "training", 5)[1]
 
     def draw(episodes, step):
-        return seeding.counter_noise(key, PARTS, episodes, step, dtype)
+        return tensor_noise.counter_noise(key, PARTS, episodes, step, dtype)
 
     together, alone = draw(tf.range(6), 4), draw(tf.constant([5, 2]), 4)
     ways = [
         tf.function(draw, jit_compile=True)(tf.range(6), tf.constant(4)),
         tf.function(draw)(tf.range(6), tf.constant(4)),
         draw(tf.range(6), tf.fill([6], 4)),
-        seeding.counter_noise(np.tile(key, (6, 1)), PARTS, tf.range(6), 4, dtype),
+        tensor_noise.counter_noise(np.tile(key, (6, 1)), PARTS, tf.range(6), 4, dtype),
     ]
     for place, part in enumerate(together):
         assert part.shape[1:] == PARTS[place].shape and part.dtype == dtype
@@ -223,7 +226,9 @@ def test_counter_noise_differs_between_keys_steps_and_episodes():
     keys = [seeding.rollout_keys(0, "training", update) for update in (0, 1)]
     one = [seeding.NoiseSpec("uniform", (5,))]
     drawn = [
-        seeding.counter_noise(key, one, tf.range(4), step, "float64")[0].numpy().ravel()
+        tensor_noise.counter_noise(key, one, tf.range(4), step, "float64")[0]
+        .numpy()
+        .ravel()
         for pair in keys
         for key in pair
         for step in range(3)
@@ -238,7 +243,7 @@ def test_counter_noise_has_the_moments_of_its_distribution(dtype):
     parts = [seeding.NoiseSpec(kind, (1000,)) for kind in ("uniform", "normal")]
     uniform, normal = (
         x.numpy().ravel().astype("float64")
-        for x in seeding.counter_noise(key, parts, tf.range(1000), 0, dtype)
+        for x in tensor_noise.counter_noise(key, parts, tf.range(1000), 0, dtype)
     )
     assert uniform.min() >= 0 and uniform.max() < 1 and np.isfinite(normal).all()
     six = 6 / np.sqrt(count)
@@ -254,20 +259,20 @@ def test_noise_of_the_smallest_and_largest_words_is_finite():
     words = tf.constant([0, 2**32 - 1], tf.uint32)
     for dtype in (tf.float32, tf.float64):
         low = words if dtype == tf.float64 else None
-        uniform = seeding.uniform_from_words(words, low, dtype).numpy()
-        normal = seeding.normal_from_words(words, low, dtype).numpy()
+        uniform = tensor_noise.uniform_from_words(words, low, dtype).numpy()
+        normal = tensor_noise.normal_from_words(words, low, dtype).numpy()
         assert uniform[0] == 0 and 1 - 1e-7 < uniform[1] < 1
         assert np.isfinite(normal).all() and normal[0] == -normal[1] < -5
 
 
-def test_tf_random_is_used_in_seeding_only():
-    """In `seeding`, every call of `tf.random` names its algorithm."""
+def test_tf_random_is_used_in_tensor_noise_only():
+    """In `tensor_noise`, every call of `tf.random` names its algorithm."""
     package = pathlib.Path(seeding.__file__).parent
     users = [
         path.name for path in package.rglob("*.py") if "tf.random." in path.read_text()
     ]
-    assert users == ["seeding.py"]
-    source = (package / "seeding.py").read_text()
+    assert users == ["tensor_noise.py"]
+    source = (package / "tensor_noise.py").read_text()
     assert source.count("tf.random.") == 2 and source.count('alg="philox"') == 1
 
 
@@ -305,13 +310,13 @@ def test_counter_noise_is_made_of_the_words_at_its_counters(dtype):
     key, episodes, step = seeding.rollout_keys(1, "training", 4)[2], [3, 2**31], 9
     kinds = ("uniform", 3), ("normal", 2), ("uniform", 4)
     parts = [seeding.NoiseSpec(kind, (size,)) for kind, size in kinds]
-    found = seeding.counter_noise(
+    found = tensor_noise.counter_noise(
         key, parts, tf.constant(episodes, tf.int64), step, dtype
     )
     blocks = 5 if dtype == "float32" else 9
     counters = step * blocks + np.arange(blocks, dtype="uint32")
     first = np.array(episodes, "uint32")[:, None]
-    high, low = (x.numpy() for x in seeding.threefry(key, first, counters[None]))
+    high, low = (x.numpy() for x in tensor_noise.threefry(key, first, counters[None]))
     if dtype == "float32":
         words = np.concatenate([high, low], axis=-1)[:, :9]
         uniform, middle = (words >> 8) * 2.0**-24, ((words >> 9) + 0.5) * 2.0**-22

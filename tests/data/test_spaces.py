@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tf_reinforce.data import spaces
+from tf_reinforce.data import tensor_specs
 
 INF = np.inf
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
@@ -193,23 +194,29 @@ def test_action_space_raises_if_names_of_parts_are_invalid(name):
 
 def test_observation_spec_keeps_integer_types_and_sets_the_float_type():
     spec = tf.TensorSpec
-    assert spaces.observation_spec(SPACES["nested"], "float32") == {
+    assert tensor_specs.observation_spec(SPACES["nested"], "float32") == {
         "a": (spec((8, 8, 3), tf.uint8), {"b": spec((2,), tf.float32)}),
         "z": spec((2,), tf.float32),
     }
-    assert spaces.observation_spec(SPACES["scalar"], "float64") == spec((), tf.float64)
-    assert spaces.observation_spec(SPACES["of_choices"], "float32") == (
+    assert tensor_specs.observation_spec(SPACES["scalar"], "float64") == spec(
+        (), tf.float64
+    )
+    assert tensor_specs.observation_spec(SPACES["of_choices"], "float32") == (
         spec((), tf.int64),
         {"a": spec((4,), tf.int8), "z": spec((2, 2), tf.int64)},
     )
-    assert spaces.observation_spec(SPACES["small_choice"], "float32") == spec((), tf.int8)
-    assert spaces.observation_spec(SPACES["bools"], "float32") == spec((3, 2), tf.bool)
+    assert tensor_specs.observation_spec(SPACES["small_choice"], "float32") == spec(
+        (), tf.int8
+    )
+    assert tensor_specs.observation_spec(SPACES["bools"], "float32") == spec(
+        (3, 2), tf.bool
+    )
 
 
 def test_specs_from_shapes_returns_float_specs():
     spec = tf.TensorSpec
     shapes = {"z": (None, 2), "a": ((None, 8, 8), [(7,)])}
-    assert spaces.specs_from_shapes(shapes, "float32") == {
+    assert tensor_specs.specs_from_shapes(shapes, "float32") == {
         "z": spec((2,), tf.float32),
         "a": (spec((8, 8), tf.float32), (spec((), tf.float32),)),
     }

@@ -12,6 +12,7 @@ from toy_worlds import Walk
 import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce.data import seeding
+from tf_reinforce.data import tensor_noise
 from tf_reinforce.envs import checks
 
 STEPS = 500
@@ -131,7 +132,9 @@ def test_initial_states_have_the_distribution_of_gymnasium(id):
     twin, original, count = envs.make(id), gym.make(id), 2000
     key = seeding.rollout_keys(0, "training", 0)[0]
     episodes = tf.range(count)
-    noise = seeding.counter_noise(key, [twin.initial_noise], episodes, 0, twin.dtype)[0]
+    noise = tensor_noise.counter_noise(
+        key, [twin.initial_noise], episodes, 0, twin.dtype
+    )[0]
     ours, theirs = twin.initial(noise).numpy(), []
     for seed in range(count):
         original.reset(seed=seed)

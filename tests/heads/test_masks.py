@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import types
 
 import gymnasium as gym
 import keras
@@ -15,6 +16,7 @@ from tf_reinforce import testing
 from tf_reinforce.collect import acting_program
 from tf_reinforce.data import action_masks
 from tf_reinforce.policies import actor
+from tf_reinforce.serving import policy_functions
 from tf_reinforce.testing import enumeration
 
 CASES = {
@@ -550,7 +552,7 @@ def test_mask_of_one_environment_is_read_from_vector_infos():
         {"legal": np.array([0, 1]), "more": {"x": 5}, "a": {"b": 8}},
     ]
     reader = action_masks.MaskReader(
-        action_masks.MaskPath("info/legal"), heads.Categorical(2).flatten_mask
+        action_masks.MaskPath("info/legal"), heads.Categorical(2).mask_layout
     )
     for slot in (0, 2):
         mask = reader.read_env(slot, None, vector_infos(infos))
@@ -579,7 +581,8 @@ def test_mask_of_one_environment_is_read_from_vector_infos():
 def test_mask_of_one_environment_is_its_row_of_the_observation_mask():
     observations = {"legal": (np.eye(3, dtype="int8"), np.arange(3)), "board": None}
     reader = action_masks.MaskReader(
-        action_masks.MaskPath("observation/legal"), lambda mask: mask
+        action_masks.MaskPath("observation/legal"),
+        types.SimpleNamespace(flatten=lambda mask: mask),
     )
     env_mask = reader.read_env(1, observations, {"legal": "not this"})
     np.testing.assert_array_equal(env_mask[0], [0, 1, 0])
@@ -593,7 +596,8 @@ def test_masks_from_batch_are_flat_and_invalid_marks_stay_invalid():
     Neither number may count as a mark from 0 to 2.
     """
     parts = (np.array([[[0, 1], [2, 1]]]), np.array([[256, -1, 3, 7]]))
-    masks = action_masks.MaskPath("observation/legal").from_batch({"legal": parts})
+    path = action_masks.MaskPath("observation/legal")
+    masks = policy_functions.masks_in_batch(path, {"legal": parts})
     assert masks.dtype == tf.int8
     np.testing.assert_array_equal(masks, [[0, 1, 2, 1, 3, 1, 3, 3]])
 

@@ -379,7 +379,7 @@ RETURNS_AND_BASELINES = [
     Mutant(
         "exported_masks_wrap",
         "own: The value 256 in an observed mask wraps to zero in the exported policy.",
-        "data/action_masks.py::MaskPath.from_batch",
+        "serving/policy_functions.py::masks_in_batch",
         "tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3)",
         "part",
     ),
@@ -630,7 +630,7 @@ DISTRIBUTIONS = [
     Mutant(
         "marks_wrap",
         "own: The value 256 in a mask wraps to 0 in int8.",
-        "heads/base.py::Head.flatten_mask",
+        "data/mask_layouts.py::MaskLayout.flatten",
         ".astype(bool)",
         "",
     ),
@@ -714,7 +714,7 @@ DISTRIBUTIONS = [
         "switch_that_must_be_on",
         'own: The mask value 1 of a `MultiBinary` means "free" instead of "must be on".',
         "heads/bernoulli.py::Bernoulli.mask_outputs",
-        "tf.where(base.mask_equals(mask, _ON), large, outputs)",
+        "tf.where(base.mask_equals(mask, mask_layouts.ON), large, outputs)",
         "outputs",
     ),
     Mutant(
@@ -897,7 +897,7 @@ EPISODES = [
     Mutant(
         "clipped_action_stored",
         "B6: The record contains the clipped action instead of the sampled action.",
-        "collect/host_loop.py::_CollectionLoop.run",
+        "collect/host_loop.py::CollectionLoop._run",
         "zip(buffer.actions, raw_actions)",
         "zip(buffer.actions, env_actions)",
     ),
@@ -994,9 +994,9 @@ EPISODES = [
     Mutant(
         "cut_episodes_dropped",
         "own: Truncated episodes are missing in the batch.",
-        "collect/host_loop.py::_collect_arrays",
-        "loop.run(act)",
-        "[x for x in loop.run(act) if x.end.terminated]",
+        "collect/in_process.py::collect",
+        "loop.play(act)",
+        "[x for x in loop.play(act) if x.end.terminated]",
     ),
     Mutant(
         "empty_episodes",
@@ -1086,10 +1086,10 @@ MASKS_ON_THE_WAY = [
     Mutant(
         "mask_of_the_step_before",
         "B24: An action is sampled under the mask of the previous step.",
-        "collect/host_loop.py::_CollectionLoop.run",
+        "collect/host_loop.py::CollectionLoop._run",
         "[*observations, *policy_states, *noise.row(row, active)]",
         "[*observations, *policy_states, *noise.row(row, active)]\n"
-        "            if self.masked_head is not None and row:\n"
+        "            if self.mask_layout is not None and row:\n"
         "                previous = buffer.observation_row(row - 1)[-1]\n"
         "                inputs[len(observations) - 1] = previous",
     ),
@@ -1103,21 +1103,21 @@ MASKS_ON_THE_WAY = [
     Mutant(
         "state_kept_over_episodes",
         "own: The recurrent state of an episode is not reset for the next episode.",
-        "collect/host_loop.py::_CollectionLoop._start",
+        "collect/host_loop.py::CollectionLoop._start",
         "self.recurrent_states.reset(env_index)",
         "pass",
     ),
     Mutant(
         "state_not_handed_on",
         "own: Every action is computed from the initial recurrent state.",
-        "collect/host_loop.py::_CollectionLoop.run",
+        "collect/host_loop.py::CollectionLoop._run",
         "zip(policy_states, states)",
         "()",
     ),
     Mutant(
         "dead_end_acted_on",
         "B24: A mask without any legal action raises no error.",
-        "collect/host_loop.py::_CollectionLoop._check_masks",
+        "collect/host_loop.py::CollectionLoop._check_masks",
         "not has_legal_action[env_index]",
         "False",
     ),
@@ -1142,7 +1142,7 @@ RANDOMNESS = [
         "noise_by_slot",
         "B36: Action noise depends on the index of the environment instead of "
         "the number of the episode.",
-        "collect/host_loop.py::_CollectionLoop._start",
+        "collect/host_loop.py::CollectionLoop._start",
         "self.seeds.action_generator(episode.stream_number, i)",
         "self.seeds.action_generator(env_index, i)",
     ),
@@ -1620,7 +1620,7 @@ DIAGNOSTICS = [
     Mutant(
         "stepping_counted_twice",
         "own: The time in environments also counts as time for acting.",
-        "collect/host_loop.py::collect",
+        "collect/in_process.py::collect",
         "time.perf_counter() - start - stepping",
         "time.perf_counter() - start",
     ),
@@ -1635,14 +1635,14 @@ DIAGNOSTICS = [
     Mutant(
         "every_other_claimed",
         "own: With several processes, every second episode is not collected.",
-        "collect/worker.py::EnvWorker._next_episode",
-        "self._counter.value = number + 1",
-        "self._counter.value = number + 2",
+        "collect/dispatcher.py::EpisodeDispatcher._take_one",
+        "self._next, self._next + 1",
+        "self._next, self._next + 2",
     ),
     Mutant(
         "old_weights_in_workers",
         "own: Worker processes act with their initial weights.",
-        "collect/worker_pool.py::WorkerPool._collect_episodes",
+        "collect/worker_pool.py::WorkerPool._weights_messages",
         "acting_program.finite_weights(actor.variables)",
         "self.__dict__.setdefault(\n"
         '            "first", acting_program.finite_weights(actor.variables)\n'
@@ -1660,16 +1660,16 @@ DIAGNOSTICS = [
         "own: After a failure, the result of the previous request is used for "
         "the next request.",
         "collect/worker_pool.py::WorkerPool._collect_episodes",
-        "self._pending or self._program is not program",
-        "self._program is not program",
+        "self._busy or not self._workers",
+        "not self._workers",
     ),
     Mutant(
         "first_come",
-        "own: The first worker process starts an episode in each of its "
-        "environments and leaves too few episodes for the other processes.",
-        "collect/scheduler.py::SharedScheduler.start_next",
-        "row == 0 and len(self.episodes) == self._max_initial",
-        "False",
+        "own: The first worker process receives an episode for each of its "
+        "environments, so that too few are left for the other processes.",
+        "collect/dispatcher.py::EpisodeDispatcher.take",
+        "math.ceil(left / waiting)",
+        "left",
     ),
 ]
 
@@ -1694,8 +1694,8 @@ TENSORS = [
         "own: The noise of the steps of an episode uses the key of the noise of "
         "its reset.",
         "envs/vector.py::TensorVectorEnv._next_states",
-        "seeding.counter_noise(keys[:, 1], *noise_args)",
-        "seeding.counter_noise(keys[:, 0], *noise_args)",
+        "tensor_noise.counter_noise(keys[:, 1], *noise_args)",
+        "tensor_noise.counter_noise(keys[:, 0], *noise_args)",
     ),
     Mutant(
         "one_seed_for_all_of_a_vector",
@@ -1877,8 +1877,8 @@ SURVIVORS = [
         "one_permutation_for_all_passes",
         "own: Every pass of the compiled engine uses the permutation of the first pass.",
         "training/learner.py::permutations_in_graph",
-        'seeding.counter_noise(key, spec, steps, number, "float64")',
-        'seeding.counter_noise(key, spec, steps, 0, "float64")',
+        'tensor_noise.counter_noise(key, spec, steps, number, "float64")',
+        'tensor_noise.counter_noise(key, spec, steps, 0, "float64")',
     ),
     Mutant(
         "episodes_numbered_anew",
@@ -2181,8 +2181,8 @@ LAST_SURVIVORS = [
         "own: An agent that was built for a shape accepts an environment with "
         "other shapes.",
         "training/keras_agent.py::KerasAgent.build_for_spaces",
-        "if self.built:\n            spaces.expect_shapes(",
-        "if False:\n            spaces.expect_shapes(",
+        "if self.built:\n            tensor_specs.expect_shapes(",
+        "if False:\n            tensor_specs.expect_shapes(",
     ),
     Mutant(
         "setting_that_does_nothing",

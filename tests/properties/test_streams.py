@@ -15,6 +15,7 @@ from tf_reinforce import callbacks
 from tf_reinforce import envs
 from tf_reinforce import heads
 from tf_reinforce.data import seeding
+from tf_reinforce.data import tensor_noise
 from tf_reinforce.policies import actor as deciding
 from tf_reinforce.training import learner
 
@@ -60,7 +61,7 @@ def tensor_addresses():
     parts = [seeding.NoiseSpec("uniform", (2,)), seeding.NoiseSpec("uniform", (3,))]
     # In float64, each number has 53 bits of its own block.
     at = np.stack(keys), parts, tf.constant(episodes), tf.constant(steps), "float64"
-    return np.concatenate(seeding.counter_noise(*at), axis=1)
+    return np.concatenate(tensor_noise.counter_noise(*at), axis=1)
 
 
 def test_streams_draw_different_numbers():
@@ -89,12 +90,14 @@ def test_counter_noise_uses_each_counter_once(monkeypatch):
         asked.append((np.asarray(first).ravel(), np.asarray(second).ravel()))
         return first + tf.zeros_like(second), second + tf.zeros_like(first)
 
-    monkeypatch.setattr(seeding, "threefry", recording)
+    monkeypatch.setattr(tensor_noise, "threefry", recording)
     parts = [seeding.NoiseSpec("uniform", (3,)), seeding.NoiseSpec("normal", ())]
     for dtype in ("float32", "float64"):
         asked.clear()
         for step in range(50):
-            seeding.counter_noise(np.zeros(2, "uint32"), parts, tf.range(9), step, dtype)
+            tensor_noise.counter_noise(
+                np.zeros(2, "uint32"), parts, tf.range(9), step, dtype
+            )
         pairs = [pair for block in asked for pair in itertools.product(*block)]
         assert len(set(pairs)) == len(pairs) == 50 * 9 * (2 if dtype == "float32" else 4)
 
@@ -103,7 +106,7 @@ def test_counter_noise_uses_each_counter_once(monkeypatch):
 def test_stateless_noise_differs_between_parts_and_seeds(kind):
     """`agent.act` and the exported `sample` use this noise for composite actions."""
     drawn = [
-        seeding.stateless_noise(
+        tensor_noise.stateless_noise(
             tf.constant(seed), kind, tf.constant([16]), "float64", part
         ).numpy()
         for seed in (0, 1, 2**31, 2**62)

@@ -1,5 +1,8 @@
 """Defines an environment that refuses illegal actions, and agents with masks."""
 
+import sys
+
+import cloudpickle
 import gymnasium as gym
 import keras
 import numpy as np
@@ -68,3 +71,7 @@ def learner(place="info/action_mask", **settings):
     agent = tfr.Reinforce(policy, action_mask=place, **settings)
     agent.compile(keras.optimizers.SGD(0.1))
     return agent
+
+
+# Worker processes receive the environments without this module, which imports TensorFlow.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])

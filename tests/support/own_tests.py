@@ -4,6 +4,10 @@ import pathlib
 
 # Further test files of a module. The file with the name of the module is not listed.
 OWN = {
+    "data/acting_specs": ["collect/test_collecting", "heads/test_masks"],
+    "data/mask_layouts": ["heads/test_masks", "collect/test_masked_environments"],
+    "data/tensor_noise": ["data/test_seeding", "properties/test_streams"],
+    "data/tensor_specs": ["data/test_spaces"],
     "algorithm/inspection": [
         "callbacks/test_diagnostics",
         "algorithm/test_update_options",
@@ -53,6 +57,15 @@ OWN = {
         "collect/test_dropped_episodes",
         "test_agent_input",
     ],
+    "collect/collected": ["collect/test_collecting", "collect/test_worker_pool"],
+    "collect/env_factory": ["collect/test_collecting", "collect/test_worker_pool"],
+    "collect/in_process": [
+        "collect/test_collecting",
+        "collect/test_environments_that_fail",
+    ],
+    "collect/litert_runner": ["collect/test_acting_program"],
+    "collect/local_worker": ["collect/test_worker_pool"],
+    "collect/worker_guard": ["collect/test_worker_pool"],
     "collect/comparison_inputs": ["collect/test_acting_program"],
     "collect/results": [
         "collect/test_environments_that_fail",

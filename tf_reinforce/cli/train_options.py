@@ -215,6 +215,16 @@ TRAIN_OPTIONS = (
         ),
     ),
     _Option(
+        "--step-timeout",
+        ("fit.step_timeout",),
+        dict(
+            type=float,
+            metavar="SECONDS",
+            help="longest time for one reset or step in a worker "
+            f"({config.FitOptions.step_timeout:g})",
+        ),
+    ),
+    _Option(
         "--target-return",
         ("evaluation.target",),
         dict(type=float, help="target (the environment's reward threshold)"),

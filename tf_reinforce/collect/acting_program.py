@@ -7,31 +7,16 @@ different results, a traced TensorFlow function selects the actions.
 """
 
 import contextlib
-import itertools
 import logging
 import math
-from typing import NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
-from ai_edge_litert import interpreter as litert
 
-from tf_reinforce import startup
+from tf_reinforce.collect import litert_runner
 
 log = logging.getLogger("tf_reinforce")
-
-
-class _Layout(NamedTuple):
-    """The order of the arguments and results of a function that selects actions."""
-
-    inputs: list  # tf.TensorSpecs of observations, action mask and states
-    noise: list  # tf.TensorSpecs of the noise
-    names: list  # str, the name of each result
-    raw_actions: list  # indices of the raw actions among the results
-    finite: int  # index of the bool result: all outputs are finite
-    env_actions: list  # indices of the actions for the environment
-    states: list  # indices of the next states
 
 
 class _ActFunction:
@@ -70,7 +55,7 @@ class _ActFunction:
         self._split = np.cumsum([len(observation), len(mask)]).tolist()
 
     def trace(self):
-        """Returns a concrete function that selects actions, and its `_Layout`."""
+        """Returns a concrete function that selects actions, and its `Layout`."""
         layouts = []
 
         def act(inputs, noise):
@@ -82,7 +67,7 @@ class _ActFunction:
         return traced.get_concrete_function(self.inputs, self.noise), layouts[-1]
 
     def __call__(self, inputs, noise, max_is_infinite=False):
-        """Returns a list of actions, policy outputs and next states, and its `_Layout`.
+        """Returns a list of actions, policy outputs and next states, and its `Layout`.
 
         Args:
             inputs: List of tensors: observations, the action mask if the policy has one,
@@ -115,9 +100,9 @@ class _ActFunction:
         changed = [tensor for tensor in env_actions if id(tensor) not in indices]
         results = [*raw_actions, finite, outputs, *changed, *states]
         indices.update((id(x), len(raw_actions) + 2 + i) for i, x in enumerate(changed))
-        return results, _Layout(
-            self.inputs,
-            self.noise,
+        return results, litert_runner.Layout(
+            _arguments(self.inputs),
+            _arguments(self.noise),
             names=[
                 *["raw_action"] * len(raw_actions), "finite", "outputs",
                 *["action"] * len(changed), *["state"] * len(states),
@@ -143,6 +128,8 @@ class ActingProgram:
 
     Attributes:
         runtime: `"litert"` or `"tensorflow"`, the library that selects the actions.
+        model: Bytes, the LiteRT model.
+        layout: `litert_runner.Layout` of the arguments and results.
         conversions: Int, how often a conversion to LiteRT was started: 0 or 1.
     """
 
@@ -150,14 +137,14 @@ class ActingProgram:
         self.conversions = 0
         self._variables = actor.variables
         self._act_function = _ActFunction(actor, deterministic)
-        self._concrete_function, self._layout = self._act_function.trace()
+        self._concrete_function, self.layout = self._act_function.trace()
         self._runners, self._comparison_runners = {}, {}
         self.runtime = "litert"
         weights = finite_weights(self._variables)
         try:
             if actor.dtype == "float64":
                 raise ValueError("the policy computes in float64, and LiteRT does not")
-            self._model = self._convert()
+            self.model = self._convert()
             inputs = [*examples, *(() if deterministic else noise)]
             if difference := self._difference(inputs, weights):
                 raise ValueError(difference)
@@ -187,24 +174,12 @@ class ActingProgram:
             weights = finite_weights(self._variables)
         if count not in self._runners:
             self._runners[count] = (
-                self._litert_runner(count)
+                litert_runner.make_runner(self.model, self.layout, count)
                 if self.runtime == "litert"
-                else _TensorFlowRunner(self._concrete_function, self._layout)
+                else _TensorFlowRunner(self._concrete_function, self.layout)
             )
         self._runners[count].set_weights(weights)
         return self._runners[count]
-
-    def _litert_runner(self, count):
-        """Returns a LiteRT runner whose results for a row are equal for all batch sizes.
-
-        A single row runs as two rows, because LiteRT sums a matrix product for one row in
-        another order than for several rows. Images run one by one, because LiteRT's order
-        of additions in a convolution depends on the size of the batch.
-        """
-        has_images = any(spec.shape.rank > 2 for spec in self._layout.inputs)
-        size = 1 if has_images else max(count, 2)
-        runner = _LiteRTRunner(self._model, self._layout, size)
-        return runner if size == count else _ChunkedRunner(runner, size, count)
 
     def _convert(self):
         function = self._act_function
@@ -273,19 +248,19 @@ class ActingProgram:
         """
         count = len(inputs[0])
         if count not in self._comparison_runners:
-            runner = _LiteRTRunner(self._model, self._layout, count)
+            runner = litert_runner.LiteRTRunner(self.model, self.layout, count)
             self._comparison_runners[count] = runner
         runner = self._comparison_runners[count]
         runner.set_weights(weights)
         runner(inputs)
         results = runner.results()
-        expected = call_concrete_function(self._concrete_function, self._layout, inputs)
+        expected = call_concrete_function(self._concrete_function, self.layout, inputs)
         if len(results) != len(expected):
             return "LiteRT merged results of the acting program"
         floats = [_as_matrix(x) for x in inputs if x.dtype.kind == "f"]
         sizes = [np.ones(len(inputs[0])), *(abs(x).max(1) for x in floats)]
         sizes = np.max(sizes, axis=0)
-        all_names = self._layout.names
+        all_names = self.layout.names
         outputs = _as_matrix(expected[all_names.index("outputs")])
         finite = np.isfinite(outputs).all(1)
         for name, a, b in zip(all_names, results, expected):
@@ -300,6 +275,11 @@ class ActingProgram:
             if differ:
                 return f"the result `{name}` of LiteRT differs from that of Keras"
         return ""
+
+
+def _arguments(specs):
+    """Returns the `Argument`s of batched `tf.TensorSpec`s."""
+    return [litert_runner.Argument(x.name, tuple(x.shape[1:])) for x in specs]
 
 
 def _as_matrix(array):
@@ -332,136 +312,23 @@ def _quiet(name):
         logger.setLevel(level)
 
 
-_ALLOCATIONS = itertools.count()
-
-
-def _allocate_tensors(interpreter):
-    """Allocates the tensors of an interpreter, without LiteRT's start-up message."""
-    is_first = next(_ALLOCATIONS) == 0
-    with startup.without_startup_messages() if is_first else contextlib.nullcontext():
-        interpreter.allocate_tensors()
-
-
-class _LiteRTRunner:
-    """Runs a LiteRT model on batches with a fixed number of rows.
-
-    Args:
-        model: Bytes, the LiteRT model.
-        layout: `_Layout` of the arguments and results of the model.
-        count: Int, the number of rows of a batch.
-    """
-
-    def __init__(self, model, layout, count):
-        self._interpreter = litert.Interpreter(model_content=model, num_threads=1)
-        details = self._interpreter.get_input_details()
-        tensor_indices = {d["name"]: d["index"] for d in details}
-        # The converter removes inputs that no result depends on, for example the mask
-        # if the head does not use it.
-        specs = [*layout.inputs, *layout.noise]
-        self._inputs = [
-            (position, tensor_indices[spec.name])
-            for position, spec in enumerate(specs)
-            if spec.name in tensor_indices
-        ]
-        for position, index in self._inputs:
-            shape = (count, *specs[position].shape[1:])
-            self._interpreter.resize_tensor_input(index, shape)
-        _allocate_tensors(self._interpreter)
-        self._results = [d["index"] for d in self._interpreter.get_output_details()]
-        self._raw_actions = [self._results[i] for i in layout.raw_actions]
-        self._env_actions = [self._results[i] for i in layout.env_actions]
-        self._states = [self._results[i] for i in layout.states]
-        self._finite = self._results[layout.finite]
-        self._env_actions_differ = self._env_actions != self._raw_actions
-        # A call takes microseconds, so that attribute lookups would matter.
-        self._set, self._get = self._interpreter.set_tensor, self._interpreter.get_tensor
-        self._invoke = self._interpreter.invoke
-        self._weights = {
-            int(name.removeprefix("weight_")): index
-            for name, index in tensor_indices.items()
-            if name.startswith("weight_")
-        }
-
-    def set_weights(self, weights):
-        for number, index in self._weights.items():
-            self._interpreter.set_tensor(index, weights[number])
-
-    def __call__(self, inputs):
-        set_tensor, get = self._set, self._get
-        for position, index in self._inputs:
-            set_tensor(index, inputs[position])
-        self._invoke()
-        raw_actions = list(map(get, self._raw_actions))
-        env_actions = (
-            list(map(get, self._env_actions)) if self._env_actions_differ else raw_actions
-        )
-        return raw_actions, env_actions, list(map(get, self._states)), get(self._finite)
-
-    def results(self):
-        """Returns all results of the last call, in the order of `_Layout.names`."""
-        return [self._interpreter.get_tensor(index) for index in self._results]
-
-
-class _ChunkedRunner:
-    """Runs a LiteRT model on `count` rows, in chunks of `size` rows.
-
-    If `count` is less than `size`, rows are repeated, and the results of the repeated
-    rows are dropped.
-
-    Args:
-        runner: `_LiteRTRunner` for `size` rows.
-        size: Int, the number of rows of a chunk: a divisor of `count`, or a number above
-            `count`.
-        count: Int, the number of rows of a batch.
-    """
-
-    def __init__(self, runner, size, count):
-        self._runner = runner
-        self._count = count
-        self._chunks = [
-            np.arange(first, first + size) % count for first in range(0, count, size)
-        ]
-        self.set_weights = runner.set_weights
-
-    def __call__(self, inputs):
-        chunks = [
-            self._runner([array[chunk] for array in inputs]) for chunk in self._chunks
-        ]
-        if len(chunks) == 1:
-            raw_actions, env_actions, states, finite = chunks[0]
-            raw_rows = self._first_rows(raw_actions)
-            env_rows = (
-                raw_rows if env_actions is raw_actions else self._first_rows(env_actions)
-            )
-            return raw_rows, env_rows, self._first_rows(states), finite
-        *lists, finite = zip(*chunks, strict=True)
-        raw_actions, env_actions, states = (self._concatenate(parts) for parts in lists)
-        return raw_actions, env_actions, states, all(finite)
-
-    def _first_rows(self, arrays):
-        return [array[: self._count] for array in arrays]
-
-    def _concatenate(self, parts):
-        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-
-
 class _TensorFlowRunner:
     """Selects actions with a concrete TensorFlow function.
 
     Args:
         concrete_function: The concrete function, which reads the policy's variables.
-        layout: `_Layout` of the arguments and results of the function.
+        layout: `litert_runner.Layout` of the arguments and results of the function.
     """
 
     def __init__(self, concrete_function, layout):
         self._concrete_function = concrete_function
-        self._layout = layout
+        self.layout = layout
 
     def set_weights(self, weights):
         """Does nothing, because the TensorFlow function reads the policy's variables."""
 
     def __call__(self, inputs):
-        layout = self._layout
+        layout = self.layout
         results = call_concrete_function(self._concrete_function, layout, inputs)
         raw_actions, env_actions, states = (
             [results[i] for i in indices]
@@ -479,7 +346,7 @@ def call_concrete_function(concrete_function, layout, inputs):
 
     Args:
         concrete_function: The concrete TensorFlow function.
-        layout: `_Layout` of the arguments and results of the function.
+        layout: `litert_runner.Layout` of the arguments and results of the function.
         inputs: List of arrays, the inputs of the concrete function followed by the noise.
     """
     tensors, count = [tf.constant(x) for x in inputs], len(layout.inputs)

@@ -13,14 +13,13 @@ import gymnasium as gym
 import numpy as np
 
 from tf_reinforce.collect import env_outputs
-from tf_reinforce.collect import environments
-from tf_reinforce.collect import host_loop
+from tf_reinforce.collect import progress
 from tf_reinforce.data import spaces
 
 DEFAULT_MAX_EPISODE_STEPS = 10_000  # if an environment states no limit of its own
 
 
-class BatchedEnvs(environments.HostEnvironments):
+class BatchedEnvs(abc.ABC):
     """Runs `num_envs` environments with equal spaces as one batch.
 
     The argument `out` of the methods is a list of arrays `[num_envs, …]`, one for each
@@ -35,9 +34,16 @@ class BatchedEnvs(environments.HostEnvironments):
         observation_space, action_space: The spaces of one environment.
         spec: `EnvSpec` of one environment, or `None`.
         first_index: Int, the index of the first environment among those of all workers.
+        progress: `progress.Progress`, where calls of environments are recorded.
+        is_vector_env: Bool, whether the environments are a `VectorEnv`.
+        supports_episode_seeds: Bool, whether each episode has a reset seed of its own.
+        fault_keys: Tuple of the log keys that count dropped episodes and restarts.
     """
 
     first_index = 0
+    supports_episode_seeds = True
+    is_vector_env = False
+    fault_keys: tuple[str, ...] = ()
     num_envs: int
     max_episode_steps: float
     observation_space: gym.Space
@@ -45,7 +51,7 @@ class BatchedEnvs(environments.HostEnvironments):
     spec: gym.envs.registration.EnvSpec | None
 
     def configure(self, float_dtype, mask_reader=None):
-        """Prepares reading observations and masks, and returns the observation spec.
+        """Prepares reading observations and masks.
 
         Args:
             float_dtype: The float type in which float observations are stored.
@@ -53,11 +59,6 @@ class BatchedEnvs(environments.HostEnvironments):
         """
         self._reader = env_outputs.ObservationReader(self.observation_space, float_dtype)
         self._mask_reader = mask_reader
-        return self._reader.observation_spec
-
-    def _collect_episodes(self, actor, program, request):
-        self.configure(actor.dtype, actor.mask_reader())
-        return host_loop.collect(self, actor, program.for_batch(self.num_envs), request)
 
     def _write_mask(self, env_index, out, read, *outputs):
         """Writes the action mask that `read` returns into the last array of `out`."""
@@ -72,8 +73,17 @@ class BatchedEnvs(environments.HostEnvironments):
         except (ValueError, TypeError, IndexError) as error:
             raise env_outputs.IndexedFault(env_index, f"{error}") from None
 
+    def checked(self, float_dtype):
+        """Returns a context manager in which episodes are collected.
+
+        Args:
+            float_dtype: The float type in which float observations are stored.
+        """
+        return contextlib.nullcontext()
+
     def reset(self, seed, out):
         """Resets a `VectorEnv` with `seed`; does nothing for other environments."""
+        return None
 
     @abc.abstractmethod
     def can_start(self, env_index):
@@ -110,8 +120,13 @@ class BatchedEnvs(environments.HostEnvironments):
         """
         raise fault
 
-    def close(self):
-        """Closes the environments that `open_envs` made, and no others."""
+    def close_all(self):
+        """Closes the environments that `open_envs` made, and no others.
+
+        Returns:
+            List of texts, one for each environment that raised an exception.
+        """
+        return []
 
 
 class SyncEnvs(BatchedEnvs):
@@ -154,6 +169,7 @@ class SyncEnvs(BatchedEnvs):
         self.fault_keys = fault_keys(on_bad_env, on_env_error)
         self._steps = [env.step for env in envs]
         self._infos = [{}] * self.num_envs
+        self.progress = progress.Progress(self.num_envs)
 
     def can_start(self, env_index):
         return True
@@ -161,7 +177,7 @@ class SyncEnvs(BatchedEnvs):
     def start_episode(self, env_index, seed, out):
         try:
             outputs = self._envs[env_index].reset(seed=seed)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise env_outputs.reset_error(env_index, error) from error
         env_outputs.check_reset(env_index, outputs)
         self._reader(env_index, outputs[0], out)
@@ -175,10 +191,12 @@ class SyncEnvs(BatchedEnvs):
         mask_reader, first_out = self._mask_reader, out[0]
         shape, (dtype, other) = read.shape, read.dtypes
         array, float_types = np.ndarray, (float, np.float64)
+        words = self.progress.words
         env_index, remaining = 0, iter(active)
         while True:
             try:
                 for env_index in remaining:
+                    words[progress.ENV] = env_index
                     observation, reward, terminated, truncated, info = steps[env_index](
                         actions[env_index]
                     )
@@ -203,7 +221,7 @@ class SyncEnvs(BatchedEnvs):
                         outputs = observation, info
                         self._write_mask(env_index, out, mask_reader.read, *outputs)
                 break
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 fault = env_outputs.step_error(env_index, error)
                 self.recover(fault)
                 ends.append(env_outputs.EpisodeEnd(env_index, False, None, fault))
@@ -249,10 +267,16 @@ class SyncEnvs(BatchedEnvs):
         success = env_outputs.read_success(env_index, success)
         return env_outputs.EpisodeEnd(env_index, bool(terminated), success)
 
-    def close(self):
-        if self._owned:
-            for env in self._envs:
+    def close_all(self):
+        errors = []
+        for i, env in enumerate(self._envs if self._owned else ()):
+            self.progress.words[progress.ENV] = i
+            try:
                 env.close()
+            except (Exception, SystemExit) as error:
+                place = f"environment {self.first_index + i}"
+                errors.append(f"{place}: close raised {type(error).__name__}: {error}")
+        return errors
 
 
 def _check_compatible(envs):
@@ -274,13 +298,13 @@ def _check_compatible(envs):
 
 
 def fault_keys(on_bad_env, on_env_error):
-    """Returns the log keys that count dropped episodes and restarted environments.
+    """Returns the log keys that count dropped episodes and restarts.
 
     Args:
         on_bad_env, on_env_error: Fields of `config.FitOptions`. If both are `"raise"`,
             the result is empty.
     """
-    keys = ("dropped_episodes", "env_restarts")
+    keys = ("dropped_episodes", "env_restarts", "worker_restarts")
     if on_env_error != "raise":
         return keys
     return keys[: on_bad_env != "raise"]

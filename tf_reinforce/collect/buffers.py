@@ -16,9 +16,9 @@ class StepBuffer:
 
     Args:
         size: Int, the number of environments.
-        observation_specs: List of `tf.TensorSpec`, one for each array of an observation.
+        observation_specs: List of `ArraySpec`, one for each array of an observation.
             If actions can be illegal, the last spec describes the action masks.
-        action_specs: List of `tf.TensorSpec`, one for each array of a raw action, that
+        action_specs: List of `ArraySpec`, one for each array of a raw action, that
             is, of an action as sampled, before its conversion for the environment.
 
     Attributes:
@@ -47,7 +47,7 @@ class StepBuffer:
 
 
 def _zeros(leading_shape, specs):
-    return [np.zeros((*leading_shape, *x.shape), x.dtype.as_numpy_dtype) for x in specs]
+    return [np.zeros((*leading_shape, *x.shape), x.dtype) for x in specs]
 
 
 def _extended(array, count):

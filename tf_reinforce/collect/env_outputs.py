@@ -4,9 +4,9 @@ import numbers
 from collections.abc import Mapping
 
 import gymnasium as gym
-import keras
 import numpy as np
 
+from tf_reinforce.data import nests
 from tf_reinforce.data import spaces
 
 
@@ -61,15 +61,14 @@ class ObservationReader:
 
     def __init__(self, space, float_dtype):
         self.space = space
-        self.observation_spec = spaces.observation_spec(space, float_dtype)
         self._nest = spaces.to_nest(space)
-        self.leaf_spaces = leaf_spaces = keras.tree.flatten(self._nest)
+        self.leaf_spaces = leaf_spaces = nests.flatten(self._nest)
         self._leaf_readers = [_leaf_reader(leaf) for leaf in leaf_spaces]
         # The fast paths require a single array of the shape `shape` and a type in
         # `dtypes`.
         self.is_single = len(leaf_spaces) == 1 and self._nest is leaf_spaces[0]
-        self.dtype = np.dtype(keras.tree.flatten(self.observation_spec)[0].dtype.name)
-        is_float = self.dtype.kind == "f"
+        is_float = leaf_spaces[0].dtype.kind == "f"
+        self.dtype = np.dtype(float_dtype) if is_float else leaf_spaces[0].dtype
         self.dtypes = self.dtype, leaf_spaces[0].dtype if is_float else self.dtype
         is_box = self.is_single and isinstance(space, gym.spaces.Box)
         self.shape = space.shape if is_box else None
@@ -91,13 +90,13 @@ class ObservationReader:
             read_leaf(env_index, part)
 
     def flatten(self, env_index, observation):
-        """Returns the parts of an observation, in the order of `observation_spec`."""
+        """Returns the parts of an observation, in the order of `nests.flatten`."""
         parts = []
         self._flatten(env_index, self._nest, observation, parts)
         return parts
 
     def _flatten(self, env_index, nest, observation, parts):
-        """Appends the parts of an observation in the order of `keras.tree.flatten`."""
+        """Appends the parts of an observation in the order of `nests.flatten`."""
         if isinstance(nest, dict):
             if not isinstance(observation, Mapping) or observation.keys() != nest.keys():
                 expected = f"a dict with the keys {list(nest)}"

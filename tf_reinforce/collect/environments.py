@@ -70,7 +70,7 @@ class Environments(abc.ABC):
             request: `CollectionRequest`.
 
         Returns:
-            `results.CollectedEpisodes`.
+            `collected.CollectedEpisodes`.
 
         Raises:
             EnvironmentFault: If an environment fails or returns an invalid value.

@@ -1,4 +1,4 @@
-"""Collects whole episodes from batched environments, in the order in which they start.
+"""Plays whole episodes in batched environments, in the order in which they start.
 
 If E episodes are requested, the collector starts exactly E episodes, and finishes and
 uses all of them. If the collector used the episodes that *finish* first, short episodes
@@ -8,114 +8,48 @@ would be too frequent in a batch.
 import math
 import time
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 from tf_reinforce.collect import buffers
 from tf_reinforce.collect import env_outputs
+from tf_reinforce.collect import progress
 from tf_reinforce.collect import results
-from tf_reinforce.collect import scheduler
 from tf_reinforce.collect import unbatching
-from tf_reinforce.data import seeding
+from tf_reinforce.data import acting_specs
 
 _MAX_REPLACEMENTS = 50  # invalid episodes in place of one episode before an error
 
 
-def collect(envs, actor, act, request):
-    """Collects whole episodes.
+class CollectionLoop:
+    """Steps environments, starts and ends episodes, and records all steps.
 
     Args:
         envs: `batched_envs.BatchedEnvs` whose method `configure` has been called.
-        actor: `actor.ActorPolicy` that contains the specs and the head of the policy.
-        act: Function that selects actions, from `acting_program.ActingProgram.for_batch`.
-        request: `environments.CollectionRequest`.
-
-    Returns:
-        `CollectedEpisodes`.
-
-    Raises:
-        EnvironmentFault: If an environment raises an exception or returns an invalid
-            value.
-        OutputsNotFinite: If the policy's outputs are not finite.
+        specs: `acting_specs.ActingSpecs` of the agent.
+        episode_scheduler: `scheduler.EpisodeScheduler` or `scheduler.QueueScheduler`.
+        seeds: `seeding.EpisodeSeeds`.
+        policy_states: List of arrays with one row for each environment, the recurrent
+            states before the first observation of an episode.
+        deterministic: Bool, whether to take the most likely actions, without noise.
     """
-    start = time.perf_counter()
-    arrays, stepping, faults = _collect_arrays(
-        envs,
-        actor,
-        act,
-        scheduler.EpisodeScheduler(request.episodes, request.steps),
-        seeding.EpisodeSeeds(*request.key, request.group_size),
-        initial_states(actor, envs.num_envs),
-        request.deterministic,
-    )
-    seconds = {"stepping": stepping, "acting": time.perf_counter() - start - stepping}
-    return results.CollectedEpisodes(
-        results.to_episodes(arrays, actor), arrays.success, seconds, faults=faults
-    )
 
-
-def collect_share(
-    envs, actor, act, policy_states, claim_episode, max_initial,
-    *, seed, stream, update, deterministic, group_size,
-):  # fmt: skip
-    """Collects the episodes of one worker process without TensorFlow operations.
-
-    Args:
-        policy_states: List of arrays from `initial_states`.
-        claim_episode, max_initial: Arguments of `scheduler.SharedScheduler`.
-        envs, actor, act: Arguments with the same meaning as in `collect`.
-        seed, stream, update: Fields of the `seeding.StreamKey` of the collection.
-        deterministic, group_size: Fields of `environments.CollectionRequest`.
-
-    Returns:
-        `EpisodeArrays` of zero or more episodes, the seconds that resets and steps of the
-        environments took, and the `results.Faults` of dropped episodes.
-    """
-    seeds = seeding.EpisodeSeeds(seed, stream, update, group_size)
-    share = scheduler.SharedScheduler(claim_episode, max_initial)
-    return _collect_arrays(envs, actor, act, share, seeds, policy_states, deterministic)
-
-
-def initial_states(actor, size):
-    """Returns initial recurrent states for `size` environments, a list of arrays."""
-    return [np.array(state) for state in actor.initial_state(size)]
-
-
-def _collect_arrays(
-    envs, actor, act, episode_scheduler, seeds, policy_states, deterministic
-):
-    """Returns `EpisodeArrays`, the seconds in the environments, and `results.Faults`."""
-    noise = [] if deterministic else actor.noise_specs
-    loop = _CollectionLoop(envs, actor, episode_scheduler, noise, seeds, policy_states)
-    try:
-        episodes = loop.run(act)
-    except env_outputs.IndexedFault as fault:
-        place = loop.describe_env(fault.env_index)
-        raise results.EnvironmentFault(f"{place}: {fault}.") from fault.__cause__
-    arrays = results.episode_arrays(episodes, loop.buffer, envs.first_index)
-    return arrays, loop.stepping, loop.faults
-
-
-class _CollectionLoop:
-    """Steps environments, starts and ends episodes, and records all steps."""
-
-    def __init__(self, envs, actor, episode_scheduler, noise, seeds, policy_states):
+    def __init__(
+        self, envs, specs, episode_scheduler, seeds, policy_states, deterministic
+    ):
         self.envs = envs
         self.scheduler = episode_scheduler
         self.seeds = seeds
-        observation_specs = keras.tree.flatten(actor.observation_spec)
-        if actor.mask_source:
-            observation_specs.append(tf.TensorSpec((actor.mask_size,), tf.int8))
-        self.buffer = buffers.StepBuffer(
-            envs.num_envs, observation_specs, keras.tree.flatten(actor.action_spec)
-        )
+        self.mask_layout, observations = None, specs.observations
+        if specs.mask_reader is not None:
+            self.mask_layout = specs.mask_reader.layout
+            mask = acting_specs.ArraySpec((self.mask_layout.size,), "int8")
+            observations = [*observations, mask]
+        self.buffer = buffers.StepBuffer(envs.num_envs, observations, specs.actions)
+        noise = [] if deterministic else specs.noise
         self.action_parts = range(len(noise))
-        self.noise = buffers.NoiseBuffer(envs.num_envs, noise, actor.dtype)
+        self.noise = buffers.NoiseBuffer(envs.num_envs, noise, specs.float_dtype)
         self.recurrent_states = buffers.RecurrentStates(policy_states)
-        self.masked_head = actor.head if actor.mask_source else None
         self.dropped = []  # invalid episodes, which start again
-        self.faults = results.Faults()
         self.active = {}  # running episodes by environment, in the order of their start
         self.idle = list(
             range(envs.num_envs)
@@ -124,10 +58,35 @@ class _CollectionLoop:
         self.time_limit_row = 0  # no episode reaches the time limit before this row
         self.stepping = 0.0  # seconds in the environments, including resets
 
-    def run(self, act):
-        """Steps environments until enough episodes have ended; returns these episodes."""
+    def play(self, act):
+        """Plays episodes until the scheduler has enough; returns these episodes.
+
+        Args:
+            act: Function that selects actions, from `litert_runner.make_runner`.
+
+        Raises:
+            EnvironmentFault: If an environment raises an exception or returns an invalid
+                value.
+            OutputsNotFinite: If the policy's outputs are not finite.
+        """
+        try:
+            return self._run(act)
+        except env_outputs.IndexedFault as fault:
+            place = self.describe_env(fault.env_index)
+            raise results.EnvironmentFault(f"{place}: {fault}.") from fault.__cause__
+
+    def episode_arrays(self, episodes):
+        """Returns the `results.EpisodeArrays` of finished episodes."""
+        return results.episode_arrays(episodes, self.buffer, self.envs.first_index)
+
+    def take_stepping(self):
+        """Returns the seconds in the environments since the previous call."""
+        seconds, self.stepping = self.stepping, 0.0
+        return seconds
+
+    def _run(self, act):
         envs, buffer, noise, active = self.envs, self.buffer, self.noise, self.active
-        policy_states = self.recurrent_states.arrays
+        policy_states, words = self.recurrent_states.arrays, envs.progress.words
         clock, stepping = time.perf_counter, 0.0
         unbatch = unbatching.action_unbatcher(envs.action_space)
         observations = buffer.observation_row(0)
@@ -139,7 +98,7 @@ class _CollectionLoop:
             if row + 1 == buffer.length:
                 buffer.grow()
                 observations = buffer.observation_row(row)
-            if self.masked_head is not None:
+            if self.mask_layout is not None:
                 self._check_masks(observations)
             inputs = [*observations, *policy_states, *noise.row(row, active)]
             raw_actions, env_actions, states, finite = act(inputs)
@@ -160,21 +119,21 @@ class _CollectionLoop:
             stepping += clock() - start
             for end in ends:
                 if end.fault is not None:
-                    self.dropped.append(self._drop(end.fault))
-                    self.idle.append(end.env_index)
-            self.row = next_row  # only now, so that a fault of `step` names its step
+                    self._drop_at_end(end)
+            # Only now, so that a fault of `step` names its step.
+            self.row = words[progress.ROW] = next_row
+            for end in ends:
+                self._end_episode(end, observations)
             if ends or self.idle:
-                for end in ends:
-                    self._end_episode(end, observations)
                 self._start_episodes(observations)
-                if ends:
-                    episodes = self.scheduler.result()
-        self.stepping += stepping
+            if ends:
+                self.stepping, stepping = self.stepping + stepping, 0.0
+                episodes = self.scheduler.result()
         return episodes
 
     def _check_masks(self, observations):
         masks = observations[-1]
-        has_legal_action = self.masked_head.has_legal_action(masks)
+        has_legal_action = self.mask_layout.has_legal_action(masks)
         for env_index in [*self.active] if not has_legal_action.all() else ():
             if not has_legal_action[env_index]:
                 fault = env_outputs.IndexedFault(
@@ -202,8 +161,9 @@ class _CollectionLoop:
                 episode.restart(self.row, env_index)
             else:
                 episode = self.scheduler.start_next(self.row, env_index)
-            if episode is None:  # none is left to start for this process
-                self.idle.clear()
+            if episode is None:
+                if not self.scheduler.waits:
+                    self.idle.clear()
                 break
             self.idle.remove(env_index)
             self._start(env_index, episode, observations)
@@ -217,7 +177,8 @@ class _CollectionLoop:
         """Starts an episode in an environment, again if the reset is invalid."""
         self.active[env_index] = episode
         self.recurrent_states.reset(env_index)
-        start = time.perf_counter()
+        report, start = self.envs.progress, time.perf_counter()
+        report.start_episode(env_index, episode.number, self.row)
         while True:
             reset_seed = self.seeds.reset_seed(episode.stream_number)
             try:
@@ -227,6 +188,7 @@ class _CollectionLoop:
                 self.envs.recover(fault)
                 self._drop(fault).restart(self.row, env_index)
                 self.active[env_index] = episode
+        report.words[progress.STATE] = progress.STEP
         self.stepping += time.perf_counter() - start
         episode.generators = [
             self.seeds.action_generator(episode.stream_number, i)
@@ -269,6 +231,11 @@ class _CollectionLoop:
             episode.finish(end, self.row, observations)
             self.idle.append(end.env_index)
 
+    def _drop_at_end(self, end):
+        """Drops an episode whose last step is invalid; its environment becomes idle."""
+        self.dropped.append(self._drop(end.fault))
+        self.idle.append(end.env_index)
+
     def _drop(self, fault):
         """Removes and returns a running episode that is invalid and starts again."""
         place = f"{self.describe_env(fault.env_index)}: {fault}"
@@ -279,7 +246,7 @@ class _CollectionLoop:
                 "dropped, because the environment failed in each of them. Correct the "
                 "environment."
             ) from fault
-        self.faults.add(results.Faults(1, int(fault.raised), place))
+        episode.faults.add(results.Faults(1, int(fault.raised), first=place))
         return episode
 
     def describe_env(self, env_index):

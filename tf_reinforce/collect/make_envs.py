@@ -13,7 +13,9 @@ from tf_reinforce import envs
 from tf_reinforce import validation
 from tf_reinforce.collect import batched_envs
 from tf_reinforce.collect import batched_tensor_env
+from tf_reinforce.collect import env_factory
 from tf_reinforce.collect import environments
+from tf_reinforce.collect import in_process
 from tf_reinforce.collect import vector_envs
 from tf_reinforce.collect import worker_pool
 
@@ -28,6 +30,7 @@ def open_envs(
     max_episode_steps: int | None = None,
     on_bad_env: str = "raise",
     on_env_error: str = "raise",
+    step_timeout: float = config.FitOptions.step_timeout,
 ) -> Iterator[Any]:
     """Yields environments made from `env`, and closes them after the `with` block.
 
@@ -38,7 +41,7 @@ def open_envs(
             an environment, a `gymnasium.Env` (a batch of one), a `VectorEnv`, a
             `TensorEnv`, or the result of another `open_envs`, which is yielded unchanged.
         num_envs: Positive int, the number of environments to make from an id, an
-            `EnvSpec` or a callable.
+            `EnvSpec` or a callable. Each worker has at least one environment.
         workers: Positive int, the number of processes that run the environments. With
             `workers=1`, the environments run in the current process.
         env_kwargs: Dict of keyword arguments for the constructor of the environment.
@@ -49,11 +52,17 @@ def open_envs(
         on_bad_env: `"raise"`, or `"drop_episode"` to replace an episode in which the
             environment returned an invalid value by another episode.
         on_env_error: `"raise"`, or `"restart"` to make an environment again that raised
-            an exception, and to replace its episode by another episode.
+            an exception, and to replace its episode by another episode. With
+            `"restart"`, a worker process that dies is replaced, and its episodes are
+            played again.
+        step_timeout: Positive number of seconds, the longest time for one reset or step
+            in a worker process. A worker that takes longer is ended. In the current
+            process, there is no limit.
 
     Yields:
         A `batched_tensor_env.BatchedTensorEnv` for a `TensorEnv`, a
-        `worker_pool.WorkerPool` for several workers, else a `batched_envs.BatchedEnvs`.
+        `worker_pool.WorkerPool` for several workers, else an
+        `in_process.InProcessEnvironments`.
 
     Raises:
         TypeError: If the type of `env` is not supported.
@@ -63,6 +72,7 @@ def open_envs(
     validation.positive_int("num_envs", num_envs)
     validation.positive_int("workers", workers)
     validation.positive_int_or_none("max_episode_steps", max_episode_steps)
+    config.check_step_timeout(step_timeout)
     faults = {"on_bad_env": on_bad_env, "on_env_error": on_env_error}
     config.check_fault_options(faults)
     env_arguments.check(env_kwargs)
@@ -79,7 +89,8 @@ def open_envs(
         _expect_no_fault_options(env, faults, ("on_bad_env", "on_env_error"))
         yield env
         return
-    opened = _open(env, num_envs, workers, env_kwargs, max_episode_steps, faults)
+    shares = num_envs, workers, step_timeout
+    opened = _open(env, shares, env_kwargs, max_episode_steps, faults)
     try:
         yield opened
     finally:
@@ -99,88 +110,65 @@ def _expect_no_fault_options(env: Any, faults: Any, names: Any) -> None:
 
 
 def _open(
-    env: Any,
-    num_envs: Any,
-    workers: Any,
-    env_kwargs: Any,
-    max_episode_steps: Any,
-    faults: Any,
+    env: Any, shares: Any, env_kwargs: Any, max_episode_steps: Any, faults: Any
 ) -> Any:
+    num_envs, workers, timeout = shares
     if isinstance(env, (envs.TensorEnv, gym.vector.VectorEnv)):
         _expect_no_fault_options(env, faults, faults)
     if isinstance(env, envs.TensorEnv):
         return batched_tensor_env.BatchedTensorEnv(env, max_episode_steps)
     if isinstance(env, gym.vector.VectorEnv):
-        return vector_envs.VectorEnvAdapter(env, max_episode_steps)
+        batch = vector_envs.VectorEnvAdapter(env, max_episode_steps)
+        return in_process.InProcessEnvironments(batch)
     if isinstance(env, gym.Env):
         _expect_no_fault_options(env, faults, ["on_env_error"])
-        return batched_envs.SyncEnvs([env], max_episode_steps, owned=False, **faults)
-    make, max_episode_steps = _env_factory(env, env_kwargs or {}, max_episode_steps)
-    workers = min(workers, num_envs)
+        batch = batched_envs.SyncEnvs([env], max_episode_steps, owned=False, **faults)
+        return in_process.InProcessEnvironments(batch)
+    factory = _env_factory(env, env_kwargs or {}, max_episode_steps, faults)
+    first = factory.make()
+    if isinstance(first, envs.TensorEnv):
+        return _open_tensor_env(first, workers, factory)
+    env_factory.check_env(first)
     if workers == 1:
-        return _make_batch(make, num_envs, max_episode_steps, faults)
-    first = _make_batch(make, 1, max_episode_steps, faults)
-    first.close()
-    if isinstance(first, batched_tensor_env.BatchedTensorEnv):
+        batch = factory.batch_from([first], num_envs)
+        return in_process.InProcessEnvironments(batch)
+    closed = factory.batch_from([first], 1)
+    closed.close_all()
+    return worker_pool.WorkerPool(closed, factory, _shares(num_envs, workers), timeout)
+
+
+def _open_tensor_env(env: Any, workers: Any, factory: Any) -> Any:
+    _expect_no_fault_options(env, factory.faults, factory.faults)
+    if workers > 1:
         raise ValueError(
             "`workers` requires a Gymnasium environment, because a tensor environment "
             f"runs all episodes in one program. Received: workers={workers}. Leave "
             "`workers` out."
         )
-    sizes = [(num_envs + worker) // workers for worker in range(workers)]
-
-    def make_share(count: int, first_index: int) -> Any:
-        share = _make_batch(make, count, max_episode_steps, faults)
-        share.first_index = first_index
-        return share
-
-    return worker_pool.WorkerPool(first, make_share, sizes)
+    return batched_tensor_env.BatchedTensorEnv(env, factory.max_episode_steps)
 
 
-def _env_factory(env: Any, kwargs: Any, max_episode_steps: Any) -> Any:
-    """Returns a pair: a function that makes an environment, and the time limit."""
+def _shares(num_envs: int, workers: int) -> list[int]:
+    """Returns the number of environments of each worker, at least one."""
+    return [max(1, (num_envs + worker) // workers) for worker in range(workers)]
+
+
+def _env_factory(env: Any, kwargs: Any, max_episode_steps: Any, faults: Any) -> Any:
+    """Returns the `EnvFactory` of an environment id, an `EnvSpec` or a callable."""
     if isinstance(env, (str, gym.envs.registration.EnvSpec)):
         with env_arguments.explain_errors_of_make(env, kwargs):
-            spec, max_episode_steps = _spec_without_checkers(
+            env, max_episode_steps = _spec_without_checkers(
                 env, max_episode_steps=max_episode_steps, **kwargs
             )
-        return lambda: gym.make(spec), max_episode_steps
-    if callable(env):
-
-        def make() -> Any:
-            with env_arguments.explain_errors(env, kwargs):
-                return env(**kwargs)
-
-        return make, max_episode_steps
-    raise TypeError(
-        "`env` must be an environment id, an EnvSpec, a callable that makes an "
-        "environment, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
-        "tfr.envs.TensorEnv. "
-        f"Received: env={env!r} of type {type(env).__name__}"
-    )
-
-
-def _make_batch(make: Any, count: Any, max_episode_steps: Any, faults: Any) -> Any:
-    """Returns `count` Gymnasium environments as `SyncEnvs`, or a `BatchedTensorEnv`."""
-    batch = []
-    try:
-        for _ in range(count):
-            batch.append(make())
-            if isinstance(batch[-1], envs.TensorEnv):
-                env = batch.pop()
-                _expect_no_fault_options(env, faults, faults)
-                return batched_tensor_env.BatchedTensorEnv(env, max_episode_steps)
-            if not isinstance(batch[-1], gym.Env):
-                raise TypeError(
-                    "The callable must return a gymnasium.Env. Received: "
-                    f"{batch.pop()!r}. Wrap an old Gym environment with shimmy."
-                )
-        options = {"owned": True, "make": make, **faults}
-        return batched_envs.SyncEnvs(batch, max_episode_steps, **options)
-    except BaseException:
-        for env in batch:
-            env.close()
-        raise
+        kwargs = {}
+    elif not callable(env):
+        raise TypeError(
+            "`env` must be an environment id, an EnvSpec, a callable that makes an "
+            "environment, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
+            "tfr.envs.TensorEnv. "
+            f"Received: env={env!r} of type {type(env).__name__}"
+        )
+    return env_factory.EnvFactory(env, kwargs, max_episode_steps, faults)
 
 
 def _spec_without_checkers(env: Any, **kwargs: Any) -> Any:

@@ -1,13 +1,10 @@
-"""Defines the results of a collection, and the errors that a collection raises."""
+"""Defines played episodes as arrays, and the errors that a collection raises."""
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import keras
 import numpy as np
-
-from tf_reinforce.data import episodes as records
 
 
 class EnvironmentFault(RuntimeError):
@@ -40,27 +37,19 @@ class Faults:
 
     dropped_episodes: int = 0
     env_restarts: int = 0
+    worker_restarts: int = 0  # worker processes that were replaced
     first: str | None = None  # the first fault, with environment, episode and step
 
     def add(self, other):
-        """Adds the faults of a later or of another collection."""
+        """Adds the faults of other episodes."""
         self.dropped_episodes += other.dropped_episodes
         self.env_restarts += other.env_restarts
+        self.worker_restarts += other.worker_restarts
         self.first = self.first or other.first
 
     def metrics(self, keys):
         """Returns a dict of floats, the counts with the names `keys`."""
         return {key: float(getattr(self, key)) for key in keys}
-
-
-class CollectedEpisodes(NamedTuple):
-    """The episodes of a collection, the success of each episode, and the elapsed time."""
-
-    episodes: records.Episodes
-    success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
-    seconds: dict[str, float]  # "stepping": in environments; "acting": the rest
-    rollout_result: Any = None  # tensors of the same episodes, from a `Rollout`
-    faults: Faults = Faults()  # of episodes that were dropped
 
 
 class EpisodeArrays(NamedTuple):
@@ -146,24 +135,3 @@ def episode_arrays(episodes, buffer, first_index):
 
 def _success_or_nan(success):
     return math.nan if success is None else float(success)
-
-
-def to_episodes(arrays, actor):
-    """Returns `EpisodeArrays` as `Episodes`, nested like the environment's spaces.
-
-    Args:
-        arrays: `EpisodeArrays` to convert.
-        actor: `actor.ActorPolicy` that collected the episodes.
-    """
-    observations, masks = arrays.observations, None
-    if actor.mask_source:
-        *observations, masks = observations
-    *actions, rewards = arrays.others
-    return records.Episodes(
-        keras.tree.pack_sequence_as(actor.observation_spec, observations),
-        keras.tree.pack_sequence_as(actor.action_spec, actions),
-        rewards,
-        arrays.lengths,
-        arrays.terminated,
-        None if masks is None else masks[:-1],
-    )

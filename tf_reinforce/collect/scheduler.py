@@ -1,5 +1,11 @@
 """Decides which episodes start, and when enough episodes have ended."""
 
+import time
+
+from tf_reinforce.collect import results
+
+_DELIVERY_SECONDS = 0.02  # finished episodes are sent together for this time
+
 # Replacement k of episode n has the random streams of episode n + k * _REPLACEMENT, so
 # that the streams depend neither on other episodes nor on the number of environments.
 _REPLACEMENT = 2**32
@@ -11,6 +17,7 @@ class EpisodeInProgress:
     Attributes:
         number: Int, the position of the episode among the episodes of its collection.
         replacements: Int, how many earlier episodes with this number were dropped.
+        faults: `results.Faults` of these dropped episodes.
         start_row: Int, the row of the step buffer at which the episode starts.
         env_index: Int, the index of the environment that runs the episode.
         generators: List of `np.random.Generator`, one for the noise of each part of an
@@ -23,6 +30,7 @@ class EpisodeInProgress:
     __slots__ = (
         "number",
         "replacements",
+        "faults",
         "start_row",
         "env_index",
         "generators",
@@ -34,6 +42,7 @@ class EpisodeInProgress:
     def __init__(self, number, start_row, env_index):
         self.number = number
         self.replacements = 0
+        self.faults = results.Faults()
         self.start_row = start_row
         self.env_index = env_index
         self.generators = []
@@ -67,6 +76,8 @@ class EpisodeScheduler:
             result contains the episodes that started first: as few as are needed to have
             at least `steps` steps together.
     """
+
+    waits = False  # an environment without an episode receives none later
 
     def __init__(self, count, steps):
         self._count = count
@@ -114,38 +125,43 @@ class EpisodeScheduler:
         return self.episodes[: self._num_first] if has_enough else None
 
 
-class SharedScheduler:
-    """Decides which episodes one worker starts; all workers share one counter.
+class QueueScheduler:
+    """The scheduler of the episodes that one worker process plays.
 
     Args:
-        claim_episode: Function without arguments that returns the number of the next
-            episode that no process has claimed, or `None` if no episode is left.
-        max_initial: Int, the largest number of episodes to start at step 0, so that
-            one process does not claim the episodes of all processes.
+        queue: `worker.EpisodeQueue` with the numbers of the episodes to play.
+
+    Attributes:
+        deliver: Function that sends a list of finished episodes to the pool.
     """
 
-    def __init__(self, claim_episode, max_initial):
-        self._claim_episode = claim_episode
-        self._max_initial = max_initial
-        self._none_left = False
-        self.episodes = []
+    waits = True  # an environment without an episode may receive one later
+    deliver = None
+
+    def __init__(self, queue):
+        self._queue = queue
+        self._episodes = []  # running episodes, and finished ones that are not sent yet
+        self._delivered = time.monotonic()
 
     def start_next(self, row, env_index):
-        """Starts the next episode, or returns `None` if no episode is left to start.
-
-        If no episode is left, or if this process has started its `max_initial` episodes
-        at step 0, `start_next` starts no episode and returns `None`.
-        """
-        if row == 0 and len(self.episodes) == self._max_initial:
+        """Starts the next episode, or returns `None` if the pool has named none yet."""
+        number = self._queue.take()
+        if number is None:
             return None
-        number = self._claim_episode()
-        self._none_left = number is None
-        if self._none_left:
-            return None
-        self.episodes.append(EpisodeInProgress(number, row, env_index))
-        return self.episodes[-1]
+        episode = EpisodeInProgress(number, row, env_index)
+        self._episodes.append(episode)
+        return episode
 
     def result(self):
-        """Returns the episodes of this process, or `None` until the last has ended."""
-        complete = self._none_left and all(x.length for x in self.episodes)
-        return self.episodes if complete else None
+        """Sends finished episodes; returns `[]` after the last one, else `None`.
+
+        Finished episodes are sent together, unless an environment waits for an episode.
+        """
+        running = [episode for episode in self._episodes if not episode.length]
+        now = time.monotonic()
+        if not self._queue or now - self._delivered > _DELIVERY_SECONDS:
+            finished = [episode for episode in self._episodes if episode.length]
+            if finished:
+                self.deliver(finished)
+            self._episodes, self._delivered = running, now
+        return None if self._episodes or self._queue else []

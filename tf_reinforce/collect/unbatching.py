@@ -1,20 +1,20 @@
 """Splits arrays of actions into one action for each environment."""
 
 import gymnasium as gym
-import keras
 import numpy as np
 
+from tf_reinforce.data import nests
 from tf_reinforce.data import spaces
 
 
 def action_unbatcher(space):
     """Returns a function that splits arrays `[size, …]` into a list of `size` actions."""
     nest = spaces.to_nest(space)
-    leaves = keras.tree.flatten(nest)
+    leaves = nests.flatten(nest)
     unbatchers = [_leaf_unbatcher(leaf) for leaf in leaves]
     if nest is leaves[0]:
         return lambda env_actions: unbatchers[0](env_actions[0])
-    indices = keras.tree.pack_sequence_as(nest, list(range(len(leaves))))
+    indices = nests.pack(nest, list(range(len(leaves))))
 
     def unbatch(env_actions):
         columns = [f(array) for f, array in zip(unbatchers, env_actions, strict=True)]

@@ -8,6 +8,7 @@ import numpy as np
 
 from tf_reinforce.collect import batched_envs
 from tf_reinforce.collect import env_outputs
+from tf_reinforce.collect import progress
 from tf_reinforce.collect import sub_envs
 from tf_reinforce.data import spaces
 
@@ -35,6 +36,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         self._env = env
         self._sub_envs = sub_envs.SubEnvs(env)
         self.num_envs = env.num_envs
+        self.progress = progress.Progress(self.num_envs)
         self.observation_space = spaces.check_observation_space(
             env.single_observation_space
         )
@@ -64,9 +66,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             max_episode_steps or spec_limit or batched_envs.DEFAULT_MAX_EPISODE_STEPS
         )
 
-    def _collect_episodes(self, actor, program, request):
-        with self._sub_envs.checked(actor.dtype):
-            return super()._collect_episodes(actor, program, request)
+    def checked(self, float_dtype):
+        return self._sub_envs.checked(float_dtype)
 
     def reset(self, seed, out):
         # EnvPool has a seed of its own, `envpool.make(..., seed=N)`.

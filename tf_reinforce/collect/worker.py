@@ -1,115 +1,171 @@
-"""Collects episodes in a worker process.
+"""Plays episodes in a worker process.
 
-A worker process and its `WorkerPool` exchange JSON and the bytes of arrays.
+A worker process needs NumPy, Gymnasium and LiteRT, and does not import TensorFlow or
+Keras. The pool sends an environment factory once, each acting program once, and, for each
+collection, weights and numbers of episodes. The worker sends whole episodes back.
 """
 
+import atexit
+import collections
 import contextlib
 import dataclasses
-import gc
+import functools
 import json
+import mmap
+import os
+import select
 import signal
+import socket
+import sys
 import traceback
 
-import numpy as np
+import cloudpickle
 
+from tf_reinforce.collect import channel as channels
 from tf_reinforce.collect import host_loop
+from tf_reinforce.collect import litert_runner
+from tf_reinforce.collect import progress
 from tf_reinforce.collect import results
+from tf_reinforce.collect import scheduler
+from tf_reinforce.data import seeding
+
+_MAX_MESSAGE, _MAX_TRACE = 2_000, 8_000  # characters of an error that are sent
 
 
-class EnvWorker:
-    """Collects episodes in a process that is forked after the `EnvWorker` was made.
+class EpisodeWorker:
+    """Plays episodes in its own environments, at the request of a pool.
 
     Args:
-        make_envs: Function without arguments that returns a `batched_envs.SyncEnvs`.
-        actor: `actor.ActorPolicy` that selects the actions.
-        make_act: Function from a list of weights to a function that selects actions, for
-            example `acting_program.ActingProgram.for_batch`.
-        counter: Shared `multiprocessing` value, the number of the next episode that no
-            process has claimed.
+        channel: `channel.Channel` to the pool.
+        report: `progress.Progress` that the pool can read.
     """
 
-    def __init__(self, make_envs, actor, make_act, counter):
-        self._make_envs = make_envs
-        self._actor = actor
-        self._make_act = make_act
-        self._counter = counter
+    def __init__(self, channel, report):
+        self._channel = channel
+        self._report = report
+        self._programs = {}
+        self._runners = {}
         self._envs = None
+        self._first_index = 0
+        self._collection = None  # the arguments of the current collection
+        self._queue = EpisodeQueue(channel)
 
-    def run(self, channel, other_channels):
-        """Answers requests of the pool until the pool asks the worker process to stop.
-
-        Args:
-            channel: `multiprocessing` connection to the pool.
-            other_channels: List of connections between the pool and other workers, which
-                the fork copied to the worker process, and which `run` closes.
-        """
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-        gc.freeze()  # excludes objects from before the fork from garbage collection
-        np.random.seed()  # otherwise all workers would draw the same numbers
-        for other in other_channels:
-            other.close()
-        try:
-            with contextlib.suppress(EOFError, OSError, _Terminated):
-                signal.signal(signal.SIGTERM, _raise_terminated)
-                self._serve_requests(channel)
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            if self._envs is not None:
-                self._envs.close()
-
-    def _serve_requests(self, channel):
+    def serve(self):
+        """Answers requests until the pool asks the worker to stop."""
+        requests = {
+            "environment": self._make_envs,
+            "program": self._add_program,
+            "collect": self._start_collection,
+            "episodes": self._add_episodes,
+        }
         while True:
-            request, arrays = receive(channel)
-            if request is None:
+            self._report.words[progress.STATE] = progress.IDLE
+            header, arrays = self._channel.receive()
+            kind = header.pop("kind")
+            if kind == "stop":
                 return
             try:
-                response, arrays = self._collect(arrays, **request)
-            except _Terminated:
+                requests[kind](arrays, **header)
+                self._play()
+            except (_Terminated, EOFError, BrokenPipeError):
                 raise
-            except BaseException as error:  # also `SystemExit` of an environment
-                response, arrays = _error_response(error), getattr(error, "inputs", [])
-            send(channel, response, arrays)
+            except BaseException as error:  # also `SystemExit` of a constructor
+                self._queue.clear()
+                message = _error_message(error)
+                if not isinstance(error, Exception):  # no check has added the place
+                    place = self._report.describe(self._first_index)
+                    message["message"] += f" ({place})"
+                self._channel.send(message, getattr(error, "inputs", []))
 
-    def _collect(self, arrays, num_states, end, max_initial, options):
-        """Collects episodes; returns a response for the pool, and the episodes' arrays.
-
-        Args:
-            arrays: List of arrays, the `num_states` initial recurrent states of the
-                policy and then the weights of the policy.
-            num_states: Int, the number of arrays of the recurrent state.
-            end: Int, the number of the last episode of the request, plus one.
-            max_initial: Int, the argument `max_initial` of `scheduler.SharedScheduler`.
-            options: Dict of keyword arguments for `host_loop.collect_share`.
-        """
-        actor = self._actor
+    def close(self):
+        """Closes the environments; returns a list of texts, one for each error."""
         if self._envs is None:
-            self._envs = self._make_envs()
-            self._envs.configure(actor.dtype, actor.mask_reader())
-        episodes, seconds, faults = host_loop.collect_share(
-            self._envs,
-            actor,
-            self._make_act(arrays[num_states:]),
-            arrays[:num_states],
-            lambda: self._next_episode(end),
-            max_initial,
-            **options,
-        )
-        arrays = [*episodes[:4], *episodes.observations, *episodes.others]
-        response = {
-            "seconds": seconds,
-            "num_observations": len(episodes.observations),
-            "faults": dataclasses.asdict(faults),
-        }
-        return response, arrays
+            return []
+        self._report.words[progress.STATE] = progress.CLOSING
+        try:
+            return self._envs.close_all()
+        except BaseException as error:  # an exception that is no `Exception`
+            place = self._report.describe(self._first_index)
+            return [f"{place} raised {type(error).__name__}: {_text(error)}"]
 
-    def _next_episode(self, end):
-        """Claims an episode; returns its number, or `None` if no episode is left."""
-        with self._counter.get_lock():
-            number = self._counter.value
-            if number >= end:
-                return None
-            self._counter.value = number + 1
-            return number
+    def _make_envs(self, arrays, count, first_index):
+        self._report.words[progress.STATE] = progress.STARTING
+        self._first_index = first_index
+        make_batch = cloudpickle.loads(arrays[0].tobytes())
+        self._envs = make_batch(count)
+        self._envs.first_index = first_index
+        self._envs.progress = self._report
+        self._channel.send({"kind": "ready"})
+
+    def _add_program(self, arrays, program):
+        self._programs[program] = cloudpickle.loads(arrays[0].tobytes())
+
+    def _start_collection(self, arrays, program, num_states, options):
+        specs, layout, model = self._programs[program]
+        if program not in self._runners:
+            self._runners[program] = litert_runner.make_runner(
+                model, layout, self._envs.num_envs
+            )
+        act = self._runners[program]
+        act.set_weights(arrays[num_states:])
+        self._envs.configure(specs.float_dtype, specs.mask_reader)
+        self._collection = specs, act, arrays[:num_states], options
+
+    def _add_episodes(self, arrays, numbers):
+        self._queue.extend(numbers)
+
+    def _play(self):
+        """Plays the episodes that the pool has named, until none is left."""
+        while self._queue:
+            specs, act, states, options = self._collection
+            share = scheduler.QueueScheduler(self._queue)
+            loop = host_loop.CollectionLoop(
+                self._envs,
+                specs,
+                share,
+                seeding.EpisodeSeeds(*options["key"], options["group_size"]),
+                states,
+                options["deterministic"],
+            )
+            share.deliver = functools.partial(self._send, loop)
+            loop.play(act)
+
+    def _send(self, loop, episodes):
+        """Sends finished episodes to the pool."""
+        arrays = loop.episode_arrays(episodes)
+        header = {
+            "kind": "episodes",
+            "seconds": loop.take_stepping(),
+            "faults": [dataclasses.asdict(episode.faults) for episode in episodes],
+            "num_observations": len(arrays.observations),
+        }
+        message = [*arrays[:4], *arrays.observations, *arrays.others]
+        self._channel.send(header, message)
+
+
+class EpisodeQueue:
+    """The numbers of episodes that the pool has named, and no environment has started.
+
+    Args:
+        channel: `channel.Channel` to the pool, which may name further episodes.
+    """
+
+    def __init__(self, channel):
+        self._channel = channel
+        self._numbers = collections.deque()
+        self.extend, self.clear = self._numbers.extend, self._numbers.clear
+
+    def __bool__(self):
+        return bool(self._numbers)
+
+    def take(self):
+        """Removes and returns the first number, or returns `None` if none is named."""
+        while not self._numbers and select.select([self._channel], [], [], 0)[0]:
+            header, _ = self._channel.receive()
+            if header["kind"] != "episodes":  # the pool stops the worker
+                raise _Terminated
+            self.extend(header["numbers"])
+        return self._numbers.popleft() if self._numbers else None
 
 
 class _Terminated(BaseException):
@@ -120,38 +176,73 @@ def _raise_terminated(*_):
     raise _Terminated
 
 
-def _error_response(error):
+def _error_message(error):
+    trace = "".join(traceback.format_exception(error, limit=-20))
     return {
+        "kind": "error",
         "error": type(error).__name__,
-        "message": str(error),
-        "trace": "".join(traceback.format_exception(error)),
+        "message": shorten(_text(error), _MAX_MESSAGE),
+        "trace": shorten(trace, _MAX_TRACE),
     }
 
 
-def to_episode_arrays(response, arrays):
-    """Returns the `results.EpisodeArrays` in a response of an `EnvWorker`."""
-    stop = 4 + response["num_observations"]
+def _text(error):
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(no message: its text raised {type(failure).__name__})"
+
+
+def shorten(text, limit):
+    """Returns a text, without its middle if it has more than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} … ({len(text) - 2 * half:,} characters) … {text[-half:]}"
+
+
+def to_episode_arrays(header, arrays):
+    """Returns the `results.EpisodeArrays` in a message of an `EpisodeWorker`."""
+    stop = 4 + header["num_observations"]
     return results.EpisodeArrays(*arrays[:4], arrays[4:stop], arrays[stop:])
 
 
-def send(channel, header, arrays):
-    """Sends a dict and a list of arrays through a `multiprocessing` connection.
+def main(channel_fd, progress_fd):
+    """Runs a worker process, with the file descriptors that its pool has opened.
 
     Args:
-        channel: `multiprocessing` connection.
-        header: Dict of JSON values, or `None`. A header of `None` asks a worker to stop.
-        arrays: List of NumPy arrays.
+        channel_fd: Int, the descriptor of a connected socket.
+        progress_fd: Int, the descriptor of the file of a `progress.Progress`.
     """
-    specs = [[array.dtype.name, array.shape] for array in arrays]
-    channel.send_bytes(json.dumps([header, specs]).encode())
-    for array in arrays:
-        channel.send_bytes(array.tobytes())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the pool handles Ctrl-C
+    channel = channels.Channel(socket.socket(fileno=channel_fd))
+    shared = mmap.mmap(progress_fd, 0)
+    os.close(progress_fd)
+    num_envs = (len(shared) // 8 - progress.WORDS) // 2
+    worker = EpisodeWorker(channel, progress.Progress(num_envs, shared))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionError, _Terminated):
+        signal.signal(signal.SIGTERM, _raise_terminated)
+        worker.serve()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    errors = worker.close()
+    with contextlib.suppress(OSError):
+        channel.send({"kind": "closed", "errors": errors})
+    # Threads that an environment left behind must not keep the process alive.
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(0)
 
 
-def receive(channel):
-    """Returns the header and the read-only arrays that `send` has sent."""
-    header, specs = json.loads(channel.recv_bytes())
-    arrays = [
-        np.ndarray(shape, np.dtype(name), channel.recv_bytes()) for name, shape in specs
-    ]
-    return header, arrays
+def command(search_path):
+    """Returns the command of a worker process, without its two file descriptors.
+
+    Args:
+        search_path: List of strings, the import path `sys.path` of the worker.
+    """
+    code = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+        "from tf_reinforce.collect import worker; worker.main(*map(int, sys.argv[2:]))"
+    )
+    return [sys.executable, "-c", code, json.dumps(search_path)]

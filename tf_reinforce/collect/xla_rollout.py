@@ -16,11 +16,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.collect import collected
 from tf_reinforce.collect import results
 from tf_reinforce.collect import shared_programs
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
+from tf_reinforce.data import tensor_noise
 from tf_reinforce.envs import checks
 
 _MIN_SHARD_EPISODES = 16  # with fewer, a thread waits longer than it computes
@@ -343,12 +345,12 @@ class Rollout:
         if spec is None:
             return None
         groups, dtype = numbers // self.group_size, self.batched_env.env.dtype
-        return seeding.counter_noise(keys, [spec], groups, step, dtype)[0]
+        return tensor_noise.counter_noise(keys, [spec], groups, step, dtype)[0]
 
     def _noise(self, keys, numbers, step):
         """Returns a list of tensors, the noise for the actions."""
         specs, dtype = self.actor.noise_specs, self.actor.dtype
-        return seeding.counter_noise(keys, specs, numbers, step, dtype)
+        return tensor_noise.counter_noise(keys, specs, numbers, step, dtype)
 
 
 def total_ram():
@@ -400,8 +402,8 @@ def collect(rollout, key):
         key: `seeding.StreamKey` of the random numbers.
 
     Returns:
-        `results.CollectedEpisodes` of NumPy arrays, with the `RolloutResult`. All seconds
-        count as `"acting"`, because one XLA program selects actions and steps the
+        `collected.CollectedEpisodes` of NumPy arrays, with the `RolloutResult`. All
+        seconds count as `"acting"`, because one XLA program selects actions and steps the
         environment.
 
     Raises:
@@ -414,7 +416,7 @@ def collect(rollout, key):
     episodes = check_result(rollout, result)
     seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
     success = np.full(rollout.count, np.nan)
-    return results.CollectedEpisodes(episodes, success, seconds, result)
+    return collected.CollectedEpisodes(episodes, success, seconds, result)
 
 
 # TensorFlow's messages if an operation cannot be compiled by XLA, or cannot be stacked,

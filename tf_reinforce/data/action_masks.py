@@ -8,8 +8,7 @@ an entry of 0 or 1 is the only legal value of the flag, and an entry of 2 makes 
 values legal.
 """
 
-import keras
-import tensorflow as tf
+from tf_reinforce.data import nests
 
 _FORMATS = '"info/<key>", for example "info/action_mask", or "observation/<key>"'
 
@@ -77,18 +76,10 @@ class MaskPath:
         """Returns the action mask of one environment of a `VectorEnv`."""
         if self.observed:
             masks = self.lookup(observations, None)
-            return keras.tree.map_structure(lambda part: part[env_index], masks)
+            return nests.map_leaves(lambda part: part[env_index], masks)
         key = self._keys[0]
         infos = {name: infos[name] for name in (key, f"_{key}") if name in infos}
         return self.lookup(None, _env_info(env_index, infos))
-
-    def from_batch(self, observations):
-        """Returns `[N, M]` int8, the masks of M entries in a batch of N observations."""
-        parts = keras.tree.flatten(self.lookup(observations, None))
-        # Entries must be 0, 1 or 2. Others become 3, so that none wraps to 0 in int8.
-        parts = [tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3) for part in parts]
-        flat = [tf.reshape(part, [tf.shape(part)[0], -1]) for part in parts]
-        return tf.cast(tf.concat(flat, axis=-1), tf.int8)
 
 
 def _env_info(env_index, infos):
@@ -109,12 +100,12 @@ class MaskReader:
 
     Args:
         path: `MaskPath`, the place of the action mask in `info` or in the observation.
-        flatten_mask: The method `heads.Head.flatten_mask`.
+        layout: `mask_layouts.MaskLayout`, the layout of the masks.
     """
 
-    def __init__(self, path, flatten_mask):
+    def __init__(self, path, layout):
         self._path = path
-        self._flatten_mask = flatten_mask
+        self.layout = layout
 
     def read(self, observation, info):
         """Returns `[M]` int8, the M entries of the action mask of one environment.
@@ -123,9 +114,9 @@ class MaskReader:
             KeyError: If the environment did not return an action mask.
             ValueError: If the head does not accept the action mask.
         """
-        return self._flatten_mask(self._path.lookup(observation, info))
+        return self.layout.flatten(self._path.lookup(observation, info))
 
     def read_env(self, env_index, observations, infos):
         """Returns `[M]` int8, the M mask entries of one environment of a `VectorEnv`."""
         mask = self._path.lookup_env(env_index, observations, infos)
-        return self._flatten_mask(mask)
+        return self.layout.flatten(mask)

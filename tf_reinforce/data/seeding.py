@@ -10,11 +10,9 @@ numbers of update and episode.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 # The position in this tuple is part of each key: append names, never reorder them.
 SUBSTREAMS = (
@@ -156,27 +154,6 @@ class _Words(np.random.bit_generator.ISeedSequence):
         return self._words
 
 
-def stateless_noise(seed, kind, shape, dtype, part=0):
-    """Returns a tensor of noise that depends only on the arguments.
-
-    Args:
-        seed: Scalar int tensor.
-        kind: `"uniform"` on [0, 1), or `"normal"` with mean 0 and standard deviation 1.
-        shape: Int vector tensor.
-        dtype: Float dtype of the result.
-        part: Int, the index of a part of an action. Different parts have different noise.
-
-    Returns:
-        Float tensor of the given shape.
-    """
-    sample = {
-        "uniform": tf.random.stateless_uniform,
-        "normal": tf.random.stateless_normal,
-    }[kind]
-    pair = tf.stack([tf.cast(seed, tf.int64), tf.constant(part, tf.int64)])
-    return sample(shape, seed=pair, dtype=dtype, alg="philox")
-
-
 def rollout_keys(seed, stream, update):
     """Returns the four keys that `counter_noise` needs for one update or evaluation.
 
@@ -200,127 +177,3 @@ def episode_keys(keys):
 def permutation_key(keys):
     """Returns `[…, 2]`, the fourth of the `rollout_keys`, which orders minibatches."""
     return keys[..., 3, :]
-
-
-def counter_noise(key, parts, episodes, step, dtype):
-    """Returns the noise of episodes at one step, from keys and episode numbers.
-
-    The noise of an episode does not depend on the other episodes of the batch. Uniform
-    noise has the same bits in eager mode, in a graph and under XLA. Under XLA, normal
-    noise may differ in the last bits from normal noise in eager mode, because XLA and
-    TensorFlow compute `erfinv` in different ways. TensorFlow's own generators are not
-    used: philox returns other numbers under XLA than in eager mode, and threefry exists
-    only under XLA.
-
-    Args:
-        key: `[2]` uint32, one key for all episodes, or `[B, 2]` uint32, one key for each
-            episode.
-        parts: List of `NoiseSpec`, one for each part of the noise.
-        episodes: `[B]` int tensor, numbers of episodes below 2**32.
-        step: Scalar int tensor, or `[B]` int tensor, the number of the step. The number
-            of steps, times the number of random numbers per step, must be below 2**32.
-        dtype: Float type of the noise.
-
-    Returns:
-        List of noise tensors `[B, *shape]`, one for each of `parts`.
-
-    Example:
-
-    >>> key, specs = rollout_keys(0, "training", 3)[0], [NoiseSpec("uniform", (2,))]
-    >>> both = counter_noise(key, specs, tf.constant([4, 7]), 0, "float32")[0]
-    >>> alone = counter_noise(key, specs, tf.constant([7]), 0, "float32")[0]
-    >>> both.shape, bool(tf.reduce_all(both[1] == alone[0]))
-    (TensorShape([2, 2]), True)
-
-    Reference:
-        Salmon et al. (2011), Parallel random numbers: as easy as 1, 2, 3
-        (Threefry-2x32, 20 rounds). doi:10.1145/2063384.2063405
-    """
-    dtype = tf.as_dtype(dtype)
-    sizes = [math.prod(part.shape) for part in parts]
-    total, is_float64 = sum(sizes), dtype.size == 8
-    blocks = total if is_float64 else -(-total // 2)  # a block has two words
-    counters = tf.cast(tf.reshape(step, [-1, 1]), tf.uint32) * np.uint32(blocks)
-    counters += np.arange(blocks, dtype="uint32")
-    high, low = threefry(key, tf.cast(episodes, tf.uint32)[:, None], counters)
-    if not is_float64:
-        high, low = tf.concat([high, low], axis=-1)[:, :total], None
-    noise, begin = [], 0
-    for part, size in zip(parts, sizes, strict=True):
-        words = [x if x is None else x[:, begin : begin + size] for x in (high, low)]
-        values = _FROM_WORDS[part.kind](*words, dtype)
-        noise.append(tf.reshape(values, [-1, *part.shape]))
-        begin += size
-    return noise
-
-
-def uniform_from_words(high, low, dtype):
-    """Returns uniform numbers k / 2ⁿ in [0, 1), with random integers k of n bits.
-
-    The number n of significand bits is 24 for 32-bit floats and 53 for 64-bit floats.
-
-    Args:
-        high: uint32 tensor, random words with the higher bits of the integers k.
-        low: uint32 tensor, random words with the lower bits of the integers k, or `None`
-            for 32-bit floats.
-        dtype: Float type of the result.
-    """
-    if low is None:
-        return tf.cast(_right_shift(high, 8), dtype) * 2.0**-24
-    high = tf.cast(_right_shift(high, 5), dtype)
-    low = tf.cast(_right_shift(low, 6), dtype)
-    return (high * 2.0**26 + low) * 2.0**-53
-
-
-def normal_from_words(high, low, dtype):
-    """Returns standard normal numbers from the arguments of `uniform_from_words`.
-
-    A normal number is the inverse normal distribution function at a probability p. With n
-    significand bits and a random integer k of n - 1 bits, p = (k + 1/2) / 2ⁿ⁻¹. A normal
-    number is always finite, because the probability p is never 0 or 1.
-    """
-    if low is None:
-        doubled = (tf.cast(_right_shift(high, 9), dtype) + 0.5) * 2.0**-22
-    else:
-        high = tf.cast(_right_shift(high, 6), dtype)
-        low = tf.cast(_right_shift(low, 6), dtype)
-        doubled = (high * 2.0**26 + low + 0.5) * 2.0**-51
-    return math.sqrt(2) * tf.math.erfinv(doubled - 1.0)
-
-
-_FROM_WORDS = {"uniform": uniform_from_words, "normal": normal_from_words}
-_ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
-
-
-def threefry(key, first, second):
-    """Returns two random words for each pair of counters, by the generator Threefry-2x32.
-
-    Args:
-        key: `[2]` uint32, or `[B, 2]` uint32 with one key for each of B rows.
-        first: `[B, 1]` uint32, the first counter of each row.
-        second: `[B, N]` or `[1, N]` uint32, the N second counters of each row or of all
-            rows.
-
-    Returns:
-        Two tensors `[B, N]` uint32, the two words of each pair of counters.
-    """
-    key = tf.convert_to_tensor(key)
-    keys = [key[..., 0, None], key[..., 1, None]]
-    keys.append(_xor(_xor(*keys), np.uint32(0x1BD11BDA)))
-    x = [first + keys[0] + tf.zeros_like(second), second + keys[1]]
-    for group in range(5):
-        for distance in _ROTATIONS[group % 2]:
-            x[0] += x[1]
-            left = tf.bitwise.left_shift(x[1], np.uint32(distance))
-            rotated = tf.bitwise.bitwise_or(left, _right_shift(x[1], 32 - distance))
-            x[1] = _xor(x[0], rotated)
-        x[0] += keys[(group + 1) % 3]
-        x[1] += keys[(group + 2) % 3] + np.uint32(group + 1)
-    return x
-
-
-def _right_shift(words, bits):
-    return tf.bitwise.right_shift(words, np.uint32(bits))
-
-
-_xor = tf.bitwise.bitwise_xor

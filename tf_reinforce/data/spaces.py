@@ -4,11 +4,10 @@ import math
 import re
 
 import gymnasium as gym
-import keras
 import numpy as np
-import tensorflow as tf
 
 from tf_reinforce import validation
+from tf_reinforce.data import nests
 
 OBSERVATIONS = (
     "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these, nested to "
@@ -46,7 +45,7 @@ def check_observation_space(space):
                 "environment with gymnasium.wrappers.FlattenObservation, "
                 "FilterObservation or TransformObservation."
             )
-    input_names = [safe_name(name) for name in keras.tree.flatten(names(to_nest(space)))]
+    input_names = [safe_name(name) for name in nests.flatten(names(to_nest(space)))]
     if len(set(input_names)) < len(input_names):
         raise ValueError(
             "The keys of an observation, joined by '_', become the names of inputs. "
@@ -99,7 +98,7 @@ def check_action_space(space):
         ValueError: If no head exists for a part of the action space.
     """
     nested = to_nest(space)
-    for part in keras.tree.flatten(nested):
+    for part in nests.flatten(nested):
         if not _has_head(part):
             raise ValueError(
                 f"Action space {part!r} is not supported. Supported spaces are "
@@ -121,7 +120,7 @@ def _has_head(space):
 
 
 def action_names(nested):
-    """Returns a name for each leaf of an action, in the order of `keras.tree.flatten`.
+    """Returns a name for each leaf of an action, in the order of `nests.flatten`.
 
     Args:
         nested: Nested tuples and dicts of leaves.
@@ -137,7 +136,7 @@ def action_names(nested):
     """
     _check_not_empty(nested)
     _check_keys(nested, "action")
-    leaf_names = tuple(keras.tree.flatten(names(nested, root="action")))
+    leaf_names = tuple(nests.flatten(names(nested, root="action")))
     if len(set(leaf_names)) < len(leaf_names):
         raise ValueError(
             "The keys of each part of an action, joined by '_', become the name of the "
@@ -158,47 +157,6 @@ def _check_not_empty(nested):
         _check_not_empty(child)
 
 
-def observation_spec(space, float_dtype):
-    """Returns one observation as a structure of `tf.TensorSpec`, without batch axis.
-
-    Args:
-        space: A Gymnasium observation space.
-        float_dtype: The float type in which the policy computes. Float observations are
-            recorded in the type of the policy, so that acting and learning use the same
-            bits. Integer observations keep their own type.
-
-    Returns:
-        A `tf.TensorSpec`, or dicts and tuples of `tf.TensorSpec`s, nested like the space.
-
-    Example:
-
-    >>> observation_spec(gym.spaces.Dict(speed=gym.spaces.Box(0, 1, (2,))), "float32")
-    {'speed': TensorSpec(shape=(2,), dtype=tf.float32, name=None)}
-    >>> observation_spec(gym.spaces.Discrete(3), "float32")
-    TensorSpec(shape=(), dtype=tf.int64, name=None)
-    """
-
-    def leaf_spec(part):
-        is_float = np.issubdtype(part.dtype, np.floating)
-        return tf.TensorSpec(part.shape, float_dtype if is_float else part.dtype)
-
-    return keras.tree.map_structure(leaf_spec, to_nest(space))
-
-
-def float_shapes(observation_spec):
-    """Replaces float leaves of a spec by their shape with a batch axis, others by `()`.
-
-    Example:
-
-    >>> float_shapes({"speed": tf.TensorSpec((2,)), "gear": tf.TensorSpec((), "int64")})
-    {'speed': (None, 2), 'gear': ()}
-    """
-    return keras.tree.map_structure(
-        lambda leaf: (None, *leaf.shape) if leaf.dtype.is_floating else (),
-        observation_spec,
-    )
-
-
 def names(structure, path=(), root="observation"):
     """Returns the name of each leaf of a structure: the keys to the leaf, joined by '_'.
 
@@ -210,8 +168,7 @@ def names(structure, path=(), root="observation"):
 
     Example:
 
-    >>> speed = tf.TensorSpec((2,))
-    >>> names(speed), names({"speed": speed, "arms": (speed, speed)})
+    >>> names(2), names({"speed": 2, "arms": (2, 2)})
     ('observation', {'speed': 'speed', 'arms': ('arms_0', 'arms_1')})
     """
     if isinstance(structure, dict):
@@ -236,28 +193,6 @@ def safe_name(name):
     ('left_arm', 'key_')
     """
     return re.sub("^_", "key_", re.sub("[^A-Za-z0-9_.]", "_", name))
-
-
-def specs_from_shapes(shapes, float_dtype):
-    """Returns an observation spec from shapes, for an agent without observation space.
-
-    Args:
-        shapes: Shape with the batch axis first, or dicts and tuples of such shapes.
-        float_dtype: The float type of every observation, because shapes contain no
-            types.
-
-    Example:
-
-    >>> specs_from_shapes({"speed": (None, 2)}, "float32")
-    {'speed': TensorSpec(shape=(2,), dtype=tf.float32, name=None)}
-    """
-    if isinstance(shapes, dict):
-        return {
-            key: specs_from_shapes(child, float_dtype) for key, child in shapes.items()
-        }
-    if all(size is None or isinstance(size, int) for size in shapes):
-        return tf.TensorSpec(tuple(shapes)[1:], float_dtype)
-    return tuple(specs_from_shapes(child, float_dtype) for child in shapes)
 
 
 def to_config(space):
@@ -443,27 +378,6 @@ def check_same_spaces(agent_spaces, environment_spaces):
             )
 
 
-def expect_shapes(agent_spec, environment_spec):
-    """Raises an error if the observations of agent and environment differ in shape.
-
-    Args:
-        agent_spec, environment_spec: Observation specs, as `observation_spec` returns
-            them.
-
-    Raises:
-        ValueError: If the shapes of the observations differ.
-    """
-    expected, received = (
-        keras.tree.map_structure(lambda leaf: tuple(leaf.shape), spec)
-        for spec in (agent_spec, environment_spec)
-    )
-    if expected != received:
-        raise ValueError(
-            "The agent was built for observations of other shapes. Expected: "
-            f"{expected}. Received: {received}"
-        )
-
-
 def sample_observations(space, float_dtype, count, rng):
     """Returns `count` random observations without extreme values, in stacked arrays.
 
@@ -487,7 +401,7 @@ def sample_observations(space, float_dtype, count, rng):
         first, last = category_bounds(part)
         return rng.integers(first, last, shape, endpoint=True).astype(part.dtype)
 
-    return keras.tree.map_structure(sample, to_nest(space))
+    return nests.map_leaves(sample, to_nest(space))
 
 
 # `_EDGES` contains the numbers of `edge_observations`, where infinity stands for a bound
@@ -531,7 +445,7 @@ def edge_observations(space, float_dtype):
         rows = [np.clip(np.full(part.shape, edge), low, high) for edge in _EDGES]
         return np.stack(rows).astype(dtype)
 
-    return keras.tree.map_structure(edges, to_nest(space))
+    return nests.map_leaves(edges, to_nest(space))
 
 
 def _sample_box(box, shape, float_dtype, rng):

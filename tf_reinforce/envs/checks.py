@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_reinforce import validation
 from tf_reinforce.data import spaces
+from tf_reinforce.data import tensor_specs
 
 _ROWS = 7  # trial episodes; no other axis should have this size
 
@@ -244,7 +245,7 @@ def _spec_reader(function):
 
 
 def _check_observation(function, observation, env):
-    expected = spaces.observation_spec(env.observation_space, env.dtype)
+    expected = tensor_specs.observation_spec(env.observation_space, env.dtype)
     try:
         keras.tree.assert_same_structure(expected, observation)
     except ValueError:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
+from tf_reinforce.data import tensor_noise
 from tf_reinforce.envs import checks
 
 
@@ -104,7 +105,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         """Returns initial states and the observations of the initial states."""
         env = self.env
         noise_args = [env.initial_noise], episodes, 0, env.dtype
-        noise = seeding.counter_noise(keys[:, 0], *noise_args)[0]
+        noise = tensor_noise.counter_noise(keys[:, 0], *noise_args)[0]
         state = env.initial(noise)
         return state, env.observation(state)
 
@@ -117,7 +118,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         env, noise = self.env, None
         if env.transition_noise is not None:
             noise_args = [env.transition_noise], episodes, lengths, env.dtype
-            noise = seeding.counter_noise(keys[:, 1], *noise_args)[0]
+            noise = tensor_noise.counter_noise(keys[:, 1], *noise_args)[0]
         actions = checks.cast_actions(env, actions)
         next_state = env.transition(state, actions, noise)
         rewards = env.reward(state, actions, next_state)

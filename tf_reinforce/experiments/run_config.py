@@ -19,7 +19,7 @@ CHECKPOINT_KEYS = ("every_seconds", "every_updates", "grace_seconds")
 # Each seed has an environment of its own.
 MAX_SEEDS = toml_files.FIT_LIMITS["num_envs"]
 # The arguments of `fit` that do not change the result of a training.
-_MAY_DIFFER = ("num_envs", "workers")
+_MAY_DIFFER = ("num_envs", "workers", "step_timeout")
 
 
 def agent_file(run):

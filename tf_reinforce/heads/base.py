@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tf_reinforce import fixed_arguments
+from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 
@@ -214,6 +215,11 @@ class Head(keras.layers.Layer, abc.ABC):
         """
         return outputs
 
+    @property
+    def mask_layout(self) -> mask_layouts.MaskLayout:
+        """Returns the `MaskLayout`, which flattens and checks action masks with NumPy."""
+        return mask_layouts.MaskLayout(repr(self), self.mask_size)
+
     def flatten_mask(self, mask: Any) -> np.ndarray:
         """Returns an action mask of an environment as a flat array.
 
@@ -226,26 +232,14 @@ class Head(keras.layers.Layer, abc.ABC):
             `[mask_size]` int8, the flat mask.
 
         Raises:
-            ValueError: If the mask does not have `mask_size` entries of 0 or 1.
+            ValueError: If the mask does not have `mask_size` valid entries: 0 or 1, or
+                for flags 0, 1 or 2.
         """
-        if mask is None:
-            return np.ones(self.mask_size, "int8")
-        if mask.__class__ is np.ndarray:  # the usual mask; `flatten` takes longer
-            flat = mask.ravel()
-        else:
-            parts = keras.tree.flatten(mask) or [[]]
-            flat = np.concatenate([np.ravel(part) for part in parts])
-        binary = flat.dtype.kind in "biu" or np.isin(flat, (0, 1)).all()
-        if flat.shape != (self.mask_size,) or not binary:
-            raise ValueError(
-                f"an action mask of {self!r} must have {self.mask_size} entries, 0 or "
-                f"1. Received: {mask!r}"
-            )
-        return flat.astype(bool).astype("int8")
+        return self.mask_layout.flatten(mask)
 
     def has_legal_action(self, mask: np.ndarray) -> Any:
         """Returns `[...]` bool, whether each mask `[..., mask_size]` allows an action."""
-        return np.ones(mask.shape[:-1], bool)
+        return self.mask_layout.has_legal_action(mask)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         """Returns a bool array, True for each action that is legal under its mask.

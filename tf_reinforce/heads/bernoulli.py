@@ -11,11 +11,10 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tf_reinforce import validation
+from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
-
-_OFF, _ON, _FREE = 0, 1, 2  # entries of an action mask, as in MultiBinary
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -92,26 +91,15 @@ class Bernoulli(base.Head):
 
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
         large = tf.constant(outputs.dtype.max / 2, outputs.dtype)
-        outputs = tf.where(base.mask_equals(mask, _OFF), -large, outputs)
-        return tf.where(base.mask_equals(mask, _ON), large, outputs)
+        outputs = tf.where(base.mask_equals(mask, mask_layouts.OFF), -large, outputs)
+        return tf.where(base.mask_equals(mask, mask_layouts.ON), large, outputs)
 
-    def flatten_mask(self, mask: Any) -> np.ndarray:
-        if mask is None:
-            return np.full(self.n, _FREE, "int8")
-        flat = np.ravel(mask)
-        if flat.shape != (self.n,) or not np.isin(flat, (_OFF, _ON, _FREE)).all():
-            raise ValueError(
-                f"an action mask of {self!r} must have {self.n} entries: 0 if the "
-                "action must be 0, 1 if the action must be 1, 2 if both actions are "
-                f"legal. Received: {mask!r}"
-            )
-        return flat.astype("int8")
-
-    def has_legal_action(self, mask: np.ndarray) -> Any:
-        return np.isin(mask, (_OFF, _ON, _FREE)).all(axis=-1)
+    @property
+    def mask_layout(self) -> mask_layouts.MaskLayout:
+        return mask_layouts.FlagsMask(repr(self), self.n)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
-        return ((mask == _FREE) | (actions == mask)).all(axis=-1)
+        return ((mask == mask_layouts.FREE) | (actions == mask)).all(axis=-1)
 
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {"logits": outputs, "probs": tf.sigmoid(outputs)}

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from numpy.typing import ArrayLike
 
+from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import spaces
 from tf_reinforce.heads import base
 
@@ -128,12 +129,10 @@ class Composite(base.Head):
             axis=-1,
         )
 
-    def flatten_mask(self, mask: Any) -> np.ndarray:
-        return np.concatenate(keras.tree.flatten(_flatten_masks(self.heads, mask)))
-
-    def has_legal_action(self, mask: np.ndarray) -> Any:
-        parts = zip(self.leaves, self._split_mask(mask), strict=True)
-        return np.all([leaf.has_legal_action(part) for leaf, part in parts], axis=0)
+    @property
+    def mask_layout(self) -> mask_layouts.MaskLayout:
+        layouts = keras.tree.map_structure(lambda head: head.mask_layout, self.heads)
+        return mask_layouts.NestedMask(repr(self), layouts)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         actions, masks = self._flatten(actions), self._split_mask(mask)
@@ -261,31 +260,6 @@ class _JointDistribution(tfp.distributions.Distribution):
 
     def _event_shape_tensor(self) -> Any:
         return self._pack([leaf.event_shape_tensor() for leaf in self._leaves])
-
-
-def _flatten_masks(heads: Any, mask: Any, path: Any = ()) -> Any:
-    """Returns a flat action mask for each head; a mask of `None` allows all actions."""
-    if isinstance(heads, base.Head):
-        try:
-            return heads.flatten_mask(mask)
-        except ValueError as error:
-            name = "_".join(map(str, path))
-            raise ValueError(f"in the part {name!r} of the mask, {error}") from None
-    is_dict = isinstance(heads, dict)
-    keys = list(heads) if is_dict else list(range(len(heads)))
-    if mask is None:
-        parts = dict.fromkeys(keys)
-    elif is_dict:
-        parts = mask if isinstance(mask, dict) else {}
-    else:
-        parts = dict(enumerate(mask)) if isinstance(mask, tuple) else {}
-    if set(parts) != set(keys):
-        kind = f"a dict with the keys {keys}" if is_dict else f"a tuple of {len(keys)}"
-        raise ValueError(
-            f"an action mask of {heads!r} must be {kind}. Received: {mask!r}"
-        )
-    masks = {key: _flatten_masks(heads[key], parts[key], (*path, key)) for key in keys}
-    return masks if is_dict else tuple(masks.values())
 
 
 def _matches_space(heads: Any, space: Any) -> Any:

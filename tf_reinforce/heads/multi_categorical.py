@@ -12,6 +12,7 @@ import tensorflow_probability as tfp
 from numpy.typing import ArrayLike
 
 from tf_reinforce import validation
+from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
@@ -106,17 +107,9 @@ class MultiCategorical(base.Head):
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
         return categorical.mask_logits(outputs, base.mask_equals(mask, 0))
 
-    def flatten_mask(self, mask: Any) -> np.ndarray:
-        sizes = tuple(np.size(part) for part in _flatten_parts(mask))
-        if len(sizes) > 1 and sizes != self.sizes:
-            raise ValueError(
-                f"an action mask of {self!r} must have a part for each choice, of the "
-                f"sizes {self.sizes}. Received: parts of the sizes {sizes}"
-            )
-        return super().flatten_mask(mask)
-
-    def has_legal_action(self, mask: np.ndarray) -> Any:
-        return np.logical_or.reduceat(mask != 0, self._offsets, axis=-1).all(axis=-1)
+    @property
+    def mask_layout(self) -> mask_layouts.MaskLayout:
+        return mask_layouts.ChoicesMask(repr(self), self.sizes)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         indices = self._offsets + np.clip(actions, 0, np.array(self.sizes) - 1)
@@ -166,16 +159,3 @@ class MultiCategorical(base.Head):
 
     def __repr__(self) -> str:
         return f"MultiCategorical({list(self.sizes)}, start={self.start})"
-
-
-def _flatten_parts(mask: Any) -> Any:
-    """Returns the masks of all categorical actions as a list.
-
-    A flat mask of all actions becomes a list with one element.
-    """
-    is_nested = isinstance(mask, (tuple, list)) and any(
-        isinstance(part, (tuple, list, np.ndarray)) for part in mask
-    )
-    if not is_nested:
-        return [mask]
-    return [leaf for part in mask for leaf in _flatten_parts(part)]

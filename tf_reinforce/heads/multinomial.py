@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tf_reinforce import validation
+from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
@@ -87,8 +88,9 @@ class Multinomial(base.Head):
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
         return categorical.mask_logits(outputs, base.mask_equals(mask, 0))
 
-    def has_legal_action(self, mask: np.ndarray) -> Any:
-        return (mask != 0).any(axis=-1)
+    @property
+    def mask_layout(self) -> mask_layouts.MaskLayout:
+        return mask_layouts.ChoicesMask(repr(self), (self.categories,))
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         return ((mask != 0) | (actions == 0)).all(axis=-1)

@@ -3,8 +3,9 @@
 import keras
 import tensorflow as tf
 
+from tf_reinforce.data import acting_specs
 from tf_reinforce.data import action_masks
-from tf_reinforce.data import seeding
+from tf_reinforce.data import tensor_noise
 
 
 class ActorPolicy:
@@ -57,10 +58,25 @@ class ActorPolicy:
         self.mask_size = head.mask_size if mask_source else 0
         self.state_spec = [] if recurrent is None else recurrent.state_spec
 
+    def acting_specs(self):
+        """Returns the `ActingSpecs`, with which a process without TensorFlow can act."""
+
+        def array_specs(specs):
+            leaves = keras.tree.flatten(specs)
+            return [acting_specs.ArraySpec(tuple(x.shape), x.dtype.name) for x in leaves]
+
+        return acting_specs.ActingSpecs(
+            self.dtype,
+            array_specs(self.observation_spec),
+            array_specs(self.action_spec),
+            self.noise_specs,
+            self.mask_reader(),
+        )
+
     def mask_reader(self):
         """Returns a `MaskReader` for action masks, or `None` without action masks."""
         source = self.mask_source
-        return source and action_masks.MaskReader(source, self.head.flatten_mask)
+        return source and action_masks.MaskReader(source, self.head.mask_layout)
 
     def initial_state(self, count):
         """Returns the recurrent states for the start of `count` episodes, as a list."""
@@ -107,7 +123,7 @@ class ActorPolicy:
             count: Int or scalar int tensor, the number of actions.
         """
         return [
-            seeding.stateless_noise(
+            tensor_noise.stateless_noise(
                 seed, spec.kind, tf.stack([count, *spec.shape]), self.dtype, leaf
             )
             for leaf, spec in enumerate(self.noise_specs)

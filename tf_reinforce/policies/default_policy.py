@@ -9,6 +9,7 @@ import numpy as np
 from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
+from tf_reinforce.data import tensor_specs
 
 _MAX_ONE_HOT = 100_000  # most entries of a one-hot vector; use an embedding for more
 _MIN_IMAGE_SIZE = 7  # rows and columns; the size of MiniGrid's observations
@@ -110,7 +111,7 @@ def default_policy(space, hidden, outputs_size, seed, output_scaling=None):
     def orthogonal(gain):
         return keras.initializers.Orthogonal(gain, seed=int(rng.integers(2**31)))
 
-    observation_spec = spaces.observation_spec(space, keras.config.floatx())
+    observation_spec = tensor_specs.observation_spec(space, keras.config.floatx())
     inputs = keras.tree.map_structure(
         lambda leaf, name: keras.Input(leaf.shape, dtype=leaf.dtype.name, name=name),
         observation_spec,

@@ -239,6 +239,8 @@ def check_defaults(defaults):
 
 
 def _check_fit_option(source, name, value, remedy="Pass a larger value to `fit`."):
+    if name == "step_timeout":
+        return config.check_step_timeout(value)
     if validation.positive_int(name, value) > FIT_LIMITS[name]:
         raise ValueError(
             f"{source} may contain a `{name}` of at most {FIT_LIMITS[name]:,}. Received: "

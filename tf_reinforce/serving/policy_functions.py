@@ -145,7 +145,9 @@ class _PolicyFunctions:
         source, mask = self._actor.mask_source, None
         if source is not None:
             mask = (
-                extra_inputs[0] if self._mask_is_input else source.from_batch(observation)
+                extra_inputs[0]
+                if self._mask_is_input
+                else masks_in_batch(source, observation)
             )
         states = []
         if self._actor.recurrent is not None:
@@ -222,3 +224,17 @@ def flatten_by_name(name, structure):
 def state_dict(states):
     """Returns a dict from the names `state_0`, `state_1`, … to recurrent states."""
     return {f"state_{i}": state for i, state in enumerate(states)}
+
+
+def masks_in_batch(path, observations):
+    """Returns `[N, M]` int8, the masks of M entries in a batch of N observations.
+
+    Args:
+        path: `action_masks.MaskPath` of a mask in the observation.
+        observations: Structure of tensors `[N, …]`.
+    """
+    parts = keras.tree.flatten(path.lookup(observations, None))
+    # Entries must be 0, 1 or 2. Others become 3, so that none wraps to 0 in int8.
+    parts = [tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3) for part in parts]
+    flat = [tf.reshape(part, [tf.shape(part)[0], -1]) for part in parts]
+    return tf.cast(tf.concat(flat, axis=-1), tf.int8)

@@ -22,7 +22,7 @@ class Collector:
         self.programs = {}
 
     def collect(self, envs, request):
-        """Collects the requested episodes, and returns `results.CollectedEpisodes`.
+        """Collects the requested episodes, and returns `collected.CollectedEpisodes`.
 
         Args:
             envs: `environments.Environments`.

@@ -100,14 +100,14 @@ class GracefulStop:
 
 
 def _end_process(number):
-    """Ends the current process and its workers at once, without clean-up."""
+    """Ends the process at once; the guard of its worker processes then ends these."""
     for process in multiprocessing.active_children():
         process.kill()
     os._exit(128 + number)
 
 
-# The descriptors to which signals are written. A forked worker process must not write its
-# own signals to the descriptor of its parent.
+# The descriptors to which signals are written. A forked process must not write its own
+# signals to the descriptor of its parent.
 _wakeup_fds: set[int] = set()
 
 

@@ -21,6 +21,7 @@ from tf_reinforce.callbacks import slow_env
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
+from tf_reinforce.data import tensor_specs
 from tf_reinforce.policies import compatibility
 from tf_reinforce.policies import models
 from tf_reinforce.policies import normalization
@@ -142,10 +143,13 @@ class KerasAgent(keras.Model):
         float_type = models.float_type(self.policy)
         if self.observation_space is None:
             observation_spec = recurrent.remove_time_axis(
-                spaces.specs_from_shapes(observations_shape, float_type), self.policy
+                tensor_specs.specs_from_shapes(observations_shape, float_type),
+                self.policy,
             )
         else:
-            observation_spec = spaces.observation_spec(self.observation_space, float_type)
+            observation_spec = tensor_specs.observation_spec(
+                self.observation_space, float_type
+            )
         # Validate first, so that a failed build can be tried again.
         head = self.head
         if head is None:
@@ -188,7 +192,7 @@ class KerasAgent(keras.Model):
         if self.normalizer is not None:
             # In half precision, large numbers with small differences would be equal.
             self.normalizer.dtype_policy = float_type
-            self.normalizer.build(spaces.float_shapes(observation_spec))
+            self.normalizer.build(tensor_specs.float_shapes(observation_spec))
         for scale in self._scales.values():
             scale.build()
         self.counters = self.add_weight(
@@ -290,9 +294,11 @@ class KerasAgent(keras.Model):
             spaces.check_action_space(action_space)
         else:
             self.head.check_space(action_space)
-        spec = spaces.observation_spec(observation_space, "float32")
+        spec = tensor_specs.observation_spec(observation_space, "float32")
         if self.built:
-            spaces.expect_shapes(self.trainer.collector.actor.observation_spec, spec)
+            tensor_specs.expect_shapes(
+                self.trainer.collector.actor.observation_spec, spec
+            )
         self.observation_space, self.action_space = observation_space, action_space
         if self.built:
             return

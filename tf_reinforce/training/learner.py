@@ -16,6 +16,7 @@ from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
+from tf_reinforce.data import tensor_noise
 
 _NO_STEP_LIMIT = 2**62  # steps
 _MICROBATCH = 65_536  # steps of which a gradient is computed at a time, to save memory
@@ -411,7 +412,7 @@ def permutations_in_graph(key, step, episodes):
     steps, spec = tf.range(tf.reduce_sum(lengths)), [seeding.NoiseSpec("uniform", ())]
     return tf.stack(
         [
-            tf.argsort(seeding.counter_noise(key, spec, steps, number, "float64")[0])
+            tf.argsort(tensor_noise.counter_noise(key, spec, steps, number, "float64")[0])
             for number in range(step.num_permutations)
         ]
     )

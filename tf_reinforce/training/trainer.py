@@ -56,7 +56,7 @@ class Trainer:
                 least this many steps.
 
         Returns:
-            `results.CollectedEpisodes`.
+            `collected.CollectedEpisodes`.
         """
         return self.collector.collect(
             envs, self.training_request(envs, seed, episodes, steps)

@@ -1,0 +1,237 @@
+"""Lets environments fail in worker processes in many ways, and looks for what remains.
+
+    python stress/worker_faults.py [--out FILE.json] [--only NAME …]
+
+Each trial is a process that collects episodes with two workers. One environment fails
+once: in `reset`, in `step` or in `close`. The process must name the fault within the time
+limit plus five seconds, and no process may remain ten seconds later. In half of the
+trials, the process is killed with SIGKILL while the environment fails. In further trials,
+Ctrl-C arrives while the environment hangs.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+import threading
+import time
+import uuid
+import warnings
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import gymnasium as gym
+import numpy as np
+
+import tf_reinforce as tfr
+from tf_reinforce.collect import make_envs
+from tf_reinforce.collect import worker_pool
+
+TIMEOUT = 1.0  # `step_timeout` of the trials, in seconds
+PLACES = "reset", "step", "close"
+
+
+class TwoArguments(Exception):
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other}")
+
+
+class KeywordOnly(Exception):
+    def __init__(self, *, code):
+        super().__init__(f"code {code}")
+
+
+class Unpicklable(Exception):
+    def __init__(self):
+        super().__init__("holds a lock")
+        self.lock = threading.Lock()
+
+
+def raise_error(error):
+    raise error
+
+
+FAULTS = {  # the function that fails, and what the message must contain
+    "killed": (lambda: os.kill(os.getpid(), signal.SIGKILL), "signal SIGKILL"),
+    "exits": (lambda: os._exit(7), "exit code 7"),
+    "hangs": (lambda: threading.Event().wait(), "step_timeout|in time"),
+    "late": (lambda: time.sleep(2 * TIMEOUT), "step_timeout|in time|nothing"),
+    "SystemExit": (lambda: sys.exit(3), "SystemExit: 3"),
+    "KeyboardInterrupt": (lambda: raise_error(KeyboardInterrupt()), "KeyboardInterrupt"),
+    "two arguments": (lambda: raise_error(TwoArguments(1, 2)), "TwoArguments: 1 and 2"),
+    "keyword only": (lambda: raise_error(KeywordOnly(code=5)), "KeywordOnly: code 5"),
+    "UnicodeDecodeError": (lambda: b"\xff".decode(), "UnicodeDecodeError"),
+    "unpicklable": (lambda: raise_error(Unpicklable()), "Unpicklable: holds a lock"),
+    "50 MB": (lambda: raise_error(ValueError("x" * 50_000_000)), "ValueError: xxx"),
+}
+
+
+class Faulty(gym.Env):
+    """An environment that fails in worker 1, in its second episode or when it closes."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, place, fail, folder):
+        self.place, self.fail, self.folder = place, fail, folder
+        self.episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now, self.episodes = 0, self.episodes + 1
+        self._fail_at("reset")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.now += 1
+        if self.now == 3:
+            self._fail_at("step")
+        return np.zeros(2, np.float32), 1.0, self.now == 5, False, {}
+
+    def close(self):
+        if os.environ.get("TF_REINFORCE_WORKER"):
+            self._fail_at("close")
+
+    def _fail_at(self, place):
+        is_worker = os.environ.get("TF_REINFORCE_WORKER") == "1"
+        if place == self.place and is_worker and self.episodes > 1:
+            (self.folder / "failing").touch()
+            self.fail()
+
+
+def play(fault, place, folder):
+    """Collects episodes, and writes the error or the warnings to a file."""
+    worker_pool._CLOSE_TIMEOUT = TIMEOUT
+    agent = tfr.Reinforce.for_env(lambda: Faulty("", None, folder), hidden=(4,))
+    make = lambda: Faulty(place, FAULTS[fault][0], folder)  # noqa: E731
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        text = ""
+        try:
+            with make_envs.open_envs(
+                make, 2, workers=2, step_timeout=TIMEOUT, max_episode_steps=9
+            ) as envs:
+                agent.collect(envs, 8)
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+    messages = [text, *(str(one.message) for one in caught)]
+    (folder / "result.part").write_text("\n".join(messages))
+    (folder / "result.part").rename(folder / "result")
+
+
+def fork(function):
+    process = os.fork()
+    if process == 0:
+        os.setsid()
+        status = 1
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            function()
+            status = 0
+        finally:
+            os._exit(status)
+    return process
+
+
+def wait_for(condition, seconds):
+    """Waits for a condition; returns the seconds, or `None` after a time limit."""
+    start = time.monotonic()
+    while time.monotonic() - start < seconds:
+        if condition():
+            return time.monotonic() - start
+        time.sleep(0.01)
+    return None
+
+
+def processes_with(token):
+    """Returns the running processes whose environment contains a text."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if token.encode() in (path / "environ").read_bytes():
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def is_named(text, fault, place):
+    """Returns whether a text names fault, worker, environment and, if any, the step."""
+    expected = FAULTS[fault][1].split("|")
+    if "nothing" in expected and place == "close" and not text.strip():
+        return True
+    is_place = "nvironment 1" in text and "orker 1" in text
+    if place == "step":
+        is_place &= "step 2" in text
+    return is_place and any(part in text for part in expected)
+
+
+def trial(fault, place, end):
+    """Runs one trial; returns a text that describes what is wrong, or ""."""
+    token = f"TFR_STRESS={uuid.uuid4().hex}"
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        os.environ["TFR_STRESS"] = token.split("=")[1]
+
+        def begin():
+            # Workers inherit the token; the process itself is found through its number.
+            play(fault, place, folder)
+
+        process = fork(begin)
+        try:
+            if wait_for((folder / "failing").exists, 60) is None:
+                return "the environment did not fail"
+            if end == "killed":
+                os.kill(process, signal.SIGKILL)
+            if end == "Ctrl-C":
+                os.kill(process, signal.SIGINT)
+            limit = TIMEOUT + 5
+            ended = wait_for(lambda: os.waitpid(process, os.WNOHANG)[0], limit + 5)
+            process = None if ended is not None else process
+            if ended is None:
+                return "the process did not end"
+            if ended > (2 if end == "Ctrl-C" else limit) + 1:
+                return f"the process ended after {ended:.1f} s"
+            if end != "killed":
+                text = (folder / "result").read_text()
+                if end == "Ctrl-C" and "KeyboardInterrupt" not in text:
+                    return f"Ctrl-C was not heard: {text[:300]!r}"
+                if end == "alive" and not is_named(text, fault, place):
+                    return f"not named: {text[:300]!r}"
+            if wait_for(lambda: not processes_with(token), 10) is None:
+                return f"processes remain: {processes_with(token)}"
+            return ""
+        finally:
+            if process is not None:
+                os.killpg(process, signal.SIGKILL)
+                os.waitpid(process, 0)
+            for pid in processes_with(token):
+                os.kill(pid, signal.SIGKILL)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--only", nargs="*", choices=FAULTS, default=[*FAULTS])
+    options = parser.parse_args()
+    problems, count = {}, 0
+    for fault in options.only:
+        for place in PLACES:
+            ends = ["alive", "killed", *(["Ctrl-C"] if fault == "hangs" else [])]
+            for end in ends if place != "close" else ["alive", "killed"]:
+                count += 1
+                if problem := trial(fault, place, end):
+                    problems[f"{fault} in {place}, parent {end}"] = problem
+                    print(f"{fault} in {place}, parent {end}: {problem}", flush=True)
+    result = {"trials": count, "problems": problems}
+    print(f"{count} trials, {len(problems)} problems")
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=2))
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Defines small environments with known results, without TensorFlow."""
+
+import copy
+
+import gymnasium as gym
+import numpy as np
+
+
+class Clock(gym.Env):
+    """An environment whose observation is the step number.
+
+    An error in the alignment of rows changes the result. An episode terminates after
+    `length` steps. The reward of a step is its number, counted from 1.
+    """
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, length=3):
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.now += 1
+        ended = self.now == self.length
+        return self._observation(), float(self.now), ended, False, {}
+
+    def _observation(self):
+        return np.array([self.now], np.float32)
+
+
+class Bandit(gym.Env):
+    """An environment with one step, in which action k has reward `values[k]`."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    def __init__(self, values=(0.0, 1.0)):
+        self.values = values
+        self.action_space = gym.spaces.Discrete(len(values))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), float(self.values[action]), True, False, {}
+
+
+class Corridor(gym.Env):
+    """A corridor with cells 0 to `size`; action 1 moves to the goal; reward -1 per step.
+
+    The best policy has return -size. Episodes start in a random cell if `random` is
+    true.
+    """
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, size=4, random=False):
+        self.size = size
+        self.random = random
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (size + 1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cell = int(self.np_random.integers(self.size)) if self.random else 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.cell = max(0, self.cell + (1 if action == 1 else -1))
+        return self._observation(), -1.0, self.cell == self.size, False, {}
+
+    def _observation(self):
+        return np.eye(self.size + 1, dtype=np.float32)[self.cell]
+
+
+class Lengths(gym.Env):
+    """Episodes of 1 to 12 steps, which the seed determines, with reward 1 per step.
+
+    The observation is (step, length), so that all episodes can be distinguished.
+    """
+
+    observation_space = gym.spaces.Box(0.0, np.inf, (2,), np.float32)
+    action_space = gym.spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now, self.length = 0, int(self.np_random.integers(1, 13))
+        return self._observation(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.now += 1
+        return self._observation(), 1.0, self.now == self.length, False, {}
+
+    def _observation(self):
+        return np.array([self.now, self.length], np.float32)
+
+
+class Misbehaving(Clock):
+    """A `Clock` that returns `answer(observation, reward, …)` at step `at`."""
+
+    def __init__(self, at, answer, length=60):
+        super().__init__(length)
+        self.at = at
+        self.answer = answer
+
+    def step(self, action):
+        given = super().step(action)
+        return self.answer(*given) if self.now == self.at else given
+
+
+class Observing(gym.Env):
+    """Five steps of reward 1, with observations drawn from any space."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, observation_space):
+        # The space has a random generator, which environments must not share.
+        self.observation_space = copy.deepcopy(observation_space)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.now = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.now += 1
+        return self._observation(), 1.0, self.now == 5, False, {}
+
+    def _observation(self):
+        return self.observation_space.sample()

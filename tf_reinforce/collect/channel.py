@@ -1,0 +1,76 @@
+"""Sends JSON and arrays between two processes."""
+
+import json
+import struct
+
+import numpy as np
+
+_LENGTH = struct.Struct("!Q")
+
+
+class Channel:
+    """Sends messages, which are a dict and a list of arrays, through a socket.
+
+    Args:
+        socket: Connected `socket.socket`.
+        timeout: Float, the seconds after which waiting for the other process raises
+            `TimeoutError`, or `None` to wait without a limit.
+    """
+
+    def __init__(self, socket, timeout=None):
+        self._socket = socket
+        self._timeout = timeout
+        socket.settimeout(timeout)
+
+    def fileno(self):
+        return self._socket.fileno()
+
+    def close(self):
+        self._socket.close()
+
+    def send(self, header, arrays=()):
+        """Sends a dict of JSON values and a list of NumPy arrays."""
+        self._socket.sendall(encode(header, arrays))
+
+    def send_encoded(self, message):
+        """Sends the bytes that `encode` returned."""
+        self._socket.sendall(message)
+
+    def receive(self, timeout=None):
+        """Returns the dict and the arrays of the next message, and waits for it.
+
+        Args:
+            timeout: Float, a timeout for this message, by default that of the channel.
+
+        Raises:
+            EOFError: If the other process has closed its end, or has died.
+        """
+        self._socket.settimeout(self._timeout if timeout is None else timeout)
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
+        header, specs = json.loads(self._read(length))
+        return header, [self._array(*spec) for spec in specs]
+
+    def _array(self, name, shape):
+        array = np.empty(shape, name)
+        if array.nbytes:
+            self._read_into(memoryview(array.reshape(-1)).cast("B"))
+        return array
+
+    def _read(self, count):
+        data = bytearray(count)
+        self._read_into(memoryview(data))
+        return data
+
+    def _read_into(self, view):
+        while view:
+            received = self._socket.recv_into(view)
+            if not received:
+                raise EOFError("the other process has closed the connection")
+            view = view[received:]
+
+
+def encode(header, arrays=()):
+    """Returns the message of a dict and a list of NumPy arrays as bytes."""
+    specs = [[array.dtype.name, array.shape] for array in arrays]
+    text = json.dumps([header, specs]).encode()
+    return b"".join([_LENGTH.pack(len(text)), text, *(x.tobytes() for x in arrays)])

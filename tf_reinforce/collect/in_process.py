@@ -1,0 +1,96 @@
+"""Collects episodes from batched environments in the current process."""
+
+import time
+import warnings
+
+import numpy as np
+
+from tf_reinforce.collect import collected
+from tf_reinforce.collect import environments
+from tf_reinforce.collect import host_loop
+from tf_reinforce.collect import results
+from tf_reinforce.collect import scheduler
+from tf_reinforce.data import seeding
+
+
+class InProcessEnvironments(environments.HostEnvironments):
+    """Collects episodes from batched environments in the current process.
+
+    Args:
+        batch: `batched_envs.BatchedEnvs`.
+    """
+
+    def __init__(self, batch):
+        self.batch = batch
+        self.observation_space = batch.observation_space
+        self.action_space = batch.action_space
+        self.spec = batch.spec
+        self.supports_episode_seeds = batch.supports_episode_seeds
+        self.is_vector_env = batch.is_vector_env
+        self.fault_keys = batch.fault_keys
+        self.max_episode_steps = batch.max_episode_steps
+
+    def _collect_episodes(self, actor, program, request):
+        act = program.for_batch(self.batch.num_envs)
+        with self.batch.checked(actor.dtype):
+            return collect(self.batch, actor, act, request)
+
+    def close(self):
+        for text in self.batch.close_all():
+            warn_of_close(text)
+
+
+def warn_of_close(text):
+    """Warns that an environment could not be closed.
+
+    Args:
+        text: String that names the environment and the error.
+    """
+    warnings.warn(
+        f"{text[:1].upper()}{text[1:]}. The episodes are complete. Correct the method "
+        "`close` of the environment.",
+        stacklevel=3,
+    )
+
+
+def collect(batch, actor, act, request):
+    """Collects whole episodes in the current process.
+
+    Args:
+        batch: `batched_envs.BatchedEnvs`.
+        actor: `actor.ActorPolicy` that contains the specs and the head of the policy.
+        act: Function that selects actions, from `acting_program.ActingProgram.for_batch`.
+        request: `environments.CollectionRequest`.
+
+    Returns:
+        `collected.CollectedEpisodes`.
+
+    Raises:
+        EnvironmentFault: If an environment raises an exception or returns an invalid
+            value.
+        OutputsNotFinite: If the policy's outputs are not finite.
+    """
+    start, specs = time.perf_counter(), actor.acting_specs()
+    batch.configure(specs.float_dtype, specs.mask_reader)
+    loop = host_loop.CollectionLoop(
+        batch,
+        specs,
+        scheduler.EpisodeScheduler(request.episodes, request.steps),
+        seeding.EpisodeSeeds(*request.key, request.group_size),
+        initial_states(actor, batch.num_envs),
+        request.deterministic,
+    )
+    episodes = loop.play(act)
+    arrays, stepping = loop.episode_arrays(episodes), loop.take_stepping()
+    faults = results.Faults()
+    for episode in episodes:
+        faults.add(episode.faults)
+    seconds = {"stepping": stepping, "acting": time.perf_counter() - start - stepping}
+    return collected.CollectedEpisodes(
+        collected.to_episodes(arrays, actor), arrays.success, seconds, faults=faults
+    )
+
+
+def initial_states(actor, size):
+    """Returns initial recurrent states for `size` environments, a list of arrays."""
+    return [np.array(state) for state in actor.initial_state(size)]

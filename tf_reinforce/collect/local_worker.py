@@ -1,0 +1,210 @@
+"""Starts, watches and ends one worker process on this machine."""
+
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from tf_reinforce.collect import channel as channels
+from tf_reinforce.collect import progress
+from tf_reinforce.collect import worker
+from tf_reinforce.collect import worker_guard
+
+
+class WorkerLost(Exception):
+    """Reports that a worker process has died, or did not answer in time."""
+
+
+class LocalWorker:
+    """A worker process on this machine.
+
+    The process is fresh: it is no fork of the current process, and does not import the
+    main module. It leads a process group of its own. Ctrl-C therefore does not reach it,
+    and processes that its environments have started end with it.
+
+    Args:
+        number: Int, the number of the worker in messages.
+        size: Positive int, the number of its environments.
+        first_index: Int, the index of its first environment among those of all workers.
+        step_timeout: Float, the seconds after which one reset or step counts as hanging.
+        guard: `WorkerGuard` that ends the process if the current process dies.
+    """
+
+    def __init__(self, number, size, first_index, step_timeout, guard):
+        self.number = number
+        self.size = size
+        self.first_index = first_index
+        self.programs = set()  # the acting programs that the process knows
+        self.collection = None  # the collection for which the process knows the weights
+        self._step_timeout = step_timeout
+        self._guard = guard
+        self._ended = False
+        with tempfile.TemporaryFile() as file:
+            file.truncate(progress.size(size))
+            self._progress = progress.Progress(size, mmap.mmap(file.fileno(), 0))
+            ours, theirs = socket.socketpair()
+            with theirs:
+                descriptors = [theirs.fileno(), file.fileno()]
+                self._process = subprocess.Popen(
+                    [*worker.command(sys.path), *map(str, descriptors)],
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, "TF_REINFORCE_WORKER": str(number)},
+                    pass_fds=descriptors,
+                    start_new_session=True,
+                )
+        guard.add(self._process.pid)
+        self._channel = channels.Channel(ours, step_timeout)
+        self._last = None, time.monotonic()  # the last progress, and when it was new
+
+    def fileno(self):
+        return self._channel.fileno()
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def send(self, message):
+        """Sends a message that `channel.encode` returned; raises `WorkerLost`."""
+        self.touch()
+        with self._explain_lost():
+            self._channel.send_encoded(message)
+
+    def receive(self, timeout=None):
+        """Returns the header and the arrays of the next message; raises `WorkerLost`.
+
+        Args:
+            timeout: Float, the seconds to wait for the message, by default
+                `step_timeout`.
+        """
+        with self._explain_lost():
+            message = self._channel.receive(timeout)
+        self.touch()
+        return message
+
+    def touch(self):
+        """Begins to measure `step_timeout` anew."""
+        self._last = None, time.monotonic()
+
+    def check_progress(self):
+        """Raises `WorkerLost` if the process has ended, or hangs for `step_timeout`."""
+        if self._process.poll() is not None:
+            self._raise_ended()
+        last, since = self._last
+        snapshot, now = self._progress.snapshot(), time.monotonic()
+        if snapshot != last:
+            self._last = snapshot, now
+        elif now - since > self._step_timeout:
+            self._raise_late()
+
+    def _raise_late(self):
+        place = self._progress.describe(self.first_index)
+        self.kill()
+        raise WorkerLost(
+            f"did not answer within step_timeout={self._step_timeout:g} s, and was ended "
+            f"({place})"
+        )
+
+    def _raise_ended(self):
+        place = self._progress.describe(self.first_index)
+        raise WorkerLost(f"{_describe_exit(self.kill())} ({place})") from None
+
+    @contextlib.contextmanager
+    def _explain_lost(self):
+        try:
+            yield
+        except TimeoutError:
+            self._raise_late()
+        except (EOFError, OSError):
+            self._raise_ended()
+
+    def stop(self):
+        """Asks the process to close its environments and to end."""
+        with contextlib.suppress(OSError):
+            self._channel.send({"kind": "stop"})
+
+    def terminate(self):
+        """Asks the process to end in the middle of an episode."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGTERM)
+
+    def join(self, deadline):
+        """Waits until the process has ended, and kills it at the deadline.
+
+        Args:
+            deadline: Float, a time of `time.monotonic`.
+
+        Returns:
+            List of texts, one for each problem: an environment whose method `close`
+            raised an exception, or a process that did not end in time.
+        """
+        problems = []
+        try:
+            while not self._ended:
+                seconds = max(0.01, deadline - time.monotonic())
+                header, _ = self._channel.receive(seconds)
+                if header["kind"] == "closed":
+                    problems += header["errors"]
+        except TimeoutError:
+            place = self._progress.describe(self.first_index)
+            problems.append(f"the process did not end in time, and was killed ({place})")
+        except (EOFError, OSError):
+            place = self._progress.describe(self.first_index)
+            if (code := self.kill()) != 0:
+                problems.append(f"the process {_describe_exit(code)} ({place})")
+        self.kill()
+        return [f"worker {self.number}: {problem}" for problem in problems]
+
+    def kill(self):
+        """Kills the process and all of its process group; returns its exit code.
+
+        A process that has already ended keeps its exit code.
+        """
+        if not self._ended:
+            self._ended = True
+            worker_guard.end_group(self._process.pid, signal.SIGKILL)
+            self._guard.remove(self._process.pid)
+            self._channel.close()
+        return self._process.wait()
+
+
+class WorkerGuard:
+    """A process that ends worker processes if the current process dies."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", worker_guard.__file__],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+
+    def add(self, pid):
+        """Begins to guard a worker process."""
+        self._write(f"+{pid}\n")
+
+    def remove(self, pid):
+        """Ends guarding a worker process, which has ended."""
+        self._write(f"-{pid}\n")
+
+    def close(self):
+        """Ends the guard, when no worker is left."""
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _write(self, text):
+        with contextlib.suppress(OSError):  # someone has killed the guard
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+
+
+def _describe_exit(code):
+    """Returns a text such as "was killed by the signal SIGKILL" for an exit code."""
+    if code is not None and code < 0:
+        return f"was killed by the signal {signal.Signals(-code).name}"
+    return f"ended with the exit code {code}"

@@ -1,0 +1,174 @@
+"""Checks and flattens action masks with NumPy.
+
+An action mask marks the legal choices of one action. Each head, a distribution over
+actions, has a mask layout, which states how many entries the flat mask has and which
+values are valid.
+"""
+
+import numpy as np
+
+from tf_reinforce.data import nests
+
+OFF, ON, FREE = (
+    0,
+    1,
+    2,
+)  # the entries of a mask of flags: must be 0, must be 1, may be both
+
+
+class MaskLayout:
+    """The layout of masks whose entries are 0 for illegal choices and else 1.
+
+    Args:
+        owner: String, the name of the head in error messages.
+        size: Int, `M`, the number of entries of a flat mask. Zero means that the head
+            does not support masks.
+    """
+
+    def __init__(self, owner, size):
+        self.owner = owner
+        self.size = size
+
+    def flatten(self, mask):
+        """Returns an action mask of an environment as a flat array `[M]` int8.
+
+        Args:
+            mask: An action mask in the format of Gymnasium's `Space.sample(mask=…)`,
+                which is an array or a tuple of arrays. A mask of `None` makes every
+                action legal.
+
+        Raises:
+            ValueError: If the mask does not have M entries of 0 or 1.
+        """
+        if mask is None:
+            return np.ones(self.size, "int8")
+        if mask.__class__ is np.ndarray:  # the usual mask; `flatten` takes longer
+            flat = mask.ravel()
+        else:
+            parts = nests.flatten(mask) or [[]]
+            flat = np.concatenate([np.ravel(part) for part in parts])
+        binary = flat.dtype.kind in "biu" or np.isin(flat, (0, 1)).all()
+        if flat.shape != (self.size,) or not binary:
+            raise ValueError(
+                f"an action mask of {self.owner} must have {self.size} entries, 0 or "
+                f"1. Received: {mask!r}"
+            )
+        return flat.astype(bool).astype("int8")
+
+    def has_legal_action(self, masks):
+        """Returns `[...]` bool, whether each flat mask `[..., M]` allows an action."""
+        return np.ones(masks.shape[:-1], bool)
+
+
+class ChoicesMask(MaskLayout):
+    """The layout of masks for one or more choices among categories.
+
+    Args:
+        owner: String, the name of the head in error messages.
+        sizes: Tuple of ints, the number of categories of each choice. An action is legal
+            if each of its choices is legal.
+    """
+
+    def __init__(self, owner, sizes):
+        super().__init__(owner, sum(sizes))
+        self.sizes = tuple(sizes)
+        self._offsets = np.cumsum([0, *sizes[:-1]])
+
+    def flatten(self, mask):
+        sizes = tuple(np.size(part) for part in _flatten_parts(mask))
+        if min(len(sizes), len(self.sizes)) > 1 and sizes != self.sizes:
+            raise ValueError(
+                f"an action mask of {self.owner} must have a part for each choice, of "
+                f"the sizes {self.sizes}. Received: parts of the sizes {sizes}"
+            )
+        return super().flatten(mask)
+
+    def has_legal_action(self, masks):
+        return np.logical_or.reduceat(masks != 0, self._offsets, axis=-1).all(axis=-1)
+
+
+class FlagsMask(MaskLayout):
+    """The layout of masks for flags: 0 or 1 is the only legal value, 2 allows both."""
+
+    def flatten(self, mask):
+        if mask is None:
+            return np.full(self.size, FREE, "int8")
+        flat = np.ravel(mask)
+        if flat.shape != (self.size,) or not np.isin(flat, (OFF, ON, FREE)).all():
+            raise ValueError(
+                f"an action mask of {self.owner} must have {self.size} entries: 0 if the "
+                "action must be 0, 1 if the action must be 1, 2 if both actions are "
+                f"legal. Received: {mask!r}"
+            )
+        return flat.astype("int8")
+
+    def has_legal_action(self, masks):
+        return np.isin(masks, (OFF, ON, FREE)).all(axis=-1)
+
+
+class NestedMask(MaskLayout):
+    """The layout of masks for nested actions: the flat masks of all parts in a row.
+
+    Args:
+        owner: String, the name of the head in error messages.
+        layouts: Nested dicts and tuples of `MaskLayout`s.
+    """
+
+    def __init__(self, owner, layouts):
+        self._layouts = layouts
+        self._leaves = nests.flatten(layouts)
+        super().__init__(owner, sum(leaf.size for leaf in self._leaves))
+        self._ends = np.cumsum([leaf.size for leaf in self._leaves])
+
+    def flatten(self, mask):
+        return np.concatenate(nests.flatten(_flatten_nested(self._layouts, mask)))
+
+    def has_legal_action(self, masks):
+        parts = np.split(masks, self._ends[:-1], axis=-1)
+        pairs = zip(self._leaves, parts, strict=True)
+        return np.all([leaf.has_legal_action(part) for leaf, part in pairs], axis=0)
+
+
+def _flatten_parts(mask):
+    """Returns the masks of all choices as a list.
+
+    A flat mask of all choices becomes a list with one element.
+    """
+    is_nested = isinstance(mask, (tuple, list)) and any(
+        isinstance(part, (tuple, list, np.ndarray)) for part in mask
+    )
+    if not is_nested:
+        return [mask]
+    return [leaf for part in mask for leaf in _flatten_parts(part)]
+
+
+def _flatten_nested(layouts, mask, path=()):
+    """Returns a flat mask for each layout; a mask of `None` allows all actions."""
+    if isinstance(layouts, MaskLayout):
+        try:
+            return layouts.flatten(mask)
+        except ValueError as error:
+            name = "_".join(map(str, path))
+            raise ValueError(f"in the part {name!r} of the mask, {error}") from None
+    is_dict = isinstance(layouts, dict)
+    keys = list(layouts) if is_dict else list(range(len(layouts)))
+    if mask is None:
+        parts = dict.fromkeys(keys)
+    elif is_dict:
+        parts = mask if isinstance(mask, dict) else {}
+    else:
+        parts = dict(enumerate(mask)) if isinstance(mask, tuple) else {}
+    if set(parts) != set(keys):
+        kind = f"a dict with the keys {keys}" if is_dict else f"a tuple of {len(keys)}"
+        owners = nests.map_leaves(lambda layout: _Name(layout.owner), layouts)
+        raise ValueError(
+            f"an action mask of {owners!r} must be {kind}. Received: {mask!r}"
+        )
+    masks = {key: _flatten_nested(layouts[key], parts[key], (*path, key)) for key in keys}
+    return masks if is_dict else tuple(masks.values())
+
+
+class _Name(str):
+    """A name that error messages show without quotation marks."""
+
+    __repr__ = str.__str__

@@ -1,0 +1,93 @@
+"""Describes observations as `tf.TensorSpec`s."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce.data import spaces
+
+
+def observation_spec(space, float_dtype):
+    """Returns one observation as a structure of `tf.TensorSpec`, without batch axis.
+
+    Args:
+        space: A Gymnasium observation space.
+        float_dtype: The float type in which the policy computes. Float observations are
+            recorded in the type of the policy, so that acting and learning use the same
+            bits. Integer observations keep their own type.
+
+    Returns:
+        A `tf.TensorSpec`, or dicts and tuples of `tf.TensorSpec`s, nested like the space.
+
+    Example:
+
+    >>> import gymnasium as gym
+    >>> speed = gym.spaces.Box(0, 1, (2,))
+    >>> observation_spec(gym.spaces.Dict(speed=speed), "float32")
+    {'speed': TensorSpec(shape=(2,), dtype=tf.float32, name=None)}
+    >>> observation_spec(gym.spaces.Discrete(3), "float32")
+    TensorSpec(shape=(), dtype=tf.int64, name=None)
+    """
+
+    def leaf_spec(part):
+        is_float = np.issubdtype(part.dtype, np.floating)
+        return tf.TensorSpec(part.shape, float_dtype if is_float else part.dtype)
+
+    return keras.tree.map_structure(leaf_spec, spaces.to_nest(space))
+
+
+def float_shapes(observation_spec):
+    """Replaces float leaves of a spec by their shape with a batch axis, others by `()`.
+
+    Example:
+
+    >>> float_shapes({"speed": tf.TensorSpec((2,)), "gear": tf.TensorSpec((), "int64")})
+    {'speed': (None, 2), 'gear': ()}
+    """
+    return keras.tree.map_structure(
+        lambda leaf: (None, *leaf.shape) if leaf.dtype.is_floating else (),
+        observation_spec,
+    )
+
+
+def specs_from_shapes(shapes, float_dtype):
+    """Returns an observation spec from shapes, for an agent without observation space.
+
+    Args:
+        shapes: Shape with the batch axis first, or dicts and tuples of such shapes.
+        float_dtype: The float type of every observation, because shapes contain no
+            types.
+
+    Example:
+
+    >>> specs_from_shapes({"speed": (None, 2)}, "float32")
+    {'speed': TensorSpec(shape=(2,), dtype=tf.float32, name=None)}
+    """
+    if isinstance(shapes, dict):
+        return {
+            key: specs_from_shapes(child, float_dtype) for key, child in shapes.items()
+        }
+    if all(size is None or isinstance(size, int) for size in shapes):
+        return tf.TensorSpec(tuple(shapes)[1:], float_dtype)
+    return tuple(specs_from_shapes(child, float_dtype) for child in shapes)
+
+
+def expect_shapes(agent_spec, environment_spec):
+    """Raises an error if the observations of agent and environment differ in shape.
+
+    Args:
+        agent_spec, environment_spec: Observation specs, as `observation_spec` returns
+            them.
+
+    Raises:
+        ValueError: If the shapes of the observations differ.
+    """
+    expected, received = (
+        keras.tree.map_structure(lambda leaf: tuple(leaf.shape), spec)
+        for spec in (agent_spec, environment_spec)
+    )
+    if expected != received:
+        raise ValueError(
+            "The agent was built for observations of other shapes. Expected: "
+            f"{expected}. Received: {received}"
+        )
