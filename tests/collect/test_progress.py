@@ -5,9 +5,10 @@ from tf_reinforce.collect import progress
 
 def test_description_names_call_environment_episode_and_step():
     one = progress.Progress(3)
-    assert one.is_idle() and one.describe(0) == "waiting for a request"
+    assert not one.is_in_episode() and one.describe(0) == "waiting for a request"
     one.start_episode(2, number=7, row=40)
     assert one.describe(first_index=10) == "reset of environment 12, episode 7"
+    assert one.is_in_episode()
     one.words[progress.STATE] = progress.STEP
     one.words[progress.ROW] = 45
     assert one.describe(10) == "step of environment 12, episode 7, step 5"

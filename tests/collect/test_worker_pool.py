@@ -372,8 +372,11 @@ def end_process(how):
 ENDS = {
     "exits": "ended with the exit code 7",
     "is killed": "was killed by the signal SIGKILL",
-    "waits": "did not answer within step_timeout=0.5 s, and was ended",
+    "waits": "did not answer within step_timeout=1 s, and was ended",
 }
+
+
+LIMIT = {"exits": 300.0, "is killed": 300.0, "waits": 1.0}
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -382,7 +385,7 @@ def test_error_for_a_lost_worker_names_reason_environment_episode_and_step(clock
     with pytest.raises(
         tfr.collect.EnvironmentFault, match=rf"Worker \d {ENDS[how]} {place}\. .*restart"
     ):
-        fit(clock, functools.partial(end_process, how), step_timeout=0.5)
+        fit(clock, functools.partial(end_process, how), step_timeout=LIMIT[how])
 
 
 class Once(toy_envs.Lengths):
@@ -402,7 +405,7 @@ class Once(toy_envs.Lengths):
 @pytest.mark.parametrize("how", ENDS)
 def test_episodes_of_a_lost_worker_are_played_again(agent, tmp_path, how):
     make = functools.partial(Once, tmp_path, functools.partial(end_process, how))
-    options = dict(on_env_error="restart", step_timeout=0.5)
+    options = dict(on_env_error="restart", step_timeout=LIMIT[how])
     with tfr.collect.open_envs(make, 4, workers=2, **options) as pool:
         collected = agent.trainer.collector.collect(pool, toys.request(episodes=12))
     assert collected.faults.worker_restarts == 1

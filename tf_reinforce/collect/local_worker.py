@@ -15,6 +15,8 @@ from tf_reinforce.collect import progress
 from tf_reinforce.collect import worker
 from tf_reinforce.collect import worker_guard
 
+START_TIMEOUT = 60.0  # seconds to start, or to read programs and weights
+
 
 class WorkerLost(Exception):
     """Reports that a worker process has died, or did not answer in time."""
@@ -58,7 +60,7 @@ class LocalWorker:
                     start_new_session=True,
                 )
         guard.add(self._process.pid)
-        self._channel = channels.Channel(ours, step_timeout)
+        self._channel = channels.Channel(ours, step_timeout + START_TIMEOUT)
         self._last = None, time.monotonic()  # the last progress, and when it was new
 
     def fileno(self):
@@ -74,15 +76,10 @@ class LocalWorker:
         with self._explain_lost():
             self._channel.send_encoded(message)
 
-    def receive(self, timeout=None):
-        """Returns the header and the arrays of the next message; raises `WorkerLost`.
-
-        Args:
-            timeout: Float, the seconds to wait for the message, by default
-                `step_timeout`.
-        """
+    def receive(self):
+        """Returns the header and the arrays of the next message; raises `WorkerLost`."""
         with self._explain_lost():
-            message = self._channel.receive(timeout)
+            message = self._channel.receive()
         self.touch()
         return message
 
@@ -98,8 +95,13 @@ class LocalWorker:
         snapshot, now = self._progress.snapshot(), time.monotonic()
         if snapshot != last:
             self._last = snapshot, now
-        elif now - since > self._step_timeout:
+        elif now - since > self._limit():
             self._raise_late()
+
+    def _limit(self):
+        """Returns the seconds after which the process counts as hanging."""
+        is_in_episode = self._progress.is_in_episode()
+        return self._step_timeout + (0 if is_in_episode else START_TIMEOUT)
 
     def _raise_late(self):
         place = self._progress.describe(self.first_index)

@@ -40,9 +40,9 @@ class Progress:
         """Returns the present state as bytes; equal bytes mean that nothing happened."""
         return self.words[:WORDS].tobytes()
 
-    def is_idle(self):
-        """Returns whether the process waits for a request."""
-        return self.words[STATE] == IDLE
+    def is_in_episode(self):
+        """Returns whether an environment makes a reset or steps."""
+        return self.words[STATE] in (RESET, STEP)
 
     def describe(self, first_index):
         """Returns a text that names the call, the environment, the episode and the step.
@@ -53,7 +53,7 @@ class Progress:
         state, env_index, row = self.words[:WORDS]
         if state == CLOSING:
             return f"close of environment {first_index + env_index}"
-        if state not in (RESET, STEP):
+        if not self.is_in_episode():
             return _CALLS.get(state, "waiting for a request")
         number, start_row = self.words[WORDS + 2 * env_index : WORDS + 2 * env_index + 2]
         place = f"environment {first_index + env_index}, episode {number - 1}"

@@ -28,7 +28,6 @@ from tf_reinforce.collect import worker as workers
 log = logging.getLogger("tf_reinforce")
 
 _CLOSE_TIMEOUT = 10.0  # seconds to close the environments before a process is killed
-_START_TIMEOUT = 60.0  # seconds to start a process, beyond `step_timeout`
 _END_TIMEOUT = 3.0  # the same after an error, or after Ctrl-C
 _MAX_LOSSES = 10  # workers that may die while they play the same episode
 _ERRORS = {
@@ -163,7 +162,7 @@ class WorkerPool(environments.HostEnvironments):
         one.send(channels.encode(header, [self._factory_message]))
 
     def _expect_ready(self, one):
-        header, arrays = one.receive(_START_TIMEOUT + self._step_timeout)
+        header, arrays = one.receive()
         if header["kind"] == "error":
             _raise_worker_error(one.number, arrays, header)
 
