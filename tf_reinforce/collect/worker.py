@@ -172,8 +172,15 @@ class _Terminated(BaseException):
     """The exception with which a worker process reacts to the signal SIGTERM."""
 
 
-def _raise_terminated(*_):
-    raise _Terminated
+class _TerminationHandler:
+    """Raises `_Terminated` at the first signal, if the worker still serves requests."""
+
+    is_serving = True
+
+    def __call__(self, *_):
+        if self.is_serving:
+            self.is_serving = False
+            raise _Terminated
 
 
 def _error_message(error):
@@ -221,9 +228,12 @@ def main(channel_fd, progress_fd):
     num_envs = (len(shared) // 8 - progress.WORDS) // 2
     worker = EpisodeWorker(channel, progress.Progress(num_envs, shared))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionError, _Terminated):
-        signal.signal(signal.SIGTERM, _raise_terminated)
-        worker.serve()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        handler = _TerminationHandler()
+        signal.signal(signal.SIGTERM, handler)
+        try:
+            worker.serve()
+        finally:  # a signal at this moment is suppressed too
+            handler.is_serving = False
     errors = worker.close()
     with contextlib.suppress(OSError):
         channel.send({"kind": "closed", "errors": errors})
