@@ -27,8 +27,8 @@ import gymnasium as gym
 import numpy as np
 
 import tf_reinforce as tfr
+from tf_reinforce.collect import local_worker
 from tf_reinforce.collect import make_envs
-from tf_reinforce.collect import worker_pool
 
 TIMEOUT = 1.0  # `step_timeout` of the trials, in seconds
 PLACES = "reset", "step", "close"
@@ -104,7 +104,7 @@ class Faulty(gym.Env):
 
 def play(fault, place, folder):
     """Collects episodes, and writes the error or the warnings to a file."""
-    worker_pool._CLOSE_TIMEOUT = TIMEOUT
+    local_worker.CLOSE_TIMEOUT = local_worker.END_TIMEOUT = TIMEOUT
     agent = tfr.Reinforce.for_env(lambda: Faulty("", None, folder), hidden=(4,))
     make = lambda: Faulty(place, FAULTS[fault][0], folder)  # noqa: E731
     with warnings.catch_warnings(record=True) as caught:

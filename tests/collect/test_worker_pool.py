@@ -472,7 +472,7 @@ CLOSING = {
 
 @pytest.mark.parametrize("how", CLOSING)
 def test_failing_close_warns_with_the_number_of_the_worker(agent, monkeypatch, how):
-    monkeypatch.setattr(worker_pool, "_CLOSE_TIMEOUT", 0.5)
+    monkeypatch.setattr(local_worker, "CLOSE_TIMEOUT", 0.5)
     fail = raise_os_error if how == "raises" else functools.partial(end_process, how)
     make = functools.partial(Stubborn, os.getpid(), fail)
     with pytest.warns(UserWarning, match="Worker [01]: ") as caught:

@@ -1642,11 +1642,10 @@ DIAGNOSTICS = [
     Mutant(
         "old_weights_in_workers",
         "own: Worker processes act with their initial weights.",
-        "collect/worker_pool.py::WorkerPool._weights_messages",
+        "collect/worker_pool.py::WorkerPool._weights_message",
         "acting_program.finite_weights(actor.variables)",
-        "self.__dict__.setdefault(\n"
-        '            "first", acting_program.finite_weights(actor.variables)\n'
-        "        )",
+        'self.__dict__.setdefault("first", '
+        "acting_program.finite_weights(actor.variables))",
     ),
     Mutant(
         "surplus_episodes_kept",

@@ -1,8 +1,9 @@
-"""Starts, watches and ends one worker process on this machine."""
+"""Starts, watches and ends worker processes on this machine."""
 
 import contextlib
 import mmap
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -16,10 +17,59 @@ from tf_reinforce.collect import worker
 from tf_reinforce.collect import worker_guard
 
 START_TIMEOUT = 60.0  # seconds to start, or to read programs and weights
+CLOSE_TIMEOUT = 10.0  # seconds to close the environments before a process is killed
+END_TIMEOUT = 3.0  # the same after an error, or after Ctrl-C
 
 
 class WorkerLost(Exception):
     """Reports that a worker process has died, or did not answer in time."""
+
+
+class HostLost(WorkerLost):
+    """Reports that a machine is lost, or the process on it that holds a worker."""
+
+
+class LocalLauncher:
+    """Starts worker processes on this machine, and waits for their messages.
+
+    Args:
+        step_timeout: Float, the seconds after which one reset or step counts as hanging.
+    """
+
+    restarts_lost_hosts = False  # the machine is that of the current process
+
+    def __init__(self, step_timeout):
+        self.step_timeout = step_timeout
+        self._guard = None
+
+    def open(self):
+        """Prepares to start workers."""
+        self._guard = WorkerGuard()
+
+    def start(self, number, size, first_index):
+        """Returns a new `LocalWorker`, which does not have its environments yet."""
+        return LocalWorker(number, size, first_index, self.step_timeout, self._guard)
+
+    def share(self, message):
+        """Returns a message in the form in which many workers receive it."""
+        return message
+
+    def wait(self, workers, seconds):
+        """Waits until at least one worker has sent a message, or has ended.
+
+        Returns:
+            List of the workers that have a message or have ended; empty after `seconds`.
+        """
+        with selectors.DefaultSelector() as selector:
+            for one in workers:
+                selector.register(one, selectors.EVENT_READ)
+            return [key.fileobj for key, _ in selector.select(seconds)]
+
+    def close(self):
+        """Ends what `open` has started, when no worker is left."""
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
 
 class LocalWorker:
@@ -35,14 +85,17 @@ class LocalWorker:
         first_index: Int, the index of its first environment among those of all workers.
         step_timeout: Float, the seconds after which one reset or step counts as hanging.
         guard: `WorkerGuard` that ends the process if the current process dies.
+        search_path: List of strings, the import path of the process, by default
+            `sys.path`.
     """
 
-    def __init__(self, number, size, first_index, step_timeout, guard):
+    def __init__(self, number, size, first_index, step_timeout, guard, search_path=None):
         self.number = number
         self.size = size
         self.first_index = first_index
         self.programs = set()  # the acting programs that the process knows
         self.collection = None  # the collection for which the process knows the weights
+        self.ready = False  # whether the process has made its environments
         self._step_timeout = step_timeout
         self._guard = guard
         self._ended = False
@@ -53,7 +106,7 @@ class LocalWorker:
             with theirs:
                 descriptors = [theirs.fileno(), file.fileno()]
                 self._process = subprocess.Popen(
-                    [*worker.command(sys.path), *map(str, descriptors)],
+                    [*worker.command(search_path or sys.path), *map(str, descriptors)],
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, "TF_REINFORCE_WORKER": str(number)},
                     pass_fds=descriptors,

@@ -16,6 +16,7 @@ from tf_reinforce.collect import batched_tensor_env
 from tf_reinforce.collect import env_factory
 from tf_reinforce.collect import environments
 from tf_reinforce.collect import in_process
+from tf_reinforce.collect import local_worker
 from tf_reinforce.collect import vector_envs
 from tf_reinforce.collect import worker_pool
 
@@ -134,7 +135,8 @@ def _open(
         return in_process.InProcessEnvironments(batch)
     closed = factory.batch_from([first], 1)
     closed.close_all()
-    return worker_pool.WorkerPool(closed, factory, _shares(num_envs, workers), timeout)
+    launcher = local_worker.LocalLauncher(timeout)
+    return worker_pool.WorkerPool(closed, factory, _shares(num_envs, workers), launcher)
 
 
 def _open_tensor_env(env: Any, workers: Any, factory: Any) -> Any:

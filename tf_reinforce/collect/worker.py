@@ -45,6 +45,8 @@ class EpisodeWorker:
         self._report = report
         self._programs = {}
         self._runners = {}
+        self._factory = None
+        self._weights = []
         self._envs = None
         self._first_index = 0
         self._collection = None  # the arguments of the current collection
@@ -53,8 +55,10 @@ class EpisodeWorker:
     def serve(self):
         """Answers requests until the pool asks the worker to stop."""
         requests = {
-            "environment": self._make_envs,
+            "factory": self._set_factory,
+            "environments": self._make_envs,
             "program": self._add_program,
+            "weights": self._set_weights,
             "collect": self._start_collection,
             "episodes": self._add_episodes,
         }
@@ -88,10 +92,13 @@ class EpisodeWorker:
             place = self._report.describe(self._first_index)
             return [f"{place} raised {type(error).__name__}: {_text(error)}"]
 
+    def _set_factory(self, arrays):
+        self._factory = arrays[0].tobytes()
+
     def _make_envs(self, arrays, count, first_index):
         self._report.words[progress.STATE] = progress.STARTING
         self._first_index = first_index
-        make_batch = cloudpickle.loads(arrays[0].tobytes())
+        make_batch = cloudpickle.loads(self._factory)
         self._envs = make_batch(count)
         self._envs.first_index = first_index
         self._envs.progress = self._report
@@ -100,16 +107,19 @@ class EpisodeWorker:
     def _add_program(self, arrays, program):
         self._programs[program] = cloudpickle.loads(arrays[0].tobytes())
 
-    def _start_collection(self, arrays, program, num_states, options):
+    def _set_weights(self, arrays):
+        self._weights = arrays
+
+    def _start_collection(self, states, program, options):
         specs, layout, model = self._programs[program]
         if program not in self._runners:
             self._runners[program] = litert_runner.make_runner(
                 model, layout, self._envs.num_envs
             )
         act = self._runners[program]
-        act.set_weights(arrays[num_states:])
+        act.set_weights(self._weights)
         self._envs.configure(specs.float_dtype, specs.mask_reader)
-        self._collection = specs, act, arrays[:num_states], options
+        self._collection = specs, act, states, options
 
     def _add_episodes(self, arrays, numbers):
         self._queue.extend(numbers)

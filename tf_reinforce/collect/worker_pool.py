@@ -6,9 +6,9 @@ collection therefore does not depend on which worker plays which episode, nor on
 that died and were replaced.
 """
 
+import contextlib
 import functools
 import logging
-import selectors
 import time
 from typing import NamedTuple
 
@@ -27,8 +27,6 @@ from tf_reinforce.collect import worker as workers
 
 log = logging.getLogger("tf_reinforce")
 
-_CLOSE_TIMEOUT = 10.0  # seconds to close the environments before a process is killed
-_END_TIMEOUT = 3.0  # the same after an error, or after Ctrl-C
 _MAX_LOSSES = 10  # workers that may die while they play the same episode
 _ERRORS = {
     error.__name__: error
@@ -40,17 +38,18 @@ class WorkerPool(environments.HostEnvironments):
     """Collects episodes in several processes, which also select the actions.
 
     The worker processes start at the first collection, as fresh processes that do not
-    import TensorFlow.
+    import TensorFlow. A worker that dies is replaced while the others go on.
 
     Args:
         closed_envs: `batched_envs.SyncEnvs` of one closed environment, from which the
             pool reads the spaces.
         factory: `env_factory.EnvFactory`, which the workers receive.
         sizes: List of positive ints, the number of environments of each worker.
-        step_timeout: Float, the seconds after which one reset or step counts as hanging.
+        launcher: `local_worker.LocalLauncher`, or another launcher with its methods,
+            which starts the workers.
     """
 
-    def __init__(self, closed_envs, factory, sizes, step_timeout):
+    def __init__(self, closed_envs, factory, sizes, launcher):
         self.observation_space = closed_envs.observation_space
         self.action_space = closed_envs.action_space
         self.spec = closed_envs.spec
@@ -58,9 +57,9 @@ class WorkerPool(environments.HostEnvironments):
         self._restarts = factory.faults["on_env_error"] != "raise"
         self._factory = factory
         self._sizes = sizes
-        self._step_timeout = step_timeout
-        self._workers = []  # `LocalWorker`s
-        self._guard = None
+        self._launcher = launcher
+        self._workers = []  # what `launcher.start` returned
+        self._failures = {}  # from numbers of workers to starts that failed
         self._programs = {}  # from `ActingProgram`s to their encoded messages
         self._num_collections = 0
         self._busy = False  # whether a collection was interrupted
@@ -82,7 +81,8 @@ class WorkerPool(environments.HostEnvironments):
         run = _Run(
             self._num_collections,
             self._program_message(actor, program),
-            self._weights_messages(actor, program, request),
+            self._weights_message(actor),
+            self._start_messages(actor, program, request),
             self._dispatcher(request),
             {},
             results.Faults(),
@@ -108,7 +108,7 @@ class WorkerPool(environments.HostEnvironments):
         interrupted = self._busy
         for one in self._workers:
             one.terminate() if interrupted else one.stop()
-        seconds = min(_CLOSE_TIMEOUT, _END_TIMEOUT) if interrupted else _CLOSE_TIMEOUT
+        seconds = local_worker.END_TIMEOUT if interrupted else local_worker.CLOSE_TIMEOUT
         deadline, problems = time.monotonic() + seconds, []
         try:
             for one in self._workers:
@@ -116,9 +116,8 @@ class WorkerPool(environments.HostEnvironments):
         finally:  # also if the user interrupts `close`
             for one in self._workers:
                 one.kill()
-            if self._guard is not None:
-                self._guard.close()
-            self._workers, self._guard, self._busy = [], None, False
+            self._launcher.close()
+            self._workers, self._failures, self._busy = [], {}, False
         for text in problems:
             # After an interruption, an error is on its way, which no warning may replace.
             log.warning("%s", text) if interrupted else in_process.warn_of_close(text)
@@ -126,21 +125,17 @@ class WorkerPool(environments.HostEnvironments):
     def _start(self):
         """Starts the worker processes, which make their environments side by side."""
         self.close()
-        self._guard = local_worker.WorkerGuard()
         self._busy = True
-        self._factory_message = self._encode_factory()
-        for number in range(len(self._sizes)):
-            self._workers.append(self._start_worker(number))
-        for function in (self._send_factory, self._expect_ready):
-            for one in [*self._workers]:
-                try:
-                    function(one)
-                except local_worker.WorkerLost as error:
-                    self._start_again(one, error)
+        self._factory_message = self._launcher.share(self._encode_factory())
+        self._launcher.open()
+        self._workers = [self._start_worker(number) for number in range(len(self._sizes))]
+        while waiting := [one for one in self._workers if not one.ready]:
+            for one, message in self._receive(waiting):
+                self._expect_ready(one, message)
 
     def _encode_factory(self):
         try:
-            return _encode_object(self._factory.make_batch)
+            blob = _encode_object(self._factory.make_batch)
         except Exception as error:  # `pickle` raises errors of many types
             raise ValueError(
                 "The environment cannot be sent to worker processes. Expected: an "
@@ -149,22 +144,23 @@ class WorkerPool(environments.HostEnvironments):
                 f"({type(error).__name__}: {error}). Let the callable make the object "
                 "that cannot be pickled, or use workers=1."
             ) from error
+        return channels.encode({"kind": "factory"}, [blob])
 
     def _start_worker(self, number):
+        """Returns a new worker, which begins to make its environments."""
         size, first_index = self._sizes[number], sum(self._sizes[:number])
-        return local_worker.LocalWorker(
-            number, size, first_index, self._step_timeout, self._guard
-        )
+        one = self._launcher.start(number, size, first_index)
+        header = {"kind": "environments", "count": size, "first_index": first_index}
+        with contextlib.suppress(local_worker.WorkerLost):  # `receive` reports it
+            one.send(self._factory_message)
+            one.send(channels.encode(header))
+        return one
 
-    def _send_factory(self, one):
-        header = {"kind": "environment", "count": one.size}
-        header["first_index"] = one.first_index
-        one.send(channels.encode(header, [self._factory_message]))
-
-    def _expect_ready(self, one):
-        header, arrays = one.receive()
-        if header["kind"] == "error":
-            _raise_worker_error(one.number, arrays, header)
+    def _expect_ready(self, one, message):
+        """Notes that a worker has made its environments, or raises its error."""
+        _expect_no_error(one, message)
+        one.ready = True
+        self._failures.pop(one.number, None)
 
     def _program_message(self, actor, program):
         """Returns the number of an acting program, and the message that sends it."""
@@ -172,26 +168,26 @@ class WorkerPool(environments.HostEnvironments):
             blob = _encode_object((actor.acting_specs(), program.layout, program.model))
             number = len(self._programs)
             header = {"kind": "program", "program": number}
-            self._programs[program] = number, channels.encode(header, [blob])
+            message = self._launcher.share(channels.encode(header, [blob]))
+            self._programs[program] = number, message
         return self._programs[program]
 
-    def _weights_messages(self, actor, program, request):
-        """Returns, for each size of a worker, the header and arrays of its collection.
+    def _weights_message(self, actor):
+        weights = acting_program.finite_weights(actor.variables)
+        return self._launcher.share(channels.encode({"kind": "weights"}, weights))
+
+    def _start_messages(self, actor, program, request):
+        """Returns, for each size of a worker, the message that starts a collection.
 
         Initial recurrent states can be learned. Therefore every collection sends them.
         """
-        weights, messages = acting_program.finite_weights(actor.variables), {}
         options = {"key": list(request.key), "group_size": request.group_size}
         options["deterministic"] = request.deterministic
+        number, messages = self._programs[program][0], {}
         for size in set(self._sizes):
+            header = {"kind": "collect", "program": number, "options": options}
             states = in_process.initial_states(actor, size)
-            header = {
-                "kind": "collect",
-                "program": self._programs[program][0],
-                "num_states": len(states),
-                "options": options,
-            }
-            messages[size] = channels.encode(header, [*states, *weights])
+            messages[size] = channels.encode(header, states)
         return messages
 
     def _dispatcher(self, request):
@@ -218,72 +214,65 @@ class WorkerPool(environments.HostEnvironments):
             resets and steps took, and a dict from episode numbers to `results.Faults`.
         """
         shares, stepping, faults = [], 0.0, {}
-        for waiting, one in zip(range(len(self._workers), 0, -1), [*self._workers]):
-            self._attempt(run, one, self._hand_out, waiting)
+        ready = [one for one in self._workers if one.ready]
+        for waiting, one in zip(range(len(ready), 0, -1), ready):
+            self._hand_out(run, one, waiting)
         while not run.dispatcher.complete:
-            for one, message in self._receive(run):
-                header, arrays = message
-                if header["kind"] == "error":
-                    _raise_worker_error(one.number, arrays, header)
-                share = workers.to_episode_arrays(header, arrays)
-                shares.append(share)
-                stepping += header["seconds"]
-                numbers = share.numbers.tolist()
-                each = [results.Faults(**fields) for fields in header["faults"]]
-                faults.update(zip(numbers, each, strict=True))
-                run.dispatcher.finish(one.number, numbers, share.lengths.tolist())
-                self._attempt(run, one, self._hand_out, 1)
+            running = run.dispatcher.running
+            busy = [x for x in self._workers if not x.ready or running(x.number)]
+            for one, message in self._receive(busy, run):
+                if one.ready:
+                    header, arrays = _expect_no_error(one, message)
+                    share = workers.to_episode_arrays(header, arrays)
+                    shares.append(share)
+                    stepping += header["seconds"]
+                    numbers = share.numbers.tolist()
+                    each = [results.Faults(**fields) for fields in header["faults"]]
+                    faults.update(zip(numbers, each, strict=True))
+                    run.dispatcher.finish(one.number, numbers, share.lengths.tolist())
+                else:
+                    self._expect_ready(one, message)
+                self._hand_out(run, one)
         return shares, stepping, faults
 
-    def _hand_out(self, run, one, waiting):
+    def _hand_out(self, run, one, waiting=1):
         """Sends a worker the numbers of its next episodes, if there are any."""
         numbers = run.dispatcher.take(one.number, waiting)
         if not numbers:
             return
         program, message = run.program
-        if program not in one.programs:
-            one.send(message)
-            one.programs.add(program)
-        if one.collection != run.number:
-            one.send(run.weights[one.size])
-            one.collection = run.number
-        one.send(channels.encode({"kind": "episodes", "numbers": numbers}))
-
-    def _receive(self, run):
-        """Waits for messages; returns a list of workers and their messages."""
-        with selectors.DefaultSelector() as selector:
-            for one in self._workers:
-                if run.dispatcher.running(one.number):
-                    selector.register(one, selectors.EVENT_READ)
-            registered = [key.fileobj for key in selector.get_map().values()]
-            ready = selector.select(min(1.0, self._step_timeout / 4))
-        ready = [key.fileobj for key, _ in ready]
-        messages = []
-        for one in registered:
-            if one in ready:
-                message = self._attempt(run, one, lambda run, one: one.receive())
-                if message is not None:
-                    messages.append((one, message))
-            else:
-                self._attempt(run, one, lambda run, one: one.check_progress())
-        return messages
-
-    def _attempt(self, run, one, function, *args):
-        """Returns `function(run, one, *args)`; replaces the worker `one` if it is lost.
-
-        If the worker is lost, the result is `None`.
-        """
         try:
-            return function(run, one, *args)
+            if program not in one.programs:
+                one.send(message)
+                one.programs.add(program)
+            if one.collection != run.number:
+                one.send(run.weights)
+                one.send(run.start[one.size])
+                one.collection = run.number
+            one.send(channels.encode({"kind": "episodes", "numbers": numbers}))
         except local_worker.WorkerLost as error:
             self._replace(run, one, error)
 
+    def _receive(self, busy, run=None):
+        """Waits for messages of workers; returns a list of workers and their messages."""
+        ready = self._launcher.wait(busy, min(1.0, self._launcher.step_timeout / 4))
+        messages = []
+        for one in busy:
+            try:
+                if one in ready:
+                    messages.append((one, one.receive()))
+                else:
+                    one.check_progress()
+            except local_worker.WorkerLost as error:
+                self._replace(run, one, error)
+        return messages
+
     def _replace(self, run, one, error):
         """Starts another worker in place of one that is lost."""
-        numbers = run.dispatcher.lose(one.number)
-        if not self._restarts:
+        lost_host = isinstance(error, local_worker.HostLost)
+        if not (lost_host and self._launcher.restarts_lost_hosts or self._restarts):
             raise _lost_error(one, error) from None
-        for number in numbers:
+        for number in run.dispatcher.lose(one.number) if run else ():
             run.losses[number] = run.losses.get(number, 0) + 1
             if run.losses[number] > _MAX_LOSSES:
                 raise results.EnvironmentFault(
@@ -291,25 +280,13 @@ class WorkerPool(environments.HostEnvironments):
                     f"{_MAX_LOSSES + 1} times, and each time its worker was lost. "
                     "Correct the environment."
                 ) from None
-        new = self._start_again(one, error)
-        self._attempt(run, new, self._hand_out, 1)
-
-    def _start_again(self, one, error):
-        """Returns a new worker in place of one that is lost, ready to play episodes."""
-        for _ in range(_MAX_LOSSES):
-            if not self._restarts:
-                break
-            log.warning("Worker %d %s. It is started again.", one.number, error)
-            self._lost.add(results.Faults(worker_restarts=1))
-            one = self._workers[one.number] = self._start_worker(one.number)
-            try:
-                self._send_factory(one)
-                self._expect_ready(one)
-            except local_worker.WorkerLost as another:
-                error = another
-            else:
-                return one
-        raise _lost_error(one, error)
+        if not one.ready:
+            self._failures[one.number] = self._failures.get(one.number, 0) + 1
+            if self._failures[one.number] > _MAX_LOSSES:
+                raise _lost_error(one, error) from None
+        log.warning("Worker %d %s. It is started again.", one.number, error)
+        self._lost.add(results.Faults(worker_restarts=1))
+        self._workers[one.number] = self._start_worker(one.number)
 
 
 class _Run(NamedTuple):
@@ -317,7 +294,8 @@ class _Run(NamedTuple):
 
     number: int
     program: tuple  # the number of the acting program, and the message that sends it
-    weights: dict  # from sizes of workers to the message that sends the weights
+    weights: object  # the message that sends the weights, as the launcher shares it
+    start: dict  # from sizes of workers to the message that starts the collection
     dispatcher: dispatcher.EpisodeDispatcher
     losses: dict  # from numbers of episodes to how many workers were lost in them
     faults: results.Faults
@@ -335,6 +313,14 @@ def _lost_error(one, error):
         'Correct the environment, or pass on_env_error="restart" to replace the worker '
         "and to play its episodes again."
     )
+
+
+def _expect_no_error(one, message):
+    """Returns a message of a worker, or raises the error that the message reports."""
+    header, arrays = message
+    if header["kind"] == "error":
+        _raise_worker_error(one.number, arrays, header)
+    return message
 
 
 def _raise_worker_error(number, arrays, header):
