@@ -354,7 +354,7 @@ class Reinforce(keras_agent.KerasAgent):
         episodes_per_epoch: int | None = None,
         steps_per_epoch: int | None = None,
         num_envs: int | None = None,
-        workers: int | None = None,
+        workers: int | config.RayWorkers | None = None,
         seed: int = 0,
         callbacks: Any = None,
         validation_env: Any = None,
@@ -390,8 +390,9 @@ class Reinforce(keras_agent.KerasAgent):
                 default 8. `num_envs` does not change the result of training. A
                 `TensorEnv` ignores `num_envs`.
             workers: Int, the number of processes that run the environments, by default 1,
-                the current process. `workers` does not change the result of training.
-                Several processes require an environment id, spec or callable.
+                the current process; or `tfr.collect.RayWorkers` for a Ray cluster.
+                `workers` does not change the result of training. Several processes
+                require an environment id, spec or callable.
             seed: Int for all random numbers of training. Training with the same seed,
                 machine and package versions gives the same weights, to the bit.
             callbacks: Keras callback, or list of callbacks. A callback with `mode="auto"`
@@ -502,7 +503,7 @@ class Reinforce(keras_agent.KerasAgent):
         seed: int = 0,
         *,
         num_envs: int = 8,
-        workers: int = 1,
+        workers: int | config.RayWorkers = 1,
         env_kwargs: Mapping[str, Any] | None = None,
         max_episode_steps: int | None = None,
         on_bad_env: str = "raise",
@@ -542,7 +543,7 @@ class Reinforce(keras_agent.KerasAgent):
         *,
         steps: int | None = None,
         num_envs: int = 8,
-        workers: int = 1,
+        workers: int | config.RayWorkers = 1,
         seed: int = 0,
         env_kwargs: Mapping[str, Any] | None = None,
         max_episode_steps: int | None = None,
@@ -571,7 +572,7 @@ class Reinforce(keras_agent.KerasAgent):
 
     @contextlib.contextmanager
     def _open(
-        self, env: Any, num_envs: int = 1, workers: int = 1, **options: Any
+        self, env: Any, num_envs: int = 1, workers: Any = 1, **options: Any
     ) -> Iterator[Any]:
         """Opens environments, and builds the agent for their spaces."""
         with make_envs.open_envs(env, num_envs, workers=workers, **options) as envs:

@@ -122,6 +122,90 @@ AGENT_OPTIONS = tuple(field.name for field in dataclasses.fields(AgentOptions))
 
 
 @dataclasses.dataclass(frozen=True)
+class RayWorkers:
+    """Workers on the machines of a Ray cluster, for the argument `workers` of `fit`.
+
+    Each worker is a Ray actor that holds one worker process. The process is the same as
+    that of `workers=N`, and needs no TensorFlow. The episodes, the weights and the logs
+    are those of a training in one process, to the bit, if all machines compute the same
+    results from the same versions of the same packages.
+
+    Ray must be installed on this machine (`pip install "tf-reinforce[ray]"`), and
+    tf-reinforce and the packages of the environment on every machine of the cluster. The
+    current process must run on one of the machines of the cluster.
+
+    Args:
+        num_workers: Positive int, the number of workers.
+        address: String, the address `host:port` of the cluster, or `"auto"` for the
+            cluster of this machine, or `"local"` to start a cluster on this machine that
+            ends with the training. If the program has already called `ray.init`, its
+            connection is used, and `address` must be `"auto"`.
+        num_cpus_per_worker: Non-negative number, the processor cores that a worker
+            reserves on its machine. With 0, Ray starts any number of workers.
+        restart_failed_workers: Bool, whether a worker whose machine or actor is lost is
+            started again on another machine. Its unfinished episodes are then played
+            again, and the result of the training does not change. An environment that
+            fails, or that ends its process, is handled as `on_env_error` says.
+        worker_health_probe_timeout_s: Positive number of seconds. A worker whose actor
+            does not answer for this time counts as lost. The time does not limit the
+            episodes; the argument `step_timeout` of `fit` limits one reset or step.
+        allow_other_versions: Bool, whether machines may have other versions of packages
+            than this machine. With other versions, results may differ.
+
+    Raises:
+        ValueError, TypeError: If an argument is invalid.
+
+    Example:
+
+    >>> import tf_reinforce as tfr
+    >>> tfr.collect.RayWorkers(num_workers=64).address
+    'auto'
+    """
+
+    num_workers: int
+    address: str = "auto"
+    num_cpus_per_worker: float = 1
+    restart_failed_workers: bool = True
+    worker_health_probe_timeout_s: float = 30.0
+    allow_other_versions: bool = False
+
+    def __post_init__(self):
+        validation.positive_int("num_workers", self.num_workers)
+        validation.within("num_cpus_per_worker", self.num_cpus_per_worker, 0, math.inf)
+        seconds = self.worker_health_probe_timeout_s
+        validation.within("worker_health_probe_timeout_s", seconds, 0.001, math.inf)
+        for name in ("restart_failed_workers", "allow_other_versions"):
+            validation.instance(name, getattr(self, name), bool)
+        _check_address(self.address)
+
+
+def number_of_workers(workers):
+    """Returns the number of workers that the argument `workers` of `fit` describes."""
+    return workers.num_workers if isinstance(workers, RayWorkers) else workers
+
+
+def check_workers(workers):
+    """Returns the argument `workers` of `fit`; raises an error if it is invalid.
+
+    Args:
+        workers: Positive int, or `RayWorkers`.
+    """
+    is_ray = isinstance(workers, RayWorkers)
+    return workers if is_ray else validation.positive_int("workers", workers)
+
+
+def _check_address(address):
+    validation.instance("address", address, str)
+    host, _, port = address.rpartition(":")
+    if address not in ("auto", "local") and not (host and port.isdecimal()):
+        raise ValueError(
+            "`address` must be the address `host:port` of a Ray cluster, "
+            '"auto" or "local". The process must run on a machine of the cluster: an '
+            f"address `ray://…` of Ray Client is not supported. Received: {address!r}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class FitOptions:
     """Options of `Reinforce.fit` for the amount of training and the environments.
 
@@ -137,7 +221,7 @@ class FitOptions:
     episodes_per_epoch: int | None = None
     steps_per_epoch: int | None = None
     num_envs: int = 8
-    workers: int = 1
+    workers: int | RayWorkers = 1
     max_episode_steps: int | None = None
     on_bad_env: str = "raise"
     on_env_error: str = "raise"
@@ -159,11 +243,13 @@ class FitOptions:
             object.__setattr__(self, "episodes_per_epoch", EPISODES_PER_EPOCH)
         check_fault_options(vars(self))
         check_step_timeout(self.step_timeout)
+        workers = check_workers(self.workers)
+        object.__setattr__(self, "workers", workers)
         for name in FIT_OPTIONS:
-            if name in FAULT_OPTIONS or name == "step_timeout":
+            if name in FAULT_OPTIONS or name in ("step_timeout", "workers"):
                 continue
             value = getattr(self, name)
-            if value is not None or name in ("num_envs", "workers"):
+            if value is not None or name == "num_envs":
                 object.__setattr__(self, name, validation.positive_int(name, value))
 
     @property

@@ -28,7 +28,6 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce.collect import local_worker
-from tf_reinforce.collect import worker
 from tf_reinforce.collect import worker_pool
 
 
@@ -201,13 +200,13 @@ def test_worker_plays_where_importing_tensorflow_is_an_error(agent, monkeypatch)
     """A module that is `None` in `sys.modules` raises an error when it is imported."""
     names = ["tensorflow", "keras", "tf_keras", "tensorflow_probability"]
     block = f"import sys; sys.modules.update(dict.fromkeys({names}))\n"
-    command = worker.command
+    command = local_worker._command
 
     def blocked(search_path):
         program, option, code, *args = command(search_path)
         return [program, option, block + code, *args]
 
-    monkeypatch.setattr(worker, "command", blocked)
+    monkeypatch.setattr(local_worker, "_command", blocked)
 
     class Blocked(toy_envs.Lengths):
         def __init__(self):

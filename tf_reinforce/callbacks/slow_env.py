@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from tf_reinforce import config
 from tf_reinforce.callbacks import episodes as episode_callbacks
 
 log = logging.getLogger("tf_reinforce")
@@ -36,6 +37,8 @@ def has_idle_workers(env: Any, workers: int) -> bool:
     """
     is_env = isinstance(env, (gym.Env, gym.vector.VectorEnv))
     is_id = isinstance(env, (str, gym.envs.registration.EnvSpec))
+    if isinstance(workers, config.RayWorkers):
+        return False
     return workers < num_cores() and not is_env and (is_id or callable(env))
 
 

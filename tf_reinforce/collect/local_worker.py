@@ -1,6 +1,7 @@
 """Starts, watches and ends worker processes on this machine."""
 
 import contextlib
+import json
 import mmap
 import os
 import selectors
@@ -13,7 +14,6 @@ import time
 
 from tf_reinforce.collect import channel as channels
 from tf_reinforce.collect import progress
-from tf_reinforce.collect import worker
 from tf_reinforce.collect import worker_guard
 
 START_TIMEOUT = 60.0  # seconds to start, or to read programs and weights
@@ -106,7 +106,7 @@ class LocalWorker:
             with theirs:
                 descriptors = [theirs.fileno(), file.fileno()]
                 self._process = subprocess.Popen(
-                    [*worker.command(search_path or sys.path), *map(str, descriptors)],
+                    [*_command(search_path or sys.path), *map(str, descriptors)],
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, "TF_REINFORCE_WORKER": str(number)},
                     pass_fds=descriptors,
@@ -263,3 +263,16 @@ def _describe_exit(code):
     if code is not None and code < 0:
         return f"was killed by the signal {signal.Signals(-code).name}"
     return f"ended with the exit code {code}"
+
+
+def _command(search_path):
+    """Returns the command of a worker process, without its two file descriptors.
+
+    Args:
+        search_path: List of strings, the import path `sys.path` of the worker.
+    """
+    code = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+        "from tf_reinforce.collect import worker; worker.main(*map(int, sys.argv[2:]))"
+    )
+    return [sys.executable, "-c", code, json.dumps(search_path)]

@@ -17,6 +17,7 @@ from tf_reinforce.collect import env_factory
 from tf_reinforce.collect import environments
 from tf_reinforce.collect import in_process
 from tf_reinforce.collect import local_worker
+from tf_reinforce.collect import ray_launcher
 from tf_reinforce.collect import vector_envs
 from tf_reinforce.collect import worker_pool
 
@@ -26,7 +27,7 @@ def open_envs(
     env: Any,
     num_envs: int,
     *,
-    workers: int = 1,
+    workers: int | config.RayWorkers = 1,
     env_kwargs: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
     on_bad_env: str = "raise",
@@ -43,8 +44,9 @@ def open_envs(
             `TensorEnv`, or the result of another `open_envs`, which is yielded unchanged.
         num_envs: Positive int, the number of environments to make from an id, an
             `EnvSpec` or a callable. Each worker has at least one environment.
-        workers: Positive int, the number of processes that run the environments. With
-            `workers=1`, the environments run in the current process.
+        workers: Positive int, the number of processes on this machine that run the
+            environments, or `tfr.collect.RayWorkers` for the machines of a Ray cluster.
+            With `workers=1`, the environments run in the current process.
         env_kwargs: Dict of keyword arguments for the constructor of the environment.
         max_episode_steps: Positive int, the time limit of an episode in steps.
             `max_episode_steps` defaults to the limit that the environment states, else
@@ -71,7 +73,8 @@ def open_envs(
             not apply to the type of `env`.
     """
     validation.positive_int("num_envs", num_envs)
-    validation.positive_int("workers", workers)
+    workers = config.check_workers(workers)
+    is_pool = workers != 1
     validation.positive_int_or_none("max_episode_steps", max_episode_steps)
     config.check_step_timeout(step_timeout)
     faults = {"on_bad_env": on_bad_env, "on_env_error": on_env_error}
@@ -79,7 +82,7 @@ def open_envs(
     env_arguments.check(env_kwargs)
     is_open = isinstance(env, environments.Environments)
     is_env = isinstance(env, (gym.Env, gym.vector.VectorEnv, envs.TensorEnv))
-    for name, is_set in (("env_kwargs", env_kwargs), ("workers", workers > 1)):
+    for name, is_set in (("env_kwargs", env_kwargs), ("workers", is_pool)):
         if (is_open or is_env) and is_set:
             raise ValueError(
                 f"`{name}` requires an environment id, an EnvSpec or a callable, from "
@@ -135,13 +138,19 @@ def _open(
         return in_process.InProcessEnvironments(batch)
     closed = factory.batch_from([first], 1)
     closed.close_all()
-    launcher = local_worker.LocalLauncher(timeout)
-    return worker_pool.WorkerPool(closed, factory, _shares(num_envs, workers), launcher)
+    sizes = _shares(num_envs, config.number_of_workers(workers))
+    return worker_pool.WorkerPool(closed, factory, sizes, _launcher(workers, timeout))
+
+
+def _launcher(workers: Any, timeout: float) -> Any:
+    if isinstance(workers, config.RayWorkers):
+        return ray_launcher.RayLauncher(workers, timeout)
+    return local_worker.LocalLauncher(timeout)
 
 
 def _open_tensor_env(env: Any, workers: Any, factory: Any) -> Any:
     _expect_no_fault_options(env, factory.faults, factory.faults)
-    if workers > 1:
+    if workers != 1:
         raise ValueError(
             "`workers` requires a Gymnasium environment, because a tensor environment "
             f"runs all episodes in one program. Received: workers={workers}. Leave "

@@ -10,7 +10,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import json
 import mmap
 import os
 import select
@@ -102,7 +101,8 @@ class EpisodeWorker:
         self._envs = make_batch(count)
         self._envs.first_index = first_index
         self._envs.progress = self._report
-        self._channel.send({"kind": "ready"})
+        modules = sorted({name.partition(".")[0] for name in sys.modules})
+        self._channel.send({"kind": "ready", "modules": modules})
 
     def _add_program(self, arrays, program):
         self._programs[program] = cloudpickle.loads(arrays[0].tobytes())
@@ -253,16 +253,3 @@ def main(channel_fd, progress_fd):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(0)
-
-
-def command(search_path):
-    """Returns the command of a worker process, without its two file descriptors.
-
-    Args:
-        search_path: List of strings, the import path `sys.path` of the worker.
-    """
-    code = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        "from tf_reinforce.collect import worker; worker.main(*map(int, sys.argv[2:]))"
-    )
-    return [sys.executable, "-c", code, json.dumps(search_path)]

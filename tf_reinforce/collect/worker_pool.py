@@ -126,8 +126,10 @@ class WorkerPool(environments.HostEnvironments):
         """Starts the worker processes, which make their environments side by side."""
         self.close()
         self._busy = True
-        self._factory_message = self._launcher.share(self._encode_factory())
+        message = self._encode_factory()
         self._launcher.open()
+        self._programs = {}
+        self._factory_message = self._launcher.share(message)
         self._workers = [self._start_worker(number) for number in range(len(self._sizes))]
         while waiting := [one for one in self._workers if not one.ready]:
             for one, message in self._receive(waiting):
