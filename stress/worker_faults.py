@@ -1,8 +1,9 @@
 """Lets environments fail in worker processes in many ways, and looks for what remains.
 
-    python stress/worker_faults.py [--out FILE.json] [--only NAME …]
+    python stress/worker_faults.py [--out FILE.json] [--only NAME …] [--kinds local ray]
 
-Each trial is a process that collects episodes with two workers. One environment fails
+Each trial is a process that collects episodes with two workers, on this machine or on a
+Ray cluster of two nodes, which listens on 127.0.0.1 only. One environment fails
 once: in `reset`, in `step` or in `close`. The process must name the fault within the time
 limit plus five seconds, and no process may remain ten seconds later. In half of the
 trials, the process is killed with SIGKILL while the environment fails. In further trials,
@@ -10,6 +11,7 @@ Ctrl-C arrives while the environment hangs.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -26,12 +28,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import gymnasium as gym
 import numpy as np
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+import ray_cluster
+
 import tf_reinforce as tfr
 from tf_reinforce.collect import local_worker
 from tf_reinforce.collect import make_envs
 
 TIMEOUT = 1.0  # `step_timeout` of the trials, in seconds
 PLACES = "reset", "step", "close"
+CLUSTER_TOKEN = f"TFR_STRESS={uuid.uuid4().hex}"  # in the environment of the cluster
 
 
 class TwoArguments(Exception):
@@ -102,7 +108,7 @@ class Faulty(gym.Env):
             self.fail()
 
 
-def play(fault, place, folder):
+def play(fault, place, folder, workers):
     """Collects episodes, and writes the error or the warnings to a file."""
     local_worker.CLOSE_TIMEOUT = local_worker.END_TIMEOUT = TIMEOUT
     agent = tfr.Reinforce.for_env(lambda: Faulty("", None, folder), hidden=(4,))
@@ -112,7 +118,7 @@ def play(fault, place, folder):
         text = ""
         try:
             with make_envs.open_envs(
-                make, 2, workers=2, step_timeout=TIMEOUT, max_episode_steps=9
+                make, 2, workers=workers, step_timeout=TIMEOUT, max_episode_steps=9
             ) as envs:
                 agent.collect(envs, 8)
         except BaseException as error:
@@ -147,14 +153,16 @@ def wait_for(condition, seconds):
 
 
 def processes_with(token):
-    """Returns the running processes whose environment contains a text."""
+    """Returns the running workers and guards whose environment contains a text."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            if token.encode() in (path / "environ").read_bytes():
-                found.append(int(path.name))
+            environ, command = ((path / x).read_bytes() for x in ("environ", "cmdline"))
         except OSError:
             continue
+        is_ours = b"TF_REINFORCE_WORKER" in environ or b"worker_guard" in command
+        if token.encode() in environ and is_ours:
+            found.append(int(path.name))
     return [pid for pid in found if pid != os.getpid()]
 
 
@@ -169,16 +177,21 @@ def is_named(text, fault, place):
     return is_place and any(part in text for part in expected)
 
 
-def trial(fault, place, end):
-    """Runs one trial; returns a text that describes what is wrong, or ""."""
-    token = f"TFR_STRESS={uuid.uuid4().hex}"
+def trial(fault, place, end, cluster):
+    """Runs one trial; returns a text that describes what is wrong, or "".
+
+    Workers inherit an environment variable of the process or of the cluster.
+    """
+    token = f"TFR_STRESS={uuid.uuid4().hex}" if cluster is None else CLUSTER_TOKEN
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         os.environ["TFR_STRESS"] = token.split("=")[1]
 
         def begin():
-            # Workers inherit the token; the process itself is found through its number.
-            play(fault, place, folder)
+            workers = 2
+            if cluster is not None:
+                workers = tfr.collect.RayWorkers(2, cluster.address)
+            play(fault, place, folder, workers)
 
         process = fork(begin)
         try:
@@ -212,22 +225,41 @@ def trial(fault, place, end):
                 os.kill(pid, signal.SIGKILL)
 
 
+def open_cluster(kind):
+    """Returns a context manager that yields a Ray cluster, or `None` without one."""
+    if kind == "local":
+        return contextlib.nullcontext()
+    name, _, value = CLUSTER_TOKEN.partition("=")
+    return ray_cluster.running(2, 4, **{name: value})
+
+
+def all_trials(faults):
+    for fault in faults:
+        for place in PLACES:
+            ends = ["alive", "killed", *(["Ctrl-C"] if fault == "hangs" else [])]
+            for end in ends if place != "close" else ["alive", "killed"]:
+                yield fault, place, end
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--only", nargs="*", choices=FAULTS, default=[*FAULTS])
+    kinds = ("local", "ray")
+    parser.add_argument("--kinds", nargs="*", choices=kinds, default=kinds)
     options = parser.parse_args()
-    problems, count = {}, 0
-    for fault in options.only:
-        for place in PLACES:
-            ends = ["alive", "killed", *(["Ctrl-C"] if fault == "hangs" else [])]
-            for end in ends if place != "close" else ["alive", "killed"]:
-                count += 1
-                if problem := trial(fault, place, end):
-                    problems[f"{fault} in {place}, parent {end}"] = problem
-                    print(f"{fault} in {place}, parent {end}: {problem}", flush=True)
-    result = {"trials": count, "problems": problems}
-    print(f"{count} trials, {len(problems)} problems")
+    problems, counts = {}, {}
+    for kind in options.kinds:
+        with open_cluster(kind) as cluster:
+            counts[kind] = 0
+            for fault, place, end in all_trials(options.only):
+                counts[kind] += 1
+                if problem := trial(fault, place, end, cluster):
+                    name = f"{kind}: {fault} in {place}, parent {end}"
+                    problems[name] = problem
+                    print(f"{name}: {problem}", flush=True)
+    result = {"trials": counts, "problems": problems}
+    print(f"{counts} trials, {len(problems)} problems")
     if options.out:
         options.out.write_text(json.dumps(result, indent=2))
     return int(bool(problems))

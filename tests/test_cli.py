@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import inspect
 import io
 import json
@@ -27,6 +28,7 @@ from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train as train_command
 from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_settings
+from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.loading import archive
 from tf_reinforce.presets import toml_files
@@ -215,6 +217,22 @@ def test_config_is_the_first_file_of_a_run(tmp_path, monkeypatch):
     assert written == ["config.json", "versions.json"]
 
 
+def test_config_names_no_cluster_and_the_resume_command_does(tmp_path):
+    fit = {"epochs": 1, "workers": tfr.collect.RayWorkers(3, "host:6379")}
+    config = {"env": "CartPole-v1", "env_kwargs": {}, "fit": fit}
+    runs._write_config(tmp_path, config)
+    assert run_config.read(tmp_path)["fit"] == {"epochs": 1}
+    command = run_config.resume_command("run", config)
+    assert command.endswith("--resume run --ray host:6379 --workers 3")
+
+
+def test_evaluation_of_a_run_on_a_cluster_reserves_no_further_cores():
+    fit = {"workers": tfr.collect.RayWorkers(3, "host:6379")}
+    settings = {"evaluation": {}, "env_kwargs": {}, "fit": fit}
+    workers = runs.evaluation_options(settings)["workers"]
+    assert workers == dataclasses.replace(fit["workers"], num_cpus_per_worker=0)
+
+
 def test_run_continues_with_another_number_of_environments(tmp_path, capsys):
     assert train(tmp_path, "--engine", "host", "--num-envs", "2") == 0
     episodes = (tmp_path / "episodes.csv").read_bytes()
@@ -264,6 +282,12 @@ def test_same_seed_writes_the_same_run(run, tmp_path):
         (
             ["train", "CartPole-v1", "--engine", "compiled", "--workers", "2"],
             "Received: --workers 2",
+        ),
+        (["train", "CartPole-v1", "--ray", "auto"], "`--ray` requires `--workers`"),
+        (["train", "CartPole-v1", "--ray", "x", "--workers", "2"], "`address` must be"),
+        (
+            ["train", "CartPole-v1", "--workers", "17"],
+            "workers=17, episodes_per_epoch=16",
         ),
         (["check-env", "NoSuchThing-v0"], "NoSuchThing"),
         (["check-env", "CartPole-v1", "--episodes", "0"], "`episodes`"),

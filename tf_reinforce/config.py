@@ -197,7 +197,8 @@ def check_workers(workers):
 def _check_address(address):
     validation.instance("address", address, str)
     host, _, port = address.rpartition(":")
-    if address not in ("auto", "local") and not (host and port.isdecimal()):
+    is_pair = host and port.isdecimal() and "/" not in host
+    if address not in ("auto", "local") and not is_pair:
         raise ValueError(
             "`address` must be the address `host:port` of a Ray cluster, "
             '"auto" or "local". The process must run on a machine of the cluster: an '
@@ -243,14 +244,21 @@ class FitOptions:
             object.__setattr__(self, "episodes_per_epoch", EPISODES_PER_EPOCH)
         check_fault_options(vars(self))
         check_step_timeout(self.step_timeout)
-        workers = check_workers(self.workers)
-        object.__setattr__(self, "workers", workers)
+        object.__setattr__(self, "workers", check_workers(self.workers))
         for name in FIT_OPTIONS:
             if name in FAULT_OPTIONS or name in ("step_timeout", "workers"):
                 continue
             value = getattr(self, name)
             if value is not None or name == "num_envs":
                 object.__setattr__(self, name, validation.positive_int(name, value))
+        episodes, count = self.episodes_per_epoch, number_of_workers(self.workers)
+        if episodes is not None and count > episodes:
+            raise ValueError(
+                "`workers` must be at most `episodes_per_epoch`, because only one worker "
+                f"plays an episode. Received: workers={count}, "
+                f"episodes_per_epoch={episodes}. Use more episodes for each update, or "
+                "fewer workers."
+            )
 
     @property
     def env_options(self):

@@ -46,7 +46,10 @@ def read(tmp_path):
         ({"env": "own_env:Grid-v0", "env_kwargs": {"size": 3}}, "own_env:Grid-v0"),
         ({"env_kwargs": {"map": "a b", "flip": True}}, "--env-arg 'map=a b'"),
         ({"env_kwargs": {"a": "5", "b": None, "c": [1]}}, "--env-arg"),
-        ({"fit": {"epochs": 1, "workers": 65, "num_envs": 1024}}, "--workers 65"),
+        (
+            {"fit": {"epochs": 1, "episodes_per_epoch": 65, "workers": 65}},
+            "--workers 65",
+        ),
         ({"fit": {"epochs": 10**8}}, "--epochs 100000000"),
         ({"seeds": list(range(3, 1028))}, "--seeds 1025"),
     ],
@@ -94,6 +97,8 @@ def test_next_commands_are_quoted_and_repeat_what_evaluate_reads_from_no_file(ca
 
 
 def fit_table(name, value):
+    if name == "workers":  # at most one worker for each episode
+        return {"epochs": 1, "episodes_per_epoch": 100, name: value}
     return {name: value} if name == "steps" else {"epochs": 1, name: value}
 
 

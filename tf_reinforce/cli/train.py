@@ -15,12 +15,13 @@ INTERRUPTED = 130  # exit code after Ctrl-C
 
 def train(options):
     """Runs `tf-reinforce train` and returns the exit code."""
-    if options.resume is None:
-        seed, settings = train_settings.check_train_options(options)
-    else:
-        seed, settings = train_settings.check_resume_options(options)
+    check = train_settings.check_train_options
+    if options.resume is not None:
+        check = train_settings.check_resume_options
+    seed, settings = check(options)
     train_settings.check_env_settings(options.env, settings)
     train_settings.check_engine(options, settings)
+    workers = train_settings.ray_workers(options, settings)
     startup.import_tensorflow()
     if ":" in options.env:
         options.env = env_ids.find_env(options.env)
@@ -31,6 +32,7 @@ def train(options):
     if options.seeds is not None:
         _use_one_thread_per_operation()
     twin = _select_twin(options, settings)
+    settings["fit"].update({} if workers is None else {"workers": workers})
     threshold = runs.reward_threshold(env, settings["env_kwargs"])
     target = settings["evaluation"].get("target", threshold)
     if options.seeds is not None:
@@ -68,7 +70,8 @@ def _select_twin(options, settings):
     from tf_reinforce import envs
 
     fit = settings["fit"]
-    uses_workers = options.seeds is None and fit.get("workers", 1) != 1
+    uses_workers = options.ray is not None or fit.get("workers", 1) != 1
+    uses_workers = options.seeds is None and uses_workers
     if options.engine == "host" or (options.engine == "auto" and uses_workers):
         return None
     twin = None if train_settings.host_settings(settings) else envs.twin_of(options.env)

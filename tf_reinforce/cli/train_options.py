@@ -118,6 +118,15 @@ TRAIN_OPTIONS = (
         ),
     ),
     _Option(
+        "--ray",
+        (),
+        dict(
+            metavar="ADDRESS",
+            help="run the --workers on the machines of a Ray cluster: its address "
+            "host:port, or `auto` for the cluster of this machine",
+        ),
+    ),
+    _Option(
         "--engine",
         (),
         dict(

@@ -120,7 +120,7 @@ def check_resume_options(options):
     """
     from tf_reinforce.experiments import run_config
 
-    allowed = ("env", "env_arg", "resume", "export", "command", "engine")
+    allowed = ("env", "env_arg", "resume", "export", "command", "engine", "ray")
     allowed = (*allowed, *_CHECKPOINT_OPTIONS, *_LIMITED_OPTIONS)
     others = [
         name
@@ -130,7 +130,8 @@ def check_resume_options(options):
     if others or options.engine != "auto":
         raise ValueError(
             "`--resume` continues a training with its own settings. Expected: no other "
-            f"options, except ENV, --env-arg, --export, {_flags(_CHECKPOINT_OPTIONS)}, "
+            "options, except ENV, --env-arg, --export, --ray, "
+            f"{_flags(_CHECKPOINT_OPTIONS)}, "
             f"{_flags(_LIMITED_OPTIONS)}. Received: {_flags(others) or '--engine'}"
         )
     _check_export(options)
@@ -222,6 +223,8 @@ def check_engine(options, settings):
         refused, workers = dict(host_only), settings["fit"].get("workers", 1)
         if options.seeds is None and workers != 1:
             refused["workers"] = workers
+        if options.ray is not None:
+            refused["ray"] = options.ray
         if refused:
             raise ValueError(
                 "`--engine compiled` takes no environment arguments, collects a fixed "
@@ -236,6 +239,23 @@ def check_engine(options, settings):
         check_seeds(
             options, settings["fit"], has_twin=not is_host and options.env in config.TWINS
         )
+
+
+def ray_workers(options, settings):
+    """Returns the `RayWorkers` of the option `--ray`, or `None` without the option.
+
+    Raises:
+        ValueError: If the address is invalid, or `--workers` is missing.
+    """
+    if options.ray is None:
+        return None
+    count = settings["fit"].get("workers")
+    if count is None:
+        raise ValueError(
+            "`--ray` requires `--workers`, the number of workers on the cluster. "
+            f"Received: --ray {options.ray}"
+        )
+    return config.RayWorkers(count, options.ray)
 
 
 def host_settings(settings):

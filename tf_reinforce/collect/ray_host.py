@@ -12,7 +12,6 @@ import time
 from tf_reinforce import version
 from tf_reinforce.collect import local_worker
 
-REPLY_SECONDS = 5.0  # a host answers within this time, also without a message
 _POLL_SECONDS = 0.2
 # What a worker needs before it has made its environments.
 _REQUIRED = ("python", "tf_reinforce", "numpy", "gymnasium", "ai_edge_litert")
@@ -25,22 +24,25 @@ class WorkerHost:
     the same effects and messages as on the machine of the pool.
 
     Args:
-        number, size, first_index, step_timeout: As for `local_worker.LocalWorker`.
+        number, size, first_index: As for `local_worker.LocalWorker`.
+        limits: Pair of floats: the `step_timeout` of the process, and the seconds after
+            which `exchange` returns, also without a message.
         search_path: List of strings, the import path of the pool. The worker process
             also finds modules there, if the folders exist on its machine.
         versions: Dict, the result of `versions` on the machine of the pool, or `None` to
             accept other versions.
     """
 
-    def __init__(self, number, size, first_index, step_timeout, search_path, versions):
+    def __init__(self, number, size, first_index, limits, search_path, versions):
         self._versions = versions
+        self._reply_seconds = limits[1]
         self._search_path = [*dict.fromkeys([*sys.path, *search_path])]
         self._lock = threading.Lock()
         self._closing = False
         self._refusal = self._compare(_REQUIRED)
         self._guard = local_worker.WorkerGuard()
         self._worker = local_worker.LocalWorker(
-            number, size, first_index, step_timeout, self._guard, self._search_path
+            number, size, first_index, limits[0], self._guard, self._search_path
         )
 
     def exchange(self, *messages):
@@ -51,7 +53,7 @@ class WorkerHost:
 
         Returns:
             Dict with the key `messages`: list of pairs of headers and arrays, which is
-            empty if the process sends nothing within `REPLY_SECONDS`. If the process is
+            empty if the process sends nothing in time. If the process is
             lost, the dict also contains the key `lost` with a text.
         """
         with self._lock:
@@ -62,7 +64,7 @@ class WorkerHost:
                     self._worker.send(message)
                 return {"messages": self._receive()}
             except local_worker.WorkerLost as error:
-                return {"messages": [], "lost": str(error)}
+                return {"messages": [], "lost": f"{error} on {platform.node()}"}
 
     def close(self, seconds, interrupted):
         """Closes the environments and ends the process.
@@ -80,7 +82,7 @@ class WorkerHost:
             return self._worker.join(time.monotonic() + seconds)
 
     def _receive(self):
-        end = time.monotonic() + REPLY_SECONDS
+        end = time.monotonic() + self._reply_seconds
         while not self._closing and time.monotonic() < end:
             if select.select([self._worker], [], [], _POLL_SECONDS)[0]:
                 header, arrays = self._worker.receive()

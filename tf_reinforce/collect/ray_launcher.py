@@ -54,9 +54,9 @@ class RayLauncher:
     def start(self, number, size, first_index):
         """Returns a new `RayWorker`, which does not have its environments yet."""
         own = None if self.options.allow_other_versions else ray_host.versions(sys.path)
-        actor = self._actor_class.remote(
-            number, size, first_index, self.step_timeout, sys.path, own
-        )
+        reply_seconds = min(5.0, self.options.worker_health_probe_timeout_s / 4)
+        limits = self.step_timeout, reply_seconds
+        actor = self._actor_class.remote(number, size, first_index, limits, sys.path, own)
         return RayWorker(self, actor, number, size, first_index)
 
     def share(self, message):
@@ -121,8 +121,9 @@ class RayWorker:
         self.reply = None  # the object of Ray that the actor will return
         self._launcher = launcher
         self._actor = actor
-        self._replied = False
-        self._limit, self._since = 0.0, 0.0
+        self._replied = False  # whether the actor has started
+        self._is_killed = False
+        self._since = 0.0  # when the actor received the last request
         self._outbox = []  # messages for the process
         self._inbox = collections.deque()  # its messages, and `WorkerLost` at the end
         self._closing = None
@@ -138,9 +139,6 @@ class RayWorker:
     def request(self):
         """Asks the actor for the next message, unless an answer is already expected."""
         if self.reply is None and not self._inbox:
-            self._limit = self._launcher.options.worker_health_probe_timeout_s
-            self._limit += ray_host.REPLY_SECONDS
-            self._limit += local_worker.START_TIMEOUT if self._outbox else 0.0
             self._since = time.monotonic()
             self.reply = self._actor.exchange.remote(*self._outbox)
             self._outbox = []
@@ -176,12 +174,13 @@ class RayWorker:
                     f"has not started within {_START_SECONDS:g} s. "
                     + (lack or "Look at `ray status`.")
                 )
-        elif time.monotonic() - self._since > self._limit:
+            return
+        limit = self._launcher.options.worker_health_probe_timeout_s
+        if time.monotonic() - self._since > limit:
             self.kill()
             raise local_worker.HostLost(
-                f"is lost: its actor did not answer within {self._limit:g} s "
-                "(worker_health_probe_timeout_s="
-                f"{self._launcher.options.worker_health_probe_timeout_s:g})"
+                "is lost: its actor did not answer within "
+                f"worker_health_probe_timeout_s={limit:g} s"
             )
 
     def stop(self):
@@ -193,7 +192,7 @@ class RayWorker:
         self._close(local_worker.END_TIMEOUT, interrupted=True)
 
     def _close(self, seconds, interrupted):
-        if self._replied:
+        if self._replied and not self._is_killed:
             self._closing = self._actor.close.remote(seconds, interrupted)
 
     def join(self, deadline):
@@ -216,6 +215,7 @@ class RayWorker:
 
     def kill(self):
         """Kills the actor, whose guard then ends the process."""
+        self._is_killed = True
         with contextlib.suppress(Exception):  # the connection may be lost
             self._launcher.ray.kill(self._actor)
 
@@ -287,11 +287,19 @@ def _expect_cluster(address):
 
 def _describe_error(error):
     """Returns the predicate of a sentence about a worker, for an error of Ray."""
-    return f"is lost with its actor or its machine: {_shorten(error)}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    machines = [line.removeprefix("ip: ") for line in lines if line.startswith("ip: ")]
+    place = f" ({machines[0]})" if machines else ""
+    text = lines[0] if lines[0] == lines[-1] else f"{lines[0]} {lines[-1]}"
+    remedy = (
+        " Install tf-reinforce on every machine of the cluster."
+        if "No module named 'tf_reinforce'" in lines[-1]
+        else ""
+    )
+    return f"is lost with its actor or its machine{place}: {_shorten(text)}{remedy}"
 
 
-def _shorten(error):
-    """Returns the text of an error of Ray in one line, without its traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines)
-    return text if len(text) <= 500 else f"{text[:300]} … {text[-200:]}"
+def _shorten(text):
+    """Returns a text in one line of at most 300 characters."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= 300 else f"{line[:299]}…"

@@ -23,6 +23,7 @@ from tf_reinforce.collect import environments
 from tf_reinforce.collect import in_process
 from tf_reinforce.collect import local_worker
 from tf_reinforce.collect import results
+from tf_reinforce.collect import stragglers
 from tf_reinforce.collect import worker as workers
 
 log = logging.getLogger("tf_reinforce")
@@ -60,6 +61,7 @@ class WorkerPool(environments.HostEnvironments):
         self._launcher = launcher
         self._workers = []  # what `launcher.start` returned
         self._failures = {}  # from numbers of workers to starts that failed
+        self._has_reported = False  # whether stragglers are reported
         self._programs = {}  # from `ActingProgram`s to their encoded messages
         self._num_collections = 0
         self._busy = False  # whether a collection was interrupted
@@ -216,6 +218,7 @@ class WorkerPool(environments.HostEnvironments):
             resets and steps took, and a dict from episode numbers to `results.Faults`.
         """
         shares, stepping, faults = [], 0.0, {}
+        idle_times = stragglers.IdleTimes(len(self._workers))
         ready = [one for one in self._workers if one.ready]
         for waiting, one in zip(range(len(ready), 0, -1), ready):
             self._hand_out(run, one, waiting)
@@ -231,11 +234,22 @@ class WorkerPool(environments.HostEnvironments):
                     numbers = share.numbers.tolist()
                     each = [results.Faults(**fields) for fields in header["faults"]]
                     faults.update(zip(numbers, each, strict=True))
-                    run.dispatcher.finish(one.number, numbers, share.lengths.tolist())
+                    played = one.number, numbers, share.lengths.tolist()
+                    run.dispatcher.finish(*played)
+                    self._hand_out(run, one)
+                    idle_times.finish(*played, header["seconds"], not running(one.number))
                 else:
                     self._expect_ready(one, message)
-                self._hand_out(run, one)
+                    self._hand_out(run, one)
+        self._report_stragglers(idle_times)
         return shares, stepping, faults
+
+    def _report_stragglers(self, idle_times):
+        """Logs once that workers wait for others, if they wait for a long time."""
+        text = None if self._has_reported else idle_times.describe()
+        if text is not None:
+            self._has_reported = True
+            log.warning("%s", text)
 
     def _hand_out(self, run, one, waiting=1):
         """Sends a worker the numbers of its next episodes, if there are any."""

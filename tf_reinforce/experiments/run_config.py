@@ -2,6 +2,7 @@
 
 import json
 import math
+import numbers
 import pathlib
 import shlex
 
@@ -167,7 +168,7 @@ def resume_command(directory, config):
 
     The command contains the settings that `read_training` takes from the user only: an
     id `module:Id`, environment arguments that are neither finite numbers nor booleans,
-    and numbers above their limits.
+    the address of a Ray cluster, and numbers above their limits.
 
     Args:
         directory: Path of the run directory.
@@ -182,9 +183,12 @@ def resume_command(directory, config):
     env = [config["env"]] if ":" in config["env"] else []
     words = ["tf-reinforce", "train", *env, "--resume", str(directory)]
     words += env_arg_options(config["env_kwargs"])
+    workers = config["fit"].get("workers")
+    if isinstance(workers, options.RayWorkers):
+        words += ["--ray", workers.address, "--workers", str(workers.num_workers)]
     for name, limit in toml_files.FIT_LIMITS.items():
         value = config["fit"].get(name)
-        if value is not None and value > limit:
+        if isinstance(value, numbers.Real) and value > limit:
             words += [f"--{name.replace('_', '-')}", str(value)]
     if len(config.get("seeds", ())) > MAX_SEEDS:
         words += ["--seeds", str(len(config["seeds"]))]
@@ -193,11 +197,11 @@ def resume_command(directory, config):
 
 def env_arg_options(env_kwargs):
     """Returns the options `--env-arg` for the arguments that no file may contain."""
-    options = []
+    words = []
     for name, value in env_kwargs.items():
         if not toml_files.is_safe(value):
-            options += ["--env-arg", f"{name}={_option_text(value)}"]
-    return options
+            words += ["--env-arg", f"{name}={_option_text(value)}"]
+    return words
 
 
 def _option_text(value):

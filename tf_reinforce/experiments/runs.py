@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import datetime
 import os
 import pathlib
@@ -14,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import callbacks
+from tf_reinforce import config as training_options
 from tf_reinforce import files
 from tf_reinforce import locks
 from tf_reinforce import version
@@ -189,7 +191,13 @@ def _write_config(directory, config):
     """Writes `config.json` and `versions.json` of a run that starts.
 
     A run can be resumed as soon as `config.json` exists. Therefore it is the first file.
+    The file does not name the workers on a cluster, because a file from a stranger must
+    not name a server to connect to.
     """
+    fit = config.get("fit", {})
+    if isinstance(fit.get("workers"), training_options.RayWorkers):
+        config = {**config, "fit": {**fit}}
+        del config["fit"]["workers"]
     contents = {run_config.FILE_NAME: config, _VERSIONS: version.installed()}
     for name, content in contents.items():
         if not (directory / name).exists():
@@ -321,12 +329,16 @@ def evaluation_options(settings):
             may contain `num_envs`, `workers`, `on_bad_env` and `on_env_error`.
     """
     evaluation_settings, fit = settings["evaluation"], settings["fit"]
+    workers = fit.get("workers", 1)
+    if isinstance(workers, training_options.RayWorkers):
+        # The workers of the training are idle, and have reserved the cores.
+        workers = dataclasses.replace(workers, num_cpus_per_worker=0)
     return {
         "episodes": evaluation_settings.get("episodes", EVALUATION_EPISODES),
         "deterministic": evaluation_settings.get("deterministic", True),
         "max_episode_steps": evaluation_settings.get("max_episode_steps"),
         "num_envs": fit.get("num_envs", 8),
-        "workers": fit.get("workers", 1),
+        "workers": workers,
         "on_bad_env": fit.get("on_bad_env", "raise"),
         "on_env_error": fit.get("on_env_error", "raise"),
         "env_kwargs": settings["env_kwargs"],

@@ -1,0 +1,107 @@
+"""A Ray cluster of several nodes on this machine, bound to 127.0.0.1, for tests.
+
+As a program, the module starts a cluster, prints its address, and then reads commands
+from its standard input: "kill" kills the newest node that is not the first, "add" adds a
+node. The cluster ends when the input ends.
+
+    python tests/support/ray_cluster.py NODES CORES_PER_NODE
+"""
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+
+ENVIRON = {
+    # Ray uses another address of the machine instead of 127.0.0.1 unless this is 0.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # avoids a warning about accelerators
+    # A node that does not answer is lost after three seconds instead of 15.
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+_STORE = 100_000_000  # bytes of the object store of each node
+
+
+class Cluster:
+    """A running cluster of another process.
+
+    Attributes:
+        address: String, the address of the cluster.
+    """
+
+    def __init__(self, nodes, cores, **environ):
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(nodes), str(cores)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **ENVIRON, **environ},
+        )
+        self.address = self._read()
+
+    def kill_node(self):
+        """Kills the processes of the newest node with SIGKILL."""
+        self._request("kill")
+
+    def add_node(self):
+        self._request("add")
+
+    def close(self):
+        """Ends all nodes."""
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def _request(self, text):
+        self._process.stdin.write(f"{text}\n")
+        self._process.stdin.flush()
+        assert self._read() == text
+
+    def _read(self):
+        line = self._process.stdout.readline().strip()
+        if not line:
+            raise RuntimeError("The Ray cluster has not started.")
+        return line
+
+
+@contextlib.contextmanager
+def running(nodes, cores, **environ):
+    """Yields a `Cluster`; the current process can connect to it with RayWorkers."""
+    before = {name: os.environ.get(name) for name in ENVIRON}
+    os.environ.update(ENVIRON)
+    cluster = Cluster(nodes, cores, **environ)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def main(nodes, cores):
+    from ray import cluster_utils
+
+    options = {"num_cpus": cores, "object_store_memory": _STORE}
+    options |= {"node_ip_address": "127.0.0.1", "include_dashboard": False}
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=options)
+    del options["include_dashboard"]
+    added = [cluster.add_node(**options) for _ in range(nodes - 1)]
+    print(cluster.address, flush=True)
+    for line in sys.stdin:
+        if line.strip() == "kill":
+            cluster.remove_node(added.pop(), allow_graceful=False)
+        else:
+            added.append(cluster.add_node(**options))
+        print(line.strip(), flush=True)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    sys.path.remove(str(pathlib.Path(__file__).parent))
+    main(*map(int, sys.argv[1:]))
