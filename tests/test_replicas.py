@@ -6,6 +6,7 @@ import sys
 import types
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -66,6 +67,22 @@ def test_parts_of_another_scope_are_refused():
     message = "policy in the scope of a MirroredStrategy with 2 .* agent outside"
     with pytest.raises(ValueError, match=message):
         replicas.check_same_scope(None, {"policy": variables_of(strategy)})
+
+
+@pytest.mark.parametrize("weight, expected", [(0.0, [0.0, 0.0]), (0.5, [np.nan, 1.0])])
+def test_replica_without_weight_adds_zero_even_to_nan(weight, expected):
+    """A replica without episodes may compute 0 / 0."""
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+
+    def results(replica, count):
+        assert count == 1
+        tensors = [tf.constant([np.nan, 2.0], x) for x in ("float32", "float64")]
+        return tf.constant(weight, tf.float64), [*tensors, tf.cast(replica, "float32")]
+
+    *sums, number = replicas.sum_over_replicas(strategy, results)
+    for total, dtype in zip(sums, ("float32", "float64"), strict=True):
+        assert total.dtype == dtype and number == 0
+        np.testing.assert_array_equal(total, expected)
 
 
 def test_training_in_the_scope_is_refused():
