@@ -4,9 +4,9 @@
 
 Each training makes 20 updates on CartPole, with two logical devices, two processes and
 three processes. Each array of weights may differ from that of one replica by at most 1e-6
-of its norm. A trial of kills ends one of the processes: the others must name the
-ended process within 30 seconds, and the training that is started again must end with the
-weights of a training without kills.
+of its norm. In further trials, one of the processes is killed or stopped. The others must
+name this process within 30 seconds, and end. The training that is started again must end
+with the weights of a training without kills.
 """
 
 import argparse
@@ -25,8 +25,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 UPDATES = 20
 KILL_UPDATES = 40  # of a training of which a process is killed
 BOUND = 1e-6  # largest difference, relative to the norm of an array
-SECONDS = 30.0  # in which the other processes name an ended process
-KILLS = (("2 processes", 1), ("2 processes", 0), ("3 processes", 1))
+SECONDS = 30.0  # in which the other processes name a lost process
+# The processes of a training, the number of the lost process, and its signal.
+LOSSES = (
+    ("2 processes", 1, signal.SIGKILL),
+    ("2 processes", 0, signal.SIGKILL),
+    ("3 processes", 1, signal.SIGKILL),
+    ("2 processes", 1, signal.SIGSTOP),
+    ("3 processes", 0, signal.SIGSTOP),
+)
+VERBS = {signal.SIGKILL: "killed", signal.SIGSTOP: "stopped"}
 KINDS = {"2 devices": 2, "2 processes": 2, "3 processes": 3}
 
 
@@ -239,29 +247,42 @@ def difference(expected, received):
     return largest
 
 
-def kill_trial(root, kind, victim, name="short episodes"):
-    """Kills one process of a training, and starts the training again.
+def loss_trial(root, expected, kind, victim, number, name="short episodes"):
+    """Kills or stops one process of a training, and starts the training again.
+
+    Args:
+        root: `pathlib.Path` of a folder for the trials.
+        expected: Dict from each kind to the weights of a training without kills, which
+            the function completes.
+        kind: String, the processes of the training.
+        victim: Int, the number of the process that receives the signal.
+        number: Int, the signal.
+        name: String, the training.
 
     Returns:
         Dict with the seconds until all other processes have ended, whether each has named
-        the ended process, and whether the resumed training gives the same weights.
+        the lost process, and whether the resumed training gives the same weights.
     """
-    folder = root / f"{kind} {victim}"
-    expected = run(kind, [name], root / "expected.npz", folder / "expected")[name]
+    folder = root / f"{kind} {victim} {number}"
+    if kind not in expected:
+        weights = run(kind, [name], root / "expected.npz", folder / "expected")
+        expected[kind] = weights[name]
     processes = start(kind, [name], root / "killed.npz", folder / "killed")
     checkpoints = folder / "killed" / "checkpoints"
     while not list(checkpoints.glob("*[5-9]")):
         if any(process.poll() is not None for process in processes):
             raise RuntimeError(processes[0].communicate()[1][-4000:])
         time.sleep(0.05)
-    processes[victim].send_signal(signal.SIGKILL)
+    processes[victim].send_signal(number)
     began, ended = time.monotonic(), len(list(checkpoints.iterdir()))
     others = [x for i, x in enumerate(processes) if i != victim]
     messages = [x.communicate()[1] for x in others]
     seconds = time.monotonic() - began
+    processes[victim].kill()  # also a stopped process
+    processes[victim].communicate()
     named = [f"Process {victim} (127.0.0.1:" in x for x in messages]
     received = run(kind, [name], root / "resumed.npz", folder / "killed")[name]
-    equal = all((a == b).all() for a, b in zip(expected, received, strict=True))
+    equal = all((a == b).all() for a, b in zip(expected[kind], received, strict=True))
     return {
         "seconds": seconds,
         "named": all(named),
@@ -284,7 +305,7 @@ def main():
         child(options.child, options.names, options.npz, options.folder)
         return 0
     names = [x for x in TRAININGS if not options.only or options.only in x]
-    results, failed = {}, False
+    results, without_kills, failed = {}, {}, False
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         expected = run("one", names, root / "one.npz") if names else {}
@@ -296,17 +317,14 @@ def main():
                 results[f"{kind}: {name}"] = value
                 print(f"{kind}: {name}: {value:.1e}", flush=True)
         if not options.only or options.only == "kill":
-            for kind, victim in (
-                ("2 processes", 1),
-                ("2 processes", 0),
-                ("3 processes", 1),
-            ):
-                result = kill_trial(root, kind, victim)
+            for kind, victim, number in LOSSES:
+                result = loss_trial(root, without_kills, kind, victim, number)
                 failed |= not (result["named"] and result["seconds"] <= SECONDS)
                 failed |= not (result["resumed to equal weights"])
                 failed |= not all(result["exit codes"])
-                results[f"{kind}: process {victim} killed"] = result
-                print(f"{kind}: process {victim} killed: {result}", flush=True)
+                trial = f"{kind}: process {victim} {VERBS[number]}"
+                results[trial] = result
+                print(f"{trial}: {result}", flush=True)
     if options.out:
         pathlib.Path(options.out).write_text(json.dumps(results, indent=2) + "\n")
     return int(failed)

@@ -10,10 +10,12 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import sweeps
 import toys
@@ -32,6 +34,7 @@ from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.loading import archive
 from tf_reinforce.presets import toml_files
+from tf_reinforce.training import learner_processes
 
 ROOT = pathlib.Path(__file__).parent.parent
 BASELINES = package_config.PRESET_BASELINES
@@ -736,6 +739,7 @@ def test_options_of_other_libraries_get_a_suggestion(arguments, suggestion, caps
 LOCAL_ENV = """
 import gymnasium as gym
 import numpy as np
+import numpy as np
 class Local(gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -882,3 +886,76 @@ def test_errors_at_startup_are_printed_even_if_the_process_aborts(end):
     ]
     assert (ran.returncode == 0) == (end == "pass")
     assert ("ValueError: here" in ran.stderr) == ("ValueError" in end)
+
+
+def tf_config(index, ports=(1, 2)):
+    workers = [f"127.0.0.1:{port}" for port in ports]
+    task = {"type": "worker", "index": index}
+    return json.dumps({"cluster": {"worker": workers}, "task": task})
+
+
+def test_learner_processes_with_invalid_options_are_refused(monkeypatch, capsys):
+    monkeypatch.setenv("TF_CONFIG", tf_config(0))
+    command = ["train", "CartPole-v1", "--epochs", "1", "--seeds", "2"]
+    assert cli.main(command) == 2
+    assert "--seeds 2, and 2 learner processes in TF_CONFIG" in capsys.readouterr().err
+    monkeypatch.setenv("TF_CONFIG", "{")
+    assert cli.main(command) == 2
+    assert "contains no JSON" in capsys.readouterr().err
+
+
+def test_lost_learner_process_gives_one_line_and_exit_code_1(monkeypatch, capsys):
+    def lose(options):
+        raise learner_processes.LearnerLost("Process 1 has ended.")
+
+    monkeypatch.setattr(train_command, "train", lose)
+    assert cli.main(["train", "CartPole-v1"]) == 1
+    assert capsys.readouterr().err == "tf-reinforce: Process 1 has ended.\n"
+
+
+def run_processes(folder, arguments, ports):
+    """Runs `tf-reinforce train` in one process for each port; returns their outputs."""
+    processes = []
+    for index in range(len(ports)):
+        environ = {**os.environ, "TF_CONFIG": tf_config(index, ports)}
+        command = [sys.executable, "-m", "tf_reinforce", "train", *arguments]
+        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, cwd=folder, env=environ, **pipes)
+        processes.append(process)
+    outputs = [process.communicate() for process in processes]
+    assert not any(x.returncode for x in processes), outputs
+    return outputs
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@pytest.mark.slow
+def test_learner_processes_train_the_agent_of_one_process(tmp_path, monkeypatch):
+    """A run of two processes is interrupted after ten of twenty updates, and resumed."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    settings = ["CartPole-v1", "--episodes-per-epoch", "4", "--hidden", "8"]
+    settings += ["--baseline", "value", "--engine", "host", "--epochs"]
+    one = [*settings, "20", "--run-dir", "one"]
+    run_processes(tmp_path, one, free_ports(1))
+    (first, _), (second, _) = run_processes(
+        tmp_path, [*settings, "10", "--run-dir", "two"], free_ports(2)
+    )
+    assert "training with 2 learner processes" in first and second == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two"}
+    assert {path.name for path in (tmp_path / "two").iterdir()} == FILES
+    config = json.loads((tmp_path / "two" / "config.json").read_text())
+    config["fit"]["epochs"] = 20
+    (tmp_path / "two" / "config.json").write_text(json.dumps(config))
+    run_processes(tmp_path, ["--resume", "two"], free_ports(2))
+    assert len((tmp_path / "two" / "log.csv").read_text().splitlines()) == 1 + 20
+    agents = [tfr.load(tmp_path / name / "last.keras") for name in ("one", "two")]
+    assert agents[0].updates == agents[1].updates == 20
+    for expected, received in zip(*(x.get_weights() for x in agents), strict=True):
+        norm = np.linalg.norm(expected)
+        assert np.linalg.norm(received - expected) <= 1e-6 * norm

@@ -24,7 +24,7 @@ OTHER_FOLDERS = {
     "support",
 }
 FLOORS = [
-    ("locks",),
+    ("learner_cluster", "locks"),
     (
         "env_arguments",
         "files",
@@ -176,6 +176,7 @@ def test_package_exports_exactly_its_public_names():
         "Reinforce",
         "SeedResults",
         "check_env",
+        "learner_strategy",
         "load",
         "replay",
         "train_seeds",

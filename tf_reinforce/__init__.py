@@ -15,6 +15,7 @@ _OBJECTS = {
     "Reinforce": "agent",
     "check_env": "testing.environments",
     "LoadLimits": "loading.archive",
+    "learner_strategy": "replicas",
     "load": "loading.keras_file",
     "Episodes": "data.episodes",
     "SeedResults": "experiments.multi_seed",

@@ -336,7 +336,7 @@ class Reinforce(keras_agent.KerasAgent):
             FloatingPointError: If the loss or a gradient of any gradient step is not
                 finite. The agent restores all weights before it raises the error.
         """
-        self._require_optimizer()
+        self._require_optimizer("update")
         trainer = self._trainer_for(episodes)
         self._build_optimizer()
         result = trainer.update(self.optimizer, episodes, seed)
@@ -443,7 +443,7 @@ class Reinforce(keras_agent.KerasAgent):
         seed = validation.check_seed(seed)
         loop.check_epochs(initial_epoch, validation_episodes, validation_freq)
         verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
-        self._require_optimizer()
+        self._require_optimizer("fit")
 
         def make_updates(notify: Any, max_updates: int, max_env_steps: Any) -> Any:
             limits = min(max_updates, self._updates_per_call), max_env_steps

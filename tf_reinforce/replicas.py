@@ -1,13 +1,126 @@
 """Splits the computation of gradients among the replicas of a strategy."""
 
 import contextlib
+import os
 
 import tensorflow as tf
+
+from tf_reinforce import learner_cluster
+
+# TensorFlow's class MultiWorkerMirroredStrategy has another `__name__`.
+_SUPPORTED = {
+    "MirroredStrategy": tf.distribute.MirroredStrategy,
+    "MultiWorkerMirroredStrategy": tf.distribute.MultiWorkerMirroredStrategy,
+    "OneDeviceStrategy": tf.distribute.OneDeviceStrategy,
+}
+
+
+def learner_strategy() -> tf.distribute.Strategy:
+    """Returns the strategy of the learner processes that environment variables describe.
+
+    Make the strategy before any other call of TensorFlow. The function waits until all
+    processes have called it. If Slurm's variables describe the processes, the function
+    sets `TF_CONFIG` for TensorFlow.
+
+    Returns:
+        `tf.distribute.MultiWorkerMirroredStrategy` if `TF_CONFIG` or the variables of a
+        Slurm job step describe several processes. Otherwise TensorFlow's default
+        strategy, whose scope has no effect.
+
+    Raises:
+        ValueError: If the variables are inconsistent.
+        RuntimeError: If TensorFlow has already started.
+        OSError: If the port of the current process is in use.
+
+    Example:
+
+    >>> import tf_reinforce as tfr
+    >>> with tfr.learner_strategy().scope():
+    ...     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,))
+    """
+    cluster = learner_cluster.from_environment(os.environ)
+    if cluster is None:
+        return tf.distribute.get_strategy()
+    os.environ["TF_CONFIG"] = cluster.tf_config
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        raise RuntimeError(
+            "The strategy of several learner processes must be made before any other "
+            "call of TensorFlow. Expected: `strategy = tfr.learner_strategy()` after the "
+            f"imports. Received: a later call ({error})"
+        ) from error
+    except tf.errors.OpError as error:
+        raise OSError(
+            f"Process {cluster.number} cannot connect to the other learner processes. "
+            f"Expected: {cluster.hosts[cluster.number]} is an unused port of this "
+            f"machine, and all of {list(cluster.hosts)} are started. Received: "
+            f"{error.message}"
+        ) from error
 
 
 def scope(strategy):
     """Returns the scope of a `tf.distribute.Strategy`, or of no strategy for `None`."""
     return contextlib.nullcontext() if strategy is None else strategy.scope()
+
+
+def check_strategy(strategy):
+    """Raises `ValueError` if agents do not support a strategy, or `None`."""
+    if strategy is not None and not isinstance(strategy, tuple(_SUPPORTED.values())):
+        raise ValueError(
+            "An agent does not support the strategy of this scope. Expected: "
+            f"{', '.join(_SUPPORTED)}, or no scope. Received: {_name(strategy)}. Make "
+            "the agent in the scope of another strategy."
+        )
+
+
+def check_same_scope(strategy, parts):
+    """Raises `ValueError` if a part of an agent was made in another scope than the agent.
+
+    Args:
+        strategy: `tf.distribute.Strategy` in whose scope the agent was made, or `None`.
+        parts: Dict from the names of the parts to lists of their Keras variables.
+    """
+    if strategy is not None and strategy.num_replicas_in_sync < 2:
+        strategy = None
+    for name, variables in parts.items():
+        for variable in variables:
+            other = strategy_of([variable])
+            if other is not strategy:
+                raise ValueError(
+                    f"The {name} and the agent were not made in the same scope. "
+                    "Expected: policy, head, baseline, optimizer and agent in one `with "
+                    f"strategy.scope():`. Received: the {name} {_where(other)}, and the "
+                    f"agent {_where(strategy)}. Make all parts in one scope."
+                )
+
+
+def _where(strategy):
+    if strategy is None:
+        return "outside of a scope"
+    count = strategy.num_replicas_in_sync
+    return f"in the scope of a {_name(strategy)} with {count} replicas"
+
+
+def _name(strategy):
+    """Returns the name of a strategy in `tf.distribute`."""
+    names = [name for name, kind in _SUPPORTED.items() if isinstance(strategy, kind)]
+    return names[0] if names else type(strategy).__name__
+
+
+def check_outside_scope(method):
+    """Raises `RuntimeError` in the scope of a strategy.
+
+    Args:
+        method: String, the method of the agent that makes updates.
+    """
+    if tf.distribute.in_cross_replica_context():
+        raise RuntimeError(
+            f"`{method}` was called in the scope of a strategy. Expected: the agent and "
+            f"its parts made in `with strategy.scope():`, and `{method}` called after "
+            f"this block. Received: the scope of {_name(tf.distribute.get_strategy())}. "
+            f"Call `{method}` outside the scope."
+        )
 
 
 def strategy_of(variables):

@@ -1,5 +1,7 @@
 """Tests updates with several gradient steps against a loop, and updates that fail."""
 
+import functools
+
 import definitions
 import keras
 import numpy as np
@@ -28,6 +30,7 @@ from update_agents import record
 import tf_reinforce as tfr
 from tf_reinforce import baselines
 from tf_reinforce import heads
+from tf_reinforce import replicas
 from tf_reinforce.algorithm import train_step
 from tf_reinforce.data import minibatches
 
@@ -402,3 +405,59 @@ def test_nonfinite_update_restores_the_dynamic_loss_scale():
         agent.update(record("softmax", "float32"))
     same_bits(before, numbers(everything(agent)))
     assert float(optimizer.dynamic_scale) == 2.0**10
+
+
+def simulate_replicas(monkeypatch, count):
+    """Computes the results of several replicas one after another, on one device."""
+
+    def sum_over_replicas(strategy, function):
+        sums = []
+        for replica in range(count):
+            weight, tensors = function(tf.constant(replica), count)
+            terms = [
+                tf.math.multiply_no_nan(x, tf.cast(weight, x.dtype)) for x in tensors
+            ]
+            sums.append(terms)
+        return [tf.add_n(list(terms)) for terms in zip(*sums, strict=True)]
+
+    monkeypatch.setattr(replicas, "strategy_of", lambda variables: "a strategy")
+    monkeypatch.setattr(replicas, "sum_over_replicas", sum_over_replicas)
+
+
+def replica_results(minibatch, mean_over="episodes", simulate=lambda: None):
+    """Returns gradients of policy and value baseline, and metrics, as arrays.
+
+    The function calls `simulate` after the agent is built.
+    """
+    critic = baselines.Value(dense(1, seed=4), keras.optimizers.SGD(0.1))
+    agent, episodes = made(baseline=critic, mean_over=mean_over), record()
+    simulate()
+    estimator = agent.trainer.estimator
+    update = train_step.TrainStep(estimator, agent.optimizer, agent.counters, passes=1)
+    batch = estimator.batch(agent.trainer.check_episodes(episodes))
+    arguments = ()
+    if minibatch:
+        # The policy has changed since the log-probabilities were computed.
+        behavior_log_probs = log_probs(estimator, batch) + np.linspace(-1, 1, N)
+        arguments = tf.constant([15, 2, 7, 3, 19, 11, 4]), behavior_log_probs
+    gradients, metrics = update.gradients_by_replicas(batch, *arguments)
+    value = estimator.baseline_step(batch).gradients
+    names = "loss", "policy_loss", "entropy", "gradient_norm"
+    return numbers([*gradients, *value, *(metrics[name] for name in names)])
+
+
+@pytest.mark.parametrize("minibatch", [False, True])
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_replicas_sum_to_the_gradient_of_the_batch(monkeypatch, count, minibatch):
+    """The five episodes have different lengths, and nine replicas are more than five."""
+    simulate = functools.partial(simulate_replicas, monkeypatch, count)
+    results = replica_results(minibatch, simulate=simulate)
+    monkeypatch.undo()
+    close(results, replica_results(minibatch))
+
+
+def test_replicas_divide_a_mean_over_steps_by_all_steps(monkeypatch):
+    simulate = functools.partial(simulate_replicas, monkeypatch, 3)
+    results = replica_results(False, "steps", simulate)
+    monkeypatch.undo()
+    close(results, replica_results(False, "steps"))

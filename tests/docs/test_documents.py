@@ -37,6 +37,17 @@ def test_python_blocks_of_the_readme_run(tmp_path, monkeypatch):
     assert world["agent"].evaluate("CartPole-v1")["episode_return"] > 400
 
 
+def test_python_blocks_about_replicated_learners_run(tmp_path, monkeypatch):
+    """With one device and one process, the strategies have one replica."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    text = (ROOT / "docs" / "replicated_learners.md").read_text()
+    world, sources = {}, re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for block in sources:
+        exec(compile(block, "replicated_learners.md", "exec"), world)
+    assert world["agent"].updates == 5 and (tmp_path / "agent.keras").exists()
+
+
 @pytest.mark.slow
 def test_documented_tensor_environment_is_learned(tmp_path, capsys):
     text = (ROOT / "docs" / "your_tensor_env.md").read_text()

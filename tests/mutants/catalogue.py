@@ -2274,6 +2274,39 @@ RESUMED = [
     ),
 ]
 
+REPLICAS = [
+    Mutant(
+        "replicas_weigh_alike",
+        "own: The gradient of a batch is the mean over replicas, although replicas have "
+        "different numbers of steps.",
+        "algorithm/train_step.py::TrainStep.gradients_by_replicas",
+        "*(tf.cast(tf.size(x), tf.float64) for x in (own, batch.returns))",
+        "tf.constant(1.0, tf.float64), tf.constant(num_replicas, tf.float64)",
+    ),
+    Mutant(
+        "replica_uses_other_log_probs",
+        "own: The likelihood ratios of a replica use the log-probabilities of the first "
+        "steps of the minibatch instead of its own.",
+        "algorithm/train_step.py::TrainStep.gradients_by_replicas",
+        "tf.gather(behavior_log_probs, own)",
+        "behavior_log_probs[: tf.size(own)]",
+    ),
+    Mutant(
+        "episode_of_no_replica",
+        "own: No replica computes the gradient of the first episode of its share.",
+        "algorithm/estimator.py::Batch.share",
+        "(begin <= columns)",
+        "(begin < columns)",
+    ),
+    Mutant(
+        "replica_without_episodes_adds_nan",
+        "own: A replica without episodes adds zero times NaN to the gradient.",
+        "replicas.py::sum_over_replicas",
+        "tf.math.multiply_no_nan(x, tf.cast(weight, x.dtype))",
+        "x * tf.cast(weight, x.dtype)",
+    ),
+]
+
 MUTANTS = [
     *GRADIENT,
     *RETURNS_AND_BASELINES,
@@ -2292,6 +2325,7 @@ MUTANTS = [
     *FURTHER_SURVIVORS,
     *LAST_SURVIVORS,
     *RESUMED,
+    *REPLICAS,
 ]
 
 # docs/correctness.md shows these ten.

@@ -118,3 +118,34 @@ def test_context_without_processes_does_nothing():
     assert isinstance(
         learner_processes.SingleProcess().explain_lost(), contextlib.nullcontext
     )
+
+
+REMOTE = "Connection refused, remote target /job:worker/replica:0/task:1"
+UNHEALTHY = (
+    "Collective ops is aborted by: Error reported from /job:worker/task:0: The following "
+    "tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1"
+)
+NO_ANSWER = "Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat"
+
+
+@pytest.mark.parametrize(
+    "error, number, lost",
+    [
+        (tf.errors.UnavailableError(None, None, UNHEALTHY), 0, 1),
+        (tf.errors.DeadlineExceededError(None, None, NO_ANSWER), 1, 0),
+        (tf.errors.DeadlineExceededError(None, None, "a timeout"), 1, None),
+        (tf.errors.InternalError(None, None, REMOTE), 0, 1),
+    ],
+)
+def test_stopped_process_is_named_although_it_accepts_connections(
+    monkeypatch, error, number, lost
+):
+    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: True)
+    assert learner_processes.get(Strategy(number))._lost(error) == lost
+
+
+def test_process_that_does_not_answer_is_named_before_one_that_has_ended(monkeypatch):
+    """Another process may already have ended, because process 0 did not answer."""
+    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: False)
+    error = tf.errors.DeadlineExceededError(None, None, NO_ANSWER)
+    assert learner_processes.get(Strategy(1))._lost(error) == 0

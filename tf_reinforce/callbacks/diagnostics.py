@@ -123,6 +123,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         arXiv:1812.06162
     """
 
+    chief_only = True  # of several learner processes, only the chief calls it
+
     def __init__(
         self, every: int = 10, *, verbose: int = 1, stream: TextIO | None = None
     ) -> None:

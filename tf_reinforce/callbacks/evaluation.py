@@ -22,7 +22,8 @@ class EvaluationCallback(keras.callbacks.Callback):
         env: Environment in any form that `Reinforce.evaluate` accepts.
         options: Dict of keyword arguments for `Reinforce.evaluate`.
         seed: Int, the master seed of the evaluations.
-        path: Path of the file for the best agent.
+        path: Path of the file for the best agent, or `None` to save no agent. Of several
+            learner processes, all evaluate, and only the chief saves.
         every: Int, the number of updates between two evaluations.
         target: Float, the mean return of an evaluation at which training stops, or
             `None`.
@@ -75,6 +76,7 @@ class EvaluationCallback(keras.callbacks.Callback):
         self.evaluations += 1
         if mean_return > self.best_return:
             self.best_return = mean_return
-            self.model.save(self.path)
+            if self.path is not None:
+                self.model.save(self.path)
         if self.target is not None and mean_return >= self.target:
             self.model.stop_training = True

@@ -14,9 +14,9 @@ def main(arguments=None):
             the command-line arguments of the process.
 
     Returns:
-        Exit code: 0 if the command succeeded; 1 if the environment failed or a number
-        was not finite; 2 if an argument or a file was invalid; 130 after Ctrl-C; 143
-        after SIGTERM.
+        Exit code: 0 if the command succeeded; 1 if the environment failed, another
+        learner process was lost, or a number was not finite; 2 if an argument or a file
+        was invalid; 130 after Ctrl-C; 143 after SIGTERM.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parsers.make_parser().parse_args(list(map(_escape_negative, arguments)))
@@ -48,8 +48,10 @@ def _exit_code(error):
     """Returns the exit code for an error, or `None` for a bug of the package."""
     # Modules that are not imported have raised no error. An import would take seconds.
     results = sys.modules.get("tf_reinforce.collect.results")
+    processes = sys.modules.get("tf_reinforce.training.learner_processes")
     gymnasium = sys.modules.get("gymnasium")
     failed = (FloatingPointError, *([results.EnvironmentFault] if results else ()))
+    failed = (*failed, *([processes.LearnerLost] if processes else ()))
     invalid = ValueError, OSError, ImportError
     invalid = (*invalid, *([gymnasium.error.Error] if gymnasium else ()))
     return 1 if isinstance(error, failed) else 2 if isinstance(error, invalid) else None

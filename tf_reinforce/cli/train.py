@@ -3,7 +3,9 @@
 import contextlib
 import os
 import pathlib
+import tempfile
 
+from tf_reinforce import learner_cluster
 from tf_reinforce import startup
 from tf_reinforce import validation
 from tf_reinforce.cli import env_ids
@@ -14,52 +16,80 @@ INTERRUPTED = 130  # exit code after Ctrl-C
 
 
 def train(options):
-    """Runs `tf-reinforce train` and returns the exit code."""
-    check = train_settings.check_train_options
-    if options.resume is not None:
-        check = train_settings.check_resume_options
-    seed, settings = check(options)
-    train_settings.check_env_settings(options.env, settings)
-    train_settings.check_engine(options, settings)
-    workers = train_settings.ray_workers(options, settings)
+    """Runs `tf-reinforce train` and returns the exit code.
+
+    If environment variables describe several learner processes, the processes train one
+    agent together. All processes train, and only the chief writes files and prints.
+    """
+    cluster = learner_cluster.from_environment(os.environ)
+    if cluster is None or cluster.number == 0:
+        return _train(options, cluster)
+    options.run_dir = options.export = None
+    with open(os.devnull, "w") as file, contextlib.redirect_stdout(file):
+        return _train(options, cluster)
+
+
+def _train(options, cluster):
+    """Trains in the current process, and returns the exit code."""
+    seed, settings = _check(options, cluster)
     startup.import_tensorflow()
+    from tf_reinforce import replicas
+
+    strategy = replicas.learner_strategy()  # before any other call of TensorFlow
     if ":" in options.env:
         options.env = env_ids.find_env(options.env)
     from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
+    from tf_reinforce.training import learner_processes
 
     env = options.env
     if options.seeds is not None:
         _use_one_thread_per_operation()
     twin = _select_twin(options, settings)
-    settings["fit"].update({} if workers is None else {"workers": workers})
+    if (workers := train_settings.ray_workers(options, settings)) is not None:
+        settings["fit"]["workers"] = workers
     threshold = runs.reward_threshold(env, settings["env_kwargs"])
     target = settings["evaluation"].get("target", threshold)
     if options.seeds is not None:
         return _train_seeds(options, settings, twin, seed, target)
-    agent = agents.Reinforce.for_env(
-        env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
-    )
+    with learner_processes.get(strategy).explain_lost(), strategy.scope():
+        agent = agents.Reinforce.for_env(
+            env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
+        )
     train_messages.print_budget(settings, target, threshold)
-    with _run_directory(options, seed) as directory:
+    is_chief = cluster is None or cluster.number == 0
+    with _run_directory(options, seed, is_chief) as directory:
         result = runs.train(
             agent, env, directory, settings, target=target, seed=seed, twin=twin
         )
-    if result["exit_code"]:
+    if is_chief and not result["exit_code"]:
+        random = runs.random_return(env, settings, seed) if options.preset else None
+        metrics = result["evaluation"]
+        line = train_messages.return_line(env, metrics, random, target, threshold)
+        train_messages.print_summary(directory, line, result)
+        _export(options, directory)
+        train_messages.print_next_commands(options, directory, settings["env_kwargs"])
+    elif is_chief:
         when = f" after {result['updates']} updates"
         train_messages.print_interrupted(directory, {"env": env, **settings}, when)
-        return result["exit_code"]
-    return_line = train_messages.return_line(
-        env,
-        result["evaluation"],
-        runs.random_return(env, settings, seed) if options.preset else None,
-        target,
-        threshold,
-    )
-    train_messages.print_summary(directory, return_line, result)
-    _export(options, directory)
-    train_messages.print_next_commands(options, directory, settings["env_kwargs"])
-    return 0
+    return result["exit_code"]
+
+
+def _check(options, cluster):
+    """Returns the seed and the settings of a training, without importing TensorFlow."""
+    if options.resume is None:
+        seed, settings = train_settings.check_train_options(options)
+    else:
+        seed, settings = train_settings.check_resume_options(options)
+    train_settings.check_env_settings(options.env, settings)
+    train_settings.check_engine(options, settings)
+    train_settings.ray_workers(options, settings)  # raises errors
+    if cluster is not None:
+        train_settings.check_cluster(options, cluster)
+        train_messages.print_cluster(cluster)
+        # TensorFlow would print the loss of a process before `LearnerLost` names it.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return seed, settings
 
 
 def _select_twin(options, settings):
@@ -86,13 +116,19 @@ def _select_twin(options, settings):
     return twin
 
 
-def _run_directory(options, seed):
-    """Returns a context manager that yields the folder of a run."""
+@contextlib.contextmanager
+def _run_directory(options, seed, is_chief=True):
+    """Yields the folder of a run, or a temporary folder in other learner processes."""
     from tf_reinforce.experiments import runs
 
     if options.resume is not None:
-        return contextlib.nullcontext(pathlib.Path(options.resume))
-    return runs.new_directory(options.run_dir, options.env, seed)
+        yield pathlib.Path(options.resume)
+    elif is_chief:
+        with runs.new_directory(options.run_dir, options.env, seed) as directory:
+            yield directory
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            yield pathlib.Path(directory)
 
 
 def _train_seeds(options, settings, twin, first_seed, target):

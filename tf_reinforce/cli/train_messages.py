@@ -32,6 +32,12 @@ def print_budget(settings, target, threshold):
         )
 
 
+def print_cluster(cluster):
+    """Prints the number of learner processes of a `LearnerCluster`."""
+    count, source = len(cluster.hosts), cluster.source
+    print(f"training with {count} learner processes, from {source}", flush=True)
+
+
 def print_interrupted(directory, config, when=""):
     """Prints the command that continues a training which a signal stopped."""
     from tf_reinforce.experiments import run_config

@@ -258,6 +258,16 @@ def ray_workers(options, settings):
     return config.RayWorkers(count, options.ray)
 
 
+def check_cluster(options, cluster):
+    """Raises `ValueError` if learner processes do not support the options."""
+    if options.seeds is not None:
+        raise ValueError(
+            "`--seeds` trains in one process. Expected: one seed, or one process. "
+            f"Received: --seeds {options.seeds}, and {len(cluster.hosts)} learner "
+            f"processes in {cluster.source}. To train in one process, set TF_CONFIG={{}}."
+        )
+
+
 def host_settings(settings):
     """Returns a dict of the options whose settings the compiled engine does not support.
 

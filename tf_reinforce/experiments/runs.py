@@ -32,6 +32,7 @@ from tf_reinforce.presets import toml_files
 from tf_reinforce.training import agent_state
 from tf_reinforce.training import checkpoints
 from tf_reinforce.training import interruption
+from tf_reinforce.training import learner_processes
 
 MAX_UPDATES = 300  # updates without a budget, if the target is not reached
 EVALUATION_EPISODES = 100  # episodes of each evaluation
@@ -108,7 +109,8 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
 
     If the run directory contains checkpoints of this training, the training continues
     from the newest checkpoint. SIGINT and SIGTERM end the training after the current
-    update and a last checkpoint.
+    update and a last checkpoint. Of several learner processes, all train and evaluate,
+    and only the chief writes files.
 
     Args:
         agent: A compiled `Reinforce`.
@@ -127,7 +129,8 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
         verbose: Bool, whether to print a progress line.
 
     Returns:
-        Dict with `evaluation` (metrics of the best agent on new episodes), `updates`,
+        Dict with `evaluation` (metrics of the best agent on new episodes, `None` after a
+        signal and in learner processes other than the chief), `updates`,
         `env_steps`, `seconds` (duration of the training in this process), `evaluations`
         (their number) and `exit_code` (130 after SIGINT, 143 after SIGTERM, else 0).
     """
@@ -135,21 +138,23 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
     has_budget = fit.get("epochs") is not None or fit.get("steps") is not None
     engine = "host" if twin is None else "compiled"
     config = {"env": env, "engine": engine, "seed": seed, "target_return": target}
+    is_chief = learner_processes.get(agent._distribute_strategy).is_chief
     options, path = evaluation_options(settings), directory / "agent.keras"
-    progress = callbacks.ProgressLine() if verbose else None
+    progress = callbacks.ProgressLine() if verbose and is_chief else None
     evaluator = evaluation.EvaluationCallback(
         env,
         options,
         seed,
-        path,
+        path if is_chief else None,
         every=settings["evaluation"].get("every", EVALUATION_FREQ),
         target=None if has_budget else target,
         progress=progress,
     )
     fit = {**({} if has_budget else {"epochs": MAX_UPDATES}), **fit}
     fit = {**fit, "env_kwargs": settings["env_kwargs"], "seed": seed}
-    with _checkpoints(directory, settings) as folder:
-        _write_config(directory, {**config, **settings})
+    with _checkpoints(directory, settings, is_chief) as folder:
+        if is_chief:
+            _write_config(directory, {**config, **settings})
         seconds, exit_code = _fit(
             agent,
             env if twin is None else twin,
@@ -159,31 +164,24 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
             resume=folder,
             **fit,
         )
-        if not exit_code and evaluator.evaluated_update != agent.updates:
-            _announce(verbose, "evaluating the last agent …")
-            evaluator.evaluate({})
-        if not path.exists():
-            agent.save(path)
-        result = {
-            "updates": agent.updates,
-            "env_steps": agent.env_steps,
-            "seconds": seconds,
-            "evaluations": evaluator.evaluations,
-            "exit_code": exit_code,
-            "evaluation": None,
-        }
-        if not exit_code:
-            metrics = _evaluate_best(agent, env, path, options, seed, verbose)
-            result["evaluation"] = metrics
-    return result
+        metrics = _finish(agent, evaluator, exit_code, verbose) if is_chief else None
+    return {
+        "updates": agent.updates,
+        "env_steps": agent.env_steps,
+        "seconds": seconds,
+        "evaluations": evaluator.evaluations,
+        "exit_code": exit_code,
+        "evaluation": metrics,
+    }
 
 
-def _checkpoints(directory, settings):
+def _checkpoints(directory, settings, is_writer=True):
     """Returns an open `Checkpoints` of a run directory."""
     folder = checkpoints.Checkpoints(
         directory, agent_path=directory / "last.keras", **settings.get("checkpoint", {})
     )
     folder.exits_at_once = True
+    folder.is_writer = is_writer
     return folder.open()
 
 
@@ -204,13 +202,27 @@ def _write_config(directory, config):
             run_config.write_json(directory / name, content)
 
 
-def _evaluate_best(agent, env, path, options, seed, verbose):
+def _finish(agent, evaluator, exit_code, verbose):
+    """Saves the best agent of a run, and evaluates it unless a signal ended the run.
+
+    Returns:
+        Dict of the metrics of the best agent on new episodes, or `None` after a signal.
+    """
+    if not exit_code and evaluator.evaluated_update != agent.updates:
+        _announce(verbose, "evaluating the last agent …")
+        evaluator.evaluate({})
+    if not evaluator.path.exists():
+        agent.save(evaluator.path)
+    return None if exit_code else _evaluate_best(agent, evaluator, verbose)
+
+
+def _evaluate_best(agent, evaluator, verbose):
     """Evaluates the best agent of a run, and writes and returns the metrics.
 
     The file of a run that continues may come from an untrusted source. Therefore the
     limits are those of a file of the trained agent.
     """
-    episodes = options["episodes"]
+    path, episodes = evaluator.path, evaluator.options["episodes"]
     _announce(verbose, f"evaluating the best agent on {episodes} new episodes …")
     variables, defaults = agent_state.variables(agent), archive.LoadLimits()
     size = sum(np.prod(x.shape, dtype=int) * tf.as_dtype(x.dtype).size for x in variables)
@@ -219,7 +231,7 @@ def _evaluate_best(agent, env, path, options, seed, verbose):
         max_layers=defaults.max_layers + 4 * len(variables),
     )
     best = keras_file.load(path, limits=limits)
-    metrics = best.evaluate(env, seed=seed, **options)
+    metrics = best.evaluate(evaluator.env, seed=evaluator.seed, **evaluator.options)
     run_config.write_json(path.parent / "evaluation.json", metrics)
     return metrics
 

@@ -39,6 +39,7 @@ _UNKNOWN_HEAD = (
     "`Reinforce.for_env(env)`."
 )
 
+_VALUE_OPTIMIZER = "optimizer of the baseline"
 _LOSS = "the policy gradient, with the options of `Reinforce`"
 _LOG_KEYS = "the log keys of docs/logs.md, which are always reported"
 # Arguments of `keras.Model.compile` without an effect: name, default, what is used.
@@ -84,6 +85,7 @@ class KerasAgent(keras.Model):
 
     def __init__(self, policy, head, baseline, options, **kwargs):
         super().__init__(**kwargs)
+        replicas.check_strategy(self._distribute_strategy)
         self.policy = policy
         self.head = head
         self.baseline = baseline
@@ -161,6 +163,7 @@ class KerasAgent(keras.Model):
         )
         models.warn_inference_layers(self.policy)
         models.warn_bounded_logits(self.policy, head)
+        self._check_scope({"policy": self.policy, "head": head})
         self.head = head
         with replicas.scope(self._distribute_strategy):
             self._build_parts(observation_spec, float_type)
@@ -182,6 +185,8 @@ class KerasAgent(keras.Model):
 
     def _build_parts(self, observation_spec, float_type):
         """Creates the weights of head, baseline, running statistics, and `counters`."""
+        self._check_scope({"baseline": self.baseline})
+        self._check_scope({_VALUE_OPTIMIZER: getattr(self.baseline, "optimizer", None)})
         if not self.head.built:
             self.head.set_float_type(float_type)
             self.head.build((None, self.head.outputs_size))
@@ -321,15 +326,25 @@ class KerasAgent(keras.Model):
         return self.trainer
 
     def _build_optimizer(self):
-        optimizer = getattr(self, "optimizer", None)
+        pairs = [("optimizer", getattr(self, "optimizer", None), self.policy_variables)]
         value_model = getattr(self.baseline, "model", None)
+        if value_model is not None:  # its optimizer may have been replaced
+            variables = value_model.trainable_variables
+            pairs.append((_VALUE_OPTIMIZER, self.baseline.optimizer, variables))
         with replicas.scope(self._distribute_strategy):
-            if optimizer is not None:
-                optimizers.build(optimizer, self.policy_variables)
-            if value_model is not None:  # its optimizer may have been replaced
-                optimizers.build(self.baseline.optimizer, value_model.trainable_variables)
+            for name, optimizer, variables in pairs:
+                if optimizer is not None and not optimizer.built:
+                    self._check_scope({name: optimizer})
+                    optimizers.build(optimizer, variables)
 
-    def _require_optimizer(self):
+    def _check_scope(self, parts):
+        """Raises `ValueError` if a part was made in another scope than the agent."""
+        variables = {name: x.variables for name, x in parts.items() if x is not None}
+        replicas.check_same_scope(self._distribute_strategy, variables)
+
+    def _require_optimizer(self, method=None):
+        if method is not None:
+            replicas.check_outside_scope(method)
         if getattr(self, "optimizer", None) is None:
             raise ValueError(
                 "The agent is not compiled. Call "

@@ -20,16 +20,31 @@ _PROBE_SECONDS = 2.0  # the time in which a running process accepts a connection
 # processes do not regard it as lost.
 _LINGER_SECONDS = 5.0
 
-# Callbacks that write files, which only the chief calls.
+# The errors of a collective operation if a process has ended or does not respond.
+_LOST_ERRORS = (
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+)
+# The lost process in a message of TensorFlow, if another process has noticed the loss.
+_TASK = re.compile(
+    r"(?:remote target |stopped sending heartbeats\):\s*)/job:(\w+)/replica:0/task:(\d+)"
+)
+# In TensorFlow's message if process 0, which receives all heartbeats, does not answer.
+_HEARTBEAT = "CoordinationService/Heartbeat"
+
+# Callbacks that write files or send logs, which only the chief calls.
 _WRITERS = (
     keras.callbacks.CSVLogger,
     keras.callbacks.ModelCheckpoint,
+    keras.callbacks.OrbaxCheckpoint,
+    keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
 )
 
 
 class LearnerLost(RuntimeError):
-    """The error that another process of the training has ended or cannot be reached."""
+    """The error that another process of the training has ended or does not respond."""
 
 
 def get(strategy):
@@ -153,32 +168,36 @@ class LearnerProcesses:
         """Raises `LearnerLost` if an operation fails because a process was lost."""
         try:
             yield
-        except (tf.errors.UnavailableError, tf.errors.InternalError) as error:
-            lost = self._lost(str(error))
+        except _LOST_ERRORS as error:
+            lost = self._lost(error)
             if lost is None:
                 raise
             time.sleep(_LINGER_SECONDS)
             raise LearnerLost(
-                f"Process {lost} ({self.hosts[lost]}) of the training has ended or "
-                f"cannot be reached. Process {self.number} therefore ends. Start all "
-                "processes again. With `resume`, the training continues from its last "
+                f"Process {lost} ({self.hosts[lost]}) of the training has ended or does "
+                f"not respond. Process {self.number} therefore ends. Start all processes "
+                "again. With `resume` (`--resume`), the training continues from its last "
                 "checkpoint."
             ) from error
 
-    def _lost(self, message):
+    def _lost(self, error):
         """Returns the number of a lost process, or `None` if no process was lost.
 
-        The message of TensorFlow can name a process that has ended because another was
-        lost. Therefore all processes are tried first.
+        TensorFlow's message can name a process that has ended because another was lost.
+        Therefore all processes are tried first. A stopped process accepts connections,
+        but answers no heartbeats.
         """
+        timed_out = isinstance(error, tf.errors.DeadlineExceededError)
+        if timed_out and self.number and _HEARTBEAT in str(error):
+            return 0
         for number, host in enumerate(self.hosts):
             if number != self.number and not _is_reachable(host):
                 return number
-        tasks = re.findall(r"remote target /job:(\w+)/replica:0/task:(\d+)", message)
-        for job, task in tasks:
-            shift = len(self.strategy.cluster_resolver.cluster_spec().as_dict())
-            return int(task) + (shift - 1 if job == "worker" else 0)
-        return None
+        task = _TASK.search(str(error))
+        if task is None:
+            return None
+        shift = len(self.strategy.cluster_resolver.cluster_spec().as_dict())
+        return int(task[2]) + (shift - 1 if task[1] == "worker" else 0)
 
 
 def _make_gather(strategy, count):
