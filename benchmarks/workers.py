@@ -14,32 +14,11 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import gymnasium as gym
-import numpy as np
+import sleeping_env
 
 import tf_reinforce as tfr
 
 NAMES = "start", "sleep", "CartPole-v1", "HalfCheetah-v5"
-
-
-class Sleeping(gym.Env):
-    """An environment whose steps take 10 ms without using a core."""
-
-    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self, length=50):
-        self.length = length
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.now = 0
-        return np.zeros(4, np.float32), {}
-
-    def step(self, action):
-        time.sleep(0.01)
-        self.now += 1
-        return np.zeros(4, np.float32), 1.0, self.now == self.length, False, {}
 
 
 def spread(values, digits=2):
@@ -116,9 +95,9 @@ def main():
         for env in ("CartPole-v1", "HalfCheetah-v5"):
             measure_start(env, repeats)
     if "sleep" in only:
-        agent = tfr.Reinforce.for_env(Sleeping)
+        agent = tfr.Reinforce.for_env(sleeping_env.Sleeping)
         counts = dict(episodes=1), dict(episodes=64)
-        compare("10 ms", agent, Sleeping, counts, (1, 64), 64, repeats)
+        compare("10 ms", agent, sleeping_env.Sleeping, counts, (1, 64), 64, repeats)
     if "CartPole-v1" in only:
         agent = tfr.Reinforce.for_env("CartPole-v1")
         counts = (dict(episodes=200),) * 2
