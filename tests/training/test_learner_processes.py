@@ -125,6 +125,7 @@ UNHEALTHY = (
     "Collective ops is aborted by: Error reported from /job:worker/task:0: The following "
     "tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1"
 )
+OWN = "Unexpected heartbeat request from an already-in-error task: /job:worker/task:0"
 NO_ANSWER = "Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat"
 
 
@@ -135,6 +136,7 @@ NO_ANSWER = "Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat
         (tf.errors.DeadlineExceededError(None, None, NO_ANSWER), 1, 0),
         (tf.errors.DeadlineExceededError(None, None, "a timeout"), 1, None),
         (tf.errors.InternalError(None, None, REMOTE), 0, 1),
+        (tf.errors.AbortedError(None, None, OWN), 0, 0),
     ],
 )
 def test_stopped_process_is_named_although_it_accepts_connections(
@@ -142,6 +144,15 @@ def test_stopped_process_is_named_although_it_accepts_connections(
 ):
     monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: True)
     assert learner_processes.get(Strategy(number))._lost(error) == lost
+
+
+def test_process_that_was_stopped_names_itself(monkeypatch):
+    monkeypatch.setattr(learner_processes, "_LINGER_SECONDS", 0.0)
+    lost = pytest.raises(
+        learner_processes.LearnerLost, match=r"Process 1 \(127.0.0.1:2\) .* did not resp"
+    )
+    with lost, learner_processes.get(Strategy(1)).explain_lost():
+        raise tf.errors.AbortedError(None, None, OWN)
 
 
 def test_process_that_does_not_answer_is_named_before_one_that_has_ended(monkeypatch):

@@ -22,6 +22,7 @@ _LINGER_SECONDS = 5.0
 
 # The errors of a collective operation if a process has ended or does not respond.
 _LOST_ERRORS = (
+    tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
     tf.errors.InternalError,
     tf.errors.UnavailableError,
@@ -32,6 +33,8 @@ _TASK = re.compile(
 )
 # In TensorFlow's message if process 0, which receives all heartbeats, does not answer.
 _HEARTBEAT = "CoordinationService/Heartbeat"
+# In TensorFlow's message if the current process has sent no heartbeats for a time.
+_OWN_LOSS = "heartbeat request from an already-in-error task"
 
 # Callbacks that write files or send logs, which only the chief calls.
 _WRITERS = (
@@ -173,11 +176,13 @@ class LearnerProcesses:
             if lost is None:
                 raise
             time.sleep(_LINGER_SECONDS)
+            reason = "has ended or does not respond"
+            if lost == self.number:
+                reason = "did not respond, so that the other processes have ended"
             raise LearnerLost(
-                f"Process {lost} ({self.hosts[lost]}) of the training has ended or does "
-                f"not respond. Process {self.number} therefore ends. Start all processes "
-                "again. With `resume` (`--resume`), the training continues from its last "
-                "checkpoint."
+                f"Process {lost} ({self.hosts[lost]}) of the training {reason}. Process "
+                f"{self.number} therefore ends. Start all processes again. With `resume` "
+                "(`--resume`), the training continues from its last checkpoint."
             ) from error
 
     def _lost(self, error):
@@ -190,6 +195,8 @@ class LearnerProcesses:
         timed_out = isinstance(error, tf.errors.DeadlineExceededError)
         if timed_out and self.number and _HEARTBEAT in str(error):
             return 0
+        if _OWN_LOSS in str(error):
+            return self.number
         for number, host in enumerate(self.hosts):
             if number != self.number and not _is_reachable(host):
                 return number
