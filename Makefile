@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ENV := CartPole-v1
 SEED := 0
-STRESS := env_outputs saving kills bit_flips hostile_files wrong_arguments repeatability memory soak replicated_learners worker_faults
+STRESS := env_outputs saving kills bit_flips hostile_files wrong_arguments repeatability memory soak replicated_learners worker_faults same_bits
 
 .PHONY: train test check format slow mutants mutate stress bench bench-setup clean
 
@@ -38,6 +38,7 @@ mutate: $(VENV)/installed-dev
 
 # Each program writes its counts to stress/results/NAME.json, and fails if a count is bad.
 stress: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco]"
 	@mkdir -p stress/results; failed=; \
 	for name in $(STRESS); do \
 	  echo "== $$name"; \
