@@ -351,7 +351,10 @@ def test_workers_that_no_machine_can_start_are_named(
 ):
     monkeypatch.setattr(ray_launcher, "_START_SECONDS", 1.0)
     workers = make_workers(2, num_cpus_per_worker=99, restart_failed_workers=False)
-    message = "has not started within 1 s. The Ray cluster has 8 cores, and 2 workers"
+    message = (
+        "Worker 0 has not started within 1 s. The Ray cluster has 8 cores, .* smaller "
+        "`num_cpus_per_worker`. The agent did not learn .* Look at the machines"
+    )
     with pytest.raises(tfr.collect.EnvironmentFault, match=message):
         agent.collect(toy_envs.Lengths, 2, workers=workers)
     assert "wait for further machines" in caplog.text

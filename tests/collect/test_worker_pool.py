@@ -293,6 +293,70 @@ def test_constructor_error_of_a_worker_names_worker_and_exception(clock, error):
         clock.collect(make, 4, workers=2)
 
 
+@pytest.mark.parametrize("error", [EOFError, BrokenPipeError])
+def test_constructor_error_is_not_taken_for_the_end_of_the_pool(clock, error):
+    def make():
+        if "TF_REINFORCE_WORKER" in os.environ:
+            raise error("from a simulator")
+        return toy_envs.Clock()
+
+    message = rf"Worker \d: {error.__name__}: from a simulator"
+    with pytest.raises(RuntimeError, match=message):
+        clock.collect(make, 4, workers=2)
+
+
+class Unreadable(Exception):
+    def __str__(self):
+        raise AttributeError
+
+
+def test_error_without_a_readable_text_is_named_with_its_place(clock):
+    def fail():
+        raise Unreadable
+
+    message = r"step 1: step raised Unreadable: \(no message: its text raised Attr"
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
+        clock.collect(lambda: Failing(fail), 4)
+
+
+def test_worker_that_closes_its_descriptors_is_named(clock):
+    with pytest.raises(tfr.collect.EnvironmentFault, match=r"Worker \d (closed|ended)"):
+        clock.collect(lambda: Failing(lambda: os.closerange(3, 1_000)), 4, workers=2)
+
+
+def test_worker_ends_although_a_forked_process_holds_its_connection(clock):
+    """The forked process has a copy of the socket, which the pool must not wait for."""
+
+    class Forking(toy_envs.Clock):
+        def __init__(self):
+            super().__init__()
+            if "TF_REINFORCE_WORKER" in os.environ and not os.fork():
+                signal.pause()
+
+    assert_identical(
+        clock.collect(Forking, 4, workers=2), clock.collect(toy_envs.Clock, 4)
+    )
+
+
+def test_worker_that_dies_before_it_receives_its_environment_is_replaced(
+    clock, monkeypatch, caplog
+):
+    start, numbers = local_worker.LocalLauncher.start, itertools.count()
+
+    def start_and_kill(self, *args):
+        one = start(self, *args)
+        if next(numbers) == 0:
+            os.kill(one.pid, signal.SIGKILL)
+            one._process.wait()
+        return one
+
+    monkeypatch.setattr(local_worker.LocalLauncher, "start", start_and_kill)
+    options = {"workers": 2, "on_env_error": "restart"}
+    with tfr.collect.open_envs(toy_envs.Clock, 2, **options) as pool:
+        assert_identical(clock.collect(pool, 4), clock.collect(toy_envs.Clock, 4))
+    assert len([x for x in caplog.messages if "started again" in x]) == 1
+
+
 @pytest.fixture
 def closing(tmp_path):
     """Returns a local `Failing`, and a function that counts created and closed

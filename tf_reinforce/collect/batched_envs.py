@@ -275,7 +275,8 @@ class SyncEnvs(BatchedEnvs):
                 env.close()
             except (Exception, SystemExit) as error:
                 place = f"environment {self.first_index + i}"
-                errors.append(f"{place}: close raised {type(error).__name__}: {error}")
+                text = env_outputs.describe_error(error)
+                errors.append(f"{place}: close raised {text}")
         return errors
 
 

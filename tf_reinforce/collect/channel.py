@@ -1,6 +1,8 @@
 """Sends JSON and arrays between two processes."""
 
+import contextlib
 import json
+import socket
 import struct
 
 import numpy as np
@@ -8,33 +10,43 @@ import numpy as np
 _LENGTH = struct.Struct("!Q")
 
 
+class Closed(EOFError):
+    """Reports that the other process has closed its end, or has died."""
+
+
 class Channel:
     """Sends messages, which are a dict and a list of arrays, through a socket.
 
     Args:
-        socket: Connected `socket.socket`.
+        connection: Connected `socket.socket`.
         timeout: Float, the seconds after which waiting for the other process raises
             `TimeoutError`, or `None` to wait without a limit.
     """
 
-    def __init__(self, socket, timeout=None):
-        self._socket = socket
+    def __init__(self, connection, timeout=None):
+        self._socket = connection
         self._timeout = timeout
-        socket.settimeout(timeout)
+        connection.settimeout(timeout)
 
     def fileno(self):
         return self._socket.fileno()
 
     def close(self):
+        """Closes both ends, also if a forked process has inherited this one."""
+        with contextlib.suppress(OSError):  # it is already closed
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def send(self, header, arrays=()):
         """Sends a dict of JSON values and a list of NumPy arrays."""
-        self._socket.sendall(encode(header, arrays))
+        self.send_encoded(encode(header, arrays))
 
     def send_encoded(self, message):
         """Sends the bytes that `encode` returned."""
-        self._socket.sendall(message)
+        try:
+            self._socket.sendall(message)
+        except ConnectionError as error:
+            raise Closed(str(error)) from error
 
     def receive(self, timeout=None):
         """Returns the dict and the arrays of the next message, and waits for it.
@@ -43,7 +55,7 @@ class Channel:
             timeout: Float, a timeout for this message, by default that of the channel.
 
         Raises:
-            EOFError: If the other process has closed its end, or has died.
+            Closed: If the other process has closed its end, or has died.
         """
         self._socket.settimeout(self._timeout if timeout is None else timeout)
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
@@ -63,9 +75,12 @@ class Channel:
 
     def _read_into(self, view):
         while view:
-            received = self._socket.recv_into(view)
+            try:
+                received = self._socket.recv_into(view)
+            except ConnectionError as error:
+                raise Closed(str(error)) from error
             if not received:
-                raise EOFError("the other process has closed the connection")
+                raise Closed("the other process has closed the connection")
             view = view[received:]
 
 

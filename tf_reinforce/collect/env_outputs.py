@@ -10,6 +10,19 @@ from tf_reinforce.data import nests
 from tf_reinforce.data import spaces
 
 
+def describe_error(error):
+    """Returns the type and the text of an exception, whose text may itself fail."""
+    return f"{type(error).__name__}: {error_text(error)}"
+
+
+def error_text(error):
+    """Returns the text of an exception, or what reading the text has raised."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(no message: its text raised {type(failure).__name__})"
+
+
 class IndexedFault(Exception):
     """Reports that an environment returned an invalid value, or raised an exception.
 
@@ -235,7 +248,7 @@ def check_info(env_index, info):
 
 def reset_error(env_index, error):
     """Returns the `IndexedFault` for an exception that `reset` raised."""
-    text = f"reset raised {type(error).__name__}: {error}"
+    text = f"reset raised {describe_error(error)}"
     return _with_cause(IndexedFault(env_index, text, raised=True), error)
 
 
@@ -247,7 +260,7 @@ def step_error(env_index, error):
     """
     if isinstance(error, IndexedFault):
         return error
-    if "unpack" in str(error) and error.__traceback__.tb_next is None:
+    if "unpack" in error_text(error) and error.__traceback__.tb_next is None:
         text = f"step did not return five values: {error}"
         if isinstance(error, ValueError) and "expected 5, got 4" in str(error):
             text = "step returned four values, as in the old Gym"
@@ -256,7 +269,7 @@ def step_error(env_index, error):
             "Gym environment with shimmy"
         )
         return _with_cause(IndexedFault(env_index, text), error)
-    text = f"step raised {type(error).__name__}: {error}"
+    text = f"step raised {describe_error(error)}"
     return _with_cause(IndexedFault(env_index, text, raised=True), error)
 
 

@@ -60,6 +60,8 @@ class LocalLauncher:
         Returns:
             List of the workers that have a message or have ended; empty after `seconds`.
         """
+        if ended := [one for one in workers if one.fileno() < 0]:
+            return ended  # `send` has found that they are lost
         with selectors.DefaultSelector() as selector:
             for one in workers:
                 selector.register(one, selectors.EVENT_READ)
@@ -166,7 +168,11 @@ class LocalWorker:
 
     def _raise_ended(self):
         place = self._progress.describe(self.first_index)
-        raise WorkerLost(f"{_describe_exit(self.kill())} ({place})") from None
+        text = "closed its connection to the pool, and was ended"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            text = _describe_exit(self._process.wait(1.0))
+        self.kill()
+        raise WorkerLost(f"{text} ({place})") from None
 
     @contextlib.contextmanager
     def _explain_lost(self):

@@ -170,9 +170,9 @@ class RayWorker:
             if self._launcher.silence > _START_SECONDS:
                 self.kill()
                 lack = self._launcher.describe_lack_of_cores()
+                reason = f". {lack.rstrip('.')}" if lack else ""
                 raise local_worker.HostLost(
-                    f"has not started within {_START_SECONDS:g} s. "
-                    + (lack or "Look at `ray status`.")
+                    f"has not started within {_START_SECONDS:g} s{reason}"
                 )
             return
         limit = self._launcher.options.worker_health_probe_timeout_s

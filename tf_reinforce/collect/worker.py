@@ -21,6 +21,7 @@ import traceback
 import cloudpickle
 
 from tf_reinforce.collect import channel as channels
+from tf_reinforce.collect import env_outputs
 from tf_reinforce.collect import host_loop
 from tf_reinforce.collect import litert_runner
 from tf_reinforce.collect import progress
@@ -70,7 +71,7 @@ class EpisodeWorker:
             try:
                 requests[kind](arrays, **header)
                 self._play()
-            except (_Terminated, EOFError, BrokenPipeError):
+            except (_Terminated, channels.Closed):
                 raise
             except BaseException as error:  # also `SystemExit` of a constructor
                 self._queue.clear()
@@ -89,7 +90,7 @@ class EpisodeWorker:
             return self._envs.close_all()
         except BaseException as error:  # an exception that is no `Exception`
             place = self._report.describe(self._first_index)
-            return [f"{place} raised {type(error).__name__}: {_text(error)}"]
+            return [f"{place} raised {env_outputs.describe_error(error)}"]
 
     def _set_factory(self, arrays):
         self._factory = arrays[0].tobytes()
@@ -198,16 +199,9 @@ def _error_message(error):
     return {
         "kind": "error",
         "error": type(error).__name__,
-        "message": shorten(_text(error), _MAX_MESSAGE),
+        "message": shorten(env_outputs.error_text(error), _MAX_MESSAGE),
         "trace": shorten(trace, _MAX_TRACE),
     }
-
-
-def _text(error):
-    try:
-        return str(error)
-    except Exception as failure:
-        return f"(no message: its text raised {type(failure).__name__})"
 
 
 def shorten(text, limit):
@@ -237,7 +231,7 @@ def main(channel_fd, progress_fd):
     os.close(progress_fd)
     num_envs = (len(shared) // 8 - progress.WORDS) // 2
     worker = EpisodeWorker(channel, progress.Progress(num_envs, shared))
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionError, _Terminated):
+    with contextlib.suppress(channels.Closed, _Terminated):
         handler = _TerminationHandler()
         signal.signal(signal.SIGTERM, handler)
         try:
@@ -245,8 +239,9 @@ def main(channel_fd, progress_fd):
         finally:  # a signal at this moment is suppressed too
             handler.is_serving = False
     errors = worker.close()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(channels.Closed):
         channel.send({"kind": "closed", "errors": errors})
+    channel.close()
     # Threads that an environment left behind must not keep the process alive.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

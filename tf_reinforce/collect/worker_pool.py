@@ -324,10 +324,18 @@ def _encode_object(value):
 
 def _lost_error(one, error):
     """Returns the `EnvironmentFault` for a worker that is lost."""
-    return results.EnvironmentFault(
-        f"Worker {one.number} {error}. The agent did not learn from the failed batch. "
+    remedy = (
         'Correct the environment, or pass on_env_error="restart" to replace the worker '
         "and to play its episodes again."
+    )
+    if isinstance(error, local_worker.HostLost):
+        remedy = (
+            "Look at the machines of the cluster. With restart_failed_workers=True, "
+            f"RayWorkers replaces such a worker up to {_MAX_LOSSES} times."
+        )
+    return results.EnvironmentFault(
+        f"Worker {one.number} {error}. The agent did not learn from the failed batch. "
+        + remedy
     )
 
 
