@@ -10,15 +10,17 @@ def played(monkeypatch, events, num_workers, end):
     """Returns the description of a collection from events at given times.
 
     Args:
-        events: List of tuples of a time and the arguments of `IdleTimes.finish`.
+        events: List of tuples of a time, the arguments of `IdleTimes.finish`, and the
+            list of all idle workers.
         num_workers: Int.
         end: Float, the time of the description.
     """
     now = [0.0]
     monkeypatch.setattr(stragglers.time, "monotonic", lambda: now[0])
     idle_times = stragglers.IdleTimes(num_workers)
-    for now[0], *event in events:
+    for now[0], *event, idle in events:
         idle_times.finish(*event)
+        idle_times.set_idle(idle)
     now[0] = end
     return idle_times.describe()
 
@@ -26,9 +28,10 @@ def played(monkeypatch, events, num_workers, end):
 def test_idle_share_of_a_long_episode(monkeypatch):
     """Worker 1 has nothing to play for 8 of 10 s, and worker 2 for 10 of 10 s: 60 %."""
     events = [
-        (1.0, 1, [1], [20], 1.0, False),
-        (2.0, 1, [2], [20], 1.0, True),
-        (10.0, 0, [0, 3], [100, 900], 10.0, True),
+        (0.0, 1, [], [], 0.0, [2]),
+        (1.0, 1, [1], [20], 1.0, [2]),
+        (2.0, 1, [2], [20], 1.0, [1, 2]),
+        (10.0, 0, [0, 3], [100, 900], 10.0, [0, 1, 2]),
     ]
     assert played(monkeypatch, events, 3, 10.0) == (
         "In a collection of 10.0 s, the workers had no episode to play for 60% of their "
@@ -39,18 +42,18 @@ def test_idle_share_of_a_long_episode(monkeypatch):
 
 def test_a_worker_that_plays_again_is_not_idle(monkeypatch):
     events = [
-        (2.0, 0, [0], [20], 2.0, True),
-        (9.0, 0, [1], [20], 7.0, False),  # the episode of a worker that was lost
-        (10.0, 1, [2], [20], 10.0, True),
+        (2.0, 0, [0], [20], 2.0, [0]),
+        (3.0, 1, [1], [20], 3.0, []),  # worker 0 plays episodes of a lost worker
+        (10.0, 1, [2], [20], 7.0, [0, 1]),
     ]
     assert played(monkeypatch, events, 2, 10.0) is None
 
 
 def test_a_slow_machine_is_named_with_its_speed(monkeypatch):
     events = [
-        (1.0, 0, [0], [100], 1.0, True),
-        (1.0, 1, [1], [100], 1.0, True),
-        (10.0, 2, [2], [100], 10.0, True),
+        (1.0, 0, [0], [100], 1.0, [0]),
+        (1.0, 1, [1], [100], 1.0, [0, 1]),
+        (10.0, 2, [2], [100], 10.0, [0, 1, 2]),
     ]
     text = played(monkeypatch, events, 3, 10.0)
     assert text.endswith(
@@ -60,9 +63,9 @@ def test_a_slow_machine_is_named_with_its_speed(monkeypatch):
 
 
 def test_short_collections_and_busy_workers_are_not_reported(monkeypatch):
-    events = [(0.1, 0, [0], [1], 0.1, True), (0.9, 1, [1], [9], 0.8, True)]
+    events = [(0.1, 0, [0], [1], 0.1, [0]), (0.9, 1, [1], [9], 0.8, [0, 1])]
     assert played(monkeypatch, events, 9, 0.9) is None
-    events = [(6.0, 0, [0], [1], 6.0, True), (9.0, 1, [1], [9], 9.0, True)]
+    events = [(6.0, 0, [0], [1], 6.0, [0]), (9.0, 1, [1], [9], 9.0, [0, 1])]
     assert played(monkeypatch, events, 2, 9.0) is None
 
 

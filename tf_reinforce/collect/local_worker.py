@@ -160,11 +160,11 @@ class LocalWorker:
 
     def _raise_late(self):
         place = self._progress.describe(self.first_index)
+        limit = f"step_timeout={self._step_timeout:g} s"
+        if not self._progress.is_in_episode():
+            limit += f" and further {START_TIMEOUT:g} s"
         self.kill()
-        raise WorkerLost(
-            f"did not answer within step_timeout={self._step_timeout:g} s, and was ended "
-            f"({place})"
-        )
+        raise WorkerLost(f"did not answer within {limit}, and was ended ({place})")
 
     def _raise_ended(self):
         place = self._progress.describe(self.first_index)
@@ -190,8 +190,8 @@ class LocalWorker:
 
     def terminate(self):
         """Asks the process to end in the middle of an episode."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process.pid, signal.SIGTERM)
+        if not self._ended:
+            self._process.terminate()
 
     def join(self, deadline):
         """Waits until the process has ended, and kills it at the deadline.
@@ -215,6 +215,8 @@ class LocalWorker:
             problems.append(f"the process did not end in time, and was killed ({place})")
         except (EOFError, OSError):
             place = self._progress.describe(self.first_index)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.01, deadline - time.monotonic()))
             if (code := self.kill()) != 0:
                 problems.append(f"the process {_describe_exit(code)} ({place})")
         self.kill()

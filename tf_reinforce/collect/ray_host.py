@@ -1,7 +1,8 @@
 """Holds a worker process on a machine of a Ray cluster."""
 
+import contextlib
 import importlib.metadata
-import pathlib
+import os
 import platform
 import re
 import select
@@ -136,11 +137,12 @@ def versions(search_path):
         the folders `name-version.dist-info`.
     """
     result = {}
-    for folder in map(pathlib.Path, search_path):
-        if folder.is_dir():
-            for path in folder.glob("*-*.dist-info"):
-                name, _, number = path.name.removesuffix(".dist-info").rpartition("-")
-                result.setdefault(_normalized(name), number)
+    for folder in filter(os.path.isdir, search_path):
+        with contextlib.suppress(OSError):  # a folder of the pool's machine only
+            for entry in os.listdir(folder):
+                name, _, number = entry.removesuffix(".dist-info").rpartition("-")
+                if name and entry.endswith(".dist-info"):
+                    result.setdefault(_normalized(name), number)
     result["tf_reinforce"] = version.VERSION
     result["python"] = platform.python_version()
     return result

@@ -40,13 +40,15 @@ class RayLauncher:
 
     def open(self):
         """Connects to the cluster."""
-        _Connection.open(self.ray, self.options.address)
+        _connection.open(self.ray, self.options.address)
         self._is_open = True
         self.silence = 0.0
         self._actor_class = self.ray.remote(ray_host.WorkerHost).options(
             num_cpus=self.options.num_cpus_per_worker,
             scheduling_strategy="SPREAD",
             max_concurrency=2,  # `close` runs beside `exchange`
+            # Otherwise Ray would kill the guard together with the actor.
+            runtime_env={"env_vars": {"RAY_kill_child_processes_on_worker_exit": "0"}},
         )
         if lack := self.describe_lack_of_cores():
             log.warning("%s The workers wait for further machines.", lack)
@@ -87,7 +89,7 @@ class RayLauncher:
         """Ends the connection, if this program has no other use for it."""
         if self._is_open:
             self._is_open = False
-            _Connection.close(self.ray)
+            _connection.close(self.ray)
 
     def describe_lack_of_cores(self):
         """Returns a text if the cluster has too few cores, else `None`."""
@@ -168,12 +170,16 @@ class RayWorker:
         """Raises `HostLost` if the actor does not answer."""
         if not self._replied:
             if self._launcher.silence > _START_SECONDS:
-                self.kill()
-                lack = self._launcher.describe_lack_of_cores()
-                reason = f". {lack.rstrip('.')}" if lack else ""
-                raise local_worker.HostLost(
-                    f"has not started within {_START_SECONDS:g} s{reason}"
+                lack = self._launcher.describe_lack_of_cores() or (
+                    "Look at `ray status`: other actors may have reserved the cores. "
+                    "Workers with num_cpus_per_worker=0 reserve none."
                 )
+                raise TimeoutError(
+                    f"Worker {self.number} has not started within {_START_SECONDS:g} s, "
+                    f"and no other worker has sent a message. {lack}"
+                )
+            return
+        if self.reply is None:  # the next `request` starts to measure again
             return
         limit = self._launcher.options.worker_health_probe_timeout_s
         if time.monotonic() - self._since > limit:
@@ -192,7 +198,9 @@ class RayWorker:
         self._close(local_worker.END_TIMEOUT, interrupted=True)
 
     def _close(self, seconds, interrupted):
-        if self._replied and not self._is_killed:
+        if self._is_killed or not self._launcher.ray.is_initialized():
+            return
+        if self._replied or interrupted:  # else the actor still waits for a machine
             self._closing = self._actor.close.remote(seconds, interrupted)
 
     def join(self, deadline):
@@ -202,43 +210,57 @@ class RayWorker:
             List of texts, one for each problem, as for `local_worker.LocalWorker`.
         """
         problems, ray = [], self._launcher.ray
-        if self._closing is not None:
-            seconds = max(0.0, deadline - time.monotonic()) + 2.0
+        if self._closing is not None and ray.is_initialized():
+            seconds = max(0.0, deadline + 2.0 - time.monotonic())
             try:
                 problems = ray.get(self._closing, timeout=seconds)
-            except ray.exceptions.GetTimeoutError:
-                problems = [f"worker {self.number}: the actor did not end in time"]
-            except ray.exceptions.RayError as error:
-                problems = [f"worker {self.number} {_describe_error(error)}"]
+            except ray.exceptions.RayError as error:  # or it did not end in time
+                log.warning("Worker %d %s", self.number, _describe_error(error))
         self.kill()
         return problems
 
     def kill(self):
         """Kills the actor, whose guard then ends the process."""
         self._is_killed = True
-        with contextlib.suppress(Exception):  # the connection may be lost
-            self._launcher.ray.kill(self._actor)
+        if self._launcher.ray.is_initialized():  # else Ray would connect again
+            with contextlib.suppress(Exception):  # the cluster may be lost
+                self._launcher.ray.kill(self._actor)
 
 
 class _Connection:
     """The connection of this program to a cluster, which several pools may use."""
 
-    _users = 0
-    _is_own = False  # whether the connection ends with its last user
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._users = 0
+        self._address = None  # `None` if the program itself has called `ray.init`
 
-    @classmethod
-    def open(cls, ray, address):
-        if not cls._users:
-            cls._is_own = not ray.is_initialized()
-            if cls._is_own:
+    def open(self, ray, address):
+        """Connects to a cluster, unless this program is connected to it."""
+        with self._lock:
+            if not ray.is_initialized():
                 _connect(ray, address)
-        cls._users += 1
+                self._users, self._address = 0, address
+            elif not self._users:
+                self._address = None
+            if address not in ("auto", self._address):
+                raise ValueError(
+                    "This program is connected to another Ray cluster. Expected: "
+                    f'address="auto" or {self._address!r}. Received: '
+                    f"address={address!r}. Call `ray.shutdown()`, or close the other "
+                    "environments first."
+                )
+            self._users += 1
 
-    @classmethod
-    def close(cls, ray):
-        cls._users -= 1
-        if not cls._users and cls._is_own:
-            ray.shutdown()
+    def close(self, ray):
+        """Ends the connection with its last user, unless the program has made it."""
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._address is not None:
+                ray.shutdown()
+
+
+_connection = _Connection()
 
 
 def _import_ray():

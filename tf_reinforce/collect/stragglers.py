@@ -24,28 +24,28 @@ class IdleTimes:
         self._last = None  # the last worker that finished, and its episodes
         self._steps, self._seconds = {}, {}  # of each worker
 
-    def finish(self, worker, numbers, lengths, seconds, is_idle):
+    def finish(self, worker, numbers, lengths, seconds):
         """Notes that a worker has played episodes.
 
         Args:
             worker: Int, the number of the worker.
             numbers, lengths: Lists of ints, the numbers and lengths of the episodes.
             seconds: Float, the time that their resets and steps took.
-            is_idle: Bool, whether the worker has no further episode.
         """
         self._last = worker, numbers, lengths
         self._steps[worker] = self._steps.get(worker, 0) + sum(lengths)
         self._seconds[worker] = self._seconds.get(worker, 0.0) + seconds
-        self._idle_since.pop(worker, None)
-        if is_idle:
-            self._idle_since[worker] = time.monotonic()
+
+    def set_idle(self, workers):
+        """Notes the numbers of all workers that have no episode to play."""
+        now, before = time.monotonic(), self._idle_since
+        self._idle_since = {worker: before.get(worker, now) for worker in workers}
 
     def describe(self):
         """Returns a text about the end of the collection, or `None` if all is well."""
         end = time.monotonic()
         total = end - self._start
         idle = sum(end - since for since in self._idle_since.values())
-        idle += total * (self._num_workers - len(self._steps))
         share = idle / (self._num_workers * total)
         if total < MIN_SECONDS or share <= IDLE_SHARE:
             return None

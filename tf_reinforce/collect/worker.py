@@ -241,10 +241,10 @@ def main(channel_fd, progress_fd):
     errors = worker.close()
     with contextlib.suppress(channels.Closed):
         channel.send({"kind": "closed", "errors": errors})
-    channel.close()
     # Threads that an environment left behind must not keep the process alive.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
+    channel.close()
     os._exit(0)

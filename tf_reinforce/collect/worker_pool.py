@@ -55,6 +55,9 @@ class WorkerPool(environments.HostEnvironments):
         self.action_space = closed_envs.action_space
         self.spec = closed_envs.spec
         self.fault_keys = closed_envs.fault_keys
+        if launcher.restarts_lost_hosts:
+            keys = dict.fromkeys([*self.fault_keys, "worker_restarts"])
+            self.fault_keys = type(self.fault_keys)(keys)
         self._restarts = factory.faults["on_env_error"] != "raise"
         self._factory = factory
         self._sizes = sizes
@@ -108,11 +111,11 @@ class WorkerPool(environments.HostEnvironments):
     def close(self):
         """Closes the environments and ends the worker processes."""
         interrupted = self._busy
-        for one in self._workers:
-            one.terminate() if interrupted else one.stop()
         seconds = local_worker.END_TIMEOUT if interrupted else local_worker.CLOSE_TIMEOUT
         deadline, problems = time.monotonic() + seconds, []
         try:
+            for one in self._workers:
+                one.terminate() if interrupted else one.stop()
             for one in self._workers:
                 problems += one.join(deadline)
         finally:  # also if the user interrupts `close`
@@ -132,7 +135,8 @@ class WorkerPool(environments.HostEnvironments):
         self._launcher.open()
         self._programs = {}
         self._factory_message = self._launcher.share(message)
-        self._workers = [self._start_worker(number) for number in range(len(self._sizes))]
+        for number in range(len(self._sizes)):
+            self._workers.append(self._start_worker(number))
         while waiting := [one for one in self._workers if not one.ready]:
             for one, message in self._receive(waiting):
                 self._expect_ready(one, message)
@@ -219,9 +223,7 @@ class WorkerPool(environments.HostEnvironments):
         """
         shares, stepping, faults = [], 0.0, {}
         idle_times = stragglers.IdleTimes(len(self._workers))
-        ready = [one for one in self._workers if one.ready]
-        for waiting, one in zip(range(len(ready), 0, -1), ready):
-            self._hand_out(run, one, waiting)
+        self._employ_idle_workers(run, idle_times)
         while not run.dispatcher.complete:
             running = run.dispatcher.running
             busy = [x for x in self._workers if not x.ready or running(x.number)]
@@ -236,13 +238,21 @@ class WorkerPool(environments.HostEnvironments):
                     faults.update(zip(numbers, each, strict=True))
                     played = one.number, numbers, share.lengths.tolist()
                     run.dispatcher.finish(*played)
-                    self._hand_out(run, one)
-                    idle_times.finish(*played, header["seconds"], not running(one.number))
+                    idle_times.finish(*played, header["seconds"])
                 else:
                     self._expect_ready(one, message)
-                    self._hand_out(run, one)
+                self._hand_out(run, one)
+            self._employ_idle_workers(run, idle_times)
         self._report_stragglers(idle_times)
         return shares, stepping, faults
+
+    def _employ_idle_workers(self, run, idle_times):
+        """Hands out episodes to all workers that have none, if there are any."""
+        running = run.dispatcher.running
+        idle = [x for x in self._workers if x.ready and not running(x.number)]
+        for waiting, one in zip(range(len(idle), 0, -1), idle):
+            self._hand_out(run, one, waiting)
+        idle_times.set_idle([x.number for x in idle if not running(x.number)])
 
     def _report_stragglers(self, idle_times):
         """Logs once that workers wait for others, if they wait for a long time."""
@@ -285,8 +295,10 @@ class WorkerPool(environments.HostEnvironments):
 
     def _replace(self, run, one, error):
         """Starts another worker in place of one that is lost."""
-        lost_host = isinstance(error, local_worker.HostLost)
-        if not (lost_host and self._launcher.restarts_lost_hosts or self._restarts):
+        restarts = self._restarts
+        if isinstance(error, local_worker.HostLost):
+            restarts = self._launcher.restarts_lost_hosts
+        if not restarts:
             raise _lost_error(one, error) from None
         for number in run.dispatcher.lose(one.number) if run else ():
             run.losses[number] = run.losses.get(number, 0) + 1

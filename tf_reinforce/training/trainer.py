@@ -184,7 +184,7 @@ class Trainer:
 
     def _request(self, envs, seed, update, episodes, steps):
         size = self.group_size
-        if size > 1 and envs.fault_keys:
+        if size > 1 and "dropped_episodes" in envs.fault_keys:
             raise ValueError(
                 f"The baseline needs groups of {size} episodes with the same reset seed, "
                 "and the replacement of a dropped episode has another. Expected: "
