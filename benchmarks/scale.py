@@ -15,6 +15,7 @@ import pathlib
 import platform
 import statistics
 import time
+from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -64,13 +65,22 @@ DRIVER = (
 RAY = tuple(name for name in DRIVER if name != "record_step")
 WORKER = "start", "start_byte", "episode", "acting", "acting_after_wait"
 
-# The collections that are predicted: the 10 ms environment with 50 steps per episode, or
-# with 1 to 99 steps. The number of episodes is per update or per worker.
-NUM_WORKERS = 1, 2, 4, 8, 16, 32, 64
+
+class Experiment(NamedTuple):
+    """Collections that are predicted, in environments with steps of 10 ms."""
+
+    spread: int  # the argument of `Sleeping`; episodes have 50 steps on average
+    num_workers: tuple
+    per_worker: int = 4  # episodes per update
+    episodes: int | None = None  # per update, instead
+    is_ray: bool = False
+
+
 EXPERIMENTS = {
-    "50 steps, 4 episodes per worker": (0, 4, None),
-    "1 to 99 steps, 4 episodes per worker": (49, 4, None),
-    "1 to 99 steps, 64 episodes": (49, None, 64),
+    "50 steps, 4 episodes per worker": Experiment(0, (1, 2, 4, 8, 16, 32, 64)),
+    "1 to 99 steps, 4 episodes per worker": Experiment(49, (1, 2, 4, 8, 16, 32, 64)),
+    "1 to 99 steps, 64 episodes": Experiment(49, (8, 16, 32, 64), episodes=64),
+    "50 steps, 4 episodes per worker, with Ray": Experiment(0, (2, 4, 8), is_ray=True),
 }
 
 
@@ -263,15 +273,14 @@ def measure_wait(repeats):
 
 def measure_points(name, repeats):
     """Returns the measured seconds of updates for each number of workers."""
-    spread, per_worker, total = EXPERIMENTS[name]
-    env = functools.partial(sleeping_env.Sleeping, spread=spread)
+    experiment = EXPERIMENTS[name]
+    env = functools.partial(sleeping_env.Sleeping, spread=experiment.spread)
     agent, points = make_agent(env, 64), []
-    for num_workers in NUM_WORKERS:
-        count = total or per_worker * num_workers
-        if total and num_workers < 8:
-            continue  # would take half a minute each
+    for num_workers in experiment.num_workers:
+        count = experiment.episodes or experiment.per_worker * num_workers
+        workers = make_ray_workers(num_workers) if experiment.is_ray else num_workers
         repetitions = []
-        with tfr.collect.open_envs(env, num_workers, workers=num_workers) as pool:
+        with tfr.collect.open_envs(env, num_workers, workers=workers) as pool:
             for _ in range(repeats + 1):  # the first one starts processes
                 own = time.process_time() + worker_seconds(pool)
                 start, busy = time.perf_counter(), busy_seconds()
@@ -281,7 +290,8 @@ def measure_points(name, repeats):
                 own = time.process_time() + worker_seconds(pool) - own
                 foreign = max(0.0, busy_seconds() - busy - own) / seconds
                 repetitions.append([seconds, foreign, episodes.lengths.tolist()])
-        points.append({"workers": num_workers, "repetitions": repetitions[1:]})
+        point = {"workers": num_workers, "is_ray": experiment.is_ray}
+        points.append({**point, "repetitions": repetitions[1:]})
         text = f"{seconds:.3f} s, other processes used {foreign:.2f} cores"
         print(f"{name}, {num_workers} workers: {text}", flush=True)
     return points

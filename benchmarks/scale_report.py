@@ -64,9 +64,10 @@ def table(header, rows):
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def predict(numbers, lengths, num_workers):
+def predict(numbers, lengths, num_workers, is_ray):
     """Returns the predicted seconds of a measured update."""
-    costs = scale_model.Costs(**numbers["costs"])
+    ray_costs = numbers["ray_costs"] if is_ray else {}
+    costs = scale_model.Costs(**{**numbers["costs"], **ray_costs})
     sizes = numbers["weight_bytes"], numbers["step_bytes"]
     task = scale_model.Task(lengths, numbers["wait_seconds"], 0.0, *sizes)
     if num_workers == 1:
@@ -89,7 +90,7 @@ def compare(numbers):
             row = {"name": name, "workers": point["workers"]}
             measured, predicted, ratios = [], [], []
             for seconds, _, lengths in point["repetitions"]:
-                prediction = predict(numbers, lengths, point["workers"])
+                prediction = predict(numbers, lengths, point["workers"], point["is_ray"])
                 measured.append(sum(lengths) / seconds)
                 predicted.append(sum(lengths) / prediction)
                 ratios.append(predicted[-1] / measured[-1])
@@ -186,6 +187,7 @@ def limits_text(numbers):
 def foreign_text(numbers):
     """Returns a sentence about the other processes during the measurements."""
     points = [point for points in numbers["points"].values() for point in points]
+    points = [point for point in points if not point["is_ray"]]
     cores = [one[1] for point in points for one in point["repetitions"]]
     median, most = statistics.median(cores), max(cores)
     return (
