@@ -1,4 +1,4 @@
-"""Tests that the kind of workers does not change a training."""
+"""Tests that neither the kind of workers nor their deaths change a training."""
 
 import os
 import pathlib
@@ -23,3 +23,9 @@ def test_workers_on_this_machine_and_of_ray_give_the_bits_of_one_process():
     kinds = "3 local workers", "Ray, 2 nodes"
     names = "nested spaces, random durations", "recurrent, steps_per_epoch"
     run_program("same_bits.py", "--kinds", *kinds, "--updates", "3", "--only", *names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["local", "ray"])
+def test_training_with_killed_workers_gives_the_bits_of_one_without_kills(kind):
+    run_program("worker_kills.py", "--kinds", kind, "--kills", "12")
