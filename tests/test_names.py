@@ -34,7 +34,14 @@ TERMS = {
     "world worlds": "environment, tensor environment",
 }
 # Terms of Python and of mathematics, and a public attribute.
-EXCEPTIONS = {"__slots__", "chain_rule", "episodes_seen", "address", "_check_address"}
+EXCEPTIONS = {
+    "__slots__",
+    "chain_rule",
+    "episodes_seen",
+    "address",
+    "_address",
+    "_check_address",
+}
 
 
 def words(name):

@@ -608,7 +608,7 @@ def test_keyboard_interrupt_ends_all_workers(clock, heard):
             signal.sigtimedwait([signal.SIGUSR1], 3)  # which never comes
 
     with pytest.raises(KeyboardInterrupt):
-        fit(clock, interrupt, episodes_per_epoch=1)
+        fit(clock, interrupt, episodes_per_epoch=2)
 
 
 def test_workers_ignore_keyboard_interrupt(clock, heard):

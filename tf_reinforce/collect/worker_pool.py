@@ -64,6 +64,7 @@ class WorkerPool(environments.HostEnvironments):
         self._launcher = launcher
         self._workers = []  # what `launcher.start` returned
         self._failures = {}  # from numbers of workers to starts that failed
+        self._last_check = 0.0  # the time of the last look at the workers' progress
         self._has_reported = False  # whether stragglers are reported
         self._programs = {}  # from `ActingProgram`s to their encoded messages
         self._num_collections = 0
@@ -281,13 +282,15 @@ class WorkerPool(environments.HostEnvironments):
 
     def _receive(self, busy, run=None):
         """Waits for messages of workers; returns a list of workers and their messages."""
-        ready = self._launcher.wait(busy, min(1.0, self._launcher.step_timeout / 4))
-        messages = []
+        interval = min(1.0, self._launcher.step_timeout / 4)
+        ready, messages = self._launcher.wait(busy, interval), []
+        is_check_due = time.monotonic() - self._last_check > interval or not ready
+        self._last_check = time.monotonic() if is_check_due else self._last_check
         for one in busy:
             try:
                 if one in ready:
                     messages.append((one, one.receive()))
-                else:
+                elif is_check_due:
                     one.check_progress()
             except local_worker.WorkerLost as error:
                 self._replace(run, one, error)
