@@ -4,9 +4,9 @@
 
 Each training makes 20 updates on CartPole, with two logical devices, two processes and
 three processes. Each array of weights may differ from that of one replica by at most 1e-6
-of its norm. In further trials, one of the processes is killed or stopped. The others must
-name this process within 30 seconds, and end. The training that is started again must end
-with the weights of a training without kills.
+of its norm, in one training with float32 by 1e-5. In further trials, one of the processes
+is killed or stopped. The others must name this process within 30 seconds, and end. The
+training that is started again must end with the weights of a training without kills.
 """
 
 import argparse
@@ -25,6 +25,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 UPDATES = 20
 KILL_UPDATES = 40  # of a training of which a process is killed
 BOUND = 1e-6  # largest difference, relative to the norm of an array
+# Larger steps amplify the rounding errors of float32, 6e-8, in small arrays.
+BOUNDS = {"float32, learning rate 0.01": 1e-5}
 SECONDS = 30.0  # in which the other processes name a lost process
 # The processes of a training, the number of the lost process, and its signal.
 LOSSES = (
@@ -112,7 +114,8 @@ TRAININGS = {
     "short episodes": dict(max_episode_steps=50),
     "one episode": dict(episodes=1, baseline=None),
     "compiled engine": dict(engine="compiled"),
-    "float32": dict(dtype="float32"),
+    "float32": dict(dtype="float32", learning_rate=1e-3),
+    "float32, learning rate 0.01": dict(dtype="float32"),
     "float32, minibatches, value": dict(
         baseline=_value, dtype="float32", **{**MINIBATCHES, "passes": 1}
     ),
@@ -294,7 +297,9 @@ def loss_trial(root, expected, kind, victim, number, name="short episodes"):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", help="part of the name of a training, or `kill`")
+    parser.add_argument(
+        "--only", help="part of the name of a training, or `kill` for the losses"
+    )
     parser.add_argument("--out", help="JSON file for the counts")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--names", nargs="*", help=argparse.SUPPRESS)
@@ -313,7 +318,7 @@ def main():
             received = run(kind, names, root / "several.npz")
             for name in names:
                 value = difference(expected[name], received[name])
-                failed |= not value <= BOUND
+                failed |= not value <= BOUNDS.get(name, BOUND)
                 results[f"{kind}: {name}"] = value
                 print(f"{kind}: {name}: {value:.1e}", flush=True)
         if not options.only or options.only == "kill":
