@@ -1,24 +1,29 @@
 """Measures worker processes: their start, their memory, and the steps per second.
 
-python benchmarks/workers.py [--repeats 5] [--only start,sleep,CartPole-v1,HalfCheetah-v5]
+python benchmarks/workers.py [--repeats 5] [--only start,sleep,ray,CartPole-v1,…]
 
 Every repeat measures one process and the workers in turns. The printed ratios are medians
-over the repeats, with the smallest and the largest in parentheses.
+over the repeats, with the smallest and the largest in parentheses. `ray` measures 64
+workers on a Ray cluster of two nodes, which are on this machine.
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import statistics
+import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+import ray_cluster
 import sleeping_env
 
 import tf_reinforce as tfr
 
-NAMES = "start", "sleep", "CartPole-v1", "HalfCheetah-v5"
+NAMES = "start", "sleep", "ray", "CartPole-v1", "HalfCheetah-v5"
 
 
 def spread(values, digits=2):
@@ -43,7 +48,7 @@ def compare(name, agent, env, counts, sizes, others, repeats):
         env: Environment id or callable.
         counts: For one process and for workers, the arguments of `collect`.
         sizes: Pair, the numbers of environments.
-        others: Int, the number of workers.
+        others: Int, the number of workers, or `RayWorkers`.
         repeats: Int, the number of measurements of each kind.
     """
     with (
@@ -56,8 +61,9 @@ def compare(name, agent, env, counts, sizes, others, repeats):
             rates.append([timed(agent, x, repeat, **count) for x, count in pairs])
     singles, pools = zip(*rates[1:])
     ratios = [b / a for a, b in zip(singles, pools)]
+    count = getattr(others, "num_workers", others)
     print(
-        f"{name}, {others} workers: {spread(ratios)} times one process; "
+        f"{name}, {count} workers: {spread(ratios)} times one process; "
         f"{statistics.median(singles):,.0f} and {statistics.median(pools):,.0f} steps/s"
     )
 
@@ -97,15 +103,30 @@ def main():
     if "sleep" in only:
         agent = tfr.Reinforce.for_env(sleeping_env.Sleeping)
         counts = dict(episodes=1), dict(episodes=64)
-        compare("10 ms", agent, sleeping_env.Sleeping, counts, (1, 64), 64, repeats)
+        name = "10 ms, episodes of 50 steps"
+        compare(name, agent, sleeping_env.Sleeping, counts, (1, 64), 64, repeats)
+    if "ray" in only:
+        agent = tfr.Reinforce.for_env(sleeping_env.Sleeping)
+        counts = dict(episodes=1), dict(episodes=64)
+        with ray_cluster.running(nodes=2, cores=32) as cluster:
+            workers = tfr.collect.RayWorkers(64, cluster.address)
+            for length in (50, 200):
+                env = functools.partial(sleeping_env.Sleeping, length=length)
+                name = f"10 ms, Ray, episodes of {length} steps"
+                compare(name, agent, env, counts, (1, 64), workers, repeats)
     if "CartPole-v1" in only:
         agent = tfr.Reinforce.for_env("CartPole-v1")
-        counts = (dict(episodes=200),) * 2
-        compare("CartPole-v1", agent, "CartPole-v1", counts, (8, 8), 2, repeats)
+        counts = (dict(episodes=1_000),) * 2
+        for size in (8, 16, 32):
+            text = f"CartPole-v1, untrained, {size} environments in each process"
+            sizes = size, 2 * size
+            compare(text, agent, "CartPole-v1", counts, sizes, 2, repeats)
         agent.fit("CartPole-v1", epochs=40, seed=1, verbose=0)
-        counts = (dict(episodes=64),) * 2
-        text = "CartPole-v1, trained"
-        compare(text, agent, "CartPole-v1", counts, (8, 8), 2, repeats)
+        counts = (dict(episodes=128),) * 2
+        for size in (8, 16, 32):
+            text = f"CartPole-v1, trained, {size} environments in each process"
+            sizes = size, 2 * size
+            compare(text, agent, "CartPole-v1", counts, sizes, 2, repeats)
     if "HalfCheetah-v5" in only:
         agent = tfr.Reinforce.for_env("HalfCheetah-v5", hidden=(64, 64))
         counts = (dict(episodes=8),) * 2

@@ -16,6 +16,11 @@ from tf_reinforce.collect import ray_host
 
 log = logging.getLogger("tf_reinforce")
 
+_ACTOR_ENVIRON = {
+    # Otherwise Ray would kill the guard together with the actor.
+    "RAY_kill_child_processes_on_worker_exit": "0",
+}
+_SHORT = 32_768  # bytes of a message that is no object of its own
 _CONNECT_SECONDS = 5.0  # to reach the address of a cluster
 _START_SECONDS = 300.0  # without any answer, while actors wait for a machine
 
@@ -47,8 +52,7 @@ class RayLauncher:
             num_cpus=self.options.num_cpus_per_worker,
             scheduling_strategy="SPREAD",
             max_concurrency=2,  # `close` runs beside `exchange`
-            # Otherwise Ray would kill the guard together with the actor.
-            runtime_env={"env_vars": {"RAY_kill_child_processes_on_worker_exit": "0"}},
+            runtime_env={"env_vars": _ACTOR_ENVIRON},
         )
         if lack := self.describe_lack_of_cores():
             log.warning("%s The workers wait for further machines.", lack)
@@ -62,7 +66,13 @@ class RayLauncher:
         return RayWorker(self, actor, number, size, first_index)
 
     def share(self, message):
-        """Returns a message as an object of Ray, which each machine copies once."""
+        """Returns a message as an object of Ray, which each machine copies once.
+
+        A short message remains as it is: it is sent with the call of an actor, which
+        takes less time.
+        """
+        if len(message) <= _SHORT:
+            return message
         return self.ray.put(np.frombuffer(message, np.uint8))
 
     def wait(self, workers, seconds):
