@@ -115,6 +115,7 @@ def test_training_with_ray_equals_training_in_one_process(make_workers):
     times = {"steps_per_second", "env_steps_per_second", "fps"}
     for key in one[1].keys() - times:
         assert one[1][key] == other[1][key], key
+    assert other[2].pop("worker_restarts") == 0
     assert one[2] == other[2]
 
 
