@@ -4,6 +4,7 @@ import importlib
 import json
 import pathlib
 import re
+import statistics
 
 import numpy as np
 import pytest
@@ -91,6 +92,14 @@ def test_network_connection_sends_weights_one_worker_after_another(model):
         task = model.Task([1] * 10, 1.0, 0.0, 1000, copies_per_worker=copies)
         result = model.simulate(costs(model, network_byte=0.01, latency=0.5), task, 10)
         assert result.total == pytest.approx(10 * copies * 1000 * 0.01 + 1.0 + 2 * 0.5)
+
+
+def test_predictions_differ_from_measurements_by_less_than_15_percent(report):
+    rows = report.compare(json.loads((ROOT / "benchmarks" / "scale.json").read_text()))
+    sleeping = [row for row in rows if row["name"] == "50 steps, 4 episodes per worker"]
+    assert [row["workers"] for row in sleeping] == [1, 2, 4, 8, 16, 32, 64]
+    for row in rows:
+        assert abs(statistics.median(row["ratios"]) - 1) < 0.15, row
 
 
 def test_page_shows_the_stored_measurements(report):
