@@ -22,6 +22,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests" / "support"))
 LOCAL = {"1 process": 1, "2 local workers": 2, "3 local workers": 3, "8 local workers": 8}
 NODES = {"Ray, 1 node": 1, "Ray, 2 nodes": 2, "Ray, 4 nodes": 4}
 KINDS = [*LOCAL, *NODES]
@@ -31,7 +32,7 @@ PARTS = "weights", "logs", "episodes", "evaluation"
 
 def child(kind, updates, only, out):
     """Runs the trainings with one kind of workers, and writes their digests to a file."""
-    import ray_clusters
+    import ray_cluster
     import worker_trainings
 
     import tf_reinforce as tfr
@@ -40,7 +41,7 @@ def child(kind, updates, only, out):
         workers = LOCAL.get(kind)
         if kind in NODES:
             cores = [NUM_RAY_WORKERS // NODES[kind]] * NODES[kind]
-            address = stack.enter_context(ray_clusters.start(cores)).address
+            address = stack.enter_context(ray_cluster.start(cores)).address
             workers = tfr.collect.RayWorkers(NUM_RAY_WORKERS, address=address)
         results = {}
         for name in worker_trainings.TRAININGS:
@@ -57,11 +58,9 @@ def _digests(trainings, name, updates, workers):
 
     For Ray, the dict also contains the number of nodes on which the workers ran.
     """
-    import ray_clusters
-
     _, env, fit = trainings.TRAININGS[name]()
     options = {"validation_env": env, "validation_episodes": 5, "workers": workers}
-    nodes = ray_clusters.NodesOfActors() if not isinstance(workers, int) else None
+    nodes = trainings.NodesOfActors() if not isinstance(workers, int) else None
     callbacks = [nodes] if nodes else []
     options |= {"callbacks": callbacks, "without": ["worker_restarts"]}
     agent, _, digests = trainings.train(name, updates, **options)

@@ -33,8 +33,10 @@ import warnings
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
-import ray_clusters
 import worker_trainings
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+import ray_cluster
 
 import tf_reinforce as tfr
 from tf_reinforce.collect import local_worker
@@ -281,7 +283,7 @@ class RayKiller(Killer):
         node = self._lost_node
         if node in self._cluster.worker_nodes:
             self._cluster.remove_node(node, allow_graceful=False)
-            ray_clusters.add_node(self._cluster, WORKERS)
+            ray_cluster.add_node(self._cluster, WORKERS)
         self._lost_node = None  # only now, another node may be killed
 
     def start(self, original, launcher, number, *args):
@@ -502,7 +504,7 @@ def main():
     if "local" in kinds:
         trials.run("local", kills, WORKERS, LocalKiller)
     if "ray" in kinds:
-        with ray_clusters.start([0, WORKERS, WORKERS]) as cluster:
+        with ray_cluster.start([0, WORKERS, WORKERS]) as cluster:
             workers = tfr.collect.RayWorkers(WORKERS, address=cluster.address)
             make_killer = lambda *args: RayKiller(cluster, *args)  # noqa: E731
             trials.run("ray", kills, workers, make_killer)

@@ -26,6 +26,21 @@ SEED = 11
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
+class NodesOfActors(keras.callbacks.Callback):
+    """Collects the ids of the nodes on which actors run, in the attribute `ids`."""
+
+    def __init__(self):
+        super().__init__()
+        self.ids = set()
+
+    def on_epoch_end(self, epoch, logs=None):
+        from ray._private import state
+
+        for actor in state.actors().values():
+            if actor["State"] == "ALIVE":
+                self.ids.add(actor["Address"]["NodeID"])
+
+
 class Maze(gym.Env):
     """A random walk with nested observations and nested, masked actions.
 

@@ -14,12 +14,11 @@ import sys
 import threading
 
 import cloudpickle
-import keras
-import numpy as np
 import pytest
 import ray_cluster
 import sweeps
 import toy_envs
+from nested_arrays import assert_identical
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
@@ -85,14 +84,6 @@ def worker_processes(cluster):
         if b"TF_REINFORCE_WORKER" in names and b"RAY_JOB_ID" in names:
             found.append(int(path.parent.name))
     return found
-
-
-def assert_identical(one, other):
-    keras.tree.assert_same_structure(one, other)
-    for a, b in zip(*map(keras.tree.flatten, (one, other)), strict=True):
-        if a is not None:
-            assert a.dtype == b.dtype
-            np.testing.assert_array_equal(a, b)
 
 
 # Equal results
@@ -262,7 +253,8 @@ def test_processes_of_an_environment_end_with_its_actor(agent, make_workers, tmp
             return super().reset(**kwargs)
 
     env = functools.partial(Starting, tmp_path / "failed", kill_actor)
-    agent.collect(env, 4, workers=make_workers(2))
+    collected = agent.collect(env, 4, workers=make_workers(2))
+    assert_identical(collected, agent.collect(toy_envs.Lengths, 4))
 
 
 @pytest.mark.slow
@@ -400,7 +392,8 @@ def test_versions_of_packages_that_the_environment_does_not_use_do_not_matter(
 ):
     own = ray_host.versions(sys.path)
     monkeypatch.setattr(ray_host, "versions", lambda _: {**own, "keras": "0.0.1"})
-    agent.collect(toy_envs.Lengths, 2, workers=make_workers(1))
+    collected = agent.collect(toy_envs.Lengths, 2, workers=make_workers(1))
+    assert_identical(collected, agent.collect(toy_envs.Lengths, 2))
 
 
 def test_workers_that_no_machine_can_start_are_named(

@@ -24,23 +24,12 @@ import sweeps
 import toy_envs
 import toy_layers
 import toys
+from nested_arrays import assert_identical
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce.collect import local_worker
 from tf_reinforce.collect import worker_pool
-
-
-def assert_identical(one, other):
-    """Asserts that two records have equal structure, dtypes and values, also in the
-    padding.
-    """
-    keras.tree.assert_same_structure(one, other)
-    for a, b in zip(*map(keras.tree.flatten, (one, other)), strict=True):
-        if a is not None:
-            assert a.dtype == b.dtype
-            np.testing.assert_array_equal(a, b)
-
 
 # Workers receive the environments of this file, which imports TensorFlow, without it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -1,8 +1,8 @@
 """A Ray cluster of several nodes on this machine, bound to 127.0.0.1, for tests.
 
 As a program, the module starts a cluster, prints its address, and then reads commands
-from its standard input: "kill" kills the newest node that is not the first, "add" adds a
-node. The cluster ends when the input ends.
+from its standard input: "kill" kills a node that is not the first, "add" adds a node. The
+cluster ends when the input ends.
 
     python tests/support/ray_cluster.py NODES CORES_PER_NODE
 """
@@ -12,6 +12,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 ENVIRON = {
     # Ray uses another address of the machine instead of 127.0.0.1 unless this is 0.
@@ -19,9 +20,6 @@ ENVIRON = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # avoids a warning about accelerators
-    # A node that does not answer is lost after three seconds instead of 15.
-    "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_failure_threshold": "3",
 }
 _STORE = 100_000_000  # bytes of the object store of each node
 
@@ -46,7 +44,7 @@ class Cluster:
         self.address = self._read()
 
     def kill_node(self):
-        """Kills the processes of the newest node with SIGKILL."""
+        """Kills the processes of a node, not the first one, with SIGKILL."""
         self._request("kill")
 
     def add_node(self):
@@ -84,22 +82,47 @@ def running(nodes, cores, **environ):
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def main(nodes, cores):
+@contextlib.contextmanager
+def start(cores):
+    """Yields a `ray.cluster_utils.Cluster` of this process, and ends it afterwards.
+
+    Args:
+        cores: List of ints, the cores of each node. The first node is the head.
+    """
+    os.environ.update(ENVIRON)
     from ray import cluster_utils
 
-    options = {"num_cpus": cores, "object_store_memory": _STORE}
-    options |= {"node_ip_address": "127.0.0.1", "include_dashboard": False}
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=options)
-    del options["include_dashboard"]
-    added = [cluster.add_node(**options) for _ in range(nodes - 1)]
-    print(cluster.address, flush=True)
-    for line in sys.stdin:
-        if line.strip() == "kill":
-            cluster.remove_node(added.pop(), allow_graceful=False)
-        else:
-            added.append(cluster.add_node(**options))
-        print(line.strip(), flush=True)
-    cluster.shutdown()
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        options = {"include_dashboard": False, "temp_dir": folder, **_node(cores[0])}
+        cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=options)
+        try:
+            for count in cores[1:]:
+                add_node(cluster, count)
+            yield cluster
+        finally:
+            cluster.shutdown()
+
+
+def add_node(cluster, cores):
+    """Adds a node to a `ray.cluster_utils.Cluster`, and returns it."""
+    return cluster.add_node(**_node(cores))
+
+
+def _node(cores):
+    address = {"node_ip_address": "127.0.0.1"}
+    return {"num_cpus": cores, "object_store_memory": _STORE, **address}
+
+
+def main(nodes, cores):
+    with start([cores] * nodes) as cluster:
+        print(cluster.address, flush=True)
+        for line in sys.stdin:
+            if line.strip() == "kill":
+                node = next(iter(cluster.worker_nodes))
+                cluster.remove_node(node, allow_graceful=False)
+            else:
+                add_node(cluster, cores)
+            print(line.strip(), flush=True)
 
 
 if __name__ == "__main__":

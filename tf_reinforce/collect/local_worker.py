@@ -74,7 +74,25 @@ class LocalLauncher:
             self._guard = None
 
 
-class LocalWorker:
+class Worker:
+    """What a pool knows about a worker process.
+
+    Args:
+        number: Int, the number of the worker in messages.
+        size: Positive int, the number of its environments.
+        first_index: Int, the index of its first environment among those of all workers.
+    """
+
+    def __init__(self, number, size, first_index):
+        self.number = number
+        self.size = size
+        self.first_index = first_index
+        self.programs = set()  # the acting programs that the process knows
+        self.collection = None  # the collection for which the process knows the weights
+        self.ready = False  # whether the process has made its environments
+
+
+class LocalWorker(Worker):
     """A worker process on this machine.
 
     The process is fresh: it is no fork of the current process, and does not import the
@@ -82,9 +100,7 @@ class LocalWorker:
     and processes that its environments have started end with it.
 
     Args:
-        number: Int, the number of the worker in messages.
-        size: Positive int, the number of its environments.
-        first_index: Int, the index of its first environment among those of all workers.
+        number, size, first_index: As for `Worker`.
         step_timeout: Float, the seconds after which one reset or step counts as hanging.
         guard: `WorkerGuard` that ends the process if the current process dies.
         search_path: List of strings, the import path of the process, by default
@@ -92,12 +108,7 @@ class LocalWorker:
     """
 
     def __init__(self, number, size, first_index, step_timeout, guard, search_path=None):
-        self.number = number
-        self.size = size
-        self.first_index = first_index
-        self.programs = set()  # the acting programs that the process knows
-        self.collection = None  # the collection for which the process knows the weights
-        self.ready = False  # whether the process has made its environments
+        super().__init__(number, size, first_index)
         self._step_timeout = step_timeout
         self._guard = guard
         self._ended = False

@@ -25,7 +25,7 @@ class WorkerHost:
     the same effects and messages as on the machine of the pool.
 
     Args:
-        number, size, first_index: As for `local_worker.LocalWorker`.
+        number, size, first_index: As for `local_worker.Worker`.
         limits: Pair of floats: the `step_timeout` of the process, and the seconds after
             which `exchange` returns, also without a message.
         search_path: List of strings, the import path of the pool. The worker process

@@ -114,22 +114,17 @@ class RayLauncher:
         )
 
 
-class RayWorker:
+class RayWorker(local_worker.Worker):
     """A worker process that an actor of Ray holds.
 
     Args:
         launcher: `RayLauncher`.
         actor: Handle of an actor of the class `ray_host.WorkerHost`.
-        number, size, first_index: As for `local_worker.LocalWorker`.
+        number, size, first_index: As for `local_worker.Worker`.
     """
 
     def __init__(self, launcher, actor, number, size, first_index):
-        self.number = number
-        self.size = size
-        self.first_index = first_index
-        self.programs = set()  # the acting programs that the process knows
-        self.collection = None  # the collection for which the process knows the weights
-        self.ready = False  # whether the process has made its environments
+        super().__init__(number, size, first_index)
         self.reply = None  # the object of Ray that the actor will return
         self._launcher = launcher
         self._actor = actor
