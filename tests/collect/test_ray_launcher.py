@@ -401,7 +401,7 @@ def test_workers_that_no_machine_can_start_are_named(
 ):
     monkeypatch.setattr(ray_launcher, "_START_SECONDS", 1.0)
     workers = make_workers(2, num_cpus_per_worker=99)
-    message = "Worker 0 has not started within 1 s.* The Ray cluster has 8 cores"
+    message = r"Worker 0 has not started within 1 s.* The Ray cluster has \d+ cores"
     with pytest.raises(TimeoutError, match=message):
         agent.collect(toy_envs.Lengths, 2, workers=workers)
     assert "wait for further machines" in caplog.text
