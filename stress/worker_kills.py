@@ -49,6 +49,8 @@ TIME_LIMIT = 600  # seconds of one training
 # Of a kill at a message, by the kind of the message. Other messages are rare.
 PROBABILITIES = {"weights": 0.25, "collect": 0.05, "episodes": 0.02}
 NAMES = [name for name in worker_trainings.TRAININGS if name != "HalfCheetah-v5"]
+# Of messages on a cluster, those whose moment is used first.
+MAIN_KINDS = "weights", "program", "factory", "episodes", "collect", "environments"
 REPORTS = "killed by the signal SIGKILL", "lost with its actor or its machine"
 
 
@@ -129,14 +131,17 @@ class Killer(keras.callbacks.Callback):
 
     Attributes:
         num_kills: Int, the number of workers that were killed.
-        num_starting: Int, how many of them had not answered yet, so that the cluster may
-            start them again itself, or the training may end without them.
+        num_unreported: Int, how many of them may remain without a report: the cluster
+            may start an actor again itself that has not answered yet, and the training
+            may end without workers that have no more episodes to play.
+        num_lost_hosts: Int, the number of actors and nodes that were killed. Workers
+            that were beginning to start there are lost too, and are no kills.
         moments: Counter of the kills, by moment.
     """
 
     def __init__(self, rng, max_kills):
         super().__init__()
-        self.num_kills, self.num_starting, self.num_lost_nodes = 0, 0, 0
+        self.num_kills, self.num_unreported, self.num_lost_hosts = 0, 0, 0
         self.moments = collections.Counter()
         self._rng = rng
         self._max_kills = max_kills
@@ -260,7 +265,7 @@ class RayKiller(Killer):
     hooks = (
         (ray_launcher.RayLauncher, "start"),
         (ray_launcher.RayLauncher, "share"),
-        (ray_launcher.RayWorker, "request"),
+        (ray_launcher.RayHost, "request"),
     )
 
     def __init__(self, cluster, rng, max_kills):
@@ -295,28 +300,26 @@ class RayKiller(Killer):
         self._kinds[shared.hex()] = kind_of(message)
         return shared
 
-    def request(self, original, one):
-        """Requests the next message of a worker, which may be killed before or after."""
-        kind = self._main_kind(one) if one.reply is None else None
-        moment = self.draw(kind) if kind else None
+    def request(self, original, host, busy):
+        """Requests messages of a host, whose worker may be killed before or after."""
+        kinds = {order[1]: self._kind(x) for order, x in host._orders if x is not None}
+        ranked = sorted(kinds, key=lambda number: MAIN_KINDS.index(kinds[number]))
+        number = ranked[0] if ranked and host.reply is None else None
+        one, kind = self._workers.get(number), kinds.get(number)
+        moment = None if one is None else self.draw(kind)
         if moment == "before":
             self.kill(one, f"before {kind}")
-        original(one)
+        original(host, busy)
         if moment in ("within", "after"):  # soon, the message arrives
             self._ended.wait(self._rng.uniform(0.0, 0.02) * (moment == "after"))
             self.kill(one, f"after {kind}")
 
-    def _main_kind(self, one):
-        """Returns the kind of the messages that a worker will receive together."""
-        kinds = [
-            kind_of(x) if isinstance(x, bytes) else self._kinds[x.hex()]
-            for x in one._outbox
-        ]
-        order = "weights", "program", "factory", "episodes"
-        return next((kind for kind in order if kind in kinds), None)
+    def _kind(self, message):
+        is_shared = not isinstance(message, bytes)
+        return self._kinds[message.hex()] if is_shared else kind_of(message)
 
     def may_play(self, one):
-        return one._replied  # what the worker does is not known
+        return has_started(one)  # what the worker does is not known
 
     def describe(self, one):
         return "at a random moment"
@@ -340,23 +343,29 @@ class RayKiller(Killer):
         nodes = {raylet_of(node): node for node in self._cluster.worker_nodes}
         node = nodes.get(raylet := parents[actor])
         if form == "node" and self._lost_node is None and node is not None:
-            self._lost_node, self.num_lost_nodes = node, self.num_lost_nodes + 1
+            self._lost_node = node
             is_sudden = self._rng.random() < 0.5  # otherwise only the raylet is killed
             pids = [raylet, *(descendants(raylet, parents) if is_sudden else ())]
-            on_node = {
-                n for n, pid in processes.items() if parents[parents[pid]] == raylet
-            }
-            victims = {x for n, x in self._workers.items() if n in on_node}
-            victims -= self._killed
+            lost = {n for n, pid in processes.items() if parents[parents[pid]] == raylet}
+        elif form != "process" and has_started(one):
+            form, pids = "actor", [actor]
+            lost = {n for n, pid in processes.items() if parents[pid] == actor}
         else:
-            form = "actor" if form == "actor" and one._replied else "process"
-            pids, victims = [{"process": process, "actor": actor}[form]], {one}
+            form, pids, lost = "process", [process], {one.number}
+        victims = {self._workers[number] for number in lost} - self._killed
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if form == "node" or self._is_last_update:
-            self.num_starting += sum(not x._replied for x in victims)
+        if form != "process":
+            self.num_lost_hosts += 1
+            is_reported = lambda x: has_started(x) and not self._is_last_update  # noqa: E731
+            self.num_unreported += sum(not is_reported(x) for x in victims)
         return form, victims
+
+
+def has_started(one):
+    """Returns whether the actor of a worker on a cluster has started."""
+    return one.host is not None and one.host.has_started
 
 
 def raylet_of(node):
@@ -406,10 +415,10 @@ def train(name, workers, killer):
     messages = [str(x.message) for x in caught]
     return {
         "kills": killer.num_kills,
-        "starting": killer.num_starting,
-        "lost nodes": killer.num_lost_nodes,
+        "unreported": killer.num_unreported,
+        "lost hosts": killer.num_lost_hosts,
         "restarts": int(sum(history.history["worker_restarts"])),
-        "logged restarts": sum(map(is_kill, logged)),
+        "logged restarts": sum(x.endswith("It is started again.") for x in logged),
         "named at the end": sum(map(is_kill, messages)),
         "other messages": [x for x in (*logged, *messages) if not is_kill(x)],
         "digests": digests,
@@ -428,10 +437,9 @@ def problems_of(result, expected):
         for part, digest in expected.items()
         if result["digests"][part] != digest
     ]
-    # Also workers that begin to start on a lost node are lost, and started again.
-    most = result["kills"] if not result["lost nodes"] else math.inf
+    most = result["kills"] if not result["lost hosts"] else math.inf
     reported = result["restarts"] + result["named at the end"]
-    is_reported = result["kills"] - result["starting"] <= reported <= most
+    is_reported = result["kills"] - result["unreported"] <= reported <= most
     if not is_reported or result["restarts"] != result["logged restarts"]:
         counts = {key: x for key, x in result.items() if key != "digests"}
         problems.append(f"the reports differ from the kills: {counts}")
@@ -473,7 +481,7 @@ class Trials:
             result = train(name, workers, killer)
             problems = problems_of(result, expected)
             faulthandler.cancel_dump_traceback_later()
-            keys = "kills", "starting", "lost nodes", "restarts", "named at the end"
+            keys = "kills", "unreported", "lost hosts", "restarts", "named at the end"
             totals.update({key: result[key] for key in keys})
             totals.update(trainings=1, equal=int(result["digests"] == expected))
             moments.update(killer.moments)

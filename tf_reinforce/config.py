@@ -125,10 +125,10 @@ AGENT_OPTIONS = tuple(field.name for field in dataclasses.fields(AgentOptions))
 class RayWorkers:
     """Workers on the machines of a Ray cluster, for the argument `workers` of `fit`.
 
-    Each worker is a Ray actor that holds one worker process. The process is the same as
-    that of `workers=N`, and needs no TensorFlow. The episodes, the weights and the logs
-    are those of a training in one process, to the bit, if all machines compute the same
-    results from the same versions of the same packages.
+    A Ray actor on each machine holds worker processes. They are the same as those of
+    `workers=N`, and need no TensorFlow. The episodes, the weights and the logs are those
+    of a training in one process, to the bit, if all machines compute the same results
+    from the same versions of the same packages.
 
     Ray must be installed on this machine (`pip install "tf-reinforce[ray]"`), and
     tf-reinforce and the packages of the environment on every machine of the cluster. The

@@ -183,6 +183,12 @@ def stop_actor():
     os.kill(os.getppid(), signal.SIGSTOP)
 
 
+def started_again(caplog):
+    """Returns the numbers of the workers that were replaced according to the log."""
+    texts = [record.getMessage() for record in caplog.records]
+    return [int(x.split()[1]) for x in texts if x.endswith("It is started again.")]
+
+
 PLACE = r"\(step of environment \d+, episode \d+, step \d+\) on \S+"
 
 
@@ -232,16 +238,18 @@ def test_lost_worker_is_replaced_without_any_effect(
     with tfr.collect.open_envs(env, 3, workers=workers, **options) as pool:
         assert_identical(agent.collect(pool, 12), agent.collect(toy_envs.Lengths, 12))
     assert (tmp_path / "failed").exists()
-    [line] = [x.getMessage() for x in caplog.records if "started again" in x.getMessage()]
-    assert line.startswith("Worker 1 ")
+    lost = started_again(caplog)
+    assert 1 in lost
+    assert len(lost) == 1 or fail != kill_process  # an actor may hold two workers
 
 
-def test_log_counts_workers_that_were_replaced(make_workers, tmp_path):
+def test_log_counts_workers_that_were_replaced(make_workers, tmp_path, caplog):
     env = functools.partial(Once, tmp_path / "failed", kill_actor)
     agent = tfr.Reinforce.for_env(toy_envs.Lengths, hidden=(4,))
     budget = dict(epochs=2, episodes_per_epoch=6, num_envs=2, verbose=0)
     history = agent.fit(env, **budget, workers=make_workers(2)).history
-    assert history["worker_restarts"] == [1, 0]
+    assert history["worker_restarts"] == [len(started_again(caplog)), 0]
+    assert 1 in started_again(caplog)
 
 
 def test_processes_of_an_environment_end_with_its_actor(agent, make_workers, tmp_path):
@@ -263,7 +271,7 @@ def test_lost_actor_is_an_error_if_workers_are_not_restarted(
 ):
     env = functools.partial(Once, tmp_path / "failed", kill_actor)
     workers = make_workers(restart_failed_workers=False)
-    with pytest.raises(tfr.collect.EnvironmentFault, match="Worker 1 is lost with its"):
+    with pytest.raises(tfr.collect.EnvironmentFault, match=r"Worker \d is lost with its"):
         agent.collect(env, 12, workers=workers)
 
 
@@ -373,8 +381,11 @@ def test_machine_with_another_version_is_refused_unless_allowed(
     """NumPy is compared before the environment is made, and other packages if the
     environment has imported them.
     """
-    own, number = ray_host.versions(sys.path), ray_host.versions(sys.path)[package]
-    monkeypatch.setattr(ray_host, "versions", lambda _: {**own, package: "0.0.1"})
+    own, number = (
+        ray_host.own_versions(sys.path),
+        ray_host.own_versions(sys.path)[package],
+    )
+    monkeypatch.setattr(ray_host, "own_versions", lambda _: {**own, package: "0.0.1"})
     message = rf"other versions of packages.*{package} {number} \(expected 0\.0\.1\)"
     with pytest.raises(ValueError, match=message):
         agent.collect(toy_envs.Lengths, 2, workers=make_workers(1))
@@ -390,8 +401,8 @@ def test_machine_with_another_version_is_refused_unless_allowed(
 def test_versions_of_packages_that_the_environment_does_not_use_do_not_matter(
     agent, make_workers, monkeypatch
 ):
-    own = ray_host.versions(sys.path)
-    monkeypatch.setattr(ray_host, "versions", lambda _: {**own, "keras": "0.0.1"})
+    own = ray_host.own_versions(sys.path)
+    monkeypatch.setattr(ray_host, "own_versions", lambda _: {**own, "keras": "0.0.1"})
     collected = agent.collect(toy_envs.Lengths, 2, workers=make_workers(1))
     assert_identical(collected, agent.collect(toy_envs.Lengths, 2))
 

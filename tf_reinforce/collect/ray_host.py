@@ -1,11 +1,13 @@
-"""Holds a worker process on a machine of a Ray cluster."""
+"""Holds the worker processes of a machine of a Ray cluster."""
 
+import collections
 import contextlib
+import functools
 import importlib.metadata
 import os
 import platform
 import re
-import select
+import selectors
 import sys
 import threading
 import time
@@ -13,92 +15,156 @@ import time
 from tf_reinforce import version
 from tf_reinforce.collect import local_worker
 
-_POLL_SECONDS = 0.2
 # What a worker needs before it has made its environments.
 _REQUIRED = ("python", "tf_reinforce", "numpy", "gymnasium", "ai_edge_litert")
 
 
 class WorkerHost:
-    """An actor that starts a worker process on its machine, and relays its messages.
+    """An actor that starts worker processes on its machine, and relays their messages.
 
-    The process is a `local_worker.LocalWorker`, so that all faults of environments have
-    the same effects and messages as on the machine of the pool.
+    The processes are `local_worker.LocalWorker`s, so that all faults of environments have
+    the same effects and messages as on the machine of the pool. The methods run in
+    threads of their own.
 
     Args:
-        number, size, first_index: As for `local_worker.Worker`.
-        limits: Pair of floats: the `step_timeout` of the process, and the seconds after
-            which `exchange` returns, also without a message.
-        search_path: List of strings, the import path of the pool. The worker process
-            also finds modules there, if the folders exist on its machine.
-        versions: Dict, the result of `versions` on the machine of the pool, or `None` to
-            accept other versions.
+        step_timeout: Float, the seconds after which one reset or step counts as hanging.
+        search_path: List of strings, the import path of the pool. The worker processes
+            also find modules there, if the folders exist on their machine.
+        versions: Dict, the result of `own_versions` on the machine of the pool, or
+            `None` to accept other versions.
     """
 
-    def __init__(self, number, size, first_index, limits, search_path, versions):
-        self._versions = versions
-        self._reply_seconds = limits[1]
+    def __init__(self, step_timeout, search_path, versions):
+        self._step_timeout = step_timeout
         self._search_path = [*dict.fromkeys([*sys.path, *search_path])]
-        self._lock = threading.Lock()
-        self._closing = False
+        self._expected = versions
+        self._own = None if versions is None else own_versions(self._search_path)
         self._refusal = self._compare(_REQUIRED)
         self._guard = local_worker.WorkerGuard()
-        self._worker = local_worker.LocalWorker(
-            number, size, first_index, limits[0], self._guard, self._search_path
-        )
+        self._lock = threading.Lock()
+        self._workers = {}  # by number
+        self._busy = set()  # numbers of the workers that must send a message
+        self._orders = collections.deque()  # what `send` and `exchange` received
+        self._events = []  # what `exchange` returns
+        self._last_check = 0.0  # the time of the last look at the workers' progress
+        self._is_closing = False
+        self._selector = selectors.DefaultSelector()
+        reader, self._wakener = os.pipe()
+        self._selector.register(reader, selectors.EVENT_READ)
 
-    def exchange(self, *messages):
-        """Sends messages to the process, and waits for a message of the process.
+    def ping(self):
+        """Returns `None` if the actor runs."""
+
+    def send(self, orders, *messages):
+        """Executes orders in the thread of `exchange`, which waits.
 
         Args:
+            orders: List of tuples: `("start", number, size, first_index)` starts a
+                worker process, `("send", number, index)` sends it a message.
             *messages: Bytes, or arrays of bytes, that `channel.encode` returned.
+        """
+        self._orders.append((orders, messages))
+        self._wake()
+
+    def exchange(self, busy, orders, *messages):
+        """Executes orders, and waits for a message of any worker process.
+
+        Args:
+            busy: List of the numbers of workers that must send a message.
+            orders, *messages: As for `send`.
 
         Returns:
-            Dict with the key `messages`: list of pairs of headers and arrays, which is
-            empty if the process sends nothing in time. If the process is
-            lost, the dict also contains the key `lost` with a text.
+            List of pairs: the number of a worker, and the header and the arrays of its
+            message, or a text if the process is lost. The list is empty if the actor
+            ends.
         """
         with self._lock:
-            try:
-                if self._refusal:
-                    return {"messages": [self._refusal]}
-                for message in messages:
-                    self._worker.send(message)
-                return {"messages": self._receive()}
-            except local_worker.WorkerLost as error:
-                return {"messages": [], "lost": f"{error} on {platform.node()}"}
+            self._busy = set(busy)
+            self._orders.append((orders, messages))
+            while not self._is_closing:
+                while self._orders:
+                    self._execute(*self._orders.popleft())
+                if self._events:
+                    break
+                self._receive()
+            events, self._events = self._events, []
+            return events
 
     def close(self, seconds, interrupted):
-        """Closes the environments and ends the process.
+        """Closes the environments and ends the processes.
 
         Args:
-            seconds: Float, the time after which the process is killed.
-            interrupted: Bool, whether to end the process in the middle of an episode.
+            seconds: Float, the time after which the processes are killed.
+            interrupted: Bool, whether to end them in the middle of an episode.
 
         Returns:
-            List of texts, one for each problem.
+            Dict from numbers of workers to lists of texts, one for each problem.
         """
-        self._closing = True  # `exchange` soon releases the lock
-        with self._lock:
-            self._worker.terminate() if interrupted else self._worker.stop()
-            return self._worker.join(time.monotonic() + seconds)
+        self._is_closing = True
+        self._wake()
+        with self._lock:  # which `exchange` releases
+            deadline = time.monotonic() + seconds
+            for one in self._workers.values():
+                one.terminate() if interrupted else one.stop()
+            return {number: one.join(deadline) for number, one in self._workers.items()}
+
+    def _wake(self):
+        os.write(self._wakener, b"+")
+
+    def _execute(self, orders, messages):
+        for kind, number, *values in orders:
+            self._busy.add(number)
+            if kind == "start":
+                self._start(number, *values)
+            elif number in self._workers:  # else an event reports that it is lost
+                with self._note_loss(number):
+                    self._workers[number].send(messages[values[0]])
+
+    def _start(self, number, size, first_index):
+        if self._refusal:
+            self._events.append((number, self._refusal))
+            return
+        options = self._step_timeout, self._guard, self._search_path
+        try:
+            one = local_worker.LocalWorker(number, size, first_index, *options)
+        except OSError as error:
+            text = f"could not be started on {platform.node()}: {error}"
+            self._events.append((number, text))
+        else:
+            self._workers[number] = one
+            self._selector.register(one, selectors.EVENT_READ, number)
 
     def _receive(self):
-        end = time.monotonic() + self._reply_seconds
-        while not self._closing and time.monotonic() < end:
-            if select.select([self._worker], [], [], _POLL_SECONDS)[0]:
-                header, arrays = self._worker.receive()
-                if header["kind"] == "ready":
-                    error = self._compare_modules(header["modules"])
-                    return [error or (header, arrays)]
-                return [(header, arrays)]
-            self._worker.check_progress()
-        return []
+        """Waits for messages for a short time, and looks at the workers' progress."""
+        interval = min(1.0, self._step_timeout / 4)
+        for key, _ in self._selector.select(interval):
+            if key.data is None:
+                os.read(key.fd, 1_000)
+                continue
+            with self._note_loss(key.data):
+                header, arrays = key.fileobj.receive()
+                refusal = self._compare_modules(header.pop("modules", ()))
+                self._events.append((key.data, refusal or (header, arrays)))
+        if time.monotonic() - self._last_check > interval:
+            self._last_check = time.monotonic()
+            for number in self._busy & self._workers.keys():
+                with self._note_loss(number):
+                    self._workers[number].check_progress()
+
+    @contextlib.contextmanager
+    def _note_loss(self, number):
+        """Turns the error of a lost worker into an event."""
+        try:
+            yield
+        except local_worker.WorkerLost as error:
+            self._selector.unregister(self._workers.pop(number))
+            self._events.append((number, f"{error} on {platform.node()}"))
 
     def _compare_modules(self, modules):
-        """Compares the versions of the packages that the process has imported."""
-        if self._versions is None or self._versions == versions(self._search_path):
+        """Compares the versions of the packages that a process has imported."""
+        if not modules or self._expected == self._own:
             return None
-        distributions = importlib.metadata.packages_distributions()
+        distributions = _packages_distributions()
         names = {name for module in modules for name in distributions.get(module, ())}
         return self._compare(map(_normalized, names))
 
@@ -106,13 +172,11 @@ class WorkerHost:
         """Returns an error message if packages have other versions than on the pool's
         machine, else `None`.
         """
-        if self._versions is None:
-            return None
-        own = versions(self._search_path)
+        own, expected = self._own, self._expected
         differing = [
-            f"{name} {own.get(name, 'missing')} (expected {self._versions.get(name)})"
-            for name in sorted(names)
-            if own.get(name) != self._versions.get(name, own.get(name))
+            f"{name} {own.get(name, 'missing')} (expected {expected.get(name)})"
+            for name in (sorted(names) if expected else ())
+            if own.get(name) != expected.get(name, own.get(name))
         ]
         if not differing:
             return None
@@ -126,7 +190,7 @@ class WorkerHost:
         return header, []
 
 
-def versions(search_path):
+def own_versions(search_path):
     """Returns the versions of Python and of all packages that can be imported.
 
     Args:
@@ -146,6 +210,11 @@ def versions(search_path):
     result["tf_reinforce"] = version.VERSION
     result["python"] = platform.python_version()
     return result
+
+
+@functools.cache
+def _packages_distributions():
+    return importlib.metadata.packages_distributions()
 
 
 def _normalized(name):

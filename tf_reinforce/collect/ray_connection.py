@@ -1,0 +1,109 @@
+"""Connects this program to a Ray cluster, and describes the errors of Ray."""
+
+import logging
+import signal
+import socket
+import threading
+
+_CONNECT_SECONDS = 5.0  # to reach the address of a cluster
+
+
+class Connection:
+    """The connection of this program to a cluster, which several pools may use."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._users = 0
+        self._address = None  # `None` if the program itself has called `ray.init`
+
+    def open(self, ray, address):
+        """Connects to a cluster, unless this program is connected to it."""
+        with self._lock:
+            if not ray.is_initialized():
+                _connect(ray, address)
+                self._users, self._address = 0, address
+            elif not self._users:
+                self._address = None
+            if address not in ("auto", self._address):
+                raise ValueError(
+                    "This program is connected to another Ray cluster. Expected: "
+                    f'address="auto" or {self._address!r}. Received: '
+                    f"address={address!r}. Call `ray.shutdown()`, or close the other "
+                    "environments first."
+                )
+            self._users += 1
+
+    def close(self, ray):
+        """Ends the connection with its last user, unless the program has made it."""
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._address is not None:
+                ray.shutdown()
+
+
+connection = Connection()
+
+
+def import_ray():
+    """Returns the module of Ray; raises an `ImportError` that names the extra."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            "RayWorkers needs Ray on this machine. Install it with "
+            '`pip install "tf-reinforce[ray]"`, or use workers=N for processes of this '
+            "machine."
+        ) from error
+    return ray
+
+
+def _connect(ray, address):
+    """Connects this program to a cluster, or raises an error that names the remedy."""
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        if address != "local":
+            _expect_cluster(address)
+        ray.init(address=address, logging_level=logging.WARNING)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            "The connection to the Ray cluster failed. Expected: `address` of a running "
+            "cluster with the same versions of Ray and Python as this process; start "
+            f"one with `ray start --head`. Received: address={address!r} "
+            f"({type(error).__name__}: {_shorten(error)})"
+        ) from error
+    finally:
+        if is_main and handler is not None:  # `ray.init` replaces it
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _expect_cluster(address):
+    """Raises `ConnectionError` if no server answers; `ray.init` waits for minutes."""
+    from ray._private import services
+
+    found = services.canonicalize_bootstrap_address_or_die(address)
+    host, _, port = found.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(f"no server answers at {found}: {error}") from None
+
+
+def describe_error(error):
+    """Returns the predicate of a sentence about a worker, for an error of Ray."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    machines = [line.removeprefix("ip: ") for line in lines if line.startswith("ip: ")]
+    place = f" ({machines[0]})" if machines else ""
+    text = lines[0] if lines[0] == lines[-1] else f"{lines[0]} {lines[-1]}"
+    remedy = (
+        " Install tf-reinforce on every machine of the cluster."
+        if "No module named 'tf_reinforce'" in lines[-1]
+        else ""
+    )
+    return f"is lost with its actor or its machine{place}: {_shorten(text)}{remedy}"
+
+
+def _shorten(text):
+    """Returns a text in one line of at most 300 characters."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= 300 else f"{line[:299]}…"
