@@ -40,6 +40,7 @@ import ray_cluster
 
 import tf_reinforce as tfr
 from tf_reinforce.collect import local_worker
+from tf_reinforce.collect import ray_handle
 from tf_reinforce.collect import ray_launcher
 
 UPDATES, WORKERS = 6, 3
@@ -265,7 +266,7 @@ class RayKiller(Killer):
     hooks = (
         (ray_launcher.RayLauncher, "start"),
         (ray_launcher.RayLauncher, "share"),
-        (ray_launcher.RayHost, "request"),
+        (ray_handle.ActorHandle, "request"),
     )
 
     def __init__(self, cluster, rng, max_kills):
@@ -300,16 +301,17 @@ class RayKiller(Killer):
         self._kinds[shared.hex()] = kind_of(message)
         return shared
 
-    def request(self, original, host, busy):
-        """Requests messages of a host, whose worker may be killed before or after."""
-        kinds = {order[1]: self._kind(x) for order, x in host._orders if x is not None}
-        ranked = sorted(kinds, key=lambda number: MAIN_KINDS.index(kinds[number]))
-        number = ranked[0] if ranked and host.reply is None else None
-        one, kind = self._workers.get(number), kinds.get(number)
+    def request(self, original, actor, busy):
+        """Requests messages of an actor, whose worker may be killed before or after."""
+        orders = () if actor.reply is not None else actor._orders
+        sent = [(self._kind(x), order[1]) for order, x in orders if x is not None]
+        sent.sort(key=lambda pair: MAIN_KINDS.index(pair[0]))
+        kind, key = sent[0] if sent else (None, None)
+        one = next((x for x in self._workers.values() if x.key == key), None)
         moment = None if one is None else self.draw(kind)
         if moment == "before":
             self.kill(one, f"before {kind}")
-        original(host, busy)
+        original(actor, busy)
         if moment in ("within", "after"):  # soon, the message arrives
             self._ended.wait(self._rng.uniform(0.0, 0.02) * (moment == "after"))
             self.kill(one, f"after {kind}")
@@ -365,7 +367,7 @@ class RayKiller(Killer):
 
 def has_started(one):
     """Returns whether the actor of a worker on a cluster has started."""
-    return one.host is not None and one.host.has_started
+    return one.actor is not None and one.actor.has_started
 
 
 def raylet_of(node):

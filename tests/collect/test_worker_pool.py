@@ -479,6 +479,36 @@ def test_episode_in_which_every_worker_is_lost_raises(agent, monkeypatch):
         agent.trainer.collector.collect(pool, toys.request(episodes=2))
 
 
+class Last(toy_envs.Lengths):
+    """Its first step ends the processes of all workers, but only once."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+        if "TF_REINFORCE_WORKER" in os.environ:
+            (folder / f"{os.getpid()}.pid").touch()
+
+    def step(self, action):
+        if not (self.folder / "failed").exists():
+            (self.folder / "failed").touch()
+            pids = {int(path.stem) for path in self.folder.glob("*.pid")}
+            for pid in sorted(pids, key=lambda pid: pid == os.getpid()):  # itself last
+                os.kill(pid, signal.SIGKILL)
+        return super().step(action)
+
+
+def test_episode_that_a_dead_worker_did_not_receive_is_not_counted_as_lost(
+    agent, monkeypatch, tmp_path
+):
+    """Three of four workers are idle when all of them die."""
+    monkeypatch.setattr(worker_pool, "_MAX_LOSSES", 1)
+    options = dict(workers=4, on_env_error="restart")
+    with tfr.collect.open_envs(lambda: Last(tmp_path), 4, **options) as pool:
+        collected = agent.trainer.collector.collect(pool, toys.request(episodes=1))
+    assert len([*tmp_path.glob("*.pid")]) > 4
+    assert_identical(collected.episodes, agent.collect(toy_envs.Lengths, 1))
+
+
 def test_system_exit_of_a_step_is_an_error_of_the_environment(clock):
     message = r"Worker \d: Environment \d, episode \d, step 1: step raised SystemExit: 3"
     with pytest.raises(tfr.collect.EnvironmentFault, match=message):

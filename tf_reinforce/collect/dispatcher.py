@@ -51,14 +51,25 @@ class EpisodeDispatcher:
 
     def finish(self, worker, numbers, lengths):
         """Notes that a worker has played episodes of the given lengths."""
+        if not self._running[worker].issuperset(numbers):
+            running = sorted(self._running[worker])
+            raise RuntimeError(
+                f"Worker {worker} returned the episodes {numbers}, but was playing "
+                f"{running}. This is an error of tf_reinforce; please report it."
+            )
         self._running[worker].difference_update(numbers)
         self._lengths.update(zip(numbers, lengths))
 
     def lose(self, worker):
         """Notes that a worker has died; returns the numbers of its episodes."""
-        lost, self._running[worker] = sorted(self._running[worker]), set()
-        self._lost = sorted([*self._lost, *lost])
+        lost = sorted(self._running[worker])
+        self.put_back(worker, lost)
         return lost
+
+    def put_back(self, worker, numbers):
+        """Notes that a worker has not received episodes that `take` returned for it."""
+        self._running[worker].difference_update(numbers)
+        self._lost = sorted([*self._lost, *numbers])
 
     def running(self, worker=None):
         """Returns the number of episodes that a worker, or all workers, play now."""

@@ -1,6 +1,7 @@
 """Connects this program to a Ray cluster, and describes the errors of Ray."""
 
 import logging
+import re
 import signal
 import socket
 import threading
@@ -15,15 +16,21 @@ class Connection:
         self._lock = threading.Lock()
         self._users = 0
         self._address = None  # `None` if the program itself has called `ray.init`
+        self._session = None
 
     def open(self, ray, address):
-        """Connects to a cluster, unless this program is connected to it."""
+        """Connects to a cluster, unless this program is connected to it.
+
+        Returns:
+            The session of the connection, an argument of `close`.
+        """
         with self._lock:
             if not ray.is_initialized():
                 _connect(ray, address)
                 self._users, self._address = 0, address
-            elif not self._users:
-                self._address = None
+            elif not self._users or self._session != session_of(ray):
+                self._users, self._address = 0, None  # the program has connected itself
+            self._session = session_of(ray)
             if address not in ("auto", self._address):
                 raise ValueError(
                     "This program is connected to another Ray cluster. Expected: "
@@ -32,16 +39,27 @@ class Connection:
                     "environments first."
                 )
             self._users += 1
+            return self._session
 
-    def close(self, ray):
+    def close(self, ray, session):
         """Ends the connection with its last user, unless the program has made it."""
         with self._lock:
+            if session != session_of(ray):  # the program has called `ray.shutdown`
+                return
             self._users -= 1
             if not self._users and self._address is not None:
                 ray.shutdown()
 
 
 connection = Connection()
+
+
+def session_of(ray):
+    """Returns what identifies the present connection of this program, or `None`."""
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return context.gcs_address, context.get_job_id()
 
 
 def import_ray():
@@ -91,7 +109,8 @@ def _expect_cluster(address):
 
 def describe_error(error):
     """Returns the predicate of a sentence about a worker, for an error of Ray."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # colors
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     machines = [line.removeprefix("ip: ") for line in lines if line.startswith("ip: ")]
     place = f" ({machines[0]})" if machines else ""
     text = lines[0] if lines[0] == lines[-1] else f"{lines[0]} {lines[-1]}"

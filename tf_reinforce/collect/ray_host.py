@@ -37,13 +37,14 @@ class WorkerHost:
     def __init__(self, step_timeout, search_path, versions):
         self._step_timeout = step_timeout
         self._search_path = [*dict.fromkeys([*sys.path, *search_path])]
-        self._expected = versions
-        self._own = None if versions is None else own_versions(self._search_path)
+        self._required_versions = versions
+        self._own_versions = versions and own_versions(self._search_path)
         self._refusal = self._compare(_REQUIRED)
         self._guard = local_worker.WorkerGuard()
         self._lock = threading.Lock()
-        self._workers = {}  # by number
-        self._busy = set()  # numbers of the workers that must send a message
+        self._workers = {}  # by key
+        self._expected = set()  # keys of the workers that must send a message
+        self._num_calls = 0  # of `exchange`
         self._orders = collections.deque()  # what `send` and `exchange` received
         self._events = []  # what `exchange` returns
         self._last_check = 0.0  # the time of the last look at the workers' progress
@@ -53,14 +54,17 @@ class WorkerHost:
         self._selector.register(reader, selectors.EVENT_READ)
 
     def ping(self):
-        """Returns `None` if the actor runs."""
+        """Returns the number of calls of `exchange` that have begun."""
+        return self._num_calls
 
     def send(self, orders, *messages):
         """Executes orders in the thread of `exchange`, which waits.
 
         Args:
-            orders: List of tuples: `("start", number, size, first_index)` starts a
-                worker process, `("send", number, index)` sends it a message.
+            orders: List of tuples: `("start", key, number, size, first_index)` starts a
+                worker process, `("send", key, index)` sends it a message. A key belongs
+                to one process, and its successor has another key: Ray may change the
+                order of calls, so that a message can arrive after its process is lost.
             *messages: Bytes, or arrays of bytes, that `channel.encode` returned.
         """
         self._orders.append((orders, messages))
@@ -70,16 +74,18 @@ class WorkerHost:
         """Executes orders, and waits for a message of any worker process.
 
         Args:
-            busy: List of the numbers of workers that must send a message.
+            busy: List of the keys of workers that must send a message. The `send` that
+                brings the reason may arrive later.
             orders, *messages: As for `send`.
 
         Returns:
-            List of pairs: the number of a worker, and the header and the arrays of its
+            List of pairs: the key of a worker, and the header and the arrays of its
             message, or a text if the process is lost. The list is empty if the actor
             ends.
         """
         with self._lock:
-            self._busy = set(busy)
+            self._num_calls += 1
+            self._expected &= set(busy)
             self._orders.append((orders, messages))
             while not self._is_closing:
                 while self._orders:
@@ -98,7 +104,7 @@ class WorkerHost:
             interrupted: Bool, whether to end them in the middle of an episode.
 
         Returns:
-            Dict from numbers of workers to lists of texts, one for each problem.
+            Dict from keys of workers to lists of texts, one for each problem.
         """
         self._is_closing = True
         self._wake()
@@ -106,33 +112,34 @@ class WorkerHost:
             deadline = time.monotonic() + seconds
             for one in self._workers.values():
                 one.terminate() if interrupted else one.stop()
-            return {number: one.join(deadline) for number, one in self._workers.items()}
+            return {key: one.join(deadline) for key, one in self._workers.items()}
 
     def _wake(self):
         os.write(self._wakener, b"+")
 
     def _execute(self, orders, messages):
-        for kind, number, *values in orders:
-            self._busy.add(number)
-            if kind == "start":
-                self._start(number, *values)
-            elif number in self._workers:  # else an event reports that it is lost
-                with self._note_loss(number):
-                    self._workers[number].send(messages[values[0]])
+        for kind, key, *values in orders:
+            if kind == "start":  # all of them before a large message is sent
+                self._start(key, *values)
+        for kind, key, *values in orders:
+            if kind == "send" and key in self._workers:
+                self._expected.add(key)
+                with self._note_loss(key):
+                    self._workers[key].send(messages[values[0]])
 
-    def _start(self, number, size, first_index):
+    def _start(self, key, number, size, first_index):
         if self._refusal:
-            self._events.append((number, self._refusal))
+            self._events.append((key, self._refusal))
             return
         options = self._step_timeout, self._guard, self._search_path
         try:
             one = local_worker.LocalWorker(number, size, first_index, *options)
         except OSError as error:
             text = f"could not be started on {platform.node()}: {error}"
-            self._events.append((number, text))
+            self._events.append((key, text))
         else:
-            self._workers[number] = one
-            self._selector.register(one, selectors.EVENT_READ, number)
+            self._workers[key] = one
+            self._selector.register(one, selectors.EVENT_READ, key)
 
     def _receive(self):
         """Waits for messages for a short time, and looks at the workers' progress."""
@@ -147,22 +154,22 @@ class WorkerHost:
                 self._events.append((key.data, refusal or (header, arrays)))
         if time.monotonic() - self._last_check > interval:
             self._last_check = time.monotonic()
-            for number in self._busy & self._workers.keys():
-                with self._note_loss(number):
-                    self._workers[number].check_progress()
+            for key in self._expected & self._workers.keys():
+                with self._note_loss(key):
+                    self._workers[key].check_progress()
 
     @contextlib.contextmanager
-    def _note_loss(self, number):
+    def _note_loss(self, key):
         """Turns the error of a lost worker into an event."""
         try:
             yield
         except local_worker.WorkerLost as error:
-            self._selector.unregister(self._workers.pop(number))
-            self._events.append((number, f"{error} on {platform.node()}"))
+            self._selector.unregister(self._workers.pop(key))
+            self._events.append((key, f"{error} on {platform.node()}"))
 
     def _compare_modules(self, modules):
         """Compares the versions of the packages that a process has imported."""
-        if not modules or self._expected == self._own:
+        if not modules or self._required_versions == self._own_versions:
             return None
         distributions = _packages_distributions()
         names = {name for module in modules for name in distributions.get(module, ())}
@@ -172,7 +179,7 @@ class WorkerHost:
         """Returns an error message if packages have other versions than on the pool's
         machine, else `None`.
         """
-        own, expected = self._own, self._expected
+        own, expected = self._own_versions, self._required_versions
         differing = [
             f"{name} {own.get(name, 'missing')} (expected {expected.get(name)})"
             for name in (sorted(names) if expected else ())

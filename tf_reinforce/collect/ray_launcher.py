@@ -1,7 +1,7 @@
 """Starts workers on the machines of a Ray cluster, and exchanges messages with them."""
 
 import collections
-import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -11,6 +11,7 @@ import numpy as np
 
 from tf_reinforce.collect import local_worker
 from tf_reinforce.collect import ray_connection
+from tf_reinforce.collect import ray_handle
 from tf_reinforce.collect import ray_host
 from tf_reinforce.collect import ray_placement
 
@@ -18,6 +19,8 @@ log = logging.getLogger("tf_reinforce")
 
 _START_SECONDS = 300.0  # without any answer, while actors wait for a machine
 _PLACE_SECONDS = 2.0  # in which Ray notices that cores have become free
+_GROUP_SECONDS = 20.0  # after which an actor that has not started is divided
+_DEAD_SECONDS = 15.0  # in which Ray notices that a machine is lost
 _POLL_SECONDS = 0.1  # between two looks at the free cores
 
 
@@ -38,16 +41,25 @@ class RayLauncher:
         self.step_timeout = step_timeout
         self.restarts_lost_hosts = options.restart_failed_workers
         self.silence = 0.0  # seconds of `wait` since the last answer of any actor
-        self._is_open = False
-        self._hosts = {}  # from numbers of workers to the `RayHost` that holds them
-        self._unplaced = {}  # from numbers of workers to workers without a host
+        self._session = None  # of the connection, while the launcher is open
+        self._actors = []  # `ray_handle.ActorHandle`s
+        self._actor_of = {}  # from numbers of workers to the actors that hold them
+        self._unplaced = {}  # from numbers of workers to workers without an actor
         self._place_deadline = 0.0
+        self._keys = itertools.count()
+
+    @property
+    def is_connected(self):
+        """Whether the connection that `open` has made still exists."""
+        return ray_connection.session_of(self.ray) == self._session is not None
 
     def open(self):
         """Connects to the cluster."""
-        ray_connection.connection.open(self.ray, self.options.address)
-        self._is_open = True
+        address = self.options.address
+        self._session = ray_connection.connection.open(self.ray, address)
         self.silence = 0.0
+        accepts_all = self.options.allow_other_versions
+        self._versions = None if accepts_all else ray_host.own_versions(sys.path)
         if lack := self.describe_lack_of_cores():
             log.warning("%s The workers wait for further machines.", lack)
 
@@ -56,13 +68,12 @@ class RayLauncher:
 
         A worker whose process is lost is started in the actor of that process.
         """
-        one = RayWorker(self, number, size, first_index)
-        host = self._hosts.get(number)
-        if host is not None and host.lost is None:
-            host.add(one)
+        one = RayWorker(self, next(self._keys), number, size, first_index)
+        actor = self._actor_of.get(number)
+        if actor is not None and actor.lost is None:
+            actor.add(one)
         else:
-            self._unplaced[number] = one
-            self._place_deadline = time.monotonic() + _PLACE_SECONDS
+            self._place_later(one)
         return one
 
     def share(self, message):
@@ -78,35 +89,39 @@ class RayLauncher:
         if self._unplaced:
             self._place()
             seconds = min(seconds, _POLL_SECONDS) if self._unplaced else seconds
-        hosts = dict.fromkeys(one.host for one in workers if one.host is not None)
-        for host in hosts:
-            host.request([one.number for one in workers if one.host is host])
-        replies = {host.reply: host for host in hosts if host.reply is not None}
+        actors = dict.fromkeys(one.actor for one in workers if one.actor is not None)
+        for actor in actors:
+            actor.request([one.key for one in workers if one.actor is actor])
+        replies = {actor.reply: actor for actor in actors if actor.reply is not None}
         if not any(one.has_message for one in workers):
             self._wait_for_any(replies, seconds)
         if replies:
             arrived, _ = self.ray.wait([*replies], num_returns=len(replies), timeout=0)
             for reply in arrived:
                 replies[reply].take_reply()
+        self._divide(actors)
         return [one for one in workers if one.has_message]
 
     def close(self):
         """Ends the connection, if this program has no other use for it."""
-        self._hosts, self._unplaced = {}, {}
-        if self._is_open:
-            self._is_open = False
-            ray_connection.connection.close(self.ray)
+        for actor in self._actors:
+            actor.kill()
+        self._actors, self._actor_of, self._unplaced = [], {}, {}
+        if self._session is not None:
+            ray_connection.connection.close(self.ray, self._session)
+            self._session = None
 
     def describe_lack_of_cores(self):
         """Returns a text if the cluster has too few cores, else `None`."""
         count, each = self.options.num_workers, self.options.num_cpus_per_worker
-        cores = self.ray.cluster_resources().get("CPU", 0)
-        if count * each <= cores:
+        cores = self._cores(is_free=False)
+        placed = sum(ray_placement.place(count, each, cores).values())
+        if placed == count:
             return None
         return (
-            f"The Ray cluster has {cores:g} cores, and {count} workers with "
-            f"num_cpus_per_worker={each:g} need {count * each:g}. Use fewer workers, or "
-            "pass a smaller `num_cpus_per_worker`."
+            f"The Ray cluster has {sum(cores.values()):g} cores, and room for {placed} "
+            f"of {count} workers with num_cpus_per_worker={each:g}. Use fewer workers, "
+            "or pass a smaller `num_cpus_per_worker`."
         )
 
     def _wait_for_any(self, replies, seconds):
@@ -118,15 +133,20 @@ class RayLauncher:
             time.sleep(seconds)
         self.silence = 0.0 if arrived else self.silence + time.monotonic() - start
 
+    def _place_later(self, one):
+        self._unplaced[one.number] = one
+        self._place_deadline = time.monotonic() + _PLACE_SECONDS
+
     def _place(self):
         """Starts actors for the workers that have none.
 
         A worker for which no machine has free cores receives an actor of its own, which
         waits for a machine.
         """
-        each = self.options.num_cpus_per_worker
+        self._actors = [one for one in self._actors if not one.is_over(_DEAD_SECONDS)]
         numbers = collections.deque(self._unplaced)
-        placed = ray_placement.place(len(numbers), each, self._free_cores())
+        each, free = self.options.num_cpus_per_worker, self._cores(is_free=True)
+        placed = ray_placement.place(len(numbers), each, free)
         missing = len(numbers) - sum(placed.values())
         groups = [*placed.items()]
         if time.monotonic() > self._place_deadline:
@@ -134,19 +154,42 @@ class RayLauncher:
         elif missing:
             return
         for node, count in groups:
-            host = RayHost(self, self._new_actor(node, count))
-            for _ in range(count):
-                number = numbers.popleft()
-                host.add(self._unplaced.pop(number))
-                self._hosts[number] = host
+            actor = ray_handle.ActorHandle(self, self._new_actor(node, count), node)
+            self._actors.append(actor)
+            for number in [numbers.popleft() for _ in range(count)]:
+                actor.add(self._unplaced.pop(number))
+                self._actor_of[number] = actor
 
-    def _free_cores(self):
-        """Returns a dict from the names of machines to their free cores."""
+    def _divide(self, actors):
+        """Places workers again whose actor has found no machine with room for them all.
+
+        Meanwhile, another program may have reserved cores of the machine.
+        """
+        for actor in actors:
+            if actor.num_workers > 1 and actor.is_unstarted_after(_GROUP_SECONDS):
+                for one in actor.release():
+                    del self._actor_of[one.number]
+                    self._place_later(one)
+
+    def _cores(self, is_free):
+        """Returns a dict from the names of machines to their cores, free ones or all.
+
+        A machine on which an actor was lost may be dead; it has no free cores for a
+        while.
+        """
         from ray._private import state
 
-        every = state.total_resources_per_node()
-        if self.options.num_cpus_per_worker:
+        if is_free and self.options.num_cpus_per_worker:
             every = state.available_resources_per_node()
+        else:
+            every = state.total_resources_per_node()
+        if is_free:
+            own = self.ray.get_runtime_context().get_node_id()  # not dead
+            suspects = {
+                actor.node for actor in self._actors if actor.was_lost_in(_DEAD_SECONDS)
+            }
+            for node in suspects - {own}:
+                every.pop(node, None)
         return {node: resources.get("CPU", 0) for node, resources in every.items()}
 
     def _new_actor(self, node, count):
@@ -156,152 +199,14 @@ class RayLauncher:
         strategy, each = "SPREAD", self.options.num_cpus_per_worker
         if node is not None:
             affinity = scheduling_strategies.NodeAffinitySchedulingStrategy
-            strategy = affinity(node, soft=True)  # another machine if it is lost
+            strategy = affinity(node, soft=True)  # another machine if it has left
         actor_class = self.ray.remote(ray_host.WorkerHost).options(
             max_concurrency=4,  # `ping`, `send` and `close` run beside `exchange`
             num_cpus=ray_placement.reservation(count, each),
             runtime_env={"env_vars": _actor_environ(each)},
             scheduling_strategy=strategy,
         )
-        other = self.options.allow_other_versions
-        own = None if other else ray_host.own_versions(sys.path)
-        return actor_class.remote(self.step_timeout, sys.path, own)
-
-
-class RayHost:
-    """An actor of a machine, as the process of the launcher sees it.
-
-    Args:
-        launcher: `RayLauncher`.
-        actor: Handle of an actor of the class `ray_host.WorkerHost`.
-    """
-
-    def __init__(self, launcher, actor):
-        self.reply = None  # the object of Ray that `exchange` will return
-        self.lost = None  # text if the actor does not answer
-        self.has_started = False
-        self._launcher = launcher
-        self._actor = actor
-        self._workers = {}  # by number
-        self._orders = []  # for the actor, with their messages
-        self._ping = actor.ping.remote()
-        self._pinged = time.monotonic()
-        self._closing = None  # the object of Ray that `close` will return
-        self._problems = None  # what `close` returned
-        self._is_killed = False
-
-    def add(self, one):
-        """Starts the process of a worker."""
-        self._workers[one.number] = one
-        one.host = self
-        self._orders.append((("start", one.number, one.size, one.first_index), None))
-        for message in one.take_outbox():
-            self.send(one.number, message)
-
-    def send(self, number, message):
-        """Sends a message to a worker, at the latest when the launcher waits."""
-        self._orders.append((("send", number), message))
-
-    def request(self, busy):
-        """Asks the actor for the next messages, unless they are already expected.
-
-        A worker receives a message only after all of its messages have been read, and
-        therefore after the actor has received earlier messages for it: their order
-        cannot change.
-
-        Args:
-            busy: List of the numbers of workers that must send a message.
-        """
-        if self.lost or any(one.inbox for one in self._workers.values()):
-            return
-        if self.reply is None:
-            self.reply = self._actor.exchange.remote(busy, *self._take_orders())
-        elif self._orders:
-            self._actor.send.remote(*self._take_orders())
-
-    def _take_orders(self):
-        """Returns the orders and their messages, each message once."""
-        orders, messages = [], {}
-        for order, message in self._orders:
-            if message is not None:
-                index, _ = messages.setdefault(id(message), (len(messages), message))
-                order = (*order, index)
-            orders.append(order)
-        self._orders = []
-        return orders, *(message for _, message in messages.values())
-
-    def take_reply(self):
-        """Reads the answer of the actor, which has arrived."""
-        reply, self.reply = self.reply, None
-        try:
-            events = self._launcher.ray.get(reply)
-        except self._launcher.ray.exceptions.RayError as error:
-            self.lost = ray_connection.describe_error(error)
-            return
-        self.has_started = True
-        for number, content in events:
-            self._workers[number].note(content)
-
-    def check(self):
-        """Notes that the actor is lost if it does not answer."""
-        now, ray = time.monotonic(), self._launcher.ray
-        limit = self._launcher.options.worker_health_probe_timeout_s
-        if self._ping is None:
-            if now - self._pinged > limit / 4:
-                self._ping, self._pinged = self._actor.ping.remote(), now
-        elif ray.wait([self._ping], timeout=0)[0]:
-            self._take_ping()
-        elif self.has_started and now - self._pinged > limit:
-            self.kill()
-            self.lost = (
-                "is lost: its actor did not answer within "
-                f"worker_health_probe_timeout_s={limit:g} s"
-            )
-
-    def _take_ping(self):
-        ping, self._ping = self._ping, None
-        with contextlib.suppress(self._launcher.ray.exceptions.RayError):
-            self._launcher.ray.get(ping)  # `take_reply` reports the error
-            self.has_started = True
-            self._launcher.silence = 0.0
-
-    def close(self, seconds, interrupted):
-        """Asks the actor to end all of its processes."""
-        if self._closing is not None or self._is_killed or self.lost is not None:
-            return
-        if self._launcher.ray.is_initialized():
-            self.check()
-            if self.has_started:  # else it still waits for a machine
-                self._closing = self._actor.close.remote(seconds, interrupted)
-
-    def join(self, deadline):
-        """Waits until the processes have ended, and kills the actor at the deadline.
-
-        Returns:
-            Dict from numbers of workers to lists of texts, one for each problem.
-        """
-        ray = self._launcher.ray
-        if self._problems is None:
-            self._problems = {}
-            if self._closing is not None and ray.is_initialized():
-                seconds = max(0.0, deadline + 2.0 - time.monotonic())
-                try:
-                    self._problems = ray.get(self._closing, timeout=seconds)
-                except ray.exceptions.RayError as error:  # or it did not end in time
-                    text = ray_connection.describe_error(error)
-                    for number in self._workers:
-                        log.warning("Worker %d %s", number, text)
-        self.kill()
-        return self._problems
-
-    def kill(self):
-        """Kills the actor, whose guard then ends the processes."""
-        if self._is_killed:
-            return
-        self._is_killed = True
-        if self._launcher.ray.is_initialized():  # else Ray would connect again
-            with contextlib.suppress(Exception):  # the cluster may be lost
-                self._launcher.ray.kill(self._actor)
+        return actor_class.remote(self.step_timeout, sys.path, self._versions)
 
 
 class RayWorker(local_worker.Worker):
@@ -309,26 +214,25 @@ class RayWorker(local_worker.Worker):
 
     Args:
         launcher: `RayLauncher`.
+        key: Int that no other worker of the launcher has, nor a predecessor of this one.
         number, size, first_index: As for `local_worker.Worker`.
     """
 
-    def __init__(self, launcher, number, size, first_index):
+    def __init__(self, launcher, key, number, size, first_index):
         super().__init__(number, size, first_index)
-        self.host = None  # the `RayHost`, as soon as the worker is placed
-        self._launcher = launcher
-        self._outbox = []  # messages for the process, until it is placed
+        self.key = key
+        self.actor = None  # the `ActorHandle`, as soon as the worker is placed
         self.inbox = collections.deque()  # messages of the process
+        self.first_messages = []  # for the process, sent before the worker was placed
+        self._launcher = launcher
         self._lost = None  # text if the process is lost
+        self._is_reported = False  # whether `WorkerLost` was raised
 
     @property
     def has_message(self):
-        is_host_lost = self.host is not None and self.host.lost is not None
-        return bool(self.inbox) or self._lost is not None or is_host_lost
-
-    def take_outbox(self):
-        """Returns the messages for the process that were not sent yet."""
-        messages, self._outbox = self._outbox, []
-        return messages
+        """Whether `receive` returns a message or raises an error."""
+        is_actor_lost = self.actor is not None and self.actor.lost is not None
+        return bool(self.inbox) or self._lost is not None or is_actor_lost
 
     def note(self, content):
         """Keeps a message, or the text that the process is lost."""
@@ -340,10 +244,10 @@ class RayWorker(local_worker.Worker):
     def send(self, message):
         """Sends a message; raises `WorkerLost` or `HostLost`."""
         self._expect_alive()
-        if self.host is None:
-            self._outbox.append(message)
+        if self.actor is None:
+            self.first_messages.append(message)
         else:
-            self.host.send(self.number, message)
+            self.actor.send(self, message)
 
     def receive(self):
         """Returns the header and the arrays of the next message; raises `WorkerLost`."""
@@ -353,16 +257,17 @@ class RayWorker(local_worker.Worker):
 
     def check_progress(self):
         """Raises `HostLost` if the actor does not answer."""
-        if self.host is not None:
-            self.host.check()
+        if self.actor is not None:
+            self.actor.probe()
             self._expect_alive()
-        if self.host is None or not self.host.has_started:
+        if self.actor is None or not self.actor.has_started:
             self._expect_start()
 
     def _expect_alive(self):
-        if self.host is not None and self.host.lost is not None:
-            raise local_worker.HostLost(self.host.lost)
+        if self.actor is not None and self.actor.lost is not None:
+            raise local_worker.HostLost(self.actor.lost)
         if self._lost is not None:
+            self._is_reported = True
             raise local_worker.WorkerLost(self._lost)
 
     def _expect_start(self):
@@ -377,28 +282,33 @@ class RayWorker(local_worker.Worker):
             )
 
     def stop(self):
-        """Asks the process to close its environments and to end."""
-        if self.host is not None:
-            self.host.close(local_worker.CLOSE_TIMEOUT, interrupted=False)
+        """Asks the actor to close all of its environments, and to end its processes."""
+        if self.actor is not None:
+            self.actor.close(local_worker.CLOSE_TIMEOUT, interrupted=False)
 
     def terminate(self):
-        """Asks the process to end in the middle of an episode."""
-        if self.host is not None:
-            self.host.close(local_worker.END_TIMEOUT, interrupted=True)
+        """Asks the actor to end all of its processes in the middle of an episode."""
+        if self.actor is not None:
+            self.actor.close(local_worker.END_TIMEOUT, interrupted=True)
 
     def join(self, deadline):
-        """Waits until the process has ended, and kills the actor at the deadline.
+        """Waits until the actor has ended its processes, and kills it.
+
+        Args:
+            deadline: Float, a time of `time.monotonic`, after which it does not wait.
 
         Returns:
             List of texts, one for each problem, as for `local_worker.LocalWorker`.
         """
-        problems = {} if self.host is None else self.host.join(deadline)
-        return problems.get(self.number, [])
+        problems = {} if self.actor is None else self.actor.join(deadline)
+        if self._lost is not None and not self._is_reported:
+            return [f"worker {self.number}: the process {self._lost}"]
+        return problems.get(self.key, [])
 
     def kill(self):
-        """Kills the actor."""
-        if self.host is not None:
-            self.host.kill()
+        """Kills the actor, and with it all of its workers."""
+        if self.actor is not None:
+            self.actor.kill()
 
 
 def _actor_environ(cores):

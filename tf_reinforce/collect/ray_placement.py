@@ -40,7 +40,7 @@ def reservation(count, cores_each):
 
     Ray accepts fractions below 1 only.
     """
-    cores = round(count * cores_each, 4)  # the precision of Ray
+    cores = math.ceil(round(count * cores_each * 10_000, 3)) / 10_000  # Ray's precision
     return cores if cores <= 1 else math.ceil(cores)
 
 

@@ -63,7 +63,7 @@ class WorkerPool(environments.HostEnvironments):
         self._sizes = sizes
         self._launcher = launcher
         self._workers = []  # what `launcher.start` returned
-        self._failures = {}  # from numbers of workers to starts that failed
+        self._failures = {}  # from numbers of workers to losses that cost no episode
         self._last_check = 0.0  # the time of the last look at the workers' progress
         self._has_reported = False  # whether stragglers are reported
         self._programs = {}  # from `ActingProgram`s to their encoded messages
@@ -169,7 +169,6 @@ class WorkerPool(environments.HostEnvironments):
         """Notes that a worker has made its environments, or raises its error."""
         _expect_no_error(one, message)
         one.ready = True
-        self._failures.pop(one.number, None)
 
     def _program_message(self, actor, program):
         """Returns the number of an acting program, and the message that sends it."""
@@ -239,6 +238,7 @@ class WorkerPool(environments.HostEnvironments):
                     faults.update(zip(numbers, each, strict=True))
                     played = one.number, numbers, share.lengths.tolist()
                     run.dispatcher.finish(*played)
+                    self._failures.pop(one.number, None)
                     idle_times.finish(*played, header["seconds"])
                 else:
                     self._expect_ready(one, message)
@@ -278,6 +278,7 @@ class WorkerPool(environments.HostEnvironments):
                 one.collection = run.number
             one.send(channels.encode({"kind": "episodes", "numbers": numbers}))
         except local_worker.WorkerLost as error:
+            run.dispatcher.put_back(one.number, numbers)
             self._replace(run, one, error)
 
     def _receive(self, busy, run=None):
@@ -303,7 +304,8 @@ class WorkerPool(environments.HostEnvironments):
             restarts = self._launcher.restarts_lost_hosts
         if not restarts:
             raise _lost_error(one, error) from None
-        for number in run.dispatcher.lose(one.number) if run else ():
+        lost = run.dispatcher.lose(one.number) if run else []
+        for number in lost:
             run.losses[number] = run.losses.get(number, 0) + 1
             if run.losses[number] > _MAX_LOSSES:
                 raise results.EnvironmentFault(
@@ -311,7 +313,7 @@ class WorkerPool(environments.HostEnvironments):
                     f"{_MAX_LOSSES + 1} times, and each time its worker was lost. "
                     "Correct the environment."
                 ) from None
-        if not one.ready:
+        if not lost:
             self._failures[one.number] = self._failures.get(one.number, 0) + 1
             if self._failures[one.number] > _MAX_LOSSES:
                 raise _lost_error(one, error) from None
