@@ -80,7 +80,9 @@ EXPERIMENTS = {
     "50 steps, 4 episodes per worker": Experiment(0, (1, 2, 4, 8, 16, 32, 64)),
     "1 to 99 steps, 4 episodes per worker": Experiment(49, (1, 2, 4, 8, 16, 32, 64)),
     "1 to 99 steps, 64 episodes": Experiment(49, (8, 16, 32, 64), episodes=64),
-    "50 steps, 4 episodes per worker, with Ray": Experiment(0, (2, 4, 8), is_ray=True),
+    "50 steps, 4 episodes per worker, with Ray": Experiment(
+        0, (2, 4, 8, 16, 32, 64), is_ray=True
+    ),
 }
 
 

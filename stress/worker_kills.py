@@ -338,8 +338,9 @@ class RayKiller(Killer):
             for pid, number in worker_processes(parents).items()
             if _read(parents[pid], "cmdline").startswith(b"ray::")
         }
-        if one.number not in processes or self._workers[one.number] is not one:
-            return "", set()
+        is_current = self._workers[one.number] is one and one.actor is not None
+        if one.number not in processes or not is_current:
+            return "", set()  # a process of its predecessor may still be alive
         process = processes[one.number]
         actor, form = parents[process], self._rng.choice(("process", "actor", "node"))
         nodes = {raylet_of(node): node for node in self._cluster.worker_nodes}
@@ -355,6 +356,7 @@ class RayKiller(Killer):
         else:
             form, pids, lost = "process", [process], {one.number}
         victims = {self._workers[number] for number in lost} - self._killed
+        victims = {victim for victim in victims if victim.actor is not None}
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

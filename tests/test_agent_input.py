@@ -4,6 +4,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import toys
 
 import tf_reinforce as tfr
@@ -359,7 +360,7 @@ def network_with_sqrt(outputs):
     return keras.Sequential([keras.Input((1,)), *layers])
 
 
-@pytest.mark.parametrize("part", ["policy", "critic"])
+@pytest.mark.parametrize("part", ["policy", sweeps.rare("critic")])
 def test_update_raises_if_gradients_are_not_finite_and_loss_is(part):
     agent = tfr.Reinforce(
         network_with_sqrt(2) if part == "policy" else policy(),
@@ -389,7 +390,7 @@ def test_update_raises_if_gradients_are_not_finite_and_loss_is(part):
         np.testing.assert_array_equal(old, new)
 
 
-@pytest.mark.parametrize("lost", ["weights", "slots", "critic"])
+@pytest.mark.parametrize("lost", ["weights", *map(sweeps.rare, ("slots", "critic"))])
 def test_update_raises_if_weights_are_not_finite_and_gradients_are(lost):
     """A large learning rate or squares in Adam overflow, in the policy or the critic."""
     critic = policy(outputs=1)

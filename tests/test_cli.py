@@ -81,6 +81,7 @@ def test_run_directory_contains_config_versions_logs_agent_and_evaluation(run):
     assert len((run / "episodes.csv").read_text().splitlines()) == 1 + 2 * 4
 
 
+@pytest.mark.slow
 def test_training_uses_the_compiled_twin_unless_an_option_prevents_it(
     first, tmp_path, capsys
 ):
@@ -236,6 +237,7 @@ def test_evaluation_of_a_run_on_a_cluster_reserves_no_further_cores():
     assert workers == dataclasses.replace(fit["workers"], num_cpus_per_worker=0)
 
 
+@pytest.mark.slow
 def test_run_continues_with_another_number_of_environments(tmp_path, capsys):
     assert train(tmp_path, "--engine", "host", "--num-envs", "2") == 0
     episodes = (tmp_path / "episodes.csv").read_bytes()
@@ -609,6 +611,7 @@ def test_train_prints_when_it_ends_if_there_is_no_budget(first, tmp_path, capsys
     assert "training ends" not in first[1]  # has a budget
 
 
+@pytest.mark.slow
 def test_next_commands_do_not_suggest_export_after_an_export(first, tmp_path, capsys):
     assert "tf-reinforce export" in first[1]
     assert train(tmp_path / "run", "--export", "--engine", "host") == 0
@@ -782,6 +785,7 @@ def test_atari_error_without_ale_py_names_the_extra(capsys):
     assert "name = tf-reinforce\n" in config and "\natari = " in config
 
 
+@pytest.mark.slow
 def test_environment_id_without_version_prints_the_version_used(tmp_path, capsys):
     assert train(tmp_path / "run", env="CartPole") == 0
     errors = capsys.readouterr().err
@@ -793,6 +797,7 @@ def test_environment_id_without_version_prints_the_version_used(tmp_path, capsys
 # Presets
 
 
+@pytest.mark.slow
 def test_train_without_preset_mentions_an_existing_preset(first, tmp_path, capsys):
     said = "there is a preset for CartPole-v1, and it is not used; add --preset"
     assert first[1].splitlines().count(said) == 1
@@ -828,6 +833,7 @@ def program(*arguments, code=None, **variables):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["host", sweeps.rare("compiled")])
 def test_training_prints_no_startup_messages(engine, tmp_path):
     path = tmp_path / "run"

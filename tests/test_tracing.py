@@ -93,6 +93,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", sweeps.some(CASES, ["host"]))
 def test_deleted_agent_leaves_no_graph(case):
     env, head = CASES[case]

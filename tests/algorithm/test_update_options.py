@@ -89,6 +89,7 @@ def fit(agent, epochs, num_envs=4, seed=5):
     agent.fit(toys.Lengths, epochs=epochs, **options)
 
 
+@pytest.mark.slow
 def test_loaded_agent_continues_with_identical_updates(tmp_path):
     """The file contains the scales, the averages, the counters and the optimizer.
 
@@ -307,6 +308,7 @@ class TruncatedImages(toys.Observing):
         return observation, reward, False, ended, info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [sweeps.rare({}), sweeps.rare({"minibatch_size": 4}), {"baseline": "value"}],
@@ -360,7 +362,9 @@ def test_call_on_rows_calls_the_function_with_at_least_one_row():
     assert row_counts == [1, 2, 6]
 
 
-@pytest.mark.parametrize("options", [{}, {"minibatch_size": 4, "passes": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [sweeps.rare({}), {"minibatch_size": 4, "passes": 2}], ids=str
+)
 def test_update_of_dropped_episodes_changes_only_counters_and_normalizer(options):
     optimizer = keras.optimizers.Adam(0.1, weight_decay=0.1)
     inside = keras.layers.Dense(A)
@@ -388,6 +392,7 @@ def test_update_of_dropped_episodes_changes_only_counters_and_normalizer(options
     assert all(np.isfinite(x).all() for x in numbers(variables))
 
 
+@pytest.mark.slow
 def test_nan_observation_of_dropped_episode_does_not_change_the_normalizer():
     agent = complete(keras.optimizers.SGD(0.1), on_truncation="drop")
     episodes = record("gaussian", "float32")
@@ -497,6 +502,7 @@ def test_policy_and_value_model_are_updated_independently():
     assert not are_identical(both[0], fresh[0]) and not are_identical(both[1], fresh[1])
 
 
+@pytest.mark.slow
 def test_weighted_mean_of_minibatch_gradients_holds_for_shared_layers():
     """Σ n/N gᵢ = g for policy, entropy and value loss.
 

@@ -66,12 +66,12 @@ def columns(episodes, chosen):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"baseline": "leave_one_out"},
+        sweeps.rare({}),
+        sweeps.rare({"baseline": "leave_one_out"}),
         {"baseline": "leave_one_out", "scale_advantages": "batch"},
         {"baseline": "mean", "discount_states": True},
         {"returns": "whole", "mean_over": "steps"},
-        {"baseline": "leave_one_out", "on_truncation": "drop"},
+        sweeps.rare({"baseline": "leave_one_out", "on_truncation": "drop"}),
         {"head": definitions.gaussian()},
     ],
     ids=str,
@@ -110,6 +110,7 @@ def test_per_episode_gradients_are_of_the_policy_loss_only():
     np.testing.assert_allclose(gradients.mean(axis=0), alone, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "added", sweeps.some(["bonus", "penalty", "values"], always=["values"])
 )
@@ -780,6 +781,7 @@ def test_no_finding_in_a_successful_training():
     assert out.getvalue() == "Diagnostics: found nothing in 12 reports.\n"
 
 
+@pytest.mark.slow
 def test_too_high_learning_rate_is_found():
     causes, diagnostics = train(new_agent(learning_rate=1.0), "CartPole-v1", 2)
     assert causes == ["learning_rate"] * 2
@@ -795,6 +797,7 @@ def test_too_few_episodes_are_found_as_noise():
     assert "episodes per update (now 2), or a baseline" in diagnostics.findings[0].advice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("affected_part", ["value_baseline", sweeps.rare("entropy")])
 def test_rewards_in_millions_are_found(affected_part):
     options = (
@@ -829,6 +832,7 @@ def agent_ending_in(activation):
     return agent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["softmax", *map(sweeps.rare, ["sigmoid", None])])
 def test_bounded_logits_of_a_final_activation_are_found(activation):
     """The linear logits of a policy that learns are not found as bounded."""
@@ -887,6 +891,7 @@ def test_collapsed_gaussian_scale_is_found():
     assert causes == ["collapsed"] * 2
 
 
+@pytest.mark.slow
 def test_actions_at_a_bound_are_found_as_saturated():
     head = heads.Gaussian(1, low=-2.0, high=2.0, initial_scale=200.0)
     agent = agent_for("Pendulum-v1", head=head)
@@ -895,6 +900,7 @@ def test_actions_at_a_bound_are_found_as_saturated():
     assert "smaller initial_scale" in diagnostics.findings[0].advice
 
 
+@pytest.mark.slow
 def test_value_baseline_that_does_not_learn_is_found():
     agent = agent_for("CartPole-v1", learning_rate=1e-3, baseline=critic(1e-7))
     causes, _ = train(agent, "CartPole-v1", 25)
@@ -903,6 +909,7 @@ def test_value_baseline_that_does_not_learn_is_found():
     )  # reports 22 to 24: the cause requires three reports from update 20 on
 
 
+@pytest.mark.slow
 def test_too_many_passes_are_found_as_stale():
     causes, diagnostics = train(agent_for("CartPole-v1", passes=60), "CartPole-v1", 2)
     assert causes == ["stale"] * 2

@@ -351,7 +351,7 @@ def test_agent_acts_through_tensorflow_if_litert_results_differ(name, caplog):
 
 
 @pytest.mark.filterwarnings("ignore:.*The bounds of the component")
-@pytest.mark.parametrize("mode", ["plain", "workers"])
+@pytest.mark.parametrize("mode", [sweeps.rare("plain"), "workers"])
 def test_first_collection_switches_to_tensorflow_if_litert_results_differ(mode, caplog):
     """The observations are 100, but the declared bounds are ±5.
 
@@ -374,7 +374,7 @@ def test_first_collection_switches_to_tensorflow_if_litert_results_differ(mode, 
 
 
 @pytest.mark.filterwarnings("ignore:.*The bounds of the component")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, sweeps.rare(2)])
 def test_collect_falls_back_to_tensorflow_if_only_litert_output_is_infinite(workers):
     """The observations become zero, outside the bounds of the space, after the first
     collection.
@@ -394,6 +394,7 @@ def test_collect_falls_back_to_tensorflow_if_only_litert_output_is_infinite(work
     assert program.runtime == "tensorflow"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_overflowing_outputs_raise_although_litert_saturates(workers):
     """The outputs of LiteRT layers end at the largest number.

@@ -95,7 +95,9 @@ KINDS = [("nan", DROP), ("none", DROP), ("raise", RESTART)]
 
 
 @pytest.mark.parametrize("kind, options", KINDS)
-@pytest.mark.parametrize("num_envs, workers", [(1, 1), (3, 1), (20, 1), (4, 2)])
+@pytest.mark.parametrize(
+    "num_envs, workers", sweeps.some([(1, 1), (3, 1), (20, 1), (4, 2)], always=[(3, 1)])
+)
 def test_each_faulty_episode_is_replaced_by_its_first_replacement_without_fault(
     agent, kind, options, num_envs, workers
 ):
@@ -145,7 +147,7 @@ def test_actions_of_a_replacement_have_their_own_noise(agent):
     assert (replacement.actions != original.actions).any()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, sweeps.rare(2)])
 def test_logs_count_dropped_episodes_and_restarts_from_the_first_epoch(workers):
     agent = tfr.Reinforce.for_env(Faulty, hidden=(), normalize_observations=True)
     options = dict(epochs=1, episodes_per_epoch=20, workers=workers, verbose=0)
@@ -156,6 +158,7 @@ def test_logs_count_dropped_episodes_and_restarts_from_the_first_epoch(workers):
     assert metrics["dropped_episodes"] > 0 and "env_restarts" not in metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [sweeps.rare({}), DROP, sweeps.rare(RESTART)])
 def test_options_change_no_training_without_faults(options):
     """Only the log keys of the options are added, with zeros."""
@@ -186,7 +189,7 @@ def test_each_option_replaces_only_its_own_kind_of_fault(agent, kind, options):
         collect(agent, faulty(kind), 20, **options)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, sweeps.rare(2)])
 @pytest.mark.parametrize("at", [0, 2])
 def test_environment_that_always_fails_raises_after_50_replacements(agent, at, workers):
     class Lost(faulty("raise")):

@@ -396,6 +396,7 @@ def test_agent_for_discrete_observations_is_trained_saved_and_exported(name, tmp
     )
 
 
+@pytest.mark.slow
 def test_default_policy_learns_from_images():
     """The image is white or black, and the reward is one if the action names the
     colour.

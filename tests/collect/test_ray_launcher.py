@@ -128,6 +128,7 @@ def test_one_worker_is_a_worker_on_the_cluster(agent, make_workers):
     )
 
 
+@pytest.mark.slow
 def test_pools_share_the_connection_and_the_last_one_ends_it(agent, make_workers):
     import ray
 
@@ -243,6 +244,7 @@ def test_lost_worker_is_replaced_without_any_effect(
     assert len(lost) == 1 or fail != kill_process  # an actor may hold two workers
 
 
+@pytest.mark.slow
 def test_log_counts_workers_that_were_replaced(make_workers, tmp_path, caplog):
     env = functools.partial(Once, tmp_path / "failed", kill_actor)
     agent = tfr.Reinforce.for_env(toy_envs.Lengths, hidden=(4,))
@@ -252,6 +254,7 @@ def test_log_counts_workers_that_were_replaced(make_workers, tmp_path, caplog):
     assert 1 in started_again(caplog)
 
 
+@pytest.mark.slow
 def test_processes_of_an_environment_end_with_its_actor(agent, make_workers, tmp_path):
     """The fixture finds remaining processes, which inherit the variables of workers."""
 

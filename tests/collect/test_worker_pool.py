@@ -125,6 +125,7 @@ def test_training_does_not_depend_on_the_number_of_processes(name):
     assert logs == repeatable_runs.reference(name)[1]
 
 
+@pytest.mark.slow
 def test_workers_use_the_current_learned_initial_state():
     """The state before the first observation is a weight, which every update changes."""
 
@@ -742,6 +743,7 @@ def test_workers_end_when_the_parent_is_killed():
     parent.communicate()  # returns after all processes have closed the pipe
 
 
+@pytest.mark.slow
 def test_command_line_passes_workers_to_training_and_evaluation(tmp_path, capsys):
     small = ["--epochs", "1", "--episodes-per-epoch", "4", "--hidden", "8"]
     command = ["train", "CartPole-v1", *small, "--workers", "2", "--run-dir"]

@@ -94,7 +94,6 @@ GROUPED = "discrete actions", "random transitions, nested spaces"
     sweeps.some(
         [*((kind, 1) for kind in WORLDS), *((kind, 2) for kind in GROUPED)],
         always=[
-            ("discrete actions", 1),
             ("real actions, time limit", 1),
             ("recurrent policy", 1),
         ]
@@ -295,6 +294,7 @@ def test_callbacks_are_notified_of_every_episode_and_every_update(cartpole):
     assert agent.env_steps == sum(logs["episode_length"] for _, logs in callback.ended)
 
 
+@pytest.mark.slow
 def test_linear_learning_rate_schedule_does_not_depend_on_steps_per_execution():
     """An internal callback sets the learning rate before every update."""
     env, final_weights = envs.CartPole(), []
@@ -329,6 +329,7 @@ def test_validation_runs_at_same_updates_for_any_steps_per_execution(cartpole):
     assert histories[0] == histories[1] and len(histories[0]) == 2
 
 
+@pytest.mark.slow
 def test_rollout_is_traced_once_per_batch_size(monkeypatch):
     env, traced, shared = envs.CartPole(), [], shared_programs.shared
     monkeypatch.setattr(
@@ -377,6 +378,7 @@ def test_training_on_tensor_cartpole_solves_gymnasium_cartpole():
     assert agent.evaluate("CartPole-v1", episodes=20)["episode_return"] > 400
 
 
+@pytest.mark.slow
 def test_stop_at_return_stops_training_after_the_current_call():
     env = envs.Bandit([0.0, 1.0])
     agent = agent_for(env, 4, learning_rate=0.3)
@@ -410,7 +412,9 @@ def invalid_last_observation(last):
 
 
 @pytest.mark.parametrize(
-    "callbacks", [[], [RecordingCallback()]], ids=["no_callback", "callback"]
+    "callbacks",
+    [sweeps.rare([]), [RecordingCallback()]],
+    ids=["no_callback", "callback"],
 )
 @pytest.mark.parametrize("last", [np.nan, sweeps.rare(5)])
 def test_invalid_final_observation_raises_and_weights_are_unchanged(last, callbacks):
@@ -475,6 +479,7 @@ def test_compiled_rollout_reads_current_value_of_environment_variables():
     assert agent.evaluate(env, episodes=3)["episode_return"] == 2.0
 
 
+@pytest.mark.slow
 def test_only_the_most_recent_rollout_programs_are_cached(monkeypatch):
     monkeypatch.setattr(collector, "_PROGRAMS", 2)
     env = envs.Corridor(3)
@@ -524,7 +529,7 @@ def faulty():
     return env, agent_for(env)
 
 
-@pytest.mark.parametrize("where", ["observation", "reward"])
+@pytest.mark.parametrize("where", ["observation", sweeps.rare("reward")])
 def test_nonfinite_tensor_env_error_names_step_and_weights_are_unchanged(where, faulty):
     env, agent = faulty
     for part, is_lost in env.lost.items():
@@ -620,6 +625,7 @@ def test_nan_after_the_end_of_an_episode_is_ignored():
         np.testing.assert_allclose(observations**2, np.arange(length, -1, -1), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_later_update_of_a_call_is_applied_after_a_nonfinite_update():
     """The later episodes would give finite updates, because each update has its own
     episodes.
@@ -667,6 +673,7 @@ def test_nan_weights_of_the_policy_raise(cartpole):
         agent.fit(env, epochs=1, verbose=0)
 
 
+@pytest.mark.slow
 def test_error_names_the_layer_that_cannot_be_compiled():
     layers = [keras.layers.Dense(8), Spelling(name="spelling"), keras.layers.Dense(2)]
     agent = tfr.Reinforce(keras.Sequential([keras.Input((4,)), *layers]))
@@ -723,7 +730,7 @@ def test_compiled_engine_raises_for_masks_and_host_engine_accepts_them():
     agent.fit(env.as_gymnasium(2), epochs=1, episodes_per_epoch=2, verbose=0)
 
 
-@pytest.mark.parametrize("what", ["rate", "best"])
+@pytest.mark.parametrize("what", ["rate", sweeps.rare("best")])
 def test_keras_callbacks_that_change_the_agent_run_after_every_update(what):
     """The result is the same for any number of updates per call."""
     env, final_weights = envs.Corridor(4), []
@@ -781,6 +788,7 @@ def test_compiled_evaluation_uses_the_time_limit_of_its_call():
         assert length == limit
 
 
+@pytest.mark.slow
 def test_list_of_validation_epochs_is_exact_for_any_steps_per_execution():
     validations, env = [], envs.Bandit()
     agent = tfr.Reinforce.for_env(env, hidden=())

@@ -122,6 +122,7 @@ def test_train_seeds_supports_recurrent_policies():
     close(population.agent(2), alone)
 
 
+@pytest.mark.slow
 def test_train_seeds_keeps_a_learned_initial_state_per_seed():
     world = envs.CartPole()
 
@@ -230,6 +231,7 @@ def test_train_seeds_supports_weight_averages_and_trained_agents(tmp_path):
     assert [population.agent(seed).updates for seed in (0, 2)] == [3, 5]
 
 
+@pytest.mark.slow
 def test_environment_fault_raises_from_the_run_of_one_seed(monkeypatch):
     """One agent repeats the run alone with its seed to find the fault."""
     fit, fits = tfr.Reinforce.fit, []

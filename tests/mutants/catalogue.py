@@ -1670,6 +1670,37 @@ DIAGNOSTICS = [
         "math.ceil(left / waiting)",
         "left",
     ),
+    Mutant(
+        "unreceived_episode_lost",
+        "own: An episode that a dead worker process could not receive counts as lost "
+        "with it, so that ten dead idle processes end the training.",
+        "collect/worker_pool.py::WorkerPool._hand_out",
+        "run.dispatcher.put_back(one.number, numbers)",
+        "numbers.clear()",
+    ),
+    Mutant(
+        "late_before_a_message",
+        "own: On a cluster, a worker process counts as hanging before a message has "
+        "reached it.",
+        "collect/ray_host.py::WorkerHost.exchange",
+        "self._expected &= set(busy)",
+        "self._expected = set(busy)",
+    ),
+    Mutant(
+        "message_overtakes",
+        "own: On a cluster, a message for a worker can overtake an earlier one.",
+        "collect/ray_handle.py::ActorHandle.request",
+        "any(one.inbox for one in self._workers.values())",
+        "False",
+    ),
+    Mutant(
+        "one_machine_for_all",
+        "own: The first machine of a cluster receives workers for all of its cores "
+        "before another machine receives one.",
+        "collect/ray_placement.py::place",
+        "cores + (cores_each or 1)",
+        "cores",
+    ),
 ]
 
 TENSORS = [

@@ -200,11 +200,12 @@ SPACES = {
         dense=Box(-1, 1, (2,)),
     ),
 }
-EVERY_SPACE = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+OFTEN = "choice", "bools", "frames", "nested"
 
 
-@EVERY_SPACE
-def test_litert_actions_equal_keras_for_any_batch_size(space):
+@pytest.mark.parametrize("name", sweeps.some(SPACES, always=OFTEN))
+def test_litert_actions_equal_keras_for_any_batch_size(name):
+    space = SPACES[name]
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=(8,))
     made = toys.acting_program(agent, space)
     assert made.runtime == "litert"
@@ -227,6 +228,7 @@ def test_litert_actions_equal_keras_for_any_batch_size(space):
     np.testing.assert_array_equal(whole, by_keras)
 
 
+@pytest.mark.slow
 def test_training_does_not_depend_on_the_number_of_environments():
     """The observation contains a choice, flags, an image and real numbers."""
     weights = []
@@ -319,6 +321,7 @@ def test_output_scaling_does_not_scale_state_dependent_scales():
     np.testing.assert_array_equal(head.output_scaling(), [[15, 0], [5, 1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "space, best",
     [(Box(10, 20, (1,)), 17.0), sweeps.rare(Box(100, np.inf, (1,)), 103.0)],

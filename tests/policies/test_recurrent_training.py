@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 from recurrent_agents import learner
@@ -227,7 +228,7 @@ def shared():
     return keras.Model(inputs, {name: head(trunk) for name, head in heads.items()})
 
 
-@pytest.mark.parametrize("kind", ["shared", "own"])
+@pytest.mark.parametrize("kind", ["shared", sweeps.rare("own")])
 def test_recurrent_policy_trains_with_a_value_baseline(kind):
     critic = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     baseline = tfr.baselines.Value(None if kind == "shared" else critic)
@@ -291,6 +292,7 @@ class Ruled(toys.Lengths):
         return (np.arange(3) != self.now % 3).astype("int8")
 
 
+@pytest.mark.slow
 def test_recurrent_export_with_masks_takes_mask_then_state(tmp_path):
     agent = ready(env=Ruled, action_mask="info/action_mask")
     agent.export(tmp_path / "policy")
@@ -316,6 +318,7 @@ def test_act_raises_if_state_is_given_to_a_feedforward_policy():
         agent.act(np.zeros((1, 2)), state={})
 
 
+@pytest.mark.slow
 def test_resumed_recurrent_training_equals_the_uninterrupted_one(tmp_path):
     through, half = learner(), keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras")
     through.fit(toys.Lengths, epochs=4, callbacks=[half], verbose=0)

@@ -183,6 +183,7 @@ def next_state(state, action):
     return 4 * min(max(row + down, 0), 3) + min(max(column + right, 0), 3)
 
 
+@pytest.mark.slow
 def test_preset_env_kwargs_do_not_apply_to_environment_objects():
     made = [
         gym.make("FrozenLake-v1", is_slippery=False),
@@ -364,6 +365,7 @@ def test_learning_rate_is_linear_in_the_steps(plain):
     assert rates == pytest.approx(rates_by_hand(rows, 400), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_steps_option_rescales_the_learning_rate_schedule(tmp_path):
     config, rows = train_preset(tmp_path, "--steps", "1200")
     assert config["fit"]["steps"] == 1200

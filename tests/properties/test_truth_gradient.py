@@ -209,7 +209,10 @@ def test_batch_scaling_of_one_episode_keeps_the_sign_of_the_reward():
 
 @pytest.mark.parametrize(
     "baseline, gamma",
-    [sweeps.rare(None, 0.9), ("leave_one_out", 0.5), ("value", 0.5), (None, 0.0)],
+    [
+        *(sweeps.rare(None, 0.9), sweeps.rare("leave_one_out", 0.5)),
+        *(("value", 0.5), sweeps.rare(None, 0.0)),
+    ],
 )
 def test_gradient_without_discounted_states_weights_all_steps_equally(baseline, gamma):
     """E[Δw] = Σₜ γ⁻ᵗ ∂J/∂w, where only the action at step t depends on w.
@@ -232,8 +235,8 @@ def test_gradient_without_discounted_states_weights_all_steps_equally(baseline, 
     assert report.error > 1e-2
 
 
-@pytest.mark.parametrize("batch_size", [1, 2])
-@pytest.mark.parametrize("coef", [0.1, 1.0])
+@pytest.mark.parametrize("batch_size", [sweeps.rare(1), 2])
+@pytest.mark.parametrize("coef", [0.1, sweeps.rare(1.0)])
 def test_entropy_bonus_adds_gradient_of_entropies_of_visited_states(coef, batch_size):
     task = enumeration(entropy_coef=coef)
     likelihoods = task.likelihoods(task.probabilities()).numpy()

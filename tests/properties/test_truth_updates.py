@@ -7,6 +7,7 @@ import re
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 from proofs import DOCUMENT
@@ -46,7 +47,7 @@ def enumeration(
 @pytest.mark.parametrize(
     "options",
     [
-        dict(minibatch_size=2),
+        sweeps.rare(dict(minibatch_size=2)),
         dict(minibatch_size=2, passes=2, batch_size=1, returns="whole"),
     ],
     ids=str,
@@ -67,7 +68,7 @@ def test_check_gradient_raises_if_there_are_too_many_batches():
     "option, scale",
     [
         ({"scale_advantages": "running", "baseline": "leave_one_out"}, "advantage_scale"),
-        ({"scale_rewards": True, "baseline": "value"}, "reward_scale"),
+        sweeps.rare({"scale_rewards": True, "baseline": "value"}, "reward_scale"),
         ({"scale_rewards": True, "returns": "whole"}, "reward_scale"),
     ],
     ids=["advantages", "rewards", "whole"],
@@ -236,6 +237,7 @@ def second_step(learning_rate, ratio_clip):
 LATER = rows("The second step of an update, exactly")
 
 
+@pytest.mark.slow
 def test_documented_biases_of_a_second_step_are_the_computed_ones():
     """One test has all rows, because TensorFlow drops programs between tests."""
     assert len(LATER) >= 5

@@ -101,7 +101,7 @@ def schedule_from(rate):
     return keras.optimizers.schedules.ExponentialDecay(rate, 1, 1.0)
 
 
-@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("in_place", [sweeps.rare(True), False])
 def test_changed_learning_rate_schedule_gives_the_next_rate(in_place):
     """A new schedule may have the `id` of a deleted one.
 
@@ -160,6 +160,7 @@ def test_changed_objects_in_a_tensor_env_apply_to_the_next_rollout():
     assert len(toys.rollouts(agent)) == 3
 
 
+@pytest.mark.slow
 def test_changed_tensor_env_applies_to_the_next_episodes():
     """The change applies in `evaluate`, in `collect`, in `fit` and in `step`."""
     agent, world = learner(), envs.Bandit([1.0, 1.0, 1.0])
