@@ -471,6 +471,15 @@ def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     assert not (tmp_path / "a run" / "evaluation.json").exists()
 
 
+@pytest.fixture
+def hears_ctrl_c():
+    """Lets SIGINT interrupt this process; a process in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_before_the_first_update_stops_the_training(tmp_path):
     """The signal arrives once, while an environment is being made."""
     signals = iter([signal.SIGINT])
