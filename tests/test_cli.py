@@ -228,6 +228,9 @@ def test_config_names_no_cluster_and_the_resume_command_does(tmp_path):
     assert run_config.read(tmp_path)["fit"] == {"epochs": 1}
     command = run_config.resume_command("run", config)
     assert command.endswith("--resume run --ray host:6379 --workers 3")
+    fit["workers"] = tfr.collect.RayWorkers(3, "host:6379", num_cpus_per_worker=0)
+    command = run_config.resume_command("run", config)
+    assert command.endswith("--workers 3 --num-cpus-per-worker 0")
 
 
 def test_evaluation_of_a_run_on_a_cluster_reserves_no_further_cores():
@@ -289,6 +292,7 @@ def test_same_seed_writes_the_same_run(run, tmp_path):
             "Received: --workers 2",
         ),
         (["train", "CartPole-v1", "--ray", "auto"], "`--ray` requires `--workers`"),
+        (["train", "CartPole-v1", "--num-cpus-per-worker", "2"], "requires `--ray`"),
         (["train", "CartPole-v1", "--ray", "x", "--workers", "2"], "`address` must be"),
         (
             ["train", "CartPole-v1", "--workers", "17"],

@@ -148,10 +148,13 @@ def within(name, value, low, high):
     # Python's `math.isfinite` fails for an int that is no float, for example 10**400.
     is_finite = is_number and abs(value) <= sys.float_info.max
     if not is_finite or not low <= value <= high:
-        raise ValueError(
-            f"`{name}` must be a finite number in [{low}, {high}]. "
-            f"Received: {name}={value!r}"
-        )
+        if high < math.inf:
+            expected = f"a finite number in [{low}, {high}]"
+        elif low > -math.inf:
+            expected = f"a finite number of at least {low}"
+        else:
+            expected = "a finite number"
+        raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
     return float(value)
 
 

@@ -22,6 +22,7 @@ from nested_arrays import assert_identical
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
+from tf_reinforce.collect import ray_connection
 from tf_reinforce.collect import ray_host
 from tf_reinforce.collect import ray_launcher
 
@@ -146,6 +147,17 @@ def test_pools_share_the_connection_and_the_last_one_ends_it(agent, make_workers
         assert signal.getsignal(signal.SIGTERM) is handle
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.slow
+def test_held_connection_remains_between_pools(agent, cluster, make_workers):
+    import ray
+
+    with ray_connection.hold(cluster.address):
+        agent.collect(toy_envs.Lengths, 2, workers=make_workers(1))
+        assert ray.is_initialized()
+        agent.collect(toy_envs.Lengths, 2, workers=make_workers(1))
+    assert not ray.is_initialized()
 
 
 # Faults
@@ -419,6 +431,18 @@ def test_workers_that_no_machine_can_start_are_named(
     with pytest.raises(TimeoutError, match=message):
         agent.collect(toy_envs.Lengths, 2, workers=workers)
     assert "wait for further machines" in caplog.text
+
+
+def test_training_starts_with_the_workers_that_find_a_machine(
+    agent, make_workers, caplog
+):
+    """Each of two machines has four cores, and room for one worker with three."""
+    workers = make_workers(4, num_cpus_per_worker=3)
+    with tfr.collect.open_envs(toy_envs.Lengths, 4, workers=workers) as pool:
+        collected = agent.collect(pool, 6)
+        assert 1 <= sum(one.ready for one in pool._workers) <= 2
+    assert_identical(collected, agent.collect(toy_envs.Lengths, 6))
+    assert "room for 2 of 4 workers" in caplog.text
 
 
 def test_missing_ray_names_the_extra(agent, monkeypatch):

@@ -58,7 +58,10 @@ def _train(options, cluster):
         )
     train_messages.print_budget(settings, target, threshold)
     is_chief = cluster is None or cluster.number == 0
-    with _run_directory(options, seed, is_chief) as directory:
+    with (
+        train_settings.hold_connection(workers),
+        _run_directory(options, seed, is_chief) as directory,
+    ):
         result = runs.train(
             agent, env, directory, settings, target=target, seed=seed, twin=twin
         )

@@ -123,7 +123,17 @@ TRAIN_OPTIONS = (
         dict(
             metavar="ADDRESS",
             help="run the --workers on the machines of a Ray cluster: its address "
-            "host:port, or `auto` for the cluster of this machine",
+            "host:port, `auto` for the cluster of this machine, or `local` for a new one",
+        ),
+    ),
+    _Option(
+        "--num-cpus-per-worker",
+        (),
+        dict(
+            type=float,
+            metavar="N",
+            help="with --ray, the cores that a worker reserves on its machine "
+            f"({config.RayWorkers.num_cpus_per_worker}); 0: any number of workers",
         ),
     ),
     _Option(

@@ -3,6 +3,7 @@
 The checks do not import TensorFlow, so that a mistake is reported within a second.
 """
 
+import contextlib
 import math
 import os
 import pathlib
@@ -121,6 +122,7 @@ def check_resume_options(options):
     from tf_reinforce.experiments import run_config
 
     allowed = ("env", "env_arg", "resume", "export", "command", "engine", "ray")
+    allowed += ("num_cpus_per_worker",)
     allowed = (*allowed, *_CHECKPOINT_OPTIONS, *_LIMITED_OPTIONS)
     others = [
         name
@@ -245,9 +247,15 @@ def ray_workers(options, settings):
     """Returns the `RayWorkers` of the option `--ray`, or `None` without the option.
 
     Raises:
-        ValueError: If the address is invalid, or `--workers` is missing.
+        ValueError: If the address is invalid, or `--workers` or `--ray` is missing.
     """
+    cores = options.num_cpus_per_worker
     if options.ray is None:
+        if cores is not None:
+            raise ValueError(
+                "`--num-cpus-per-worker` requires `--ray`, the address of a Ray cluster. "
+                f"Received: --num-cpus-per-worker {cores:g}"
+            )
         return None
     count = settings["fit"].get("workers")
     if count is None:
@@ -255,7 +263,18 @@ def ray_workers(options, settings):
             "`--ray` requires `--workers`, the number of workers on the cluster. "
             f"Received: --ray {options.ray}"
         )
-    return config.RayWorkers(count, options.ray)
+    default = config.RayWorkers.num_cpus_per_worker
+    cores = default if cores is None else cores
+    return config.RayWorkers(count, options.ray, num_cpus_per_worker=cores)
+
+
+def hold_connection(workers):
+    """Returns a context manager with the connection of `RayWorkers`, if there are any."""
+    if workers is None:
+        return contextlib.nullcontext()
+    from tf_reinforce.collect import ray_connection
+
+    return ray_connection.hold(workers.address)
 
 
 def check_cluster(options, cluster):

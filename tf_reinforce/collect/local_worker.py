@@ -83,6 +83,8 @@ class Worker:
         first_index: Int, the index of its first environment among those of all workers.
     """
 
+    waits_for_machine = False  # whether no machine has free cores for the worker
+
     def __init__(self, number, size, first_index):
         self.number = number
         self.size = size

@@ -1,5 +1,6 @@
 """Connects this program to a Ray cluster, and describes the errors of Ray."""
 
+import contextlib
 import logging
 import re
 import signal
@@ -54,6 +55,17 @@ class Connection:
 connection = Connection()
 
 
+@contextlib.contextmanager
+def hold(address):
+    """Keeps one connection, so that several pools with "local" share a cluster."""
+    ray = import_ray()
+    session = connection.open(ray, address)
+    try:
+        yield
+    finally:
+        connection.close(ray, session)
+
+
 def session_of(ray):
     """Returns what identifies the present connection of this program, or `None`."""
     if not ray.is_initialized():
@@ -87,7 +99,8 @@ def _connect(ray, address):
         raise ValueError(
             "The connection to the Ray cluster failed. Expected: `address` of a running "
             "cluster with the same versions of Ray and Python as this process; start "
-            f"one with `ray start --head`. Received: address={address!r} "
+            f"one with `ray start --head`. If the cluster requires tokens, set "
+            f"RAY_AUTH_MODE=token. Received: address={address!r} "
             f"({type(error).__name__}: {_shorten(error)})"
         ) from error
     finally:
@@ -104,7 +117,13 @@ def _expect_cluster(address):
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
-        raise ConnectionError(f"no server answers at {found}: {error}") from None
+        text = f"no server answers at {found}: {error}"
+        if address not in ("auto", found):
+            text += (
+                f"; Ray replaces {address} by {found}, unless the environment variable "
+                "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER is 0"
+            )
+        raise ConnectionError(text) from None
 
 
 def describe_error(error):

@@ -61,7 +61,7 @@ class RayLauncher:
         accepts_all = self.options.allow_other_versions
         self._versions = None if accepts_all else ray_host.own_versions(sys.path)
         if lack := self.describe_lack_of_cores():
-            log.warning("%s The workers wait for further machines.", lack)
+            log.warning("%s The others wait for further machines.", lack)
 
     def start(self, number, size, first_index):
         """Returns a new `RayWorker`, which does not have its environments yet.
@@ -227,6 +227,11 @@ class RayWorker(local_worker.Worker):
         self._launcher = launcher
         self._lost = None  # text if the process is lost
         self._is_reported = False  # whether `WorkerLost` was raised
+
+    @property
+    def waits_for_machine(self):
+        is_placed = self.actor is None or self.actor.node is not None
+        return not is_placed and not self.actor.has_started
 
     @property
     def has_message(self):

@@ -129,7 +129,11 @@ class WorkerPool(environments.HostEnvironments):
             log.warning("%s", text) if interrupted else in_process.warn_of_close(text)
 
     def _start(self):
-        """Starts the worker processes, which make their environments side by side."""
+        """Starts the worker processes, which make their environments side by side.
+
+        Workers that wait for a machine of a cluster may become ready later, if there is
+        at least one other worker.
+        """
         self.close()
         self._busy = True
         message = self._encode_factory()
@@ -139,6 +143,9 @@ class WorkerPool(environments.HostEnvironments):
         for number in range(len(self._sizes)):
             self._workers.append(self._start_worker(number))
         while waiting := [one for one in self._workers if not one.ready]:
+            has_others = len(waiting) < len(self._workers)
+            if has_others and all(one.waits_for_machine for one in waiting):
+                return
             for one, message in self._receive(waiting):
                 self._expect_ready(one, message)
 

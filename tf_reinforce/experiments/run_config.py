@@ -186,6 +186,10 @@ def resume_command(directory, config):
     workers = config["fit"].get("workers")
     if isinstance(workers, options.RayWorkers):
         words += ["--ray", workers.address, "--workers", str(workers.num_workers)]
+        if (
+            cores := workers.num_cpus_per_worker
+        ) != options.RayWorkers.num_cpus_per_worker:
+            words += ["--num-cpus-per-worker", f"{cores:g}"]
     for name, limit in toml_files.FIT_LIMITS.items():
         value = config["fit"].get(name)
         if isinstance(value, numbers.Real) and value > limit:
