@@ -135,6 +135,37 @@ def bench_env(options):
     return 0
 
 
+def plot(options):
+    """Runs `tf-reinforce plot` and returns the exit code."""
+    from tf_reinforce.experiments import curves
+    from tf_reinforce.experiments import plots
+
+    plots.check_path(options.out)
+    if options.window is not None:
+        validation.positive_int("window", options.window)
+    runs = [curves.read(run) for run in options.run]
+    keys = options.key or ["episode_return"]
+    plots.save(plots.draw(runs, keys, options.x, options.window), options.out)
+    print(f"drawn to {options.out}: {', '.join(keys)} of {len(runs)} runs")
+    return 0
+
+
+def compare(options):
+    """Runs `tf-reinforce compare` and returns the exit code."""
+    from tf_reinforce.experiments import comparison
+    from tf_reinforce.experiments import curves
+    from tf_reinforce.experiments import plots
+
+    if options.out is not None:
+        plots.check_path(options.out)
+    runs = [curves.read(run) for run in options.run]
+    print(comparison.table(comparison.compare(runs)))
+    if options.out is not None:
+        plots.save(plots.draw(runs), options.out)
+        print(f"drawn to {options.out}")
+    return 0
+
+
 def replay(options):
     """Runs `tf-reinforce replay` and returns the exit code."""
     _expect_path(options.update)

@@ -20,6 +20,8 @@ def make_parser():
     _train_parser(subparsers)
     _evaluate_parser(subparsers)
     _export_parser(subparsers)
+    _plot_parser(subparsers)
+    _compare_parser(subparsers)
     _check_env_parser(subparsers)
     _bench_env_parser(subparsers)
     _replay_parser(subparsers)
@@ -88,6 +90,59 @@ def _export_parser(subparsers):
     command.add_argument("run", metavar="RUN", help="run directory or agent file")
     command.add_argument("--out", required=True, metavar="DIR", help="folder to write")
     _add_load_limits(command)
+
+
+_RUNS = dict(
+    nargs="+",
+    metavar="RUN",
+    help="run directory, or a folder with a run directory for each seed",
+)
+
+
+def _plot_parser(subparsers):
+    command = subparsers.add_parser(
+        "plot",
+        help="draw the learning curves of runs",
+        description="Draws a line for each run. With three or more seeds, the line is "
+        "the interquartile mean over the seeds, and the area is its 95 %% bootstrap "
+        "interval.",
+    )
+    command.set_defaults(command=commands.plot)
+    command.add_argument("run", **_RUNS)
+    command.add_argument(
+        "--out", default="curves.png", metavar="FILE", help="PNG, SVG or PDF (curves.png)"
+    )
+    command.add_argument(
+        "--key",
+        action="append",
+        metavar="KEY",
+        help="key of log.csv, for example entropy; several times for several panels "
+        "(episode_return)",
+    )
+    command.add_argument(
+        "--x",
+        choices=("steps", "episodes", "updates", "seconds"),
+        default="steps",
+        help="horizontal axis (steps)",
+    )
+    command.add_argument(
+        "--window",
+        type=argument_types.count,
+        metavar="N",
+        help="draw means of N updates (a fiftieth of all updates)",
+    )
+
+
+def _compare_parser(subparsers):
+    command = subparsers.add_parser(
+        "compare",
+        help="compare runs in a table, and draw their curves",
+        description="Prints interquartile means over the seeds of each run, with 95 %% "
+        "bootstrap intervals, and the difference to the first run.",
+    )
+    command.set_defaults(command=commands.compare)
+    command.add_argument("run", **_RUNS)
+    command.add_argument("--out", metavar="FILE", help="draw the curves to this file")
 
 
 def _check_env_parser(subparsers):

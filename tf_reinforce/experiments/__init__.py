@@ -1,1 +1,1 @@
-"""Manages run directories, and trains many seeds."""
+"""Manages run directories, trains many seeds, and draws and compares runs."""

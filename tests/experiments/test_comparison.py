@@ -1,0 +1,52 @@
+"""Tests the table that compares runs."""
+
+import numpy as np
+
+from tf_reinforce.experiments import comparison
+from tf_reinforce.experiments import curves
+
+
+def run(name, returns, evaluations=(), env="CartPole-v1"):
+    """Returns a `Run` whose seeds have constant returns."""
+    made = [
+        curves.Curve(
+            "log.csv",
+            seed,
+            {
+                "epoch": np.arange(20.0),
+                "env_steps": 100.0 * np.arange(1, 21),
+                "episode_return": np.array([0.0] * 18 + [value] * 2),
+            },
+        )
+        for seed, value in enumerate(returns)
+    ]
+    return curves.Run(name, env, made, [*evaluations])
+
+
+def test_row_contains_the_last_tenth_of_the_updates():
+    [row] = comparison.compare([run("a", [1.0, 2.0, 6.0])])
+    assert (row.seeds, row.env_steps, row.last_return.estimate) == (3, 2000.0, 3.0)
+    assert row.evaluation is None and row.difference is None and np.isnan(row.seconds)
+
+
+def test_difference_is_that_of_evaluations_if_all_runs_have_them():
+    runs = [run("a", [1.0, 1.0], [10.0, 12.0]), run("b", [5.0, 5.0], [20.0, 22.0])]
+    assert comparison.compare(runs)[1].difference.estimate == 10.0
+    runs[0].evaluations.pop()  # one evaluation is missing
+    rows = comparison.compare(runs)
+    assert rows[0].evaluation is None
+    assert rows[1].difference.estimate == 4.0
+
+
+def test_run_with_another_environment_has_no_difference():
+    runs = [run("a", [1.0, 2.0]), run("b", [3.0], env="Acrobot-v1")]
+    assert comparison.compare(runs)[1].difference is None
+
+
+def test_table_has_a_line_for_each_run():
+    text = comparison.table(comparison.compare([run("a", [1.0] * 2), run("bc", [4.0])]))
+    header, first, second = text.splitlines()
+    assert header.split()[:4] == ["run", "environment", "seeds", "steps"]
+    assert first.split() == ["a", "CartPole-v1", "2", "2,000", "1", "[1,", "1]"]
+    assert second.split() == ["bc", "CartPole-v1", "1", "2,000", "4", "3"]
+    assert first.index("CartPole") == second.index("CartPole")

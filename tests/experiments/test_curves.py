@@ -1,0 +1,135 @@
+"""Tests that learning curves are read from run directories as they were logged."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tf_reinforce.experiments import curves
+
+
+def write_run(folder, rows, header="epoch,env_steps,episodes,episode_return", **config):
+    """Writes a run directory with a log, and returns it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [header, *(",".join(map(str, row)) for row in rows)]
+    (folder / "log.csv").write_text("\n".join(lines) + "\n")
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+ROWS = [(0, 10, 2, 5.0), (1, 30, 2, 7.0), (2, 60, 4, 9.0)]
+
+
+def test_run_of_one_seed(tmp_path):
+    folder = write_run(tmp_path / "first", ROWS, env="Pendulum-v1", seed=7)
+    run = curves.read(folder)
+    assert (run.name, run.env, run.evaluations) == ("first", "Pendulum-v1", [])
+    [curve] = run.curves
+    assert curve.seed == 7
+    assert curve.column("episode_return").tolist() == [5, 7, 9]
+    assert curve.x("updates").tolist() == [1, 2, 3]
+    assert curve.x("steps").tolist() == [10, 30, 60]
+    assert curve.x("episodes").tolist() == [2, 4, 8]
+
+
+def test_log_with_a_column_of_seeds_has_a_curve_for_each_seed(tmp_path):
+    header = "epoch,seed,env_steps,episode_return"
+    rows = [(0, 3, 10, 1.0), (0, 4, 12, 2.0), (1, 3, 20, 3.0), (1, 4, 24, "nan")]
+    folder = write_run(tmp_path, rows, header)
+    (folder / "evaluation.json").write_text(
+        json.dumps({"3": {"episode_return": 1.5}, "4": {"episode_return": 2.5}})
+    )
+    run = curves.read(folder)
+    assert [curve.seed for curve in run.curves] == [3, 4]
+    np.testing.assert_array_equal(run.curves[1].column("episode_return"), [2, np.nan])
+    assert run.evaluations == [1.5, 2.5]
+    with pytest.raises(ValueError, match="has no times, because --seeds trains"):
+        run.curves[0].x("seconds")
+
+
+def test_folder_of_run_directories_is_a_run_of_several_seeds(tmp_path):
+    for seed in (1, 0):
+        folder = write_run(tmp_path / f"seed{seed}", ROWS, env="Taxi-v4", seed=seed)
+        metrics = {"episode_return": float(seed), "episodes": 100}
+        (folder / "evaluation.json").write_text(json.dumps(metrics))
+    run = curves.read(tmp_path)
+    assert [curve.seed for curve in run.curves] == [0, 1]
+    assert run.evaluations == [0.0, 1.0]
+    write_run(tmp_path / "other", ROWS, env="CartPole-v1")
+    with pytest.raises(ValueError, match=r"same environment.*'CartPole-v1', 'Taxi-v4'"):
+        curves.read(tmp_path)
+
+
+def test_seconds_are_steps_divided_by_their_speed(tmp_path):
+    header = "epoch,env_steps,steps_per_second"
+    run = curves.read(write_run(tmp_path, [(0, 10, 5.0), (1, 40, 10.0)], header))
+    assert run.curves[0].x("seconds").tolist() == [2.0, 5.0]
+
+
+def test_last_row_that_is_being_written_is_left_out(tmp_path):
+    folder = write_run(tmp_path, ROWS)
+    with open(folder / "log.csv", "a") as file:
+        file.write("3,90,")
+    assert len(curves.read(folder).curves[0].columns["epoch"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epoch,loss\n0,1\n1,two\n", "Line 3 of .*log.csv must have 2 numbers.*'1,two'"),
+        ("epoch,loss\n0,1,2\n", "Line 2 of .* must have 2 numbers"),
+        ("a,b\n1,2\n", "must have a column `epoch`"),
+        ("epoch,loss\n", "at least one row"),
+        ("", "must have a column `epoch`"),
+    ],
+)
+def test_file_that_is_no_log_is_refused(tmp_path, text, message):
+    (tmp_path / "log.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        curves.read(tmp_path)
+
+
+def test_other_damaged_files_are_named(tmp_path):
+    write_run(tmp_path, ROWS)
+    (tmp_path / "evaluation.json").write_text('{"3": 4}')
+    with pytest.raises(ValueError, match=r"evaluation.json is no evaluation of a run"):
+        curves.read(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"contains no log.csv. Expected"):
+        curves.read(tmp_path / "nothing")
+    with pytest.raises(ValueError, match=r"log.csv has no column 'reward'"):
+        curves.Curve(tmp_path / "log.csv", 0, {"epoch": []}).column("reward")
+
+
+def test_smooth_equals_a_loop_over_windows():
+    values = np.array([1.0, np.nan, 4.0, 7.0, np.inf, 2.0])
+    for window in range(1, 8):
+        expected = []
+        for end in range(len(values)):
+            part = values[max(0, end - window + 1) : end + 1]
+            part = part[np.isfinite(part)]
+            expected.append(part.mean() if len(part) else np.nan)
+        np.testing.assert_allclose(curves.smooth(values, window), expected, rtol=1e-15)
+
+
+def test_common_grid_covers_what_all_seeds_have(tmp_path):
+    columns = [
+        {
+            "epoch": np.arange(3),
+            "env_steps": np.array([10.0, 20, 40]),
+            "a": np.arange(3.0),
+        },
+        {
+            "epoch": np.arange(2),
+            "env_steps": np.array([20.0, 60]),
+            "a": np.array([4.0, 8]),
+        },
+    ]
+    made = [curves.Curve(tmp_path, None, one) for one in columns]
+    grid, values = curves.on_common_grid(made, "a", "steps", points=3)
+    assert grid.tolist() == [20, 30, 40]
+    assert values.tolist() == [[1.0, 1.5, 2.0], [4.0, 5.0, 6.0]]
+    made[0].columns["a"][:] = np.nan
+    made[1].columns["a"][:] = np.nan
+    with pytest.raises(ValueError, match="'a' has no finite value"):
+        curves.on_common_grid(made, "a", "steps")

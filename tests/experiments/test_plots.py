@@ -1,0 +1,100 @@
+"""Tests what the pictures of learning curves contain."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from tf_reinforce import cli
+from tf_reinforce.experiments import curves
+from tf_reinforce.experiments import intervals
+from tf_reinforce.experiments import plots
+
+
+def run(name, num_seeds, num_updates=50):
+    """Returns a `Run` with random returns."""
+    rng, made = np.random.default_rng(0), []
+    for seed in range(num_seeds):
+        columns = {
+            "epoch": np.arange(num_updates),
+            "env_steps": 10.0 * np.arange(1, num_updates + 1),
+            "episode_return": rng.normal(size=num_updates),
+            "entropy": rng.uniform(size=num_updates),
+        }
+        made.append(curves.Curve("log.csv", seed, columns))
+    return curves.Run(name, "CartPole-v1", made, [])
+
+
+def test_line_and_area_are_the_interquartile_mean_and_its_interval():
+    many = run("many", 5)
+    [panel] = plots.draw([many]).axes
+    [line], [area] = panel.lines, panel.collections
+    grid, values = curves.on_common_grid(many.curves, "episode_return", "steps", 1)
+    interval = intervals.iqm_interval(values)
+    np.testing.assert_array_equal(line.get_xdata(), grid)
+    np.testing.assert_array_equal(line.get_ydata(), interval.estimate)
+    points = area.get_paths()[0].vertices
+    assert points[:, 1].min() == interval.low.min()
+    assert points[:, 1].max() == interval.high.max()
+    assert [text.get_text() for text in panel.get_legend().texts] == ["many (5 seeds)"]
+
+
+def test_few_seeds_are_drawn_one_by_one():
+    [panel] = plots.draw([run("one", 1), run("two", 2)], window=3).axes
+    assert len(panel.lines) == 3 and not panel.collections
+    labels = [text.get_text() for text in panel.get_legend().texts]
+    assert labels == ["one", "two (2 seeds)"]
+    colors = [line.get_color() for line in panel.lines]
+    assert colors[1] == colors[2] != colors[0]
+    expected = curves.smooth(run("one", 1).curves[0].column("episode_return"), 3)
+    np.testing.assert_array_equal(panel.lines[0].get_ydata(), expected)
+
+
+def test_each_key_has_a_panel():
+    figure = plots.draw([run("a", 3)], ["entropy", "episode_return"], axis="updates")
+    labels = [panel.get_ylabel() for panel in figure.axes]
+    assert labels == ["entropy", "episode return"]
+    assert figure.axes[-1].get_xlabel() == "updates"
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")]
+)
+def test_picture_is_written_in_the_format_of_its_name(tmp_path, name, start):
+    figure = plots.draw([run("a", 1)])
+    plots.save(figure, tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_unknown_format_is_refused_before_anything_is_read(tmp_path, capsys):
+    assert cli.main(["plot", str(tmp_path / "no"), "--out", "a.txt"]) == 2
+    assert "one of the extensions .png, .svg, .pdf. Received: a.txt" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("name", ["matplotlib", "scipy"])
+def test_missing_library_names_the_extra(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r'pip install "tf-reinforce\[plot\]"'):
+        plots.draw([run("a", 3)])
+
+
+def test_commands_draw_and_compare_a_real_run(tmp_path, capsys):
+    train = ["train", "CartPole-v1", "--engine", "host", "--epochs", "2", "--hidden", "4"]
+    for seed in ("0", "1"):
+        folder = str(tmp_path / "both" / seed)
+        assert cli.main([*train, "--seed", seed, "--run-dir", folder]) == 0
+    capsys.readouterr()
+    runs = [str(tmp_path / "both"), str(tmp_path / "both" / "0")]
+    for axis in ("steps", "episodes", "updates", "seconds"):
+        out = tmp_path / f"{axis}.png"
+        arguments = ["plot", *runs, "--x", axis, "--key", "entropy", "--out", str(out)]
+        assert cli.main(arguments) == 0
+        assert out.stat().st_size > 5_000
+    assert cli.main(["compare", *runs, "--out", str(tmp_path / "c.svg")]) == 0
+    text = capsys.readouterr().out
+    assert "both  CartPole-v1" in text and "drawn to" in text
+    assert (tmp_path / "c.svg").exists()
+    assert cli.main(["plot", *runs, "--key", "reward"]) == 2
+    assert "has no column 'reward'. Expected: one of" in capsys.readouterr().err

@@ -1,0 +1,221 @@
+"""Reads the learning curves of runs from their log files."""
+
+import csv
+import dataclasses
+import json
+import math
+import pathlib
+
+import numpy as np
+
+from tf_reinforce import files
+from tf_reinforce.experiments import run_config
+
+LOG = "log.csv"
+X_AXES = {
+    "steps": "environment steps",
+    "episodes": "episodes",
+    "updates": "updates",
+    "seconds": "seconds of training",
+}
+_MAX_BYTES = 2**28  # of a log file, which may come from an untrusted source
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """The log of one training, with a row for each update.
+
+    Attributes:
+        path: Path of the log file.
+        seed: Int, or `None` if the run states no seed.
+        columns: Dict from log keys to float64 arrays `[updates]`.
+    """
+
+    path: pathlib.Path
+    seed: int | None
+    columns: dict
+
+    def x(self, axis):
+        """Returns the values of a key of `X_AXES` after each update, an array."""
+        if axis == "updates":
+            return 1.0 + np.arange(len(self.columns["epoch"]))
+        if axis == "steps":
+            return self.column("env_steps")
+        if axis == "episodes":
+            return np.cumsum(self.column("episodes"))
+        if "steps_per_second" not in self.columns:
+            raise ValueError(
+                f"{self.path} has no times, because --seeds trains all seeds together. "
+                "Use another axis: steps, episodes or updates."
+            )
+        steps = np.diff(self.column("env_steps"), prepend=0.0)
+        return np.cumsum(steps / self.column("steps_per_second"))
+
+    def column(self, key):
+        """Returns the values of a log key, an array; raises `ValueError` without it."""
+        if key not in self.columns:
+            raise ValueError(
+                f"{self.path} has no column {key!r}. Expected: one of "
+                f"{', '.join(sorted(self.columns))}."
+            )
+        return self.columns[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The trainings with the same settings and different seeds.
+
+    Attributes:
+        name: String, the name of the folder.
+        env: String, the environment id, or `None` if the run states none.
+        curves: List of `Curve`s, one for each seed.
+        evaluations: List of the mean returns of the evaluations after training, one for
+            each seed that has one.
+    """
+
+    name: str
+    env: str | None
+    curves: list
+    evaluations: list
+
+
+def read(folder):
+    """Reads a run directory, or a folder that contains run directories of several seeds.
+
+    Args:
+        folder: Path of a run directory, which contains `log.csv`, or of a folder whose
+            folders are run directories with the same environment.
+
+    Returns:
+        A `Run`.
+
+    Raises:
+        FileNotFoundError: If the folder contains no log.
+        ValueError: If a log is no table of numbers, or the environments differ.
+    """
+    folder = pathlib.Path(folder)
+    parts = [folder] if (folder / LOG).exists() else sorted(folder.glob(f"*/{LOG}"))
+    parts = [part.parent if part.name == LOG else part for part in parts]
+    if not parts:
+        raise FileNotFoundError(
+            f"{folder} contains no {LOG}. Expected: a run directory, or a folder of run "
+            "directories. `tf-reinforce train ENV --run-dir DIR` writes one."
+        )
+    curves, evaluations, envs = [], [], set()
+    for part in parts:
+        config = run_config.read(part)
+        seed, env = config.get("seed"), config.get("env")
+        curves += _read_log(part / LOG, seed if isinstance(seed, int) else None)
+        evaluations += _read_evaluations(part / "evaluation.json")
+        envs.add(env if isinstance(env, str) else None)
+    if len(envs) > 1:
+        raise ValueError(
+            f"The runs in {folder} must have the same environment. Received: "
+            f"{sorted(map(str, envs))}"
+        )
+    return Run(folder.resolve().name, envs.pop(), curves, evaluations)
+
+
+def _read_log(path, seed):
+    """Returns the list of the `Curve`s of a log file, in which rows may name seeds."""
+    header, rows = _read_table(path)
+    if "epoch" not in header or not rows:
+        raise ValueError(f"{path} must have a column `epoch` and at least one row.")
+    table = dict(zip(header, np.array(rows, np.float64).T, strict=True))
+    seeds = table.pop("seed", None)
+    if seeds is None:
+        return [Curve(path, seed, table)]
+    return [
+        Curve(
+            path, int(one), {key: column[seeds == one] for key, column in table.items()}
+        )
+        for one in dict.fromkeys(seeds.tolist())
+    ]
+
+
+def _read_table(path):
+    """Returns the header and the rows of a CSV file of numbers.
+
+    A last row without its end is left out: the training may still write it.
+    """
+    files.expect_regular_file(path)
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(f"{path} must have at most {_MAX_BYTES} bytes.")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    header, *rows = [*csv.reader(text[: text.rfind("\n") + 1].splitlines())] or [[]]
+    numbers = []
+    for number, row in enumerate(rows, 2):
+        try:
+            numbers.append(list(map(float, row)))
+        except ValueError:
+            numbers.append([])
+        if len(numbers[-1]) != len(header):
+            raise ValueError(
+                f"Line {number} of {path} must have {len(header)} numbers. Received: "
+                f"{','.join(row)[:100]!r}"
+            )
+    return header, numbers
+
+
+def _read_evaluations(path):
+    """Returns the mean returns in the evaluation of a run, one for each seed."""
+    if not path.exists():
+        return []
+    files.expect_regular_file(path)
+    try:
+        content = json.loads(path.read_bytes()[:_MAX_BYTES])
+        tables = [content] if "episode_return" in content else content.values()
+        return [float(table["episode_return"]) for table in tables]
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no evaluation of a run: {error!r}") from None
+
+
+def smooth(values, window):
+    """Returns the mean of each value and the values before it in a window.
+
+    Args:
+        values: Array `[N]`. Values that are not finite are left out of the means.
+        window: Positive int, the number of values in a mean, fewer at the start.
+
+    Returns:
+        Array `[N]`, NaN where no value in the window is finite.
+    """
+    finite = np.isfinite(values)
+    sums = np.cumsum(np.where(finite, values, 0.0))
+    counts = np.cumsum(finite)
+    before = np.maximum(np.arange(len(values)) - window, -1)
+    sums = sums - np.where(before >= 0, sums[before], 0.0)
+    counts = counts - np.where(before >= 0, counts[before], 0)
+    return np.divide(sums, counts, out=np.full(len(values), math.nan), where=counts > 0)
+
+
+def on_common_grid(curves, key, axis, window=1, points=200):
+    """Interpolates the curves of several seeds at the same positions.
+
+    Args:
+        curves: List of `Curve`s.
+        key: String, a log key.
+        axis: String, a key of `X_AXES`.
+        window: Positive int, argument of `smooth`.
+        points: Int, the number of positions.
+
+    Returns:
+        Positions `[points]`, from the largest first to the smallest last position of the
+        curves, and values `[seeds, points]`.
+    """
+    drawn = []
+    for curve in curves:
+        x, y = curve.x(axis), smooth(curve.column(key), window)
+        used = np.isfinite(x) & np.isfinite(y)
+        if used.any():
+            drawn.append((x[used], y[used]))
+    if not drawn:
+        raise ValueError(f"The log key {key!r} has no finite value.")
+    start, end = max(x[0] for x, _ in drawn), min(x[-1] for x, _ in drawn)
+    grid = np.linspace(start, max(start, end), points)
+    return grid, np.stack([np.interp(grid, x, y) for x, y in drawn])
+
+
+def default_window(curves):
+    """Returns a fiftieth of the updates of the longest curve, at least one."""
+    return max(1, max(len(curve.columns["epoch"]) for curve in curves) // 50)
