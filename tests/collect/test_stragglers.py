@@ -72,6 +72,7 @@ def test_short_collections_and_busy_workers_are_not_reported(monkeypatch):
 def test_pool_reports_stragglers_once(monkeypatch, caplog):
     """Three of four workers have no episode."""
     monkeypatch.setattr(stragglers, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(stragglers, "IDLE_SHARE", 0.0)  # a short collection is no measure
     agent = tfr.Reinforce.for_env(toy_envs.Clock, hidden=(4,))
     with tfr.collect.open_envs(toy_envs.Clock, 4, workers=4) as pool:
         for _ in range(2):
