@@ -95,6 +95,10 @@ def test_other_damaged_files_are_named(tmp_path):
     (tmp_path / "evaluation.json").write_text('{"3": 4}')
     with pytest.raises(ValueError, match=r"evaluation.json is no evaluation of a run"):
         curves.read(tmp_path)
+    (tmp_path / "evaluation.json").unlink()
+    (tmp_path / "evaluation.json").mkdir()
+    with pytest.raises((OSError, ValueError), match=r"evaluation.json"):
+        curves.read(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"contains no log.csv. Expected"):
         curves.read(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"log.csv has no column 'reward'"):

@@ -18,7 +18,7 @@ X_AXES = {
     "updates": "updates",
     "seconds": "seconds of training",
 }
-_MAX_BYTES = 2**28  # of a log file, which may come from an untrusted source
+_MAX_BYTES = 2**28  # of a file of a run, which may come from an untrusted source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,10 +138,7 @@ def _read_table(path):
 
     A last row without its end is left out: the training may still write it.
     """
-    files.expect_regular_file(path)
-    if path.stat().st_size > _MAX_BYTES:
-        raise ValueError(f"{path} must have at most {_MAX_BYTES} bytes.")
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = _read_text(path)
     header, *rows = [*csv.reader(text[: text.rfind("\n") + 1].splitlines())] or [[]]
     numbers = []
     for number, row in enumerate(rows, 2):
@@ -161,13 +158,23 @@ def _read_evaluations(path):
     """Returns the mean returns in the evaluation of a run, one for each seed."""
     if not path.exists():
         return []
-    files.expect_regular_file(path)
+    text = _read_text(path)
     try:
-        content = json.loads(path.read_bytes()[:_MAX_BYTES])
+        content = json.loads(text)
         tables = [content] if "episode_return" in content else content.values()
         return [float(table["episode_return"]) for table in tables]
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no evaluation of a run: {error!r}") from None
+
+
+def _read_text(path):
+    """Returns the content of a regular file of at most `_MAX_BYTES`."""
+    files.expect_regular_file(path)
+    if (size := path.stat().st_size) > _MAX_BYTES:
+        raise ValueError(
+            f"{path} must have at most {_MAX_BYTES} bytes. Received: {size} bytes"
+        )
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def smooth(values, window):
