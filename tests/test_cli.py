@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import sweeps
 import toys
+from gymnasium.envs import registration
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
@@ -790,7 +791,9 @@ def test_error_for_a_missing_module_names_it_and_the_folder(
     assert "No module named 'module_that_it_needs'" in capsys.readouterr().err
 
 
-def test_atari_error_without_ale_py_names_the_extra(capsys):
+def test_atari_error_without_ale_py_names_the_extra(monkeypatch, capsys):
+    others = {k: x for k, x in registration.registry.items() if x.namespace != "ALE"}
+    monkeypatch.setattr(registration, "registry", others)
     assert cli.main(["train", "ALE/Nothing-v5"]) == 2
     printed = capsys.readouterr().err
     assert 'pip install "tf-reinforce[atari]"' in printed

@@ -1,5 +1,6 @@
 """Runs the command `train`, with one seed or with several."""
 
+import argparse
 import contextlib
 import os
 import pathlib
@@ -10,12 +11,39 @@ from tf_reinforce import startup
 from tf_reinforce import validation
 from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import train_messages
+from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_settings
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 
 
-def train(options):
+def add_parser(subparsers):
+    """Adds the parser of `tf-reinforce train`."""
+    command = subparsers.add_parser(
+        "train",
+        help="train an agent on an environment",
+        description="Without a budget (--epochs, --steps, or that of a preset) training "
+        "ends when an evaluation over 100 episodes reaches the target return, or after "
+        "300 updates. With a budget, the target is only reported.",
+    )
+    command.set_defaults(command=run)
+    for option in train_options.TRAIN_OPTIONS:
+        command.add_argument(option.flag, **option.arguments)
+    for names, replacement in train_options.UNKNOWN_OPTIONS.items():
+        suppress = dict(default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        command.add_argument(
+            *names, action=_Unknown, nargs="?", const=replacement, **suppress
+        )
+
+
+class _Unknown(argparse.Action):
+    """Rejects an option of other libraries, like `--lr`, and prints the option to use."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error(f"there is no option {option_string}. Use {self.const}.")
+
+
+def run(options):
     """Runs `tf-reinforce train` and returns the exit code.
 
     If environment variables describe several learner processes, the processes train one

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from tf_reinforce import config
 from tf_reinforce.cli import argument_types
+from tf_reinforce.cli import shared_arguments
 
 OWN_PRESET = ""  # `--preset` without a name
 
@@ -24,14 +25,6 @@ UNKNOWN_OPTIONS = {
     ("--timesteps", "--total-timesteps", "--total_timesteps"): "--steps",
     ("--episodes",): "--epochs (updates), --episodes-per-epoch or --steps",
 }
-
-# The option `--env-arg` of the commands `train`, `evaluate` and `check-env`.
-ENV_ARG = dict(
-    action="append",
-    type=argument_types.env_argument,
-    metavar="NAME=VALUE",
-    help="argument of the environment's constructor; the option may be repeated",
-)
 
 
 class _Option(NamedTuple):
@@ -72,7 +65,7 @@ TRAIN_OPTIONS = (
             help="a preset of docs/presets.md, or FILE.toml (without NAME: that of ENV)",
         ),
     ),
-    _Option("--env-arg", (), ENV_ARG),
+    _Option("--env-arg", (), shared_arguments.ENV_ARG),
     _Option(
         "--epochs",
         ("fit.epochs",),

@@ -1,0 +1,83 @@
+"""Runs the command `evaluate`, which evaluates a trained agent."""
+
+import json
+
+from tf_reinforce import config
+from tf_reinforce import startup
+from tf_reinforce import validation
+from tf_reinforce.cli import agent_files
+from tf_reinforce.cli import argument_types
+from tf_reinforce.cli import env_ids
+from tf_reinforce.cli import shared_arguments
+
+
+def add_parser(subparsers):
+    """Adds the parser of `tf-reinforce evaluate`."""
+    command = subparsers.add_parser("evaluate", help="evaluate a trained agent")
+    command.set_defaults(command=run)
+    command.add_argument("run", metavar="RUN", help="run directory or agent file")
+    command.add_argument("--episodes", type=argument_types.count, default=100)
+    command.add_argument("--env", help="environment id (that of the run)")
+    command.add_argument("--env-arg", **shared_arguments.ENV_ARG)
+    command.add_argument("--seed", type=argument_types.count, default=0)
+    command.add_argument(
+        "--num-envs", type=argument_types.count, default=config.FitOptions.num_envs
+    )
+    command.add_argument(
+        "--workers",
+        type=argument_types.count,
+        default=config.FitOptions.workers,
+        help="processes that collect the episodes",
+    )
+    command.add_argument(
+        "--max-episode-steps",
+        type=argument_types.count,
+        help="time limit (that of the run)",
+    )
+    command.add_argument(
+        "--stochastic",
+        action="store_true",
+        help="sample actions instead of taking the most likely one",
+    )
+    agent_files.add_load_limits(command)
+
+
+def run(options):
+    """Runs `tf-reinforce evaluate` and returns the exit code."""
+    _check_options(options)
+    limits = agent_files.load_limits(options)
+    path = agent_files.agent_file(options.run, limits)
+    startup.import_tensorflow()
+    from tf_reinforce.experiments import runs
+    from tf_reinforce.loading import keras_file
+
+    agent = keras_file.load(path, limits=limits)
+    env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
+    env = options.env or env
+    if env is None:
+        raise ValueError(
+            f"{options.run} contains no environment id, or an id of the form "
+            "`module:Id`. For safety, `evaluate` imports no module that a run "
+            "directory names. Give --env."
+        )
+    metrics = agent.evaluate(
+        env_ids.find_env(env),
+        options.episodes,
+        deterministic=not options.stochastic,
+        seed=options.seed,
+        num_envs=options.num_envs,
+        workers=options.workers,
+        env_kwargs=env_options["env_kwargs"],
+        max_episode_steps=options.max_episode_steps or env_options["max_episode_steps"],
+    )
+    print(json.dumps(metrics, indent=2))
+    return 0
+
+
+def _check_options(options):
+    for name in ("episodes", "num_envs", "workers"):
+        validation.positive_int(name, getattr(options, name))
+    validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
+    validation.check_seed(options.seed)
+    if options.env is not None:
+        options.env = env_ids.resolve_env(options.env)
