@@ -794,6 +794,7 @@ def test_error_for_a_missing_module_names_it_and_the_folder(
 def test_atari_error_without_ale_py_names_the_extra(monkeypatch, capsys):
     others = {k: x for k, x in registration.registry.items() if x.namespace != "ALE"}
     monkeypatch.setattr(registration, "registry", others)
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # its import raises ImportError
     assert cli.main(["train", "ALE/Nothing-v5"]) == 2
     printed = capsys.readouterr().err
     assert 'pip install "tf-reinforce[atari]"' in printed
