@@ -931,7 +931,7 @@ def test_lost_learner_process_gives_one_line_and_exit_code_1(monkeypatch, capsys
     def lose(options):
         raise learner_processes.LearnerLost("Process 1 has ended.")
 
-    monkeypatch.setattr(train_command, "train", lose)
+    monkeypatch.setattr(train_command, "run", lose)
     assert cli.main(["train", "CartPole-v1"]) == 1
     assert capsys.readouterr().err == "tf-reinforce: Process 1 has ended.\n"
 
