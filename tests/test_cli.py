@@ -25,6 +25,7 @@ import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce import config as package_config
 from tf_reinforce import envs
+from tf_reinforce import version
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import parsers
@@ -42,6 +43,7 @@ BASELINES = package_config.PRESET_BASELINES
 FILES = {
     "config.json",
     "versions.json",
+    "command.txt",
     "log.csv",
     "episodes.csv",
     "agent.keras",
@@ -218,8 +220,24 @@ def test_config_is_the_first_file_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(
         runs.run_config, "write_json", lambda path, content: written.append(path.name)
     )
-    runs._write_config(tmp_path, {})
+    runs._write_config(tmp_path, {}, "tf-reinforce train CartPole-v1")
     assert written == ["config.json", "versions.json"]
+    text = (tmp_path / "command.txt").read_text()
+    assert text == "tf-reinforce train CartPole-v1\n"
+
+
+def test_versions_of_a_run_contain_the_git_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    assert version.of_run()["git_commit"] is None
+    identity = ["-c", "user.name=a", "-c", "user.email=a"]
+    for command in (["init"], [*identity, "commit", "--allow-empty", "-m", "first"]):
+        subprocess.run(["git", *command], check=True, capture_output=True)
+    command = ["git", "rev-parse", "HEAD"]
+    commit = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert version.of_run()["git_commit"] == commit.strip()
+    monkeypatch.setenv("PATH", "")
+    assert version.of_run()["git_commit"] is None
 
 
 def test_config_names_no_cluster_and_the_resume_command_does(tmp_path):
@@ -701,6 +719,41 @@ def test_options_become_the_settings_of_their_tables():
         "fit": {"steps": 9, "max_episode_steps": 7},
         "evaluation": {"target": 3.0, "max_episode_steps": 7},
     }
+
+
+def test_set_overrides_preset_and_options(capsys):
+    arguments = ["--preset", "--set", "gae_lambda=1", "--set", "steps=500"]
+    arguments += ["--set", "evaluation.episodes=7", "--gamma", "0.9"]
+    arguments += ["--set", "learning_rate={first = 0.02, last = 0}"]
+    options = parsers.make_parser().parse_args(["train", "CartPole-v1", *arguments])
+    _, settings = train_settings.check_train_options(options)
+    assert settings["agent"]["gae_lambda"] == 1 and settings["agent"]["gamma"] == 0.9
+    assert settings["agent"]["learning_rate"] == {"first": 0.02, "last": 0}
+    assert settings["fit"]["steps"] == 500
+    assert settings["evaluation"] == {"episodes": 7}
+
+
+def test_import_is_the_module_of_the_environment_id(run, capsys):
+    options = parsers.make_parser().parse_args(
+        ["train", "Toy-v0", "--import", "toys", "--epochs", "1"]
+    )
+    train_settings.check_train_options(options)
+    assert options.env == "toys:Toy-v0"
+    assert cli.main(["train", "toys:Toy-v0", "--import", "toys"]) == 2
+    assert "without a module" in capsys.readouterr().err
+    assert cli.main(["train", "--import", "toys"]) == 2
+    assert "`train` needs an environment id" in capsys.readouterr().err
+
+
+def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
+    missed = ["--target-return", "500", "--require-target", "--eval-episodes", "2"]
+    assert train(tmp_path / "a", *missed) == 1
+    assert "target 500 missed" in capsys.readouterr().out
+    reached = ["--target-return", "1", "--require-target", "--eval-every", "1"]
+    assert train(tmp_path / "b", *reached) == 0
+    assert "2 evaluations" in capsys.readouterr().out
+    assert train(tmp_path / "c", "--require-target", env="Pendulum-v1") == 2
+    assert "Pendulum-v1 has no reward threshold" in capsys.readouterr().err
 
 
 def test_help_shows_the_defaults(capsys):

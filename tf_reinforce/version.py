@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import subprocess
 
 VERSION = "0.1.0"
 
@@ -27,6 +28,24 @@ def installed():
         except importlib.metadata.PackageNotFoundError:
             result[package] = None
     return result
+
+
+def of_run():
+    """Returns the result of `installed`, and the Git commit of the current folder.
+
+    The value of `git_commit` ends in `-dirty` if files differ from the commit, and is
+    `None` if the current folder belongs to no Git repository.
+    """
+    return {**installed(), "git_commit": _git_commit()}
+
+
+def _git_commit():
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--match="]
+    try:
+        described = subprocess.run(command, capture_output=True, timeout=5, text=True)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return described.stdout.strip() or None
 
 
 def flags():

@@ -6,6 +6,7 @@ import json
 import math
 
 from tf_reinforce import validation
+from tf_reinforce.presets import overrides
 
 
 def count(text):
@@ -50,3 +51,11 @@ def env_argument(text):
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(value)
     return name, value
+
+
+def setting(text):
+    """Returns the path and the value of a setting, NAME=VALUE."""
+    try:
+        return overrides.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,5 +1,6 @@
 """Runs one command, and turns its errors into messages and exit codes."""
 
+import shlex
 import sys
 
 from tf_reinforce.cli import parsers
@@ -15,11 +16,13 @@ def main(arguments=None):
 
     Returns:
         Exit code: 0 if the command succeeded; 1 if the environment failed, another
-        learner process was lost, or a number was not finite; 2 if an argument or a file
+        learner process was lost, a number was not finite, or `--require-target` was
+        missed; 2 if an argument or a file
         was invalid; 130 after Ctrl-C; 143 after SIGTERM.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parsers.make_parser().parse_args(list(map(_escape_negative, arguments)))
+    options.command_line = shlex.join(["tf-reinforce", *arguments])
     try:
         return options.command(options)
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import statistics
 import tempfile
 
 from tf_reinforce import learner_cluster
@@ -78,6 +79,7 @@ def _train(options, cluster):
         settings["fit"]["workers"] = workers
     threshold = runs.reward_threshold(env, settings["env_kwargs"])
     target = settings["evaluation"].get("target", threshold)
+    _check_required_target(options, target)
     if options.seeds is not None:
         return _train_seeds(options, settings, twin, seed, target)
     with learner_processes.get(strategy).explain_lost(), strategy.scope():
@@ -91,19 +93,50 @@ def _train(options, cluster):
         _run_directory(options, seed, is_chief) as directory,
     ):
         result = runs.train(
-            agent, env, directory, settings, target=target, seed=seed, twin=twin
+            agent,
+            env,
+            directory,
+            settings,
+            target=target,
+            seed=seed,
+            twin=twin,
+            command=options.command_line,
         )
-    if is_chief and not result["exit_code"]:
-        random = runs.random_return(env, settings, seed) if options.preset else None
-        metrics = result["evaluation"]
-        line = train_messages.return_line(env, metrics, random, target, threshold)
-        train_messages.print_summary(directory, line, result)
-        _export(options, directory)
-        train_messages.print_next_commands(options, directory, settings["env_kwargs"])
-    elif is_chief:
+    if is_chief:
+        return _report(options, settings, directory, result, (target, threshold, seed))
+    return result["exit_code"]
+
+
+def _report(options, settings, directory, result, numbers):
+    """Prints the result of a training with one seed, and returns the exit code."""
+    from tf_reinforce.experiments import runs
+
+    env, (target, threshold, seed) = options.env, numbers
+    if result["exit_code"]:
         when = f" after {result['updates']} updates"
         train_messages.print_interrupted(directory, {"env": env, **settings}, when)
-    return result["exit_code"]
+        return result["exit_code"]
+    random = runs.random_return(env, settings, seed) if options.preset else None
+    metrics = result["evaluation"]
+    line = train_messages.return_line(env, metrics, random, target, threshold)
+    train_messages.print_summary(directory, line, result)
+    _export(options, directory)
+    train_messages.print_next_commands(options, directory, settings["env_kwargs"])
+    return _target_exit_code(options, metrics["episode_return"], target)
+
+
+def _check_required_target(options, target):
+    """Raises `ValueError` if `--require-target` was passed and there is no target."""
+    if options.require_target and target is None:
+        raise ValueError(
+            "`--require-target` needs a target return, and the environment "
+            f"{options.env} has no reward threshold. Add --target-return."
+        )
+
+
+def _target_exit_code(options, mean_return, target):
+    """Returns 1 if `--require-target` was passed and a return misses it, else 0."""
+    return int(bool(options.require_target) and mean_return < target)
 
 
 def _check(options, cluster):
@@ -178,14 +211,24 @@ def _train_seeds(options, settings, twin, first_seed, target):
     seeds = range(first_seed, first_seed + count)
     with _run_directory(options, first_seed) as directory:
         try:
-            result = runs.train_seeds(make, options.env, directory, settings, twin, seeds)
+            result = runs.train_seeds(
+                make,
+                options.env,
+                directory,
+                settings,
+                twin,
+                seeds,
+                command=options.command_line,
+            )
         except (KeyboardInterrupt, interruption.Terminated) as error:
             config = {"env": options.env, "seeds": seeds, **settings}
             train_messages.print_interrupted(directory, config)
             return getattr(error, "code", INTERRUPTED)
     train_messages.print_seeds_summary(options.env, directory, result, target)
     _export(options, directory)
-    return 0
+    return _target_exit_code(
+        options, statistics.median(result["returns"].values()), target
+    )
 
 
 def _use_one_thread_per_operation():

@@ -45,7 +45,7 @@ class _Option(NamedTuple):
     @property
     def name(self):
         """Returns the attribute name of the option in the parsed options."""
-        return self.flag.lstrip("-").replace("-", "_")
+        return self.arguments.get("dest", self.flag.lstrip("-").replace("-", "_"))
 
 
 # The options of `tf-reinforce train`, from which parser and settings are made.
@@ -66,6 +66,26 @@ TRAIN_OPTIONS = (
         ),
     ),
     _Option("--env-arg", (), shared_arguments.ENV_ARG),
+    _Option(
+        "--import",
+        (),
+        dict(
+            dest="imported",
+            metavar="MODULE",
+            help="module that registers ENV; the same as the id MODULE:ENV",
+        ),
+    ),
+    _Option(
+        "--set",
+        (),
+        dict(
+            action="append",
+            type=argument_types.setting,
+            metavar="NAME=VALUE",
+            help="any setting of docs/presets.md, for example --set gae_lambda=0.95 or "
+            "--set baseline.passes=4; the option may be repeated",
+        ),
+    ),
     _Option(
         "--epochs",
         ("fit.epochs",),
@@ -240,6 +260,34 @@ TRAIN_OPTIONS = (
         "--target-return",
         ("evaluation.target",),
         dict(type=float, help="target (the environment's reward threshold)"),
+    ),
+    _Option(
+        "--require-target",
+        (),
+        dict(
+            action="store_const",
+            const=True,
+            help="exit with code 1 if the best agent misses the target; with --seeds, if "
+            "the median of the seeds misses it",
+        ),
+    ),
+    _Option(
+        "--eval-every",
+        ("evaluation.every",),
+        dict(
+            type=argument_types.count,
+            metavar="N",
+            help="updates from one evaluation to the next (10)",
+        ),
+    ),
+    _Option(
+        "--eval-episodes",
+        ("evaluation.episodes",),
+        dict(
+            type=argument_types.count,
+            metavar="N",
+            help="episodes of each evaluation (100)",
+        ),
     ),
     _Option(
         "--run-dir",

@@ -15,6 +15,8 @@ from tf_reinforce import validation
 from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_options
+from tf_reinforce.presets import overrides
+from tf_reinforce.presets import toml_files
 
 _CHECKPOINT_OPTIONS = ("checkpoint_every", "grace")
 # With `--resume`, these options confirm a number in `config.json` above its limit.
@@ -53,6 +55,7 @@ def check_train_options(options):
     if options.run_dir is not None:
         files.expect_empty_folder(pathlib.Path(options.run_dir))
     _check_export(options)
+    _add_module(options)
     options.env = env_ids.resolve_env(options.env)
     if options.preset == train_options.OWN_PRESET:
         options.preset = options.env
@@ -76,7 +79,7 @@ def _settings(options, preset):
     settings = preset or {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {}}
     explicit = explicit_settings(options)
     fit = config.merge_options(settings["fit"], explicit["fit"])
-    return {
+    settings = {
         "preset": options.preset,
         "env_kwargs": {**settings["env_kwargs"], **dict(options.env_arg or ())},
         "agent": {**train_options.DEFAULTS, **settings["agent"], **explicit["agent"]},
@@ -84,6 +87,23 @@ def _settings(options, preset):
         "evaluation": {**settings["evaluation"], **explicit["evaluation"]},
         "checkpoint": _checkpoint_settings(options),
     }
+    for path, value in options.set or ():
+        settings = overrides.apply(settings, path, value)
+    toml_files.validate_evaluation(settings["evaluation"])
+    return settings
+
+
+def _add_module(options):
+    """Adds the module of the option `--import` to the environment id."""
+    module, options.imported = options.imported, None
+    if module is None:
+        return
+    if options.env is None or ":" in options.env:
+        raise ValueError(
+            "`--import MODULE` requires an environment id ENV without a module, and is "
+            f"the same as the id MODULE:ENV. Received: {options.env} --import {module}"
+        )
+    options.env = f"{module}:{options.env}"
 
 
 def explicit_settings(options):
@@ -121,8 +141,10 @@ def check_resume_options(options):
     """
     from tf_reinforce.experiments import run_config
 
+    if options.env is not None:
+        _add_module(options)
     allowed = ("env", "env_arg", "resume", "export", "command", "engine", "ray")
-    allowed += ("num_cpus_per_worker",)
+    allowed += ("num_cpus_per_worker", "require_target", "command_line")
     allowed = (*allowed, *_CHECKPOINT_OPTIONS, *_LIMITED_OPTIONS)
     others = [
         name

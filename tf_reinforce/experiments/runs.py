@@ -37,10 +37,10 @@ from tf_reinforce.training import learner_processes
 MAX_UPDATES = 300  # updates without a budget, if the target is not reached
 EVALUATION_EPISODES = 100  # episodes of each evaluation
 EVALUATION_FREQ = 10  # updates from one evaluation to the next
-_VERSIONS = "versions.json"
+_VERSIONS, _COMMAND = "versions.json", "command.txt"
 _LOG, _EPISODE_LOG = "log.csv", "episodes.csv"
 # The files that a run writes before its first update ends.
-_FIRST_FILES = (run_config.FILE_NAME, _VERSIONS, _LOG, _EPISODE_LOG)
+_FIRST_FILES = (run_config.FILE_NAME, _VERSIONS, _COMMAND, _LOG, _EPISODE_LOG)
 
 
 @contextlib.contextmanager
@@ -104,7 +104,18 @@ def reward_threshold(env, env_kwargs=None):
         return envs.spec.reward_threshold if envs.spec is not None else None
 
 
-def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=True):
+def train(
+    agent,
+    env,
+    directory,
+    settings,
+    *,
+    target,
+    seed,
+    twin=None,
+    command=None,
+    verbose=True,
+):
     """Trains and evaluates an agent, and saves the best and the last agent.
 
     If the run directory contains checkpoints of this training, the training continues
@@ -126,6 +137,8 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
         seed: Int, the master seed of the training.
         twin: `envs.TensorEnv` to train on instead of `env`, or `None`. Evaluations use
             `env` even if `twin` is set.
+        command: String, the command that starts the training, for `command.txt`, or
+            `None`.
         verbose: Bool, whether to print a progress line.
 
     Returns:
@@ -154,7 +167,7 @@ def train(agent, env, directory, settings, *, target, seed, twin=None, verbose=T
     fit = {**fit, "env_kwargs": settings["env_kwargs"], "seed": seed}
     with _checkpoints(directory, settings, is_chief) as folder:
         if is_chief:
-            _write_config(directory, {**config, **settings})
+            _write_config(directory, {**config, **settings}, command)
         seconds, exit_code = _fit(
             agent,
             env if twin is None else twin,
@@ -185,8 +198,8 @@ def _checkpoints(directory, settings, is_writer=True):
     return folder.open()
 
 
-def _write_config(directory, config):
-    """Writes `config.json` and `versions.json` of a run that starts.
+def _write_config(directory, config, command=None):
+    """Writes the configuration, the versions and the command of a run that starts.
 
     A run can be resumed as soon as `config.json` exists. Therefore it is the first file.
     The file does not name the workers on a cluster, because a file from a stranger must
@@ -196,10 +209,13 @@ def _write_config(directory, config):
     if isinstance(fit.get("workers"), training_options.RayWorkers):
         config = {**config, "fit": {**fit}}
         del config["fit"]["workers"]
-    contents = {run_config.FILE_NAME: config, _VERSIONS: version.installed()}
+    contents = {run_config.FILE_NAME: config, _VERSIONS: version.of_run()}
     for name, content in contents.items():
         if not (directory / name).exists():
             run_config.write_json(directory / name, content)
+    if command is not None and not (directory / _COMMAND).exists():
+        with files.atomic_write(directory / _COMMAND) as temporary:
+            pathlib.Path(temporary).write_text(f"{command}\n")
 
 
 def _finish(agent, evaluator, exit_code, verbose):
@@ -236,7 +252,7 @@ def _evaluate_best(agent, evaluator, verbose):
     return metrics
 
 
-def train_seeds(make, env, directory, settings, twin, seeds):
+def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
     """Trains many seeds at once, evaluates each agent, and saves the best agent.
 
     If the run directory contains checkpoints of this training, the training continues
@@ -251,6 +267,7 @@ def train_seeds(make, env, directory, settings, twin, seeds):
             `max_episode_steps`.
         twin: `envs.TensorEnv` to train on.
         seeds: Ints, one seed for each agent.
+        command: String, the command that trains, as for `train`.
 
     Returns:
         Dict with `returns` (dict from each seed to its mean return), `env_steps` (of all
@@ -265,7 +282,7 @@ def train_seeds(make, env, directory, settings, twin, seeds):
     budget = {name: fit[name] for name in names if fit.get(name) is not None}
     with _checkpoints(directory, settings) as folder:
         folder.agent_path = None
-        _write_config(directory, config)
+        _write_config(directory, config, command)
         start = time.perf_counter()
         _announce(True, f"training {len(seeds)} seeds at once …")
         results = multi_seed.train_seeds(make, twin, seeds, resume=folder, **budget)
