@@ -151,7 +151,9 @@ DEFERRED_IMPORTS = {
     "cli/plot.py",
     "cli/replay.py",
     "cli/train.py",
+    "cli/train_callbacks.py",
     "cli/train_messages.py",
+    "cli/train_seeds.py",
     "cli/train_settings.py",
 }
 

@@ -157,18 +157,6 @@ def progress(stream, epochs, every=1.0, first=0, total="same", logs=LOGS):
     return stream.getvalue()
 
 
-def test_progress_line_in_a_terminal_is_rewritten_in_place(clock):
-    text = progress(Terminal(), epochs=3)
-    assert text.count("\n") == 1 and text.endswith("\n")
-    lines = text.removesuffix("\n").split("\r")
-    assert lines == [
-        "",
-        f"update 1/3 · {LINE}\x1b[K",
-        f"update 2/3 · {LINE} · left 0:30\x1b[K",
-        f"update 3/3 · {LINE} · left 0:00\x1b[K",
-    ]
-
-
 def test_progress_line_in_a_plain_stream_writes_one_line_per_report(clock):
     text = progress(io.StringIO(), epochs=2)
     assert text.splitlines() == [
@@ -282,22 +270,6 @@ def test_progress_line_announces_first_evaluation_and_those_after_a_long_one(mon
         line.on_test_begin()
         assert line.stream.getvalue() == "evaluating …\n" * announced
         line.on_test_end()
-
-
-def test_terminal_shows_an_evaluation_in_the_progress_line(clock):
-    line = callbacks.ProgressLine(stream=Terminal())
-    line.set_params({"epochs": 2})
-    line.on_train_begin()
-    line.on_test_begin()
-    line.on_epoch_end(0, LOGS)
-    line.on_test_begin()
-    line.on_train_end()
-    assert line.stream.getvalue().split("\r") == [
-        "",
-        "evaluating …\x1b[K",
-        f"update 1/2 · {LINE}\x1b[K",
-        f"update 1/2 · {LINE} · evaluating …\x1b[K\n",
-    ]
 
 
 def test_progress_line_shows_the_validation_return(clock):

@@ -157,10 +157,10 @@ def _engine_commands():
     yield Command((*ONCE, *compiled, "--workers", "2"), "--workers", "2")
     drop = "--on-bad-env", "drop_episode"
     yield Command((*ONCE, *compiled, *drop), "engine", "drop_episode")
-    yield Command((*lake, "--seeds", "2"), "--seeds", "FrozenLake-v1")
-    yield Command((*CARTPOLE, "--seeds", "2"), "--seeds", "epochs=None")
-    yield Command((*ONCE, "--seeds", "2", "--engine", "host"), "--seeds", "host")
-    yield Command((*CARTPOLE, "--seeds", "2", "--steps", "9"), "--seeds", "epochs=None")
+    yield Command((*lake, "--seeds", "2", *compiled), "engine", "FrozenLake-v1")
+    yield Command((*ONCE, "--jobs", "2"), "--jobs", "2")
+    yield Command((*ONCE, "--seeds", "2", "--jobs", "0"), "jobs", "0")
+    yield Command((*ONCE, "--tensorboard", "all"), "--tensorboard", "all")
 
 
 def other_commands():

@@ -6,6 +6,7 @@ from tf_reinforce.callbacks.episodes import EpisodeCallback
 from tf_reinforce.callbacks.episodes import EpisodeLogger
 from tf_reinforce.callbacks.episodes import ProgressLine
 from tf_reinforce.callbacks.episodes import StopAtReturn
+from tf_reinforce.callbacks.tensorboard import TensorBoardLogger
 
 __all__ = [
     "Diagnostics",
@@ -14,6 +15,7 @@ __all__ = [
     "Finding",
     "ProgressLine",
     "StopAtReturn",
+    "TensorBoardLogger",
 ]
 
 

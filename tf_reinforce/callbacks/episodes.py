@@ -11,12 +11,13 @@ import keras
 
 from tf_reinforce import files
 from tf_reinforce import validation
+from tf_reinforce.callbacks import live_display
 
 COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated")
 
 
 class EpisodeCallback(keras.callbacks.Callback):
-    """A Keras callback with two further methods, which receive episodes.
+    """A Keras callback with further methods, of which two receive episodes.
 
     For each update, `on_episodes_collected` is called once, before the update is made.
     After the update, `on_episode_end` is called once for each episode, in the order in
@@ -57,6 +58,9 @@ class EpisodeCallback(keras.callbacks.Callback):
                 `episode_length` (int, in steps), `terminated` (bool, False for a
                 truncated episode) and `update` (int, the number of the update, from 0).
         """
+
+    def on_train_error(self) -> None:
+        """Is called in place of `on_train_end` if the training raises an error."""
 
 
 class EpisodeLogger(EpisodeCallback):
@@ -126,17 +130,19 @@ class StopAtReturn(keras.callbacks.Callback):
 
 
 class ProgressLine(keras.callbacks.Callback):
-    """Prints progress, on a terminal as one line that is overwritten, else line by line.
+    """Shows progress: a live display in a terminal or in a notebook, else plain lines.
+
+    The live display consists of a bar over the budget with the remaining time, the
+    history of the mean returns as a line of blocks, and the facts of the last update.
 
     The estimate of the remaining time ignores the first update, because TensorFlow
     functions are compiled then. `ProgressLine` announces evaluations, because evaluations
-    may take long. If the stream is not a terminal, an evaluation is announced only if the
-    previous evaluation took at least `every` seconds.
+    may take long. Between plain lines, an evaluation is announced only if the previous
+    evaluation took at least `every` seconds.
 
     Args:
-        every: Positive float, the minimum number of seconds between two lines, if the
-            stream is not a terminal.
-        stream: A text stream for the progress line. `stream` defaults to standard output.
+        every: Positive float, the minimum number of seconds between two plain lines.
+        stream: A text stream for the progress. `stream` defaults to standard output.
     """
 
     chief_only = True  # of several learner processes, only the chief calls it
@@ -148,7 +154,7 @@ class ProgressLine(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._out = self.stream or sys.stdout
-        self._is_tty = self._out.isatty()
+        self._display = self._make_display()
         self._last_written = time.perf_counter()
         self._num_updates = 0
         self._start: tuple[float, int] | None = (
@@ -156,17 +162,25 @@ class ProgressLine(keras.callbacks.Callback):
         )
         self._seconds_per_unit: float | None = None  # seconds per update or per step
         self._test_seconds = math.inf  # seconds of the previous evaluation
-        self._pending: str | None = None  # line without line break, or not yet written
+        self._pending: str | None = None  # line that is not yet written
+
+    def _make_display(self) -> live_display.LiveDisplay | None:
+        if self.stream is None and live_display.in_notebook():
+            return live_display.LiveDisplay(None)
+        is_terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
+        return live_display.LiveDisplay(self._out) if is_terminal else None
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         now = time.perf_counter()
         position, end = self._position(epoch, logs)
         self._estimate_speed(now, position)
-        line = self._line(epoch, logs, position, end)
-        if self._is_tty:
-            self._write(f"\r{line}\x1b[K")
-            self._pending = line
-        elif now - self._last_written >= self.every or (end and position >= end):
+        progress = self._progress(epoch, logs, position, end)
+        if self._display is not None:
+            self._display.update(progress, logs["episode_return"])
+            return
+        texts = progress.title, progress.returns, progress.facts, progress.remaining
+        line = " · ".join(text for text in texts if text)
+        if now - self._last_written >= self.every or (end and position >= end):
             self._last_written, self._pending = now, None
             self._write(f"{line}\n")
         else:
@@ -174,10 +188,8 @@ class ProgressLine(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._test_start = time.perf_counter()
-        if self._is_tty:
-            parts = [self._pending] if self._pending else []
-            self._write("\r" + " · ".join([*parts, "evaluating …"]) + "\x1b[K")
-            self._pending = self._pending or "evaluating …"
+        if self._display is not None:
+            self._display.announce("evaluating …")
         elif self._test_seconds >= self.every:
             self._write("evaluating …\n")
 
@@ -185,8 +197,15 @@ class ProgressLine(keras.callbacks.Callback):
         self._test_seconds = time.perf_counter() - self._test_start
 
     def on_train_end(self, logs: Any = None) -> None:
-        if self._pending:
-            self._write("\n" if self._is_tty else f"{self._pending}\n")
+        if self._display is not None:
+            self._display.close()
+        elif self._pending:
+            self._write(f"{self._pending}\n")
+
+    def on_train_error(self) -> None:
+        """Ends the live display, so that the error appears below it."""
+        if self._display is not None:
+            self._display.close()
 
     def _write(self, text: str) -> None:
         self._out.write(text)
@@ -210,23 +229,27 @@ class ProgressLine(keras.callbacks.Callback):
             start_time, first = self._start
             self._seconds_per_unit = (now - start_time) / (position - first)
 
-    def _line(self, epoch: int, logs: Any, position: int, end: int | None) -> str:
+    def _progress(
+        self, epoch: int, logs: Any, position: int, end: int | None
+    ) -> live_display.Progress:
         epochs, end_step = self.params.get("epochs"), self.params.get("end_env_steps")
-        parts = [
-            f"update {epoch + 1}" + (f"/{epochs}" if epochs else ""),
-            f"return {logs['episode_return']:.1f}",
+        returns = f"return {logs['episode_return']:.1f}"
+        if math.isfinite(logs.get("val_episode_return", math.nan)):
+            returns += f" · evaluation {logs['val_episode_return']:.1f}"
+        facts = [
             f"length {logs['episode_length']:.0f}",
             f"entropy {logs['entropy']:.3f}",
             f"{logs['env_steps']:,.0f}"
             + (f"/{end_step:,} steps" if end_step else " steps"),
             f"{logs['steps_per_second']:,.0f} steps/s",
         ]
-        if math.isfinite(logs.get("val_episode_return", math.nan)):
-            parts.insert(2, f"evaluation {logs['val_episode_return']:.1f}")
+        remaining = ""
         if end and self._seconds_per_unit is not None:
-            remaining = max(0.0, self._seconds_per_unit * (end - position))
-            parts.append(f"left {_clock_time(remaining)}")
-        return " · ".join(parts)
+            seconds = max(0.0, self._seconds_per_unit * (end - position))
+            remaining = f"left {_clock_time(seconds)}"
+        title = f"update {epoch + 1}" + (f"/{epochs}" if epochs else "")
+        share = position / end if end else None
+        return live_display.Progress(title, share, remaining, returns, " · ".join(facts))
 
 
 def _clock_time(seconds: float) -> str:

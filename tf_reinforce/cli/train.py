@@ -9,10 +9,11 @@ import tempfile
 
 from tf_reinforce import learner_cluster
 from tf_reinforce import startup
-from tf_reinforce import validation
 from tf_reinforce.cli import env_ids
+from tf_reinforce.cli import train_callbacks
 from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_options
+from tf_reinforce.cli import train_seeds
 from tf_reinforce.cli import train_settings
 
 INTERRUPTED = 130  # exit code after Ctrl-C
@@ -60,6 +61,8 @@ def run(options):
 
 def _train(options, cluster):
     """Trains in the current process, and returns the exit code."""
+    if options.resume is not None and train_seeds.is_group(options.resume):
+        return train_seeds.resume(options)
     seed, settings = _check(options, cluster)
     startup.import_tensorflow()
     from tf_reinforce import replicas
@@ -72,7 +75,7 @@ def _train(options, cluster):
     from tf_reinforce.training import learner_processes
 
     env = options.env
-    if options.seeds is not None:
+    if train_settings.uses_one_program(options, settings):
         _use_one_thread_per_operation()
     twin = _select_twin(options, settings)
     if (workers := train_settings.ray_workers(options, settings)) is not None:
@@ -92,19 +95,26 @@ def _train(options, cluster):
         train_settings.hold_connection(workers),
         _run_directory(options, seed, is_chief) as directory,
     ):
-        result = runs.train(
-            agent,
-            env,
-            directory,
-            settings,
-            target=target,
-            seed=seed,
-            twin=twin,
-            command=options.command_line,
-        )
+        numbers = {"target": target, "seed": seed}
+        result = _fit(options, settings, agent, directory, twin=twin, **numbers)
     if is_chief:
         return _report(options, settings, directory, result, (target, threshold, seed))
     return result["exit_code"]
+
+
+def _fit(options, settings, agent, directory, **more):
+    """Trains an agent in a run directory; the arguments are those of `runs.train`."""
+    from tf_reinforce.experiments import runs
+
+    return runs.train(
+        agent,
+        options.env,
+        directory,
+        settings,
+        command=options.command_line,
+        run_callbacks=train_callbacks.make(options, settings, directory),
+        **more,
+    )
 
 
 def _report(options, settings, directory, result, numbers):
@@ -148,6 +158,7 @@ def _check(options, cluster):
     train_settings.check_env_settings(options.env, settings)
     train_settings.check_engine(options, settings)
     train_settings.ray_workers(options, settings)  # raises errors
+    train_callbacks.check_wandb(options)
     if cluster is not None:
         train_settings.check_cluster(options, cluster)
         train_messages.print_cluster(cluster)
@@ -165,7 +176,7 @@ def _select_twin(options, settings):
 
     fit = settings["fit"]
     uses_workers = options.ray is not None or fit.get("workers", 1) != 1
-    uses_workers = options.seeds is None and uses_workers
+    uses_workers = uses_workers and not train_settings.uses_one_program(options, settings)
     if options.engine == "host" or (options.engine == "auto" and uses_workers):
         return None
     twin = None if train_settings.host_settings(settings) else envs.twin_of(options.env)
@@ -196,19 +207,20 @@ def _run_directory(options, seed, is_chief=True):
 
 
 def _train_seeds(options, settings, twin, first_seed, target):
-    """Trains the seeds of `--seeds` on a twin, and returns the exit code."""
+    """Trains the seeds of `--seeds`, and returns the exit code."""
     from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
 
-    count, fit = validation.positive_int("seeds", options.seeds), settings["fit"]
-    train_settings.check_seeds(options, fit, has_twin=twin is not None)
+    if twin is None or not train_settings.uses_one_program(options, settings):
+        engine = "host" if twin is None else "compiled"
+        return train_seeds.run(options, settings, engine, first_seed, target)
 
     def make(seed):
         return agents.Reinforce.for_env(twin, seed=seed, **settings["agent"])
 
     from tf_reinforce.training import interruption
 
-    seeds = range(first_seed, first_seed + count)
+    seeds = range(first_seed, first_seed + options.seeds)
     with _run_directory(options, first_seed) as directory:
         try:
             result = runs.train_seeds(

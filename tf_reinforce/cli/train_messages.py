@@ -82,9 +82,25 @@ def print_seeds_summary(env, directory, result, target):
     print(
         f"\n{env}: {count} seeds, {result['env_steps']:,} steps in "
         f"{result['seconds']:.1f} s\n"
-        f"returns over new episodes: minimum {returns[0]:.1f}, median "
-        f"{statistics.median(returns):.1f}, maximum {returns[-1]:.1f}{reached}\n"
+        f"returns over new episodes: minimum {returns[0]:.4g}, median "
+        f"{statistics.median(returns):.4g}, maximum {returns[-1]:.4g}{reached}\n"
         f"saved in {directory}"
+    )
+
+
+def print_group_commands(directory, best, env):
+    """Prints the commands that use the runs of several seeds.
+
+    Args:
+        directory: `pathlib.Path` of the folder with the run directories.
+        best: `pathlib.Path` of the run directory with the best evaluation.
+        env: String, the environment id.
+    """
+    words = [str(best), *(["--env", env] if ":" in env else []), "--episodes", "1000"]
+    print(
+        f"\nnext:\n  tf-reinforce compare {shlex.quote(str(directory))}\n"
+        f"  tf-reinforce plot {shlex.quote(str(directory))}\n"
+        f"  tf-reinforce evaluate {shlex.join(words)}"
     )
 
 

@@ -171,7 +171,17 @@ TRAIN_OPTIONS = (
         dict(
             type=argument_types.count,
             metavar="K",
-            help="train K seeds at once, from --seed on",
+            help="train K seeds, from --seed on: in one program if there is an equal "
+            "environment in TensorFlow and --epochs is set, else in processes",
+        ),
+    ),
+    _Option(
+        "--jobs",
+        (),
+        dict(
+            type=argument_types.count,
+            metavar="N",
+            help="with --seeds, the processes at the same time (number of cores)",
         ),
     ),
     _Option(
@@ -298,6 +308,37 @@ TRAIN_OPTIONS = (
         "--resume",
         (),
         dict(metavar="DIR", help="continue the run in this folder, with its settings"),
+    ),
+    _Option(
+        "--diagnose",
+        (),
+        dict(
+            action="store_const",
+            const=True,
+            help="print advice if the policy does not learn (docs/diagnostics.md)",
+        ),
+    ),
+    _Option(
+        "--tensorboard",
+        (),
+        dict(
+            nargs="?",
+            const="scalars",
+            choices=("scalars", "histograms"),
+            help="write logs for TensorBoard to RUN/tensorboard; histograms: also of "
+            "weights and actions",
+        ),
+    ),
+    _Option(
+        "--wandb",
+        (),
+        dict(
+            nargs="?",
+            const="tf-reinforce",
+            metavar="PROJECT",
+            help="log to Weights & Biases (project tf-reinforce); WANDB_MODE=offline "
+            "writes to RUN/wandb only",
+        ),
     ),
     _Option(
         "--checkpoint-every",

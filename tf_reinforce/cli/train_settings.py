@@ -19,6 +19,7 @@ from tf_reinforce.presets import overrides
 from tf_reinforce.presets import toml_files
 
 _CHECKPOINT_OPTIONS = ("checkpoint_every", "grace")
+_CALLBACK_OPTIONS = ("diagnose", "tensorboard")
 # With `--resume`, these options confirm a number in `config.json` above its limit.
 _LIMITED_OPTIONS = (
     "epochs",
@@ -86,6 +87,7 @@ def _settings(options, preset):
         "fit": {"num_envs": config.FitOptions.num_envs, **fit},
         "evaluation": {**settings["evaluation"], **explicit["evaluation"]},
         "checkpoint": _checkpoint_settings(options),
+        "callbacks": _callback_settings(options),
     }
     for path, value in options.set or ():
         settings = overrides.apply(settings, path, value)
@@ -129,6 +131,16 @@ def _checkpoint_settings(options):
     return settings
 
 
+def _callback_settings(options):
+    """Returns the settings of the callbacks that the options of the command set."""
+    from tf_reinforce.experiments import run_config
+
+    values = {"diagnose": options.diagnose, "tensorboard": options.tensorboard}
+    settings = {name: value for name, value in values.items() if value is not None}
+    run_config.check_callbacks("The command", settings)
+    return settings
+
+
 def check_resume_options(options):
     """Returns the seed and the settings of the training to continue.
 
@@ -141,23 +153,7 @@ def check_resume_options(options):
     """
     from tf_reinforce.experiments import run_config
 
-    if options.env is not None:
-        _add_module(options)
-    allowed = ("env", "env_arg", "resume", "export", "command", "engine", "ray")
-    allowed += ("num_cpus_per_worker", "require_target", "command_line")
-    allowed = (*allowed, *_CHECKPOINT_OPTIONS, *_LIMITED_OPTIONS)
-    others = [
-        name
-        for name, value in vars(options).items()
-        if name not in allowed and value is not None
-    ]
-    if others or options.engine != "auto":
-        raise ValueError(
-            "`--resume` continues a training with its own settings. Expected: no other "
-            "options, except ENV, --env-arg, --export, --ray, "
-            f"{_flags(_CHECKPOINT_OPTIONS)}, "
-            f"{_flags(_LIMITED_OPTIONS)}. Received: {_flags(others) or '--engine'}"
-        )
+    check_resume_flags(options)
     _check_export(options)
     explicit = dict(options.env_arg or ())
     fit = explicit_settings(options)["fit"]
@@ -172,7 +168,30 @@ def check_resume_options(options):
     if config.get("target_return") is not None:
         settings["evaluation"]["target"] = config["target_return"]
     settings["checkpoint"] = {**config["checkpoint"], **_checkpoint_settings(options)}
+    settings["callbacks"] = {**config["callbacks"], **_callback_settings(options)}
     return config["seed"] if seeds is None else seeds[0], settings
+
+
+def check_resume_flags(options):
+    """Raises `ValueError` if `--resume` does not allow an option that was passed."""
+    if options.env is not None:
+        _add_module(options)
+    allowed = ("env", "env_arg", "resume", "export", "command", "engine", "ray")
+    allowed += ("num_cpus_per_worker", "require_target", "command_line", "wandb", "jobs")
+    allowed += _CALLBACK_OPTIONS
+    allowed = (*allowed, *_CHECKPOINT_OPTIONS, *_LIMITED_OPTIONS)
+    others = [
+        name
+        for name, value in vars(options).items()
+        if name not in allowed and value is not None
+    ]
+    if others or options.engine != "auto":
+        raise ValueError(
+            "`--resume` continues a training with its own settings. Expected: no other "
+            "options, except ENV, --env-arg, --export, --jobs, --ray, --wandb, "
+            f"{_flags(_CALLBACK_OPTIONS)}, {_flags(_CHECKPOINT_OPTIONS)}, "
+            f"{_flags(_LIMITED_OPTIONS)}. Received: {_flags(others) or '--engine'}"
+        )
 
 
 def _flags(names):
@@ -245,7 +264,7 @@ def check_engine(options, settings):
     host_only = host_settings(settings)
     if options.engine == "compiled":
         refused, workers = dict(host_only), settings["fit"].get("workers", 1)
-        if options.seeds is None and workers != 1:
+        if not uses_one_program(options, settings) and workers != 1:
             refused["workers"] = workers
         if options.ray is not None:
             refused["ray"] = options.ray
@@ -259,10 +278,35 @@ def check_engine(options, settings):
         config.check_twin(options.env)
     if options.seeds is not None:
         validation.positive_int("seeds", options.seeds)
-        is_host = host_only or options.engine == "host"
-        check_seeds(
-            options, settings["fit"], has_twin=not is_host and options.env in config.TWINS
+    check_jobs(options, options.seeds is not None)
+
+
+def check_jobs(options, has_seeds):
+    """Raises `ValueError` if `--jobs` is invalid, or there are no several seeds."""
+    validation.positive_int_or_none("jobs", options.jobs)
+    if options.jobs is not None and not has_seeds:
+        raise ValueError(
+            "`--jobs` is the number of processes that train the seeds of `--seeds`. "
+            f"Received: --jobs {options.jobs} without --seeds"
         )
+
+
+def uses_one_program(options, settings):
+    """Returns whether one program trains all seeds of `--seeds`, in a twin.
+
+    One program needs a number of updates, and supports neither callbacks nor the options
+    of the host engine. Otherwise, each seed is trained in a process of its own.
+    """
+    return (
+        options.seeds is not None
+        and options.engine != "host"
+        and options.env in config.TWINS
+        and settings["fit"].get("epochs") is not None
+        and not host_settings(settings)
+        and not settings["callbacks"]
+        and options.wandb is None
+        and options.ray is None
+    )
 
 
 def ray_workers(options, settings):
@@ -322,14 +366,3 @@ def host_settings(settings):
     if settings["env_kwargs"]:
         host_only["env_arg"] = settings["env_kwargs"]
     return host_only
-
-
-def check_seeds(options, fit, has_twin):
-    """Raises `ValueError` if several seeds cannot be trained in one program."""
-    if not has_twin or fit.get("epochs") is None:
-        raise ValueError(
-            "`--seeds` requires an environment with a twin in TensorFlow, and a "
-            "number of updates. "
-            f"Expected: --epochs, and one of {list(config.TWINS)}. Received: "
-            f"{options.env}, epochs={fit.get('epochs')}, --engine {options.engine}"
-        )

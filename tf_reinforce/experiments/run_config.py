@@ -15,8 +15,14 @@ from tf_reinforce.presets import toml_files
 
 FILE_NAME = "config.json"
 _MAX_BYTES = 2**20
-_TABLES = ("env_kwargs", "agent", "fit", "evaluation", "checkpoint")
+_TABLES = ("env_kwargs", "agent", "fit", "evaluation", "checkpoint", "callbacks")
 CHECKPOINT_KEYS = ("every_seconds", "every_updates", "grace_seconds")
+# The settings of the callbacks of a run, and the valid values of each.
+TENSORBOARD = ("scalars", "histograms")
+_CALLBACKS = {
+    "diagnose": lambda name, value: validation.boolean(name, value),
+    "tensorboard": lambda name, value: validation.one_of(name, value, TENSORBOARD),
+}
 # Each seed has an environment of its own.
 MAX_SEEDS = toml_files.FIT_LIMITS["num_envs"]
 # The arguments of `fit` that do not change the result of a training.
@@ -87,7 +93,7 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
 
     Returns:
         Dict with the keys `env`, `engine`, `seed` or `seeds`, `target_return`, `preset`,
-        `env_kwargs`, `agent`, `fit`, `evaluation` and `checkpoint`.
+        `env_kwargs`, `agent`, `fit`, `evaluation`, `checkpoint` and `callbacks`.
 
     Raises:
         FileNotFoundError: If the folder contains no `config.json`.
@@ -100,6 +106,7 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
             f"{directory} contains no training to continue: there is no file {path}. "
             "Start a training with `tf-reinforce train ENV --run-dir DIR`."
         )
+    content.setdefault("callbacks", {})
     seed_key = "seeds" if "seeds" in content else "seed"
     for name in ("env", "engine", seed_key, *_TABLES):
         if name not in content:
@@ -118,6 +125,7 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
     for name, value in content["checkpoint"].items():
         if value is not None:
             validation.within(name, value, 0, math.inf)
+    check_callbacks(f"`callbacks` in {path}", content["callbacks"])
     preset = content.get("preset")
     if not isinstance(preset, (str, type(None))):
         raise ValueError(f"`preset` in {path} must be a string. Received: {preset!r}")
@@ -180,8 +188,13 @@ def resume_command(directory, config):
     >>> resume_command("runs/1", config)
     "tf-reinforce train my_env:Grid-v0 --resume runs/1 --env-arg 'map=a b'"
     """
+    return shlex.join(["tf-reinforce", *resume_words(directory, config)])
+
+
+def resume_words(directory, config):
+    """Returns the arguments of the command `resume_command`, a list of strings."""
     env = [config["env"]] if ":" in config["env"] else []
-    words = ["tf-reinforce", "train", *env, "--resume", str(directory)]
+    words = ["train", *env, "--resume", str(directory)]
     words += env_arg_options(config["env_kwargs"])
     workers = config["fit"].get("workers")
     if isinstance(workers, options.RayWorkers):
@@ -196,7 +209,7 @@ def resume_command(directory, config):
             words += [f"--{name.replace('_', '-')}", str(value)]
     if len(config.get("seeds", ())) > MAX_SEEDS:
         words += ["--seeds", str(len(config["seeds"]))]
-    return shlex.join(words)
+    return words
 
 
 def env_arg_options(env_kwargs):
@@ -251,6 +264,19 @@ def _check_seeds(path, name, value, num_seeds):
             f"`seeds` in {path} may contain at most {MAX_SEEDS:,} seeds. Received: "
             f"{count} seeds. To train all of them, pass the option --seeds {count}."
         )
+
+
+def check_callbacks(source, settings):
+    """Raises an error if a setting of the callbacks of a run is invalid.
+
+    Args:
+        source: Start of the error message.
+        settings: Dict of `diagnose` (bool, whether to print advice), and `tensorboard`
+            (one of `TENSORBOARD`).
+    """
+    toml_files.expect_keys(source, settings, _CALLBACKS)
+    for name, value in settings.items():
+        _CALLBACKS[name](name, value)
 
 
 def check_settings(settings):

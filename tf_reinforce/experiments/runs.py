@@ -61,11 +61,7 @@ def new_directory(path, env, seed):
     Raises:
         FileExistsError: If the folder exists and is not empty.
     """
-    if path is None:
-        date = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
-        name = env.replace(":", "_").replace("/", "_")
-        path = os.path.join("runs", name, f"{date}_seed{seed}")
-    path = pathlib.Path(path)
+    path = pathlib.Path(path or default_directory(env, f"seed{seed}"))
     files.expect_empty_folder(path)
     existed = path.exists()
     path.mkdir(parents=True, exist_ok=True)
@@ -77,6 +73,13 @@ def new_directory(path, env, seed):
         if not _has_results(path):
             _remove_first_files(path, existed)
         raise
+
+
+def default_directory(env, suffix):
+    """Returns the path `runs/ENV/DATE_SUFFIX` of a new run directory."""
+    date = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
+    name = env.replace(":", "_").replace("/", "_")
+    return pathlib.Path("runs") / name / f"{date}_{suffix}"
 
 
 def _has_results(directory):
@@ -114,6 +117,7 @@ def train(
     seed,
     twin=None,
     command=None,
+    run_callbacks=(),
     verbose=True,
 ):
     """Trains and evaluates an agent, and saves the best and the last agent.
@@ -139,6 +143,7 @@ def train(
             `env` even if `twin` is set.
         command: String, the command that starts the training, for `command.txt`, or
             `None`.
+        run_callbacks: Sequence of further Keras callbacks for `fit`.
         verbose: Bool, whether to print a progress line.
 
     Returns:
@@ -172,7 +177,8 @@ def train(
             agent,
             env if twin is None else twin,
             directory,
-            [evaluator, progress],
+            [evaluator, *run_callbacks],
+            progress,
             run_config.resume_command(directory, {**config, **settings}),
             resume=folder,
             **fit,
@@ -321,7 +327,7 @@ def _announce(verbose, text):
         print(text, flush=True)
 
 
-def _fit(agent, env, directory, run_callbacks, resume_command, **options):
+def _fit(agent, env, directory, run_callbacks, progress, resume_command, **options):
     """Runs `fit` with the callbacks and the log files of a run.
 
     Returns:
@@ -329,8 +335,8 @@ def _fit(agent, env, directory, run_callbacks, resume_command, **options):
     """
     csv_logger = keras.callbacks.CSVLogger(os.fspath(directory / _LOG))
     episode_logger = callbacks.EpisodeLogger(directory / _EPISODE_LOG)
-    evaluator, progress = run_callbacks
-    fit_callbacks = [evaluator, csv_logger, episode_logger]
+    evaluator, *others = run_callbacks
+    fit_callbacks = [evaluator, csv_logger, episode_logger, *others]
     if progress is not None:
         fit_callbacks.append(progress)
     start, exit_code = time.perf_counter(), 0

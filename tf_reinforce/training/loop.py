@@ -1,5 +1,7 @@
 """Runs the epochs of `fit` and calls Keras callbacks."""
 
+import contextlib
+
 import keras
 import numpy as np
 
@@ -43,6 +45,16 @@ def check_epochs(initial_epoch, episodes, freq):
 
 class CallbackList(keras.callbacks.CallbackList):
     """A Keras callback list that also notifies `EpisodeCallback`s."""
+
+    @contextlib.contextmanager
+    def notified_of_errors(self):
+        """Calls `on_train_error` if the `with` block raises an error."""
+        try:
+            yield
+        except BaseException:
+            if (notify := self.notifier("on_train_error")) is not None:
+                notify()
+            raise
 
     def notifier(self, name):
         """Returns a function that calls a method of each callback that overrides it.
@@ -133,7 +145,7 @@ def run_loop(
             return False
         return progress.epoch < epochs if steps is None else remaining() > 0
 
-    with processes.explain_lost(), record:
+    with processes.explain_lost(), record, callbacks.notified_of_errors():
         while continues():
             epoch_calls.begin()
             limit = 1 if each else _updates_until_validation(progress.epoch, epochs, due)

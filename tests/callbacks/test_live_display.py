@@ -1,0 +1,189 @@
+"""Tests the display of a training in a terminal and in a notebook."""
+
+import io
+import math
+import re
+import sys
+import types
+
+import numpy as np
+import pytest
+import rich.console
+
+from tf_reinforce import callbacks
+from tf_reinforce.callbacks import live_display
+
+PROGRESS = live_display.Progress(
+    "update 3/12", 0.25, "left 1:05", "return 12.3 · evaluation 15.0", "length 57"
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(live_display, "_SECONDS", 0.0)
+
+
+def plain(picture, width=100):
+    console = rich.console.Console(file=io.StringIO(), width=width)
+    console.print(picture)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_picture_has_bar_returns_and_facts():
+    lines = plain(live_display.render(PROGRESS, [1.0, 3.0, 2.0], "evaluating …"))
+    assert lines[0].startswith("update 3/12  ━━━━━━━━━━")
+    assert lines[0].endswith("25%  left 1:05  evaluating …")
+    assert lines[1:] == ["▁█▅ return 12.3 · evaluation 15.0", "length 57"]
+
+
+def test_picture_without_a_budget_has_no_bar():
+    endless = PROGRESS._replace(title="update 3", share=None, remaining="")
+    assert plain(live_display.render(endless, [1.0], ""))[0] == "update 3"
+
+
+def test_picture_before_the_first_update_is_the_note():
+    assert plain(live_display.render(None, [], "evaluating …")) == ["evaluating …"]
+
+
+def test_narrow_terminal_shortens_lines_and_does_not_wrap_them():
+    lines = plain(live_display.render(PROGRESS, [1.0] * 40, ""), width=30)
+    assert len(lines) == 3 and max(map(len, lines)) <= 30
+
+
+def test_sparkline_rounds_to_eight_heights():
+    values = np.linspace(-3, 4, 8)
+    assert live_display.sparkline(values) == "▁▂▃▄▅▆▇█"
+    assert live_display.sparkline(-values) == "█▇▆▅▄▃▂▁"
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8, 9, 15, 16, 17, 63, 64, 100])
+def test_history_is_the_means_of_equal_parts(count):
+    values = np.random.default_rng(0).normal(size=count)
+    history = live_display.History(4)
+    for value in values:
+        history.append(value)
+    size = 1
+    while math.ceil(count / size) > 5 or count // size > 4:
+        size *= 2
+    expected = [values[i : i + size].mean() for i in range(0, count, size)]
+    assert len(history.means()) <= 5
+    np.testing.assert_allclose(history.means(), expected, rtol=1e-12)
+
+
+def screen(text):
+    """Returns the lines that a terminal shows after a text with cursor movements."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[\d;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+        if part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part.endswith("A"):
+            row -= int(part[2:-1] or 1)
+        elif part.endswith("K"):
+            lines[row] = ""
+        elif not part.startswith("\x1b"):
+            lines[row] = lines[row][:column] + part + lines[row][column + len(part) :]
+            column += len(part)
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+LOGS = {
+    "episode_return": 12.34,
+    "episode_length": 56.7,
+    "entropy": 0.69315,
+    "env_steps": 12345.0,
+    "steps_per_second": 6789.4,
+}
+
+
+def train(stream, printed=()):
+    line = callbacks.ProgressLine(stream=stream)
+    line.set_params({"epochs": 4})
+    line.on_train_begin()
+    for epoch in range(2):
+        line.on_epoch_end(epoch, {**LOGS, "episode_return": float(epoch)})
+        line.on_test_begin()
+        line.on_test_end()
+        for text in printed:
+            print(text)
+    return line
+
+
+def test_terminal_shows_the_last_update_in_place():
+    line = train(Terminal())
+    assert screen(line.stream.getvalue())[0].endswith("evaluating …")
+    line.on_train_end()
+    lines = screen(line.stream.getvalue())
+    assert len(lines) == 3 and lines[0].startswith("update 2/4  ━━")
+    assert " 50%  left " in lines[0] and "evaluating" not in lines[0]
+    assert lines[1] == "▁█ return 1.0"
+    assert lines[2] == "length 57 · entropy 0.693 · 12,345 steps · 6,789 steps/s"
+    assert "\x1b[?25l" not in line.stream.getvalue()  # the cursor is not hidden
+
+
+def test_text_that_callbacks_print_appears_above_the_display(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    train(stream, printed=["a finding"]).on_train_end()
+    lines = screen(stream.getvalue())
+    assert lines[:2] == ["a finding", "a finding"] and len(lines) == 5
+    assert sys.stdout is stream
+
+
+def test_display_ends_if_the_training_raises_an_error(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    line = train(stream)
+    assert sys.stdout is not stream
+    line.on_train_error()
+    assert sys.stdout is stream
+    assert screen(stream.getvalue())[0].startswith("update 2/4")
+
+
+def test_terminal_without_cursor_movements_gets_plain_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    line = train(Terminal())
+    line.on_train_end()
+    assert "\x1b" not in line.stream.getvalue()
+    assert line.stream.getvalue().splitlines()[-1].startswith("update 2/4 · return 1.0")
+
+
+def test_notebook_output_is_replaced(monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, picture):
+            shown[-1] = picture
+
+    class ZMQInteractiveShell:
+        pass
+
+    def display(picture, display_id):
+        shown.append(picture)
+        return Handle()
+
+    ipython = types.ModuleType("IPython")
+    ipython.display = types.SimpleNamespace(display=display)
+    ipython.get_ipython = ZMQInteractiveShell
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    train(None).on_train_end()
+    assert len(shown) == 1
+    assert "12,345 steps" in shown[0]._repr_mimebundle_([], [])["text/html"]
+
+
+def test_shell_of_a_terminal_is_no_notebook(monkeypatch):
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: None
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    assert not live_display.in_notebook()
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert not live_display.in_notebook()

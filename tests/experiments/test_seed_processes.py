@@ -1,0 +1,166 @@
+"""Tests the training of several seeds in processes side by side."""
+
+import contextlib
+import io
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import tf_reinforce as tfr
+from tf_reinforce import cli
+from tf_reinforce.experiments import seed_processes
+
+TRAIN = ["train", "FrozenLake-v1", "--epochs", "4", "--episodes-per-epoch", "8"]
+TRAIN += ["--hidden", "8", "--eval-episodes", "4"]
+
+
+def prepared(folder, seeds):
+    seed_processes.prepare(folder, {"env": "CartPole-v1"}, seeds)
+    return seed_processes.folders(folder)
+
+
+def test_each_seed_has_a_run_directory_with_its_configuration(tmp_path):
+    found = prepared(tmp_path / "a" / "runs", [9, 10, 8])
+    assert list(found) == [8, 9, 10]
+    for seed, path in found.items():
+        config = json.loads((path / "config.json").read_text())
+        assert path.name == f"seed_{seed}"
+        assert config == {"env": "CartPole-v1", "seed": seed}
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(FileExistsError):
+        prepared(tmp_path / "a" / "runs", [1])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_other_folders_are_no_seeds(tmp_path):
+    found = prepared(tmp_path / "runs", [0])
+    for name in ("seed_x", "seed_", "other", "seed_-1", "seed_1"):
+        (tmp_path / "runs" / name).mkdir()
+    assert seed_processes.folders(tmp_path / "runs") == found
+    assert seed_processes.folders(found[0]) == {}  # a run directory
+    assert seed_processes.folders(tmp_path / "none") == {}
+
+
+def run(commands, tmp_path, jobs=2):
+    lines = []
+    found = prepared(tmp_path / "runs", list(commands))
+    processes = seed_processes.Processes(commands, found, jobs, lines.append)
+    return processes.run(), processes, lines, found
+
+
+def test_exit_codes_and_outputs_of_the_processes(tmp_path):
+    commands = {0: ["--version"], 1: ["no-such-command"], 2: ["--version"]}
+    code, processes, lines, found = run(commands, tmp_path)
+    assert code == 2 and processes.exit_codes == {0: 0, 1: 2, 2: 0}
+    assert sorted(lines)[0] == "seed 0: trained" and len(lines) == 3
+    assert sorted(lines)[1].startswith("seed 1: exit code 2: tf-reinforce: error: ")
+    assert (found[0] / "output.txt").read_text().strip() == tfr.__version__
+
+
+def test_at_most_jobs_processes_run_at_the_same_time(tmp_path, monkeypatch):
+    most, start = [], seed_processes.Processes._start
+
+    def count(self, seed, arguments):
+        start(self, seed, arguments)
+        most.append(len(self._running))
+
+    monkeypatch.setattr(seed_processes.Processes, "_start", count)
+    commands = {seed: ["--version"] for seed in range(5)}
+    assert run(commands, tmp_path, jobs=2)[0] == 0
+    assert len(most) == 5 and max(most) == 2
+
+
+def test_output_is_not_written_through_a_link(tmp_path):
+    found = prepared(tmp_path / "runs", [0])
+    (tmp_path / "other.txt").write_text("before")
+    (found[0] / "output.txt").symlink_to(tmp_path / "other.txt")
+    processes = seed_processes.Processes({0: ["--version"]}, found, 1, print)
+    with pytest.raises(OSError, match="symbolic"):
+        processes.run()
+    assert (tmp_path / "other.txt").read_text() == "before"
+
+
+def test_signal_handlers_are_restored(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    run({0: ["--version"]}, tmp_path)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def weights(folder):
+    agent = tfr.load(folder / "last.keras")
+    return np.concatenate([np.ravel(x) for x in agent.get_weights()])
+
+
+def program(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "tf_reinforce", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_seeds_in_processes_equal_trainings_of_one_seed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
+    more = ["--seeds", "3", "--seed", "5", "--require-target"]
+    process = program(*TRAIN, *more, "--run-dir", tmp_path / "many")
+    printed, _ = process.communicate()
+    assert process.returncode == 1, printed  # the target is missed
+    assert "training 3 of 3 seeds" in printed and "3 seeds, " in printed
+    assert f"tf-reinforce compare {tmp_path}/many" in printed
+    one = program(*TRAIN, "--seed", "6", "--run-dir", tmp_path / "one")
+    assert one.wait() == 0
+    many = tmp_path / "many" / "seed_6"
+    np.testing.assert_array_equal(weights(many), weights(tmp_path / "one"))
+    assert (many / "episodes.csv").read_text() == (
+        tmp_path / "one" / "episodes.csv"
+    ).read_text()
+    with contextlib.redirect_stdout(io.StringIO()) as table:
+        assert cli.main(["compare", str(tmp_path / "many")]) == 0
+    assert "FrozenLake-v1  3 " in table.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_seeds_continue_to_the_same_weights(number, code, tmp_path):
+    """The signal arrives while two of three trainings run, and the third waits."""
+    long = [*TRAIN, "--epochs", "60", "--seeds", "3", "--jobs", "2", "--checkpoint-every"]
+    whole = program(*long, "1", "--run-dir", tmp_path / "whole")
+    assert whole.wait() == 0, whole.stdout.read()
+    process = program(*long, "1", "--run-dir", tmp_path / "part")
+    first = tmp_path / "part" / "seed_0" / "log.csv"
+    event = threading.Event()
+    while not (first.exists() and first.stat().st_size):  # the first update has ended
+        event.wait(0.05)
+        assert process.poll() is None
+    process.send_signal(number)
+    printed, _ = process.communicate()
+    assert process.returncode == code, printed
+    assert f"to continue: tf-reinforce train --resume {tmp_path}/part" in printed
+    assert not (tmp_path / "part" / "seed_2" / "log.csv").exists()
+    resumed = program("train", "--resume", tmp_path / "part")
+    printed, _ = resumed.communicate()
+    assert resumed.returncode == 0, printed
+    for seed in range(3):
+        name = f"seed_{seed}"
+        np.testing.assert_array_equal(
+            weights(tmp_path / "part" / name), weights(tmp_path / "whole" / name)
+        )
+    again = program("train", "--resume", tmp_path / "part")
+    assert "training 0 of 3 seeds" in again.communicate()[0]
+
+
+def test_options_that_do_not_belong_to_resumed_seeds_are_refused(tmp_path, capsys):
+    prepared(tmp_path / "runs", [0])
+    assert cli.main(["train", "--resume", str(tmp_path / "runs"), "--gamma", "0.9"]) == 2
+    assert "Received: --gamma" in capsys.readouterr().err
+    assert cli.main(["train", "--resume", str(tmp_path / "runs"), "--jobs", "0"]) == 2
+    assert "jobs" in capsys.readouterr().err
+    assert cli.main(["train", "CartPole-v1", "--epochs", "1", "--jobs", "2"]) == 2
+    assert "--jobs 2 without --seeds" in capsys.readouterr().err

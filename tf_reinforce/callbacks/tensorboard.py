@@ -1,0 +1,113 @@
+"""Defines a callback that writes logs for TensorBoard, over environment steps."""
+
+import math
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import validation
+from tf_reinforce.callbacks import episodes as episode_callbacks
+from tf_reinforce.data import nests
+
+_SUFFIX = ".tf_reinforce"  # of the event files that the callback writes
+
+
+class TensorBoardLogger(episode_callbacks.EpisodeCallback):
+    """Writes the logs of each update for TensorBoard; the x axis is environment steps.
+
+    The callback `keras.callbacks.TensorBoard` works too, and its x axis is the number of
+    updates. Every log key of an update becomes a scalar with the name of the key. A log
+    that is not finite, for example `val_episode_return` without evaluation, is left out.
+
+    With `histograms`, the callback also writes histograms of all weights of the agent
+    (`weights/…`), and of the actions of the update (`actions`; with several arrays,
+    `actions/0`, `actions/1`, …) as the policy sampled them.
+
+    If `fit(..., resume=...)` continues a training, events after the checkpoint are
+    removed from the event files of the training.
+
+    Args:
+        log_dir: Path of the folder of event files. The folder may contain other files.
+        histograms: Bool, whether to write histograms.
+        every: Positive int. The first update and then every N-th update has histograms.
+
+    Example:
+
+    >>> import tf_reinforce as tfr
+    >>> logger = tfr.callbacks.TensorBoardLogger("runs/first/tensorboard")
+    """
+
+    chief_only = True  # of several learner processes, only the chief calls it
+
+    def __init__(
+        self, log_dir: str | os.PathLike, *, histograms: bool = False, every: int = 10
+    ) -> None:
+        super().__init__()
+        self.log_dir = validation.path("log_dir", log_dir)
+        self.histograms = validation.boolean("histograms", histograms)
+        self.every = validation.positive_int("every", every)
+        self._writer: Any = None
+        self._actions: list = []
+
+    def get_state(self) -> dict[str, int]:
+        """Returns the length of each event file of the callback, in bytes."""
+        if self._writer is not None:
+            self._writer.flush()
+        return {path.name: path.stat().st_size for path in self._files()}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Removes the events after a checkpoint.
+
+        Args:
+            state: Result of `get_state`, which may come from an untrusted file.
+        """
+        validation.instance("state", state, dict)
+        for path in self._files():
+            size = validation.whole_number("bytes", state.get(path.name, 0), low=0)
+            if size == 0:
+                path.unlink()
+            elif size < path.stat().st_size:
+                os.truncate(path, size)
+
+    def _files(self) -> list[pathlib.Path]:
+        """Returns the event files that callbacks of this class wrote into the folder."""
+        paths = pathlib.Path(self.log_dir).glob(f"events.out.tfevents.*{_SUFFIX}")
+        return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+    def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
+        if self.histograms and logs["update"] % self.every == 0:
+            valid = np.arange(len(episodes.rewards))[:, None] < episodes.lengths
+            actions = nests.flatten(episodes.actions)
+            self._actions = [np.asarray(x)[valid] for x in actions]
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(
+                os.fspath(self.log_dir), filename_suffix=_SUFFIX
+            )
+        with self._writer.as_default(step=int(logs["env_steps"])):
+            for name, value in logs.items():
+                if math.isfinite(value):
+                    tf.summary.scalar(name, value)
+            if self._actions:
+                self._write_histograms()
+        self._actions = []
+
+    def _write_histograms(self) -> None:
+        for number, actions in enumerate(self._actions):
+            name = "actions" if len(self._actions) == 1 else f"actions/{number}"
+            tf.summary.histogram(name, actions)
+        for variable in self.model.weights:
+            if variable.dtype.startswith(("float", "bfloat")):
+                tf.summary.histogram(f"weights/{variable.path}", variable.value)
+
+    def on_train_error(self) -> None:
+        self.on_train_end()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

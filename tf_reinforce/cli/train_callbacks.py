@@ -1,0 +1,35 @@
+"""Makes the callbacks of a training from the options of the command."""
+
+
+def check_wandb(options):
+    """Raises `ImportError` if `--wandb` was passed and wandb is not installed."""
+    if options.wandb is not None:
+        from tf_reinforce.experiments import wandb_logger  # noqa: F401
+
+
+def make(options, settings, directory):
+    """Returns the list of Keras callbacks of a training, without those of every run.
+
+    Args:
+        options: The parsed options of `tf-reinforce train`.
+        settings: Dict of the settings of the training, with the table `callbacks`.
+        directory: `pathlib.Path` of the run directory.
+    """
+    from tf_reinforce import callbacks
+
+    table, result = settings["callbacks"], []
+    if table.get("diagnose"):
+        result.append(callbacks.Diagnostics())
+    if (kind := table.get("tensorboard")) is not None:
+        logger = callbacks.TensorBoardLogger(
+            directory / "tensorboard", histograms=kind == "histograms"
+        )
+        if not any(directory.glob("checkpoints/*")):
+            logger.set_state({})  # removes events of a process that was killed
+        result.append(logger)
+    if options.wandb is not None:
+        from tf_reinforce.experiments import wandb_logger
+
+        config = {"env": options.env, **settings}
+        result.append(wandb_logger.WandbLogger(options.wandb, directory, config))
+    return result

@@ -1,0 +1,175 @@
+"""Trains several seeds in processes side by side, with a run directory for each seed."""
+
+import contextlib
+import csv
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+from tf_reinforce import files
+from tf_reinforce.experiments import run_config
+
+OUTPUT = "output.txt"  # the printed text of a process, in its run directory
+_POLL_SECONDS = 0.2
+_TAIL_BYTES = 4096
+
+
+def prepare(directory, config, seeds):
+    """Creates the run directories `seed_N`, each with the configuration of its training.
+
+    The folder is created as a whole, so that a process that is killed leaves either no
+    training or all trainings to continue.
+
+    Args:
+        directory: `pathlib.Path` of a folder that does not exist or is empty.
+        config: Dict, the content of `config.json` without the seed.
+        seeds: Ints, the seeds.
+
+    Raises:
+        FileExistsError: If the folder exists and is not empty.
+    """
+    files.expect_empty_folder(directory)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with files.atomic_folder(directory) as temporary:
+        for seed in seeds:
+            folder = pathlib.Path(temporary) / f"seed_{seed}"
+            folder.mkdir(parents=True)
+            run_config.write_json(folder / run_config.FILE_NAME, {**config, "seed": seed})
+
+
+def folders(directory):
+    """Returns the run directories of the seeds in a folder, as the dict `{seed: path}`.
+
+    The dict is empty if the folder is a run directory itself.
+    """
+    directory = pathlib.Path(directory)
+    if (directory / run_config.FILE_NAME).exists():
+        return {}
+    found = {
+        int(path.parent.name.removeprefix("seed_")): path.parent
+        for path in directory.glob(f"seed_*/{run_config.FILE_NAME}")
+        if re.fullmatch(r"seed_\d{1,19}", path.parent.name)
+    }
+    return dict(sorted(found.items()))
+
+
+def has_ended(folder):
+    """Returns whether the training in a run directory has ended with an evaluation."""
+    return (folder / "evaluation.json").is_file()
+
+
+class Processes:
+    """Runs the trainings of several seeds, at most `jobs` at the same time.
+
+    SIGINT and SIGTERM are sent on to the trainings, which end after their current update
+    and a last checkpoint. Then no further training starts.
+
+    Args:
+        commands: Dict from seeds to lists of strings, the arguments of `tf-reinforce`.
+        folders: Dict from seeds to the `pathlib.Path`s of their run directories.
+        jobs: Positive int.
+        report: Function of a text, which prints a line.
+    """
+
+    def __init__(self, commands, folders, jobs, report):
+        self._waiting = dict(commands)
+        self._folders = folders
+        self._jobs = jobs
+        self._report = report
+        self._running = {}
+        self._signal = None
+        self.exit_codes = {}
+
+    def run(self):
+        """Runs all trainings.
+
+        Returns:
+            0, 130 after SIGINT, 143 after SIGTERM, or the first other exit code.
+        """
+        numbers = signal.SIGINT, signal.SIGTERM
+        previous = {number: signal.signal(number, self._send) for number in numbers}
+        try:
+            while self._waiting or self._running:
+                while self._waiting and len(self._running) < self._jobs:
+                    seed = next(iter(self._waiting))
+                    self._start(seed, self._waiting.pop(seed))
+                self._collect()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            for process in self._running.values():  # only after an error
+                process.terminate()
+        if self._signal is not None:
+            return 128 + self._signal
+        return next((code for code in self.exit_codes.values() if code), 0)
+
+    def _send(self, number, frame=None):
+        self._signal, self._waiting = number, {}
+        for process in self._running.values():
+            process.send_signal(number)
+
+    def _start(self, seed, arguments):
+        path = self._folders[seed] / OUTPUT
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        output = os.open(path, flags, 0o644)
+        try:
+            self._running[seed] = subprocess.Popen(
+                [sys.executable, "-m", "tf_reinforce", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={"TF_NUM_INTRAOP_THREADS": "1", **os.environ},
+                process_group=0,  # Ctrl-C reaches the training once, from this process
+            )
+        finally:
+            os.close(output)
+
+    def _collect(self):
+        """Waits for a short time, and reports the trainings that have ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            next(iter(self._running.values())).wait(_POLL_SECONDS)
+        for seed, process in list(self._running.items()):
+            if process.poll() is not None:
+                del self._running[seed]
+                self.exit_codes[seed] = process.returncode
+                self._report(f"seed {seed}: {self._outcome(seed, process.returncode)}")
+
+    def _outcome(self, seed, code):
+        lines = last_lines(self._folders[seed] / OUTPUT)
+        if code:
+            return f"exit code {code}: {lines[-1] if lines else 'no output'}"
+        return next((x for x in lines if "mean return" in x), "trained")
+
+
+def last_lines(path):
+    """Returns the lines in the last 4,096 bytes of a text file, without empty lines."""
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def results(folders):
+    """Returns the results of the trainings that have ended.
+
+    Returns:
+        Dict with `returns` (dict from each seed to the mean return of its evaluation) and
+        `env_steps` (of all seeds together).
+    """
+    returns, steps = {}, 0
+    for seed, folder in folders.items():
+        if has_ended(folder):
+            metrics = json.loads((folder / "evaluation.json").read_text())
+            returns[seed] = float(metrics["episode_return"])
+            steps += _steps(folder / "log.csv")
+    return {"returns": returns, "env_steps": steps}
+
+
+def _steps(path):
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    return int(float(rows[-1]["env_steps"])) if rows else 0
