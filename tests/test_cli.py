@@ -758,6 +758,56 @@ def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
     assert "Pendulum-v1 has no reward threshold" in capsys.readouterr().err
 
 
+def test_presets_are_listed_with_documented_results(capsys):
+    """Each result is a cell of the tables in docs/presets.md or docs/results.md."""
+    assert cli.main(["presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    pages = [(ROOT / "docs" / name).read_text() for name in ("presets.md", "results.md")]
+    rows = [line.split("|") for page in pages for line in page.splitlines()]
+    for name in toml_files.names():
+        result = toml_files.read(name)["result"]
+        assert f"{name} " in "\n".join(lines) and any(x.endswith(result) for x in lines)
+        value = result.split(" after ")[0]
+        cells = [[x.strip(" `") for x in row] for row in rows]
+        assert any(name in row and value in row for row in cells), name
+    assert lines[-1] == "  tf-reinforce train CartPole-v1 --preset"
+
+
+def test_preset_is_printed_as_a_preset_file(tmp_path, capsys):
+    assert cli.main(["presets", "Taxi-v4"]) == 0
+    (tmp_path / "mine.toml").write_text(capsys.readouterr().out)
+    assert toml_files.read(str(tmp_path / "mine.toml")) == toml_files.read("Taxi-v4")
+    assert cli.main(["presets", "Taxi-v4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == toml_files.read("Taxi-v4")
+    assert cli.main(["presets", "NoSuch"]) == 2
+    assert "no preset 'NoSuch'" in capsys.readouterr().err
+
+
+def test_completion_script_completes_commands(tmp_path, capsys):
+    assert cli.main(["completion", "bash"]) == 0
+    script = tmp_path / "complete.sh"
+    script.write_text(capsys.readouterr().out)
+    code = f"""source {script}
+    COMP_WORDS=(tf-reinforce ev) COMP_CWORD=1
+    _shtab_tf_reinforce; echo "${{COMPREPLY[@]}}"
+    """
+    words = subprocess.run(["bash", "-c", code], capture_output=True, text=True)
+    assert words.stdout.split() == ["evaluate"], words.stderr
+
+
+def test_packages_for_pictures_are_not_imported_with_keras():
+    code = """
+import sys
+from tf_reinforce import startup
+startup.import_tensorflow()
+import keras
+assert not {"matplotlib", "IPython", "cv2"} & set(sys.modules)
+import matplotlib.pyplot
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_help_shows_the_defaults(capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "--help"])

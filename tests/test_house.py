@@ -148,6 +148,7 @@ DEFERRED_IMPORTS = {
     "cli/evaluate.py",
     "cli/explain.py",
     "cli/export.py",
+    "cli/info.py",
     "cli/plot.py",
     "cli/replay.py",
     "cli/train.py",

@@ -23,9 +23,16 @@ _STARTUP_MESSAGE = re.compile(
     rb"|INFO: Created TensorFlow Lite XNNPACK delegate for CPU\."
 )
 
+# Optional packages that Keras imports for functions which the command line does not call.
+# The import of matplotlib takes about as long as a quarter of that of TensorFlow.
+_UNUSED = ("matplotlib", "IPython", "cv2")
+
 
 def import_tensorflow():
     """Imports TensorFlow and lists its devices, without their start-up messages.
+
+    Optional packages for pictures are not imported with Keras, because their import takes
+    long. They can be imported later.
 
     After the import, TensorFlow prints errors only. If the user has set the environment
     variable `TF_CPP_MIN_LOG_LEVEL`, the user's log level is kept. Log level 0 prints all
@@ -33,8 +40,24 @@ def import_tensorflow():
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules:
-        with without_startup_messages(fork=True):
+        with without_startup_messages(fork=True), _without_packages(_UNUSED):
             importlib.import_module("tensorflow").config.list_physical_devices()
+
+
+@contextlib.contextmanager
+def _without_packages(names):
+    """Makes the packages look as if they were not installed, in a `with` block.
+
+    A package that was imported before is not changed. After the `with` block, the other
+    packages can be imported.
+    """
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 @contextlib.contextmanager

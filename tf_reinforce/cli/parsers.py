@@ -6,9 +6,12 @@ from tf_reinforce import version
 from tf_reinforce.cli import bench_env
 from tf_reinforce.cli import check_env
 from tf_reinforce.cli import compare
+from tf_reinforce.cli import completion
 from tf_reinforce.cli import evaluate
 from tf_reinforce.cli import explain
 from tf_reinforce.cli import export
+from tf_reinforce.cli import info
+from tf_reinforce.cli import list_presets
 from tf_reinforce.cli import plot
 from tf_reinforce.cli import replay
 from tf_reinforce.cli import train
@@ -24,6 +27,8 @@ COMMANDS = (
     bench_env,
     replay,
     explain,
+    list_presets,
+    info,
 )
 
 
@@ -36,4 +41,5 @@ def make_parser():
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subparsers)
+    completion.add_parser(subparsers, parser)
     return parser

@@ -42,7 +42,7 @@ FIT_LIMITS = {
 SAFE_TYPES = (bool, int, float)
 
 
-EMPTY_PRESET: dict = {"env_kwargs": {}, **dict.fromkeys(TABLE_KEYS, {})}
+EMPTY_PRESET: dict = {"env_kwargs": {}, "result": "", **dict.fromkeys(TABLE_KEYS, {})}
 
 
 def names() -> list[str]:
@@ -82,8 +82,9 @@ def read(name: str) -> dict[str, Any]:
         name: One of `names()`, or the path of a preset file that ends in `.toml`.
 
     Returns:
-        Dict with the keys `env`, `env_kwargs`, `agent`, `fit` and `evaluation`. All
-        values except `env` are dicts.
+        Dict with the keys `env` (string), `result` (string, the return that a training
+        with the preset has reached, or an empty string), and `env_kwargs`, `agent`, `fit`
+        and `evaluation` (dicts).
 
     Raises:
         ValueError: If no preset has the name, or the file is not valid TOML or contains
@@ -116,7 +117,8 @@ def read(name: str) -> dict[str, Any]:
         settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"The preset {name} is not valid TOML: {error}") from error
-    expect_keys(f"The preset {name}", settings, {"env", "env_kwargs", *TABLE_KEYS})
+    expect_keys(f"The preset {name}", settings, {"env", *EMPTY_PRESET})
+    validation.instance(f"result of the preset {name}", settings.get("result", ""), str)
     env_kwargs = settings.get("env_kwargs", {})
     expect_keys(f"`env_kwargs` of the preset {name}", env_kwargs, env_kwargs)
     if path.parent != FOLDER:

@@ -1,0 +1,99 @@
+"""Tests the description of runs and agent files."""
+
+import json
+
+import pytest
+
+import tf_reinforce as tfr
+from tf_reinforce import cli
+from tf_reinforce.experiments import run_info
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    config = {"env": "CartPole-v1", "seed": 3, "agent": {"gamma": 0.9}, "fit": {}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "log.csv").write_text(
+        "epoch,env_steps,episode_return,val_episode_return\n0,10,1.5,7\n1,30,2.5,nan\n"
+    )
+    (folder / "command.txt").write_text("tf-reinforce train CartPole-v1\n")
+    (folder / "versions.json").write_text('{"keras": "3"}')
+    (folder / "videos").mkdir()
+    (folder / "videos" / "a.mp4").write_bytes(b"12345")
+    return folder
+
+
+def test_facts_of_a_training_that_has_not_ended(run):
+    facts = run_info.read(run)
+    assert facts["run"] == {
+        "env": "CartPole-v1",
+        "seed": 3,
+        "command": "tf-reinforce train CartPole-v1",
+    }
+    assert facts["training"] == {
+        "updates": 2,
+        "env_steps": 30.0,
+        "episode_return": 2.5,
+        "val_episode_return": 7.0,
+        "state": "not ended: continue with --resume",
+    }
+    assert facts["settings"] == {"agent": {"gamma": 0.9}}
+    assert facts["versions"] == {"keras": "3"}
+    assert facts["files"]["videos"] == 5 and "agent" not in facts
+
+
+def test_facts_of_an_ended_training_and_its_agent(run, capsys):
+    (run / "evaluation.json").write_text('{"episode_return": 40.5}')
+    agent = tfr.Reinforce.for_env("Pendulum-v1", hidden=(4,), baseline="time_step")
+    agent.save(run / "agent.keras")
+    facts = run_info.read(run)
+    assert facts["training"]["evaluation"] == {"episode_return": 40.5}
+    assert facts["training"]["state"] == "ended"
+    assert facts["agent"]["head"] == "Gaussian"
+    assert facts["agent"]["baseline"] == "TimeStep"
+    assert facts["agent"]["action_space"]["kind"] == "Box"
+    assert run_info.read(run / "agent.keras")["agent"]["head"] == "Gaussian"
+    assert cli.main(["info", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == facts
+    assert cli.main(["info", str(run)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert any(x.split() == ["evaluation.episode_return", "40.5"] for x in printed)
+
+
+def test_folder_of_several_seeds_has_a_section_for_each(run):
+    group = run.parent / "group"
+    group.mkdir()
+    run.rename(group / "seed_3")
+    assert run_info.read(group)["seeds"]["3"]["updates"] == 2
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("versions.json", "{"),
+        ("versions.json", "[" * 100_000),
+        ("evaluation.json", " " * (2**20 + 1)),
+        ("config.json", "[1]"),
+        ("log.csv", "epoch\nmany\n"),
+        ("agent.keras", "no archive"),
+    ],
+)
+def test_damaged_files_are_named(run, name, content, capsys):
+    (run / name).write_text(content)
+    assert cli.main(["info", str(run)]) == 2
+    assert name in capsys.readouterr().err
+
+
+def test_other_folders_and_missing_files_are_refused(tmp_path, capsys):
+    assert cli.main(["info", str(tmp_path)]) == 2
+    assert "contains no config.json" in capsys.readouterr().err
+    assert cli.main(["info", str(tmp_path / "none")]) == 2
+    assert "no run directory or agent file" in capsys.readouterr().err
+
+
+def test_control_characters_of_a_file_are_not_printed(run, capsys):
+    (run / "command.txt").write_text("\x1b]0;title\x07 train")
+    assert cli.main(["info", str(run)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
