@@ -3,6 +3,7 @@
 import pathlib
 import re
 import runpy
+import shlex
 import sys
 import warnings
 
@@ -79,16 +80,33 @@ def test_only_the_function_act_of_an_export_converts_to_litert(tmp_path, monkeyp
         converter.from_saved_model("policy").convert()
 
 
-def test_commands_of_the_readme_are_valid():
-    commands = [
-        line.removeprefix("$ tf-reinforce ").split("#")[0].split()
-        for block in blocks("console")
+def commands(path):
+    """Returns the commands `tf-reinforce` in the console blocks of a document."""
+    found = re.findall(r"```console\n(.*?)```", path.read_text(), re.DOTALL)
+    return [
+        shlex.split(line.removeprefix("$ tf-reinforce "), comments=True)
+        for block in found
         for line in block.splitlines()
-        if line.startswith("$ tf-reinforce")
+        if line.startswith("$ tf-reinforce ")
     ]
-    assert len(commands) >= 3
-    for command in commands:
+
+
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_commands_of_the_documents_are_valid(path):
+    for command in commands(path):
         assert parsers.make_parser().parse_args(command).command
+    if path.stem == "README":
+        assert len(commands(path)) >= 3
+
+
+def test_page_of_the_command_line_lists_every_command():
+    text = (ROOT / "docs" / "command_line.md").read_text()
+    choices = parsers.make_parser()._subparsers._group_actions[0].choices
+    for command in choices:
+        assert f"`{command} " in text or f"`{command}`" in text, command
 
 
 def test_readme_is_short_and_shows_code_early():
