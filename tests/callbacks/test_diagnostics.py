@@ -8,6 +8,7 @@ import io
 import itertools
 import pathlib
 import re
+import sys
 
 import definitions
 import gymnasium as gym
@@ -1001,26 +1002,37 @@ def test_on_episodes_collected_runs_before_the_update():
     assert calls == [(0, 0, 3), (1, 1, 3)]
 
 
+def test_diagnostics_print_findings_and_a_summary():
+    out = io.StringIO()
+    diagnostics = tfr.callbacks.Diagnostics(2, verbose=2, stream=out)
+    agent = new_agent(learning_rate=1.0)
+    agent.fit("CartPole-v1", epochs=3, callbacks=[diagnostics], verbose=0)
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("Update 0: signal / noise ") and " · KL " in lines[0]
+    assert lines[1] == f"Update 0: {diagnostics.findings[0].advice}"
+    assert lines[2].startswith("Update 2: ")
+    assert lines[-1].startswith("Diagnostics: 2 of 2 reports found something; the first")
+    assert [report["update"] for report in diagnostics.history] == [0, 2]
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
 
 
-@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_diagnostics_print_findings_and_a_summary(stream):
-    out = stream()
-    diagnostics = tfr.callbacks.Diagnostics(2, verbose=2, stream=out)
+def test_findings_appear_above_the_progress_of_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "1000")
+    progress = tfr.callbacks.ProgressLine()
+    diagnostics = tfr.callbacks.Diagnostics(2)
     agent = new_agent(learning_rate=1.0)
-    agent.fit("CartPole-v1", epochs=3, callbacks=[diagnostics], verbose=0)
-    live = stream is Terminal
-    lines = out.getvalue().removesuffix("\n").split("\n")
-    clean = [line.strip("\r").removesuffix("\x1b[K") for line in lines]
-    assert (clean != lines) is live
-    assert clean[0].startswith("Update 0: signal / noise ") and " · KL " in clean[0]
-    assert clean[1] == f"Update 0: {diagnostics.findings[0].advice}"
-    assert clean[2].startswith("Update 2: ")
-    assert clean[-1].startswith("Diagnostics: 2 of 2 reports found something; the first")
-    assert [report["update"] for report in diagnostics.history] == [0, 2]
+    both = [progress, diagnostics]
+    agent.fit("CartPole-v1", epochs=3, callbacks=both, verbose=0)
+    assert sys.stdout is terminal
+    printed = terminal.getvalue()
+    assert f"Update 0: {diagnostics.findings[0].advice}\n" in printed
+    assert printed.splitlines()[-1].startswith("Diagnostics: 2 of 2 reports found")
 
 
 def test_report_values_are_python_floats():

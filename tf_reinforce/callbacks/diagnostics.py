@@ -136,7 +136,6 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self.findings: list[advice.Finding] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._out = self.stream or sys.stdout
         self._updates = 0
         self._before_update = None
         self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)
@@ -237,9 +236,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             self._print(f"Update {report['update']}: {findings[0].advice}")
 
     def _print(self, text):
-        # On a terminal, the line overwrites the progress line.
-        is_tty = self._out.isatty()
-        self._out.write(f"\r{text}\x1b[K\n" if is_tty else f"{text}\n")
+        # In a terminal, `ProgressLine` replaces `sys.stdout` during the training.
+        print(text, file=self.stream or sys.stdout, flush=True)
 
 
 @contextlib.contextmanager
