@@ -1,6 +1,7 @@
 """Tests the display of a training in a terminal and in a notebook."""
 
 import io
+import logging
 import math
 import re
 import sys
@@ -137,6 +138,19 @@ def test_text_that_callbacks_print_appears_above_the_display(monkeypatch):
     lines = screen(stream.getvalue())
     assert lines[:2] == ["a finding", "a finding"] and len(lines) == 5
     assert sys.stdout is stream
+
+
+def test_logs_appear_above_the_display(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    handler = logging.StreamHandler()
+    logger = logging.getLogger("tf_reinforce")
+    monkeypatch.setattr(logger, "handlers", [handler])
+    line = train(stream)
+    logger.warning("a slow environment")
+    line.on_train_end()
+    assert screen(stream.getvalue())[0] == "a slow environment"
+    assert len(screen(stream.getvalue())) == 4 and handler.stream is stream
 
 
 def test_display_ends_if_the_training_raises_an_error(monkeypatch):

@@ -1,6 +1,7 @@
 """Draws the progress of a training in a terminal or in a notebook."""
 
 import collections
+import logging
 import math
 import sys
 import time
@@ -15,6 +16,7 @@ import rich.text
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARKLINE = 40  # columns, each of which shows a mean over equally many updates
 _BAR = 40  # columns
+_LOGGERS = (None, "tf_reinforce", "absl", "tensorflow")  # `None` is the root logger
 _SECONDS = 0.1  # shortest time from one drawing to the next
 
 
@@ -81,7 +83,7 @@ class LiveDisplay:
 
 
 class _Terminal:
-    """Redraws lines in place; other printed text appears above the lines."""
+    """Redraws lines in place; other printed text and logs appear above the lines."""
 
     def __init__(self, stream):
         self._stream = stream
@@ -91,13 +93,24 @@ class _Terminal:
         # Without a hidden cursor, a process that is killed leaves the terminal usable.
         console.show_cursor = lambda show=True: False
         self._live = rich.live.Live(console=console, auto_refresh=False)
-        self._live.start()
+        streams = {sys.stdout: "stdout", sys.stderr: "stderr"}
+        self._handlers = [
+            (handler, handler.stream, streams[handler.stream])
+            for name in _LOGGERS
+            for handler in logging.getLogger(name).handlers
+            if isinstance(handler, logging.StreamHandler) and handler.stream in streams
+        ]
+        self._live.start()  # replaces `sys.stdout` and `sys.stderr`
+        for handler, _, name in self._handlers:
+            handler.setStream(getattr(sys, name))
 
     def draw(self, picture):
         self._live.update(picture, refresh=True)
 
     def close(self):
         self._live.stop()
+        for handler, stream, _ in self._handlers:
+            handler.setStream(stream)
 
 
 class _Notebook:
