@@ -27,7 +27,7 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 slow: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco,envpool]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco,envpool,wandb]"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 mutants: $(VENV)/installed-dev

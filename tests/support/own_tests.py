@@ -38,7 +38,6 @@ OWN = {
     "cli/train": ["test_cli", "presets/test_presets"],
     "cli/train_callbacks": ["test_cli"],
     "cli/train_seeds": ["experiments/test_seed_processes"],
-    "experiments/wandb_logger": ["test_cli"],
     "cli/train_messages": ["test_cli"],
     "cli/train_options": ["test_cli", "presets/test_presets"],
     "cli/train_settings": ["test_cli", "presets/test_presets", "test_wrong_arguments"],

@@ -1,10 +1,15 @@
 """Makes the callbacks of a training from the options of the command."""
 
+import importlib.util
+
 
 def check_wandb(options):
     """Raises `ImportError` if `--wandb` was passed and wandb is not installed."""
-    if options.wandb is not None:
-        from tf_reinforce.experiments import wandb_logger  # noqa: F401
+    if options.wandb is not None and importlib.util.find_spec("wandb") is None:
+        raise ImportError(
+            "`--wandb` requires the package wandb. Install it with "
+            'pip install "tf-reinforce[wandb]".'
+        )
 
 
 def make(options, settings, directory):

@@ -3,17 +3,12 @@
 import math
 import pathlib
 import re
+import uuid
 
 import keras
+import wandb
 
 from tf_reinforce import files
-
-try:
-    import wandb
-except ImportError as error:
-    raise ImportError(
-        'Logging to Weights & Biases requires wandb: pip install "tf-reinforce[wandb]".'
-    ) from error
 
 _ID_FILE = "wandb_id.txt"
 
@@ -69,7 +64,7 @@ def _run_id(path):
         text = path.read_text(encoding="utf-8")[:64].strip()
         if re.fullmatch(r"[A-Za-z0-9_-]+", text):
             return text
-    identifier = wandb.util.generate_id()
+    identifier = uuid.uuid4().hex[:8]
     with files.atomic_write(path) as temporary:
         pathlib.Path(temporary).write_text(f"{identifier}\n")
     return identifier
