@@ -8,7 +8,7 @@ ENV := CartPole-v1
 SEED := 0
 STRESS := env_outputs saving kills bit_flips hostile_files wrong_arguments repeatability memory soak replicated_learners worker_faults same_bits worker_kills
 
-.PHONY: train test check format slow mutants mutate stress bench bench-setup clean
+.PHONY: train test check format docs docs-search slow mutants mutate stress bench bench-setup clean
 
 train: $(VENV)/installed
 	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --export
@@ -26,8 +26,16 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Warnings are errors, among them links to missing pages, files and headings.
+docs: $(VENV)/installed-docs
+	$(BIN)/python -m sphinx -W --keep-going -n -q docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+docs-search: docs
+	$(BIN)/python docs/check_search.py docs/_build/html
+
 slow: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco,envpool,wandb]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,mujoco,envpool,wandb]"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 mutants: $(VENV)/installed-dev
@@ -59,7 +67,7 @@ bench-setup:
 	done
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build docs/_build *.egg-info
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { \
@@ -76,4 +84,8 @@ $(VENV)/installed: $(VENV)/bin/python setup.cfg pyproject.toml
 
 $(VENV)/installed-dev: $(VENV)/bin/python setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $(VENV)/installed $@
+
+$(VENV)/installed-docs: $(VENV)/bin/python setup.cfg pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	touch $(VENV)/installed $@

@@ -51,6 +51,8 @@ def for_space(space: gym.Space, **kwargs: Any) -> Head:
         **kwargs: Keyword arguments that every Keras layer accepts, for example `dtype`.
 
     Returns:
+        The head for the type of the space.
+
         - `Discrete`: `Categorical` with the `start` of the space.
         - `MultiDiscrete`: `MultiCategorical` with the `start` of the space.
         - `MultiBinary`: `Bernoulli`.
