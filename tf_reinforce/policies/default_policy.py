@@ -52,7 +52,7 @@ class OneHot(keras.layers.Layer):
         return {**super().get_config(), "sizes": self.sizes, "starts": self.starts}
 
 
-def default_policy(space, hidden, outputs_size, seed, output_scaling=None):
+def default_policy(space, hidden, outputs_size, seed, output_scaling=None, name="policy"):
     """Builds a policy with dense tanh layers for the arrays of an observation.
 
     Each array of an observation has a branch, which converts the array to features. The
@@ -90,6 +90,7 @@ def default_policy(space, hidden, outputs_size, seed, output_scaling=None):
         output_scaling: Pair of the offsets and the scales of the policy outputs, from
             `heads.Head.output_scaling`. The last layer of the model multiplies the
             outputs by the scales and adds the offsets.
+        name: String, the name of the model.
 
     Returns:
         Keras model from N observations `[N, …]` to policy outputs `[N, P]`, with
@@ -136,7 +137,7 @@ def default_policy(space, hidden, outputs_size, seed, output_scaling=None):
     )
     if any(offsets) or any(scale != 1.0 for scale in scales):
         outputs = keras.layers.Rescaling(scales, offsets, name=".units")(outputs)
-    return keras.Model(inputs, outputs, name="policy")
+    return keras.Model(inputs, outputs, name=name)
 
 
 def _branch(space, x, orthogonal):

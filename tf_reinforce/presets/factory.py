@@ -63,7 +63,7 @@ def _baseline(setting, observation_space, seed):
     # The same architecture as the policy, with other initial weights.
     value_seed = int(seeding.generator(seed, "weights", 1).integers(2**31))
     model = default_policy.default_policy(
-        observation_space, options["hidden"], 1, value_seed
+        observation_space, options["hidden"], 1, value_seed, name="value_network"
     )
     optimizer = keras.optimizers.Adam(rates[0])
     arguments = {

@@ -28,6 +28,7 @@ from tf_reinforce.policies import normalization
 from tf_reinforce.policies import recurrent
 from tf_reinforce.presets import toml_files
 from tf_reinforce.serving import live_policy
+from tf_reinforce.training import agent_summary
 from tf_reinforce.training import assembly
 from tf_reinforce.training import checkpoints as checkpoint_files
 from tf_reinforce.training import recorder
@@ -98,9 +99,11 @@ class KerasAgent(keras.Model):
         if options.normalize_observations:
             self.normalizer = normalization.RunningNormalization()
         if options.scale_rewards:
-            self.reward_scale = normalization.RunningScale(centered=True)
+            self.reward_scale = normalization.RunningScale(
+                centered=True, name="reward_scale"
+            )
         if options.scale_advantages == "running":
-            self.advantage_scale = normalization.RunningScale()
+            self.advantage_scale = normalization.RunningScale(name="advantage_scale")
         self.observation_space = self.action_space = None
         self._learning_rates, self._fit_defaults = [], {}  # `for_env` sets them for `fit`
 
@@ -122,6 +125,19 @@ class KerasAgent(keras.Model):
         counters = f"{updates} updates, {episodes} episodes, {steps} steps"
         state = counters if self.built else "not built"
         return f"<{type(self).__name__}({', '.join(parts)}): {state}>"
+
+    def summary(self, **kwargs: Any) -> None:
+        """Prints the parts of the agent, with output shapes and numbers of weights.
+
+        The rows are normalizer, policy, head (the output shape is that of raw actions),
+        baseline and running scales. The last lines count the weights of all parts.
+
+        Args:
+            **kwargs: Arguments of `keras.Model.summary`. `expand_nested=True` also shows
+                the layers of the policy, the heads of a `Composite`, and the network of a
+                `Value` baseline.
+        """
+        agent_summary.print_summary(self, **kwargs)
 
     def __setattr__(self, name, value):
         if name in _FIXED_ATTRIBUTES and getattr(self, "built", False):
