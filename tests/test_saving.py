@@ -474,3 +474,27 @@ def test_load_restores_all_optimizer_variables_without_a_warning(path):
         loaded = tfr.load(path)
     assert not [w for w in caught if "kipping" in str(w.message)]
     assert int(loaded.optimizer.iterations) == 1
+
+
+def test_keras_loads_an_agent_in_a_new_process_after_both_imports(tmp_path):
+    """Importing the package registers its classes with Keras if Keras is imported."""
+    agent = tfr.Reinforce.for_env(
+        "CartPole-v1", hidden=(4,), baseline="value", normalize_observations=True
+    )
+    agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, verbose=0)
+    agent.save(tmp_path / "agent.keras")
+    code = (
+        "import keras, tf_reinforce, numpy as np\n"
+        "agent = keras.saving.load_model('agent.keras', safe_mode=True)\n"
+        "assert type(agent) is tf_reinforce.Reinforce and agent.updates == 1\n"
+        "agent.fit('CartPole-v1', epochs=2, initial_epoch=1, episodes_per_epoch=2)\n"
+        "np.savez('weights.npz', *agent.get_weights())"
+    )
+    root = os.path.dirname(os.path.dirname(tfr.__file__))
+    environment = {**os.environ, "PYTHONPATH": root}
+    command = [sys.executable, "-c", code]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    agent.fit("CartPole-v1", epochs=2, initial_epoch=1, episodes_per_epoch=2, verbose=0)
+    loaded = np.load(tmp_path / "weights.npz")
+    for name, weight in zip(loaded.files, agent.get_weights(), strict=True):
+        np.testing.assert_array_equal(loaded[name], weight)

@@ -5,6 +5,7 @@
 """
 
 import importlib
+import sys
 
 from tf_reinforce.version import VERSION as __version__
 
@@ -50,3 +51,9 @@ def __getattr__(name):
 
 def __dir__():
     return __all__
+
+
+# `keras.saving.load_model` loads only classes that have been registered with Keras, which
+# the import of their modules does.
+if "keras" in sys.modules:
+    importlib.import_module("tf_reinforce.agent")

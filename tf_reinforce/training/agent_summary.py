@@ -20,7 +20,7 @@ class _Row:
     def __getattr__(self, name):
         return getattr(self.layer, name)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self):
         return type(self.layer)  # whose name is shown
 
@@ -39,7 +39,7 @@ class _Rows:
         return getattr(self.agent, name)
 
 
-def print_summary(agent, **kwargs):
+def print_summary(agent, *args, **kwargs):
     """Prints normalizer, policy, head, baseline and running scales, one row for each.
 
     The output of a head are raw actions, and the output of a baseline is one number for
@@ -47,9 +47,9 @@ def print_summary(agent, **kwargs):
 
     Args:
         agent: A `Reinforce`.
-        **kwargs: Arguments of `keras.Model.summary`. `expand_nested=True` also shows the
-            layers of the policy, the heads of a `Composite`, and the network of a `Value`
-            baseline.
+        *args, **kwargs: Arguments of `keras.Model.summary`.
+            `expand_nested=True` also shows the layers of the policy, the heads of a
+            `Composite`, and the network of a `Value` baseline.
     """
     value_model = getattr(agent.baseline, "model", None)
     rows = [
@@ -60,7 +60,9 @@ def print_summary(agent, **kwargs):
         agent.reward_scale,
         agent.advantage_scale,
     ]
-    keras.Model.summary(_Rows(agent, [row for row in rows if row is not None]), **kwargs)
+    keras.Model.summary(
+        _Rows(agent, [row for row in rows if row is not None]), *args, **kwargs
+    )
 
 
 def _normalizer_row(agent):

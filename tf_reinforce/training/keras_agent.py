@@ -126,18 +126,18 @@ class KerasAgent(keras.Model):
         state = counters if self.built else "not built"
         return f"<{type(self).__name__}({', '.join(parts)}): {state}>"
 
-    def summary(self, **kwargs: Any) -> None:
+    def summary(self, *args: Any, **kwargs: Any) -> None:
         """Prints the parts of the agent, with output shapes and numbers of weights.
 
         The rows are normalizer, policy, head (the output shape is that of raw actions),
         baseline and running scales. The last lines count the weights of all parts.
 
         Args:
-            **kwargs: Arguments of `keras.Model.summary`. `expand_nested=True` also shows
-                the layers of the policy, the heads of a `Composite`, and the network of a
-                `Value` baseline.
+            *args, **kwargs: Arguments of `keras.Model.summary`.
+                `expand_nested=True` also shows the layers of the policy, the heads of a
+                `Composite`, and the network of a `Value` baseline.
         """
-        agent_summary.print_summary(self, **kwargs)
+        agent_summary.print_summary(self, *args, **kwargs)
 
     def __setattr__(self, name, value):
         if name in _FIXED_ATTRIBUTES and getattr(self, "built", False):
