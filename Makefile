@@ -35,7 +35,7 @@ docs-search: docs
 	$(BIN)/python docs/check_search.py docs/_build/html
 
 slow: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,mujoco,envpool,wandb]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,mujoco,envpool,examples]"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 mutants: $(VENV)/installed-dev

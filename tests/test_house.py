@@ -26,6 +26,7 @@ OTHER_FOLDERS = {
 FLOORS = [
     ("learner_cluster", "locks"),
     (
+        "atari",
         "env_arguments",
         "files",
         "fixed_arguments",

@@ -10,7 +10,8 @@ def print_preset(options):
 
     names = [] if options.preset else toml_files.names_for(options.env)
     if names:
-        option = "--preset" if names[0] == options.env else f"--preset {names[0]}"
+        is_own = names[0] == toml_files.own_name(options.env)
+        option = "--preset" if is_own else f"--preset {names[0]}"
         print(
             f"there is a preset for {options.env}, and it is not used; add {option}",
             flush=True,

@@ -44,6 +44,7 @@ def check_train_options(options):
     """
     from tf_reinforce import presets
     from tf_reinforce.experiments import run_config
+    from tf_reinforce.presets import toml_files
 
     if options.env is None:
         raise ValueError(
@@ -59,7 +60,7 @@ def check_train_options(options):
     _add_module(options)
     options.env = env_ids.resolve_env(options.env)
     if options.preset == train_options.OWN_PRESET:
-        options.preset = options.env
+        options.preset = toml_files.own_name(options.env)
     preset = presets.read(options.preset) if options.preset else None
     settings = _settings(options, preset)
     run_config.check_settings(settings)

@@ -53,14 +53,27 @@ def names() -> list[str]:
 def names_for(env: str) -> list[str]:
     """Returns the names of all presets for an environment id.
 
-    If a preset has the name of the environment, the name of this preset comes first.
+    If a preset has the name of the environment, the name of this preset comes first. The
+    module of an id `module:Id-v0` does not belong to the name of the environment.
 
     Example:
 
     >>> names_for("FrozenLake-v1"), names_for("Corridor-v0")
     (['FrozenLake-v1', 'FrozenLake-v1-dry'], [])
     """
-    return [name for name in names() if f"{name}-".startswith(f"{env}-")]
+    own = own_name(env)
+    return [name for name in names() if f"{name}-".startswith(f"{own}-")]
+
+
+def own_name(env: str) -> str:
+    """Returns the name of the preset that has the name of an environment id.
+
+    Example:
+
+    >>> own_name("tf_reinforce.atari:SmallPong-v0")
+    'SmallPong-v0'
+    """
+    return env.rpartition(":")[2]
 
 
 def log_preset(env: Any) -> None:
@@ -159,7 +172,7 @@ def expect_same_env(preset: dict[str, Any], env: Any) -> None:
     name = env if isinstance(env, str) else getattr(spec, "id", None)
     if not isinstance(name, str):
         return
-    name, expected = name.rpartition(":")[2], preset["env"].rpartition(":")[2]
+    name, expected = own_name(name), own_name(preset["env"])
     if name not in (expected, expected.rpartition("-v")[0]):
         raise ValueError(
             f"The preset is for another environment. Expected: {preset['env']}. "
