@@ -79,8 +79,11 @@ class Multinomial(base.Head):
 
     def _count(self, categories: Any) -> Any:
         """Converts drawn categories `[..., trials]` to counts `[..., categories]`."""
-        one_hot = tf.one_hot(categories, self.categories, dtype=tf.int64)
-        return tf.reduce_sum(one_hot, axis=-2)
+        # tf2onnx does not convert `tf.one_hot` of a matrix to integers.
+        one_hot = categories[..., None] == tf.range(
+            self.categories, dtype=categories.dtype
+        )
+        return tf.reduce_sum(tf.cast(one_hot, tf.int64), axis=-2)
 
     def is_logit(self) -> np.ndarray:
         return np.ones(self.outputs_size, bool)
