@@ -38,6 +38,8 @@ from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.loading import archive
 from tf_reinforce.presets import toml_files
+from tf_reinforce.serving import runtimes
+from tf_reinforce.testing import export_report
 from tf_reinforce.training import learner_processes
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -202,6 +204,26 @@ def test_evaluate_refuses_strings_in_env_kwargs_of_a_config(run, tmp_path, capsy
 def test_export_writes_a_saved_model(run, tmp_path, capsys):
     assert cli.main(["export", str(run), "--out", str(tmp_path / "policy")]) == 0
     assert (tmp_path / "policy" / "saved_model.pb").exists()
+
+
+def test_export_checks_the_written_format_on_played_observations(run, tmp_path, capsys):
+    command = ["export", str(run), "--out", str(tmp_path / "new"), "--format", "onnx"]
+    assert cli.main([*command, "--check", "--observations", "50"]) == 0
+    printed = capsys.readouterr().out
+    assert "act, sample, distribution\n" in printed and "50 played" in printed
+    assert (tmp_path / "new" / "sample.onnx").exists()
+
+
+def test_export_check_with_a_large_difference_has_exit_code_1(
+    run, tmp_path, capsys, monkeypatch
+):
+    def results(path, arrays):
+        return {key: array + 1 for key, array in runtimes.run(path, arrays).items()}
+
+    monkeypatch.setattr(export_report, "_run_in_new_process", results)
+    command = ["export", str(run / "agent.keras"), "--out", str(tmp_path / "new")]
+    assert cli.main([*command, "--format", "onnx", "--check"]) == 1
+    assert "1,000 random" in capsys.readouterr().out
 
 
 def test_train_refuses_an_existing_run_directory(run, capsys):

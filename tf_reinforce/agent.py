@@ -624,24 +624,25 @@ class Reinforce(keras_agent.KerasAgent):
         )
 
     def export(self, filepath: str | os.PathLike, format: str = "tf_saved_model") -> None:
-        """Writes the policy as a SavedModel that needs only TensorFlow.
+        """Writes the policy in a format that needs only TensorFlow, ONNX or LiteRT.
 
-        The signatures are `act(observation) -> action`,
-        `sample(observation, seed) -> action, raw_action`,
+        The functions are `act(observation) -> action`,
         `distribution(observation) -> parameters` and
+        `sample(observation, seed) -> action, raw_action`, in ONNX and LiteRT with noise
+        in place of the seed. A SavedModel also has
         `log_prob(observation, raw_action) -> log_prob`. A raw action is the sample of the
-        head before clipping or rounding. All signatures normalize observations like the
+        head before clipping or rounding. All functions normalize observations like the
         agent, accept any batch size, and take each array of a nested observation as an
-        argument.
+        argument. `docs/export.md` describes the files.
 
         Args:
-            filepath: Path of the folder of the SavedModel. `export` replaces an earlier
-                export atomically, and refuses a folder with other files.
-            format: `"tf_saved_model"`, the only format.
+            filepath: Path of a folder. `export` replaces an earlier export atomically,
+                and refuses a folder with other files.
+            format: `"tf_saved_model"`, `"onnx"` or `"litert"`.
         """
         validation.one_of("format", format, tuple(formats.WRITERS))
         validation.path("filepath", filepath)
         self._require_built()
         layers = [self.policy, self.head, self.normalizer]
-        layers = [layer for layer in layers if layer is not None and layer.variables]
-        formats.write(format, filepath, self._live_policy.functions, layers)
+        policy, space = self._live_policy, self.observation_space
+        formats.write(format, filepath, policy, layers, space)

@@ -93,6 +93,27 @@ def without_startup_messages(fork=False):
             wait() if wait is not None else _print_others(file, out)
 
 
+@contextlib.contextmanager
+def without_standard_error():
+    """Removes everything that a `with` block writes to file descriptor 2.
+
+    Use the function only for libraries that also raise an error for what they print.
+    """
+    try:
+        stderr = os.dup(2)
+    except OSError:  # the process has no standard error
+        yield
+        return
+    with os.fdopen(stderr, "wb", buffering=0), open(os.devnull, "wb") as null:
+        _flush()
+        os.dup2(null.fileno(), 2)
+        try:
+            yield
+        finally:
+            _flush()
+            os.dup2(stderr, 2)
+
+
 def _flush():
     if sys.stderr is not None:
         sys.stderr.flush()

@@ -15,8 +15,10 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import files
+from tf_reinforce.cli import export
 from tf_reinforce.serving import formats
 from tf_reinforce.serving import policy_functions
+from tf_reinforce.serving import runtimes
 
 SIGNATURES = ["act", "sample", "distribution", "log_prob"]
 
@@ -313,18 +315,28 @@ def test_loaded_agent_exports_the_same_policy(agent, tmp_path):
 
 
 def test_export_raises_if_the_format_is_unknown(agent, tmp_path):
-    with pytest.raises(ValueError, match="`format` must be one of.*Received.*onnx"):
-        agent.export(tmp_path / "policy", format="onnx")
+    with pytest.raises(ValueError, match="`format` must be one of.*Received.*keras"):
+        agent.export(tmp_path / "policy", format="keras")
     assert os.listdir(tmp_path) == []
 
 
 def test_each_format_has_a_writer_that_export_calls(agent, tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setitem(formats.WRITERS, "list", lambda *args: calls.append(args))
+
+    def write(folder, *args):
+        os.makedirs(folder)
+        calls.append((folder, *args))
+
+    monkeypatch.setitem(formats.WRITERS, "list", write)
+    monkeypatch.setattr(formats, "_run_once", lambda folder, functions: None)
     agent.export(tmp_path / "policy", format="list")
-    [(path, functions, layers)] = calls
-    assert path == tmp_path / "policy" and {"act", "sample"} <= set(functions)
+    [(_, functions, layers)] = calls
+    assert {"act", "sample"} <= set(functions)
     assert agent.policy in layers
+
+
+def test_command_line_offers_every_format():
+    assert export._FORMATS == tuple(formats.WRITERS) == tuple(runtimes._RUNTIMES)
 
 
 def test_export_raises_if_the_path_is_a_file(agent, tmp_path):

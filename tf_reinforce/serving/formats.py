@@ -1,28 +1,93 @@
-"""Lists the formats of `Reinforce.export`, and the function that writes a format."""
+"""Lists the formats of `Reinforce.export`, and writes an export."""
+
+import re
 
 import keras
+import numpy as np
 
+from tf_reinforce import files
+from tf_reinforce import startup
+from tf_reinforce.serving import litert_files
+from tf_reinforce.serving import onnx_files
 from tf_reinforce.serving import policy_functions
+from tf_reinforce.serving import policy_metadata
+from tf_reinforce.serving import runtimes
 from tf_reinforce.serving import saved_model
 
-# A writer takes the path, the dict of functions, and the layers whose weights they read.
-WRITERS = {"tf_saved_model": saved_model.write}
+# A writer takes a new folder, the dict of functions, and the layers whose weights they
+# read.
+WRITERS = {
+    "tf_saved_model": saved_model.write,
+    "onnx": onnx_files.write,
+    "litert": litert_files.write,
+}
 
 
-def write(name, path, functions, layers):
-    """Writes the exported functions of a policy in one of the formats of `WRITERS`.
+def write(name, path, policy, layers, observation_space):
+    """Writes a policy in one of the formats of `WRITERS`, and replaces the old export.
 
     Args:
         name: String, the format, a key of `WRITERS`.
-        path: Path of the exported file or folder.
-        functions: Dict of functions from `policy_functions.policy_functions`.
-        layers: Keras layers whose weights the exported functions read.
+        path: Path of the folder of the export.
+        policy: `live_policy.LivePolicy`, the policy.
+        layers: List of the Keras layers whose weights the exported functions read, and of
+            `None`s, which are ignored.
+        observation_space: The observation space, or `None` if it is unknown.
 
     Raises:
-        ValueError: If two arguments of an exported function have the same name, or the
-            file or folder at `path` cannot be replaced.
+        ValueError: If two arguments of an exported function have the same name, the
+            folder at `path` cannot be replaced, or the format cannot express a function.
+        ImportError: If a package that the format needs is not installed.
     """
+    is_saved_model = name == "tf_saved_model"
+    functions = policy.functions if is_saved_model else policy.noise_functions
     for function in functions.values():
         arguments = keras.tree.flatten(function.input_signature)
         policy_functions.check_distinct_names([spec.name for spec in arguments])
-    WRITERS[name](path, functions, layers)
+    layers = [layer for layer in layers if layer is not None and layer.variables]
+    with files.atomic_replace_folder(path) as temporary:
+        try:
+            WRITERS[name](temporary, functions, layers)
+            policy_metadata.write(temporary, name, functions, policy, observation_space)
+            if not is_saved_model:
+                _run_once(temporary, functions)
+        except (OSError, ImportError):
+            raise
+        # The converters and the runtimes raise many types of errors.
+        except Exception as error:
+            if is_saved_model:
+                raise
+            raise _not_expressible(name, policy.actor, error) from error
+
+
+def _run_once(folder, functions):
+    """Runs each exported function on a batch of two zeros; raises the runtime's error.
+
+    A converter can write a file that the runtime does not accept.
+    """
+    with startup.without_startup_messages():
+        runners = runtimes.load(folder)
+        for name, function in functions.items():
+            specs = keras.tree.flatten(function.input_signature)
+            runners[name]({x.name: _zeros(x) for x in specs})
+
+
+def _zeros(spec):
+    shape = [2 if size is None else size for size in spec.shape]
+    return np.zeros(shape, spec.dtype.as_numpy_dtype)
+
+
+def _not_expressible(name, actor, error):
+    text = str(error)
+    operation = re.search(r"'tf\.(\w+)' op is neither", text)
+    reason = (
+        f"LiteRT has no operation {operation[1]} for its number types"
+        if operation
+        else next((line for line in text.splitlines() if line.strip()), repr(error))
+    )
+    return ValueError(
+        "`format` must be a format that can express the policy. Received: "
+        f"format={name!r} for a policy that computes in {actor.dtype}, with the head "
+        f"{actor.head!r} (the reason is: {reason[:300]}). Use format='tf_saved_model', "
+        "which can express every policy, or replace the layer or head of the operation."
+    )

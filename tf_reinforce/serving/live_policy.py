@@ -1,5 +1,6 @@
 """Acts on batches of observations, with the functions that `export` writes."""
 
+import functools
 from collections.abc import Mapping
 
 import keras
@@ -23,12 +24,19 @@ class LivePolicy:
 
     def __init__(self, actor, action_space):
         self.actor = actor
+        self.action_space = action_space
         self._action_spec = (
             actor.action_spec if action_space is None else spaces.to_nest(action_space)
         )
         dtypes = keras.tree.map_structure(lambda leaf: leaf.dtype, self._action_spec)
-        self.functions = policy_functions.policy_functions(actor, dtypes)
+        self.policy_functions = policy_functions.PolicyFunctions(actor, dtypes)
+        self.functions = policy_functions.seed_functions(self.policy_functions)
         self._checked = {}  # functions with a finite check, by name
+
+    @functools.cached_property
+    def noise_functions(self):
+        """Returns the exported functions for formats that draw no random numbers."""
+        return policy_functions.noise_functions(self.policy_functions)
 
     def act(self, observations, deterministic, seed, action_mask, state):
         """Returns actions, or `(actions, state)` for a policy with recurrent layers.
@@ -70,7 +78,7 @@ class LivePolicy:
     def _mask(self, count, action_mask):
         """Returns `[action_mask]`, or `[]` if exported functions take no action mask."""
         actor = self.actor
-        if actor.mask_source is None or actor.mask_source.observed:
+        if not self.policy_functions.mask_is_input:
             if action_mask is None:
                 return []
             raise ValueError(

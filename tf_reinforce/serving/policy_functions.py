@@ -8,13 +8,11 @@ import tensorflow as tf
 from tf_reinforce.data import spaces
 
 
-def policy_functions(actor, action_dtypes):
+def seed_functions(policy):
     """Returns the exported functions of a policy, traced for any batch size.
 
     Args:
-        actor: `actor.ActorPolicy`.
-        action_dtypes: The number type of the environment's actions, or a structure of
-            number types.
+        policy: `PolicyFunctions`.
 
     Returns:
         Dict of `tf.function`s that return dicts of tensors, for N observations:
@@ -37,28 +35,77 @@ def policy_functions(actor, action_dtypes):
         the recurrent states `state_0`, `state_1`, …, and also return the next states.
 
         Parts of a nested action are returned by name, for example `action_arm` for the
-        part `arm`. If a part of the observation has the name of another argument, for
-        example `seed`, the name of the part in the signature is `observation_seed`.
+        part `arm`. If a part of the observation has the name of another argument or of a
+        result, for example `seed`, its name in the signature is `observation_seed`.
     """
-    policy = _PolicyFunctions(actor, action_dtypes)
-    extra_specs, seed = policy.extra_specs, tf.TensorSpec((), tf.int64, "seed")
-    raw_action = _batch_specs(actor.action_spec, "raw_action")
-    observation = _observation_specs(
-        actor.observation_spec, keras.tree.flatten([extra_specs, seed, raw_action])
-    )
-    signatures = {
-        "act": [observation, *extra_specs],
-        "sample": [observation, seed, *extra_specs],
-        "distribution": [observation, *extra_specs],
-        "log_prob": [observation, raw_action, *extra_specs],
+    arguments = {
+        "act": [],
+        "sample": [policy.seed_spec],
+        "distribution": [],
+        "log_prob": [policy.raw_action_spec],
     }
-    if actor.recurrent is not None:
-        signatures["initial_state"] = [tf.TensorSpec((), tf.int32)]
+    functions = {name: getattr(policy, name) for name in arguments}
+    functions = _traced(policy, functions, arguments)
+    if policy.actor.recurrent is not None:
+        functions["initial_state"] = tf.function(
+            functools.partial(policy.initial_state),
+            input_signature=[tf.TensorSpec((), tf.int32, "count")],
+            autograph=False,
+        )
+    return functions
+
+
+def noise_functions(policy):
+    """Returns the exported functions for formats that draw no random numbers.
+
+    The functions equal those of `seed_functions`, with these differences:
+
+    - `sample(observation, noise)` takes noise in place of a seed. The noise is nested
+      like `head.noise`, with a float array `[N, …]` for each `NoiseSpec`. Each part of
+      nested noise is an argument, for example `noise_arm`. With the noise that
+      `seed_functions` draws from a seed, the actions are equal.
+    - The next recurrent states are returned as `next_state_0`, …, because an argument and
+      a result of an ONNX file need different names.
+    - There are no functions `log_prob` and `initial_state`.
+
+    Args:
+        policy: `PolicyFunctions`.
+
+    Returns:
+        Dict of the functions `act`, `distribution` and `sample`.
+    """
+    arguments = {"act": [], "distribution": [], "sample": [policy.noise_spec]}
+    functions = {name: getattr(policy, name) for name in arguments}
+    functions["sample"] = policy.sample_from_noise
+    renamed = {name: _with_next_states(f, policy) for name, f in functions.items()}
+    return _traced(policy, renamed, arguments)
+
+
+def _with_next_states(function, policy):
+    """Returns a function that returns the recurrent states as `next_state_0`, …"""
+    names = state_dict(policy.actor.state_spec)
+
+    def renamed(*arguments):
+        results = function(*arguments)
+        return {f"next_{k}" if k in names else k: x for k, x in results.items()}
+
+    return renamed
+
+
+def _traced(policy, functions, arguments):
+    """Returns functions with the arguments observation, own arguments, extra specs."""
     # A partial for each policy. TensorFlow counts traces per function, and would warn of
     # retracing if many policies shared one.
-    functions = {name: functools.partial(getattr(policy, name)) for name in signatures}
     return {
-        name: tf.function(function, input_signature=signatures[name], autograph=False)
+        name: tf.function(
+            functools.partial(function),
+            input_signature=[
+                policy.observation_spec,
+                *arguments[name],
+                *policy.extra_specs,
+            ],
+            autograph=False,
+        )
         for name, function in functions.items()
     }
 
@@ -67,7 +114,7 @@ def with_finite_check(functions, name, variables):
     """Returns an exported function that also checks that outputs and weights are finite.
 
     Args:
-        functions: Dict of functions from `policy_functions`.
+        functions: Dict of functions from `seed_functions`.
         name: `"act"` or `"sample"`.
         variables: The Keras variables that the action depends on.
 
@@ -93,73 +140,105 @@ def with_finite_check(functions, name, variables):
     return graph.get_concrete_function()  # its lookup takes a third of a call
 
 
-class _PolicyFunctions:
+class PolicyFunctions:
     """Contains the exported functions of a policy as methods.
 
-    The attribute `extra_specs` contains the specs of the arguments that only some
-    policies have: action mask and recurrent states.
+    Args:
+        actor: `actor.ActorPolicy`.
+        action_dtypes: The number type of the environment's actions, or a structure of
+            number types.
+
+    The attributes with specs describe the arguments with a batch axis. `extra_specs` is
+    the list of the specs of the arguments that only some policies have: action mask and
+    recurrent states.
     """
 
     def __init__(self, actor, action_dtypes):
-        self._actor = actor
+        self.actor = actor
         self._action_dtypes = action_dtypes
         source = actor.mask_source
-        self._mask_is_input = source is not None and not source.observed
+        self.mask_is_input = source is not None and not source.observed
         self.extra_specs = []
-        if self._mask_is_input:
+        if self.mask_is_input:
             shape = (None, actor.mask_size)
             self.extra_specs.append(tf.TensorSpec(shape, tf.int8, "action_mask"))
         if actor.recurrent is not None:
             states = _batch_specs(tuple(actor.state_spec), "state")
             self.extra_specs.append(state_dict(states))
+        self.seed_spec = tf.TensorSpec((), tf.int64, "seed")
+        self.raw_action_spec = _batch_specs(actor.action_spec, "raw_action")
+        self.noise_spec = keras.tree.map_structure(
+            lambda part, name: tf.TensorSpec((None, *part.shape), actor.dtype, name),
+            actor.head.noise,
+            signature_names(actor.head.noise, "noise"),
+        )
+        others = [self.extra_specs, self.seed_spec, self.raw_action_spec, self.noise_spec]
+        other_names = {spec.name for spec in keras.tree.flatten(others)}
+        self.observation_spec = _observation_specs(
+            actor.observation_spec, other_names | self._result_names()
+        )
+
+    def _result_names(self):
+        outputs = tf.zeros([1, self.actor.head.outputs_size], self.actor.dtype)
+        names = keras.tree.flatten(signature_names(self.actor.action_spec, "action"))
+        return {"log_prob", *names, *self.actor.head.parameters(outputs)}
 
     def act(self, observation, *more):
-        outputs, states = self._outputs(observation, more)
-        raw_actions = self._actor.select_actions(outputs)
-        return {**self._env_actions(raw_actions), **states}
+        outputs, states = self.outputs(observation, more)
+        return {**self.actions(outputs), **states}
 
     def sample(self, observation, seed, *more):
-        outputs, states = self._outputs(observation, more)
-        noise = self._actor.sample_noise(seed, tf.shape(outputs)[0])
-        raw_actions = self._actor.select_actions(outputs, noise)
-        return {
-            **self._env_actions(raw_actions),
-            **flatten_by_name("raw_action", raw_actions),
-            **states,
-        }
+        outputs, states = self.outputs(observation, more)
+        noise = self.actor.sample_noise(seed, tf.shape(outputs)[0])
+        return {**self.actions(outputs, noise), **states}
+
+    def sample_from_noise(self, observation, noise, *more):
+        outputs, states = self.outputs(observation, more)
+        return {**self.actions(outputs, keras.tree.flatten(noise)), **states}
 
     def distribution(self, observation, *more):
-        outputs, states = self._outputs(observation, more)
-        return {**self._actor.head.parameters(outputs), **states}
+        outputs, states = self.outputs(observation, more)
+        return {**self.actor.head.parameters(outputs), **states}
 
     def log_prob(self, observation, raw_action, *more):
-        outputs, states = self._outputs(observation, more)
-        log_probs = self._actor.head.distribution(outputs).log_prob(raw_action)
+        outputs, states = self.outputs(observation, more)
+        log_probs = self.actor.head.distribution(outputs).log_prob(raw_action)
         return {"log_prob": log_probs, **states}
 
     def initial_state(self, count):
-        return state_dict(self._actor.initial_state(count))
+        return state_dict(self.actor.initial_state(count))
 
-    def _outputs(self, observation, extra_inputs):
+    def outputs(self, observation, extra_inputs):
         """Returns the masked policy outputs, and a dict of the next recurrent states."""
-        source, mask = self._actor.mask_source, None
+        source, mask = self.actor.mask_source, None
         if source is not None:
             mask = (
                 extra_inputs[0]
-                if self._mask_is_input
+                if self.mask_is_input
                 else masks_in_batch(source, observation)
             )
         states = []
-        if self._actor.recurrent is not None:
+        if self.actor.recurrent is not None:
             states = list(extra_inputs[-1].values())
-        _, outputs, states = self._actor.outputs(observation, mask, states)
+        _, outputs, states = self.actor.outputs(observation, mask, states)
         return outputs, state_dict(states)
 
-    def _env_actions(self, raw_actions):
-        """Returns a dict of actions in the units and types of the environment."""
-        actions = self._actor.head.to_environment(raw_actions)
+    def actions(self, outputs, noise=None):
+        """Returns actions in the units and types of the environment, by name.
+
+        Args:
+            outputs: `[N, P]` float tensor, the masked policy outputs.
+            noise: List of tensors from which the actions are sampled. The result then
+                also contains the raw actions. `noise=None` selects the most likely
+                actions.
+        """
+        raw_actions = self.actor.select_actions(outputs, noise)
+        actions = self.actor.head.to_environment(raw_actions)
         actions = keras.tree.map_structure(tf.cast, actions, self._action_dtypes)
-        return flatten_by_name("action", actions)
+        results = flatten_by_name("action", actions)
+        if noise is not None:
+            results.update(flatten_by_name("raw_action", raw_actions))
+        return results
 
 
 def _batch_specs(specs, *path):
@@ -171,9 +250,8 @@ def _batch_specs(specs, *path):
     )
 
 
-def _observation_specs(specs, other_specs):
-    """Returns batched observation specs, with names that no other argument has."""
-    other_names = {spec.name for spec in other_specs}
+def _observation_specs(specs, other_names):
+    """Returns batched observation specs, with names that are not in `other_names`."""
 
     def rename(spec):
         collides = spec.name in other_names

@@ -1,14 +1,23 @@
-"""Checks custom heads and baselines against exact expected values.
+"""Checks heads, baselines and exported policies against expected values.
 
 `check_gradient` compares the expected update of an agent with the gradient of the
 expected return. `check_head` compares a head with the definition of a distribution.
+`check_export` compares an exported policy with its agent.
 """
 
 from tf_reinforce.testing.distributions import check_head
+from tf_reinforce.testing.export_report import ExportReport
+from tf_reinforce.testing.export_report import check_export
 from tf_reinforce.testing.gradients import GradientReport
 from tf_reinforce.testing.gradients import check_gradient
 
-__all__ = ["GradientReport", "check_gradient", "check_head"]
+__all__ = [
+    "ExportReport",
+    "GradientReport",
+    "check_export",
+    "check_gradient",
+    "check_head",
+]
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,90 @@
+"""Tests the example `serve.py` with requests, and TensorFlow's own view of an export."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+
+import tf_reinforce as tfr
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def agent():
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,))
+    agent.fit("CartPole-v1", epochs=2, episodes_per_epoch=4, verbose=0)
+    return agent
+
+
+@pytest.fixture(scope="module")
+def path(agent, tmp_path_factory):
+    """Returns the folder of a version, as TensorFlow Serving reads it."""
+    path = tmp_path_factory.mktemp("models") / "policy" / "1"
+    agent.export(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def predict(path):
+    """Yields a function that sends a request to the server in another process."""
+    command = [sys.executable, ROOT / "examples" / "serve.py", path, "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        port = int(server.stdout.readline().split()[-1])
+        url = f"http://127.0.0.1:{port}/v1/models/policy:predict"
+
+        def send(**request):
+            with urllib.request.urlopen(url, json.dumps(request).encode()) as reply:
+                return json.loads(reply.read())
+
+        yield send
+        server.kill()
+
+
+def test_server_is_short_and_imports_only_tensorflow():
+    text = (ROOT / "examples" / "serve.py").read_text()
+    imported = {line.split()[1] for line in text.splitlines() if line[:7] == "import "}
+    assert imported == {"http.server", "json", "sys", "tensorflow"}
+    assert len(text.splitlines()) <= 50
+
+
+def test_server_predicts_rows_and_columns_like_tensorflow_serving(agent, predict):
+    observations = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
+    rows, actions = observations.tolist(), agent.act(observations, deterministic=True)
+    assert predict(instances=rows) == {"predictions": actions.tolist()}
+    assert predict(inputs=rows) == {"outputs": actions.tolist()}
+    named = [{"observation": row} for row in rows]
+    assert predict(instances=named) == {"predictions": actions.tolist()}
+    sampled = agent.act(observations, seed=7).tolist()
+    found = predict(signature_name="sample", inputs={"observation": rows, "seed": 7})
+    assert found == {"outputs": {"action": sampled, "raw_action": sampled}}
+    found = predict(signature_name="distribution", instances=rows)["predictions"]
+    assert [sorted(row) for row in found] == [["logits", "probs"]] * 5
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"instances": [[1, 2]]}, {"inputs": {"x": 3}}, {"signature_name": "x"}]
+)
+def test_wrong_request_is_answered_with_the_reason(wrong, predict):
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        predict(**wrong)
+    assert raised.value.code == 400
+    assert json.loads(raised.value.read())["error"]
+    raised.value.close()
+    assert predict(instances=[[0, 0, 0, 0]])["predictions"] in ([0], [1])
+
+
+def test_saved_model_cli_shows_the_signatures_of_a_version(path):
+    program = "from tensorflow.python.tools.saved_model_cli import main; main()"
+    command = [sys.executable, "-c", program, "show", "--dir", path, "--all"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for name in ("act", "sample", "distribution", "log_prob"):
+        assert f"signature_def['{name}']" in shown
+    assert "(-1, 4)" in shown

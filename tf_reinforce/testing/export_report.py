@@ -1,0 +1,315 @@
+"""Compares an exported policy with its agent, in a process without this package."""
+
+import operator
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import validation
+from tf_reinforce.data import episodes as records
+from tf_reinforce.data import spaces
+from tf_reinforce.serving import policy_functions
+from tf_reinforce.serving import runtimes
+
+_NUM_ENVS = 8
+_NEARBY = 64  # results near a result, with which a different result is compared
+
+
+class ExportReport(NamedTuple):
+    """The result of `check_export`, which `print` shows as text."""
+
+    observations: int  # N, the number of observations
+    played: bool  # whether the agent played the observations, or they are random
+    differences: dict[str, float]  # keys: function/result, for example "act/action"
+    ties: int  # results that differ, but that a rounding error may change
+    tolerance: float
+
+    @property
+    def difference(self) -> float:
+        """Returns the largest difference of all results."""
+        return max(self.differences.values())
+
+    @property
+    def passed(self) -> bool:
+        """Returns whether the largest difference is at most the tolerance."""
+        return self.difference <= self.tolerance
+
+    def __str__(self) -> str:
+        source = "played" if self.played else "random"
+        lines = [f"{name:28}{value:.1e}" for name, value in self.differences.items()]
+        ties = f", {self.ties} ties" if self.ties else ""
+        return "\n".join(
+            [
+                *lines,
+                f"maximal difference {self.difference:.1e} on {self.observations:,} "
+                f"{source} observations{ties}; the limit is {self.tolerance:.0e}",
+            ]
+        )
+
+
+def check_export(
+    agent: Any,
+    path: str | os.PathLike,
+    env: Any = None,
+    *,
+    observations: int = 1000,
+    tolerance: float = 1e-5,
+    seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> ExportReport:
+    """Compares an exported policy with its agent, in a process without this package.
+
+        difference = |x - y| / max(1, |y|),    for a result x, and y of the agent
+
+    A new process loads the export with its runtime, and computes the results of all
+    exported functions. It imports NumPy and the runtime, but not tf_reinforce.
+
+    A rounding error may change a result by more than the tolerance, for example if two
+    actions are equally likely. Such a result counts as a tie, and not as a difference, if
+    the agent computes it too from policy outputs and noise that differ by the tolerance.
+
+    Args:
+        agent: `Reinforce`, the agent that wrote the export.
+        path: Path of the export.
+        env: Environment in any form that `Reinforce.fit` accepts, in which the agent
+            plays the observations; or `None` for random members of the observation space.
+        observations: Positive int, the number of observations.
+        tolerance: Float, the largest difference that passes the check.
+        seed: Int, the seed of the observations, the noise and the sampled actions.
+        env_kwargs: Dict of keyword arguments for the constructor of the environment.
+
+    Returns:
+        `ExportReport`, whose attribute `passed` is the result of the check. A result that
+        is missing, or that has another shape or number type, has an infinite difference.
+
+    Raises:
+        RuntimeError: If the new process cannot load or run the export.
+        OSError: If there is no export at `path`.
+    """
+    count = validation.positive_int("observations", observations)
+    seed = validation.check_seed(seed)
+    policy = agent._live_policy
+    functions = _functions(policy, path)
+    inputs, extra = _recorded(agent, env, count, seed, env_kwargs)
+    noise = policy.actor.sample_noise(tf.constant(seed, tf.int64), count)
+    arguments = _arguments(policy, functions, inputs, extra, noise, seed)
+    results = _run_in_new_process(path, _arrays(functions, arguments))
+    nearby = {
+        "act": _Nearby(policy, inputs, extra, None, tolerance),
+        "sample": _Nearby(policy, inputs, extra, noise, tolerance),
+    }
+    differences, ties = {}, 0
+    for name, function in functions.items():
+        for key, tensor in function(*arguments[name]).items():
+            result = results.get(f"{name}/{key}")
+            difference = _differences(result, tensor.numpy())
+            if name in nearby and key.startswith(("action", "raw_action")):
+                ties += nearby[name].remove_ties(key, result, difference)
+            differences[f"{name}/{key}"] = float(np.max(difference, initial=0.0))
+    return ExportReport(count, env is not None, differences, ties, tolerance)
+
+
+def _functions(policy, path):
+    """Returns the functions of the agent that the export at `path` contains."""
+    names = set(runtimes.read_metadata(path)["functions"])
+    for functions in (policy.functions, policy.noise_functions):
+        if set(functions) == names:
+            return functions
+    raise ValueError(
+        "`path` must be an export of `agent`. Received: an export with the functions "
+        f"{sorted(names)}. Export the agent again."
+    )
+
+
+def _recorded(agent, env, count, seed, env_kwargs):
+    """Returns N observations, and a list of their masks and recurrent states."""
+    actor = agent._live_policy.actor
+    if env is None:
+        record = _random_episodes(agent, count, np.random.default_rng(seed))
+    else:
+        record = agent.collect(
+            env,
+            steps=count,
+            num_envs=_NUM_ENVS,
+            seed=seed,
+            env_kwargs=env_kwargs,
+            max_episode_steps=-(-count // _NUM_ENVS),
+        )
+    extra = []
+    if agent._live_policy.policy_functions.mask_is_input:
+        extra.append(record.masks)
+    if actor.recurrent is not None:
+        extra.append(_states(agent._live_policy, record, extra))
+    valid = records.valid_steps(record.lengths, int(max(record.lengths)))
+    valid = valid._replace(indices=valid.indices[:count])
+    return valid.gather(record.observations), valid.gather(extra)
+
+
+def _random_episodes(agent, count, rng):
+    """Returns 8 episodes with random observations and masks, and at least N steps."""
+    actor, steps = agent._live_policy.actor, -(-count // _NUM_ENVS)
+    rows = (steps + 1) * _NUM_ENVS
+    if agent.observation_space is None:
+        observations = keras.tree.map_structure(
+            lambda spec: rng.standard_normal((rows, *spec.shape)).astype(
+                spec.dtype.as_numpy_dtype
+            ),
+            actor.observation_spec,
+        )
+    else:
+        space = agent.observation_space
+        observations = spaces.sample_observations(space, actor.dtype, rows, rng)
+    masks = rng.integers(0, 2, (rows, actor.mask_size)).astype("int8")
+    if actor.mask_size:
+        is_possible = actor.head.has_legal_action(masks)
+        masks[~is_possible] = actor.head.flatten_mask(None)
+    by_step = keras.tree.map_structure(
+        lambda x: x.reshape(steps + 1, _NUM_ENVS, *x.shape[1:]), (observations, masks)
+    )
+    return records.Episodes(
+        by_step[0], None, None, np.full(_NUM_ENVS, steps), None, by_step[1][:-1]
+    )
+
+
+def _states(policy, record, masks):
+    """Returns the recurrent states before each step, a dict of arrays `[T, B, …]`."""
+    state = policy_functions.state_dict(policy.actor.initial_state(record.count))
+    states = []
+    for step in range(int(max(record.lengths))):
+        states.append(state)
+        rows = keras.tree.map_structure(operator.itemgetter(step), record.observations)
+        mask = [mask[step] for mask in masks]
+        results = policy.functions["distribution"](rows, *mask, state)
+        state = {name: results[name] for name in state}
+    return keras.tree.map_structure(lambda *steps: tf.stack(steps), *states)
+
+
+def _arguments(policy, functions, observations, extra, noise, seed):
+    """Returns a dict from each function to the list of its arguments."""
+    actor, seed = policy.actor, tf.constant(seed, tf.int64)
+    draws_noise = functions is policy.functions
+    nested = keras.tree.pack_sequence_as(actor.head.noise, noise)
+    arguments = {
+        "act": [observations, *extra],
+        "distribution": [observations, *extra],
+        "sample": [observations, seed if draws_noise else nested, *extra],
+    }
+    if draws_noise:
+        sample = functions["sample"](*arguments["sample"])
+        names = policy_functions.signature_names(actor.action_spec, "raw_action")
+        raw_action = keras.tree.map_structure(lambda name: sample[name], names)
+        arguments["log_prob"] = [observations, raw_action, *extra]
+        arguments["initial_state"] = [tf.constant(len(noise[0]))]
+    return arguments
+
+
+def _arrays(functions, arguments):
+    """Returns a dict from FUNCTION/ARGUMENT to the array of an argument."""
+    arrays = {}
+    for name, function in functions.items():
+        specs = keras.tree.flatten(function.input_signature)
+        tensors = keras.tree.flatten(arguments[name])
+        for spec, tensor in zip(specs, tensors, strict=True):
+            array = np.asarray(tensor, spec.dtype.as_numpy_dtype)
+            arrays[f"{name}/{spec.name}"] = array
+    return arrays
+
+
+def _run_in_new_process(path, arrays):
+    """Returns the results of `runtimes.run`, computed in a new process."""
+    with tempfile.TemporaryDirectory() as folder:
+        inputs, results = (os.path.join(folder, x) for x in ("in.npz", "out.npz"))
+        np.savez(inputs, **arrays)
+        command = [sys.executable, "-P", runtimes.__file__, os.fspath(path)]
+        process = subprocess.run(
+            [*command, inputs, results],
+            capture_output=True,
+            text=True,
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
+        )
+        if process.returncode:
+            lines = process.stderr.strip().splitlines() or [f"{process.returncode}"]
+            raise RuntimeError(
+                f"The export {os.fspath(path)} must run in a process without "
+                f"tf_reinforce. The process failed: {lines[-1]}. Export the agent again, "
+                "and check that the runtime of the format is installed."
+            )
+        with np.load(results) as file:
+            return dict(file)
+
+
+def _differences(result, expected):
+    """Returns `[…]` float, the difference of each number of a result."""
+    same_form = (
+        result is not None
+        and result.shape == expected.shape
+        and result.dtype == expected.dtype
+    )
+    if not same_form:
+        return np.full(expected.shape or 1, np.inf)
+    x, y = (array.astype("float64") for array in (result, expected))
+    equal = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(x - y) / np.maximum(1.0, np.abs(y))
+    return np.where(equal, 0.0, np.where(np.isnan(difference), np.inf, difference))
+
+
+class _Nearby:
+    """Computes actions from policy outputs and noise that differ slightly.
+
+    Args:
+        policy: `live_policy.LivePolicy`, the policy.
+        observations: Structure of tensors `[N, …]`.
+        extra: List of the action masks and the recurrent states.
+        noise: List of tensors `[N, …]`, or `None` for the most likely actions.
+        tolerance: Float, the largest relative change of an output or a random number.
+    """
+
+    def __init__(self, policy, observations, extra, noise, tolerance):
+        self._functions = policy.policy_functions
+        self._inputs = observations, extra
+        self._noise = noise
+        self._tolerance = tolerance
+        self._rng = np.random.default_rng(0)
+
+    def remove_ties(self, key, result, difference):
+        """Sets the differences of ties to zero, and returns the number of ties.
+
+        Args:
+            key: String, the name of a part of the actions.
+            result: `[N, …]` array of the exported function.
+            difference: `[N, …]` float, the difference of each number of the result.
+        """
+        large = (difference > self._tolerance) & np.isfinite(difference)
+        ties = 0
+        for row in np.unique(np.nonzero(large)[0]):
+            actions = self._actions(row)[key].numpy()
+            own = np.broadcast_to(result[row], actions.shape)
+            is_near = (_differences(own, actions) <= self._tolerance).any(axis=0)
+            is_tie = large[row] & is_near
+            difference[row] = np.where(is_tie, 0.0, difference[row])
+            ties += int(is_tie.sum())
+        return ties
+
+    def _actions(self, row):
+        """Returns actions `[64, …]` from changed policy outputs and noise of one row."""
+        one_row = keras.tree.map_structure(
+            lambda array: array[row : row + 1], (self._inputs, self._noise or [])
+        )
+        (observation, extra), noise = one_row
+        outputs, _ = self._functions.outputs(observation, extra)
+        changed = [self._changed(array) for array in (outputs, *noise)]
+        return self._functions.actions(changed[0], changed[1:] or None)
+
+    def _changed(self, array):
+        array = np.repeat(np.asarray(array), _NEARBY, axis=0)
+        size = self._tolerance * np.maximum(1.0, np.abs(array))
+        change = size * self._rng.uniform(-1.0, 1.0, array.shape)
+        return tf.constant((array + change).astype(array.dtype))
