@@ -8,7 +8,7 @@ ENV := CartPole-v1
 SEED := 0
 STRESS := env_outputs saving kills bit_flips hostile_files wrong_arguments repeatability memory soak replicated_learners worker_faults same_bits worker_kills
 
-.PHONY: train test check format docs docs-search slow mutants mutate stress bench bench-setup clean
+.PHONY: train test check format docs docs-search slow mutants mutate stress bench bench-setup browser clean
 
 train: $(VENV)/installed
 	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --export
@@ -65,6 +65,12 @@ bench-setup:
 	  python3.11 -m venv .venv-race/$$name && .venv-race/$$name/bin/python -m pip install \
 	    --quiet --requirement benchmarks/race/requirements/$$name.txt || exit 1; \
 	done
+
+# Installs ONNX Runtime Web from npm, and tests the page of examples/browser in Chromium.
+browser: $(VENV)/installed-dev
+	cd examples/browser && npm install --no-audit --no-fund --no-package-lock
+	$(BIN)/python -m pip install --quiet playwright
+	$(BIN)/python -m pytest -m slow tests/examples/test_browser.py
 
 clean:
 	rm -rf $(VENV) build docs/_build *.egg-info
