@@ -157,6 +157,7 @@ DEFERRED_IMPORTS = {
     "cli/train_messages.py",
     "cli/train_seeds.py",
     "cli/train_settings.py",
+    "cli/tune.py",
 }
 
 

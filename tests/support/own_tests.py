@@ -41,6 +41,7 @@ OWN = {
     "cli/train_messages": ["test_cli"],
     "cli/train_options": ["test_cli", "presets/test_presets"],
     "cli/train_settings": ["test_cli", "presets/test_presets", "test_wrong_arguments"],
+    "cli/tune": ["experiments/test_tuning", "test_wrong_arguments"],
     "collect/acting_program": ["collect/test_acting_program"],
     "collect/batched_envs": [
         "collect/test_collecting",
@@ -90,6 +91,8 @@ OWN = {
     ],
     "data/action_masks": ["heads/test_masks", "collect/test_masked_environments"],
     "data/minibatches": ["algorithm/test_train_step"],
+    "experiments/tuning_jobs": ["experiments/test_tuning"],
+    "experiments/tuning_report": ["experiments/test_tuning"],
     "env_arguments": ["test_wrong_arguments"],
     "functional/explained_action": ["functional/test_explanation"],
     "presets/agent_settings": ["presets/test_presets", "test_wrong_arguments"],

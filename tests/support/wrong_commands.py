@@ -217,6 +217,40 @@ def other_commands():
     yield Command(("export", "full", "--out", "new"), "agent.keras", "full")
     yield Command(("export", "mine.txt", "--out", "new"), "mine.txt", "mine.txt")
     yield from _explain_commands()
+    yield from _tune_commands()
+
+
+def _tune_commands():
+    tune = "tune", "CartPole-v1"
+    yield Command(tune[:1], "environment id", "CartPole-v1")
+    yield Command(("tune", "NoSuch-v0"), "env", "NoSuch")
+    for count in ("trials", "jobs", "trainings", "steps"):
+        yield from options(tune, f"--{count}", "0", "-1", name=count)
+        yield from options(tune, f"--{count}", "1.5", "many")
+    yield Command((*tune, "--epochs", "3"), "--epochs", "3")
+    yield from options(tune, "--storage", "mysql://host/db", "", name="--storage")
+    yield from options(tune, "--out", "best.json", "", "no/x.toml", name="--out")
+    yield from options(tune, "--storage", "mine.txt", name="--storage")
+    yield from options(tune, "--run-dir", "full", "mine.txt", name="folder")
+    yield from options(tune, "--ranges", "none.toml", "mine.txt", name="ranges")
+    yield from options(tune, "--sampler", "grid")
+    yield from options(tune, "--confirm", "-1", name="confirm")
+    yield Command((*tune, "--minimize", "--objective", "steps"), "--minimize", "steps")
+    yield from options(tune, "--gamma", "2", "nan", name="gamma")
+    yield Command((*tune, "--preset", "Pendulum-v1"), "preset", "Pendulum-v1")
+    epochs = 'env = "CartPole-v1"\n[fit]\nepochs = 3'
+    yield Command((*tune, "--preset", "own.toml"), "--steps", "3", ("own.toml", epochs))
+    for name, shown, text in (
+        ("agent.gama", "gama", "gama = {low = 0.1, high = 1}"),
+        ("agent.gamma", "1.5", "gamma = {low = 0.1, high = 1.5}"),
+        ("agent.gamma", "0.9", "gamma = {low = 0.9, high = 0.9}"),
+        ("agent.hidden", "[[8]]", "hidden = {choices = [[8]]}"),
+        ("agent.gamma", "0.5", "gamma = 0.5"),
+    ):
+        file = "own.toml", f"[ranges.agent]\n{text}"
+        yield Command((*tune, "--ranges", "own.toml"), name, shown, file)
+        preset = "own.toml", f'env = "CartPole-v1"\n{file[1]}'
+        yield Command((*tune, "--preset", "own.toml"), name, shown, preset)
 
 
 def _explain_commands():

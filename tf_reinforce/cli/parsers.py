@@ -15,6 +15,7 @@ from tf_reinforce.cli import list_presets
 from tf_reinforce.cli import plot
 from tf_reinforce.cli import replay
 from tf_reinforce.cli import train
+from tf_reinforce.cli import tune
 
 # The modules of the commands, in the order of `tf-reinforce --help`.
 COMMANDS = (
@@ -23,6 +24,7 @@ COMMANDS = (
     export,
     plot,
     compare,
+    tune,
     check_env,
     bench_env,
     replay,

@@ -29,6 +29,7 @@ SUBSTREAMS = (
     "validation/tensors",
     "evaluation/tensors",
     "vector/tensors",
+    "tuning",
 )
 
 # Environments written in C store their seed as a signed 32-bit integer.

@@ -10,7 +10,7 @@ from tf_reinforce.experiments import intervals
 
 # Visible on white and on dark pages; the first ones differ also for the color-blind.
 COLORS = "#2f81f7", "#e8710a", "#1fa35c", "#d6409f", "#8e6bd8", "#b08800", "#0e9aa7"
-_GRAY = "#7d8590"
+GRAY = "#7d8590"
 _MAX_LINES = 2  # with so many seeds, each one is drawn, in place of an interval
 FORMATS = "png", "svg", "pdf"
 
@@ -35,20 +35,19 @@ def draw(runs, keys=("episode_return",), axis="steps", window=None):
         ImportError: Without matplotlib, or SciPy.
         ValueError: If a run does not have a key.
     """
-    figure_module, ticker = _matplotlib()
-    height = 1.0 + 3.2 * len(keys)
-    figure = figure_module.Figure(figsize=(8.0, height), layout="constrained")
-    figure.patch.set_alpha(0.0)
-    panels = np.atleast_1d(figure.subplots(len(keys), 1, sharex=True))
-    for panel, key in zip(panels, keys, strict=True):
+    _, ticker = _matplotlib()
+    size = 8.0, 1.0 + 3.2 * len(keys)
+    figure, grid = panels(len(keys), 1, size, sharex=True)
+    grid = np.atleast_1d(grid)
+    for panel, key in zip(grid, keys, strict=True):
         for index, run in enumerate(runs):
             _draw_run(panel, run, key, axis, window, COLORS[index % len(COLORS)])
-        _style(panel, key.replace("_", " "))
-    panels[-1].set_xlabel(curves.X_AXES[axis], color=_GRAY)
-    panels[-1].xaxis.set_major_formatter(ticker.EngFormatter())
+        style(panel, key.replace("_", " "))
+    grid[-1].set_xlabel(curves.X_AXES[axis], color=GRAY)
+    grid[-1].xaxis.set_major_formatter(ticker.EngFormatter())
     envs = sorted({run.env for run in runs if run.env})
-    panels[0].set_title(", ".join(envs), color=_GRAY)
-    panels[0].legend(frameon=False, labelcolor=_GRAY)
+    grid[0].set_title(", ".join(envs), color=GRAY)
+    grid[0].legend(frameon=False, labelcolor=GRAY)
     return figure
 
 
@@ -67,13 +66,40 @@ def _draw_run(panel, run, key, axis, window, color):
     panel.fill_between(grid, interval.low, interval.high, color=color, alpha=0.25, lw=0)
 
 
-def _style(panel, label):
-    panel.set_ylabel(label, color=_GRAY)
+def panels(rows, columns, size, **options):
+    """Makes a figure with a transparent background, and an array of its panels.
+
+    Args:
+        rows, columns: Ints, the numbers of panels.
+        size: Pair of floats, width and height in inches.
+        **options: Arguments of `matplotlib.figure.Figure.subplots`.
+
+    Raises:
+        ImportError: Without matplotlib.
+    """
+    figure_module, _ = _matplotlib()
+    figure = figure_module.Figure(figsize=size, layout="constrained")
+    figure.patch.set_alpha(0.0)
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def style(panel, label):
+    """Labels a panel, with colors that are visible on light and on dark pages."""
+    panel.set_ylabel(label, color=GRAY)
     panel.patch.set_alpha(0.0)
-    panel.tick_params(colors=_GRAY)
-    panel.grid(color=_GRAY, alpha=0.3, linewidth=0.6)
+    panel.tick_params(which="both", colors=GRAY)
+    panel.grid(color=GRAY, alpha=0.3, linewidth=0.6)
     for spine in panel.spines.values():
-        spine.set_color(_GRAY)
+        spine.set_color(GRAY)
+
+
+def use_log_scale(panel):
+    """Makes the vertical axis of a panel logarithmic, with labels like 20 k."""
+    _, ticker = _matplotlib()
+    panel.set_yscale("log")
+    panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    panel.yaxis.set_major_formatter(ticker.EngFormatter())
+    panel.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
 def save(figure, path):

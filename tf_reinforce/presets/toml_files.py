@@ -42,7 +42,14 @@ FIT_LIMITS = {
 SAFE_TYPES = (bool, int, float)
 
 
-EMPTY_PRESET: dict = {"env_kwargs": {}, "result": "", **dict.fromkeys(TABLE_KEYS, {})}
+# `experiments.search_space` checks `ranges`, the ranges for `tf-reinforce tune`.
+EMPTY_PRESET: dict = {
+    "env_kwargs": {},
+    "result": "",
+    "ranges": {},
+    **dict.fromkeys(TABLE_KEYS, {}),
+}
+PRESET_KEYS = {"env", *EMPTY_PRESET}
 
 
 def names() -> list[str]:
@@ -96,8 +103,8 @@ def read(name: str) -> dict[str, Any]:
 
     Returns:
         Dict with the keys `env` (string), `result` (string, the return that a training
-        with the preset has reached, or an empty string), and `env_kwargs`, `agent`, `fit`
-        and `evaluation` (dicts).
+        with the preset has reached, or an empty string), and `env_kwargs`, `agent`,
+        `fit`, `evaluation` and `ranges` (dicts).
 
     Raises:
         ValueError: If no preset has the name, or the file is not valid TOML or contains
@@ -118,19 +125,8 @@ def read(name: str) -> dict[str, Any]:
                 "or the path of your own preset file, ending in .toml."
             )
         path = FOLDER / f"{name}.toml"
-    if not path.exists():
-        raise FileNotFoundError(f"There is no preset file {name}. Check `preset`.")
-    files.expect_regular_file(path)
-    if path.stat().st_size > _MAX_BYTES:
-        raise ValueError(
-            f"The preset {name} has more than {_MAX_BYTES:,} bytes. Expected: a TOML "
-            "file of settings."
-        )
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"The preset {name} is not valid TOML: {error}") from error
-    expect_keys(f"The preset {name}", settings, {"env", *EMPTY_PRESET})
+    settings = read_toml(path, "preset")
+    expect_keys(f"The preset {name}", settings, PRESET_KEYS)
     validation.instance(f"result of the preset {name}", settings.get("result", ""), str)
     env_kwargs = settings.get("env_kwargs", {})
     expect_keys(f"`env_kwargs` of the preset {name}", env_kwargs, env_kwargs)
@@ -138,6 +134,8 @@ def read(name: str) -> dict[str, Any]:
         check_env_kwargs(f"The preset {name}", env_kwargs)
     for table, keys in TABLE_KEYS.items():
         expect_keys(f"[{table}] of the preset {name}", settings.get(table, {}), keys)
+    ranges = settings.get("ranges", {})
+    expect_keys(f"[ranges] of the preset {name}", ranges, ("agent", "fit"))
     for option, value in settings.get("fit", {}).items():
         _check_fit_option(f"[fit] of the preset {name}", option, value)
     if not isinstance(settings.get("env"), str):
@@ -147,6 +145,33 @@ def read(name: str) -> dict[str, Any]:
         )
     validate_evaluation(settings.get("evaluation", {}))
     return {**EMPTY_PRESET, **settings}
+
+
+def read_toml(path, kind):
+    """Returns the content of a TOML file of settings as a dict.
+
+    Args:
+        path: Path of the file.
+        kind: String that names the kind of the file in errors, for example `"preset"`.
+
+    Raises:
+        ValueError: If the file is not valid TOML, or has more than 1 MiB.
+        FileNotFoundError: If the file does not exist.
+    """
+    path = pathlib.Path(path)
+    name = path.stem if path.parent == FOLDER else path
+    if not path.exists():
+        raise FileNotFoundError(f"There is no {kind} {name}. Check the path.")
+    files.expect_regular_file(path)
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(
+            f"The {kind} {name} has more than {_MAX_BYTES:,} bytes. Expected: a TOML "
+            "file of settings."
+        )
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"The {kind} {name} is not valid TOML: {error}") from error
 
 
 def read_for_env(name: str | None, env: Any) -> dict[str, Any]:

@@ -1,0 +1,153 @@
+"""Tests the ranges of a search: their errors, and the settings that they give."""
+
+import math
+import pathlib
+import re
+
+import optuna
+import pytest
+
+from tf_reinforce import presets
+from tf_reinforce.experiments import search_space
+from tf_reinforce.presets import toml_files
+
+ROOT = pathlib.Path(__file__).parents[2]
+AGENT = {"gamma": 0.99, "learning_rate": 0.01, "hidden": [64, 64], "baseline": "mean"}
+SETTINGS = {"agent": AGENT, "fit": {"steps": 1000, "episodes_per_epoch": 16}}
+RATE = {"low": 1e-4, "high": 1e-1, "log": True}
+
+
+def test_file_of_ranges_gives_a_range_for_each_setting(tmp_path):
+    path = tmp_path / "ranges.toml"
+    path.write_text(
+        "[ranges.agent]\n"
+        "learning_rate = {low = 1e-4, high = 1e-1, log = true}\n"
+        "hidden = {choices = [[32], [64, 64]]}\n"
+        "baseline.learning_rate = {low = 0.001, high = 0.1}\n"
+        "[ranges.fit]\n"
+        "episodes_per_epoch = {low = 4, high = 64, log = true}\n"
+    )
+    ranges = search_space.read(path)
+    names = [item.name for item in ranges]
+    assert names[:2] == ["agent.learning_rate", "agent.hidden"]
+    assert names[2:] == ["agent.baseline.learning_rate", "fit.episodes_per_epoch"]
+    assert ranges[0].log and not ranges[2].log and ranges[3].is_whole
+    assert search_space.parse(search_space.to_table(ranges)) == ranges
+
+
+def test_ranges_of_the_document_are_valid(tmp_path):
+    text = (ROOT / "docs" / "tuning.md").read_text()
+    [block] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "ranges.toml").write_text(block)
+    ranges = search_space.read(tmp_path / "ranges.toml")
+    assert len(ranges) == 4
+    search_space.check(ranges, SETTINGS)
+
+
+WRONG = {
+    "agent.gamma": ({"low": 0.9}, "`high`"),
+    "agent.learning_rate": ({"low": 0.1, "high": 0.1}, "smaller than `high`"),
+    "agent.entropy_coef": ({"low": 0, "high": 0.1, "log": True}, "larger than 0"),
+    "agent.passes": ({"low": 1.5, "high": 3}, "whole number"),
+    "agent.minibatch_size": ({"low": 1, "high": math.inf}, "whole number"),
+    "agent.gae_lambda": ({"low": 0.9, "high": math.nan}, "finite"),
+    "agent.hidden": ({"choices": [[32]]}, "two values"),
+    "agent.head": ({"choices": ["Beta", "Beta"]}, "different"),
+    "agent.baseline": ({"choices": ["mean", "none"], "low": 1}, "other keys"),
+    "agent.returns": ({"choices": ["to_go", "whole"], "step": 1}, "'step'"),
+    "agent.mean_over": (3, "form"),
+    "fit.steps": ({"low": 10, "high": 100}, "same budget"),
+    "fit.num_envs": ({"low": 1, "high": 8}, "same budget"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_invalid_range_is_refused_with_its_name(name):
+    value, expected = WRONG[name]
+    table, key = name.split(".")
+    with pytest.raises((ValueError, TypeError), match=expected) as error:
+        search_space.parse({table: {key: value}})
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("agent.gama", {"low": 0.9, "high": 0.99}, "invalid key 'gama'"),
+        ("agent.gamma", {"low": 0.9, "high": 1.5}, "gamma=1.5"),
+        ("agent.baseline", {"choices": ["mean", "median"]}, "median"),
+        ("fit.episodes_per_epoch", {"low": 0, "high": 8}, "episodes_per_epoch=0"),
+        ("fit.epoch", {"low": 1, "high": 8}, "invalid key 'epoch'"),
+    ],
+)
+def test_range_is_checked_at_both_ends_against_the_settings(path, value, expected):
+    table, key = path.split(".")
+    ranges = search_space.parse({table: {key: value}})
+    with pytest.raises(ValueError, match=expected) as error:
+        search_space.check(ranges, SETTINGS)
+    assert f"The range of `{path}`" in str(error.value)
+
+
+def test_range_inside_of_a_number_is_refused():
+    ranges = search_space.parse({"agent": {"learning_rate": {"first": RATE}}})
+    with pytest.raises(ValueError, match="`learning_rate` must be a table"):
+        search_space.check(ranges, SETTINGS)
+
+
+def test_file_without_ranges_and_unknown_tables_are_refused(tmp_path):
+    path = tmp_path / "ranges.toml"
+    for text, expected in (
+        ("", "no ranges"),
+        ("[agent]\ngamma = 1", "no ranges"),
+        ("[range.agent]", "invalid key 'range'"),
+        ("[ranges.evaluation]\nepisodes = {low = 1, high = 2}", "'evaluation'"),
+        ("ranges = 3", "TOML table"),
+        ("ranges =", "not valid TOML"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=expected):
+            search_space.read(path)
+    with pytest.raises(FileNotFoundError, match="file of ranges"):
+        search_space.read(tmp_path / "missing.toml")
+
+
+def test_settings_of_a_trial_are_inside_their_ranges_and_rounded():
+    table = {
+        "agent": {"learning_rate": RATE, "hidden": {"choices": [[8], [16, 16]]}},
+        "fit": {"episodes_per_epoch": {"low": 4, "high": 64, "log": True}},
+    }
+    ranges, study = search_space.parse(table), optuna.create_study()
+    for _ in range(20):
+        settings = search_space.suggest(ranges, SETTINGS, study.ask())
+        rate = settings["agent"]["learning_rate"]
+        assert 1e-4 <= rate <= 1e-1 and rate == float(f"{rate:.4g}")
+        assert settings["agent"]["hidden"] in ([8], [16, 16])
+        assert type(settings["fit"]["episodes_per_epoch"]) is int
+        assert settings["fit"]["steps"] == 1000 and settings["agent"]["gamma"] == 0.99
+    assert SETTINGS["agent"]["learning_rate"] == 0.01
+
+
+def test_rounding_never_leaves_the_range():
+    [item] = search_space.parse({"agent": {"gamma": {"low": 0.98766, "high": 0.98768}}})
+    for number in (0.98766, 0.98767, 0.98768):
+        value = item.suggest(optuna.trial.FixedTrial({"agent.gamma": number}))
+        assert 0.98766 <= value <= 0.98768
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_default_ranges_contain_the_settings_of_every_preset(name):
+    """The first trial of a search therefore has the settings of the preset."""
+    preset = toml_files.read(name)
+    agent = {**AGENT, "baseline": "leave_one_out", **preset["agent"]}
+    settings = {"agent": agent, "fit": preset["fit"]}
+    ranges = search_space.default_ranges(settings)
+    search_space.check(ranges, settings)
+    parameters = search_space.start_parameters(ranges, settings)
+    trial = optuna.trial.FixedTrial(parameters)
+    assert search_space.suggest(ranges, settings, trial)["agent"] == agent
+    assert search_space.parse(search_space.to_table(ranges)) == ranges
+
+
+def test_settings_outside_of_their_range_are_no_first_trial():
+    ranges = search_space.parse({"agent": {"gamma": {"low": 0.5, "high": 0.9}}})
+    assert search_space.start_parameters(ranges, SETTINGS) is None

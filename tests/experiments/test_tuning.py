@@ -1,0 +1,386 @@
+"""Tests a whole search: its folder, interruptions, failures, results and command."""
+
+import json
+import os
+import pathlib
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import optuna
+import pytest
+
+from tf_reinforce import cli
+from tf_reinforce.cli import tune
+from tf_reinforce.experiments import plots
+from tf_reinforce.experiments import search_space
+from tf_reinforce.experiments import tuning
+from tf_reinforce.experiments import tuning_jobs
+from tf_reinforce.experiments import tuning_report
+from tf_reinforce.experiments import tuning_storage
+from tf_reinforce.experiments import tuning_trial
+from tf_reinforce.presets import toml_files
+
+STATES = optuna.trial.TrialState
+AGENT = {"hidden": [8], "learning_rate": 0.01, "baseline": "mean", "gamma": 0.99}
+SETTINGS = {
+    "env_kwargs": {},
+    "agent": AGENT,
+    "fit": {"steps": 1000, "episodes_per_epoch": 8},
+    "evaluation": {},
+}
+RANGES = {
+    "agent": {
+        "learning_rate": {"low": 1e-3, "high": 1e-1, "log": True},
+        "hidden": {"choices": [[8], [16, 16]]},
+    }
+}
+
+
+def config(**changes):
+    fields = dict(settings=SETTINGS, ranges=RANGES, engine="host", objective="steps")
+    fields |= dict(env="CartPole-v1", minimize=True, target=475.0, seed=0, seeds=2)
+    return tuning.SearchConfig(**{**fields, **changes})
+
+
+@pytest.fixture
+def fast(monkeypatch):
+    """Replaces training by a function of the settings, which fails as `fails` says."""
+    fails = {}
+
+    def run(task, trial, index):
+        settings = search_space.suggest(task.ranges, task.settings, trial)
+        if index in fails:
+            raise fails[index]
+        rate = settings["agent"]["learning_rate"]
+        value = 100 + 200 * abs(np.log10(rate) + 2.5) + len(settings["agent"]["hidden"])
+        training = dict(seed=index, env_steps=100, value=value, reached=True, seconds=0.5)
+        trial.set_user_attr("trainings", [{**training, "best_return": 480.0}])
+        for step in (250, 500):
+            trial.report(value, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return value
+
+    monkeypatch.setattr(tuning_trial, "run", run)
+    return fails
+
+
+def search(folder, count, **changes):
+    """Runs a search; returns a tuple for each finished trial, and the best index."""
+    with tuning.open_search(folder, config(**changes)) as running:
+        tuning_jobs.run_trials(running, count, 1, lambda index: None, None)
+        best = running.best()
+        return trials(running), None if best is None else running.index(best)
+
+
+def trials(running):
+    return [
+        (running.index(x), x.state.name, x.value, x.params) for x in running.finished()
+    ]
+
+
+def test_first_trial_has_the_settings_of_the_training(fast, tmp_path):
+    found, best = search(tmp_path, 8)
+    assert [index for index, *_ in found] == list(range(8))
+    assert found[0][3] == {"agent.learning_rate": 0.01, "agent.hidden": "[8]"}
+    values = {index: value for index, state, value, _ in found if state == "COMPLETE"}
+    assert best == min(values, key=values.get)
+    assert "PRUNED" in {state for _, state, *_ in found}
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(143)])
+def test_interrupted_search_continues_to_the_same_trials(interruption, fast, tmp_path):
+    expected = search(tmp_path / "whole", 12)
+    for index in (0, 3, 7):
+        fast[index] = interruption
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            search(tmp_path / "parts", 12)
+        del fast[index]
+    assert search(tmp_path / "parts", 12) == expected
+    assert search(tmp_path / "parts", 5) == expected  # nothing is missing
+
+
+def test_failed_trials_are_stored_with_their_message(fast, tmp_path):
+    fast[1] = FloatingPointError("the loss is nan")
+    fast[2] = ValueError("`gae_lambda` below 1 needs a value baseline")
+    found, best = search(tmp_path, 4)
+    assert [state for _, state, *_ in found] == ["COMPLETE", "FAIL", "FAIL", "COMPLETE"]
+    with tuning.open_search(tmp_path, config()) as running:
+        line = tuning_report.trial_line(running, 1)
+        assert line == "trial 1: failed: FloatingPointError: the loss is nan"
+        assert "2 complete, 0 pruned, 2 failed" in tuning_report.table(running)
+    assert search(tmp_path, 4) == (found, best)  # failed trials are not tried again
+
+
+def test_search_whose_trials_all_fail_ends_with_the_error(fast, tmp_path):
+    fast.update(dict.fromkeys(range(20), ValueError("the environment is broken")))
+    with pytest.raises(ValueError, match="have failed.*the environment is broken"):
+        search(tmp_path, 20)
+    with tuning.open_search(tmp_path, config()) as running:
+        assert len(running.finished()) == 5 and running.best() is None
+
+
+def test_unknown_log_key_ends_the_search(fast, tmp_path):
+    fast[0] = tuning_trial.UnknownLogKey("no key `retrun`")
+    with pytest.raises(tuning_trial.UnknownLogKey):
+        search(tmp_path, 3)
+
+
+def test_bug_of_the_package_is_no_failed_trial(fast, tmp_path):
+    fast[0] = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        search(tmp_path, 3)
+
+
+def test_value_that_is_not_finite_is_a_failed_trial(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning_trial, "run", lambda *_: float("nan"))
+    with pytest.raises(ValueError, match="not finite: nan"):
+        search(tmp_path, 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ranges", {"agent": {"gamma": {"low": 0.5, "high": 0.9}}}),
+        ("seed", 1),
+        ("objective", "return"),
+        ("settings", {**SETTINGS, "fit": {"steps": 5}}),
+        ("storage", "sqlite:///other.db"),
+    ],
+)
+def test_search_with_other_settings_is_refused(name, value, fast, tmp_path):
+    search(tmp_path, 1)
+    before = sorted((x.name, x.read_bytes()) for x in tmp_path.iterdir())
+    with pytest.raises(ValueError, match=f"has another `{name}`"):
+        search(tmp_path, 2, **{name: value})
+    assert sorted((x.name, x.read_bytes()) for x in tmp_path.iterdir()) == before
+
+
+def test_folder_with_other_files_is_refused_and_unchanged(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(FileExistsError):
+        search(tmp_path, 1)
+    assert [x.name for x in tmp_path.iterdir()] == ["mine.txt"]
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text('{"env": "CartPole-v1"}')
+    with pytest.raises(ValueError, match="contains a run"):
+        search(run, 1)
+
+
+def test_second_process_cannot_open_the_search(fast, tmp_path):
+    with tuning.open_search(tmp_path, config()) as running:
+        assert running.finished() == []
+        with pytest.raises(OSError, match="uses the folder"):
+            search(tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_storages_give_the_same_search(fast, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    expected = search(tmp_path / "a", 8)
+    assert (tmp_path / "a" / "journal.log").exists()
+    assert search(tmp_path / "b", 8, storage="sqlite:///new/study.db") == expected
+    assert search(tmp_path / "c", 8, storage="new/study.log") == expected
+    assert search(tmp_path / "d", 8, storage="new/study.log") == expected
+    assert not (tmp_path / "d" / "journal.log").exists()
+
+
+def test_random_sampler_and_seed_change_the_trials(fast, tmp_path):
+    def parameters(folder, **changes):
+        return [x[3] for x in search(tmp_path / folder, 8, prune=False, **changes)[0]]
+
+    tpe, drawn = parameters("tpe"), parameters("random", sampler="random")
+    assert tpe[:5] == drawn[:5] and tpe != drawn
+    assert parameters("seed", seed=1)[1:] != tpe[1:]
+
+
+def test_preset_of_the_best_trial_has_its_settings(fast, tmp_path):
+    search(tmp_path, 8)
+    with tuning.open_search(tmp_path, config()) as running:
+        tuning_report.write_preset(running, tmp_path / "best.toml")
+        best = running.best()
+    preset = toml_files.read(tmp_path / "best.toml")
+    assert preset["env"] == "CartPole-v1" and preset["fit"] == SETTINGS["fit"]
+    assert json.dumps(preset["agent"]["hidden"]) == best.params["agent.hidden"]
+    rate = preset["agent"]["learning_rate"]
+    assert rate == pytest.approx(best.params["agent.learning_rate"], rel=1e-3)
+
+
+def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypatch):
+    """The three best trials are confirmed once; one of them fails."""
+    search(tmp_path, 8)
+    calls, results = [], [[1000.0, 1000.0], ValueError("broken"), [1.0, 1.0], [0.0, 0.0]]
+
+    def confirm(task, settings, count):
+        calls.append(settings["agent"]["learning_rate"])
+        result = results[len(calls) - 1]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    monkeypatch.setattr(tuning_trial, "confirm", confirm)
+    for _ in range(2):
+        with tuning.open_search(tmp_path, config()) as running:
+            running.confirm(lambda index: None)
+            first, second, third, *others = running.ranked()
+            assert running.best() == third
+            value = third.user_attrs["trainings"][0]["value"]
+            assert running.confirmed(third) == pytest.approx((2 + value) / 3)
+            assert running.confirmed(second) is None
+            assert all(running.confirmed(x) is None for x in others)
+            index = running.index(second)
+            assert "has failed" in tuning_report.confirmed_line(running, index)
+    assert len(calls) == 3
+
+
+def test_picture_shows_trials_best_value_pruned_trials_and_importance(fast, tmp_path):
+    fast[2] = ValueError("broken")
+    search(tmp_path, 25)
+    with tuning.open_search(tmp_path, config()) as running:
+        finished = running.finished()
+        complete = [x for x in finished if x.state == STATES.COMPLETE]
+        pruned = [x for x in finished if x.state == STATES.PRUNED]
+        shares = tuning_report.importance(running)
+        figure = tuning_report.draw(running)
+    panel, bars = figure.axes
+    lines = {line.get_label(): line for line in panel.lines}
+    np.testing.assert_array_equal(
+        lines["complete"].get_ydata(), [x.value for x in complete]
+    )
+    assert len(lines["pruned"].get_xdata()) == len(pruned) > 0
+    best = lines["best so far"].get_ydata()
+    assert best[-1] == min(x.value for x in complete) and (np.diff(best) <= 0).all()
+    assert sum(shares.values()) == pytest.approx(1)
+    assert max(shares, key=shares.get) == "agent.learning_rate"
+    widths = [patch.get_width() for patch in bars.patches]
+    assert widths == sorted(shares.values())
+    plots.save(figure, tmp_path / "tune.png")
+
+
+def test_command_searches_trains_and_continues(tmp_path, monkeypatch, capsys):
+    """The trainings are real, and their budget is tiny."""
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("ranges.toml").write_text(
+        "[ranges.agent]\nlearning_rate = {low = 0.001, high = 0.1, log = true}\n"
+    )
+    command = "tune FrozenLake-v1 --steps 200 --hidden 4 --trainings 1 --ranges "
+    command += (
+        "ranges.toml --confirm 1 --target-return 0.9 --run-dir dir --episodes-per-epoch 4"
+    )
+    assert cli.main([*command.split(), "--trials", "1"]) == 0
+    first = capsys.readouterr().out
+    assert "trial 0: 0 of 1 reach 0.9" in first
+    assert cli.main([*command.split(), "--trials", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 trials are finished, 1 are missing" in printed
+    assert "trial 0:" not in printed and "trial 1:" in printed
+    assert {x.name for x in pathlib.Path("dir").iterdir()} == {
+        *(".lock", "best.toml", "config.json", "journal.log", "tune.png"),
+        "versions.json",
+    }
+    last = printed.splitlines()[-1].strip()
+    assert last == "tf-reinforce train FrozenLake-v1 --preset dir/best.toml"
+    words = shlex.split(last)
+    assert cli.main([*words[1:], "--epochs", "1", "--run-dir", "run"]) == 0
+    other = command.replace("--hidden 4", "--hidden 8")
+    assert cli.main(other.split()) == 2
+    assert "has another `settings`" in capsys.readouterr().err
+
+
+TOY = """
+import gymnasium, toy_envs
+gymnasium.register("KilledToy-v0", entry_point=toy_envs.Clock)
+"""
+
+
+def start(folder, more=()):
+    command = "tune killed_toy:KilledToy-v0 --steps 60 --hidden 4 --trainings 1 --trials"
+    command += " 8 --run-dir dir --episodes-per-epoch 4 --confirm 1"
+    (folder / "killed_toy.py").write_text(textwrap.dedent(TOY))
+    support = str(pathlib.Path(__file__).parents[1] / "support")
+    paths = os.pathsep.join([*sys.path, support])
+    return subprocess.Popen(
+        [sys.executable, "-m", "tf_reinforce", *command.split(), *more],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def stored(folder):
+    """Returns the values of the finished trials, by index."""
+    storage = tuning_storage.open_storage(str(folder / "dir" / "journal.log"))
+    [name] = optuna.get_all_study_names(storage)
+    study = optuna.load_study(study_name=name, storage=storage)
+    return {
+        tuning_storage.trial_index(study, x): x.value
+        for x in tuning_storage.finished(study)
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--jobs", "2")])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_killed_command_continues_and_loses_no_finished_trial(number, more, tmp_path):
+    """The values equal those of a search that was not killed."""
+    rng, printed, codes = random.Random(int(number)), {}, []
+    for _ in range(4):
+        process = start(tmp_path, more)
+        wanted = rng.randrange(1, 3)
+        for line in process.stdout:
+            if line.startswith("trial "):
+                index = int(line.split(":")[0].split()[1])
+                printed[index] = line
+                wanted -= 1
+                if wanted == 0:
+                    process.send_signal(number)
+                    break
+        process.stdout.read()
+        codes.append(process.wait())
+        assert set(printed) <= set(stored(tmp_path))
+        if codes[-1] == 0:
+            break
+    process = start(tmp_path, more)
+    process.communicate()
+    assert process.returncode == 0
+    assert set(codes) <= {-9, 130, 143, 0} and codes[0] != 0
+    values = stored(tmp_path)
+    assert sorted(values) == list(range(8))
+    if not more:
+        (tmp_path / "whole").mkdir()
+        process = start(tmp_path / "whole")
+        process.communicate()
+        assert stored(tmp_path / "whole") == values
+
+
+@pytest.mark.slow
+def test_killed_and_old_processes_are_replaced(tmp_path, monkeypatch):
+    """A process is old after two trials here. The search loses no trial."""
+    monkeypatch.setattr(tuning_jobs, "_MAX_TRIALS", 2)
+    fit = {"steps": 60, "episodes_per_epoch": 4}
+    tiny = config(env="FrozenLake-v1", target=2.0, settings={**SETTINGS, "fit": fit})
+    killed, processes, indices = [], set(), []
+
+    def notify(index):
+        indices.append(index)
+        for trial in running.study.get_trials(deepcopy=False):
+            process = trial.user_attrs.get(tuning_storage.PROCESS)
+            processes.add(process)
+            if trial.state == STATES.RUNNING and process is not None and not killed:
+                killed.append(tuning_storage.trial_index(running.study, trial))
+                os.kill(process, signal.SIGKILL)
+
+    with tuning.open_search(tmp_path, tiny) as running:
+        tuning_jobs.run_trials(running, 6, 2, notify, tune.run_child)
+        found = trials(running)
+        replaced = list(filter(tuning_storage.is_replaced, running.study.trials))
+    assert [index for index, *_ in found] == sorted(indices) == list(range(6))
+    assert len(killed) == len(replaced) == 1 and len(processes - {None}) >= 3
+    assert all(state in ("COMPLETE", "PRUNED") for _, state, *_ in found)

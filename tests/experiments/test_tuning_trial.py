@@ -1,0 +1,132 @@
+"""Tests the value of a trial, and the reports of its trainings."""
+
+import types
+
+import gymnasium as gym
+import numpy as np
+import optuna
+import pytest
+import toys
+
+from tf_reinforce.experiments import search_space
+from tf_reinforce.experiments import tuning_trial
+from tf_reinforce.training import agent_state
+
+AGENT = {"hidden": [4], "learning_rate": 0.1, "baseline": "mean", "gamma": 1.0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """Registers the environments of these tests."""
+    ids = {"TuneBandit-v0": toys.Bandit, "TuneClock-v0": toys.Clock}
+    for name, entry_point in ids.items():
+        gym.register(name, entry_point=entry_point)
+    yield
+    for name in ids:
+        gym.registry.pop(name)
+
+
+def task(env, objective, agent=None, num_seeds=2):
+    settings = {
+        "env_kwargs": {},
+        "agent": {**AGENT, **(agent or {})},
+        "fit": {"steps": objective.budget, "episodes_per_epoch": 8},
+        "evaluation": {"episodes": 4},
+    }
+    table = {"agent": {"gamma": {"low": 0.5, "high": 1.0}}}
+    ranges = search_space.parse(table)
+    return tuning_trial.TrialTask(env, settings, ranges, objective, False, 0, num_seeds)
+
+
+def trained(*arguments, **options):
+    """Returns the value and the trainings of a trial."""
+    trial = optuna.trial.FixedTrial({"agent.gamma": 0.9})
+    value = tuning_trial.run(task(*arguments, **options), trial, 3)
+    return value, trial.user_attrs["trainings"]
+
+
+def objective(key="steps", minimize=True, target=1.0, budget=400):
+    return tuning_trial.Objective(key, minimize, target, budget)
+
+
+def test_missed_target_is_worse_than_any_step_and_better_if_the_return_is_higher():
+    for target in (475.0, -200.0, 0.0, 0.78):
+        goal = objective(target=target, budget=1000)
+        returns = target - np.array([0.0, 0.01, 1.0, 100.0, 1e12, np.inf])
+        values = [goal.missed(x) for x in returns]
+        assert values[0] == 1000 and values[-1] == 2000
+        assert sorted(values) == values and len(set(values[:4])) == 4
+
+
+def test_trial_ends_at_the_target_and_its_value_is_the_mean_of_the_steps():
+    value, trainings = trained("TuneBandit-v0", objective())
+    assert [x["seed"] for x in trainings] == [6, 7]
+    assert all(x["reached"] and x["best_return"] == 1.0 for x in trainings)
+    steps = [x["env_steps"] for x in trainings]
+    assert max(steps) < 400 and value == np.mean(steps)
+
+
+def test_second_training_equals_the_training_of_a_new_agent():
+    """The second training reuses the programs of the first agent."""
+    agent = {"baseline": {"kind": "value", "hidden": [4]}, "normalize_observations": True}
+    agent |= {"learning_rate": {"first": 0.1, "last": 0.01}}
+    both = task("TuneClock-v0", objective("return", False, None, 48), agent)
+    results = []
+    for reuses in (True, False):
+        last = None
+        for seed in (1, 2):
+            last = last if reuses else None
+            last = tuning_trial._make_agent(both, both.settings, seed, last)
+            tuning_trial._train(both, both.settings, seed, last, lambda *_: False)
+        results.append([np.asarray(x) for x in agent_state.variables(last)])
+    assert len(results[0]) == len(results[1]) > 20
+    for reused, new in zip(*results, strict=True):
+        np.testing.assert_array_equal(reused, new)
+
+
+def test_mean_of_a_log_key_over_the_last_tenth_of_the_updates_is_the_value():
+    """The third step of a `Clock` has reward 3; all returns are 6."""
+    value, trainings = trained("TuneClock-v0", objective("episode_return", False, None))
+    assert value == 6.0 and trainings[0]["best_return"] is None
+    callback = tuning_trial.TrialCallback(
+        objective("loss", True, None, 100), types.SimpleNamespace(), lambda *_: False
+    )
+    callback._model = types.SimpleNamespace()
+    losses = np.arange(25.0) ** 2
+    for epoch, loss in enumerate(losses):
+        callback.on_epoch_end(epoch, {"env_steps": 4 * (epoch + 1), "loss": loss})
+    assert callback.value == np.mean(losses[-3:])
+
+
+def test_unknown_log_key_names_the_keys():
+    with pytest.raises(tuning_trial.UnknownLogKey, match="entropy.*Received: retrun"):
+        trained("TuneBandit-v0", objective("retrun", False, None))
+
+
+@pytest.mark.slow
+def test_every_part_of_the_budget_is_reported_once_and_pruning_ends_the_training():
+    reports = []
+
+    def report(number, value):
+        reports.append(number)
+        return number == 30
+
+    both = task("TuneClock-v0", objective("return", False, None, 1200))
+    agent = tuning_trial._make_agent(both, both.settings, 0, None)
+    callback, training = tuning_trial._train(both, both.settings, 0, agent, report)
+    assert reports == list(range(1, 31)) and callback.is_pruned
+    assert 30 * 1200 / 50 <= training["env_steps"] <= 30 * 1200 / 50 + 24
+
+
+def test_reached_target_is_reported_for_the_rest_of_the_budget():
+    """Otherwise the pruner could not compare later trials with this trial."""
+    reports = {}
+
+    def report(number, value):
+        reports[number] = value
+        return False
+
+    both = task("TuneBandit-v0", objective(target=-1.0))
+    agent = tuning_trial._make_agent(both, both.settings, 0, None)
+    tuning_trial._train(both, both.settings, 0, agent, report)
+    assert list(reports) == list(range(1, 51)) and set(reports.values()) == {8.0}

@@ -1,0 +1,390 @@
+"""Runs the command `tune`, which searches settings for a training."""
+
+import contextlib
+import datetime
+import pathlib
+import shlex
+import signal
+
+from tf_reinforce import files
+from tf_reinforce import startup
+from tf_reinforce import validation
+from tf_reinforce.cli import argument_types
+from tf_reinforce.cli import env_ids
+from tf_reinforce.cli import train_options
+from tf_reinforce.cli import train_settings
+
+_DEFAULT_STEPS = 100_000  # the budget of a training, without preset and options
+_INTERRUPTED, _TERMINATED = 130, 143  # exit codes after Ctrl-C and after SIGTERM
+# The options of `train` that set no setting, and that `tune` has too.
+_SHARED = "env", "--preset", "--env-arg", "--engine", "--seed", "--set", "--import"
+# Options of `train` that set a setting, and that `tune` does not have.
+_EXCLUDED = ("--epochs",)
+_OPTIONS = (
+    (
+        "--trials",
+        dict(
+            type=argument_types.count,
+            default=20,
+            metavar="N",
+            help="finished trials at the end, with those of an earlier command (20)",
+        ),
+    ),
+    (
+        "--jobs",
+        dict(
+            dest="num_jobs",
+            type=argument_types.count,
+            default=1,
+            metavar="N",
+            help="processes side by side; one core for each (1)",
+        ),
+    ),
+    (
+        "--ranges",
+        dict(metavar="FILE", help="TOML file with a table [ranges] (that of the preset)"),
+    ),
+    (
+        "--objective",
+        dict(
+            metavar="NAME",
+            help="steps: environment steps until an evaluation reaches the target; "
+            "return: mean return at the end of the budget; or a key of log.csv, whose "
+            "mean over the last tenth counts (steps if there is a target, else return)",
+        ),
+    ),
+    (
+        "--minimize",
+        dict(action="store_true", help="smaller values of a log key are better"),
+    ),
+    (
+        "--trainings",
+        dict(
+            type=argument_types.count,
+            default=3,
+            metavar="N",
+            help="trainings of each trial, each with a seed of its own (3)",
+        ),
+    ),
+    (
+        "--confirm",
+        dict(
+            type=argument_types.count,
+            default=7,
+            metavar="N",
+            help="further trainings of each of the three best trials at the end, which "
+            "select the best; 0: none (7)",
+        ),
+    ),
+    (
+        "--sampler",
+        dict(choices=("tpe", "random"), default="tpe", help="how to draw settings (tpe)"),
+    ),
+    (
+        "--no-prune",
+        dict(action="store_true", help="do not end trials that are below the median"),
+    ),
+    (
+        "--run-dir",
+        dict(
+            dest="search_dir",
+            metavar="DIR",
+            help="folder of the search (runs/ENV/tune_DATE); the search in the folder "
+            "continues",
+        ),
+    ),
+    (
+        "--storage",
+        dict(
+            metavar="STORAGE",
+            help="sqlite:///FILE.db or a journal file of Optuna (DIR/journal.log)",
+        ),
+    ),
+    (
+        "--out",
+        dict(metavar="FILE", help="preset file of the best settings (DIR/best.toml)"),
+    ),
+)
+
+
+def add_parser(subparsers):
+    """Adds the parser of `tf-reinforce tune`."""
+    command = subparsers.add_parser(
+        "tune",
+        help="search settings for a training",
+        description="Trains with different settings, and writes the best settings as a "
+        "preset. The settings of --preset and of the options are the first trial. An "
+        "interrupted search continues with the same command and its --run-dir.",
+    )
+    for option in train_options.TRAIN_OPTIONS:
+        is_setting = bool(option.settings) and option.flag not in _EXCLUDED
+        if is_setting or option.flag in _SHARED:
+            command.add_argument(option.flag, **option.arguments)
+        else:  # an option of `train` that `tune` does not have
+            command.set_defaults(**{option.name: None})
+    for flag, arguments in _OPTIONS:
+        command.add_argument(flag, **arguments)
+    command.set_defaults(command=run)
+
+
+def run(options):
+    """Runs `tf-reinforce tune` and returns the exit code."""
+    seed, settings, ranges = _check(options)
+    startup.import_tensorflow()
+    from tf_reinforce.experiments import search_space
+    from tf_reinforce.experiments import tuning
+
+    if ":" in options.env:
+        options.env = env_ids.find_env(options.env)
+    config = tuning.SearchConfig(
+        options.env,
+        settings,
+        search_space.to_table(ranges),
+        engine=_engine(options, settings, ranges),
+        **_objective(options, settings),
+        seed=seed,
+        seeds=options.trainings,
+        confirm=options.confirm,
+        sampler=options.sampler,
+        prune=not options.no_prune,
+        storage=options.storage,
+    )
+    directory = _directory(options)
+    with _exit_after_sigterm(), tuning.open_search(directory, config) as search:
+        return _search(search, options, directory)
+
+
+def run_child(pipe, directory, settings):
+    """Runs trials in a child process; see `tuning_jobs.serve`."""
+    startup.import_tensorflow()
+    from tf_reinforce.experiments import tuning_jobs
+
+    tuning_jobs.serve(pipe, directory, settings)
+
+
+@contextlib.contextmanager
+def _exit_after_sigterm():
+    """Raises `SystemExit` when SIGTERM arrives, so that running trials are stored."""
+
+    def handle(number, frame):
+        raise SystemExit(_TERMINATED)
+
+    previous = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _objective(options, settings):
+    """Returns the objective, its direction and the target, as arguments of a search."""
+    from tf_reinforce.experiments import runs
+
+    target = settings["evaluation"].get("target")
+    if target is None:
+        target = runs.reward_threshold(options.env, settings["env_kwargs"])
+    key = options.objective or ("return" if target is None else "steps")
+    if key == "steps" and target is None:
+        raise ValueError(
+            "`--objective steps` needs a target, and the environment states no reward "
+            "threshold. Pass --target-return, or --objective return. Received: "
+            f"--objective steps for {options.env}"
+        )
+    return {"objective": key, "minimize": options.minimize or key == "steps"} | {
+        "target": target if key == "steps" else None
+    }
+
+
+def _engine(options, settings, ranges):
+    """Returns `"compiled"` if trainings can use the twin of the environment."""
+    from tf_reinforce import envs
+
+    varies_steps = any(x.path == ("fit", "steps_per_epoch") for x in ranges)
+    if options.engine == "compiled":
+        if varies_steps:
+            raise ValueError(
+                "`--engine compiled` collects a fixed number of episodes for each "
+                "update. Received: a range for fit.steps_per_epoch"
+            )
+        return "compiled"
+    workers = settings["fit"].get("workers", 1)
+    is_host = varies_steps or workers != 1 or options.engine == "host"
+    if is_host or train_settings.host_settings(settings):
+        return "host"
+    return "host" if envs.twin_of(options.env) is None else "compiled"
+
+
+def _directory(options):
+    """Returns the path of the folder of the search."""
+    if options.search_dir is not None:
+        return pathlib.Path(options.search_dir)
+    date = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
+    name = options.env.replace(":", "_").replace("/", "_")
+    return pathlib.Path("runs", name, f"tune_{date}")
+
+
+def _search(search, options, directory):
+    """Runs the missing trials, prints the results, and returns the exit code."""
+    from tf_reinforce.experiments import tuning_jobs
+
+    _print_start(search, options)
+    try:
+        tuning_jobs.run_trials(
+            search,
+            options.trials,
+            options.num_jobs,
+            lambda index: _print_trial(search, index),
+            run_child,
+        )
+        search.confirm(lambda index: _print_confirmed(search, index))
+    except (KeyboardInterrupt, SystemExit) as error:
+        search.retry_unfinished(by_signal=True)
+        print(f"\ninterrupted; {len(search.finished())} finished trials are stored")
+        _write_results(search, options, directory)
+        print(f"to continue: {_resume_command(options, directory)}")
+        return getattr(error, "code", _INTERRUPTED)
+    return _write_results(search, options, directory, is_end=True)
+
+
+def _print_start(search, options):
+    """Prints what is searched, and how many trials are missing."""
+    objective = search.task.objective
+    goal = {
+        "steps": f"fewest steps to a return of {objective.target}",
+        "return": "highest return at the end",
+    }.get(
+        objective.key,
+        f"{'lowest' if objective.minimize else 'highest'} {objective.key}",
+    )
+    ranges = ", ".join(x.name for x in search.task.ranges)
+    print(
+        f"searching {ranges}\n"
+        f"for {goal}, with {search.config.seeds} trainings of at most "
+        f"{objective.budget:,} steps for each trial ({search.config.engine} engine)"
+    )
+    count = len(search.finished())
+    if search.retried:
+        numbers = ", ".join(map(str, search.retried))
+        print(f"tried again, because their process has ended: trials {numbers}")
+    if count:
+        missing = max(0, options.trials - count)
+        print(f"{count} trials are finished, {missing} are missing")
+    print(end="", flush=True)
+
+
+def _print_trial(search, index):
+    from tf_reinforce.experiments import tuning_report
+
+    print(tuning_report.trial_line(search, index), flush=True)
+
+
+def _print_confirmed(search, index):
+    from tf_reinforce.experiments import tuning_report
+
+    print(tuning_report.confirmed_line(search, index), flush=True)
+
+
+def _write_results(search, options, directory, is_end=False):
+    """Writes the best preset and the picture, prints the table, returns the exit code."""
+    from tf_reinforce.experiments import plots
+    from tf_reinforce.experiments import tuning_report
+
+    if search.best() is None:
+        print("no trial is complete")
+        return 1
+    print(f"\n{tuning_report.table(search)}\n")
+    path = options.out or str(directory / "best.toml")
+    tuning_report.write_preset(search, path)
+    print(f"best settings: {path}")
+    try:
+        plots.save(tuning_report.draw(search), directory / "tune.png")
+        print(f"picture: {directory / 'tune.png'}")
+    except ImportError as error:
+        print(f"no picture: {error}")
+    if is_end:
+        print(f"\nnext:\n  {_next_command(search, path)}")
+    return 0
+
+
+def _next_command(search, path):
+    """Returns the command that trains with the best settings."""
+    from tf_reinforce.experiments import run_config
+
+    env_kwargs = search.config.settings["env_kwargs"]
+    words = ["tf-reinforce", "train", search.config.env, "--preset", path]
+    return shlex.join([*words, *run_config.env_arg_options(env_kwargs)])
+
+
+def _resume_command(options, directory):
+    """Returns the command that continues the search, quoted for a shell."""
+    is_named = options.search_dir is not None
+    folder = "" if is_named else f" --run-dir {shlex.quote(str(directory))}"
+    return options.command_line + folder
+
+
+def _check(options):
+    """Returns seed, settings and ranges, without importing TensorFlow."""
+    from tf_reinforce.experiments import search_space
+    from tf_reinforce.presets import toml_files
+
+    _check_own_options(options)
+    seed, settings = train_settings.check_train_options(options)
+    preset = toml_files.read(options.preset) if options.preset else {"ranges": {}}
+    settings = {x: settings[x] for x in ("env_kwargs", "agent", "fit", "evaluation")}
+    _check_budget(options, settings["fit"])
+    train_settings.check_env_settings(options.env, settings)
+    train_settings.check_engine(options, settings)
+    if options.ranges is not None:
+        ranges = search_space.read(options.ranges)
+    elif preset["ranges"]:
+        ranges = search_space.parse(preset["ranges"])
+    else:
+        ranges = search_space.default_ranges(settings)
+    search_space.check(ranges, settings)
+    return seed, settings, ranges
+
+
+def _check_own_options(options):
+    """Raises `ValueError` if an option that `train` does not have is invalid."""
+    from tf_reinforce.experiments import run_config
+    from tf_reinforce.experiments import tuning_storage
+
+    numbers = {"trials": options.trials, "jobs": options.num_jobs}
+    for name, value in {**numbers, "trainings": options.trainings}.items():
+        validation.positive_int(name, value)
+    validation.whole_number("confirm", options.confirm, low=0)
+    if options.storage is not None:
+        tuning_storage.check(options.storage)
+    if options.out is not None and pathlib.Path(options.out).suffix != ".toml":
+        raise ValueError(
+            "`--out` must be the path of a preset file, which ends in .toml. "
+            f"Received: --out {options.out}"
+        )
+    if options.out is not None and not pathlib.Path(options.out).parent.is_dir():
+        raise ValueError(
+            "The folder of `--out` does not exist. Make it, or choose another path. "
+            f"Received: --out {options.out}"
+        )
+    if options.objective in ("steps", "return") and options.minimize:
+        raise ValueError(
+            "`--minimize` applies to a log key only. Received: --objective "
+            f"{options.objective} --minimize"
+        )
+    if options.env is None:
+        raise ValueError(
+            "`tune` needs an environment id, for example `tf-reinforce tune CartPole-v1`."
+        )
+    if options.search_dir is not None and not run_config.read(options.search_dir):
+        files.expect_empty_folder(pathlib.Path(options.search_dir))
+
+
+def _check_budget(options, fit):
+    """Sets the default budget; raises if the preset states it in updates."""
+    if fit.get("epochs") is not None:
+        raise ValueError(
+            "The budget of a search must be in environment steps, because trials may "
+            "have different numbers of steps in an update. Pass --steps N. Received: "
+            f"epochs={fit['epochs']} in the preset {options.preset}"
+        )
+    if fit.get("steps") is None:
+        fit["steps"] = _DEFAULT_STEPS

@@ -1,0 +1,332 @@
+"""Defines the ranges of a search for settings, and samples settings from them.
+
+A range belongs to a setting in the table `agent` or `fit` of a preset. In a TOML file:
+
+    [ranges.agent]
+    learning_rate = {low = 1e-4, high = 1e-1, log = true}
+    hidden = {choices = [[32], [64], [64, 64]]}
+    baseline.learning_rate = {low = 1e-4, high = 1e-1, log = true}
+
+    [ranges.fit]
+    episodes_per_epoch = {low = 4, high = 64, log = true}
+"""
+
+import copy
+import dataclasses
+import json
+import math
+from typing import Any
+
+from tf_reinforce import config
+from tf_reinforce import validation
+from tf_reinforce.experiments import run_config
+from tf_reinforce.presets import toml_files
+
+_KEYS = {"low", "high", "log", "choices"}
+# Settings that are whole numbers. The ranges of all other settings are real numbers.
+_WHOLE = {
+    "episodes_per_epoch",
+    "steps_per_epoch",
+    "max_episode_steps",
+    "num_envs",
+    "minibatch_size",
+    "passes",
+}
+# Settings of `fit` that a search does not change: the budget, and the use of the machine.
+_FIXED = {"steps", "epochs", "workers", "num_envs", "step_timeout"}
+_DISCOUNTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+_HIDDEN = ([32], [64], [32, 32], [64, 64], [128, 128])
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The values that a search tries for one setting.
+
+    Attributes:
+        path: Tuple of strings, the table and the keys, for example
+            `("agent", "learning_rate")`.
+        low: Smallest number, or `None` for choices.
+        high: Largest number, or `None` for choices.
+        log: Bool, whether the logarithm of the number is uniform.
+        choices: Tuple of TOML values, or an empty tuple for numbers.
+    """
+
+    path: tuple[str, ...]
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def name(self):
+        """Returns the path as text, for example `"agent.learning_rate"`."""
+        return ".".join(self.path)
+
+    @property
+    def is_whole(self):
+        """Returns whether the setting is a whole number."""
+        return self.path[-1] in _WHOLE
+
+    @property
+    def ends(self):
+        """Returns the values at the ends of the range, or all choices."""
+        return self.choices or (self.low, self.high)
+
+    def suggest(self, trial):
+        """Returns the value of the setting in a trial of Optuna.
+
+        Real numbers are rounded to four digits, so that a preset file is easy to read.
+        """
+        if self.choices:
+            labels = self.labels()
+            return self.choices[
+                labels.index(trial.suggest_categorical(self.name, labels))
+            ]
+        if self.is_whole:
+            return trial.suggest_int(self.name, self.low, self.high, log=self.log)
+        number = trial.suggest_float(self.name, self.low, self.high, log=self.log)
+        return min(max(float(f"{number:.4g}"), self.low), self.high)
+
+    def parameter(self, value):
+        """Returns the parameter of Optuna for a value, or `None` outside of the range."""
+        if self.choices:
+            label = _label(value)
+            return label if label in self.labels() else None
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return value if is_number and self.low <= value <= self.high else None
+
+    def labels(self):
+        """Returns the list of texts for the choices, which Optuna stores."""
+        return [_label(choice) for choice in self.choices]
+
+
+def _label(value):
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def read(path):
+    """Returns the ranges in the table `ranges` of a TOML file.
+
+    Args:
+        path: Path of a file with the table `ranges`, or of a preset file.
+
+    Raises:
+        ValueError, OSError: If the file or a range is invalid.
+    """
+    content = toml_files.read_toml(path, "file of ranges")
+    toml_files.expect_keys(f"The file {path}", content, toml_files.PRESET_KEYS)
+    if not content.get("ranges"):
+        raise ValueError(
+            f"The file {path} contains no ranges. Expected: a table [ranges.agent] or "
+            "[ranges.fit], for example `learning_rate = {low = 1e-4, high = 1e-1, "
+            "log = true}`."
+        )
+    return parse(content["ranges"])
+
+
+def parse(table):
+    """Returns a tuple of `Range`s for the table `ranges` of a TOML file.
+
+    Raises:
+        ValueError: If a range is invalid.
+
+    Example:
+
+    >>> parse({"agent": {"gamma": {"low": 0.9, "high": 0.99}}})[0].name
+    'agent.gamma'
+    """
+    toml_files.expect_keys("The table `ranges`", table, ("agent", "fit"))
+    return tuple(x for name in table for x in _parse_table((name,), table[name]))
+
+
+def to_table(ranges):
+    """Returns the table from which `parse` makes the ranges."""
+    table: dict = {}
+    for item in ranges:
+        *tables, key = item.path
+        inner = table
+        for name in tables:
+            inner = inner.setdefault(name, {})
+        numbers = {"low": item.low, "high": item.high, "log": item.log}
+        inner[key] = {"choices": list(item.choices)} if item.choices else numbers
+    return table
+
+
+def _parse_table(path, table):
+    name = ".".join(path)
+    if not isinstance(table, dict) or (len(path) == 1 and table.keys() & _KEYS):
+        raise ValueError(
+            f"The range of `{name}` must have the form {{low = 0.001, high = 0.1, "
+            "log = true}} or {choices = [32, 64]}. Received: "
+            f"{name} = {repr(table)[:100]}"
+        )
+    if table.keys() & _KEYS:
+        toml_files.expect_keys(f"The range of `{name}`", table, _KEYS)
+        yield _parse_range(path, table)
+    else:
+        for key, inner in table.items():
+            yield from _parse_table((*path, key), inner)
+
+
+def _parse_range(path, table):
+    name = ".".join(path)
+    if path[0] == "fit" and path[1] in _FIXED:
+        raise ValueError(
+            f"`{name}` must not have a range, because all trainings of a search have the "
+            "same budget and use the machine in the same way. Received: "
+            f"{name} = {table!r}. Remove the range."
+        )
+    if "choices" in table:
+        return _parse_choices(path, table)
+    missing = [key for key in ("low", "high") if key not in table]
+    if missing:
+        raise ValueError(
+            f"The range of `{name}` needs `{missing[0]}`. Received: {name} = {table!r}"
+        )
+    log = validation.boolean(f"{name}.log", table.get("log", False))
+    ends = [_number(path, key, table[key]) for key in ("low", "high")]
+    if ends[0] >= ends[1]:
+        raise ValueError(
+            f"In the range of `{name}`, `low` must be smaller than `high`. Received: "
+            f"low={ends[0]!r}, high={ends[1]!r}"
+        )
+    if log and ends[0] <= 0:
+        raise ValueError(
+            f"In the range of `{name}`, `low` must be larger than 0 if `log = true`. "
+            f"Received: low={ends[0]!r}"
+        )
+    return Range(path, *ends, log)
+
+
+def _number(path, key, value):
+    name = f"{'.'.join(path)}.{key}"
+    if path[-1] in _WHOLE:
+        return validation.whole_number(name, value)
+    return validation.within(name, value, -math.inf, math.inf)
+
+
+def _parse_choices(path, table):
+    name, choices = ".".join(path), table["choices"]
+    is_list = isinstance(choices, list) and len(choices) >= 2
+    if not is_list or table.keys() != {"choices"}:
+        raise ValueError(
+            f"The range of `{name}` must be {{choices = […]}} with at least two values, "
+            f"and without other keys. Received: {name} = {repr(table)[:100]}"
+        )
+    result = Range(path, choices=tuple(choices))
+    if len(set(result.labels())) < len(choices):
+        raise ValueError(
+            f"The choices of `{name}` must be different. Received: choices={choices!r}"
+        )
+    return result
+
+
+def default_ranges(settings):
+    """Returns the ranges of a search without a file of ranges.
+
+    The ranges contain the settings of the training: learning rates and the number of
+    episodes or steps per update vary around them by factors of ten and four.
+
+    Args:
+        settings: Dict with the tables `agent` and `fit` of a training.
+    """
+    agent, fit = settings["agent"], settings["fit"]
+    rate = agent["learning_rate"]
+    name = ("learning_rate", "first") if isinstance(rate, dict) else ("learning_rate",)
+    rate = rate["first"] if isinstance(rate, dict) else rate
+    ranges = [Range(("agent", *name), rate / 10, rate * 10, True)] if rate > 0 else []
+    key = "steps_per_epoch" if fit.get("steps_per_epoch") else "episodes_per_epoch"
+    count = fit.get(key, config.EPISODES_PER_EPOCH)
+    return (
+        *ranges,
+        *_value_rate(agent["baseline"]),
+        Range(("agent", "gamma"), choices=_with_value(_DISCOUNTS, agent["gamma"])),
+        Range(("agent", "hidden"), choices=_with_value(_HIDDEN, list(agent["hidden"]))),
+        Range(("fit", key), max(1, count // 4), 4 * count, True),
+    )
+
+
+def _value_rate(baseline):
+    """Returns a list with the range of the learning rate of a value network, if any."""
+    rate = baseline.get("learning_rate", 1e-2) if isinstance(baseline, dict) else None
+    if isinstance(rate, dict) or not rate:
+        return []
+    return [Range(("agent", "baseline", "learning_rate"), rate / 10, rate * 10, True)]
+
+
+def _with_value(choices, value):
+    return tuple(choices) if value in choices else (*choices, value)
+
+
+def check(ranges, settings):
+    """Raises `ValueError` if a range is invalid for the settings of a training.
+
+    The function checks the settings at both ends of each range, and of all choices.
+    """
+    for item in ranges:
+        for value in item.ends:
+            try:
+                changed = substitute(settings, {item.path: value})
+                for table in ("agent", "fit"):
+                    toml_files.expect_keys(
+                        f"[{table}]", changed[table], toml_files.TABLE_KEYS[table]
+                    )
+                run_config.check_settings(changed)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"The range of `{item.name}`: {error}") from error
+
+
+def start_parameters(ranges, settings):
+    """Returns the parameters of the settings themselves, or `None` outside of a range."""
+    parameters = {x.name: x.parameter(_value_at(settings, x.path)) for x in ranges}
+    return None if None in parameters.values() else parameters
+
+
+def _value_at(settings, path):
+    for key in path:
+        settings = settings.get(key) if isinstance(settings, dict) else None
+    if path == ("fit", "episodes_per_epoch") and settings is None:
+        return config.EPISODES_PER_EPOCH
+    return settings
+
+
+def suggest(ranges, settings, trial):
+    """Returns the settings of a trial of Optuna."""
+    return substitute(settings, {x.path: x.suggest(trial) for x in ranges})
+
+
+def substitute(settings, values):
+    """Returns a copy of the settings of a training, with other values.
+
+    Args:
+        settings: Dict with the tables `agent` and `fit`.
+        values: Dict from paths to values.
+
+    Raises:
+        ValueError: If a path leads into a setting that is no table.
+
+    Example:
+
+    >>> settings = {"agent": {"baseline": "value"}, "fit": {"episodes_per_epoch": 8}}
+    >>> substitute(settings, {("agent", "baseline", "passes"): 4})["agent"]
+    {'baseline': {'kind': 'value', 'passes': 4}}
+    >>> substitute(settings, {("fit", "steps_per_epoch"): 500})["fit"]
+    {'steps_per_epoch': 500}
+    """
+    result = copy.deepcopy(settings)
+    for path, value in values.items():
+        if path[0] == "fit" and len(path) == 2:
+            result["fit"] = config.merge_options(result["fit"], {path[1]: value})
+            continue
+        table = result
+        for key in path[:-1]:
+            if isinstance(table.get(key), str):  # the name of a head or of a baseline
+                table[key] = {"kind": table[key]}
+            if not isinstance(table.get(key), dict):
+                raise ValueError(
+                    f"`{key}` must be a table of settings, because `{'.'.join(path)}` "
+                    f"has a range. Received: {key}={table.get(key)!r}"
+                )
+            table = table[key]
+        table[path[-1]] = value
+    return result

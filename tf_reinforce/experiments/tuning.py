@@ -1,0 +1,303 @@
+"""Searches settings of a training with Optuna, in a folder that contains all trials."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+from typing import Any
+
+import optuna
+
+from tf_reinforce import files
+from tf_reinforce import locks
+from tf_reinforce import version
+from tf_reinforce.experiments import run_config
+from tf_reinforce.experiments import search_space
+from tf_reinforce.experiments import tuning_storage
+from tf_reinforce.experiments import tuning_trial
+
+JOURNAL = "journal.log"
+_NUM_RANDOM = 5  # trials before the sampler learns from earlier trials
+_NUM_UNPRUNED = 4  # complete trials before the pruner ends trials
+_WARMUP = 10  # no trial ends before this part of the budget of its first training
+_NUM_FINALISTS = 3  # trials that are trained with further seeds at the end
+_CONFIRMED = "confirmed {}"  # attribute of the study with the values of a trial
+_MAX_FAILURES = 5  # failed trials in a row that end the search
+_STATES = optuna.trial.TrialState
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchConfig:
+    """All settings that determine a search, as they are stored in `config.json`.
+
+    Attributes:
+        env: String, the environment id.
+        settings: Dict of the settings of a training, as for `runs.train`. `fit` contains
+            `steps`, the budget of each training.
+        ranges: Dict, the table `ranges` of a preset.
+        engine: `"host"`, or `"compiled"` for trainings on the twin of the environment.
+        objective: String, the `key` of `tuning_trial.Objective`.
+        minimize: Bool, whether smaller values are better.
+        target: Float, the target return, or `None`.
+        seed: Int, from which all random numbers of the search are derived.
+        seeds: Int, the number of trainings of each trial.
+        confirm: Int, the number of further trainings of the best trials.
+        sampler: `"tpe"`, or `"random"`.
+        prune: Bool, whether trials end early if they are worse than the median.
+        storage: String, see `tuning_storage.open_storage`, or `None` for a journal file
+            in the folder of the search.
+    """
+
+    env: str
+    settings: dict[str, Any]
+    ranges: dict[str, Any]
+    engine: str
+    objective: str
+    minimize: bool
+    target: float | None
+    seed: int = 0
+    seeds: int = 3
+    confirm: int = 7
+    sampler: str = "tpe"
+    prune: bool = True
+    storage: str | None = None
+
+    def task(self):
+        """Returns the `tuning_trial.TrialTask` of the search."""
+        budget = self.settings["fit"]["steps"]
+        return tuning_trial.TrialTask(
+            self.env,
+            self.settings,
+            search_space.parse(self.ranges),
+            tuning_trial.Objective(self.objective, self.minimize, self.target, budget),
+            self.engine == "compiled",
+            self.seed,
+            self.seeds,
+        )
+
+
+@contextlib.contextmanager
+def open_search(directory, config):
+    """Yields a `Search` in a new folder, or the search that the folder contains.
+
+    Only one process at a time can open a search. Trials whose process has died are marked
+    as failed, and their parameters are tried again.
+
+    Args:
+        directory: Path of a new or empty folder, or of a search with the same config.
+        config: `SearchConfig`.
+
+    Raises:
+        ValueError: If the folder contains a search with another config.
+        FileExistsError: If the folder contains other files.
+        FolderLocked: If another process uses the folder.
+    """
+    directory = pathlib.Path(directory)
+    content = json.loads(json.dumps(dataclasses.asdict(config)))
+    is_new = not expect_same_search(directory, content)
+    with locks.FolderLock(directory):
+        if is_new:
+            versions = {**version.installed(), "optuna": optuna.__version__}
+            run_config.write_json(directory / "versions.json", versions)
+            run_config.write_json(directory / run_config.FILE_NAME, content)
+        search = Search(directory, config)
+        if is_new:
+            search.study.set_user_attr("versions", versions)
+        search.retried = search.retry_unfinished(by_signal=False)
+        yield search
+
+
+def expect_same_search(directory, content):
+    """Returns whether a folder contains a search, which must have the same config.
+
+    Args:
+        directory: Path of the folder, which may not exist.
+        content: Dict of the config of the search, as it is stored.
+
+    Raises:
+        ValueError: If the folder contains a search with another config, or a run.
+        FileExistsError: If the folder contains other files.
+    """
+    stored = run_config.read(directory)
+    if not stored:
+        files.expect_empty_folder(pathlib.Path(directory))
+        return False
+    path = pathlib.Path(directory) / run_config.FILE_NAME
+    if "ranges" not in stored:
+        raise ValueError(
+            f"The folder {directory} contains a run, and no search. Choose another "
+            "folder: --run-dir DIR."
+        )
+    for key in content:
+        if stored.get(key) != content[key]:
+            raise ValueError(
+                f"The search in {directory} has another `{key}`. Expected: the value in "
+                f"{path}, {_shorten(stored.get(key))}. Received: "
+                f"{_shorten(content[key])}. A search continues with its own settings: "
+                "repeat the command of the search, or choose another folder."
+            )
+    return True
+
+
+def _shorten(value):
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]} …"
+
+
+class Search:
+    """A search in a folder, with a study of Optuna that stores the trials.
+
+    Args:
+        directory: `pathlib.Path` of the folder.
+        config: `SearchConfig`.
+
+    Attributes:
+        study: `optuna.Study`.
+        task: `tuning_trial.TrialTask`.
+        retried: List of the indices of the trials that are tried again, because their
+            process has died.
+    """
+
+    def __init__(self, directory, config):
+        self.directory = directory
+        self.config = config
+        self.task = config.task()
+        self.retried = []
+        # Optuna logs each trial; the command prints its own lines.
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        storage = config.storage or str(directory / JOURNAL)
+        tuning_storage.check(storage)
+        self.study = optuna.create_study(
+            study_name=f"{config.env} {directory.resolve().name}",
+            storage=tuning_storage.open_storage(storage),
+            sampler=tuning_storage.SeededSampler(self._sampler, config.seed),
+            pruner=_pruner(config),
+            direction="minimize" if config.minimize else "maximize",
+            load_if_exists=True,
+        )
+        start = search_space.start_parameters(self.task.ranges, config.settings)
+        if start is not None and not self.study.get_trials(deepcopy=False):
+            self.study.enqueue_trial(start)
+
+    def _sampler(self, seed):
+        if self.config.sampler == "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_RANDOM)
+
+    def finished(self):
+        """Returns the list of finished trials, in the order of their indices."""
+        return tuning_storage.finished(self.study)
+
+    def index(self, trial):
+        """Returns the index of a trial; a trial that is tried again keeps its index."""
+        return tuning_storage.trial_index(self.study, trial)
+
+    def retry_unfinished(self, by_signal, process=None):
+        """Calls `tuning_storage.retry_unfinished` for the study."""
+        names = [item.name for item in self.task.ranges]
+        return tuning_storage.retry_unfinished(self.study, names, by_signal, process)
+
+    def ranked(self):
+        """Returns the complete trials, with the best value first."""
+        complete = [x for x in self.finished() if x.state == _STATES.COMPLETE]
+        sign = 1 if self.config.minimize else -1
+        return sorted(complete, key=lambda trial: sign * trial.value)
+
+    def best(self):
+        """Returns the best trial, or `None` if no trial is complete.
+
+        Of confirmed trials, it is the one with the best mean over all trainings.
+        """
+        trials = self.ranked()
+        confirmed = [x for x in trials if self.confirmed(x) is not None]
+        sign = 1 if self.config.minimize else -1
+        if confirmed:
+            return min(confirmed, key=lambda trial: sign * self.confirmed(trial))
+        return trials[0] if trials else None
+
+    def confirm(self, notify):
+        """Trains the best trials with further seeds, unless they are confirmed already.
+
+        The value of the best of many trials is better than its settings are, because it
+        was selected. The further trainings were not.
+
+        Args:
+            notify: Function that is called with the index of each confirmed trial.
+        """
+        for trial in self.ranked()[: _NUM_FINALISTS if self.config.confirm else 0]:
+            key = _CONFIRMED.format(self.index(trial))
+            if key in self.study.user_attrs:
+                continue
+            settings = self.settings(trial)
+            try:
+                values = tuning_trial.confirm(self.task, settings, self.config.confirm)
+            except tuning_trial.FAILURES:  # these settings do not always train
+                values = None
+            self.study.set_user_attr(key, values)
+            notify(self.index(trial))
+
+    def confirmed(self, trial):
+        """Returns the mean value of a trial over all its trainings, or `None`.
+
+        The mean is `None` before `confirm`, and if a training of `confirm` has failed.
+        """
+        values = self.study.user_attrs.get(_CONFIRMED.format(self.index(trial)))
+        if values is None:
+            return None
+        values = [*values, *(x["value"] for x in trial.user_attrs["trainings"])]
+        return sum(values) / len(values)
+
+    def settings(self, trial):
+        """Returns the settings of a trial, with which `runs.train` trains."""
+        fixed = optuna.trial.FixedTrial(trial.params)
+        return search_space.suggest(self.task.ranges, self.config.settings, fixed)
+
+    def run_trial(self):
+        """Trains one trial, stores its result, and returns the index of the trial.
+
+        A training that fails is stored with its error as a failed trial.
+
+        Raises:
+            UnknownLogKey: If the log key of the objective does not exist.
+        """
+        trial = self.study.ask()
+        index = self.index(trial)
+        trial.set_user_attr(tuning_storage.PROCESS, os.getpid())
+        trial.set_user_attr(tuning_storage.INDEX, index)
+        try:
+            value = tuning_trial.run(self.task, trial, index)
+        except optuna.TrialPruned:
+            self.study.tell(trial, state=_STATES.PRUNED)
+        except tuning_trial.FAILURES as error:
+            message = f"{type(error).__name__}: {str(error)[:1000]}"
+            tuning_storage.fail(self.study, trial, message)
+            if isinstance(error, tuning_trial.UnknownLogKey):
+                raise
+        else:
+            if value == value and abs(value) != float("inf"):
+                self.study.tell(trial, value)
+            else:
+                message = f"the value of the trial is not finite: {value}"
+                tuning_storage.fail(self.study, trial, message)
+        return index
+
+    def check_failures(self):
+        """Raises `ValueError` if the last trials have all failed."""
+        errors = [x.user_attrs.get(tuning_storage.ERROR) for x in self.finished()]
+        recent = errors[-_MAX_FAILURES:]
+        if len(recent) == _MAX_FAILURES and None not in recent:
+            raise ValueError(
+                f"The last {_MAX_FAILURES} trials have failed. Correct the environment, "
+                f"the settings or the ranges. The last error: {recent[-1]}"
+            )
+
+
+def _pruner(config):
+    if not config.prune:
+        return optuna.pruners.NopPruner()
+    return optuna.pruners.MedianPruner(
+        n_startup_trials=_NUM_UNPRUNED,
+        n_warmup_steps=config.settings["fit"]["steps"] // _WARMUP,
+        n_min_trials=_NUM_UNPRUNED,
+    )
