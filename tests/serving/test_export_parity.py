@@ -214,7 +214,9 @@ def test_litert_refuses_other_operations_and_float64(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", ["Categorical", "Composite", "Multinomial", "TanhGaussian"])
+@pytest.mark.parametrize(
+    "head", ["Categorical", "Composite", "Multinomial", "TanhGaussian"]
+)
 def test_onnx_expresses_policies_in_float64(head, tmp_path, in_this_process):
     space, make_head = ACTIONS[head]
     new_head = make_head() if make_head else heads.for_space(space)
