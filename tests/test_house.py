@@ -151,6 +151,7 @@ DEFERRED_IMPORTS = {
     "cli/export.py",
     "cli/info.py",
     "cli/plot.py",
+    "cli/record.py",
     "cli/replay.py",
     "cli/train.py",
     "cli/train_callbacks.py",

@@ -83,6 +83,16 @@ def test_page_about_the_ecosystem_lists_every_example_with_other_libraries():
 
 
 @pytest.mark.slow
+def test_python_blocks_about_videos_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "pictures.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "pictures.md", "exec"), {})
+    names = sorted(path.name for path in tmp_path.rglob("*.gif"))
+    assert names == ["lake.gif", "update_000000.gif", "update_000002.gif"]
+
+
+@pytest.mark.slow
 def test_documented_tensor_environment_is_learned(tmp_path, capsys):
     text = (ROOT / "docs" / "your_tensor_env.md").read_text()
     world, sources = {}, re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -27,6 +27,7 @@ OWN = {
     "cli/explain": ["functional/test_explanation", "test_wrong_arguments"],
     "cli/export": ["test_cli", "test_wrong_arguments"],
     "cli/plot": ["test_wrong_arguments"],
+    "cli/record": ["experiments/test_recording"],
     "cli/replay": ["experiments/test_replay"],
     "cli/shared_arguments": ["test_cli"],
     "cli/completion": ["test_cli"],

@@ -37,6 +37,22 @@ def agent_file(run, limits):
     return path
 
 
+def expect_env(run, env, command):
+    """Raises `ValueError` if `env` is `None`, as it is for a run whose id is not safe.
+
+    Args:
+        run: Path of the run directory or of the agent file.
+        env: Environment id, or `None`.
+        command: Name of the command.
+    """
+    if env is None:
+        raise ValueError(
+            f"{run} contains no environment id, or an id of the form `module:Id`. For "
+            f"safety, `{command}` imports no module that a run directory names. Give "
+            "--env."
+        )
+
+
 def expect_path(path):
     """Raises `FileNotFoundError` if there is no file or folder `path`."""
     if not os.path.exists(path):

@@ -54,12 +54,7 @@ def run(options):
     agent = keras_file.load(path, limits=limits)
     env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
     env = options.env or env
-    if env is None:
-        raise ValueError(
-            f"{options.run} contains no environment id, or an id of the form "
-            "`module:Id`. For safety, `evaluate` imports no module that a run "
-            "directory names. Give --env."
-        )
+    agent_files.expect_env(options.run, env, "evaluate")
     metrics = agent.evaluate(
         env_ids.find_env(env),
         options.episodes,

@@ -13,6 +13,7 @@ from tf_reinforce.cli import export
 from tf_reinforce.cli import info
 from tf_reinforce.cli import list_presets
 from tf_reinforce.cli import plot
+from tf_reinforce.cli import record
 from tf_reinforce.cli import replay
 from tf_reinforce.cli import train
 from tf_reinforce.cli import tune
@@ -21,6 +22,7 @@ from tf_reinforce.cli import tune
 COMMANDS = (
     train,
     evaluate,
+    record,
     export,
     plot,
     compare,

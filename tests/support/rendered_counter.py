@@ -1,0 +1,74 @@
+"""Environments whose pictures show their steps and actions, or that fail."""
+
+import os
+import signal
+import sys
+import threading
+
+import gymnasium as gym
+import numpy as np
+
+
+class Counter(gym.Env):
+    """An episode of two to five steps, or of `length` steps, with the reward 1.5.
+
+    The gray value of the upper half of a picture is ten times the number of the step.
+    The gray value of the lower half is a hundred times the last action.
+    """
+
+    metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+
+    def __init__(self, render_mode="rgb_array", length=None):
+        self.render_mode = render_mode
+        self.length = length
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.end = self.length or int(self.np_random.integers(2, 6))
+        self.steps = self.action = 0
+        return self.np_random.random(1, np.float32), {}
+
+    def step(self, action):
+        self.steps, self.action = self.steps + 1, int(action)
+        observation = self.np_random.random(1, np.float32)
+        return observation, 1.5, self.steps >= self.end, False, {}
+
+    def render(self):
+        return picture(self.steps, self.action)
+
+
+def picture(steps, action):
+    """Returns the picture after some steps, of which the last one was `action`."""
+    array = np.zeros((200, 300, 3), np.uint8)
+    array[:100], array[100:] = 10 * steps, 100 * action
+    return array
+
+
+class Faulty(Counter):
+    """Dies, raises an error, or reports its process, in each step.
+
+    Error and report contain a lock, which no process can send.
+    """
+
+    def __init__(self, kind, **kwargs):
+        super().__init__(**kwargs)
+        self.kind = kind
+
+    def step(self, action):
+        if self.kind == "dies":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.kind == "raises":
+            raise Unsendable(threading.Lock())
+        info = {"pid": os.getpid(), "tensorflow": "tensorflow" in sys.modules}
+        info |= {"lock": threading.Lock(), "nested": ([1], {"a": "b"})}
+        return *super().step(action)[:-1], info
+
+
+class Unsendable(Exception):
+    """An error that contains an object that no process can send."""
+
+    def __init__(self, lock):
+        super().__init__("no luck")
+        self.lock = lock

@@ -1,0 +1,121 @@
+"""Runs the command `record`, which writes a video of a trained agent."""
+
+from tf_reinforce import startup
+from tf_reinforce import validation
+from tf_reinforce.cli import agent_files
+from tf_reinforce.cli import argument_types
+from tf_reinforce.cli import env_ids
+from tf_reinforce.cli import shared_arguments
+
+
+def add_parser(subparsers):
+    """Adds the parser of `tf-reinforce record`."""
+    command = subparsers.add_parser(
+        "record",
+        help="record a video of a trained agent",
+        description="Plays the first episodes of `evaluate` with the same seed, and "
+        "writes a video of them, an MP4 or a GIF. A picture shows the steps and the "
+        "return so far. No display is needed.",
+    )
+    command.set_defaults(command=run)
+    command.add_argument("run", metavar="RUN", help="run directory or agent file")
+    command.add_argument(
+        "--out",
+        default="video.mp4",
+        metavar="FILE",
+        help="video, with the extension .mp4 or .gif (video.mp4)",
+    )
+    command.add_argument(
+        "--episodes", type=argument_types.count, metavar="N", default=1, help="(1)"
+    )
+    command.add_argument(
+        "--num-envs",
+        type=argument_types.count,
+        default=1,
+        metavar="N",
+        help="episodes that are shown side by side (1)",
+    )
+    _add_env_options(command)
+    _add_picture_options(command)
+    agent_files.add_load_limits(command)
+
+
+def _add_env_options(command):
+    command.add_argument("--env", help="environment id (that of the run)")
+    command.add_argument("--env-arg", **shared_arguments.ENV_ARG)
+    command.add_argument("--seed", type=argument_types.count, default=0)
+    command.add_argument(
+        "--max-episode-steps",
+        type=argument_types.count,
+        metavar="N",
+        help="time limit (that of the run)",
+    )
+    command.add_argument(
+        "--stochastic",
+        action="store_true",
+        help="sample actions instead of taking the most likely one",
+    )
+
+
+def _add_picture_options(command):
+    command.add_argument(
+        "--fps",
+        type=float,
+        metavar="N",
+        help="pictures, which are steps, per second (that of the environment)",
+    )
+    command.add_argument(
+        "--size",
+        type=argument_types.count,
+        metavar="PIXELS",
+        help="longer side of the picture of one environment (in a GIF 300, else that of "
+        "the environment)",
+    )
+
+
+def run(options):
+    """Runs `tf-reinforce record` and returns the exit code."""
+    _check_options(options)
+    limits = agent_files.load_limits(options)
+    path = agent_files.agent_file(options.run, limits)
+    startup.import_tensorflow()
+    from tf_reinforce.experiments import recording
+    from tf_reinforce.experiments import runs
+    from tf_reinforce.loading import keras_file
+
+    agent = keras_file.load(path, limits=limits)
+    env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
+    env = options.env or env
+    agent_files.expect_env(options.run, env, "record")
+    metrics = recording.record(
+        agent,
+        env_ids.find_env(env),
+        options.out,
+        options.episodes,
+        num_envs=options.num_envs,
+        seed=options.seed,
+        deterministic=not options.stochastic,
+        env_kwargs=env_options["env_kwargs"],
+        max_episode_steps=options.max_episode_steps or env_options["max_episode_steps"],
+        fps=options.fps,
+        size=options.size,
+    )
+    count = options.episodes
+    episodes = "1 episode" if count == 1 else f"{count} episodes"
+    print(
+        f"recorded {episodes} in {options.out}: mean return "
+        f"{metrics['episode_return']:.6g}, mean length {metrics['episode_length']:.6g}"
+    )
+    return 0
+
+
+def _check_options(options):
+    from tf_reinforce.experiments import video_files
+
+    for name in ("episodes", "num_envs"):
+        validation.positive_int(name, getattr(options, name))
+    validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
+    validation.check_seed(options.seed)
+    video_files.check_options(options.out, options.fps, options.size)
+    if options.env is not None:
+        options.env = env_ids.resolve_env(options.env)

@@ -1,0 +1,71 @@
+"""Records videos of the policy during training."""
+
+import inspect
+import pathlib
+
+import keras
+
+from tf_reinforce import validation
+from tf_reinforce.experiments import recording
+from tf_reinforce.experiments import video_files
+
+
+class VideoRecorder(keras.callbacks.Callback):
+    """Records a video before the first update, and after every `every` updates.
+
+    The video after 100 updates is the file `update_000100.mp4`. With the default options,
+    all videos show the most likely actions in episodes with the same reset seeds, so that
+    the videos can be compared. Recording does not change the result of the training.
+
+    An environment that cannot render raises its error before the first update. With
+    `compile(steps_per_execution=U)`, the callbacks of U updates follow the last of these
+    updates. There is then one video of the policy after the U updates.
+
+    Args:
+        env: Environment id, `EnvSpec`, or callable that makes an environment with
+            `render_mode="rgb_array"`.
+        directory: Path of the folder for the videos, which is created.
+        every: Positive int, the number of updates between two videos.
+        kind: `"mp4"` or `"gif"`, the format of the videos.
+        **options: Further arguments of `recording.record`, for example `seed`.
+
+    Raises:
+        ValueError, TypeError: If an argument is invalid.
+        ImportError: If `kind` is `"mp4"`, and imageio-ffmpeg is not installed.
+
+    Example:
+
+    >>> recorder = VideoRecorder("CartPole-v1", "runs/1/videos", every=50, seed=7)
+    >>> recorder.path(update=100).name
+    'update_000100.mp4'
+    """
+
+    chief_only = True  # of several learner processes, one writes the videos
+
+    def __init__(self, env, directory, every=100, *, kind="mp4", **options):
+        super().__init__()
+        self.env = env
+        self.directory = pathlib.Path(directory)
+        self.every = validation.positive_int("every", every)
+        self.kind = validation.one_of("kind", kind, video_files.FORMATS)
+        self.options = options
+        self._last_update = None
+        inspect.signature(recording.record).bind(None, env, self.path(0), **options)
+        sizes = {name: options.get(name) for name in ("fps", "size")}
+        video_files.check_options(self.path(0), **sizes)
+
+    def path(self, update):
+        """Returns the path of the video after a number of updates."""
+        return self.directory / f"update_{update:06d}.{self.kind}"
+
+    def on_train_begin(self, logs=None):
+        self._record()
+
+    def on_epoch_end(self, epoch, logs=None):
+        if (epoch + 1) % self.every == 0 and self._last_update != self.model.updates:
+            self._record()
+
+    def _record(self):
+        self._last_update = self.model.updates
+        path = self.path(self._last_update)
+        recording.record(self.model, self.env, path, **self.options)
