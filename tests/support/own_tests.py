@@ -26,7 +26,7 @@ OWN = {
     "cli/evaluate": ["test_cli", "test_wrong_arguments"],
     "cli/explain": ["functional/test_explanation", "test_wrong_arguments"],
     "cli/export": ["test_cli", "test_wrong_arguments"],
-    "cli/plot": ["test_wrong_arguments"],
+    "cli/plot": ["test_wrong_arguments", "experiments/test_policy_plots"],
     "cli/record": ["experiments/test_recording"],
     "cli/replay": ["experiments/test_replay"],
     "cli/shared_arguments": ["test_cli"],

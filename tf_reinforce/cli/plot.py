@@ -1,7 +1,10 @@
-"""Runs the command `plot`, which draws the learning curves of runs."""
+"""Runs the command `plot`, which draws the learning curves or the policy of runs."""
 
+from tf_reinforce import startup
 from tf_reinforce import validation
+from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import argument_types
+from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import shared_arguments
 
 
@@ -9,30 +12,38 @@ def add_parser(subparsers):
     """Adds the parser of `tf-reinforce plot`."""
     command = subparsers.add_parser(
         "plot",
-        help="draw the learning curves of runs",
+        help="draw the learning curves of runs, or the policy of one run",
         description="Draws a line for each run. With three or more seeds, the line is "
         "the interquartile mean over the seeds, and the area is its 95 %% bootstrap "
-        "interval.",
+        "interval. With --policy, draws the policy of one run: over all observations, if "
+        "an observation has one or two numbers, else along one episode with sampled "
+        "actions.",
     )
     command.set_defaults(command=run)
     command.add_argument("run", **shared_arguments.RUNS)
     command.add_argument(
-        "--out", default="curves.png", metavar="FILE", help="PNG, SVG or PDF (curves.png)"
+        "--out",
+        metavar="FILE",
+        help="PNG, SVG or PDF (curves.png, with --policy policy.png)",
     )
-    command.add_argument(
+    _add_curve_options(command.add_argument_group("learning curves"))
+    _add_policy_options(command.add_argument_group("policy"))
+
+
+def _add_curve_options(group):
+    group.add_argument(
         "--key",
         action="append",
         metavar="KEY",
         help="key of log.csv, for example entropy; several times for several panels "
         "(episode_return)",
     )
-    command.add_argument(
+    group.add_argument(
         "--x",
         choices=("steps", "episodes", "updates", "seconds"),
-        default="steps",
         help="horizontal axis (steps)",
     )
-    command.add_argument(
+    group.add_argument(
         "--window",
         type=argument_types.count,
         metavar="N",
@@ -40,16 +51,88 @@ def add_parser(subparsers):
     )
 
 
+def _add_policy_options(group):
+    group.add_argument(
+        "--policy",
+        action="store_true",
+        help="draw the policy of one run directory or agent file",
+    )
+    group.add_argument("--env", help="environment id (that of the run)")
+    group.add_argument("--env-arg", **shared_arguments.ENV_ARG)
+    group.add_argument("--seed", type=argument_types.count, help="(0)")
+    group.add_argument(
+        "--max-episode-steps",
+        type=argument_types.count,
+        metavar="N",
+        help="time limit (that of the run)",
+    )
+    agent_files.add_load_limits(group)
+
+
+# The options that have no effect with --policy, and those that have none without.
+_CURVE_OPTIONS = "key", "x", "window"
+_POLICY_OPTIONS = "env", "env_arg", "seed", "max_episode_steps", "max_bytes", "max_layers"
+
+
 def run(options):
     """Runs `tf-reinforce plot` and returns the exit code."""
+    from tf_reinforce.experiments import plots
+
+    unused = _CURVE_OPTIONS if options.policy else _POLICY_OPTIONS
+    for name in unused:
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"--{name.replace('_', '-')} has no effect "
+                f"{'with' if options.policy else 'without'} --policy. Omit the option."
+            )
+    options.out = options.out or ("policy.png" if options.policy else "curves.png")
+    plots.check_path(options.out)
+    return _draw_policy(options) if options.policy else _draw_curves(options)
+
+
+def _draw_curves(options):
     from tf_reinforce.experiments import curves
     from tf_reinforce.experiments import plots
 
-    plots.check_path(options.out)
     if options.window is not None:
         validation.positive_int("window", options.window)
     runs = [curves.read(run) for run in options.run]
-    keys = options.key or ["episode_return"]
-    plots.save(plots.draw(runs, keys, options.x, options.window), options.out)
+    keys, axis = options.key or ["episode_return"], options.x or "steps"
+    plots.save(plots.draw(runs, keys, axis, options.window), options.out)
     print(f"drawn to {options.out}: {', '.join(keys)} of {len(runs)} runs")
+    return 0
+
+
+def _draw_policy(options):
+    if len(options.run) > 1:
+        raise ValueError(
+            f"--policy draws the policy of one run. Received: {len(options.run)} runs"
+        )
+    [run] = options.run
+    seed = validation.check_seed(options.seed or 0)
+    validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
+    if options.env is not None:
+        options.env = env_ids.resolve_env(options.env)
+    limits = agent_files.load_limits(options)
+    path = agent_files.agent_file(run, limits)
+    startup.import_tensorflow()
+    from tf_reinforce.experiments import plots
+    from tf_reinforce.experiments import policy_plots
+    from tf_reinforce.experiments import runs
+    from tf_reinforce.loading import keras_file
+
+    agent = keras_file.load(path, limits=limits)
+    env, env_options = runs.read_env(run, dict(options.env_arg or ()))
+    env = options.env or env
+    agent_files.expect_env(run, env, "plot --policy")
+    limit = options.max_episode_steps or env_options["max_episode_steps"]
+    figure = policy_plots.draw(
+        agent,
+        env_ids.find_env(env),
+        seed=seed,
+        env_kwargs=env_options["env_kwargs"],
+        max_episode_steps=limit,
+    )
+    plots.save(figure, options.out)
+    print(f"drawn to {options.out}: the policy of {run}")
     return 0

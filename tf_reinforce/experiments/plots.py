@@ -35,7 +35,7 @@ def draw(runs, keys=("episode_return",), axis="steps", window=None):
         ImportError: Without matplotlib, or SciPy.
         ValueError: If a run does not have a key.
     """
-    _, ticker = _matplotlib()
+    _, ticker = import_matplotlib()
     size = 8.0, 1.0 + 3.2 * len(keys)
     figure, grid = panels(len(keys), 1, size, sharex=True)
     grid = np.atleast_1d(grid)
@@ -77,7 +77,7 @@ def panels(rows, columns, size, **options):
     Raises:
         ImportError: Without matplotlib.
     """
-    figure_module, _ = _matplotlib()
+    figure_module, _ = import_matplotlib()
     figure = figure_module.Figure(figsize=size, layout="constrained")
     figure.patch.set_alpha(0.0)
     return figure, figure.subplots(rows, columns, **options)
@@ -95,7 +95,7 @@ def style(panel, label):
 
 def use_log_scale(panel):
     """Makes the vertical axis of a panel logarithmic, with labels like 20 k."""
-    _, ticker = _matplotlib()
+    _, ticker = import_matplotlib()
     panel.set_yscale("log")
     panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
     panel.yaxis.set_major_formatter(ticker.EngFormatter())
@@ -125,7 +125,8 @@ def _metadata(kind):
     return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
 
 
-def _matplotlib():
+def import_matplotlib():
+    """Returns the modules `figure` and `ticker` of matplotlib."""
     try:
         from matplotlib import figure
         from matplotlib import ticker

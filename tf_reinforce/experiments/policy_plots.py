@@ -1,0 +1,301 @@
+"""Draws the policy of an agent over its observations, or along an episode."""
+
+import colorsys
+
+import gymnasium as gym
+import keras
+import numpy as np
+
+from tf_reinforce.algorithm import estimator as estimators
+from tf_reinforce.collect import environments
+from tf_reinforce.collect import make_envs
+from tf_reinforce.data import seeding
+from tf_reinforce.experiments import action_parts
+from tf_reinforce.experiments import observation_axes
+from tf_reinforce.experiments import plots
+
+_MAP_EPISODES = 10  # episodes whose observations are drawn in a map
+_MAX_PANELS = 24  # parts of an action that are drawn
+_MAX_LEGEND = 20  # values of an action that are listed
+_MAX_CELLS = 200  # cells of a grid of states in which the action is written
+_WIDTH = 8.0  # of a figure, in inches
+
+
+def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
+    """Draws the policy of an agent.
+
+    If an observation has one or two numbers, the picture is a map of the policy over all
+    observations. With discrete actions, the map shows the most likely action by its color
+    and the probability of this action by the strength of the color. With real actions, it
+    shows their means. If a bound of an observation is infinite, the map covers the range
+    that ten episodes with sampled actions have visited.
+
+    If an observation has more numbers, the policy is recurrent, or the environment
+    reports action masks in `info`, the picture shows the policy along one episode with
+    sampled actions, above the rewards and the return: the probabilities of discrete
+    actions, or mean and standard deviation of real actions with the actions taken.
+
+    Args:
+        agent: `Reinforce`.
+        env: Environment, in any form that `Reinforce.evaluate` accepts.
+        seed: Int. The episodes are the first ones of `Reinforce.evaluate` with this seed
+            and `deterministic=False`.
+        env_kwargs: Dict of keyword arguments for the constructor of the environment.
+        max_episode_steps: Positive int, the time limit in steps.
+
+    Returns:
+        A `matplotlib.figure.Figure` with a transparent background.
+
+    Raises:
+        ImportError: Without matplotlib.
+        EnvironmentFault: If the environment fails.
+    """
+    plots.import_matplotlib()
+    options = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
+    with make_envs.open_envs(env, 1, **options) as envs:
+        agent.build_for_env(envs)
+        collector = agent.trainer.collector
+        has_map = (
+            collector.actor.recurrent is None
+            and collector.actor.mask_source is None
+            and observation_axes.count_numbers(agent.observation_space)
+            <= observation_axes.MAX_AXES
+        )
+        request = environments.CollectionRequest(
+            seeding.StreamKey(seed, "evaluation", 0), _MAP_EPISODES if has_map else 1
+        )
+        episodes = collector.collect(envs, request).episodes
+        name = "" if envs.spec is None else envs.spec.id
+    steps = estimators.valid_steps(episodes)
+    visited = steps.gather(episodes.observations)
+    axes = observation_axes.find(agent.observation_space, visited) if has_map else None
+    if axes is None:
+        return _draw_episode(agent.trainer.estimator, episodes, name)
+    return _draw_map(agent, axes, visited, name, _cells_of_states(env, env_kwargs))
+
+
+def _draw_episode(estimator, episodes, env_name):
+    """Draws the parts of the policy along the first episode, rewards and return."""
+    steps = estimators.valid_steps(episodes)
+    outputs, _ = estimator.outputs_at(steps, episodes.observations, steps)
+    outputs = estimator.mask_outputs(outputs, steps, episodes.masks)
+    actions = steps.gather(episodes.actions)
+    parts = action_parts.describe(estimator.head, outputs, actions)
+    shown = parts[:_MAX_PANELS]
+    rewards = np.asarray(steps.gather(episodes.rewards), "float64")
+    heights = [2.2 if len(shown) <= 4 else 1.2] * len(shown) + [1.2, 1.2]
+    figure, panels = _figure(len(heights), sum(heights) + 1.0, heights)
+    times = np.arange(len(rewards))
+    for panel, part in zip(panels, shown):
+        _draw_along(panel, times, part)
+    for panel, values, label in (
+        (panels[-2], rewards, "reward"),
+        (panels[-1], np.cumsum(rewards), "return so far"),
+    ):
+        panel.plot(times, values, color=plots.GRAY, linewidth=1.2, drawstyle="steps-mid")
+        plots.style(panel, label)
+    panels[-1].set_xlabel("step", color=plots.GRAY)
+    end = "terminated" if bool(np.asarray(episodes.terminated)[0]) else "truncated"
+    title = f"one episode with sampled actions, {end} after {len(rewards)} steps"
+    if len(parts) > len(shown):
+        title += f", first {len(shown)} of {len(parts)} parts of the action"
+    figure.suptitle(_join(env_name, title), color=plots.GRAY)
+    return figure
+
+
+def _draw_along(panel, x, part, integer=False):
+    """Draws one part of the action over the steps or over one number of observations."""
+    if isinstance(part, action_parts.Choices):
+        colors = _colors(len(part.values))
+        if integer:
+            bottom = np.cumsum(part.probs, axis=1) - part.probs
+            for k, color in enumerate(colors):
+                panel.bar(x, part.probs[:, k], 0.9, bottom[:, k], color=color)
+        else:
+            panel.stackplot(x, part.probs.T, colors=colors, step=None, linewidth=0)
+        panel.set_ylim(0, 1)
+        _list_values(panel, part.values, colors)
+        plots.style(panel, f"probability\n{part.name}")
+    else:
+        color = plots.COLORS[0]
+        low, high = part.mean - part.deviation, part.mean + part.deviation
+        if integer:
+            panel.errorbar(x, part.mean, part.deviation, fmt="o", color=color)
+        else:
+            label = "mean ± standard deviation"
+            panel.fill_between(x, low, high, color=color, alpha=0.3, linewidth=0)
+            panel.plot(x, part.mean, color=color, linewidth=1.5, label=label)
+        if part.taken is not None:
+            points = dict(s=6, color=plots.COLORS[1], linewidths=0, label="taken")
+            panel.scatter(x, part.taken, **points)
+        if not integer:
+            options = dict(frameon=False, labelcolor=plots.GRAY, ncols=2)
+            panel.legend(loc="lower right", bbox_to_anchor=(1, 0.97), **options)
+        plots.style(panel, part.name)
+    panel.margins(x=0 if len(x) > 1 else 0.05)
+
+
+def _draw_map(agent, axes, visited, env_name, cells):
+    """Draws the parts of the policy over all observations of one or two numbers."""
+    grid = observation_axes.grid(agent.observation_space, axes)
+    outputs, _ = agent.trainer.estimator.forward(grid)
+    parts = action_parts.describe(agent.trainer.estimator.head, outputs)[:_MAX_PANELS]
+    is_flat = len(axes) == 1 and (cells is None or not axes[0].integer)
+    height = 3.4 if is_flat else 5.0
+    figure, panels = _figure(len(parts), height * len(parts) + 0.6)
+    for panel, part in zip(panels, parts):
+        if is_flat:
+            _draw_along(panel, axes[0].points, part, axes[0].integer)
+            panel.set_xlabel(axes[0].name, color=plots.GRAY)
+        elif len(axes) == 1:
+            _draw_states(panel, part, cells)
+        else:
+            _draw_plane(figure, panel, part, axes)
+            _draw_visited(panel, axes, visited)
+    figure.suptitle(_join(env_name, "the policy over its observations"), color=plots.GRAY)
+    return figure
+
+
+def _draw_plane(figure, panel, part, axes):
+    """Draws a part over two numbers, the first one on the horizontal axis."""
+    first, second = axes
+    shape = len(first.points), len(second.points)
+    extent = [x for axis in axes for x in _edges(axis)]
+    options = dict(origin="lower", extent=extent, aspect="auto", interpolation="nearest")
+    if isinstance(part, action_parts.Choices):
+        image = _most_likely(part).reshape(*shape, 4).transpose(1, 0, 2)
+        panel.imshow(image, **options)
+        _list_values(panel, part.values, _colors(len(part.values)))
+    else:
+        image = panel.imshow(part.mean.reshape(shape).T, cmap="viridis", **options)
+        bar = figure.colorbar(image, ax=panel)
+        bar.set_label(f"mean {part.name}", color=plots.GRAY)
+        bar.ax.tick_params(colors=plots.GRAY)
+        bar.outline.set_edgecolor(plots.GRAY)
+    plots.style(panel, second.name)
+    panel.grid(visible=False)
+    panel.set_xlabel(first.name, color=plots.GRAY)
+    panel.set_title(f"{part.name}{_strength(part)}", color=plots.GRAY, fontsize=10)
+
+
+def _draw_visited(panel, axes, visited):
+    """Draws the observations of episodes, if both axes are real numbers."""
+    if any(axis.integer for axis in axes):
+        return
+    arrays = [np.reshape(x, [len(x), -1]) for x in keras.tree.flatten(visited)]
+    x, y = (arrays[axis.leaf][:, axis.column] for axis in axes)
+    inside = dict(xlim=panel.get_xlim(), ylim=panel.get_ylim())
+    panel.scatter(x, y, s=2, color="black", alpha=0.4, linewidths=0)
+    panel.set(**inside)
+
+
+def _draw_states(panel, part, cells):
+    """Draws a part over the cells of a grid of states, with its values as texts."""
+    rows, columns = cells.shape
+    if isinstance(part, action_parts.Choices):
+        panel.imshow(_most_likely(part).reshape(rows, columns, 4))
+        best = part.probs.argmax(1)
+        texts = [f"{part.values[k]}: {p[k]:.2f}" for k, p in zip(best, part.probs)]
+        _list_values(panel, part.values, _colors(len(part.values)))
+    else:
+        panel.imshow(part.mean.reshape(rows, columns), cmap="viridis")
+        texts = [f"{x:.3g}" for x in part.mean]
+    if len(texts) <= _MAX_CELLS:
+        box = dict(facecolor="white", alpha=0.6, linewidth=0, boxstyle="round,pad=0.15")
+        for state, (text, letter) in enumerate(zip(texts, cells.ravel())):
+            row, column = divmod(state, columns)
+            label = f"{letter}\n{text}" if letter else text
+            place = dict(ha="center", va="center", fontsize=7)
+            panel.text(column, row, label, bbox=box, **place)
+    plots.style(panel, "row")
+    panel.set(xticks=range(columns), yticks=range(rows))
+    panel.grid(visible=False)
+    panel.set_xlabel("column", color=plots.GRAY)
+    panel.set_title(f"{part.name}{_strength(part)}", color=plots.GRAY, fontsize=10)
+
+
+def _cells_of_states(env, env_kwargs):
+    """Returns `[rows, columns]` texts, if the states of an environment are such cells.
+
+    The map `desc` of FrozenLake contains a letter for each state. CliffWalking only has
+    a `shape`, and its texts are empty. For other environments the result is `None`.
+    """
+    if not isinstance(env, (str, gym.envs.registration.EnvSpec)):
+        return None
+    gym_env = gym.make(env, disable_env_checker=True, **(env_kwargs or {}))
+    space, plain = gym_env.observation_space, gym_env.unwrapped
+    gym_env.close()
+    if not isinstance(space, gym.spaces.Discrete) or space.start != 0:
+        return None
+    letters = getattr(plain, "desc", None)
+    if isinstance(letters, np.ndarray) and letters.dtype.kind in "SU":
+        cells = letters.astype(str)
+    else:
+        shape = getattr(plain, "shape", None)
+        is_shape = isinstance(shape, tuple) and all(isinstance(x, int) for x in shape)
+        cells = np.full(shape if is_shape else (), "", str)
+    return cells if cells.ndim == 2 and cells.size == space.n else None
+
+
+def _most_likely(part):
+    """Returns `[N, 4]` colors with opacities: the most likely value and its probability.
+
+    A probability of one is opaque. A uniform choice has three tenths of the opacity.
+    """
+    count = len(part.values)
+    best = part.probs.argmax(1)
+    colors = np.array([_rgb(color) for color in _colors(count)])
+    uniform = 1.0 / count
+    excess = (part.probs.max(1) - uniform) / max(1.0 - uniform, 1e-9)
+    return np.concatenate([colors[best], 0.3 + 0.7 * excess[:, None]], axis=1)
+
+
+def _rgb(color):
+    return [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+
+
+def _strength(part):
+    is_discrete = isinstance(part, action_parts.Choices)
+    return ": most likely value, stronger if more probable" if is_discrete else ": mean"
+
+
+def _edges(axis):
+    """Returns the ends of an axis, half a step outside of its first and last point."""
+    points = axis.points
+    half = (points[1] - points[0]) / 2 if len(points) > 1 else 0.5
+    return points[0] - half, points[-1] + half
+
+
+def _colors(count):
+    """Returns a color for each of `count` values of an action."""
+    if count <= len(plots.COLORS):
+        return plots.COLORS[:count]
+    hues = np.linspace(0.0, 1.0, count, endpoint=False)
+    rgb = [colorsys.hls_to_rgb(hue, 0.52, 0.62) for hue in hues]
+    return ["#" + "".join(f"{round(255 * x):02x}" for x in color) for color in rgb]
+
+
+def _list_values(panel, values, colors):
+    """Adds a legend of the values of a discrete action, if there are not too many."""
+    if len(values) <= _MAX_LEGEND:
+        squares = [panel.scatter([], [], color=color, marker="s") for color in colors]
+        panel.legend(
+            squares,
+            values,
+            frameon=False,
+            labelcolor=plots.GRAY,
+            loc="center left",
+            bbox_to_anchor=(1, 0.5),
+            reverse=True,
+        )
+
+
+def _figure(count, height, heights=None):
+    """Returns a figure with a transparent background, and its panels, one per row."""
+    options = dict(squeeze=False, height_ratios=heights, sharex=heights is not None)
+    figure, panels = plots.panels(count, 1, (_WIDTH, height), **options)
+    return figure, panels[:, 0]
+
+
+def _join(env_name, text):
+    return f"{env_name}: {text}" if env_name else text
