@@ -780,6 +780,21 @@ def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
     assert "Pendulum-v1 has no reward threshold" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_training_records_videos_and_writes_events(tmp_path, capsys):
+    more = ["--video", "2", "--tensorboard", "histograms", "--diagnose"]
+    assert train(tmp_path / "run", *more) == 0
+    assert "Diagnostics: " in capsys.readouterr().out
+    names = [path.stem for path in sorted((tmp_path / "run" / "videos").iterdir())]
+    assert names == ["update_000000", "update_000002"]
+    assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    expected = {"diagnose": True, "tensorboard": "histograms", "video": 2}
+    assert config["callbacks"] == expected
+    assert cli.main(["plot", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_presets_are_listed_with_documented_results(capsys):
     """Each result is a cell of the tables in docs/presets.md or docs/results.md."""
     assert cli.main(["presets"]) == 0

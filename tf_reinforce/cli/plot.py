@@ -24,7 +24,8 @@ def add_parser(subparsers):
     command.add_argument(
         "--out",
         metavar="FILE",
-        help="PNG, SVG or PDF (curves.png, with --policy policy.png)",
+        help="PNG, SVG or PDF (RUN/curve.png, with --policy RUN/policy.png; with "
+        "several runs curve.png)",
     )
     _add_curve_options(command.add_argument_group("learning curves"))
     _add_policy_options(command.add_argument_group("policy"))
@@ -85,7 +86,8 @@ def run(options):
                 f"--{name.replace('_', '-')} has no effect "
                 f"{'with' if options.policy else 'without'} --policy. Omit the option."
             )
-    options.out = options.out or ("policy.png" if options.policy else "curves.png")
+    name = "policy.png" if options.policy else "curve.png"
+    options.out = shared_arguments.output_path(options.out, options.run, name)
     plots.check_path(options.out)
     return _draw_policy(options) if options.policy else _draw_curves(options)
 

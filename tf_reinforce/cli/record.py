@@ -21,9 +21,8 @@ def add_parser(subparsers):
     command.add_argument("run", metavar="RUN", help="run directory or agent file")
     command.add_argument(
         "--out",
-        default="video.mp4",
         metavar="FILE",
-        help="video, with the extension .mp4 or .gif (video.mp4)",
+        help="video, with the extension .mp4 or .gif (RUN/video.mp4)",
     )
     command.add_argument(
         "--episodes", type=argument_types.count, metavar="N", default=1, help="(1)"
@@ -75,6 +74,7 @@ def _add_picture_options(command):
 
 def run(options):
     """Runs `tf-reinforce record` and returns the exit code."""
+    options.out = shared_arguments.output_path(options.out, [options.run], "video.mp4")
     _check_options(options)
     limits = agent_files.load_limits(options)
     path = agent_files.agent_file(options.run, limits)

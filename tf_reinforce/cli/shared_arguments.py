@@ -1,5 +1,7 @@
 """Defines arguments that several commands share."""
 
+import os
+
 from tf_reinforce.cli import argument_types
 
 # The argument RUN of the commands that read several runs.
@@ -16,3 +18,19 @@ ENV_ARG = dict(
     metavar="NAME=VALUE",
     help="argument of the environment's constructor; the option may be repeated",
 )
+
+
+def output_path(out, runs, name):
+    """Returns the path of the file that a command writes.
+
+    Args:
+        out: The value of `--out FILE`, or `None`.
+        runs: List of the paths of the runs that the command reads.
+        name: Name of the file without `--out`. The file is written to the folder of a
+            single run, and to the current folder if there are several runs or if the run
+            is an agent file.
+    """
+    if out is not None:
+        return out
+    is_folder = len(runs) == 1 and os.path.isdir(runs[0])
+    return os.path.join(runs[0], name) if is_folder else name

@@ -106,14 +106,18 @@ def print_group_commands(directory, best, env):
 
 
 def print_next_commands(options, directory, env_kwargs):
-    """Prints the commands that evaluate and export the agent of a run."""
+    """Prints the commands that evaluate, draw, record and export the agent of a run."""
     from tf_reinforce.experiments import run_config
 
-    run = str(directory)
-    # `evaluate` never reads an id of the form `module:Id` from a file.
-    words = [run, *(["--env", options.env] if ":" in options.env else [])]
-    words += [*run_config.env_arg_options(env_kwargs), "--episodes", "1000"]
-    print(f"\nnext:\n  tf-reinforce evaluate {shlex.join(words)}")
+    run = shlex.quote(str(directory))
+    # No command reads an id of the form `module:Id` from a file.
+    words = ["--env", options.env] if ":" in options.env else []
+    words += run_config.env_arg_options(env_kwargs)
+    env = f" {shlex.join(words)}" if words else ""
+    print(
+        f"\nnext:\n  tf-reinforce evaluate {run}{env} --episodes 1000\n"
+        f"  tf-reinforce plot {run}\n  tf-reinforce record {run}{env}"
+    )
     if options.export is None:
-        words = [run, "--out", str(directory / "policy")]
-        print(f"  tf-reinforce export {shlex.join(words)}")
+        out = shlex.quote(str(directory / "policy"))
+        print(f"  tf-reinforce export {run} --out {out}")

@@ -341,6 +341,17 @@ TRAIN_OPTIONS = (
         ),
     ),
     _Option(
+        "--video",
+        (),
+        dict(
+            type=argument_types.count,
+            nargs="?",
+            const=100,
+            metavar="N",
+            help="record a video to RUN/videos before training and every N updates (100)",
+        ),
+    ),
+    _Option(
         "--checkpoint-every",
         (),
         dict(

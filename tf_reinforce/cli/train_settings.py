@@ -19,7 +19,7 @@ from tf_reinforce.presets import overrides
 from tf_reinforce.presets import toml_files
 
 _CHECKPOINT_OPTIONS = ("checkpoint_every", "grace")
-_CALLBACK_OPTIONS = ("diagnose", "tensorboard")
+_CALLBACK_OPTIONS = ("diagnose", "tensorboard", "video")
 # With `--resume`, these options confirm a number in `config.json` above its limit.
 _LIMITED_OPTIONS = (
     "epochs",
@@ -137,6 +137,7 @@ def _callback_settings(options):
     from tf_reinforce.experiments import run_config
 
     values = {"diagnose": options.diagnose, "tensorboard": options.tensorboard}
+    values["video"] = options.video
     settings = {name: value for name, value in values.items() if value is not None}
     run_config.check_callbacks("The command", settings)
     return settings

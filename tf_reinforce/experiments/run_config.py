@@ -22,6 +22,7 @@ TENSORBOARD = ("scalars", "histograms")
 _CALLBACKS = {
     "diagnose": lambda name, value: validation.boolean(name, value),
     "tensorboard": lambda name, value: validation.one_of(name, value, TENSORBOARD),
+    "video": lambda name, value: validation.positive_int(name, value),
 }
 # Each seed has an environment of its own.
 MAX_SEEDS = toml_files.FIT_LIMITS["num_envs"]
@@ -271,8 +272,8 @@ def check_callbacks(source, settings):
 
     Args:
         source: Start of the error message.
-        settings: Dict of `diagnose` (bool, whether to print advice), and `tensorboard`
-            (one of `TENSORBOARD`).
+        settings: Dict of `diagnose` (bool, whether to print advice), `tensorboard` (one
+            of `TENSORBOARD`) and `video` (number of updates between two videos).
     """
     toml_files.expect_keys(source, settings, _CALLBACKS)
     for name, value in settings.items():
