@@ -6,6 +6,7 @@
 `SmallPong-v0` has the wrappers of Gymnasium that Atari games need: `AtariPreprocessing`
 (an action for four frames, gray images of 42 x 42 pixels), `StickyAction` and
 `FrameStackObservation`. An episode is a whole game until one side has 21 points.
+The settings are not tuned: docs/ecosystem.md.
 """
 
 import sys
@@ -18,12 +19,11 @@ agent = tfr.Reinforce.for_env(
     ENV,
     gae_lambda=0.95,
     hidden=(128,),
-    learning_rate={"first": 5e-4, "last": 0.0},
-    baseline={"kind": "value", "learning_rate": 5e-4, "passes": 4, "minibatch_size": 128},
+    learning_rate=2e-4,
+    baseline={"kind": "value", "learning_rate": 5e-4, "minibatch_size": 256},
     scale_advantages="batch",
     mean_over="steps",
-    minibatch_size=128,
-    passes=4,
+    minibatch_size=256,
     entropy_coef=0.01,
 )
 agent.summary(expand_nested=True)

@@ -10,7 +10,7 @@ import sys
 
 import gymnasium as gym
 import numpy as np
-from pettingzoo.classic import tictactoe_v3
+import pettingzoo
 
 import tf_reinforce as tfr
 
@@ -19,7 +19,7 @@ class SinglePlayer(gym.Env):
     """One player of a PettingZoo game; the opponent's turns belong to the environment."""
 
     def __init__(self, opponent=None):
-        self.game = tictactoe_v3.env()
+        self.game = pettingzoo.make("aec", "classic/tictactoe_v3")
         self.game.reset()
         self.players = self.game.possible_agents
         self.observation_space = self.game.observation_space(self.players[0])
@@ -66,8 +66,9 @@ def strongest(agent):
     return play
 
 
-epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 60
-agent, result = train(SinglePlayer, epochs)
-print("against a random opponent:", result["episode_return"])
-_, result = train(lambda: SinglePlayer(strongest(agent)), epochs)
-print("against the trained agent:", result["episode_return"])
+if __name__ == "__main__":
+    epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 150
+    agent, result = train(SinglePlayer, epochs)
+    print("against a random opponent:", result["episode_return"])
+    _, result = train(lambda: SinglePlayer(strongest(agent)), epochs)
+    print("against the trained agent:", result["episode_return"])

@@ -97,3 +97,13 @@ def test_summary_counts_all_weights_for_every_baseline(baseline):
     agent = agents.Reinforce.for_env("CartPole-v1", hidden=(), baseline=baseline)
     counts = [int(count.replace(",", "")) for *_, count in rows(agent)]
     assert sum(counts) + 3 == agent.count_params()  # and three counters
+
+
+@pytest.mark.slow
+def test_keras_draws_the_layers_of_policy_and_value_network():
+    """`plot_model` additionally needs the program Graphviz."""
+    pytest.importorskip("pydot")
+    agent = agents.Reinforce.for_env("CartPole-v1", hidden=(5,), baseline="value")
+    for model in (agent.policy, agent.baseline.model):
+        drawn = keras.utils.model_to_dot(model, show_shapes=True).to_string()
+        assert ".hidden_0" in drawn and "Dense" in drawn
