@@ -1,6 +1,6 @@
 """Trains and records an environment with wrappers of Gymnasium.
 
-    pip install ".[video,classic]"
+    pip install moviepy "gymnasium[classic-control]"
     python examples/gym_wrappers.py [epochs]
 
 The observations of this CartPole contain positions only. Two positions in a row show the
