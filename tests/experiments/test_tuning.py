@@ -332,31 +332,30 @@ def test_killed_command_continues_and_loses_no_finished_trial(number, more, tmp_
     """The values equal those of a search that was not killed."""
     rng, printed, codes = random.Random(int(number)), {}, []
     for _ in range(4):
-        process = start(tmp_path, more)
-        wanted = rng.randrange(1, 3)
-        for line in process.stdout:
-            if line.startswith("trial "):
-                index = int(line.split(":")[0].split()[1])
-                printed[index] = line
-                wanted -= 1
-                if wanted == 0:
-                    process.send_signal(number)
-                    break
-        process.stdout.read()
-        codes.append(process.wait())
+        with start(tmp_path, more) as process:
+            wanted = rng.randrange(1, 3)
+            for line in process.stdout:
+                if line.startswith("trial "):
+                    printed[int(line.split(":")[0].split()[1])] = line
+                    wanted -= 1
+                    if wanted == 0:
+                        process.send_signal(number)
+                        break
+            process.stdout.read()
+        codes.append(process.returncode)
         assert set(printed) <= set(stored(tmp_path))
         if codes[-1] == 0:
             break
-    process = start(tmp_path, more)
-    process.communicate()
+    with start(tmp_path, more) as process:
+        process.communicate()
     assert process.returncode == 0
     assert set(codes) <= {-9, 130, 143, 0} and codes[0] != 0
     values = stored(tmp_path)
     assert sorted(values) == list(range(8))
     if not more:
         (tmp_path / "whole").mkdir()
-        process = start(tmp_path / "whole")
-        process.communicate()
+        with start(tmp_path / "whole") as process:
+            process.communicate()
         assert stored(tmp_path / "whole") == values
 
 
