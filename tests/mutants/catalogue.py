@@ -380,7 +380,7 @@ RETURNS_AND_BASELINES = [
         "exported_masks_wrap",
         "own: The value 256 in an observed mask wraps to zero in the exported policy.",
         "serving/policy_functions.py::masks_in_batch",
-        "tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3)",
+        "tf.minimum(tf.maximum(part, -part), 3)",
         "part",
     ),
     Mutant(

@@ -33,7 +33,9 @@ ACTIONS = {
     "GaussianIntegers": (Box(0, 10, (3,), np.int64), None),
     "GaussianScales": (
         Box(-3, 5, (2, 2)),
-        lambda: heads.Gaussian(4, -3.0, 5.0, shape=(2, 2), state_dependent_scale=True),
+        lambda: heads.Gaussian(
+            4, low=-3.0, high=5.0, shape=(2, 2), state_dependent_scale=True
+        ),
     ),
     "ClippedGaussian": (
         Box(-1, 1, (2,)),
@@ -160,6 +162,17 @@ def test_every_format_reads_every_observation(observations, tmp_path, in_this_pr
     agent = make_agent(OBSERVATIONS[observations], Discrete(3))
     for format in FORMATS:
         check(agent, tmp_path / format, format)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_reads_masks_in_the_observation(format, tmp_path, in_this_process):
+    observed = Dict(x=Box(-1, 1, (2,)), legal=MultiBinary(3))
+    agent = tfr.Reinforce.for_env(
+        lambda: Spaces(observed, Discrete(3)), action_mask="observation/legal"
+    )
+    agent.build_for_spaces(observed, Discrete(3))
+    check(agent, tmp_path / "policy", format)
 
 
 @pytest.mark.slow

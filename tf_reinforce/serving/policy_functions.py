@@ -312,7 +312,9 @@ def masks_in_batch(path, observations):
         observations: Structure of tensors `[N, …]`.
     """
     parts = keras.tree.flatten(path.lookup(observations, None))
-    # Entries must be 0, 1 or 2. Others become 3, so that none wraps to 0 in int8.
-    parts = [tf.minimum(tf.abs(tf.cast(part, tf.int64)), 3) for part in parts]
+    # Entries must be 0, 1 or 2. Others become 3, so that none wraps to 0 in int8. LiteRT
+    # has no `tf.abs` of integers.
+    parts = [tf.cast(part, tf.int64) for part in parts]
+    parts = [tf.minimum(tf.maximum(part, -part), 3) for part in parts]
     flat = [tf.reshape(part, [tf.shape(part)[0], -1]) for part in parts]
     return tf.cast(tf.concat(flat, axis=-1), tf.int8)
