@@ -102,10 +102,15 @@ def _show_file(app, docname, source):
 
     def link(match):
         target, anchor = match[1], match[2] or ""
+        path = (folder / target).resolve()
         if "://" in target or not target:
             return match[0]
-        path = (folder / target).resolve()
-        return f"]({pages.get(path) or os.path.relpath(path, ROOT / 'docs')}{anchor})"
+        if path in pages:
+            return f"]({pages[path]}{anchor})"
+        # With `path:`, a Markdown file in another folder is a file, and no page.
+        is_file = path.suffix == ".md" and path.parent != ROOT / "docs"
+        target = os.path.relpath(path, ROOT / "docs")
+        return f"](path:{target})" if is_file else f"]({target}{anchor})"
 
     source[0] = re.sub(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", link, source[0])
 
