@@ -103,7 +103,7 @@ def _show_file(app, docname, source):
     def link(match):
         target, anchor = match[1], match[2] or ""
         path = (folder / target).resolve()
-        if "://" in target or not target:
+        if not target or not path.exists():  # an address, code, or a missing file
             return match[0]
         if path in pages:
             return f"]({pages[path]}{anchor})"
@@ -144,15 +144,15 @@ def _convert_docstring(app, what, name, obj, options, lines):
             converted += [".. code-block:: text", ""]
         converted.append(line)
         previous = line or previous
-    lines[:] = converted + [_escape_bars(line) for line in sections]
+    lines[:] = converted + [_escape(line) for line in sections]
 
 
-def _escape_bars(line):
-    """Escapes the vertical bars of a line that are not between backticks."""
+def _escape(line):
+    """Escapes vertical bars, and the stars of a second argument, outside backticks."""
     if line.startswith((">>>", "...")):
         return line
     parts = line.split("`")
-    parts[::2] = [part.replace("|", "\\|") for part in parts[::2]]
+    parts[::2] = [x.replace("|", "\\|").replace(", **", ", \\*\\*") for x in parts[::2]]
     return "`".join(parts)
 
 
