@@ -55,5 +55,5 @@ def __dir__():
 
 # `keras.saving.load_model` loads only classes that have been registered with Keras, which
 # the import of their modules does.
-if "keras" in sys.modules:
+if sys.modules.get("keras") is not None:
     importlib.import_module("tf_reinforce.agent")

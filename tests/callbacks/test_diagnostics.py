@@ -1057,7 +1057,7 @@ def test_signal_and_noise_of_one_episode_are_nan():
     (report,) = diagnostics.history
     assert np.isnan([report["signal_to_noise"], report["noise"]]).all()
     assert np.isfinite(report["kl"])
-    output = diagnostics._out.getvalue()
+    output = diagnostics.stream.getvalue()
     assert output.startswith(
         "Diagnostics: found nothing in 1 reports. Not judged: noise ("
     )

@@ -89,10 +89,13 @@ def test_next_commands_are_quoted_and_repeat_what_evaluate_reads_from_no_file(ca
     options = parsers.make_parser().parse_args(["train", "own_env:Grid-v0"])
     folder, env_kwargs = pathlib.Path("a run"), {"map": "5", "size": 3}
     train_messages.print_next_commands(options, folder, env_kwargs)
-    evaluate, export = map(shlex.split, capsys.readouterr().out.splitlines()[2:])
-    evaluate = parsers.make_parser().parse_args(evaluate[1:])
-    assert (evaluate.run, evaluate.env) == ("a run", "own_env:Grid-v0")
-    assert evaluate.env_arg == [("map", "5")]
+    lines = map(shlex.split, capsys.readouterr().out.splitlines()[2:])
+    evaluate, plot, record, export = lines
+    for command in evaluate, record:
+        parsed = parsers.make_parser().parse_args(command[1:])
+        assert (parsed.run, parsed.env) == ("a run", "own_env:Grid-v0")
+        assert parsed.env_arg == [("map", "5")]
+    assert plot[1:] == ["plot", "a run"]
     assert export[1:] == ["export", "a run", "--out", "a run/policy"]
 
 

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from tf_reinforce.experiments import wandb_logger
+
 wandb = pytest.importorskip("wandb", reason="needs wandb: make slow")
-wandb_logger = pytest.importorskip("tf_reinforce.experiments.wandb_logger")
 pytestmark = pytest.mark.slow
 
 

@@ -6,7 +6,6 @@ import re
 import uuid
 
 import keras
-import wandb
 
 from tf_reinforce import files
 
@@ -35,6 +34,8 @@ class WandbLogger(keras.callbacks.Callback):
         self.config = config
 
     def on_train_begin(self, logs=None):
+        import wandb  # an optional package
+
         self._run = wandb.init(
             project=self.project,
             name=self.directory.name,
