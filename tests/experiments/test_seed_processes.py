@@ -105,17 +105,22 @@ def program(*arguments):
     )
 
 
+def finish(process):
+    """Returns the exit code and the printed text of a process, when it has ended."""
+    printed, _ = process.communicate()
+    return process.returncode, printed
+
+
 @pytest.mark.slow
 def test_seeds_in_processes_equal_trainings_of_one_seed(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
     more = ["--seeds", "3", "--seed", "5", "--require-target"]
-    process = program(*TRAIN, *more, "--run-dir", tmp_path / "many")
-    printed, _ = process.communicate()
-    assert process.returncode == 1, printed  # the target is missed
+    code, printed = finish(program(*TRAIN, *more, "--run-dir", tmp_path / "many"))
+    assert code == 1, printed  # the target is missed
     assert "training 3 of 3 seeds" in printed and "3 seeds, " in printed
     assert f"tf-reinforce compare {tmp_path}/many" in printed
     one = program(*TRAIN, "--seed", "6", "--run-dir", tmp_path / "one")
-    assert one.wait() == 0
+    assert finish(one)[0] == 0
     many = tmp_path / "many" / "seed_6"
     np.testing.assert_array_equal(weights(many), weights(tmp_path / "one"))
     assert (many / "episodes.csv").read_text() == (
@@ -131,8 +136,8 @@ def test_seeds_in_processes_equal_trainings_of_one_seed(tmp_path, capsys, monkey
 def test_interrupted_seeds_continue_to_the_same_weights(number, code, tmp_path):
     """The signal arrives while two of three trainings run, and the third waits."""
     long = [*TRAIN, "--epochs", "60", "--seeds", "3", "--jobs", "2", "--checkpoint-every"]
-    whole = program(*long, "1", "--run-dir", tmp_path / "whole")
-    assert whole.wait() == 0, whole.stdout.read()
+    code_of_whole, _ = finish(program(*long, "1", "--run-dir", tmp_path / "whole"))
+    assert code_of_whole == 0
     process = program(*long, "1", "--run-dir", tmp_path / "part")
     first = tmp_path / "part" / "seed_0" / "log.csv"
     event = threading.Event()
@@ -140,20 +145,19 @@ def test_interrupted_seeds_continue_to_the_same_weights(number, code, tmp_path):
         event.wait(0.05)
         assert process.poll() is None
     process.send_signal(number)
-    printed, _ = process.communicate()
-    assert process.returncode == code, printed
+    found, printed = finish(process)
+    assert found == code, printed
     assert f"to continue: tf-reinforce train --resume {tmp_path}/part" in printed
     assert not (tmp_path / "part" / "seed_2" / "log.csv").exists()
-    resumed = program("train", "--resume", tmp_path / "part")
-    printed, _ = resumed.communicate()
-    assert resumed.returncode == 0, printed
+    found, printed = finish(program("train", "--resume", tmp_path / "part"))
+    assert found == 0, printed
     for seed in range(3):
         name = f"seed_{seed}"
         np.testing.assert_array_equal(
             weights(tmp_path / "part" / name), weights(tmp_path / "whole" / name)
         )
     again = program("train", "--resume", tmp_path / "part")
-    assert "training 0 of 3 seeds" in again.communicate()[0]
+    assert "training 0 of 3 seeds" in finish(again)[1]
 
 
 def test_options_that_do_not_belong_to_resumed_seeds_are_refused(tmp_path, capsys):
