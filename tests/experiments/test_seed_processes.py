@@ -20,7 +20,7 @@ TRAIN += ["--hidden", "8", "--eval-episodes", "4"]
 
 
 def prepared(folder, seeds):
-    seed_processes.prepare(folder, {"env": "CartPole-v1"}, seeds)
+    seed_processes.prepare(folder, {"env": "CartPole-v1"}, seeds, "a command")
     return seed_processes.folders(folder)
 
 
@@ -30,6 +30,7 @@ def test_each_seed_has_a_run_directory_with_its_configuration(tmp_path):
     for seed, path in found.items():
         config = json.loads((path / "config.json").read_text())
         assert path.name == f"seed_{seed}"
+        assert (path / "command.txt").read_text() == "a command\n"
         assert config == {"env": "CartPole-v1", "seed": seed}
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(FileExistsError):

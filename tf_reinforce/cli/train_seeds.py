@@ -32,7 +32,7 @@ def run(options, settings, engine, first_seed, target):
     workers = content["fit"].pop("workers", None)
     if isinstance(workers, int):
         content["fit"]["workers"] = workers
-    seed_processes.prepare(directory, content, seeds)
+    seed_processes.prepare(directory, content, seeds, options.command_line)
     fit = {**settings["fit"], **({} if workers is None else {"workers": workers})}
     explicit = {"env": options.env, "env_kwargs": settings["env_kwargs"], "fit": fit}
     commands = {

@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.2
 _TAIL_BYTES = 4096
 
 
-def prepare(directory, config, seeds):
+def prepare(directory, config, seeds, command=None):
     """Creates the run directories `seed_N`, each with the configuration of its training.
 
     The folder is created as a whole, so that a process that is killed leaves either no
@@ -28,6 +28,8 @@ def prepare(directory, config, seeds):
         directory: `pathlib.Path` of a folder that does not exist or is empty.
         config: Dict, the content of `config.json` without the seed.
         seeds: Ints, the seeds.
+        command: String, the command that starts the trainings, for `command.txt`, or
+            `None`.
 
     Raises:
         FileExistsError: If the folder exists and is not empty.
@@ -39,6 +41,8 @@ def prepare(directory, config, seeds):
             folder = pathlib.Path(temporary) / f"seed_{seed}"
             folder.mkdir(parents=True)
             run_config.write_json(folder / run_config.FILE_NAME, {**config, "seed": seed})
+            if command is not None:
+                (folder / "command.txt").write_text(f"{command}\n")
 
 
 def folders(directory):
