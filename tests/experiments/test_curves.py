@@ -137,3 +137,14 @@ def test_common_grid_covers_what_all_seeds_have(tmp_path):
     made[1].columns["a"][:] = np.nan
     with pytest.raises(ValueError, match="'a' has no finite value"):
         curves.on_common_grid(made, "a", "steps")
+
+
+def test_runs_with_other_settings_are_not_seeds_of_one_run(tmp_path):
+    """The number of environments does not change the results of a training."""
+    for seed, num_envs in enumerate((4, 8)):
+        fit = {"epochs": 3, "num_envs": num_envs}
+        write_run(tmp_path / f"seed{seed}", ROWS, agent={"gamma": 0.9}, fit=fit)
+    assert len(curves.read(tmp_path).curves) == 2
+    write_run(tmp_path / "other", ROWS, agent={"gamma": 0.8}, fit={"epochs": 3})
+    with pytest.raises(ValueError, match=r"must have the same settings.*/\*\."):
+        curves.read(tmp_path)

@@ -18,6 +18,8 @@ X_AXES = {
     "updates": "updates",
     "seconds": "seconds of training",
 }
+# Options of `fit` that do not change the results of a training.
+_MAY_DIFFER = "num_envs", "workers", "step_timeout"
 _MAX_BYTES = 2**28  # of a file of a run, which may come from an untrusted source
 
 
@@ -91,7 +93,7 @@ def read(folder):
 
     Raises:
         FileNotFoundError: If the folder contains no log.
-        ValueError: If a log is no table of numbers, or the environments differ.
+        ValueError: If a log is no table of numbers, or environments or settings differ.
     """
     folder = pathlib.Path(folder)
     parts = [folder] if (folder / LOG).exists() else sorted(folder.glob(f"*/{LOG}"))
@@ -101,19 +103,33 @@ def read(folder):
             f"{folder} contains no {LOG}. Expected: a run directory, or a folder of run "
             "directories. `tf-reinforce train ENV --run-dir DIR` writes one."
         )
-    curves, evaluations, envs = [], [], set()
+    curves, evaluations, envs, settings = [], [], set(), set()
     for part in parts:
         config = run_config.read(part)
         seed, env = config.get("seed"), config.get("env")
         curves += _read_log(part / LOG, seed if isinstance(seed, int) else None)
         evaluations += _read_evaluations(part / "evaluation.json")
         envs.add(env if isinstance(env, str) else None)
+        settings.add(_settings(config))
     if len(envs) > 1:
         raise ValueError(
             f"The runs in {folder} must have the same environment. Received: "
             f"{sorted(map(str, envs))}"
         )
+    if len(settings) > 1:
+        raise ValueError(
+            f"The runs in {folder} must have the same settings, because they are read as "
+            "seeds of one run. Received: several settings of the agent or of `fit`. Name "
+            f"the runs one by one, for example {folder}/*."
+        )
     return Run(folder.resolve().name, envs.pop(), curves, evaluations)
+
+
+def _settings(config):
+    """Returns a text of the settings that runs of several seeds have in common."""
+    fit = {k: x for k, x in config.get("fit", {}).items() if k not in _MAY_DIFFER}
+    common = {name: config.get(name) for name in ("agent", "env_kwargs")}
+    return json.dumps({**common, "fit": fit}, sort_keys=True)
 
 
 def _read_log(path, seed):
