@@ -18,8 +18,6 @@ X_AXES = {
     "updates": "updates",
     "seconds": "seconds of training",
 }
-# Options of `fit` that do not change the results of a training.
-_MAY_DIFFER = "num_envs", "workers", "step_timeout"
 _MAX_BYTES = 2**28  # of a file of a run, which may come from an untrusted source
 
 
@@ -127,7 +125,9 @@ def read(folder):
 
 def _settings(config):
     """Returns a text of the settings that runs of several seeds have in common."""
-    fit = {k: x for k, x in config.get("fit", {}).items() if k not in _MAY_DIFFER}
+    fit = {
+        k: x for k, x in config.get("fit", {}).items() if k not in run_config.MAY_DIFFER
+    }
     common = {name: config.get(name) for name in ("agent", "env_kwargs")}
     return json.dumps({**common, "fit": fit}, sort_keys=True)
 

@@ -27,7 +27,7 @@ _CALLBACKS = {
 # Each seed has an environment of its own.
 MAX_SEEDS = toml_files.FIT_LIMITS["num_envs"]
 # The arguments of `fit` that do not change the result of a training.
-_MAY_DIFFER = ("num_envs", "workers", "step_timeout")
+MAY_DIFFER = ("num_envs", "workers", "step_timeout")
 
 
 def agent_file(run):
@@ -89,7 +89,7 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
             be equal to those in the file. In the file, all other environment arguments
             must be numbers or booleans.
         fit: Dict of the arguments of `fit` that the user has passed. They must be equal
-            to those in the file, except the arguments in `_MAY_DIFFER`.
+            to those in the file, except the arguments in `MAY_DIFFER`.
         num_seeds: Int, the number of seeds that the user has passed, or `None`.
 
     Returns:
@@ -235,7 +235,7 @@ def _option_text(value):
 def _merge_fit(path, in_file, explicit):
     """Returns the arguments of `fit`, of which those of the user must fit the file."""
     for name, value in explicit.items():
-        if name not in _MAY_DIFFER and in_file.get(name) != value:
+        if name not in MAY_DIFFER and in_file.get(name) != value:
             raise ValueError(
                 f"The training has another `{name}`. Expected: the value in {path}, "
                 f"{in_file.get(name)}. Received: {name}={value}. A training continues "
