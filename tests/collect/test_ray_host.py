@@ -82,7 +82,7 @@ def test_lost_process_is_named_and_the_others_go_on(host):
     os.kill(host._workers[10].pid, signal.SIGKILL)
     events = exchange(host, [10, 11])
     assert [*events] == [10]
-    assert events[10].startswith("was killed by the signal SIGKILL (")
+    assert str(events[10]).startswith("was killed by the signal SIGKILL (")
     assert exchange(host, [11], [("send", 11, 0)], [MAKE]) == {
         11: ({"kind": "ready"}, [])
     }
@@ -132,8 +132,8 @@ def test_process_that_cannot_start_is_lost(host, monkeypatch):
 
     monkeypatch.setattr(local_worker, "LocalWorker", fail)
     events = exchange(host, [10], start(10), [FACTORY, MAKE])
-    assert events[10].startswith("could not be started on ")
-    assert events[10].endswith(": no more processes")
+    assert str(events[10]).startswith("could not be started on ")
+    assert str(events[10]).endswith(": no more processes")
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

@@ -22,7 +22,17 @@ END_TIMEOUT = 3.0  # the same after an error, or after Ctrl-C
 
 
 class WorkerLost(Exception):
-    """Reports that a worker process has died, or did not answer in time."""
+    """Reports that a worker process has died, or did not answer in time.
+
+    Args:
+        text: String, what follows "Worker 3" in a message.
+        in_episode: Bool, whether it was playing an episode. If not, it may not have
+            received the episodes that were sent to it last.
+    """
+
+    def __init__(self, text, in_episode=True):
+        super().__init__(text)
+        self.in_episode = in_episode
 
 
 class HostLost(WorkerLost):
@@ -172,20 +182,23 @@ class LocalWorker(Worker):
         return self._step_timeout + (0 if is_in_episode else START_TIMEOUT)
 
     def _raise_late(self):
-        place = self._progress.describe(self.first_index)
         limit = f"step_timeout={self._step_timeout:g} s"
         if not self._progress.is_in_episode():
             limit += f" and further {START_TIMEOUT:g} s"
         self.kill()
-        raise WorkerLost(f"did not answer within {limit}, and was ended ({place})")
+        self._raise_lost(f"did not answer within {limit}, and was ended")
 
     def _raise_ended(self):
-        place = self._progress.describe(self.first_index)
         text = "closed its connection to the pool, and was ended"
         with contextlib.suppress(subprocess.TimeoutExpired):
             text = _describe_exit(self._process.wait(1.0))
         self.kill()
-        raise WorkerLost(f"{text} ({place})") from None
+        self._raise_lost(text)
+
+    def _raise_lost(self, text):
+        place = self._progress.describe(self.first_index)
+        in_episode = self._progress.is_in_episode()
+        raise WorkerLost(f"{text} ({place})", in_episode) from None
 
     @contextlib.contextmanager
     def _explain_lost(self):
@@ -198,7 +211,7 @@ class LocalWorker(Worker):
 
     def stop(self):
         """Asks the process to close its environments and to end."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(EOFError, OSError):  # `join` reports it
             self._channel.send({"kind": "stop"})
 
     def terminate(self):

@@ -80,8 +80,8 @@ class WorkerHost:
 
         Returns:
             List of pairs: the key of a worker, and the header and the arrays of its
-            message, or a text if the process is lost. The list is empty if the actor
-            ends.
+            message, or a `WorkerLost` if the process is lost. The list is empty if the
+            actor ends.
         """
         with self._lock:
             self._num_calls += 1
@@ -129,7 +129,7 @@ class WorkerHost:
 
     def _start(self, key, number, size, first_index):
         if self._refusal:
-            self._events.append((key, self._refusal))
+            self._events.append((key, local_worker.WorkerLost(self._refusal)))
             return
         options = self._step_timeout, self._guard, self._search_path
         try:
@@ -150,8 +150,10 @@ class WorkerHost:
                 continue
             with self._note_loss(key.data):
                 header, arrays = key.fileobj.receive()
-                refusal = self._compare_modules(header.pop("modules", ()))
-                self._events.append((key.data, refusal or (header, arrays)))
+                if refusal := self._compare_modules(header.pop("modules", ())):
+                    self._events.append((key.data, local_worker.WorkerLost(refusal)))
+                else:
+                    self._events.append((key.data, (header, arrays)))
         if time.monotonic() - self._last_check > interval:
             self._last_check = time.monotonic()
             for key in self._expected & self._workers.keys():
@@ -165,7 +167,8 @@ class WorkerHost:
             yield
         except local_worker.WorkerLost as error:
             self._selector.unregister(self._workers.pop(key))
-            self._events.append((key, f"{error} on {platform.node()}"))
+            text = f"{error} on {platform.node()}"
+            self._events.append((key, local_worker.WorkerLost(text, error.in_episode)))
 
     def _compare_modules(self, modules):
         """Compares the versions of the packages that a process has imported."""

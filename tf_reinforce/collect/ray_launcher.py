@@ -225,7 +225,7 @@ class RayWorker(local_worker.Worker):
         self.inbox = collections.deque()  # messages of the process
         self.first_messages = []  # for the process, sent before the worker was placed
         self._launcher = launcher
-        self._lost = None  # text if the process is lost
+        self._lost = None  # the `WorkerLost` if the process is lost
         self._is_reported = False  # whether `WorkerLost` was raised
 
     @property
@@ -240,8 +240,8 @@ class RayWorker(local_worker.Worker):
         return bool(self.inbox) or self._lost is not None or is_actor_lost
 
     def note(self, content):
-        """Keeps a message, or the text that the process is lost."""
-        if isinstance(content, str):
+        """Keeps a message, or the error of a process that is lost."""
+        if isinstance(content, local_worker.WorkerLost):
             self._lost = content
         else:
             self.inbox.append(content)
@@ -273,7 +273,7 @@ class RayWorker(local_worker.Worker):
             raise local_worker.HostLost(self.actor.lost)
         if self._lost is not None:
             self._is_reported = True
-            raise local_worker.WorkerLost(self._lost)
+            raise self._lost
 
     def _expect_start(self):
         if self._launcher.silence > _START_SECONDS:

@@ -312,7 +312,8 @@ class WorkerPool(environments.HostEnvironments):
         if not restarts:
             raise _lost_error(one, error) from None
         lost = run.dispatcher.lose(one.number) if run else []
-        for number in lost:
+        played = lost if error.in_episode else []
+        for number in played:
             run.losses[number] = run.losses.get(number, 0) + 1
             if run.losses[number] > _MAX_LOSSES:
                 raise results.EnvironmentFault(
@@ -320,7 +321,7 @@ class WorkerPool(environments.HostEnvironments):
                     f"{_MAX_LOSSES + 1} times, and each time its worker was lost. "
                     "Correct the environment."
                 ) from None
-        if not lost:
+        if not played:
             self._failures[one.number] = self._failures.get(one.number, 0) + 1
             if self._failures[one.number] > _MAX_LOSSES:
                 raise _lost_error(one, error) from None
