@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -118,6 +119,7 @@ def test_seeds_option_trains_many_seeds_and_keeps_the_best(tmp_path, capsys):
     assert train(tmp_path / "run", *more) == 0
     printed = capsys.readouterr().out
     assert "3 seeds" in printed and "exported" not in printed
+    assert f"tf-reinforce plot {tmp_path}/run" in printed
     assert "returns over new episodes: minimum " in printed
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES - {
         "episodes.csv",
@@ -130,6 +132,7 @@ def test_seeds_option_trains_many_seeds_and_keeps_the_best(tmp_path, capsys):
     log = (tmp_path / "run" / "log.csv").read_text().splitlines()
     assert log[0].startswith("epoch,seed,") and len(log) == 1 + 2 * 3
     best = max(figures, key=lambda seed: figures[seed]["episode_return"])
+    assert f" (seed {best})" in printed
     assert cli.main(["evaluate", str(tmp_path / "run"), "--seed", best]) == 0
     assert json.loads(capsys.readouterr().out) == figures[best]
     assert train(tmp_path / "no", *more, "--seeds", "0") == 2
@@ -177,7 +180,8 @@ def test_evaluate_of_an_agent_file_requires_env(run, capsys):
     assert cli.main(["evaluate", file, "--env", "CartPole-v1", "--episodes", "3"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 3
     assert cli.main(["evaluate", file]) == 2
-    assert "Give --env" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert f"Run: tf-reinforce evaluate {file} --env ENV" in printed
 
 
 def test_evaluate_imports_no_module_named_in_a_config(run, tmp_path, capsys):
@@ -188,6 +192,23 @@ def test_evaluate_imports_no_module_named_in_a_config(run, tmp_path, capsys):
     (copy / "config.json").write_text(json.dumps({"env": "antigravity:CartPole-v1"}))
     assert cli.main(["evaluate", str(copy)]) == 2
     assert "antigravity" not in sys.modules
+    command = f"tf-reinforce evaluate {copy} --env antigravity:CartPole-v1"
+    assert command in capsys.readouterr().err
+
+
+def test_commands_of_one_run_refuse_a_folder_of_seeds(tmp_path, capsys):
+    for seed in (7, 8):
+        (tmp_path / f"seed_{seed}").mkdir()
+        (tmp_path / f"seed_{seed}" / "config.json").write_text("{}")
+    for words in (
+        ["evaluate"],
+        ["record"],
+        ["plot", "--policy"],
+        ["export", "--out", "x"],
+    ):
+        assert cli.main([*words, str(tmp_path)]) == 2
+        expected = f"of 2 seeds. Expected: one of them, for example {tmp_path}/seed_7"
+        assert expected in capsys.readouterr().err
 
 
 def test_evaluate_refuses_strings_in_env_kwargs_of_a_config(run, tmp_path, capsys):
@@ -893,6 +914,25 @@ def test_options_of_other_libraries_get_a_suggestion(arguments, suggestion, caps
     assert error.value.code == 2
     assert suggestion in capsys.readouterr().err
     assert "--lr" not in parsers.make_parser().format_help()
+
+
+@pytest.mark.parametrize(
+    "arguments, printed",
+    [
+        (["tain", "CartPole-v1"], "tf-reinforce: error: .*Did you mean train?"),
+        (["train", "--tensorbord"], "tf-reinforce train: .*Did you mean --tensorboard?"),
+        (["train", "--engine", "hots"], "invalid choice: 'hots'.* Did you mean host?"),
+        (["info", "run", "--qqq", "1"], "--qqq 1. Help: tf-reinforce info --help"),
+        (["export", "run"], "are required: --out. Help: tf-reinforce export --help"),
+        ([], "tf-reinforce: error: .*required: COMMAND. Help: tf-reinforce --help"),
+    ],
+)
+def test_error_of_the_parser_is_one_line_with_a_hint(arguments, printed, capsys):
+    with pytest.raises(SystemExit) as error:
+        cli.main(arguments)
+    assert error.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.search(printed.replace("?", r"\?"), line)
 
 
 LOCAL_ENV = """

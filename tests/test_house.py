@@ -146,7 +146,6 @@ DEFERRED_IMPORTS = {
     "cli/bench_env.py",
     "cli/check_env.py",
     "cli/compare.py",
-    "cli/evaluate.py",
     "cli/explain.py",
     "cli/export.py",
     "cli/info.py",

@@ -76,6 +76,29 @@ def test_at_most_jobs_processes_run_at_the_same_time(tmp_path, monkeypatch):
     assert len(most) == 5 and max(most) == 2
 
 
+def test_last_lines_of_running_trainings_are_reported_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(seed_processes, "_REPORT_SECONDS", 0.0)
+    lines, found = [], prepared(tmp_path / "runs", [3, 4])
+    (found[3] / "output.txt").write_text("update 1\nupdate 2\n\n")
+    (found[4] / "output.txt").write_text("")
+    processes = seed_processes.Processes({}, found, 1, lines.append)
+    processes._running = {3: None, 4: None}
+    for _ in range(2):
+        processes._report_progress()
+    assert lines == ["seed 3: update 2"]
+
+
+def test_steps_and_seconds_are_those_of_all_trainings(tmp_path):
+    found = prepared(tmp_path / "runs", [0, 1, 2])
+    for seed in (0, 1):  # the third training has not ended
+        rows = "epoch,env_steps,steps_per_second\n0,10,5\n1,40,10\n"
+        (found[seed] / "log.csv").write_text(rows)
+        evaluation = json.dumps({"episode_return": 3.0 + seed})
+        (found[seed] / "evaluation.json").write_text(evaluation)
+    expected = {"returns": {0: 3.0, 1: 4.0}, "env_steps": 80, "seconds": 10.0}
+    assert seed_processes.results(found) == expected
+
+
 def test_output_is_not_written_through_a_link(tmp_path):
     found = prepared(tmp_path / "runs", [0])
     (tmp_path / "other.txt").write_text("before")
@@ -118,7 +141,8 @@ def test_seeds_in_processes_equal_trainings_of_one_seed(tmp_path, capsys, monkey
     more = ["--seeds", "3", "--seed", "5", "--require-target"]
     code, printed = finish(program(*TRAIN, *more, "--run-dir", tmp_path / "many"))
     assert code == 1, printed  # the target is missed
-    assert "training 3 of 3 seeds" in printed and "3 seeds, " in printed
+    assert "training 3 of 3 seeds, each in its own process, " in printed
+    assert "FrozenLake-v1: 3 seeds, " in printed
     assert f"tf-reinforce compare {tmp_path}/many" in printed
     one = program(*TRAIN, "--seed", "6", "--run-dir", tmp_path / "one")
     assert finish(one)[0] == 0
@@ -158,7 +182,7 @@ def test_interrupted_seeds_continue_to_the_same_weights(number, code, tmp_path):
             weights(tmp_path / "part" / name), weights(tmp_path / "whole" / name)
         )
     again = program("train", "--resume", tmp_path / "part")
-    assert "training 0 of 3 seeds" in finish(again)[1]
+    assert "the trainings of all 3 seeds have ended" in finish(again)[1]
 
 
 def test_options_that_do_not_belong_to_resumed_seeds_are_refused(tmp_path, capsys):

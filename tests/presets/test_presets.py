@@ -24,6 +24,7 @@ from tf_reinforce import presets
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_settings
+from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.presets import toml_files
 
@@ -267,8 +268,8 @@ def test_text_in_a_run_is_used_only_if_the_user_passes_the_same_argument(tmp_pat
     config = {"env": "FrozenLake-v1", "env_kwargs": {"map_name": "8x8", "n": 1}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="map_name='8x8'.*--env-arg NAME=VALUE"):
-        runs.read_env(tmp_path)
-    env, options = runs.read_env(tmp_path, {"map_name": "4x4"})
+        run_config.read_env(tmp_path)
+    env, options = run_config.read_env(tmp_path, {"map_name": "4x4"})
     assert options["env_kwargs"] == {"map_name": "4x4", "n": 1}
 
 

@@ -64,6 +64,9 @@ class Cluster:
     def _read(self):
         line = self._process.stdout.readline().strip()
         if not line:
+            self._process.stdin.close()
+            self._process.stdout.close()
+            self._process.wait()
             raise RuntimeError("The Ray cluster has not started.")
         return line
 
@@ -92,6 +95,9 @@ def start(cores):
     os.environ.update(ENVIRON)
     from ray import cluster_utils
 
+    # Ray writes the address of the cluster to this folder, and does not create it.
+    default_folder = pathlib.Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray")
+    default_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ray") as folder:
         options = {"include_dashboard": False, "temp_dir": folder, **_node(cores[0])}
         cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=options)

@@ -3,11 +3,9 @@
 import json
 
 from tf_reinforce import config
-from tf_reinforce import startup
 from tf_reinforce import validation
 from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import argument_types
-from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import shared_arguments
 
 
@@ -45,25 +43,15 @@ def add_parser(subparsers):
 def run(options):
     """Runs `tf-reinforce evaluate` and returns the exit code."""
     _check_options(options)
-    limits = agent_files.load_limits(options)
-    path = agent_files.agent_file(options.run, limits)
-    startup.import_tensorflow()
-    from tf_reinforce.experiments import runs
-    from tf_reinforce.loading import keras_file
-
-    agent = keras_file.load(path, limits=limits)
-    env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
-    env = options.env or env
-    agent_files.expect_env(options.run, env, "evaluate")
+    agent, env, env_options = agent_files.load_with_env(options, options.run)
     metrics = agent.evaluate(
-        env_ids.find_env(env),
+        env,
         options.episodes,
         deterministic=not options.stochastic,
         seed=options.seed,
         num_envs=options.num_envs,
         workers=options.workers,
-        env_kwargs=env_options["env_kwargs"],
-        max_episode_steps=options.max_episode_steps or env_options["max_episode_steps"],
+        **env_options,
     )
     print(json.dumps(metrics, indent=2))
     return 0
@@ -74,5 +62,3 @@ def _check_options(options):
         validation.positive_int(name, getattr(options, name))
     validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
     validation.check_seed(options.seed)
-    if options.env is not None:
-        options.env = env_ids.resolve_env(options.env)

@@ -1,7 +1,6 @@
 """Runs the command `export`, which writes the policy of a run."""
 
 from tf_reinforce import files
-from tf_reinforce import startup
 from tf_reinforce import validation
 from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import argument_types
@@ -53,12 +52,7 @@ def add_parser(subparsers):
 def run(options):
     """Runs `tf-reinforce export` and returns the exit code."""
     _check_options(options)
-    limits = agent_files.load_limits(options)
-    path = agent_files.agent_file(options.run, limits)
-    startup.import_tensorflow()
-    from tf_reinforce.loading import keras_file
-
-    agent = keras_file.load(path, limits=limits)
+    agent = agent_files.load(options, options.run)
     agent.export(options.out, format=options.format)
     names = "act, sample, distribution"
     names += ", log_prob" if options.format == "tf_saved_model" else ""
@@ -83,10 +77,10 @@ def _check_export(agent, options):
     """Prints the report of `check_export`, and returns the exit code."""
     import gymnasium
 
-    from tf_reinforce.experiments import runs
+    from tf_reinforce.experiments import run_config
     from tf_reinforce.testing import export_report
 
-    env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
+    env, env_options = run_config.read_env(options.run, dict(options.env_arg or ()))
     env = options.env or env
     arguments = dict(observations=options.observations)
     try:

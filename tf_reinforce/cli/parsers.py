@@ -1,6 +1,8 @@
 """Makes the parser of the command line, with a parser for each command."""
 
 import argparse
+import difflib
+import re
 
 from tf_reinforce import version
 from tf_reinforce.cli import bench_env
@@ -36,9 +38,29 @@ COMMANDS = (
 )
 
 
+class Parser(argparse.ArgumentParser):
+    """Prints an error in one line, with the most similar option or command."""
+
+    def parse_known_args(self, args=None, namespace=None):
+        """Parses arguments; unlike in argparse, a command names its unknown ones."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+    def error(self, message):
+        """Prints an error message, and ends the process with the exit code 2."""
+        choices = [choice for action in self._actions for choice in action.choices or ()]
+        known = [*self._option_string_actions, *map(str, choices)]
+        received = re.search(r"(?:arguments: |invalid choice: ')([\w-]+)", message)
+        similar = difflib.get_close_matches(received[1], known, 1) if received else []
+        hint = f"Did you mean {similar[0]}?" if similar else f"Help: {self.prog} --help"
+        self.exit(2, f"{self.prog}: error: {message.rstrip('.')}. {hint}\n")
+
+
 def make_parser():
     """Returns the parser of `tf-reinforce`, with a parser for each command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tf-reinforce", description="REINFORCE for people who think in Keras."
     )
     parser.add_argument("--version", action="version", version=version.VERSION)

@@ -1,10 +1,8 @@
 """Runs the command `plot`, which draws the learning curves or the policy of runs."""
 
-from tf_reinforce import startup
 from tf_reinforce import validation
 from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import argument_types
-from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import shared_arguments
 
 
@@ -113,28 +111,11 @@ def _draw_policy(options):
     [run] = options.run
     seed = validation.check_seed(options.seed or 0)
     validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
-    if options.env is not None:
-        options.env = env_ids.resolve_env(options.env)
-    limits = agent_files.load_limits(options)
-    path = agent_files.agent_file(run, limits)
-    startup.import_tensorflow()
+    agent, env, env_options = agent_files.load_with_env(options, run)
     from tf_reinforce.experiments import plots
     from tf_reinforce.experiments import policy_plots
-    from tf_reinforce.experiments import runs
-    from tf_reinforce.loading import keras_file
 
-    agent = keras_file.load(path, limits=limits)
-    env, env_options = runs.read_env(run, dict(options.env_arg or ()))
-    env = options.env or env
-    agent_files.expect_env(run, env, "plot --policy")
-    limit = options.max_episode_steps or env_options["max_episode_steps"]
-    figure = policy_plots.draw(
-        agent,
-        env_ids.find_env(env),
-        seed=seed,
-        env_kwargs=env_options["env_kwargs"],
-        max_episode_steps=limit,
-    )
+    figure = policy_plots.draw(agent, env, seed=seed, **env_options)
     plots.save(figure, options.out)
     print(f"drawn to {options.out}: the policy of {run}")
     return 0

@@ -1,10 +1,8 @@
 """Runs the command `record`, which writes a video of a trained agent."""
 
-from tf_reinforce import startup
 from tf_reinforce import validation
 from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import argument_types
-from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import shared_arguments
 
 
@@ -76,29 +74,20 @@ def run(options):
     """Runs `tf-reinforce record` and returns the exit code."""
     options.out = shared_arguments.output_path(options.out, [options.run], "video.mp4")
     _check_options(options)
-    limits = agent_files.load_limits(options)
-    path = agent_files.agent_file(options.run, limits)
-    startup.import_tensorflow()
+    agent, env, env_options = agent_files.load_with_env(options, options.run)
     from tf_reinforce.experiments import recording
-    from tf_reinforce.experiments import runs
-    from tf_reinforce.loading import keras_file
 
-    agent = keras_file.load(path, limits=limits)
-    env, env_options = runs.read_env(options.run, dict(options.env_arg or ()))
-    env = options.env or env
-    agent_files.expect_env(options.run, env, "record")
     metrics = recording.record(
         agent,
-        env_ids.find_env(env),
+        env,
         options.out,
         options.episodes,
         num_envs=options.num_envs,
         seed=options.seed,
         deterministic=not options.stochastic,
-        env_kwargs=env_options["env_kwargs"],
-        max_episode_steps=options.max_episode_steps or env_options["max_episode_steps"],
         fps=options.fps,
         size=options.size,
+        **env_options,
     )
     count = options.episodes
     episodes = "1 episode" if count == 1 else f"{count} episodes"
@@ -117,5 +106,3 @@ def _check_options(options):
     validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
     validation.check_seed(options.seed)
     video_files.check_options(options.out, options.fps, options.size)
-    if options.env is not None:
-        options.env = env_ids.resolve_env(options.env)

@@ -238,6 +238,7 @@ def _train_seeds(options, settings, twin, first_seed, target):
             return getattr(error, "code", INTERRUPTED)
     train_messages.print_seeds_summary(options.env, directory, result, target)
     _export(options, directory)
+    train_messages.print_next_commands(options, directory, {})
     return _target_exit_code(
         options, statistics.median(result["returns"].values()), target
     )

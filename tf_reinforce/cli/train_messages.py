@@ -76,13 +76,14 @@ def print_summary(directory, first_line, result):
 
 def print_seeds_summary(env, directory, result, target):
     """Prints the returns and the time of a training of several seeds."""
+    best = max(result["returns"], key=result["returns"].get)
     returns = sorted(result["returns"].values())
-    count, reached = len(returns), ""
+    count, reached = len(returns), f" (seed {best})"
     if target is not None:
-        reached = f", {sum(x >= target for x in returns)} of {count} at {target:g}"
+        reached += f", {sum(x >= target for x in returns)} of {count} at {target:g}"
     print(
         f"\n{env}: {count} seeds, {result['env_steps']:,} steps in "
-        f"{result['seconds']:.1f} s\n"
+        f"{result['seconds']:.1f} s of training\n"
         f"returns over new episodes: minimum {returns[0]:.4g}, median "
         f"{statistics.median(returns):.4g}, maximum {returns[-1]:.4g}{reached}\n"
         f"saved in {directory}"

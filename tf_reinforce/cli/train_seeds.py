@@ -4,7 +4,6 @@ import os
 import pathlib
 import shlex
 import statistics
-import time
 
 from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_settings
@@ -85,14 +84,16 @@ def _run(options, directory, commands, target):
 
     folders = seed_processes.folders(directory)
     jobs = options.jobs or len(os.sched_getaffinity(0))
-    print(
-        f"training {len(commands)} of {len(folders)} seeds, {jobs} processes at the same "
-        f"time; their output is in {directory}/seed_N/{seed_processes.OUTPUT}",
-        flush=True,
-    )
+    if commands:
+        output = directory / "seed_N" / seed_processes.OUTPUT
+        _print(
+            f"training {len(commands)} of {len(folders)} seeds, each in its own process, "
+            f"{jobs} at the same time; their output is in {output}"
+        )
+    else:
+        _print(f"the trainings of all {len(folders)} seeds have ended")
     wandb = [] if options.wandb is None else ["--wandb", options.wandb]
     commands = {seed: [*words, *wandb] for seed, words in commands.items()}
-    start = time.perf_counter()
     processes = seed_processes.Processes(commands, folders, jobs, _print)
     code = processes.run()
     result = seed_processes.results(folders)
@@ -101,7 +102,6 @@ def _run(options, directory, commands, target):
         words = ["tf-reinforce", "train", *env, "--resume", str(directory)]
         print(f"saved in {directory}\nto continue: {shlex.join(words)}")
         return code
-    result["seconds"] = time.perf_counter() - start
     train_messages.print_seeds_summary(options.env, directory, result, target)
     best = max(folders, key=result["returns"].get)
     train_messages.print_group_commands(directory, folders[best], options.env)

@@ -129,7 +129,7 @@ class WorkerHost:
 
     def _start(self, key, number, size, first_index):
         if self._refusal:
-            self._events.append((key, local_worker.WorkerLost(self._refusal)))
+            self._events.append((key, self._refusal))
             return
         options = self._step_timeout, self._guard, self._search_path
         try:
@@ -150,10 +150,8 @@ class WorkerHost:
                 continue
             with self._note_loss(key.data):
                 header, arrays = key.fileobj.receive()
-                if refusal := self._compare_modules(header.pop("modules", ())):
-                    self._events.append((key.data, local_worker.WorkerLost(refusal)))
-                else:
-                    self._events.append((key.data, (header, arrays)))
+                refusal = self._compare_modules(header.pop("modules", ()))
+                self._events.append((key.data, refusal or (header, arrays)))
         if time.monotonic() - self._last_check > interval:
             self._last_check = time.monotonic()
             for key in self._expected & self._workers.keys():

@@ -16,6 +16,7 @@ from tf_reinforce.experiments import plots
 
 _MAP_EPISODES = 10  # episodes whose observations are drawn in a map
 _MAX_PANELS = 24  # parts of an action that are drawn
+_MAX_STEPS = 200  # of an episode
 _MAX_LEGEND = 20  # values of an action that are listed
 _MAX_CELLS = 200  # cells of a grid of states in which the action is written
 _WIDTH = 8.0  # of a figure, in inches
@@ -31,9 +32,10 @@ def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
     that ten episodes with sampled actions have visited.
 
     If an observation has more numbers, the policy is recurrent, or the environment
-    reports action masks in `info`, the picture shows the policy along one episode with
-    sampled actions, above the rewards and the return: the probabilities of discrete
-    actions, or mean and standard deviation of real actions with the actions taken.
+    reports action masks in `info`, the picture shows the policy along the first 200 steps
+    of one episode with sampled actions, above the rewards and the return: the
+    probabilities of discrete actions, or mean and standard deviation of real actions with
+    the actions taken.
 
     Args:
         agent: `Reinforce`.
@@ -88,15 +90,21 @@ def _draw_episode(estimator, episodes, env_name):
     times = np.arange(len(rewards))
     for panel, part in zip(panels, shown):
         _draw_along(panel, times, part)
+    count = min(len(rewards), _MAX_STEPS)
     for panel, values, label in (
-        (panels[-2], rewards, "reward"),
-        (panels[-1], np.cumsum(rewards), "return so far"),
+        (panels[-2], rewards[:count], "reward"),
+        (panels[-1], np.cumsum(rewards)[:count], "return so far"),
     ):
-        panel.plot(times, values, color=plots.GRAY, linewidth=1.2, drawstyle="steps-mid")
+        style = dict(color=plots.GRAY, linewidth=1.2, drawstyle="steps-mid")
+        panel.plot(times[:count], values, **style)
         plots.style(panel, label)
     panels[-1].set_xlabel("step", color=plots.GRAY)
+    if count > 1:
+        panels[-1].set_xlim(0, count - 1)  # of all panels
     end = "terminated" if bool(np.asarray(episodes.terminated)[0]) else "truncated"
     title = f"one episode with sampled actions, {end} after {len(rewards)} steps"
+    if count < len(rewards):
+        title += f", its first {count} steps"
     if len(parts) > len(shown):
         title += f", first {len(shown)} of {len(parts)} parts of the action"
     figure.suptitle(_join(env_name, title), color=plots.GRAY)

@@ -76,6 +76,37 @@ def read(directory):
     return content
 
 
+def read_env(run, env_kwargs=None):
+    """Returns the environment id of a run directory, and its evaluation options.
+
+    The config file of a run may come from an untrusted source. An id of the form
+    `module:Id` is not returned, because making the environment would import the module.
+    Keyword arguments of the environment's constructor may only be numbers and booleans
+    (`toml_files.SAFE_TYPES`), unless the user has passed the same argument.
+
+    Args:
+        run: Path of the run directory.
+        env_kwargs: Dict of the environment arguments that the user has passed. They
+            replace those in the file.
+
+    Returns:
+        The environment id, or `None` if no id may be returned; and a dict of keyword
+        arguments for `Reinforce.evaluate`.
+
+    Raises:
+        ValueError: If a keyword argument in the config file is neither a number nor a
+            bool.
+    """
+    path, config = pathlib.Path(run) / FILE_NAME, read(run)
+    env, in_file = config.get("env"), config.get("env_kwargs", {})
+    env_kwargs = toml_files.merge_env_kwargs(path, in_file, env_kwargs)
+    options = {
+        "env_kwargs": env_kwargs,
+        "max_episode_steps": config.get("evaluation", {}).get("max_episode_steps"),
+    }
+    return env if isinstance(env, str) and ":" not in env else None, options
+
+
 def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
     """Returns the content of `config.json` with all settings of a training, checked.
 

@@ -28,7 +28,6 @@ from tf_reinforce.experiments import multi_seed
 from tf_reinforce.experiments import run_config
 from tf_reinforce.loading import archive
 from tf_reinforce.loading import keras_file
-from tf_reinforce.presets import toml_files
 from tf_reinforce.training import agent_state
 from tf_reinforce.training import checkpoints
 from tf_reinforce.training import interruption
@@ -419,34 +418,3 @@ def random_return(env, settings, seed):
                 if terminated or truncated:
                     break
     return total / options["episodes"]
-
-
-def read_env(run, env_kwargs=None):
-    """Returns the environment id of a run directory, and its evaluation options.
-
-    The config file of a run may come from an untrusted source. An id of the form
-    `module:Id` is not returned, because making the environment would import the module.
-    Keyword arguments of the environment's constructor may only be numbers and booleans
-    (`toml_files.SAFE_TYPES`), unless the user has passed the same argument.
-
-    Args:
-        run: Path of the run directory.
-        env_kwargs: Dict of the environment arguments that the user has passed. They
-            replace those in the file.
-
-    Returns:
-        The environment id, or `None` if no id may be returned; and a dict of keyword
-        arguments for `Reinforce.evaluate`.
-
-    Raises:
-        ValueError: If a keyword argument in the config file is neither a number nor a
-            bool.
-    """
-    path, config = pathlib.Path(run) / run_config.FILE_NAME, run_config.read(run)
-    env, in_file = config.get("env"), config.get("env_kwargs", {})
-    env_kwargs = toml_files.merge_env_kwargs(path, in_file, env_kwargs)
-    options = {
-        "env_kwargs": env_kwargs,
-        "max_episode_steps": config.get("evaluation", {}).get("max_episode_steps"),
-    }
-    return env if isinstance(env, str) and ":" not in env else None, options

@@ -1,7 +1,6 @@
 """Trains several seeds in processes side by side, with a run directory for each seed."""
 
 import contextlib
-import csv
 import json
 import os
 import pathlib
@@ -9,12 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 from tf_reinforce import files
+from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import run_config
 
 OUTPUT = "output.txt"  # the printed text of a process, in its run directory
 _POLL_SECONDS = 0.2
+_REPORT_SECONDS = 10.0  # from one report of the progress to the next
 _TAIL_BYTES = 4096
 
 
@@ -86,6 +88,8 @@ class Processes:
         self._report = report
         self._running = {}
         self._signal = None
+        self._reported = time.monotonic()
+        self._last_lines = {}  # from seeds to their last lines that were reported
         self.exit_codes = {}
 
     def run(self):
@@ -102,6 +106,7 @@ class Processes:
                     seed = next(iter(self._waiting))
                     self._start(seed, self._waiting.pop(seed))
                 self._collect()
+                self._report_progress()
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -142,6 +147,17 @@ class Processes:
                 self.exit_codes[seed] = process.returncode
                 self._report(f"seed {seed}: {self._outcome(seed, process.returncode)}")
 
+    def _report_progress(self):
+        """Reports the last lines that the trainings have printed, if they are new."""
+        if time.monotonic() - self._reported < _REPORT_SECONDS:
+            return
+        self._reported = time.monotonic()
+        for seed in self._running:
+            line = (last_lines(self._folders[seed] / OUTPUT) or [""])[-1]
+            if line and line != self._last_lines.get(seed):
+                self._last_lines[seed] = line
+                self._report(f"seed {seed}: {line}")
+
     def _outcome(self, seed, code):
         lines = last_lines(self._folders[seed] / OUTPUT)
         if code:
@@ -161,19 +177,15 @@ def results(folders):
     """Returns the results of the trainings that have ended.
 
     Returns:
-        Dict with `returns` (dict from each seed to the mean return of its evaluation) and
-        `env_steps` (of all seeds together).
+        Dict with `returns` (dict from each seed to the mean return of its evaluation),
+        `env_steps` and `seconds` of training (of all seeds together).
     """
-    returns, steps = {}, 0
+    returns, steps, seconds = {}, 0, 0.0
     for seed, folder in folders.items():
         if has_ended(folder):
             metrics = json.loads((folder / "evaluation.json").read_text())
             returns[seed] = float(metrics["episode_return"])
-            steps += _steps(folder / "log.csv")
-    return {"returns": returns, "env_steps": steps}
-
-
-def _steps(path):
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
-    return int(float(rows[-1]["env_steps"])) if rows else 0
+            [curve] = curves.read(folder).curves
+            steps += int(curve.x("steps")[-1])
+            seconds += float(curve.x("seconds")[-1])
+    return {"returns": returns, "env_steps": steps, "seconds": seconds}

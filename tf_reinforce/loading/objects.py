@@ -357,7 +357,9 @@ def _refuse_class(part, path):
     raise ValueError(
         f"The object {path} needs the custom class {shown}, which is neither a class of "
         "Keras nor of tf_reinforce. To load an agent with a class of your own, pass the "
-        f"class: tfr.load(path, custom_objects={{{_shorten(registered_name)}: …}})."
+        f"class: tfr.load(path, custom_objects={{{_shorten(registered_name)}: …}}), or "
+        "decorate it with keras.saving.register_keras_serializable before saving, and "
+        "import its module before loading."
     )
 
 

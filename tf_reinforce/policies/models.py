@@ -1,10 +1,35 @@
-"""Inspects Keras policies: number type, constants, outputs and layers."""
+"""Builds and inspects Keras models: number type, constants, outputs and layers."""
 
 import warnings
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tf_reinforce.data import tensor_specs
+
+
+def build(model, shapes, space, name):
+    """Builds a Keras model for observations, and thereby creates its weights.
+
+    A subclassed model without a method `build` is built by a call. The method that the
+    model inherits from Keras would only mark it as built.
+
+    Args:
+        model: Keras model that is not built.
+        shapes: Shape of the observations with the batch axis, or a structure of shapes.
+        space: Gymnasium observation space, or `None` if only the shapes are known.
+        name: String that describes the model in an error message.
+
+    Raises:
+        ValueError: If the model cannot take the observations.
+    """
+    if type(model).build is not keras.Model.build:
+        model.build(shapes)
+    elif space is None:
+        call_on_zeros(model, tensor_specs.specs_from_shapes(shapes, "float32"), name=name)
+    else:
+        call_on_zeros(model, tensor_specs.observation_spec(space, "float32"), name=name)
 
 
 def float_type(policy):
@@ -53,7 +78,7 @@ def adapted_layers(*models):
     ]
 
 
-def call_on_zeros(policy, observation_spec, recurrent_policy=None):
+def call_on_zeros(policy, observation_spec, recurrent_policy=None, name="policy"):
     """Returns the outputs of a policy for two observations of zeros.
 
     Args:
@@ -62,6 +87,7 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None):
             `tf.TensorSpec`s.
         recurrent_policy: `recurrent.RecurrentPolicy` if the policy is recurrent. For a
             recurrent policy, `call_on_zeros` computes one step.
+        name: String that describes the model in an error message.
 
     Raises:
         ValueError: If the policy cannot take observations of the spec.
@@ -84,7 +110,7 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None):
             lambda leaf: (None, *leaf.shape), observation_spec
         )
         raise ValueError(
-            "The policy does not take the observations of this environment. "
+            f"The {name} does not take the observations of this environment. "
             f"Expected: an input of shape {shapes}. Received: {policy!r}, which raises: "
             f"{error}"
         ) from error

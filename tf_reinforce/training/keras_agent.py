@@ -155,9 +155,7 @@ class KerasAgent(keras.Model):
     def build(self, observations_shape):
         if self.head is None and self.action_space is None:
             raise ValueError(f"The agent cannot be built. {_UNKNOWN_HEAD}")
-        if not self.policy.built:
-            with replicas.scope(self._distribute_strategy):
-                self.policy.build(observations_shape)
+        self._build_model(self.policy, observations_shape, "policy")
         float_type = models.float_type(self.policy)
         if self.observation_space is None:
             observation_spec = recurrent.remove_time_axis(
@@ -199,6 +197,12 @@ class KerasAgent(keras.Model):
         self._make_trainer = functools.partial(assembly.make_trainer, parts)
         self._assemble()
 
+    def _build_model(self, model, observations_shape, name):
+        """Builds the policy or the value model, unless it is already built."""
+        if not model.built:
+            with replicas.scope(self._distribute_strategy):
+                models.build(model, observations_shape, self.observation_space, name)
+
     def _build_parts(self, observation_spec, float_type):
         """Creates the weights of head, baseline, running statistics, and `counters`."""
         self._check_scope({"baseline": self.baseline})
@@ -207,9 +211,12 @@ class KerasAgent(keras.Model):
             self.head.set_float_type(float_type)
             self.head.build((None, self.head.outputs_size))
         if not self.baseline.built:
-            self.baseline.build(
-                keras.tree.map_structure(lambda x: (None, *x.shape), observation_spec)
+            shapes = keras.tree.map_structure(
+                lambda x: (None, *x.shape), observation_spec
             )
+            for value_model in self._models[1:]:
+                self._build_model(value_model, shapes, "value model")
+            self.baseline.build(shapes)
         if self.normalizer is not None:
             # In half precision, large numbers with small differences would be equal.
             self.normalizer.dtype_policy = float_type

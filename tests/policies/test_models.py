@@ -1,0 +1,117 @@
+"""Tests how an agent builds subclassed Keras models."""
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_reinforce as tfr
+
+
+class TwoLayers(keras.Model):
+    """A subclassed model without a method `build`."""
+
+    def __init__(self, size, one_hot=0, **kwargs):
+        super().__init__(**kwargs)
+        self.size = size
+        self.one_hot = one_hot
+        options = dict(dtype=self.dtype_policy)
+        self.hidden = keras.layers.Dense(5, "tanh", **options)
+        self.last = keras.layers.Dense(size, **options)
+
+    def call(self, x):
+        if self.one_hot:
+            x = tf.one_hot(x, self.one_hot)  # refuses real numbers
+        return self.last(self.hidden(x))
+
+    def get_config(self):
+        return {**super().get_config(), "size": self.size, "one_hot": self.one_hot}
+
+
+def subclassed(dtype, actions=2, **options):
+    """Returns an agent whose policy and value model are subclassed models."""
+    value_model = TwoLayers(1, dtype=dtype, **options)
+    baseline = tfr.baselines.Value(value_model, keras.optimizers.SGD(0.1))
+    policy = TwoLayers(actions, dtype=dtype, **options)
+    agent = tfr.Reinforce(policy, baseline=baseline)
+    agent.compile(keras.optimizers.SGD(0.1))
+    return agent
+
+
+def functional(dtype):
+    """Returns the agent of `subclassed` with functional models."""
+
+    def make(size):
+        x = keras.Input((4,), dtype=dtype)
+        hidden = keras.layers.Dense(5, "tanh", dtype=dtype)(x)
+        return keras.Model(x, keras.layers.Dense(size, dtype=dtype)(hidden), dtype=dtype)
+
+    baseline = tfr.baselines.Value(make(1), keras.optimizers.SGD(0.1))
+    agent = tfr.Reinforce(make(2), baseline=baseline)
+    agent.compile(keras.optimizers.SGD(0.1))
+    return agent
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_subclassed_models_learn_like_functional_models(dtype):
+    """Keras' own `build` of a subclassed model would create no weights."""
+    env = gym.make("CartPole-v1")
+    agents = subclassed(dtype), functional(dtype)
+    for agent in agents:
+        agent.build_for_env(env)
+        assert agent.head.compute_dtype == dtype
+        assert {x.dtype for x in agent.policy.weights} == {dtype}
+    start = agents[0].policy.get_weights(), agents[0].baseline.model.get_weights()
+    agents[1].policy.set_weights(start[0])
+    agents[1].baseline.model.set_weights(start[1])
+    for agent in agents:
+        agent.fit("CartPole-v1", epochs=2, seed=3, verbose=0)
+    for name in ("policy", "baseline"):
+        found, expected = (getattr(agent, name).get_weights() for agent in agents)
+        before = start[name == "baseline"]
+        assert len(found) == len(before) and not np.array_equal(found[0], before[0])
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_subclassed_models_receive_integers_of_a_discrete_space(tmp_path):
+    agent = subclassed("float32", 4, one_hot=16)
+    agent.fit("FrozenLake-v1", epochs=1, seed=0, verbose=0)
+    agent.save(tmp_path / "agent.keras")
+    with pytest.raises(ValueError, match=r"custom_objects=\{'TwoLayers': …\}"):
+        tfr.load(tmp_path / "agent.keras")
+
+
+def test_error_names_the_subclassed_model_that_does_not_take_the_observations():
+    agent = subclassed("float32", one_hot=3)
+    with pytest.raises(ValueError, match="The policy does not take the observations"):
+        agent.fit("CartPole-v1", epochs=1, verbose=0)
+    agent = tfr.Reinforce(
+        keras.Sequential([keras.layers.Dense(2)]),
+        baseline=tfr.baselines.Value(TwoLayers(1, one_hot=3)),
+    )
+    agent.compile("adam")
+    with pytest.raises(ValueError, match="The value model does not take the observ"):
+        agent.fit("CartPole-v1", epochs=1, verbose=0)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Registered(TwoLayers):
+    """A registered subclassed model."""
+
+
+def test_registered_subclassed_models_are_loaded(tmp_path):
+    agent = tfr.Reinforce(
+        Registered(2), baseline=tfr.baselines.Value(Registered(1), "adam")
+    )
+    agent.compile("adam")
+    agent.fit("CartPole-v1", epochs=1, seed=0, verbose=0)
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    for a, b in zip(agent.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for each in (agent, loaded):
+        each.fit("CartPole-v1", epochs=1, seed=1, verbose=0)
+    for a, b in zip(agent.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
