@@ -235,6 +235,7 @@ def test_export_checks_the_written_format_on_played_observations(run, tmp_path, 
     assert (tmp_path / "new" / "sample.onnx").exists()
 
 
+@pytest.mark.slow
 def test_export_check_with_a_large_difference_has_exit_code_1(
     run, tmp_path, capsys, monkeypatch
 ):
@@ -853,6 +854,7 @@ def test_completion_script_completes_commands(tmp_path, capsys):
     assert words.stdout.split() == ["evaluate"], words.stderr
 
 
+@pytest.mark.slow
 def test_packages_for_pictures_are_not_imported_with_keras():
     code = """
 import sys

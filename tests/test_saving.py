@@ -476,6 +476,7 @@ def test_load_restores_all_optimizer_variables_without_a_warning(path):
     assert int(loaded.optimizer.iterations) == 1
 
 
+@pytest.mark.slow
 def test_keras_loads_an_agent_in_a_new_process_after_both_imports(tmp_path):
     """Importing the package registers its classes with Keras if Keras is imported."""
     agent = tfr.Reinforce.for_env(

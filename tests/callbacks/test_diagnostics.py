@@ -773,6 +773,7 @@ def train(agent, env, epochs, every=1, **options):
     return list(first.values()), diagnostics
 
 
+@pytest.mark.slow
 def test_no_finding_in_a_successful_training():
     agent, out = tfr.Reinforce.for_env("CartPole-v1"), io.StringIO()
     diagnostics = tfr.callbacks.Diagnostics(2, stream=out)

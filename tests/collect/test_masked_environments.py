@@ -312,6 +312,7 @@ def test_act_raises_for_missing_or_invalid_masks():
 # Files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", [sweeps.rare("info/action_mask"), "observation/action_mask"]
 )

@@ -750,6 +750,7 @@ agent.fit(Waiting, epochs=1, num_envs=2, workers=2, verbose=0)
 """
 
 
+@pytest.mark.slow
 def test_workers_end_when_the_parent_is_killed():
     """The shared output pipe is closed only after the last process has ended."""
     helpers = str(pathlib.Path(toys.__file__).parent)

@@ -182,6 +182,7 @@ def test_compiled_episodes_do_not_depend_on_the_number_of_episodes(cartpole):
     np.testing.assert_allclose(few.observations, first_three, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [[4], sweeps.rare([2, 4])], ids=["four", "each"])
 def test_rollout_in_parallel_shards_equals_rollout_in_one_shard(several, monkeypatch):
     """The shards run in one, two or four threads, and their episodes are concatenated
@@ -370,6 +371,7 @@ def test_compiled_evaluation_is_deterministic_and_keeps_the_weights():
     np.testing.assert_array_equal(weights(agent), before)
 
 
+@pytest.mark.slow
 def test_training_on_tensor_cartpole_solves_gymnasium_cartpole():
     env = envs.CartPole()
     agent = tfr.Reinforce.for_env(env)

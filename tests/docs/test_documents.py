@@ -55,6 +55,7 @@ def test_python_blocks_of_the_readme_run(tmp_path, monkeypatch):
     assert world["agent"].evaluate("CartPole-v1")["episode_return"] > 400
 
 
+@pytest.mark.slow
 def test_python_blocks_about_replicated_learners_run(tmp_path, monkeypatch):
     """With one device and one process, the strategies have one replica."""
     monkeypatch.chdir(tmp_path)
@@ -66,6 +67,7 @@ def test_python_blocks_about_replicated_learners_run(tmp_path, monkeypatch):
     assert world["agent"].updates == 5 and (tmp_path / "agent.keras").exists()
 
 
+@pytest.mark.slow
 def test_python_blocks_about_the_ecosystem_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "ecosystem.md").read_text()
@@ -162,6 +164,7 @@ def test_documentation_explains_every_logged_key(tmp_path):
         assert f"`{key}`" in explained or f"`{short}`" in explained, key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", sweeps.some(EXAMPLES, always=[x for x in EXAMPLES if x not in OPTIONAL])
 )

@@ -30,6 +30,7 @@ def exports(tmp_path_factory):
     return {**names, "folder": folder, "printed": printed}
 
 
+@pytest.mark.slow
 def test_python_blocks_of_the_page_run(exports):
     assert exports["report"].passed and exports["report"].observations == 200
     assert exports["actions"].shape == (8,)

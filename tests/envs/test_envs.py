@@ -252,6 +252,7 @@ def test_reset_without_a_seed_starts_other_episodes():
     assert not np.isin(fresh, other).any()
 
 
+@pytest.mark.slow
 def test_agent_trains_and_evaluates_on_a_vector_env_of_tensor_envs():
     worlds = Walk().as_gymnasium(3)
     agent = tfr.Reinforce.for_env(worlds, hidden=(8,))

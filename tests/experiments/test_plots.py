@@ -80,6 +80,7 @@ def test_missing_library_names_the_extra(monkeypatch, name):
         plots.draw([run("a", 3)])
 
 
+@pytest.mark.slow
 def test_commands_draw_and_compare_a_real_run(tmp_path, capsys):
     train = ["train", "CartPole-v1", "--engine", "host", "--epochs", "2", "--hidden", "4"]
     for seed in ("0", "1"):

@@ -263,6 +263,7 @@ def test_picture_shows_trials_best_value_pruned_trials_and_importance(fast, tmp_
     plots.save(figure, tmp_path / "tune.png")
 
 
+@pytest.mark.slow
 def test_command_searches_trains_and_continues(tmp_path, monkeypatch, capsys):
     """The trainings are real, and their budget is tiny."""
     monkeypatch.chdir(tmp_path)

@@ -66,6 +66,7 @@ def test_trial_ends_at_the_target_and_its_value_is_the_mean_of_the_steps():
     assert max(steps) < 400 and value == np.mean(steps)
 
 
+@pytest.mark.slow
 def test_second_training_equals_the_training_of_a_new_agent():
     """The second training reuses the programs of the first agent."""
     agent = {"baseline": {"kind": "value", "hidden": [4]}, "normalize_observations": True}

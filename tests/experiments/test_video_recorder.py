@@ -39,6 +39,7 @@ def without_videos():
     return train()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deterministic", [True, sweeps.rare(False)])
 def test_videos_show_the_current_policy_and_do_not_change_the_training(
     without_videos, tmp_path, monkeypatch, deterministic

@@ -370,6 +370,7 @@ def first_of_each(rows):
     return list(first.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options, bias, cosine", sweeps.some(rows(), always=first_of_each(rows()))
 )

@@ -309,6 +309,7 @@ def test_dropped_episodes_count_as_return_zero():
     np.testing.assert_allclose(expected, task.exact(), rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", rows("Truncated episodes, exactly"), ids=str)
 def test_documented_biases_of_truncation_are_the_computed_ones(row):
     options = settings_of(row[0])

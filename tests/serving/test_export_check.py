@@ -30,6 +30,7 @@ def path(agent, tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_new_process_without_the_package_computes_the_results(agent, path):
     report = tfr.testing.check_export(agent, path, "CartPole-v1", observations=50)
     assert report.passed and report.played and report.observations == 50

@@ -226,6 +226,7 @@ for path, given in json.load(sys.stdin):
 """
 
 
+@pytest.mark.slow
 def test_process_with_only_tensorflow_loads_the_export(exports):
     given = []
     for agent, path in exports.values():

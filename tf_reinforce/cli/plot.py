@@ -98,8 +98,9 @@ def _draw_curves(options):
         validation.positive_int("window", options.window)
     runs = [curves.read(run) for run in options.run]
     keys, axis = options.key or ["episode_return"], options.x or "steps"
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     plots.save(plots.draw(runs, keys, axis, options.window), options.out)
-    print(f"drawn to {options.out}: {', '.join(keys)} of {len(runs)} runs")
+    print(f"drawn to {options.out}: {', '.join(keys)} of {count}")
     return 0
 
 

@@ -236,6 +236,7 @@ def _search(search, options, directory):
             lambda index: _print_trial(search, index),
             run_child,
         )
+        _print_confirmation(search)
         search.confirm(lambda index: _print_confirmed(search, index))
     except (KeyboardInterrupt, SystemExit) as error:
         search.retry_unfinished(by_signal=True)
@@ -278,6 +279,14 @@ def _print_trial(search, index):
     print(tuning_report.trial_line(search, index), flush=True)
 
 
+def _print_confirmation(search):
+    """Prints how many trials are trained again, and with how many seeds."""
+    if count := len(search.unconfirmed()):
+        trials = "the best trial" if count == 1 else f"the best {count} trials"
+        text = f"training {trials} with {search.config.confirm} further seeds each …"
+        print(text, flush=True)
+
+
 def _print_confirmed(search, index):
     from tf_reinforce.experiments import tuning_report
 
@@ -295,6 +304,8 @@ def _write_results(search, options, directory, is_end=False):
     print(f"\n{tuning_report.table(search)}\n")
     path = options.out or str(directory / "best.toml")
     tuning_report.write_preset(search, path)
+    if not tuning_report.reaches_target(search, search.best()):
+        print("no trial reached the target in all trainings; --steps N sets their budget")
     print(f"best settings: {path}")
     try:
         plots.save(tuning_report.draw(search), directory / "tune.png")
@@ -302,7 +313,8 @@ def _write_results(search, options, directory, is_end=False):
     except ImportError as error:
         print(f"no picture: {error}")
     if is_end:
-        print(f"\nnext:\n  {_next_command(search, path)}")
+        budget = f"{search.task.objective.budget:,} steps as in the search"
+        print(f"\nnext ({budget}; --steps N: more):\n  {_next_command(search, path)}")
     return 0
 
 

@@ -97,8 +97,9 @@ def read(folder):
     parts = [folder] if (folder / LOG).exists() else sorted(folder.glob(f"*/{LOG}"))
     parts = [part.parent if part.name == LOG else part for part in parts]
     if not parts:
+        problem = f"contains no {LOG}" if folder.is_dir() else "is no folder"
         raise FileNotFoundError(
-            f"{folder} contains no {LOG}. Expected: a run directory, or a folder of run "
+            f"{folder} {problem}. Expected: a run directory, or a folder of run "
             "directories. `tf-reinforce train ENV --run-dir DIR` writes one."
         )
     curves, evaluations, envs, settings = [], [], set(), set()

@@ -225,10 +225,8 @@ class Search:
         Args:
             notify: Function that is called with the index of each confirmed trial.
         """
-        for trial in self.ranked()[: _NUM_FINALISTS if self.config.confirm else 0]:
+        for trial in self.unconfirmed():
             key = _CONFIRMED.format(self.index(trial))
-            if key in self.study.user_attrs:
-                continue
             settings = self.settings(trial)
             try:
                 values = tuning_trial.confirm(self.task, settings, self.config.confirm)
@@ -236,6 +234,12 @@ class Search:
                 values = None
             self.study.set_user_attr(key, values)
             notify(self.index(trial))
+
+    def unconfirmed(self):
+        """Returns the list of the trials that `confirm` trains."""
+        best = self.ranked()[: _NUM_FINALISTS if self.config.confirm else 0]
+        stored = self.study.user_attrs
+        return [x for x in best if _CONFIRMED.format(self.index(x)) not in stored]
 
     def confirmed(self, trial):
         """Returns the mean value of a trial over all its trainings, or `None`.

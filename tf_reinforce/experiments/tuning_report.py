@@ -60,6 +60,12 @@ def _value_text(search, trial):
     )
 
 
+def reaches_target(search, trial):
+    """Returns whether all trainings of a trial reach the target return, if it has one."""
+    trainings = trial.user_attrs["trainings"]
+    return search.task.objective.key != "steps" or all(x["reached"] for x in trainings)
+
+
 def _parameters(trial):
     texts = (f"{_short(name)} {_number(x)}" for name, x in trial.params.items())
     return ", ".join(texts)
@@ -131,8 +137,7 @@ def draw(search):
     """Draws the value of each trial, the best value so far, and the importance.
 
     A pruned trial is drawn at its last reported value. A confirmed trial is also drawn at
-    the mean over all its trainings. The axis is logarithmic for
-    the objective `"steps"`.
+    the mean over all its trainings. The axis is logarithmic for the objective `"steps"`.
 
     Returns:
         A `matplotlib.figure.Figure` with a transparent background.
