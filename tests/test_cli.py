@@ -855,13 +855,17 @@ def test_completion_script_completes_commands(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_packages_for_pictures_are_not_imported_with_keras():
+def test_packages_that_are_not_needed_are_not_imported():
     code = """
 import sys
+finders = list(sys.meta_path)
 from tf_reinforce import startup
 startup.import_tensorflow()
-import keras
+import keras, tensorflow_probability
 assert not {"matplotlib", "IPython", "cv2"} & set(sys.modules)
+if sys.version_info < (3, 12):
+    assert not {"pkg_resources", "setuptools"} & set(sys.modules)
+assert [x for x in sys.meta_path if x in finders] == finders
 import matplotlib.pyplot
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

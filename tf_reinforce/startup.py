@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import tempfile
+import warnings
 
 # CUDA's error 100 means that the machine has no GPU, and error 303 means that it has no
 # driver. Other CUDA errors are printed.
@@ -40,8 +41,27 @@ def import_tensorflow():
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules:
+        _import_distutils()
         with without_startup_messages(fork=True), _without_packages(_UNUSED):
             importlib.import_module("tensorflow").config.list_physical_devices()
+
+
+def _import_distutils():
+    """Imports the package distutils of Python 3.11, which TensorFlow Probability uses.
+
+    Otherwise, setuptools replaces it by its own, and imports pkg_resources for that,
+    which takes about 0.2 s. Later versions of Python have no such package.
+    """
+    shims = [x for x in sys.meta_path if type(x).__module__ == "_distutils_hack"]
+    if sys.version_info >= (3, 12) or not shims or "setuptools" in sys.modules:
+        return
+    try:
+        sys.meta_path[:] = [x for x in sys.meta_path if x not in shims]
+        with warnings.catch_warnings(), contextlib.suppress(ImportError):
+            warnings.simplefilter("ignore", DeprecationWarning)
+            importlib.import_module("distutils.version")
+    finally:
+        sys.meta_path[:0] = shims
 
 
 @contextlib.contextmanager
