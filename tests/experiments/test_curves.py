@@ -99,7 +99,7 @@ def test_other_damaged_files_are_named(tmp_path):
     (tmp_path / "evaluation.json").mkdir()
     with pytest.raises((OSError, ValueError), match=r"evaluation.json"):
         curves.read(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"nothing is no folder. Expected"):
+    with pytest.raises(FileNotFoundError, match=r"nothing does not exist. Expected"):
         curves.read(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"log.csv has no column 'reward'"):
         curves.Curve(tmp_path / "log.csv", 0, {"epoch": []}).column("reward")

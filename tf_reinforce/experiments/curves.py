@@ -97,7 +97,7 @@ def read(folder):
     parts = [folder] if (folder / LOG).exists() else sorted(folder.glob(f"*/{LOG}"))
     parts = [part.parent if part.name == LOG else part for part in parts]
     if not parts:
-        problem = f"contains no {LOG}" if folder.is_dir() else "is no folder"
+        problem = f"contains no {LOG}" if folder.exists() else "does not exist"
         raise FileNotFoundError(
             f"{folder} {problem}. Expected: a run directory, or a folder of run "
             "directories. `tf-reinforce train ENV --run-dir DIR` writes one."
