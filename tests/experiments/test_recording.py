@@ -30,9 +30,12 @@ def count_pictures(path, fps):
         return sum(round(frame.info["duration"] * fps / 1000) for frame in frames)
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_recording_plays_the_first_episodes_of_evaluate(agent, tmp_path, deterministic):
-    options = dict(seed=3, deterministic=deterministic)
+@pytest.mark.parametrize(("deterministic", "limit"), [(True, None), (False, 3)])
+def test_recording_plays_the_first_episodes_of_evaluate(
+    agent, tmp_path, deterministic, limit
+):
+    """An episode has two to five steps without a time limit."""
+    options = dict(seed=3, deterministic=deterministic, max_episode_steps=limit)
     env, path = rendered_counter.Counter, tmp_path / "a.gif"
     metrics = recording.record(agent, env, path, 3, num_envs=8, **options)
     assert metrics == agent.evaluate(env, 3, **options)

@@ -70,6 +70,7 @@ def open_envs(env, count, env_kwargs=None, max_episode_steps=None):
         # The wrapper sends functions of the main module by value.
         request = utils.CloudpickleWrapper(env), count, env_kwargs, max_episode_steps
         spaces, limit = process.request(*request)
+        limit = max_episode_steps or limit
         yield [process.env(i, *spaces) for i in range(count)], limit
 
 

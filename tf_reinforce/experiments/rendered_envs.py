@@ -59,8 +59,8 @@ def make(env, count, env_kwargs=None, max_episode_steps=None):
             `render_mode="rgb_array"`, or such a `gymnasium.Env`.
         count: Positive int, the number of environments; one for a `gymnasium.Env`.
         env_kwargs: Dict of keyword arguments for the constructor of the environment.
-        max_episode_steps: Positive int, the time limit, or `None` for the limit of the
-            environment.
+        max_episode_steps: Positive int, the time limit of environments of an `EnvSpec`,
+            or `None` for the limit in the `EnvSpec`. `RenderedEnvs` limits the others.
 
     Raises:
         ValueError: If the environment renders no pictures, or is no single environment.
