@@ -127,6 +127,24 @@ def test_settings_of_a_trial_are_inside_their_ranges_and_rounded():
     assert SETTINGS["agent"]["learning_rate"] == 0.01
 
 
+@pytest.mark.parametrize("table, key", [("agent", "passes"), ("agent", "learning_rate")])
+@pytest.mark.parametrize("log", [True, False])
+def test_logarithm_of_a_number_is_uniform_only_if_the_range_is_logarithmic(
+    table, key, log
+):
+    """The numbers up to 100 are half of the range by logarithm. The tolerance is six
+    standard errors.
+    """
+    content = {table: {key: {"low": 1, "high": 10_000, "log": log}}}
+    [item] = search_space.parse(content)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    count = 200
+    share = sum(item.suggest(study.ask()) <= 100 for _ in range(count)) / count
+    expected = 0.5 if log else 0.01
+    error = math.sqrt(expected * (1 - expected) / count)
+    assert abs(share - expected) <= 6 * error
+
+
 def test_rounding_never_leaves_the_range():
     [item] = search_space.parse({"agent": {"gamma": {"low": 0.98766, "high": 0.98768}}})
     for number in (0.98766, 0.98767, 0.98768):

@@ -234,9 +234,23 @@ def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypa
             assert running.confirmed(third) == pytest.approx((2 + value) / 3)
             assert running.confirmed(second) is None
             assert all(running.confirmed(x) is None for x in others)
+            tuning_report.write_preset(running, tmp_path / "best.toml")
+            preset = toml_files.read(tmp_path / "best.toml")
+            rate = third.params["agent.learning_rate"]
+            assert preset["agent"]["learning_rate"] == pytest.approx(rate, rel=1e-3)
             index = running.index(second)
             assert "has failed" in tuning_report.confirmed_line(running, index)
     assert len(calls) == 3
+
+
+def test_pruned_trial_is_drawn_at_its_last_reported_value():
+    for reports, expected in (
+        ({500: 3.0, 250: 7.0}, 3.0),
+        ({250: 7.0, 500: np.inf}, None),
+        ({}, None),
+    ):
+        trial = optuna.create_trial(state=STATES.PRUNED, intermediate_values=reports)
+        assert tuning_report._drawn(trial) == expected
 
 
 def test_picture_shows_trials_best_value_pruned_trials_and_importance(fast, tmp_path):

@@ -78,6 +78,22 @@ def test_running_trial_is_replaced_by_a_trial_with_its_parameters_and_index():
     assert [x.number for x in tuning_storage.finished(study)] == [0, 2]
 
 
+def test_trial_is_replaced_once_if_the_replacement_was_interrupted(monkeypatch):
+    """The first process ends after it has queued the parameters again."""
+    study = random_study()
+    study.ask().suggest_float("x", 0, 1)
+
+    def interrupt(*_, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(study, "tell", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            tuning_storage.retry_unfinished(study, NAMES, by_signal=True)
+    assert tuning_storage.retry_unfinished(study, NAMES, by_signal=True) == [0]
+    assert [x.state for x in study.trials] == [STATES.FAIL, STATES.WAITING]
+
+
 def test_trials_of_one_process_only_are_replaced():
     study = random_study()
     for process in (11, 12):

@@ -1,5 +1,6 @@
 """Tests the value of a trial, and the reports of its trainings."""
 
+import dataclasses
 import types
 
 import gymnasium as gym
@@ -64,6 +65,89 @@ def test_trial_ends_at_the_target_and_its_value_is_the_mean_of_the_steps():
     assert all(x["reached"] and x["best_return"] == 1.0 for x in trainings)
     steps = [x["env_steps"] for x in trainings]
     assert max(steps) < 400 and value == np.mean(steps)
+
+
+def test_pruner_receives_the_mean_over_the_trainings_so_far(monkeypatch):
+    """The steps of the reports increase from training to training."""
+
+    def train(task, settings, seed, agent, report):
+        for number in (25, 50):
+            assert not report(number, 10.0 * seed + number)
+        result = types.SimpleNamespace(is_pruned=False, value=10.0 * seed + 50)
+        return result, {"seed": seed}
+
+    monkeypatch.setattr(tuning_trial, "_train", train)
+    monkeypatch.setattr(tuning_trial, "_make_agent", lambda *_: None)
+    trial, reports = optuna.trial.FixedTrial({"agent.gamma": 0.9}), []
+    trial.report = lambda value, step: reports.append((step, value))
+    both = task("TuneBandit-v0", objective(budget=400), num_seeds=3)
+    assert tuning_trial.run(both, trial, 2) == np.mean([110, 120, 130])
+    assert reports == [
+        (200, 85),
+        (400, 110),
+        (600, np.mean([110, 95])),
+        (800, np.mean([110, 120])),
+        (1000, np.mean([110, 120, 105])),
+        (1200, np.mean([110, 120, 130])),
+    ]
+
+
+def test_confirmation_uses_the_same_seeds_for_all_trials_and_no_seed_of_a_trial(
+    monkeypatch,
+):
+    seeds = []
+
+    def train(task, settings, seed, agent, report):
+        seeds.append(seed)
+        return types.SimpleNamespace(value=2.0 * len(seeds)), {}
+
+    monkeypatch.setattr(tuning_trial, "_train", train)
+    monkeypatch.setattr(tuning_trial, "_make_agent", lambda *_: None)
+    both = task("TuneBandit-v0", objective())
+    assert tuning_trial.confirm(both, both.settings, 3) == [2, 4, 6]
+    assert tuning_trial.confirm(both, {**both.settings, "agent": {}}, 3) == [8, 10, 12]
+    assert seeds[:3] == seeds[3:] and len(set(seeds)) == 3
+    of_trials = {seed for index in range(10_000) for seed in both.seeds(index)}
+    assert not of_trials & set(seeds)
+
+
+@pytest.mark.parametrize(
+    ("returns", "expected"),
+    [
+        ([10.0], 40),
+        ([3.0, 7.0, 10.0], 100),  # after 120 steps
+        ([3.0, 7.0, 5.0], objective(target=10.0, budget=100).missed(7.0)),
+    ],
+)
+def test_value_is_the_steps_to_the_target_or_the_best_return_below(returns, expected):
+    """An update has 40 steps, and the budget is 100 steps. A training that reaches the
+    target after the budget is not worse than a training that misses the target.
+    """
+    evaluator, remaining = types.SimpleNamespace(best_return=-np.inf), iter(returns)
+
+    def evaluate(logs):
+        logs["val_episode_return"] = next(remaining)
+        evaluator.best_return = max(evaluator.best_return, logs["val_episode_return"])
+
+    evaluator.evaluate = evaluate
+    goal = objective(target=10.0, budget=100)
+    callback = tuning_trial.TrialCallback(goal, evaluator, lambda *_: False)
+    callback._model = types.SimpleNamespace()
+    for epoch in range(len(returns)):
+        callback.on_epoch_end(epoch, {"env_steps": 40 * (epoch + 1)})
+    assert callback.value == expected
+    assert callback.reached == (returns[-1] == 10.0)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_evaluations_of_a_trial_have_the_time_limit_of_the_settings(is_compiled):
+    """An episode of CartPole has more than three steps, with the reward 1."""
+    both = task("CartPole-v1", objective("return", False, None, 100))
+    both = dataclasses.replace(both, is_compiled=is_compiled)
+    both.settings["evaluation"]["max_episode_steps"] = 3
+    agent = tuning_trial._make_agent(both, both.settings, 0, None)
+    _, training = tuning_trial._train(both, both.settings, 0, agent, lambda *_: False)
+    assert training["best_return"] == training["value"] == 3.0
 
 
 @pytest.mark.slow
