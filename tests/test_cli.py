@@ -184,6 +184,21 @@ def test_evaluate_of_an_agent_file_requires_env(run, capsys):
     assert f"Run: tf-reinforce evaluate {file} --env ENV" in printed
 
 
+def test_evaluate_uses_the_time_limit_of_the_user_or_of_the_evaluation(
+    run, tmp_path, capsys
+):
+    """An episode of CartPole has more than four steps. Training has another limit."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "agent.keras").write_bytes((run / "agent.keras").read_bytes())
+    config = {"env": "CartPole-v1", "fit": {"max_episode_steps": 2}}
+    config["evaluation"] = {"max_episode_steps": 4}
+    (copy / "config.json").write_text(json.dumps(config))
+    for more, length in (([], 4), (["--max-episode-steps", "3"], 3)):
+        assert cli.main(["evaluate", str(copy), "--episodes", "5", *more]) == 0
+        assert json.loads(capsys.readouterr().out)["episode_length"] == length
+
+
 def test_evaluate_imports_no_module_named_in_a_config(run, tmp_path, capsys):
     """Otherwise a config.json with `module:Id` could execute the code of a stranger."""
     copy = tmp_path / "stranger"

@@ -110,6 +110,29 @@ def test_probabilities_along_an_episode_are_those_of_the_sampled_actions():
     np.testing.assert_allclose(shown, expected, atol=1e-5)
 
 
+class Masked(Plain):
+    """Action 0 is illegal after an odd number of steps."""
+
+    def reset(self, seed=None, options=None):
+        observation, _ = super().reset(seed=seed)
+        return observation, {"action_mask": np.int8([1, 1, 1])}
+
+    def step(self, action):
+        *result, _ = super().step(action)
+        return *result, {"action_mask": np.int8([self.steps % 2 == 0, 1, 1])}
+
+
+def test_illegal_actions_have_no_probability_along_an_episode():
+    """Without masks, the three actions are equally likely."""
+    env = Masked(box(2), gym.spaces.Discrete(3))
+    agent = tfr.Reinforce.for_env(env, hidden=(), action_mask="info/action_mask")
+    agent.policy.set_weights([np.zeros((2, 3), "float32"), np.zeros(3, "float32")])
+    figure = policy_plots.draw(agent, env)
+    vertices = figure.axes[0].collections[0].get_paths()[0].vertices
+    shown = [vertices[vertices[:, 0] == time, 1].max() for time in range(6)]
+    np.testing.assert_allclose(shown, [1 / 3, 0] * 3, atol=1e-6)
+
+
 D, MB = gym.spaces.Discrete, gym.spaces.MultiBinary
 SPACES = {
     "two numbers, two flags": (box(2), MB(2)),

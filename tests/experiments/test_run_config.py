@@ -11,6 +11,7 @@ from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import run_config
+from tf_reinforce.experiments import runs
 from tf_reinforce.presets import toml_files
 
 AGENT = {"hidden": [8], "learning_rate": 0.01, "baseline": "mean"}
@@ -83,6 +84,18 @@ def test_run_continues_with_its_environment_id_without_version(env, words, tmp_p
     else:
         with pytest.raises(ValueError, match=words):
             train_settings.check_resume_options(options)
+
+
+@pytest.mark.parametrize("evaluation", [{}, {"max_episode_steps": 9}])
+def test_commands_for_a_run_have_the_time_limit_of_its_evaluation(evaluation, tmp_path):
+    fit = {"epochs": 1, "max_episode_steps": 5}
+    config = {**SETTINGS, "fit": fit, "evaluation": evaluation}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    env, options = run_config.read_env(tmp_path)
+    expected = runs.evaluation_options(config)
+    assert env == "CartPole-v1"
+    assert options == {name: expected[name] for name in options}
+    assert options["max_episode_steps"] == evaluation.get("max_episode_steps")
 
 
 def test_next_commands_are_quoted_and_repeat_what_evaluate_reads_from_no_file(capsys):

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import toys
 from gymnasium.spaces import Box
 from gymnasium.spaces import Dict
 from gymnasium.spaces import Discrete
@@ -261,3 +262,28 @@ def test_infinite_bounds_are_null_in_the_metadata(tmp_path):
     roles = [x["role"] for x in metadata["functions"]["sample"]["inputs"]]
     assert roles == ["observation", "noise"]
     assert metadata["functions"]["sample"]["inputs"][1]["distribution"] == "normal"
+
+
+def test_metadata_name_the_noise_of_each_part_of_an_action(tmp_path):
+    """Real numbers need normal noise. Choices and flags need uniform noise."""
+    agent = make_agent(Box(-1, 1, (2,)), ACTIONS["Composite"][0])
+    agent.export(tmp_path / "policy", format="onnx")
+    metadata = json.loads((tmp_path / "policy" / "policy.json").read_text())
+    inputs = metadata["functions"]["sample"]["inputs"]
+    found = {x["name"]: x["distribution"] for x in inputs if x["role"] == "noise"}
+    assert found == {
+        "noise_c": "normal",
+        "noise_lamps": "uniform",
+        "noise_z_a_0": "uniform",
+        "noise_z_a_1_b": "uniform",
+    }
+
+
+def test_metadata_contain_the_learned_initial_state(tmp_path):
+    agent = tfr.Reinforce(toys.with_learned_start(3, 1))
+    agent.build_for_spaces(Box(-1, 1, (3,)), Box(-1, 1, (1,)))
+    [start] = [x for x in agent.policy.weights if x.path.endswith("start")]
+    start.assign([1.0, 2.0, 3.0, -4.0, 0.5])
+    agent.export(tmp_path / "policy", format="onnx")
+    metadata = json.loads((tmp_path / "policy" / "policy.json").read_text())
+    assert metadata["initial_state"] == {"state_0": [1.0, 2.0, 3.0, -4.0, 0.5]}
