@@ -2338,6 +2338,213 @@ REPLICAS = [
     ),
 ]
 
+EXPORTS = [
+    Mutant(
+        "export_ignores_masks",
+        "own: The exported functions return the policy outputs before the action masks "
+        "are applied.",
+        "serving/policy_functions.py::PolicyFunctions.outputs",
+        "_, outputs, states = self.actor.outputs",
+        "outputs, _, states = self.actor.outputs",
+    ),
+    Mutant(
+        "export_ignores_masks_in_observations",
+        "own: The exported functions apply only action masks that are arguments, and "
+        "none in the observation.",
+        "serving/policy_functions.py::PolicyFunctions.outputs",
+        "else masks_in_batch(source, observation)",
+        "else None",
+    ),
+    Mutant(
+        "one_kind_of_noise",
+        "own: The metadata of an export name the distribution of the first noise for "
+        "all parts of an action.",
+        "serving/policy_metadata.py::_inputs",
+        "kinds.pop(0)",
+        "kinds[0]",
+    ),
+    Mutant(
+        "exported_state_is_zero",
+        "own: The initial recurrent state in the metadata of an export is zero, although "
+        "the policy has learned it.",
+        "serving/policy_metadata.py::write",
+        "array.numpy()[0].tolist()",
+        "(0 * array.numpy()[0]).tolist()",
+    ),
+    Mutant(
+        "every_difference_is_a_tie",
+        "own: Every difference between an export and its agent counts as a tie.",
+        "testing/export_report.py::_Nearby.remove_ties",
+        "large[row] & is_near",
+        "large[row]",
+    ),
+]
+
+SEARCHES = [
+    Mutant(
+        "processes_share_a_seed",
+        "own: The trainings of several seeds in processes all use the first seed.",
+        "experiments/seed_processes.py::prepare",
+        '{**config, "seed": seed}',
+        '{**config, "seed": seeds[0]}',
+    ),
+    Mutant(
+        "trials_share_seeds",
+        "own: The trainings of neighboring trials of a search use the same seeds.",
+        "experiments/tuning_trial.py::TrialTask.seeds",
+        "index * self.num_seeds",
+        "index",
+    ),
+    Mutant(
+        "confirmed_with_the_seeds_of_trials",
+        "own: The best trials of a search are confirmed with seeds on which they were "
+        "selected.",
+        "experiments/tuning_trial.py::confirm",
+        "_CONFIRMATION_SEED + task.seed",
+        "task.seed",
+    ),
+    Mutant(
+        "pruned_by_one_training",
+        "own: The pruner receives the value of the current training instead of the mean "
+        "over the trainings of the trial.",
+        "experiments/tuning_trial.py::run",
+        "float(np.mean([*values, value]))",
+        "value",
+    ),
+    Mutant(
+        "late_target_costs_more_than_a_missed_one",
+        "own: A training that reaches the target in its last update has a worse value "
+        "than a training that misses it.",
+        "experiments/tuning_trial.py::TrialCallback._value",
+        'float(min(logs["env_steps"], self.objective.budget))',
+        'float(logs["env_steps"])',
+    ),
+    Mutant(
+        "optimizer_of_another_training",
+        "own: The second training of a trial starts with the optimizers and the "
+        "normalizer of the first training.",
+        "experiments/tuning_trial.py::_make_agent",
+        "map(agent_state.variables, (trained, agent))",
+        "(one.policy.variables for one in (trained, agent))",
+    ),
+    Mutant(
+        "search_without_a_time_limit",
+        "own: A search evaluates agents on a compiled twin without the time limit of the "
+        "settings.",
+        "experiments/tuning_trial.py::_evaluation_options",
+        '"deterministic", "max_episode_steps"',
+        '"deterministic"',
+    ),
+    Mutant(
+        "settings_of_an_interrupted_search",
+        "own: After an interruption, a search draws other settings than without an "
+        "interruption.",
+        "experiments/tuning_storage.py::SeededSampler.before_trial",
+        '"tuning", index',
+        '"tuning", trial.number',
+    ),
+    Mutant(
+        "trial_tried_again_twice",
+        "own: A process that dies while it replaces a trial leaves two replacements of "
+        "the trial.",
+        "experiments/tuning_storage.py::retry_unfinished",
+        "if trial.number not in replaced:",
+        "if True:",
+    ),
+    Mutant(
+        "pruned_trial_at_its_first_value",
+        "own: The picture of a search shows a pruned trial at its first reported value.",
+        "experiments/tuning_report.py::_drawn",
+        "max(trial.intermediate_values",
+        "min(trial.intermediate_values",
+    ),
+    Mutant(
+        "preset_of_an_unconfirmed_trial",
+        "own: A search writes the settings of the trial with the best selected value, "
+        "although another trial was confirmed as better.",
+        "experiments/tuning_report.py::write_preset",
+        "best = search.best()",
+        "best = search.ranked()[0]",
+    ),
+    Mutant(
+        "whole_numbers_without_logarithm",
+        "own: A search draws whole numbers uniformly, although the range is logarithmic.",
+        "experiments/search_space.py::Range.suggest",
+        "suggest_int(self.name, self.low, self.high, log=self.log)",
+        "suggest_int(self.name, self.low, self.high)",
+    ),
+]
+
+REPORTED_RUNS = [
+    Mutant(
+        "interval_of_90_percent",
+        "own: An interval leaves out five percent of the resamples on each side, so that "
+        "its confidence is 90 %.",
+        "experiments/intervals.py::_bootstrap",
+        "confidence_level=_CONFIDENCE",
+        "confidence_level=2 * _CONFIDENCE - 1",
+    ),
+    Mutant(
+        "video_with_another_time_limit",
+        "own: A video shows episodes without the time limit that the user has passed.",
+        "experiments/recording.py::record",
+        "(env, count, env_kwargs, max_episode_steps)",
+        "(env, count, env_kwargs, None)",
+    ),
+    Mutant(
+        "samples_of_a_head_share_noise",
+        "own: The mean and the deviation of a custom head are estimated from samples "
+        "with equal noise.",
+        "experiments/action_parts.py::_sampled_moments",
+        "seed, head.noise.kind",
+        "0, head.noise.kind",
+    ),
+    Mutant(
+        "picture_ignores_masks",
+        "own: The picture of a policy shows probabilities without the action masks.",
+        "experiments/policy_plots.py::_draw_episode",
+        "    outputs = estimator.mask_outputs(outputs, steps, episodes.masks)\n",
+        "",
+    ),
+    Mutant(
+        "evaluation_with_the_limit_of_training",
+        "own: The commands for a run use the time limit of its training instead of the "
+        "limit of its evaluation.",
+        "experiments/run_config.py::read_env",
+        'config.get("evaluation", {})',
+        'config.get("fit", {})',
+    ),
+    Mutant(
+        "limit_of_the_user_ignored",
+        "own: A command evaluates a run without the time limit that the user has passed.",
+        "cli/agent_files.py::load_with_env",
+        'env_options["max_episode_steps"] = options.max_episode_steps',
+        'env_options.setdefault("max_episode_steps", options.max_episode_steps)',
+    ),
+    Mutant(
+        "events_over_updates",
+        "own: The x axis of the events for TensorBoard is updates instead of environment "
+        "steps.",
+        "callbacks/tensorboard.py::TensorBoardLogger.on_epoch_end",
+        'step=int(logs["env_steps"])',
+        "step=epoch",
+    ),
+    Mutant(
+        "unread_episode_counts_as_lost",
+        "own: An episode that a dead worker had not read counts as lost.",
+        "collect/worker_pool.py::WorkerPool._replace",
+        "lost if error.in_episode else []",
+        "lost",
+    ),
+    Mutant(
+        "subclassed_model_without_weights",
+        "own: A subclassed model is marked as built before it has weights.",
+        "policies/models.py::build",
+        "type(model).build is not keras.Model.build",
+        'hasattr(model, "build")',
+    ),
+]
+
 MUTANTS = [
     *GRADIENT,
     *RETURNS_AND_BASELINES,
@@ -2357,6 +2564,9 @@ MUTANTS = [
     *LAST_SURVIVORS,
     *RESUMED,
     *REPLICAS,
+    *EXPORTS,
+    *SEARCHES,
+    *REPORTED_RUNS,
 ]
 
 # docs/correctness.md shows these ten.
