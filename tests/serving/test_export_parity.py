@@ -165,6 +165,19 @@ def test_every_format_reads_every_observation(observations, tmp_path, in_this_pr
         check(agent, tmp_path / format, format)
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_observations_named_as_a_next_state_get_a_prefix(
+    format, tmp_path, in_this_process
+):
+    keys = "next_state_0", "state_0"
+    inputs = {key: keras.Input((None, 2), name=key) for key in keys}
+    sequence = keras.layers.Concatenate()(list(inputs.values()))
+    sequence = keras.layers.GRU(4, return_sequences=True)(sequence)
+    agent = tfr.Reinforce(keras.Model(inputs, keras.layers.Dense(3)(sequence)))
+    agent.build_for_spaces(Dict({key: Box(-1, 1, (2,)) for key in keys}), Discrete(3))
+    check(agent, tmp_path / "policy", format)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_reads_masks_in_the_observation(format, tmp_path, in_this_process):

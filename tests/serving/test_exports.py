@@ -183,6 +183,32 @@ def test_observations_named_as_an_argument_get_a_prefix(tmp_path):
     same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
 
 
+@pytest.mark.parametrize("format", formats.WRITERS)
+def test_names_of_the_metadata_are_those_of_the_files(format, tmp_path):
+    """TensorFlow refuses `self` and `class`, and would rename `a.b` and `0`."""
+    keys = "a.b", "0", "self", "class", "x y"
+    space = gym.spaces.Dict({key: gym.spaces.Box(0, 1, (2,)) for key in keys})
+    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
+    agent.export(tmp_path / "policy", format=format)
+    metadata = runtimes.read_metadata(tmp_path / "policy")
+    names = {x["name"] for x in metadata["functions"]["act"]["inputs"]}
+    prefixed = {f"observation_{name}" for name in ("0", "self", "class")}
+    assert names == {"a_b", "x_y", *prefixed}
+    act = runtimes.load(tmp_path / "policy")["act"]
+    actions = act({name: np.zeros((3, 2), "float32") for name in names})["action"]
+    zeros = {key: np.zeros((3, 2), "float32") for key in keys}
+    assert actions.tolist() == agent.act(zeros, deterministic=True).tolist()
+
+
+def test_names_that_differ_in_case_raise_in_a_saved_model_only(tmp_path):
+    space = gym.spaces.Dict({key: gym.spaces.Box(0, 1, (2,)) for key in "Aa"})
+    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
+    agent.export(tmp_path / "onnx", format="onnx")
+    with pytest.raises(ValueError, match="do not distinguish upper from lower case"):
+        agent.export(tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
+
+
 def test_export_raises_if_prefixed_observation_names_collide(tmp_path):
     space = gym.spaces.Dict(
         {name: gym.spaces.Box(0, 1, (2,)) for name in ("observation_seed", "seed")}

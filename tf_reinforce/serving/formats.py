@@ -43,7 +43,12 @@ def write(name, path, policy, layers, observation_space):
     functions = policy.functions if is_saved_model else policy.noise_functions
     for function in functions.values():
         arguments = keras.tree.flatten(function.input_signature)
-        policy_functions.check_distinct_names([spec.name for spec in arguments])
+        names = [spec.name for spec in arguments]
+        # TensorFlow, which also writes LiteRT files, does not distinguish `A` from `a`.
+        is_exact = name == "onnx"
+        policy_functions.check_distinct_names(
+            names if is_exact else map(str.lower, names)
+        )
     layers = [layer for layer in layers if layer is not None and layer.variables]
     with files.atomic_replace_folder(path) as temporary:
         try:

@@ -1,6 +1,7 @@
 """Defines the exported functions: act, sample, distribution and log_prob."""
 
 import functools
+import keyword
 
 import keras
 import tensorflow as tf
@@ -36,7 +37,8 @@ def seed_functions(policy):
 
         Parts of a nested action are returned by name, for example `action_arm` for the
         part `arm`. If a part of the observation has the name of another argument or of a
-        result, for example `seed`, its name in the signature is `observation_seed`.
+        result, for example `seed`, its name in the signature is `observation_seed`. A
+        name that TensorFlow refuses or changes, for example `self`, gets the prefix too.
     """
     arguments = {
         "act": [],
@@ -181,7 +183,9 @@ class PolicyFunctions:
     def _result_names(self):
         outputs = tf.zeros([1, self.actor.head.outputs_size], self.actor.dtype)
         names = keras.tree.flatten(signature_names(self.actor.action_spec, "action"))
-        return {"log_prob", *names, *self.actor.head.parameters(outputs)}
+        next_states = [f"next_{name}" for name in state_dict(self.actor.state_spec)]
+        parameters = self.actor.head.parameters(outputs)
+        return {"log_prob", *names, *next_states, *parameters}
 
     def act(self, observation, *more):
         outputs, states = self.outputs(observation, more)
@@ -251,39 +255,51 @@ def _batch_specs(specs, *path):
 
 
 def _observation_specs(specs, other_names):
-    """Returns batched observation specs, with names that are not in `other_names`."""
+    """Returns batched observation specs, with names that are not in `other_names`.
+
+    TensorFlow makes each name an argument of a Python function, which has an argument
+    `self` already. TensorFlow would change the name `0` to `arg_0`.
+    """
 
     def rename(spec):
-        collides = spec.name in other_names
-        name = f"observation_{spec.name}" if collides else spec.name
+        is_argument = spec.name.isidentifier() and not keyword.iskeyword(spec.name)
+        keeps_name = is_argument and spec.name not in {"self", *other_names}
+        name = spec.name if keeps_name else f"observation_{spec.name}"
         return tf.TensorSpec(spec.shape, spec.dtype, name)
 
     return keras.tree.map_structure(rename, _batch_specs(specs))
 
 
 def signature_names(structure, *path):
-    """Returns a name of letters, digits, `_` and `.` for each part of a structure.
+    """Returns a name of letters, digits and `_` for each part of a structure.
+
+    A `.` becomes `_`, because TensorFlow would change the `.` in a name of an argument.
 
     Raises:
         ValueError: If two parts of the structure get the same name.
 
     Example:
 
-    >>> signature_names({"a b": 1, "c": (2, 3)}, "action")
-    {'a b': 'action_a_b', 'c': ('action_c_0', 'action_c_1')}
+    >>> signature_names({"a.b": 1, "c": (2, 3)}, "action")
+    {'a.b': 'action_a_b', 'c': ('action_c_0', 'action_c_1')}
     """
-    names = keras.tree.map_structure(spaces.safe_name, spaces.names(structure, path))
+    names = keras.tree.map_structure(
+        lambda name: spaces.safe_name(name).replace(".", "_"),
+        spaces.names(structure, path),
+    )
     check_distinct_names(keras.tree.flatten(names))
     return names
 
 
 def check_distinct_names(names):
     """Raises `ValueError` if two names of an exported signature are equal."""
+    names = list(names)
     if len(set(names)) < len(names):
         raise ValueError(
             "Every argument of an exported signature needs a different name of "
-            f"letters, digits, '_' and '.'. Received: {names}. Rename a key of the "
-            "space with gymnasium.wrappers.TransformObservation or TransformAction."
+            "letters, digits and '_'. A SavedModel and LiteRT do not distinguish upper "
+            f"from lower case. Received: {names}. Rename a key of the space with "
+            " gymnasium.wrappers.TransformObservation or TransformAction."
         )
 
 
