@@ -4,6 +4,7 @@ import math
 import pathlib
 import re
 
+import numpy as np
 import optuna
 import pytest
 
@@ -55,7 +56,7 @@ WRONG = {
     "agent.head": ({"choices": ["Beta", "Beta"]}, "different"),
     "agent.baseline": ({"choices": ["mean", "none"], "low": 1}, "other keys"),
     "agent.returns": ({"choices": ["to_go", "whole"], "step": 1}, "'step'"),
-    "agent.mean_over": (3, "form"),
+    "agent.mean_over": (3, r"form .*log = true} or {choices"),
     "fit.steps": ({"low": 10, "high": 100}, "same budget"),
     "fit.num_envs": ({"low": 1, "high": 8}, "same budget"),
 }
@@ -99,6 +100,7 @@ def test_file_without_ranges_and_unknown_tables_are_refused(tmp_path):
     for text, expected in (
         ("", "no ranges"),
         ("[agent]\ngamma = 1", "no ranges"),
+        ("[ranges.agent]\n[ranges.fit]", "no ranges"),
         ("[range.agent]", "invalid key 'range'"),
         ("[ranges.evaluation]\nepisodes = {low = 1, high = 2}", "'evaluation'"),
         ("ranges = 3", "TOML table"),
@@ -150,6 +152,19 @@ def test_rounding_never_leaves_the_range():
     for number in (0.98766, 0.98767, 0.98768):
         value = item.suggest(optuna.trial.FixedTrial({"agent.gamma": number}))
         assert 0.98766 <= value <= 0.98768
+
+
+def test_rounding_keeps_the_numbers_of_a_narrow_range_different():
+    """Four digits would round every number to 0.9999 or 1, and so to one of the ends."""
+    low, high = 0.99991, 0.99999
+    for log in (False, True):
+        table = {"agent": {"gamma": {"low": low, "high": high, "log": log}}}
+        [item] = search_space.parse(table)
+        numbers = np.linspace(low, high, 50)
+        trials = [optuna.trial.FixedTrial({"agent.gamma": x}) for x in numbers]
+        values = [item.suggest(trial) for trial in trials]
+        assert len(set(values)) == 50
+        np.testing.assert_allclose(values, numbers, atol=(high - low) / 100)
 
 
 @pytest.mark.parametrize("name", presets.names())

@@ -75,7 +75,7 @@ class Range:
     def suggest(self, trial):
         """Returns the value of the setting in a trial of Optuna.
 
-        Real numbers are rounded to four digits, so that a preset file is easy to read.
+        Real numbers are rounded, so that a preset file is easy to read.
         """
         if self.choices:
             labels = self.labels()
@@ -85,7 +85,16 @@ class Range:
         if self.is_whole:
             return trial.suggest_int(self.name, self.low, self.high, log=self.log)
         number = trial.suggest_float(self.name, self.low, self.high, log=self.log)
-        return min(max(float(f"{number:.4g}"), self.low), self.high)
+        rounded = float(f"{number:.{self.digits}g}")
+        return min(max(rounded, self.low), self.high)
+
+    @property
+    def digits(self):
+        """Returns the number of digits of a real number: four, or more if `low` and
+        `high` are so close that four digits distinguish few numbers between them.
+        """
+        largest = max(abs(self.low), abs(self.high))
+        return max(4, 2 + math.ceil(math.log10(largest / (self.high - self.low))))
 
     def parameter(self, value):
         """Returns the parameter of Optuna for a value, or `None` outside of the range."""
@@ -115,13 +124,14 @@ def read(path):
     """
     content = toml_files.read_toml(path, "file of ranges")
     toml_files.expect_keys(f"The file {path}", content, toml_files.PRESET_KEYS)
-    if not content.get("ranges"):
+    ranges = parse(content.get("ranges", {}))
+    if not ranges:
         raise ValueError(
             f"The file {path} contains no ranges. Expected: a table [ranges.agent] or "
             "[ranges.fit], for example `learning_rate = {low = 1e-4, high = 1e-1, "
             "log = true}`."
         )
-    return parse(content["ranges"])
+    return ranges
 
 
 def parse(table):
@@ -157,7 +167,7 @@ def _parse_table(path, table):
     if not isinstance(table, dict) or (len(path) == 1 and table.keys() & _KEYS):
         raise ValueError(
             f"The range of `{name}` must have the form {{low = 0.001, high = 0.1, "
-            "log = true}} or {choices = [32, 64]}. Received: "
+            "log = true} or {choices = [32, 64]}. Received: "
             f"{name} = {repr(table)[:100]}"
         )
     if table.keys() & _KEYS:
