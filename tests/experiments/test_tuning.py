@@ -1,5 +1,6 @@
 """Tests a whole search: its folder, interruptions, failures, results and command."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -191,6 +192,20 @@ def test_storages_give_the_same_search(fast, tmp_path, monkeypatch):
     assert not (tmp_path / "d" / "journal.log").exists()
 
 
+@pytest.mark.parametrize("storage", ["sqlite:///{}/all.db", "{}/all.log"])
+def test_storage_with_another_search_of_the_name_is_refused(storage, fast, tmp_path):
+    """Without the error, the trials of the other search would count as own trials."""
+    storage = storage.format(tmp_path)
+    expected = search(tmp_path / "a" / "tune", 2, storage=storage)
+    folder = tmp_path / "b" / "tune"
+    settings = {**SETTINGS, "agent": {**AGENT, "gamma": 0.5}}
+    with pytest.raises(ValueError, match="'CartPole-v1 tune' and another `settings`"):
+        search(folder, 4, storage=storage, settings=settings)
+    assert search(tmp_path / "a" / "tune", 2, storage=storage) == expected
+    found, _ = search(folder, 4, settings=settings)  # the folder can be used again
+    assert len(found) == 4
+
+
 def test_random_sampler_and_seed_change_the_trials(fast, tmp_path):
     def parameters(folder, **changes):
         return [x[3] for x in search(tmp_path / folder, 8, prune=False, **changes)[0]]
@@ -275,6 +290,34 @@ def test_picture_shows_trials_best_value_pruned_trials_and_importance(fast, tmp_
     widths = [patch.get_width() for patch in bars.patches]
     assert widths == sorted(shares.values())
     plots.save(figure, tmp_path / "tune.png")
+
+
+def test_confirmation_that_is_not_finite_counts_as_failed(fast, tmp_path, monkeypatch):
+    search(tmp_path, 8)
+    results = iter([[float("nan")], [1.0, float("inf")], [5000.0]])
+    monkeypatch.setattr(tuning_trial, "confirm", lambda *_: next(results))
+    with tuning.open_search(tmp_path, config()) as running:
+        running.confirm(lambda index: None)
+        first, second, third, *_ = running.ranked()
+        assert running.confirmed(first) is None and running.confirmed(second) is None
+        assert running.best() == third
+
+
+def test_command_reports_a_missed_target_only_if_every_trial_misses_it(
+    fast, tmp_path, monkeypatch, capsys
+):
+    """The best trial is the one with the best confirmed mean, which misses the target."""
+    monkeypatch.setattr(plots, "save", lambda *_: None)
+    options = argparse.Namespace(out=None)
+    search(tmp_path, 3)
+    with tuning.open_search(tmp_path, config()) as running:
+        for expected, reaching in ((False, running.ranked()[1:]), (True, [])):
+            monkeypatch.setattr(
+                tuning_report, "reaches_target", lambda _, x, some=reaching: x in some
+            )
+            assert tune._write_results(running, options, tmp_path) == 0
+            printed = capsys.readouterr().out
+            assert ("no trial reached the target" in printed) == expected
 
 
 @pytest.mark.slow

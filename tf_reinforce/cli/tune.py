@@ -304,7 +304,7 @@ def _write_results(search, options, directory, is_end=False):
     print(f"\n{tuning_report.table(search)}\n")
     path = options.out or str(directory / "best.toml")
     tuning_report.write_preset(search, path)
-    if not tuning_report.reaches_target(search, search.best()):
+    if not any(tuning_report.reaches_target(search, x) for x in search.ranked()):
         print("no trial reached the target in all trainings; --steps N sets their budget")
     print(f"best settings: {path}")
     try:
@@ -348,10 +348,9 @@ def _check(options):
     train_settings.check_engine(options, settings)
     if options.ranges is not None:
         ranges = search_space.read(options.ranges)
-    elif preset["ranges"]:
-        ranges = search_space.parse(preset["ranges"])
     else:
-        ranges = search_space.default_ranges(settings)
+        ranges = search_space.parse(preset["ranges"])
+        ranges = ranges or search_space.default_ranges(settings)
     search_space.check(ranges, settings)
     return seed, settings, ranges
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from typing import Any
@@ -18,11 +19,13 @@ from tf_reinforce.experiments import tuning_storage
 from tf_reinforce.experiments import tuning_trial
 
 JOURNAL = "journal.log"
+_VERSIONS = "versions.json"
 _NUM_RANDOM = 5  # trials before the sampler learns from earlier trials
 _NUM_UNPRUNED = 4  # complete trials before the pruner ends trials
 _WARMUP = 10  # no trial ends before this part of the budget of its first training
 _NUM_FINALISTS = 3  # trials that are trained with further seeds at the end
 _CONFIRMED = "confirmed {}"  # attribute of the study with the values of a trial
+_CONFIG = "config"  # attribute of the study with the config of the search
 _MAX_FAILURES = 5  # failed trials in a row that end the search
 _STATES = optuna.trial.TrialState
 
@@ -63,6 +66,10 @@ class SearchConfig:
     prune: bool = True
     storage: str | None = None
 
+    def content(self):
+        """Returns the dict of the fields, as `json` reads them from `config.json`."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
     def task(self):
         """Returns the `tuning_trial.TrialTask` of the search."""
         budget = self.settings["fit"]["steps"]
@@ -94,14 +101,20 @@ def open_search(directory, config):
         FolderLocked: If another process uses the folder.
     """
     directory = pathlib.Path(directory)
-    content = json.loads(json.dumps(dataclasses.asdict(config)))
+    content = config.content()
     is_new = not expect_same_search(directory, content)
     with locks.FolderLock(directory):
         if is_new:
             versions = {**version.installed(), "optuna": optuna.__version__}
-            run_config.write_json(directory / "versions.json", versions)
+            run_config.write_json(directory / _VERSIONS, versions)
             run_config.write_json(directory / run_config.FILE_NAME, content)
-        search = Search(directory, config)
+        try:
+            search = Search(directory, config)
+        except ValueError:  # the storage contains another search
+            if is_new:
+                for name in (_VERSIONS, run_config.FILE_NAME):
+                    (directory / name).unlink()
+            raise
         if is_new:
             search.study.set_user_attr("versions", versions)
         search.retried = search.retry_unfinished(by_signal=False)
@@ -140,6 +153,28 @@ def expect_same_search(directory, content):
     return True
 
 
+def _expect_same_study(study, config):
+    """Raises `ValueError` if a study belongs to a search with another config.
+
+    Searches in folders with equal names have studies with equal names.
+    """
+    content = config.content()
+    del content["storage"]  # a relative path, or a path that has moved, is no difference
+    stored = study.user_attrs.get(_CONFIG)
+    if stored is None:
+        study.set_user_attr(_CONFIG, content)
+        return
+    for key in content:
+        if stored.get(key) != content[key]:
+            raise ValueError(
+                f"The storage {config.storage} contains a search with the name "
+                f"{study.study_name!r} and another `{key}`. Expected: "
+                f"{_shorten(stored.get(key))}. Received: {_shorten(content[key])}. The "
+                "name is the environment and the name of the folder: choose a folder "
+                "with another name, or another storage."
+            )
+
+
 def _shorten(value):
     text = json.dumps(value)
     return text if len(text) <= 200 else f"{text[:200]} …"
@@ -176,6 +211,7 @@ class Search:
             direction="minimize" if config.minimize else "maximize",
             load_if_exists=True,
         )
+        _expect_same_study(self.study, config)
         start = search_space.start_parameters(self.task.ranges, config.settings)
         if start is not None and not self.study.get_trials(deepcopy=False):
             self.study.enqueue_trial(start)
@@ -232,6 +268,8 @@ class Search:
                 values = tuning_trial.confirm(self.task, settings, self.config.confirm)
             except tuning_trial.FAILURES:  # these settings do not always train
                 values = None
+            if values is not None and not all(map(math.isfinite, values)):
+                values = None
             self.study.set_user_attr(key, values)
             notify(self.index(trial))
 
@@ -279,7 +317,7 @@ class Search:
             if isinstance(error, tuning_trial.UnknownLogKey):
                 raise
         else:
-            if value == value and abs(value) != float("inf"):
+            if math.isfinite(value):
                 self.study.tell(trial, value)
             else:
                 message = f"the value of the trial is not finite: {value}"
