@@ -178,6 +178,15 @@ def test_observations_named_as_a_next_state_get_a_prefix(
     check(agent, tmp_path / "policy", format)
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_probabilities_of_masked_binary_actions_are_those_of_the_agent(
+    format, tmp_path, in_this_process
+):
+    """LiteRT returns NaN for the sigmoid of the logits of some masked actions."""
+    agent = make_agent(Box(-1, 1, (3,)), MultiBinary(4), mask=True)
+    check(agent, tmp_path / "policy", format)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_reads_masks_in_the_observation(format, tmp_path, in_this_process):

@@ -73,15 +73,12 @@ class Bernoulli(base.Head):
         return eligibility.bernoulli_logits(outputs, actions)
 
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
-        # The logits are clipped, because for larger |z| the probability p is 0 or 1 in
-        # any number type. LiteRT cannot compute the sigmoid of 1e30.
-        logits = tf.clip_by_value(outputs, -1e4, 1e4)
         # Noise of zero represents all numbers below the smallest positive number that the
         # generator draws. Without a lower bound of the noise, p = 1e-30 would give the
         # action 1 whenever the noise is zero. Noise is always below one, so that p = 0
         # always gives the action 0, and p = 1 always gives the action 1.
-        noise = tf.maximum(noise, np.finfo(logits.dtype.as_numpy_dtype).eps / 4)
-        return tf.cast(noise < tf.sigmoid(logits), tf.int64)
+        noise = tf.maximum(noise, np.finfo(outputs.dtype.as_numpy_dtype).eps / 4)
+        return tf.cast(noise < _sigmoid(outputs), tf.int64)
 
     def mode(self, outputs: tf.Tensor) -> Any:
         return tf.cast(outputs > 0, tf.int64)
@@ -102,7 +99,7 @@ class Bernoulli(base.Head):
         return ((mask == mask_layouts.FREE) | (actions == mask)).all(axis=-1)
 
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        return {"logits": outputs, "probs": tf.sigmoid(outputs)}
+        return {"logits": outputs, "probs": _sigmoid(outputs)}
 
     def to_environment(self, actions: Any) -> Any:
         return actions if len(self.shape) == 1 else tf.reshape(actions, [-1, *self.shape])
@@ -118,3 +115,12 @@ class Bernoulli(base.Head):
 
     def __repr__(self) -> str:
         return f"Bernoulli({self.n})"
+
+
+def _sigmoid(logits: Any) -> Any:
+    """Returns the sigmoid of logits, which are clipped to ±1e4.
+
+    For larger |z|, the sigmoid is 0 or 1 in any number type, but LiteRT returns NaN for
+    some of the logits ±1.7e38 of masked actions.
+    """
+    return tf.sigmoid(tf.clip_by_value(logits, -1e4, 1e4))
