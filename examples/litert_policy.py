@@ -31,8 +31,8 @@ for line in sys.stdin:
     inputs = {}
     for x in policy["functions"][name]["inputs"]:
         shape = [1, *x["shape"][1:]]
-        is_noise = x["role"] == "noise"
-        values = draw[x["distribution"]](shape) if is_noise else parts[x["name"]]
+        kind = x.get("distribution")  # of noise, which has no name in the observation
+        values = draw[kind](shape, x["dtype"]) if kind else parts[x["name"]]
         inputs[x["name"]] = np.asarray(values, x["dtype"]).reshape(shape)
     results = run(**inputs)
     state = {key: results[f"next_{key}"][0] for key in state}

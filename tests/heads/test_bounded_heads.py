@@ -676,6 +676,16 @@ def test_beta_concentrations_are_above_one_and_finite_for_huge_outputs():
     assert ((modes > 0) & (modes < 1)).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_beta_sample_with_noise_of_one_is_valid(dtype):
+    """The float64 number before one, from a caller of an export, is one in float32."""
+    head = heads.Beta(1, 0.0, 1.0)
+    noise = noise_of(head, 124, dtype).numpy()
+    noise.reshape(124, -1)[np.arange(124), np.arange(124) % 62] = 1.0
+    samples = head.sample(tf.zeros([124, 2], dtype), tf.constant(noise))
+    assert head.is_valid(samples.numpy()).all()
+
+
 def test_beta_with_equal_very_negative_outputs_is_uniform():
     head = heads.Beta(1, -1.0, 1.0)
     law = head.distribution(tf.constant([[-50.0, -50.0]], tf.float64))

@@ -73,6 +73,15 @@ def test_categorical_sample_avoids_the_action_with_zero_noise():
     assert actions.numpy().tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_categorical_sample_with_noise_of_one_is_legal(dtype):
+    """The float64 number before one, from a caller of an export, is one in float32."""
+    head = heads.Categorical(2)
+    logits = head.mask_outputs(tf.zeros([1, 2], dtype), tf.constant([[0, 1]]))
+    actions = head.sample(logits, tf.constant([[1.0, 0.5]], dtype))
+    assert actions.numpy().tolist() == [1]
+
+
 def test_categorical_mode_is_the_most_likely_action():
     assert heads.Categorical(3).mode(tf.constant(LOGITS)).numpy().tolist() == [2, 0, 0]
 

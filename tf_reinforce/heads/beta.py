@@ -141,8 +141,9 @@ def sample_beta(a: Any, b: Any, noise: Any) -> Any:
     """
     a, b = a[..., None], b[..., None]
     # A random number of zero represents all numbers below the smallest positive number
-    # that the generator draws.
-    noise = tf.maximum(noise, np.finfo(noise.dtype.as_numpy_dtype).eps / 4)
+    # that the generator draws. A float64 number below one may round to one in float32.
+    limits = np.finfo(noise.dtype.as_numpy_dtype)
+    noise = tf.clip_by_value(noise, limits.eps / 4, 1.0 - limits.epsneg)
     u, w = noise[..., 0], noise[..., 1]
     excess, concentration = a + b, 2.0 + a + b
     p = (1.0 + tf.minimum(a, b)) / concentration

@@ -129,8 +129,10 @@ def gumbel(noise: Any) -> Any:
     """Converts uniform random numbers u to Gumbel noise.
 
     `gumbel` replaces u = 0 by the smallest positive normal number. For u = 0, Gumbel
-    noise is -infinity, which would exclude an action even if its probability is one.
+    noise is -infinity, which would exclude an action even if its probability is one. For
+    u = 1, to which a float64 number may round in float32, Gumbel noise would be infinity,
+    and would select an illegal action. `gumbel` replaces u = 1 by the number before one.
     """
-    tiny = np.finfo(tf.as_dtype(noise.dtype).as_numpy_dtype).tiny
-    noise = tf.maximum(noise, tiny)
+    limits = np.finfo(tf.as_dtype(noise.dtype).as_numpy_dtype)
+    noise = tf.clip_by_value(noise, limits.tiny, 1.0 - limits.epsneg)
     return -tf.math.log(-tf.math.log(noise))
