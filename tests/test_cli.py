@@ -32,6 +32,7 @@ from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train as train_command
 from tf_reinforce.cli import train_callbacks
+from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_seeds
 from tf_reinforce.cli import train_settings
@@ -209,6 +210,25 @@ def test_evaluate_imports_no_module_named_in_a_config(run, tmp_path, capsys):
     assert "antigravity" not in sys.modules
     command = f"tf-reinforce evaluate {copy} --env antigravity:CartPole-v1"
     assert command in capsys.readouterr().err
+
+
+def test_folder_without_an_agent_is_named(tmp_path, capsys):
+    assert cli.main(["evaluate", str(tmp_path)]) == 2
+    expected = f"{tmp_path} contains no agent.keras. Expected: an agent file, or a run"
+    assert expected in capsys.readouterr().err
+
+
+def test_reader_that_ends_is_no_error():
+    command = f"{sys.executable} -m tf_reinforce presets | true"
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert ran.returncode == 0 and ran.stderr == ""
+
+
+def test_recording_is_suggested_only_if_the_environment_renders(monkeypatch):
+    assert train_messages._renders("CartPole-v1")
+    spec = gym.envs.registration.EnvSpec("Blind-v0", toys.Clock)
+    monkeypatch.setitem(gym.registry, "Blind-v0", spec)
+    assert not train_messages._renders("a_module:Blind-v0")
 
 
 def test_commands_of_one_run_refuse_a_folder_of_seeds(tmp_path, capsys):
@@ -750,7 +770,7 @@ def test_invalid_options_are_reported_without_importing_tensorflow(run, tmp_path
     assert ran.returncode == 0, ran.stderr
     lines = ran.stderr.splitlines()
     assert len(lines) == len(mistakes) + 2
-    expected_parts = [*mistakes, "no file nowhere", "No file was replaced"]
+    expected_parts = [*mistakes, "no file or folder nowhere", "No file was replaced"]
     for expected, line in zip(expected_parts, lines, strict=True):
         assert expected in line
 

@@ -135,3 +135,20 @@ def test_command_writes_a_video(agent_file, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.strip() == expected
     frames, seconds = imageio_ffmpeg.count_frames_and_secs(path)
     assert frames == 1 + 4 + 5 and seconds == 1.0
+
+
+OWN_ENV = """
+import functools
+import gymnasium as gym
+import rendered_counter
+gym.register("Own-v2", functools.partial(rendered_counter.Counter, length=4))
+"""
+
+
+def test_environment_of_an_own_module_is_recorded(agent, tmp_path, monkeypatch):
+    (tmp_path / "recorded_env.py").write_text(OWN_ENV)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "a.gif"
+    recording.record(agent, "recorded_env:Own-v2", path, fps=10)
+    monkeypatch.delitem(gym.registry, "Own-v2")
+    assert count_pictures(path, 10) >= 1 + 4

@@ -63,6 +63,15 @@ def test_exit_codes_and_outputs_of_the_processes(tmp_path):
     assert (found[0] / "output.txt").read_text().strip() == tfr.__version__
 
 
+def test_output_of_an_earlier_process_is_not_reported(tmp_path):
+    lines, found = [], prepared(tmp_path / "runs", [0])
+    for command in ("no-such-command", "--version"):
+        processes = seed_processes.Processes({0: [command]}, found, 1, lines.append)
+        processes.run()
+    assert lines[0].startswith("seed 0: exit code 2: ") and lines[1] == "seed 0: trained"
+    assert "no-such-command" in (found[0] / "output.txt").read_text()
+
+
 def test_at_most_jobs_processes_run_at_the_same_time(tmp_path, monkeypatch):
     most, start = [], seed_processes.Processes._start
 
@@ -79,10 +88,10 @@ def test_at_most_jobs_processes_run_at_the_same_time(tmp_path, monkeypatch):
 def test_last_lines_of_running_trainings_are_reported_once(tmp_path, monkeypatch):
     monkeypatch.setattr(seed_processes, "_REPORT_SECONDS", 0.0)
     lines, found = [], prepared(tmp_path / "runs", [3, 4])
-    (found[3] / "output.txt").write_text("update 1\nupdate 2\n\n")
-    (found[4] / "output.txt").write_text("")
+    (found[3] / "output.txt").write_text("old\nupdate 1\nupdate 2\n\n")
+    (found[4] / "output.txt").write_text("old")
     processes = seed_processes.Processes({}, found, 1, lines.append)
-    processes._running = {3: None, 4: None}
+    processes._running, processes._starts = {3: None, 4: None}, {3: 4, 4: 3}
     for _ in range(2):
         processes._report_progress()
     assert lines == ["seed 3: update 2"]
@@ -191,5 +200,10 @@ def test_options_that_do_not_belong_to_resumed_seeds_are_refused(tmp_path, capsy
     assert "Received: --gamma" in capsys.readouterr().err
     assert cli.main(["train", "--resume", str(tmp_path / "runs"), "--jobs", "0"]) == 2
     assert "jobs" in capsys.readouterr().err
+    config = json.dumps({"env": "some_module:Grid-v0", "seed": 0})
+    (tmp_path / "runs" / "seed_0" / "config.json").write_text(config)
+    assert cli.main(["train", "--resume", str(tmp_path / "runs")]) == 2
+    command = f"tf-reinforce train some_module:Grid-v0 --resume {tmp_path}/runs"
+    assert command in capsys.readouterr().err
     assert cli.main(["train", "CartPole-v1", "--epochs", "1", "--jobs", "2"]) == 2
     assert "--jobs 2 without --seeds" in capsys.readouterr().err

@@ -44,6 +44,13 @@ def refusing(*_):
     raise RuntimeError("no licence")
 
 
+def test_error_names_the_line_of_the_environment():
+    [text] = texts(lambda: toys.Misbehaving(1, refusing), "error")
+    line = refusing.__code__.co_firstlineno + 1
+    place = f"test_check_env.py:{line}, in refusing: raise RuntimeError"
+    assert "step raised RuntimeError: no licence. The place: " + place in text
+
+
 ERRORS = [
     (refusing, "The environment cannot be used. RuntimeError: no licence"),
     ("Missing-v0", "cannot be used. NameNotFound"),

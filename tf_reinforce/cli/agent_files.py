@@ -100,6 +100,11 @@ def agent_file(run, limits):
             f"{run} contains a run directory for each of {len(seeds)} seeds. Expected: "
             f"one of them, for example {seeds[0]}"
         )
+    if os.path.isdir(run) and not os.path.exists(path):
+        raise FileNotFoundError(
+            f"{run} contains no {path.name}. Expected: an agent file, or a run "
+            "directory, which `tf-reinforce train ENV --run-dir DIR` writes."
+        )
     expect_path(path)
     with archive.name_file(path):
         archive.read(os.fspath(path), limits)
@@ -109,4 +114,4 @@ def agent_file(run, limits):
 def expect_path(path):
     """Raises `FileNotFoundError` if there is no file or folder `path`."""
     if not os.path.exists(path):
-        raise FileNotFoundError(f"There is no file {path}.")
+        raise FileNotFoundError(f"There is no file or folder {path}.")

@@ -1,5 +1,6 @@
 """Runs one command, and turns its errors into messages and exit codes."""
 
+import os
 import shlex
 import sys
 
@@ -24,9 +25,14 @@ def main(arguments=None):
     options = parsers.make_parser().parse_args(list(map(_escape_negative, arguments)))
     options.command_line = shlex.join(["tf-reinforce", *arguments])
     try:
-        return options.command(options)
+        code = options.command(options)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return train.INTERRUPTED
+    except BrokenPipeError:  # the reader of the output has ended, for example `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         code = _exit_code(error)
         if code is None:

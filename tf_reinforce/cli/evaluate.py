@@ -14,12 +14,22 @@ def add_parser(subparsers):
     command = subparsers.add_parser("evaluate", help="evaluate a trained agent")
     command.set_defaults(command=run)
     command.add_argument("run", metavar="RUN", help="run directory or agent file")
-    command.add_argument("--episodes", type=argument_types.count, default=100)
+    command.add_argument(
+        "--episodes", type=argument_types.count, default=100, help="(100)"
+    )
     command.add_argument("--env", help="environment id (that of the run)")
     command.add_argument("--env-arg", **shared_arguments.ENV_ARG)
-    command.add_argument("--seed", type=argument_types.count, default=0)
     command.add_argument(
-        "--num-envs", type=argument_types.count, default=config.FitOptions.num_envs
+        "--seed",
+        type=argument_types.count,
+        default=0,
+        help="selects the episodes; equal seeds give equal episodes (0)",
+    )
+    command.add_argument(
+        "--num-envs",
+        type=argument_types.count,
+        default=config.FitOptions.num_envs,
+        help="environments side by side (8); the result does not depend on it",
     )
     command.add_argument(
         "--workers",

@@ -41,6 +41,9 @@ COMMANDS = (
 class Parser(argparse.ArgumentParser):
     """Prints an error in one line, with the most similar option or command."""
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
     def parse_known_args(self, args=None, namespace=None):
         """Parses arguments; unlike in argparse, a command names its unknown ones."""
         options, unknown = super().parse_known_args(args, namespace)

@@ -117,8 +117,21 @@ def print_next_commands(options, directory, env_kwargs):
     env = f" {shlex.join(words)}" if words else ""
     print(
         f"\nnext:\n  tf-reinforce evaluate {run}{env} --episodes 1000\n"
-        f"  tf-reinforce plot {run}\n  tf-reinforce record {run}{env}"
+        f"  tf-reinforce plot {run}"
     )
+    if _renders(options.env):
+        print(f"  tf-reinforce record {run}{env}")
     if options.export is None:
         out = shlex.quote(str(directory / "policy"))
         print(f"  tf-reinforce export {run} --out {out}")
+
+
+def _renders(env):
+    """Returns whether a registered environment states that it renders pictures."""
+    import gymnasium
+    from gymnasium.envs import registration
+
+    maker = gymnasium.spec(env.rpartition(":")[2]).entry_point
+    maker = registration.load_env_creator(maker) if isinstance(maker, str) else maker
+    modes = getattr(maker, "metadata", {}).get("render_modes", ["rgb_array"])
+    return "rgb_array" in modes

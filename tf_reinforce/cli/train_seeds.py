@@ -67,15 +67,25 @@ def resume(options):
     directory = pathlib.Path(options.resume)
     found = seed_processes.folders(directory)
     contents = [run_config.read(path) for path in found.values()]
+    options.env = _resumed_env(options, contents[0].get("env"))
     target = contents[0].get("target_return")
     commands = {
         seed: run_config.resume_words(path, explicit)
         for seed, path in found.items()
         if not seed_processes.has_ended(path)
     }
-    env = contents[0].get("env")
-    options.env = options.env or (env if isinstance(env, str) else "")
     return _run(options, directory, commands, target)
+
+
+def _resumed_env(options, env):
+    """Returns the environment id of runs that continue; `env` is the id in a file."""
+    if options.env is None and isinstance(env, str) and ":" in env:
+        words = shlex.join(["tf-reinforce", "train", env, "--resume", options.resume])
+        raise ValueError(
+            f"The runs use the environment {env}. For safety, `--resume` imports no "
+            f"module that a run directory names. Give the id: {words}"
+        )
+    return options.env or (env if isinstance(env, str) else "")
 
 
 def _run(options, directory, commands, target):

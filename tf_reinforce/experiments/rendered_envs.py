@@ -1,6 +1,7 @@
 """Makes environments that render pictures, and plays their episodes in rounds."""
 
 import functools
+import importlib
 import os
 import sys
 
@@ -42,7 +43,10 @@ def check(env, count, env_kwargs=None):
             f"env={env!r}, num_envs={count}, env_kwargs={env_kwargs}"
         )
     if isinstance(env, str):
-        return gym.spec(env)
+        module, _, name = env.rpartition(":")
+        if module:
+            importlib.import_module(module)  # registers the environment
+        return gym.spec(name)
     if not callable(env) and not isinstance(env, (gym.Env, EnvSpec)):
         raise _not_supported(env)
     return env

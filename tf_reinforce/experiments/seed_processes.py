@@ -90,6 +90,7 @@ class Processes:
         self._signal = None
         self._reported = time.monotonic()
         self._last_lines = {}  # from seeds to their last lines that were reported
+        self._starts = {}  # from seeds to the sizes of their output files at the start
         self.exit_codes = {}
 
     def run(self):
@@ -125,6 +126,7 @@ class Processes:
         path = self._folders[seed] / OUTPUT
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
         output = os.open(path, flags, 0o644)
+        self._starts[seed] = os.fstat(output).st_size
         try:
             self._running[seed] = subprocess.Popen(
                 [sys.executable, "-m", "tf_reinforce", *arguments],
@@ -153,22 +155,31 @@ class Processes:
             return
         self._reported = time.monotonic()
         for seed in self._running:
-            line = (last_lines(self._folders[seed] / OUTPUT) or [""])[-1]
+            line = (self._lines(seed) or [""])[-1]
             if line and line != self._last_lines.get(seed):
                 self._last_lines[seed] = line
                 self._report(f"seed {seed}: {line}")
 
     def _outcome(self, seed, code):
-        lines = last_lines(self._folders[seed] / OUTPUT)
+        lines = self._lines(seed)
         if code:
             return f"exit code {code}: {lines[-1] if lines else 'no output'}"
         return next((x for x in lines if "mean return" in x), "trained")
 
+    def _lines(self, seed):
+        """Returns the last lines that the process of a seed has printed."""
+        return last_lines(self._folders[seed] / OUTPUT, self._starts[seed])
 
-def last_lines(path):
-    """Returns the lines in the last 4,096 bytes of a text file, without empty lines."""
+
+def last_lines(path, start=0):
+    """Returns the lines in the last 4,096 bytes of a text file, without empty lines.
+
+    Args:
+        path: `pathlib.Path` of the file.
+        start: Int, the number of bytes at the begin of the file that are left out.
+    """
     with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        file.seek(max(start, path.stat().st_size - _TAIL_BYTES))
         text = file.read().decode(errors="replace")
     return [line for line in text.splitlines() if line.strip()]
 

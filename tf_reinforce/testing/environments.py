@@ -1,6 +1,8 @@
 """Checks an environment with episodes, and explains what to correct."""
 
 import contextlib
+import pathlib
+import traceback
 import warnings
 from typing import Any, NamedTuple
 
@@ -172,7 +174,8 @@ class _Check:
         try:
             yield
         except results.EnvironmentFault as error:
-            self.add("error", f"{error}")
+            text = str(error).removesuffix(".")
+            self.add("error", f"{text.removesuffix('.')}.{_place(error)}")
             raise _Stop from error
         except Exception as error:
             self.add("error", f"{text}. {type(error).__name__}: {error}")
@@ -320,3 +323,24 @@ class _Check:
                 "note",
                 f"Rewards of the type {', '.join(others)} are converted to float64.",
             )
+
+
+def _place(error):
+    """Returns the place in a module of the user that has raised a fault, as text.
+
+    Modules of installed packages, and of this one, are left out.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    own = pathlib.Path(__file__).parents[1]
+    places = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename
+        and own not in pathlib.Path(frame.filename).parents
+    ]
+    if not places or isinstance(error, results.EnvironmentFault):
+        return ""
+    last = places[-1]
+    name = pathlib.Path(last.filename).name
+    return f" The place: {name}:{last.lineno}, in {last.name}: {last.line}"
