@@ -5,7 +5,7 @@
 For each search, the program draws settings with the sampler of `tune`, and as often at
 random from the same ranges, with the same budget, seeds and pruner. The first trial of a
 search is the default settings; it does not count as a random draw. `tune` confirms its
-three best trials with further seeds. The best settings of both are then trained with
+five best trials with further seeds. The best settings of both are then trained with
 fresh seeds, and the environment steps until an evaluation reaches the reward threshold
 are compared, also for random draws that are confirmed in the same way. The program
 continues in its folder after an interruption; `--part 0/2` and `--part 1/2` share the
@@ -66,8 +66,9 @@ def search(folder, sampler, number, options):
         count = options.trials + is_random
         tuning_jobs.run_trials(running, count, 1, lambda index: report(running), None)
         ranked = [x for x in running.ranked() if running.index(x) or not is_random]
-        means = [confirmed_mean(running, trial) for trial in ranked[:3]]
-        pairs = zip(means, ranked[:3], strict=True)
+        finalists = ranked[: tuning.NUM_FINALISTS]
+        means = [confirmed_mean(running, trial) for trial in finalists]
+        pairs = zip(means, finalists, strict=True)
         trials = [min(pairs, key=lambda pair: pair[0])[1], ranked[0]]
         results = [
             {

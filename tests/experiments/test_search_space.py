@@ -175,7 +175,7 @@ def test_default_ranges_contain_the_settings_of_every_preset(name):
     settings = {"agent": agent, "fit": preset["fit"]}
     ranges = search_space.default_ranges(settings)
     search_space.check(ranges, settings)
-    parameters = search_space.start_parameters(ranges, settings)
+    parameters = search_space.start_trials(ranges, settings)[0]
     trial = optuna.trial.FixedTrial(parameters)
     assert search_space.suggest(ranges, settings, trial)["agent"] == agent
     assert search_space.parse(search_space.to_table(ranges)) == ranges
@@ -183,4 +183,23 @@ def test_default_ranges_contain_the_settings_of_every_preset(name):
 
 def test_settings_outside_of_their_range_are_no_first_trial():
     ranges = search_space.parse({"agent": {"gamma": {"low": 0.5, "high": 0.9}}})
-    assert search_space.start_parameters(ranges, SETTINGS) is None
+    assert search_space.start_trials(ranges, SETTINGS) == []
+
+
+def test_first_trials_move_one_number_half_of_the_way_to_one_end():
+    table = {
+        "agent": {
+            "learning_rate": {"low": 0.001, "high": 0.1, "log": True},
+            "gamma": {"low": 0.5, "high": 1.0},
+            "hidden": {"choices": [[64, 64], [8]]},
+        },
+        "fit": {"episodes_per_epoch": {"low": 4, "high": 17, "log": True}},
+    }
+    agent = {"learning_rate": 0.01, "gamma": 1.0, "hidden": [64, 64]}
+    settings = {"agent": agent, "fit": {"episodes_per_epoch": 16}}
+    first, *others = search_space.start_trials(search_space.parse(table), settings)
+    rate, discount = "agent.learning_rate", "agent.gamma"
+    episodes = "fit.episodes_per_epoch"
+    assert first == {rate: 0.01, discount: 1.0, "agent.hidden": "[64, 64]", episodes: 16}
+    moves = [(rate, 0.003162), (rate, 0.03162), (discount, 0.75), (episodes, 8)]
+    assert others == [{**first, name: value} for name, value in moves]

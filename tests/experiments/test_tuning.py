@@ -208,11 +208,13 @@ def test_storage_with_another_search_of_the_name_is_refused(storage, fast, tmp_p
 
 def test_random_sampler_and_seed_change_the_trials(fast, tmp_path):
     def parameters(folder, **changes):
-        return [x[3] for x in search(tmp_path / folder, 8, prune=False, **changes)[0]]
+        return [x[3] for x in search(tmp_path / folder, 11, prune=False, **changes)[0]]
 
     tpe, drawn = parameters("tpe"), parameters("random", sampler="random")
-    assert tpe[:5] == drawn[:5] and tpe != drawn
-    assert parameters("seed", seed=1)[1:] != tpe[1:]
+    rates = [x["agent.learning_rate"] for x in tpe[:3]]
+    assert rates == [0.01, 0.003162, 0.03162]  # half of the way to 0.001 and to 0.1
+    assert tpe[0] == drawn[0] and tpe[3:8] == drawn[3:8] and tpe[8:] != drawn[8:]
+    assert parameters("seed", seed=1)[3:] != tpe[3:]
 
 
 def test_preset_of_the_best_trial_has_its_settings(fast, tmp_path):
@@ -228,9 +230,10 @@ def test_preset_of_the_best_trial_has_its_settings(fast, tmp_path):
 
 
 def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypatch):
-    """The three best trials are confirmed once; one of them fails."""
+    """The best trials are confirmed once; one of them fails."""
     search(tmp_path, 8)
-    calls, results = [], [[1000.0, 1000.0], ValueError("broken"), [1.0, 1.0], [0.0, 0.0]]
+    calls, results = [], [[1000.0, 1000.0], ValueError("broken"), [1.0, 1.0]]
+    results += 3 * [[1000.0, 1000.0]]
 
     def confirm(task, settings, count):
         calls.append(settings["agent"]["learning_rate"])
@@ -248,14 +251,18 @@ def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypa
             value = third.user_attrs["trainings"][0]["value"]
             assert running.confirmed(third) == pytest.approx((2 + value) / 3)
             assert running.confirmed(second) is None
-            assert all(running.confirmed(x) is None for x in others)
+            assert [running.confirmed(x) is None for x in others[1:]] == [
+                False,
+                True,
+                True,
+            ]
             tuning_report.write_preset(running, tmp_path / "best.toml")
             preset = toml_files.read(tmp_path / "best.toml")
             rate = third.params["agent.learning_rate"]
             assert preset["agent"]["learning_rate"] == pytest.approx(rate, rel=1e-3)
             index = running.index(second)
             assert "has failed" in tuning_report.confirmed_line(running, index)
-    assert len(calls) == 3
+    assert len(calls) == 5
 
 
 def test_pruned_trial_is_drawn_at_its_last_reported_value():
@@ -294,7 +301,7 @@ def test_picture_shows_trials_best_value_pruned_trials_and_importance(fast, tmp_
 
 def test_confirmation_that_is_not_finite_counts_as_failed(fast, tmp_path, monkeypatch):
     search(tmp_path, 8)
-    results = iter([[float("nan")], [1.0, float("inf")], [5000.0]])
+    results = iter([[float("nan")], [1.0, float("inf")], [500.0], [5000.0], [5000.0]])
     monkeypatch.setattr(tuning_trial, "confirm", lambda *_: next(results))
     with tuning.open_search(tmp_path, config()) as running:
         running.confirm(lambda index: None)

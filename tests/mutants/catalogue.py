@@ -691,16 +691,16 @@ DISTRIBUTIONS = [
         "switch_on_by_zero_noise",
         "own: Noise of exactly zero turns on a switch whose probability is almost zero.",
         "heads/bernoulli.py::Bernoulli.sample",
-        "noise = tf.maximum(noise, np.finfo(logits.dtype.as_numpy_dtype).eps / 4)",
+        "noise = tf.maximum(noise, np.finfo(outputs.dtype.as_numpy_dtype).eps / 4)",
         "pass",
     ),
     Mutant(
         "sigmoid_of_huge_logits",
         "own: The sigmoid of LiteRT returns NaN for a masked logit, so that "
         "TensorFlow replaces LiteRT.",
-        "heads/bernoulli.py::Bernoulli.sample",
-        "tf.clip_by_value(outputs, -1e4, 1e4)",
-        "outputs",
+        "heads/bernoulli.py::_sigmoid",
+        "tf.clip_by_value(logits, -1e4, 1e4)",
+        "logits",
     ),
     Mutant(
         "masks_compared_in_int8",

@@ -72,7 +72,7 @@ _OPTIONS = (
             type=argument_types.count,
             default=7,
             metavar="N",
-            help="further trainings of each of the three best trials at the end, which "
+            help="further trainings of each of the five best trials at the end, which "
             "select the best; 0: none (7)",
         ),
     ),

@@ -85,8 +85,7 @@ class Range:
         if self.is_whole:
             return trial.suggest_int(self.name, self.low, self.high, log=self.log)
         number = trial.suggest_float(self.name, self.low, self.high, log=self.log)
-        rounded = float(f"{number:.{self.digits}g}")
-        return min(max(rounded, self.low), self.high)
+        return self.rounded(number)
 
     @property
     def digits(self):
@@ -95,6 +94,25 @@ class Range:
         """
         largest = max(abs(self.low), abs(self.high))
         return max(4, 2 + math.ceil(math.log10(largest / (self.high - self.low))))
+
+    def neighbors(self, number):
+        """Returns the numbers half of the way from a number to each end of the range.
+
+        The way is measured in logarithms if `log` is `True`. The list is empty for
+        choices.
+        """
+        if self.choices:
+            return []
+        centers = [
+            math.sqrt(number * end) if self.log else (number + end) / 2
+            for end in self.ends
+        ]
+        numbers = [round(x) if self.is_whole else self.rounded(x) for x in centers]
+        return [x for x in dict.fromkeys(numbers) if x != number]
+
+    def rounded(self, number):
+        """Returns a real number with few digits, inside of the range."""
+        return min(max(float(f"{number:.{self.digits}g}"), self.low), self.high)
 
     def parameter(self, value):
         """Returns the parameter of Optuna for a value, or `None` outside of the range."""
@@ -286,10 +304,21 @@ def check(ranges, settings):
                 raise ValueError(f"The range of `{item.name}`: {error}") from error
 
 
-def start_parameters(ranges, settings):
-    """Returns the parameters of the settings themselves, or `None` outside of a range."""
-    parameters = {x.name: x.parameter(_value_at(settings, x.path)) for x in ranges}
-    return None if None in parameters.values() else parameters
+def start_trials(ranges, settings):
+    """Returns the parameters of the first trials, which are close to the settings.
+
+    Good settings are more often close to settings that someone has selected than
+    elsewhere in the ranges. The first trial has the settings themselves. Each of the
+    others moves one number half of the way to one end of its range.
+
+    Returns:
+        List of dicts, empty if a setting is outside of its range.
+    """
+    start = {x.name: x.parameter(_value_at(settings, x.path)) for x in ranges}
+    if None in start.values():
+        return []
+    moved = [{**start, x.name: y} for x in ranges for y in x.neighbors(start[x.name])]
+    return [start, *moved]
 
 
 def _value_at(settings, path):

@@ -20,10 +20,10 @@ from tf_reinforce.experiments import tuning_trial
 
 JOURNAL = "journal.log"
 _VERSIONS = "versions.json"
-_NUM_RANDOM = 5  # trials before the sampler learns from earlier trials
+_NUM_RANDOM = 8  # trials before the sampler learns from earlier trials
 _NUM_UNPRUNED = 4  # complete trials before the pruner ends trials
 _WARMUP = 10  # no trial ends before this part of the budget of its first training
-_NUM_FINALISTS = 3  # trials that are trained with further seeds at the end
+NUM_FINALISTS = 5  # trials that are trained with further seeds at the end
 _CONFIRMED = "confirmed {}"  # attribute of the study with the values of a trial
 _CONFIG = "config"  # attribute of the study with the config of the search
 _MAX_FAILURES = 5  # failed trials in a row that end the search
@@ -206,15 +206,19 @@ class Search:
         self.study = optuna.create_study(
             study_name=f"{config.env} {directory.resolve().name}",
             storage=tuning_storage.open_storage(storage),
-            sampler=tuning_storage.SeededSampler(self._sampler, config.seed),
+            sampler=tuning_storage.SeededSampler(
+                self._sampler, config.seed, self._start_trials()
+            ),
             pruner=_pruner(config),
             direction="minimize" if config.minimize else "maximize",
             load_if_exists=True,
         )
         _expect_same_study(self.study, config)
-        start = search_space.start_parameters(self.task.ranges, config.settings)
-        if start is not None and not self.study.get_trials(deepcopy=False):
-            self.study.enqueue_trial(start)
+
+    def _start_trials(self):
+        """Returns the parameters of the first trials; the others are drawn."""
+        trials = search_space.start_trials(self.task.ranges, self.config.settings)
+        return trials[:1] if self.config.sampler == "random" else trials
 
     def _sampler(self, seed):
         if self.config.sampler == "random":
@@ -275,7 +279,7 @@ class Search:
 
     def unconfirmed(self):
         """Returns the list of the trials that `confirm` trains."""
-        best = self.ranked()[: _NUM_FINALISTS if self.config.confirm else 0]
+        best = self.ranked()[: NUM_FINALISTS if self.config.confirm else 0]
         stored = self.study.user_attrs
         return [x for x in best if _CONFIRMED.format(self.index(x)) not in stored]
 

@@ -116,26 +116,34 @@ class SeededSampler(optuna.samplers.BaseSampler):
     Args:
         make: Function from a seed to an `optuna.samplers.BaseSampler`.
         seed: Int, the seed of the search.
+        start: List of dicts, the parameters of the first trials, which are not drawn.
     """
 
-    def __init__(self, make, seed):
+    def __init__(self, make, seed, start=()):
         self._make = make
         self._seed = seed
+        self._start = start
+        self._parameters = {}  # of the present trial, if they are not drawn
         self._sampler = None
 
     def before_trial(self, study, trial):
         index = trial_index(study, trial)
+        self._parameters = self._start[index] if index < len(self._start) else {}
         rng = seeding.generator(self._seed, "tuning", index)
         self._sampler = self._make(int(rng.integers(2**32)))
         self._sampler.before_trial(study, trial)
 
     def infer_relative_search_space(self, study, trial):
+        if self._parameters:
+            return {}
         return self._sampler.infer_relative_search_space(study, trial)
 
     def sample_relative(self, study, trial, search_space):
         return self._sampler.sample_relative(study, trial, search_space)
 
     def sample_independent(self, study, trial, param_name, param_distribution):
+        if self._parameters:
+            return self._parameters[param_name]
         return self._sampler.sample_independent(
             study, trial, param_name, param_distribution
         )
