@@ -201,7 +201,7 @@ def test_recurrent_policy_is_drawn_along_an_episode():
         (["a", "--policy", "--x", "steps"], "--x has no effect with --policy"),
         (["a", "--seed", "3"], "--seed has no effect without --policy"),
         (["a", "--env-arg", "a=1"], "--env-arg has no effect without --policy"),
-        (["a", "--policy"], "There is no file a"),
+        (["a", "--policy"], "There is no file or folder a"),
         (["a", "--policy", "--out", "b.gif"], "one of the extensions .png"),
         (["a", "--policy", "--max-episode-steps", "0"], "max_episode_steps"),
     ],

@@ -127,11 +127,12 @@ def print_next_commands(options, directory, env_kwargs):
 
 
 def _renders(env):
-    """Returns whether a registered environment states that it renders pictures."""
+    """Returns whether an environment renders pictures, as far as its id tells."""
     import gymnasium
     from gymnasium.envs import registration
 
-    maker = gymnasium.spec(env.rpartition(":")[2]).entry_point
+    spec = gymnasium.registry.get(env.rpartition(":")[2])
+    maker = None if spec is None else spec.entry_point
     maker = registration.load_env_creator(maker) if isinstance(maker, str) else maker
     modes = getattr(maker, "metadata", {}).get("render_modes", ["rgb_array"])
     return "rgb_array" in modes
