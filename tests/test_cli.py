@@ -897,11 +897,11 @@ finders = list(sys.meta_path)
 from tf_reinforce import startup
 startup.import_tensorflow()
 import keras, tensorflow_probability
-assert not {"matplotlib", "IPython", "cv2"} & set(sys.modules)
+assert not {"matplotlib", "IPython", "cv2", "scipy", "sklearn"} & set(sys.modules)
 if sys.version_info < (3, 12):
     assert not {"pkg_resources", "setuptools"} & set(sys.modules)
 assert [x for x in sys.meta_path if x in finders] == finders
-import matplotlib.pyplot
+import matplotlib.pyplot, scipy.special
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

@@ -24,16 +24,17 @@ _STARTUP_MESSAGE = re.compile(
     rb"|INFO: Created TensorFlow Lite XNNPACK delegate for CPU\."
 )
 
-# Optional packages that Keras imports for functions which the command line does not call.
-# The import of matplotlib takes about as long as a quarter of that of TensorFlow.
-_UNUSED = ("matplotlib", "IPython", "cv2")
+# Optional packages that Keras and TensorFlow Probability import for functions which the
+# command line does not call. The imports of matplotlib and of SciPy each take about as
+# long as a quarter of that of TensorFlow.
+_UNUSED = ("matplotlib", "IPython", "cv2", "scipy", "sklearn", "pandas")
 
 
 def import_tensorflow():
-    """Imports TensorFlow and lists its devices, without their start-up messages.
+    """Imports TensorFlow and TensorFlow Probability, without start-up messages.
 
-    Optional packages for pictures are not imported with Keras, because their import takes
-    long. They can be imported later.
+    Optional packages are not imported with them, because their import takes long. They
+    can be imported later.
 
     After the import, TensorFlow prints errors only. If the user has set the environment
     variable `TF_CPP_MIN_LOG_LEVEL`, the user's log level is kept. Log level 0 prints all
@@ -44,6 +45,7 @@ def import_tensorflow():
         _import_distutils()
         with without_startup_messages(fork=True), _without_packages(_UNUSED):
             importlib.import_module("tensorflow").config.list_physical_devices()
+            importlib.import_module("tensorflow_probability")
 
 
 def _import_distutils():
