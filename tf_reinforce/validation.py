@@ -1,5 +1,6 @@
 """Validates arguments of public functions, and raises errors for invalid values."""
 
+import difflib
 import itertools
 import math
 import numbers
@@ -202,3 +203,15 @@ def stream(name, value):
             f"Received: {name}={value!r} of type {type(value).__name__}"
         )
     return value
+
+
+def similar(name, names):
+    """Returns the text " Did you mean 'x'?" with the most similar name, if there is one.
+
+    Example:
+
+    >>> similar("gae_lamda", ["gamma", "gae_lambda"]), similar("x", ["gamma"])
+    (" Did you mean 'gae_lambda'?", '')
+    """
+    found = difflib.get_close_matches(name, names, 1)
+    return f" Did you mean {found[0]!r}?" if found else ""

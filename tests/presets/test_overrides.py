@@ -34,7 +34,10 @@ def test_name_and_value_of_a_setting(text, path, value):
         ("gamma", "form NAME=VALUE, for example gamma=0.9. Received: 'gamma'"),
         ("=3", "form NAME=VALUE"),
         ("agent.=3", "form NAME=VALUE"),
-        ("gama=3", "no setting 'gama'. Expected one of: action_mask, "),
+        (
+            "gama=3",
+            "no setting 'gama'. Did you mean 'gamma'? Expected one of: action_mask, ",
+        ),
         ("agent.steps=3", "[agent] has the invalid key 'steps'"),
         ("agent=3", "no setting 'agent'"),
         ("max_episode_steps=3", "fit.max_episode_steps or evaluation.max_episode_steps"),

@@ -44,6 +44,18 @@ def refusing(*_):
     raise RuntimeError("no licence")
 
 
+def test_observations_of_another_type_than_their_space_are_noted():
+    class Precise(toys.Clock):
+        def reset(self, **kwargs):
+            observation, info = super().reset(**kwargs)
+            return np.asarray(observation, "float64"), info
+
+    assert Precise().observation_space.dtype == np.float32
+    expected = "Observations of the type float64 are converted to float32, the type of"
+    assert any(text.startswith(expected) for text in texts(Precise, "note"))
+    assert not any(text.startswith("Observations") for text in texts(toys.Clock, "note"))
+
+
 def test_error_names_the_line_of_the_environment():
     [text] = texts(lambda: toys.Misbehaving(1, refusing), "error")
     line = refusing.__code__.co_firstlineno + 1

@@ -6,6 +6,7 @@ import json
 import tomllib
 
 from tf_reinforce import config
+from tf_reinforce import validation
 from tf_reinforce.presets import toml_files
 
 
@@ -59,7 +60,8 @@ def _with_table(keys):
     if not tables:
         names = sorted({name for x in toml_files.TABLE_KEYS.values() for name in x})
         raise ValueError(
-            f"There is no setting {keys[0]!r}. Expected one of: {', '.join(names)}. "
+            f"There is no setting {keys[0]!r}.{validation.similar(keys[0], names)} "
+            f"Expected one of: {', '.join(names)}. "
             f"Received: {'.'.join(keys)}"
         )
     return tables[0], *keys

@@ -121,7 +121,8 @@ def read(name: str) -> dict[str, Any]:
     if path.suffix != ".toml":
         if name not in names():
             raise ValueError(
-                f"There is no preset {name!r}. Expected one of: {', '.join(names())}; "
+                f"There is no preset {name!r}.{validation.similar(name, names())} "
+                f"Expected one of: {', '.join(names())}; "
                 "or the path of your own preset file, ending in .toml."
             )
         path = FOLDER / f"{name}.toml"

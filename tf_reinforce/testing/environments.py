@@ -114,11 +114,11 @@ class _Stop(Exception):
 
 
 class _Recorder(gym.Wrapper):
-    """Records the keys of all infos, and the types of all rewards."""
+    """Records the keys of all infos, and the types of all rewards and observations."""
 
     def __init__(self, env):
         super().__init__(env)
-        self.keys, self.reward_types = set(), set()
+        self.keys, self.reward_types, self.observation_types = set(), set(), set()
 
     def reset(self, **kwargs):
         outputs = self.env.reset(**kwargs)
@@ -135,6 +135,8 @@ class _Recorder(gym.Wrapper):
     def _record(self, outputs):
         if isinstance(outputs, tuple) and outputs and isinstance(outputs[-1], dict):
             self.keys |= outputs[-1].keys()
+            if isinstance(self.observation_space, gym.spaces.Box):
+                self.observation_types.add(np.asarray(outputs[0]).dtype.name)
 
 
 class _Check:
@@ -322,6 +324,13 @@ class _Check:
             self.add(
                 "note",
                 f"Rewards of the type {', '.join(others)} are converted to float64.",
+            )
+        expected = str(recorder.observation_space.dtype)
+        if others := sorted(recorder.observation_types - {expected}):
+            self.add(
+                "note",
+                f"Observations of the type {', '.join(others)} are converted to "
+                f"{expected}, the type of the observation space.",
             )
 
 
