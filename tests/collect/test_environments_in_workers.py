@@ -104,8 +104,9 @@ class Prints(toy_envs.Lengths):
 
     def _print(self, text):
         if "TF_REINFORCE_WORKER" in os.environ:
-            print(text, "out " * 1_000)
-            print(text, "error " * 1_000, file=sys.stderr)
+            # Whole lines, because two workers print at the same time.
+            print(f"{text} {'out ' * 1_000}", flush=True)
+            print(f"{text} {'error ' * 1_000}", file=sys.stderr, flush=True)
             os.write(1, b"\x00\x00\x00\x00\x00\x00\x00\x02{}")  # like a message
 
 

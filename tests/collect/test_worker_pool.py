@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import types
+import uuid
 
 import cloudpickle
 import gymnasium as gym
@@ -353,12 +354,11 @@ def closing(tmp_path):
     """Returns a local `Failing`, and a function that counts created and closed
     environments.
     """
-    numbers = itertools.count()
 
     class Closing(Failing):
         def __init__(self, fail):
             super().__init__(fail)
-            self.name = f"{os.getpid()}-{next(numbers)}"
+            self.name = f"{os.getpid()}-{uuid.uuid4()}"
             (tmp_path / f"{self.name}-made").touch()
 
         def close(self):
