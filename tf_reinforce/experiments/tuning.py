@@ -115,10 +115,11 @@ def open_search(directory, config):
                 for name in (_VERSIONS, run_config.FILE_NAME):
                     (directory / name).unlink()
             raise
-        if is_new:
-            search.study.set_user_attr("versions", versions)
-        search.retried = search.retry_unfinished(by_signal=False)
-        yield search
+        with contextlib.closing(search):
+            if is_new:
+                search.study.set_user_attr("versions", versions)
+            search.retried = search.retry_unfinished(by_signal=False)
+            yield search
 
 
 def expect_same_search(directory, content):
@@ -203,9 +204,10 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage = config.storage or str(directory / JOURNAL)
         tuning_storage.check(storage)
+        self._storage = tuning_storage.open_storage(storage)
         self.study = optuna.create_study(
             study_name=f"{config.env} {directory.resolve().name}",
-            storage=tuning_storage.open_storage(storage),
+            storage=self._storage,
             sampler=tuning_storage.SeededSampler(
                 self._sampler, config.seed, self._start_trials()
             ),
@@ -213,7 +215,15 @@ class Search:
             direction="minimize" if config.minimize else "maximize",
             load_if_exists=True,
         )
-        _expect_same_study(self.study, config)
+        try:
+            _expect_same_study(self.study, config)
+        except ValueError:
+            self.close()
+            raise
+
+    def close(self):
+        """Closes the connections to the storage."""
+        tuning_storage.close_storage(self._storage)
 
     def _start_trials(self):
         """Returns the parameters of the first trials; the others are drawn."""

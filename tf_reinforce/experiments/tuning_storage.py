@@ -70,6 +70,13 @@ def open_storage(storage):
     )
 
 
+def close_storage(storage):
+    """Closes the connections to a SQLite file that `open_storage` has opened."""
+    if isinstance(storage, optuna.storages.RDBStorage):
+        storage.remove_session()
+        storage.engine.dispose()
+
+
 class _JournalLock:
     """Locks a journal file while a process appends to it, and repairs its end.
 
