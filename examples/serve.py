@@ -22,7 +22,7 @@ def predict(instances=None, inputs=None, signature_name="act"):
         columns = {"observation": columns}
     specs = signature.structured_input_signature[1]
     results = signature(**{k: tf.constant(columns[k], specs[k].dtype) for k in specs})
-    results = {name: tensor.numpy().tolist() for name, tensor in results.items()}
+    results = {name: results[name].numpy().tolist() for name in sorted(results)}
     if len(results) == 1:  # TF Serving does not name a single result
         return {"outputs" if instances is None else "predictions": results.popitem()[1]}
     if instances is None:
