@@ -40,12 +40,7 @@ def add_parser(subparsers):
 def _add_env_options(command):
     command.add_argument("--env", help="environment id (that of the run)")
     command.add_argument("--env-arg", **shared_arguments.ENV_ARG)
-    command.add_argument(
-        "--seed",
-        type=argument_types.count,
-        default=0,
-        help="selects the episodes; equal seeds give equal episodes (0)",
-    )
+    command.add_argument("--seed", **shared_arguments.EPISODES_SEED)
     command.add_argument(
         "--max-episode-steps",
         type=argument_types.count,

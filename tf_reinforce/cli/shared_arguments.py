@@ -19,6 +19,13 @@ ENV_ARG = dict(
     help="argument of the environment's constructor; the option may be repeated",
 )
 
+# The option `--seed` of the commands that play episodes with a trained agent.
+EPISODES_SEED = dict(
+    type=argument_types.count,
+    default=0,
+    help="selects the episodes; equal seeds give equal episodes (0)",
+)
+
 
 def output_path(out, runs, name):
     """Returns the path of the file that a command writes.
