@@ -123,11 +123,14 @@ def test_interruptions_by_the_user_are_not_counted():
 
 
 def test_settings_of_the_first_trial_are_tried_again():
-    study = random_study()
-    study.enqueue_trial({"x": 0.25, "y": 7})
+    sampler = tuning_storage.SeededSampler(
+        lambda seed: optuna.samplers.RandomSampler(seed=seed), 0, [{"x": 0.25, "y": 7}]
+    )
+    study = optuna.create_study(sampler=sampler)
     study.ask()
     tuning_storage.retry_unfinished(study, NAMES, by_signal=False)
     assert study.ask().suggest_float("x", 0, 1) == 0.25
+    assert study.ask().suggest_float("x", 0, 1) != 0.25
 
 
 @pytest.mark.parametrize("storage", ["", "mysql://host/db", "postgresql+x://h/db"])

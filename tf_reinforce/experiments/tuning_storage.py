@@ -221,19 +221,11 @@ def retry_unfinished(study, names, by_signal, process=None):
                     params=trial.params if is_drawn else {},
                     distributions=trial.distributions if is_drawn else {},
                     user_attrs=attributes,
-                    system_attrs=_fixed_parameters(trial),
                 )
             )
         study.tell(trial.number, state=_STATES.FAIL, skip_if_finished=True)
         retried.append(index)
     return retried
-
-
-def _fixed_parameters(trial):
-    """Returns the system attributes of a trial whose parameters the search has set."""
-    name = "fixed_params"
-    attributes = trial.system_attrs
-    return {name: attributes[name]} if name in attributes else {}
 
 
 def fail(study, trial, message):
