@@ -1,50 +1,48 @@
 """Serves an exported policy over HTTP with plain TensorFlow, in TF Serving's format.
 
 python examples/serve.py POLICY [PORT]
+curl http://127.0.0.1:8501/v1/models/policy
 curl -d '{"instances": [[0, 0, 0.1, 0]]}' http://127.0.0.1:8501/v1/models/policy:predict
 """
 
-import http.server
 import json
 import sys
+from wsgiref import simple_server
 
 import tensorflow as tf
 
 signatures = tf.saved_model.load(sys.argv[1]).signatures
+specs = {name: f.structured_input_signature[1] for name, f in signatures.items()}
 
 
 def predict(instances=None, inputs=None, signature_name="act"):
-    signature, columns = signatures[signature_name], inputs
-    if inputs is None:
-        names = instances[0] if isinstance(instances[0], dict) else ()
-        columns = {name: [row[name] for row in instances] for name in names} or instances
-    if not isinstance(columns, dict):
-        columns = {"observation": columns}
-    specs = signature.structured_input_signature[1]
-    results = signature(**{k: tf.constant(columns[k], specs[k].dtype) for k in specs})
-    results = {name: results[name].numpy().tolist() for name in sorted(results)}
+    if instances and isinstance(instances[0], dict):
+        instances = {name: [row[name] for row in instances] for name in instances[0]}
+    columns = instances if inputs is None else inputs
+    columns = columns if isinstance(columns, dict) else {"observation": columns}
+    for name, spec in specs[signature_name].items():
+        columns[name] = tf.constant(columns[name], spec.dtype)
+        if not spec.is_compatible_with(columns[name]):
+            raise ValueError(f"{name} has shape {columns[name].shape}, not {spec.shape}")
+    results = signatures[signature_name](**columns)
+    results = {name: result.numpy().tolist() for name, result in results.items()}
     if len(results) == 1:  # TF Serving does not name a single result
-        return {"outputs" if instances is None else "predictions": results.popitem()[1]}
-    if instances is None:
-        return {"outputs": results}
-    rows = zip(*results.values(), strict=True)
-    return {"predictions": [dict(zip(results, row, strict=True)) for row in rows]}
+        return {"predictions" if inputs is None else "outputs": results.popitem()[1]}
+    rows = [dict(zip(results, row)) for row in zip(*results.values())]
+    return {"predictions": rows} if inputs is None else {"outputs": results}
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        try:
-            length = int(self.headers["Content-Length"])
-            status, reply = 200, predict(**json.loads(self.rfile.read(length)))
-        except Exception as error:  # the client receives the reason
-            status, reply = 400, {"error": f"{type(error).__name__}: {error}"}
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps(reply).encode())
+def answer(request, start_response):
+    try:
+        body = request["wsgi.input"].read(int(request["CONTENT_LENGTH"] or 0))
+        status, reply = "200 OK", predict(**json.loads(body)) if body else specs
+    except Exception as error:  # the client receives the reason
+        status, reply = "400 Bad Request", {"error": f"{type(error).__name__}: {error}"}
+    start_response(status, [("Content-Type", "application/json")])
+    return [json.dumps(reply, sort_keys=True, default=str).encode()]
 
 
 port = int(sys.argv[2]) if len(sys.argv) > 2 else 8501
-server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-print(f"serving {sys.argv[1]} on port {server.server_port}", flush=True)
-server.serve_forever()
+with simple_server.make_server("127.0.0.1", port, answer) as server:
+    print(f"serving {sys.argv[1]} on port {server.server_port}", flush=True)
+    server.serve_forever()

@@ -1,5 +1,6 @@
 """Tests the example `serve.py` with requests, and TensorFlow's own view of an export."""
 
+import ast
 import json
 import pathlib
 import subprocess
@@ -44,15 +45,21 @@ def predict(path):
             with urllib.request.urlopen(url, json.dumps(request).encode()) as reply:
                 return json.loads(reply.read())
 
+        send.url = url
         yield send
         server.kill()
 
 
 def test_server_is_short_and_imports_only_tensorflow():
     text = (ROOT / "examples" / "serve.py").read_text()
-    imported = {line.split()[1] for line in text.splitlines() if line[:7] == "import "}
-    assert imported == {"http.server", "json", "sys", "tensorflow"}
-    assert len(text.splitlines()) <= 50
+    docstring, *body = ast.parse(text).body
+    imported = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert "\n".join(map(ast.unparse, imported)) == (
+        "import json\nimport sys\nfrom wsgiref import simple_server\n"
+        "import tensorflow as tf"
+    )
+    code = text.splitlines()[docstring.end_lineno :]
+    assert sum(bool(line) for line in code) <= 33
 
 
 def test_server_predicts_rows_and_columns_like_tensorflow_serving(agent, predict):
@@ -79,6 +86,21 @@ def test_wrong_request_is_answered_with_the_reason(wrong, predict):
     assert json.loads(raised.value.read())["error"]
     raised.value.close()
     assert predict(instances=[[0, 0, 0, 0]])["predictions"] in ([0], [1])
+
+
+def test_wrong_shape_is_answered_with_the_expected_shape(predict):
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        predict(instances=[[1, 2]])
+    reply = json.loads(raised.value.read())["error"]
+    assert reply == "ValueError: observation has shape (1, 2), not (None, 4)"
+    raised.value.close()
+
+
+def test_request_without_content_receives_the_signatures(predict):
+    with urllib.request.urlopen(predict.url) as reply:
+        shown = json.loads(reply.read())
+    assert set(shown["sample"]) == {"observation", "seed"}
+    assert shown["act"]["observation"].startswith("TensorSpec(shape=(None, 4)")
 
 
 def test_saved_model_cli_shows_the_signatures_of_a_version(path):
