@@ -218,6 +218,28 @@ def test_folder_without_an_agent_is_named(tmp_path, capsys):
     assert expected in capsys.readouterr().err
 
 
+def test_runs_in_a_folder_are_named(tmp_path, capsys):
+    runs = sorted(tmp_path / f"run{i}" for i in range(10))
+    for folder in runs:
+        folder.mkdir()
+        (folder / "agent.keras").write_text("")
+        (folder / "config.json").write_text("{}")
+    for command in ("evaluate", "info"):
+        assert cli.main([command, str(tmp_path)]) == 2
+        names = ", ".join(map(str, runs[:8]))
+        expected = f"{tmp_path} is no run directory. Expected: one of the run directories"
+        assert f"{expected} in it, {names}, …" in capsys.readouterr().err
+        assert cli.main([command, str(tmp_path / "rum4")]) == 2
+        assert f"rum4. Did you mean {tmp_path}/run" in capsys.readouterr().err
+
+
+def test_unknown_environment_without_a_module_names_the_form_with_a_module(capsys):
+    assert cli.main(["check-env", "Boat-v0"]) == 2
+    assert "name the module: MODULE:Boat-v0" in capsys.readouterr().err
+    assert cli.main(["check-env", "toy_envs:Boat-v0"]) == 2
+    assert "MODULE" not in capsys.readouterr().err
+
+
 def test_reader_that_ends_is_no_error():
     command = f"{sys.executable} -m tf_reinforce presets | true"
     ran = subprocess.run(command, shell=True, capture_output=True, text=True)

@@ -152,6 +152,7 @@ DEFERRED_IMPORTS = {
     "cli/plot.py",
     "cli/record.py",
     "cli/replay.py",
+    "cli/shared_arguments.py",
     "cli/train.py",
     "cli/train_callbacks.py",
     "cli/train_messages.py",

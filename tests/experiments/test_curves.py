@@ -99,7 +99,7 @@ def test_other_damaged_files_are_named(tmp_path):
     (tmp_path / "evaluation.json").mkdir()
     with pytest.raises((OSError, ValueError), match=r"evaluation.json"):
         curves.read(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"nothing does not exist. Expected"):
+    with pytest.raises(FileNotFoundError, match=r"There is no file or folder .*nothing"):
         curves.read(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"log.csv has no column 'reward'"):
         curves.Curve(tmp_path / "log.csv", 0, {"epoch": []}).column("reward")
@@ -148,3 +148,17 @@ def test_runs_with_other_settings_are_not_seeds_of_one_run(tmp_path):
     write_run(tmp_path / "other", ROWS, agent={"gamma": 0.8}, fit={"epochs": 3})
     with pytest.raises(ValueError, match=r"must have the same settings.*/\*\."):
         curves.read(tmp_path)
+
+
+def test_folders_without_a_log_are_skipped_if_another_has_one(tmp_path):
+    first = write_run(tmp_path / "first", ROWS)
+    write_run(tmp_path / "two" / "seed_0", ROWS)
+    (tmp_path / "search").mkdir()
+    folders = sorted(tmp_path.iterdir())
+    runs, skipped = curves.read_all(folders)
+    assert [run.name for run in runs] == ["first", "two"]
+    assert skipped == [tmp_path / "search"]
+    with pytest.raises(FileNotFoundError, match=r"search contains no log.csv"):
+        curves.read_all([tmp_path / "search"])
+    with pytest.raises(FileNotFoundError, match=rf"Did you mean {first}\?"):
+        curves.read_all([first, tmp_path / "frist"])

@@ -66,7 +66,10 @@ def test_folder_of_several_seeds_has_a_section_for_each(run):
     group = run.parent / "group"
     group.mkdir()
     run.rename(group / "seed_3")
-    assert run_info.read(group)["seeds"]["3"]["updates"] == 2
+    facts = run_info.read(group)
+    assert facts["seeds"]["3"]["updates"] == 2
+    first, second, *_ = run_info.table(facts).splitlines()
+    assert first == "seed 3" and second.split() == ["updates", "2"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_other_folders_and_missing_files_are_refused(tmp_path, capsys):
     assert cli.main(["info", str(tmp_path)]) == 2
     assert "contains no config.json" in capsys.readouterr().err
     assert cli.main(["info", str(tmp_path / "none")]) == 2
-    assert "no run directory or agent file" in capsys.readouterr().err
+    assert f"There is no file or folder {tmp_path}/none" in capsys.readouterr().err
 
 
 def test_control_characters_of_a_file_are_not_printed(run, capsys):

@@ -261,7 +261,8 @@ def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypa
             rate = third.params["agent.learning_rate"]
             assert preset["agent"]["learning_rate"] == pytest.approx(rate, rel=1e-3)
             index = running.index(second)
-            assert "has failed" in tuning_report.confirmed_line(running, index)
+            line = tuning_report.confirmed_line(running, index)
+            assert line.endswith("with a further seed failed: ValueError: broken")
     assert len(calls) == 5
 
 
@@ -307,6 +308,8 @@ def test_confirmation_that_is_not_finite_counts_as_failed(fast, tmp_path, monkey
         running.confirm(lambda index: None)
         first, second, third, *_ = running.ranked()
         assert running.confirmed(first) is None and running.confirmed(second) is None
+        assert running.confirmation_error(first) == "a value is not finite: [nan]"
+        assert running.confirmation_error(third) is None
         assert running.best() == third
 
 
@@ -343,7 +346,7 @@ def test_command_searches_trains_and_continues(tmp_path, monkeypatch, capsys):
     assert "trial 0: 0 of 1 reach 0.9" in first
     assert cli.main([*command.split(), "--trials", "2"]) == 0
     printed = capsys.readouterr().out
-    assert "1 trials are finished, 1 are missing" in printed
+    assert "finished trials: 1 of 2" in printed
     assert "trial 0:" not in printed and "trial 1:" in printed
     assert {x.name for x in pathlib.Path("dir").iterdir()} == {
         *(".lock", "best.toml", "config.json", "journal.log", "tune.png"),
@@ -351,6 +354,10 @@ def test_command_searches_trains_and_continues(tmp_path, monkeypatch, capsys):
     }
     last = printed.splitlines()[-1].strip()
     assert last == "tf-reinforce train FrozenLake-v1 --preset dir/best.toml"
+    assert (
+        cli.main(["tune", "FrozenLake-v1", "--objective", "los", "--run-dir", "new"]) == 2
+    )
+    assert "entropy, " in capsys.readouterr().err and not pathlib.Path("new").exists()
     words = shlex.split(last)
     assert cli.main([*words[1:], "--epochs", "1", "--run-dir", "run"]) == 0
     other = command.replace("--hidden 4", "--hidden 8")

@@ -188,6 +188,14 @@ def test_unknown_log_key_names_the_keys():
         trained("TuneBandit-v0", objective("retrun", False, None))
 
 
+def test_log_key_of_an_objective_is_checked_in_one_update():
+    search = task("TuneBandit-v0", objective("retrun", False, None))
+    with pytest.raises(tuning_trial.UnknownLogKey, match="entropy.*Received: retrun"):
+        tuning_trial.check_objective(search)
+    tuning_trial.check_objective(task("TuneBandit-v0", objective("loss", False, None)))
+    tuning_trial.check_objective(task("Unknown-v0", objective()))  # trains nothing
+
+
 @pytest.mark.slow
 def test_every_part_of_the_budget_is_reported_once_and_pruning_ends_the_training():
     reports = []

@@ -100,18 +100,9 @@ def agent_file(run, limits):
             f"{run} contains a run directory for each of {len(seeds)} seeds. Expected: "
             f"one of them, for example {seeds[0]}"
         )
-    if os.path.isdir(run) and not os.path.exists(path):
-        raise FileNotFoundError(
-            f"{run} contains no {path.name}. Expected: an agent file, or a run "
-            "directory, which `tf-reinforce train ENV --run-dir DIR` writes."
-        )
-    expect_path(path)
+    run_config.expect_path(run)
+    if os.path.isdir(run):
+        run_config.expect_file(run, path.name)
     with archive.name_file(path):
         archive.read(os.fspath(path), limits)
     return path
-
-
-def expect_path(path):
-    """Raises `FileNotFoundError` if there is no file or folder `path`."""
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"There is no file or folder {path}.")

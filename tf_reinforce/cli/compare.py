@@ -19,12 +19,11 @@ def add_parser(subparsers):
 def run(options):
     """Runs `tf-reinforce compare` and returns the exit code."""
     from tf_reinforce.experiments import comparison
-    from tf_reinforce.experiments import curves
     from tf_reinforce.experiments import plots
 
     if options.out is not None:
         plots.check_path(options.out)
-    runs = [curves.read(run) for run in options.run]
+    runs = shared_arguments.read_runs(options.run)
     print(comparison.table(comparison.compare(runs)))
     if options.out is not None:
         plots.save(plots.draw(runs), options.out)

@@ -39,6 +39,13 @@ def find_env(env):
             name = latest
     try:
         return module + colon + gymnasium.spec(name).id
+    except gymnasium.error.NameNotFound as error:
+        if module:
+            raise
+        raise gymnasium.error.NameNotFound(
+            f"{error} If a module registers the environment, name the module: "
+            f"MODULE:{name}"
+        ) from error
     except gymnasium.error.NamespaceNotFound as error:
         if namespace != "ALE":
             raise

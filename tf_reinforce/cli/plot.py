@@ -91,12 +91,11 @@ def run(options):
 
 
 def _draw_curves(options):
-    from tf_reinforce.experiments import curves
     from tf_reinforce.experiments import plots
 
     if options.window is not None:
         validation.positive_int("window", options.window)
-    runs = [curves.read(run) for run in options.run]
+    runs = shared_arguments.read_runs(options.run)
     keys, axis = options.key or ["episode_return"], options.x or "steps"
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     plots.save(plots.draw(runs, keys, axis, options.window), options.out)

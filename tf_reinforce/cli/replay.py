@@ -22,7 +22,9 @@ def add_parser(subparsers):
 
 def run(options):
     """Runs `tf-reinforce replay` and returns the exit code."""
-    agent_files.expect_path(options.update)
+    from tf_reinforce.experiments import run_config
+
+    run_config.expect_path(options.update)
     limits = agent_files.load_limits(options)
     startup.import_tensorflow()
     from tf_reinforce.experiments import replay as replays

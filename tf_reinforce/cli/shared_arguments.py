@@ -1,6 +1,7 @@
 """Defines arguments that several commands share."""
 
 import os
+import sys
 
 from tf_reinforce.cli import argument_types
 
@@ -25,6 +26,19 @@ EPISODES_SEED = dict(
     default=0,
     help="selects the episodes; equal seeds give equal episodes (0)",
 )
+
+
+def read_runs(folders):
+    """Returns the `curves.Run`s of folders, and reports each folder without a log."""
+    from tf_reinforce.experiments import curves
+
+    runs, skipped = curves.read_all(folders)
+    for folder in skipped:
+        print(
+            f"tf-reinforce: skipped {folder}, which contains no {curves.LOG}",
+            file=sys.stderr,
+        )
+    return runs
 
 
 def output_path(out, runs, name):

@@ -66,10 +66,12 @@ def return_line(env, metrics, random_return, target, threshold):
 
 def print_summary(directory, first_line, result):
     """Prints the returns, the updates and the time of a training."""
+    count = result["evaluations"]
+    evaluations = "1 evaluation" if count == 1 else f"{count} evaluations"
     print(
         f"\n{first_line}\n"
         f"trained {result['updates']} updates, {result['env_steps']:,} steps, "
-        f"{result['seconds']:.1f} s with {result['evaluations']} evaluations\n"
+        f"{result['seconds']:.1f} s with {evaluations}\n"
         f"saved in {directory}"
     )
 

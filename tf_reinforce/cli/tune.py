@@ -19,7 +19,21 @@ _INTERRUPTED, _TERMINATED = 130, 143  # exit codes after Ctrl-C and after SIGTER
 # The options of `train` that set no setting, and that `tune` has too.
 _SHARED = "env", "--preset", "--env-arg", "--engine", "--seed", "--set", "--import"
 # Options of `train` that set a setting, and that `tune` does not have.
-_EXCLUDED = ("--epochs",)
+_EXCLUDED = "--epochs", "--eval-every"
+# Arguments of options of `train` that mean something else for `tune`.
+_OTHER_HELP = {
+    "--steps": dict(
+        help="environment steps of each training (those of the preset, else "
+        f"{_DEFAULT_STEPS:,})"
+    ),
+    "--workers": dict(
+        help="processes that collect the episodes of a training (1); host only"
+    ),
+    "--target-return": dict(
+        help="mean return that `--objective steps` reaches (the environment's reward "
+        "threshold)"
+    ),
+}
 _OPTIONS = (
     (
         "--trials",
@@ -119,7 +133,8 @@ def add_parser(subparsers):
     for option in train_options.TRAIN_OPTIONS:
         is_setting = bool(option.settings) and option.flag not in _EXCLUDED
         if is_setting or option.flag in _SHARED:
-            command.add_argument(option.flag, **option.arguments)
+            arguments = {**option.arguments, **_OTHER_HELP.get(option.flag, {})}
+            command.add_argument(option.flag, **arguments)
         else:  # an option of `train` that `tune` does not have
             command.set_defaults(**{option.name: None})
     for flag, arguments in _OPTIONS:
@@ -133,6 +148,7 @@ def run(options):
     startup.import_tensorflow()
     from tf_reinforce.experiments import search_space
     from tf_reinforce.experiments import tuning
+    from tf_reinforce.experiments import tuning_trial
 
     if ":" in options.env:
         options.env = env_ids.find_env(options.env)
@@ -150,6 +166,8 @@ def run(options):
         storage=options.storage,
     )
     directory = _directory(options)
+    if not tuning.expect_same_search(directory, config.content()):
+        tuning_trial.check_objective(config.task())
     with _exit_after_sigterm(), tuning.open_search(directory, config) as search:
         return _search(search, options, directory)
 
@@ -258,9 +276,11 @@ def _print_start(search, options):
         f"{'lowest' if objective.minimize else 'highest'} {objective.key}",
     )
     ranges = ", ".join(x.name for x in search.task.ranges)
+    seeds = search.config.seeds
+    trainings = "1 training" if seeds == 1 else f"{seeds} trainings"
     print(
         f"searching {ranges}\n"
-        f"for {goal}, with {search.config.seeds} trainings of at most "
+        f"for {goal}, with {trainings} of at most "
         f"{objective.budget:,} steps for each trial ({search.config.engine} engine)"
     )
     count = len(search.finished())
@@ -268,8 +288,7 @@ def _print_start(search, options):
         numbers = ", ".join(map(str, search.retried))
         print(f"tried again, because their process has ended: trials {numbers}")
     if count:
-        missing = max(0, options.trials - count)
-        print(f"{count} trials are finished, {missing} are missing")
+        print(f"finished trials: {count} of {max(count, options.trials)}")
     print(end="", flush=True)
 
 
@@ -283,8 +302,9 @@ def _print_confirmation(search):
     """Prints how many trials are trained again, and with how many seeds."""
     if count := len(search.unconfirmed()):
         trials = "the best trial" if count == 1 else f"the best {count} trials"
-        text = f"training {trials} with {search.config.confirm} further seeds each …"
-        print(text, flush=True)
+        seeds = search.config.confirm
+        seeds = "1 further seed" if seeds == 1 else f"{seeds} further seeds each"
+        print(f"training {trials} with {seeds} …", flush=True)
 
 
 def _print_confirmed(search, index):

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import math
+import os
 import pathlib
 
 import numpy as np
@@ -94,12 +95,11 @@ def read(folder):
         ValueError: If a log is no table of numbers, or environments or settings differ.
     """
     folder = pathlib.Path(folder)
-    parts = [folder] if (folder / LOG).exists() else sorted(folder.glob(f"*/{LOG}"))
-    parts = [part.parent if part.name == LOG else part for part in parts]
+    run_config.expect_path(folder)
+    parts = _folders_of_logs(folder)
     if not parts:
-        problem = f"contains no {LOG}" if folder.exists() else "does not exist"
         raise FileNotFoundError(
-            f"{folder} {problem}. Expected: a run directory, or a folder of run "
+            f"{folder} contains no {LOG}. Expected: a run directory, or a folder of run "
             "directories. `tf-reinforce train ENV --run-dir DIR` writes one."
         )
     curves, evaluations, envs, settings = [], [], set(), set()
@@ -122,6 +122,32 @@ def read(folder):
             f"the runs one by one, for example {folder}/*."
         )
     return Run(folder.resolve().name, envs.pop(), curves, evaluations)
+
+
+def read_all(folders):
+    """Reads several folders as `read` does, and skips those without a log.
+
+    A pattern such as `runs/*` also selects folders of runs that wrote no log, for example
+    of a search.
+
+    Returns:
+        List of `Run`s, and the list of the skipped folders.
+
+    Raises:
+        FileNotFoundError: If a folder does not exist, or no folder contains a log.
+        ValueError: As `read`.
+    """
+    skipped = [x for x in folders if os.path.isdir(x) and not _folders_of_logs(x)]
+    skipped = [] if len(skipped) == len(folders) else skipped
+    return [read(folder) for folder in folders if folder not in skipped], skipped
+
+
+def _folders_of_logs(folder):
+    """Returns the folder if it contains a log, else its folders that contain one."""
+    folder = pathlib.Path(folder)
+    if (folder / LOG).exists():
+        return [folder]
+    return [path.parent for path in sorted(folder.glob(f"*/{LOG}"))]
 
 
 def _settings(config):

@@ -1,5 +1,6 @@
 """Reads and writes the file `config.json` of a run directory."""
 
+import difflib
 import json
 import math
 import numbers
@@ -15,6 +16,7 @@ from tf_reinforce.presets import toml_files
 
 FILE_NAME = "config.json"
 _MAX_BYTES = 2**20
+_MAX_NAMED = 8  # runs that a message names
 _TABLES = ("env_kwargs", "agent", "fit", "evaluation", "checkpoint", "callbacks")
 CHECKPOINT_KEYS = ("every_seconds", "every_updates", "grace_seconds")
 # The settings of the callbacks of a run, and the valid values of each.
@@ -34,6 +36,41 @@ def agent_file(run):
     """Returns the path `run/agent.keras` if `run` is a folder, else the path `run`."""
     path = pathlib.Path(run)
     return path / "agent.keras" if path.is_dir() else path
+
+
+def expect_path(path):
+    """Raises `FileNotFoundError` if there is no file or folder `path`.
+
+    The message names a similar path, if there is one.
+    """
+    path = pathlib.Path(path)
+    if not path.exists():
+        parent = path.parent
+        names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+        similar = difflib.get_close_matches(path.name, names, 1)
+        hint = f" Did you mean {parent / similar[0]}?" if similar else ""
+        raise FileNotFoundError(f"There is no file or folder {path}.{hint}")
+
+
+def expect_file(folder, name):
+    """Raises `FileNotFoundError` if a folder contains no file of a run directory.
+
+    The message names the run directories in the folder, if there are some.
+    """
+    folder = pathlib.Path(folder)
+    if (folder / name).exists():
+        return
+    runs = sorted(str(found.parent) for found in folder.glob(f"*/{name}"))
+    if runs:
+        more = ", …" if len(runs) > _MAX_NAMED else ""
+        raise FileNotFoundError(
+            f"{folder} is no run directory. Expected: one of the run directories in it, "
+            f"{', '.join(runs[:_MAX_NAMED])}{more}"
+        )
+    raise FileNotFoundError(
+        f"{folder} contains no {name}. Expected: an agent file, or a run directory, "
+        "which `tf-reinforce train ENV --run-dir DIR` writes."
+    )
 
 
 def write_json(path, content):

@@ -35,14 +35,9 @@ def read(path, limits=None):
     if (seeds := seed_processes.folders(path)) and path.is_dir():
         return {"seeds": {str(seed): _training(folder) for seed, folder in seeds.items()}}
     if not path.is_dir():
-        if not path.exists():
-            raise FileNotFoundError(f"There is no run directory or agent file {path}.")
+        run_config.expect_path(path)
         return {"agent": _agent(path, limits)}
-    if not run_config.read(path):
-        raise FileNotFoundError(
-            f"{path} contains no {run_config.FILE_NAME}. Expected: an agent file, or a "
-            "run directory, which `tf-reinforce train ENV --run-dir DIR` writes."
-        )
+    run_config.expect_file(path, run_config.FILE_NAME)
     result = {"run": _run(path), "training": _training(path)}
     agent = run_config.agent_file(path)
     if agent.exists():
@@ -159,6 +154,9 @@ def table(facts):
       env   CartPole-v1
       seed  0
     """
+    facts = dict(facts)
+    seeds = facts.pop("seeds", {})
+    facts = {**{f"seed {seed}": x for seed, x in seeds.items()}, **facts}
     lines = []
     for section, content in facts.items():
         rows = _rows(content)

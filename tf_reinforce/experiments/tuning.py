@@ -280,10 +280,11 @@ class Search:
             settings = self.settings(trial)
             try:
                 values = tuning_trial.confirm(self.task, settings, self.config.confirm)
-            except tuning_trial.FAILURES:  # these settings do not always train
-                values = None
-            if values is not None and not all(map(math.isfinite, values)):
-                values = None
+            except tuning_trial.FAILURES as error:  # these settings do not always train
+                values = _failure(error)
+            else:
+                if not all(map(math.isfinite, values)):
+                    values = f"a value is not finite: {values}"
             self.study.set_user_attr(key, values)
             notify(self.index(trial))
 
@@ -298,11 +299,20 @@ class Search:
 
         The mean is `None` before `confirm`, and if a training of `confirm` has failed.
         """
-        values = self.study.user_attrs.get(_CONFIRMED.format(self.index(trial)))
-        if values is None:
+        values = self._confirmation(trial)
+        if not isinstance(values, list):
             return None
         values = [*values, *(x["value"] for x in trial.user_attrs["trainings"])]
         return sum(values) / len(values)
+
+    def confirmation_error(self, trial):
+        """Returns why a training of `confirm` has failed, a string, or `None`."""
+        values = self._confirmation(trial)
+        return values if isinstance(values, str) else None
+
+    def _confirmation(self, trial):
+        """Returns the values of `confirm` for a trial, or its error, or `None`."""
+        return self.study.user_attrs.get(_CONFIRMED.format(self.index(trial)))
 
     def settings(self, trial):
         """Returns the settings of a trial, with which `runs.train` trains."""
@@ -326,8 +336,7 @@ class Search:
         except optuna.TrialPruned:
             self.study.tell(trial, state=_STATES.PRUNED)
         except tuning_trial.FAILURES as error:
-            message = f"{type(error).__name__}: {str(error)[:1000]}"
-            tuning_storage.fail(self.study, trial, message)
+            tuning_storage.fail(self.study, trial, _failure(error))
             if isinstance(error, tuning_trial.UnknownLogKey):
                 raise
         else:
@@ -347,6 +356,10 @@ class Search:
                 f"The last {_MAX_FAILURES} trials have failed. Correct the environment, "
                 f"the settings or the ranges. The last error: {recent[-1]}"
             )
+
+
+def _failure(error):
+    return f"{type(error).__name__}: {str(error)[:1000]}"
 
 
 def _pruner(config):

@@ -38,8 +38,10 @@ def confirmed_line(search, index):
     [trial] = [x for x in search.ranked() if search.index(x) == index]
     mean, count = search.confirmed(trial), search.config.confirm
     if mean is None:
-        return f"trial {index}: a training with a further seed has failed"
-    return f"trial {index}: mean value {mean:,.5g} with {count} further trainings"
+        reason = search.confirmation_error(trial).splitlines()[0]
+        return f"trial {index}: a training with a further seed failed: {reason[:200]}"
+    trainings = "1 further training" if count == 1 else f"{count} further trainings"
+    return f"trial {index}: mean value {mean:,.5g} with {trainings}"
 
 
 def _value_text(search, trial):

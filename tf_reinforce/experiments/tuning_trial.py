@@ -176,6 +176,27 @@ class TrialTask:
         return range(first, first + self.num_seeds)
 
 
+def check_objective(task):
+    """Trains one update if the objective of a search is a log key, to see the log keys.
+
+    The log keys depend on head, baseline and environment.
+
+    Args:
+        task: `TrialTask`.
+
+    Raises:
+        UnknownLogKey: If the log key does not exist.
+        FloatingPointError, EnvironmentFault, ValueError: If the training fails.
+    """
+    if task.objective.needs_evaluation:
+        return
+    settings = {**task.settings, "fit": {**task.settings["fit"], "steps": 1}}
+    objective = dataclasses.replace(task.objective, budget=1)
+    task = dataclasses.replace(task, settings=settings, objective=objective)
+    agent = _make_agent(task, settings, task.seed, None)
+    _train(task, settings, task.seed, agent, lambda *_: False)
+
+
 def run(task, trial, index):
     """Trains with the settings of a trial, once for each of its seeds.
 

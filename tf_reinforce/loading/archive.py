@@ -136,8 +136,8 @@ def _expect_file(path, limits):
         )
     if not path.endswith(".keras"):
         raise ValueError(
-            "The name of an agent file must end in .keras, as `agent.save` requires. "
-            "Rename the file."
+            "The name of an agent file must end in .keras, because `agent.save` and "
+            "`tf-reinforce train` write such files. If it is one, rename the file."
         )
     if status.st_size > limits.max_bytes:
         raise ValueError(
