@@ -1,5 +1,6 @@
 """Tests which pictures the episodes of rendered environments show."""
 
+import functools
 import os
 import sys
 
@@ -143,6 +144,21 @@ def test_arguments_of_the_environment_are_checked():
     kwargs = {"length": 4, "render_mode": "rgb_array"}
     [env] = rendered_envs.make(rendered_counter.Counter, 1, kwargs)
     assert env.length == 4
+
+
+def test_class_and_function_with_a_render_mode_receive_it():
+    class Quiet(rendered_counter.Counter):
+        def __init__(self, render_mode=None):
+            super().__init__()
+            self.render_mode = render_mode
+
+    for maker in (
+        Quiet,
+        functools.partial(Quiet, render_mode=None),
+        lambda: Quiet(rendered_envs.MODE),
+    ):
+        [env] = rendered_envs.make(rendered_envs.check(maker, 1), 1)
+        assert env.render_mode == rendered_envs.MODE
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,9 @@ def record(
 
     Args:
         agent: `Reinforce`.
-        env: Environment id, `EnvSpec`, callable that makes an environment with
-            `render_mode="rgb_array"`, or such an environment.
+        env: Environment id; `EnvSpec`; callable, for example a class, that has the
+            parameter `render_mode` or makes an environment with
+            `render_mode="rgb_array"`; or such an environment.
         path: Path of the video, with the extension .mp4 or .gif.
         episodes: Positive int, the number of episodes.
         num_envs: Positive int, the number of episodes that are shown side by side. The

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import inspect
 import os
 import sys
 
@@ -59,8 +60,9 @@ def make(env, count, env_kwargs=None, max_episode_steps=None):
     unless the user has set these variables.
 
     Args:
-        env: `EnvSpec`, callable that makes an environment with
-            `render_mode="rgb_array"`, or such a `gymnasium.Env`.
+        env: `EnvSpec`; callable, for example a class, that has the parameter
+            `render_mode` or makes an environment with `render_mode="rgb_array"`; or such
+            a `gymnasium.Env`.
         count: Positive int, the number of environments; one for a `gymnasium.Env`.
         env_kwargs: Dict of keyword arguments for the constructor of the environment.
         max_episode_steps: Positive int, the time limit of environments of an `EnvSpec`,
@@ -76,12 +78,20 @@ def make(env, count, env_kwargs=None, max_episode_steps=None):
         if isinstance(env, EnvSpec):
             env_type = _maker(env, kwargs, max_episode_steps)
         else:
-            env_type = functools.partial(env, **kwargs)
+            mode = {"render_mode": MODE} if _takes_render_mode(env) else {}
+            env_type = functools.partial(env, **mode, **kwargs)
         with env_arguments.explain_errors(env, kwargs):
             envs = [env_type() for _ in range(count)]
     for one in envs:
         _expect_pictures(env, one)
     return envs
+
+
+def _takes_render_mode(function):
+    try:
+        return "render_mode" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some functions of C libraries have no signature
+        return False
 
 
 def describe(envs):

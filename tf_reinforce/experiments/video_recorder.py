@@ -22,7 +22,8 @@ class VideoRecorder(keras.callbacks.Callback):
     updates. There is then one video of the policy after the U updates.
 
     Args:
-        env: Environment id, `EnvSpec`, or callable that makes an environment with
+        env: Environment id, `EnvSpec`, or callable, for example a class, that has the
+            parameter `render_mode` or makes an environment with
             `render_mode="rgb_array"`.
         directory: Path of the folder for the videos, which is created.
         every: Positive int, the number of updates between two videos.
