@@ -23,6 +23,7 @@ from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_specs
 from tf_reinforce.policies import compatibility
+from tf_reinforce.policies import layer_classes
 from tf_reinforce.policies import models
 from tf_reinforce.policies import normalization
 from tf_reinforce.policies import recurrent
@@ -448,6 +449,9 @@ class KerasAgent(keras.Model):
         booleans. After loading the agent, pass `env_kwargs` of other types to `fit`
         again.
 
+        A warning names each class of a layer that cannot be made from its configuration,
+        for example because `__init__` has no `**kwargs`.
+
         Raises:
             ValueError: If the file name does not end in `.keras`, or the agent is not
                 built.
@@ -464,6 +468,7 @@ class KerasAgent(keras.Model):
         with files.atomic_write(path, overwrite) as temporary_path:
             self._build_optimizer()
             super().save(temporary_path, **kwargs)
+        layer_classes.warn_if_not_loadable(self)
 
     def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:
         """Writes the weights to one file atomically, in the format of Keras."""
