@@ -495,3 +495,16 @@ def test_fit_raises_if_the_policy_is_random():
     with pytest.raises(ValueError, match="same outputs for the same obs.* the head"):
         agent.fit(toys.Clock, epochs=1, verbose=0)
     assert agent.updates == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "similar"),
+    [("ent_coef", " Did you mean 'entropy_coef'?"), ("hidden_sizes", "")],
+)
+def test_unknown_argument_is_named_with_the_most_similar_one(name, similar):
+    with pytest.raises(TypeError) as raised:
+        tfr.Reinforce.for_env("CartPole-v1", **{name: 0.1})
+    assert str(raised.value) == (
+        f"Reinforce got an unexpected keyword argument.{similar} "
+        f"help(Reinforce) lists all arguments. Received: {name}=0.1"
+    )

@@ -41,6 +41,8 @@ _UNKNOWN_HEAD = (
     "`Reinforce.for_env(env)`."
 )
 
+# Arguments of `keras.Model` that an agent accepts.
+_MODEL_ARGUMENTS = {"name", "trainable", "dtype", "autocast", "activity_regularizer"}
 _VALUE_OPTIMIZER = "optimizer of the baseline"
 _LOSS = "the policy gradient, with the options of `Reinforce`"
 _LOG_KEYS = "the log keys of docs/logs.md, which are always reported"
@@ -86,6 +88,12 @@ class KerasAgent(keras.Model):
     """
 
     def __init__(self, policy, head, baseline, options, **kwargs):
+        for name in kwargs.keys() - _MODEL_ARGUMENTS:
+            similar = validation.similar(name, [*config.AGENT_OPTIONS, "learning_rate"])
+            raise TypeError(
+                f"{type(self).__name__} got an unexpected keyword argument.{similar} "
+                f"help(Reinforce) lists all arguments. Received: {name}={kwargs[name]!r}"
+            )
         super().__init__(**kwargs)
         replicas.check_strategy(self._distribute_strategy)
         self.policy = policy
