@@ -100,7 +100,8 @@ def read(folder):
     if not parts:
         raise FileNotFoundError(
             f"{folder} contains no {LOG}. Expected: a run directory, or a folder of run "
-            "directories. `tf-reinforce train ENV --run-dir DIR` writes one."
+            "directories. `tf-reinforce train ENV --run-dir DIR` writes one, and so does "
+            f'`fit` with keras.callbacks.CSVLogger("DIR/{LOG}").'
         )
     curves, evaluations, envs, settings = [], [], set(), set()
     for part in parts:
@@ -186,7 +187,8 @@ def _read_table(path):
     numbers = []
     for number, row in enumerate(rows, 2):
         try:
-            numbers.append(list(map(float, row)))
+            # Keras' CSVLogger writes NA for a log key that is missing in an update.
+            numbers.append([float("nan" if x == "NA" else x) for x in row])
         except ValueError:
             numbers.append([])
         if len(numbers[-1]) != len(header):
