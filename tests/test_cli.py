@@ -286,6 +286,8 @@ def test_export_writes_a_saved_model(run, tmp_path, capsys):
 
 def test_export_checks_the_written_format_on_played_observations(run, tmp_path, capsys):
     command = ["export", str(run), "--out", str(tmp_path / "new"), "--format", "onnx"]
+    assert cli.main([*command, "--observations", "50"]) == 2
+    assert "--observations needs --check" in capsys.readouterr().err
     assert cli.main([*command, "--check", "--observations", "50"]) == 0
     printed = capsys.readouterr().out
     assert "act, sample, distribution\n" in printed and "50 played" in printed

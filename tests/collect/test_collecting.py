@@ -635,6 +635,32 @@ def test_env_spec_keeps_its_kwargs_time_limit_and_wrappers():
     assert episodes.observations.shape == (5, 3, 2)
 
 
+def test_entry_point_may_apply_wrappers_with_a_new_function_for_each_environment():
+    """Gymnasium refuses a spec that lists such a wrapper of the entry point."""
+
+    def make(length=9):
+        env = gym.wrappers.TimeLimit(toys.Clock(length), 4)
+        env = gym.wrappers.TimeAwareObservation(env)
+        return gym.wrappers.TransformReward(env, lambda reward: 10 * reward)
+
+    gym.register("Wrapped-v0", make)
+    plain = collect(toys.Clock, episodes=1, env_kwargs={"length": 4}).episodes
+    try:
+        for env in "Wrapped-v0", gym.spec("Wrapped-v0"):
+            episodes = collect(env, 2, episodes=3).episodes
+            assert episodes.lengths.tolist() == [4] * 3
+            assert episodes.observations.shape == (5, 3, 2)
+            np.testing.assert_array_equal(
+                episodes.rewards[:, 0], 10 * plain.rewards[:, 0]
+            )
+            short = collect(env, episodes=1, env_kwargs={"length": 2}).episodes
+            assert short.lengths.tolist() == [2] and short.terminated.all()
+            short = collect(env, episodes=1, max_episode_steps=3).episodes
+            assert short.lengths.tolist() == [3]
+    finally:
+        del gym.registry["Wrapped-v0"]
+
+
 def test_collect_does_not_change_the_env_spec():
     spec = gym.spec("CartPole-v1")
     before = spec.to_json()

@@ -7,6 +7,7 @@ from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import shared_arguments
 
+_NUM_OBSERVATIONS = 1000  # of --check
 _FORMATS = "tf_saved_model", "onnx", "litert"
 
 
@@ -42,9 +43,8 @@ def add_parser(subparsers):
     command.add_argument(
         "--observations",
         type=argument_types.count,
-        default=1000,
         metavar="N",
-        help="number of observations of --check (1000)",
+        help=f"number of observations of --check ({_NUM_OBSERVATIONS})",
     )
     agent_files.add_load_limits(command)
 
@@ -61,13 +61,13 @@ def run(options):
 
 
 def _check_options(options):
-    for name in ("env", "env_arg"):
-        if getattr(options, name) and not options.check:
+    for name in ("env", "env_arg", "observations"):
+        if getattr(options, name) is not None and not options.check:
             option = name.replace("_", "-")
             raise ValueError(
                 f"--{option} needs --check. Add --check, or omit --{option}."
             )
-    validation.positive_int("observations", options.observations)
+    validation.positive_int_or_none("observations", options.observations)
     if options.env is not None:
         options.env = env_ids.resolve_env(options.env)
     files.expect_replaceable_folder(options.out)
@@ -82,7 +82,7 @@ def _check_export(agent, options):
 
     env, env_options = run_config.read_env(options.run, dict(options.env_arg or ()))
     env = options.env or env
-    arguments = dict(observations=options.observations)
+    arguments = dict(observations=options.observations or _NUM_OBSERVATIONS)
     try:
         env_id = None if env is None else env_ids.find_env(env)
         env_kwargs = env_options["env_kwargs"]

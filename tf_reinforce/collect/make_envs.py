@@ -188,11 +188,16 @@ def _spec_without_checkers(env: Any, **kwargs: Any) -> Any:
     The spec omits the wrappers `PassiveEnvChecker`, `OrderEnforcing` and `TimeLimit`,
     because each wrapper costs a Python call per step. The collector itself checks every
     value, begins each episode with a reset, and applies the time limit. An environment
-    that is registered with other wrappers keeps these wrappers and its `TimeLimit`.
+    that is registered with other wrappers keeps these wrappers and its `TimeLimit`. The
+    wrappers that its entry point applies are not listed in the spec. Gymnasium would
+    refuse a listed one that has a new object among its arguments in each environment, for
+    example a lambda.
     """
     first = gym.make(env, disable_env_checker=True, **kwargs)
     spec: Any = copy.deepcopy(first.spec)  # `gym.make` sets the spec
     first.close()
+    registered = gym.spec(spec.id) if isinstance(env, str) else env
+    spec.additional_wrappers = registered.additional_wrappers
     max_episode_steps = spec.max_episode_steps
     spec.order_enforce, spec.disable_env_checker = False, True
     if not spec.additional_wrappers:
