@@ -54,6 +54,16 @@ def test_observation_is_the_last_two_images(pong):
     assert (images[100, 0] != images[100, 1]).any()  # the ball moves
 
 
+def test_scaled_observations_are_the_same_images_as_floats(pong):
+    env = gym.make(PONG, scale_obs=True)
+    images, rewards = play(env, seed=0, steps=40)
+    env.close()
+    expected, expected_rewards = play(pong, seed=0, steps=40)
+    assert images.dtype == np.float32 and env.observation_space.high.max() == 1
+    np.testing.assert_allclose(images, expected / 255, rtol=1e-6)
+    assert rewards == expected_rewards
+
+
 def test_equal_seeds_give_equal_episodes_although_the_game_is_not_loaded_again(pong):
     """The new environment has another emulator, whose game was loaded just now."""
     first, _ = play(pong, seed=3)

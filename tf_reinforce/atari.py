@@ -38,6 +38,7 @@ def make(
     *,
     screen_size: int = 42,
     stack_size: int = 2,
+    scale_obs: bool = False,
     repeat_action_probability: float = 0.25,
     render_mode: str | None = None,
 ) -> gym.Env:
@@ -52,13 +53,16 @@ def make(
         screen_size: Int, the number of rows and of columns of an image.
         stack_size: Int, the number of images in an observation. With one image, an
             observation does not show in which direction an object moves.
+        scale_obs: Bool, whether observations are float32 numbers in [0, 1] instead of
+            uint8 numbers. Agents normalize only float observations, with
+            `normalize_observations=True`.
         repeat_action_probability: Float in [0, 1), the probability that a frame repeats
             the action of the frame before (Machado et al., 2018). Zero makes the game
             deterministic after its start.
         render_mode: `"rgb_array"`, `"human"` or `None`, as in Gymnasium.
 
     Returns:
-        `gymnasium.Env` with uint8 observations `[stack_size, screen_size, screen_size]`.
+        `gymnasium.Env` with observations `[stack_size, screen_size, screen_size]`.
 
     Example:
 
@@ -80,7 +84,11 @@ def make(
     )
     env = wrappers.StickyAction(_KeepGameLoaded(env), repeat_action_probability)
     env = wrappers.AtariPreprocessing(
-        env, noop_max=_NOOP_MAX, frame_skip=_FRAME_SKIP, screen_size=screen_size
+        env,
+        noop_max=_NOOP_MAX,
+        frame_skip=_FRAME_SKIP,
+        screen_size=screen_size,
+        scale_obs=scale_obs,
     )
     return wrappers.FrameStackObservation(env, stack_size)
 

@@ -64,7 +64,10 @@ def messages(layer):
     ("make", "text"),
     [
         (lambda: NoKwargs(4), "NoKwargs does not take its own configuration: got an"),
-        (lambda: NoConfig(4), "NoConfig has no `get_config`, which returns its arguments"),
+        (
+            lambda: NoConfig(4),
+            "NoConfig has no `get_config`, which returns its arguments",
+        ),
         (lambda: Required(0.1), "Required does not take .*: missing a required arg"),
     ],
 )
