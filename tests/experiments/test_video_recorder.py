@@ -62,6 +62,17 @@ def test_videos_show_the_current_policy_and_do_not_change_the_training(
     assert not np.array_equal(recorded[names[0]], recorded[names[1]])
 
 
+def test_name_of_a_video_contains_the_number_of_updates(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        recording,
+        "record",
+        lambda agent, _, path, **__: made.append((path, agent.updates)),
+    )
+    train(recorder(tmp_path))
+    assert made == [(tmp_path / f"update_00000{n}.gif", n) for n in (0, 2, 4)]
+
+
 def test_environment_without_pictures_fails_before_the_first_update(tmp_path):
     agent = tfr.Reinforce.for_env(rendered_counter.Counter, hidden=())
 

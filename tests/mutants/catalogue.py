@@ -2545,6 +2545,142 @@ REPORTED_RUNS = [
     ),
 ]
 
+WHOLE_LIFE_OF_A_RUN = [
+    Mutant(
+        "incomplete_row_read",
+        "own: A row that the training still writes is read as complete.",
+        "experiments/curves.py::_read_table",
+        'text[: text.rfind("\\n") + 1]',
+        "text",
+    ),
+    Mutant(
+        "window_one_too_long",
+        "own: A smoothed curve averages over one update more than its window.",
+        "experiments/curves.py::smooth",
+        "np.arange(len(values)) - window",
+        "np.arange(len(values)) - window - 1",
+    ),
+    Mutant(
+        "curves_beyond_the_shortest",
+        "own: Curves of several seeds are drawn beyond the end of the shortest one.",
+        "experiments/curves.py::on_common_grid",
+        "min(x[-1]",
+        "max(x[-1]",
+    ),
+    Mutant(
+        "episodes_not_added_up",
+        "own: The x axis of episodes shows the episodes of each update.",
+        "experiments/curves.py::Curve.x",
+        'np.cumsum(self.column("episodes"))',
+        'self.column("episodes")',
+    ),
+    Mutant(
+        "difference_to_another_environment",
+        "own: Runs on different environments are subtracted.",
+        "experiments/comparison.py::compare",
+        "elif run.env == first[0]:",
+        "else:",
+    ),
+    Mutant(
+        "last_update_for_the_last_tenth",
+        "own: The return of the last tenth is that of the last update.",
+        "experiments/comparison.py::_last_return",
+        "max(1, round(_LAST * len(values)))",
+        "1",
+    ),
+    Mutant(
+        "map_ignores_the_start",
+        "own: The map of a policy over a Discrete space begins at zero.",
+        "experiments/observation_axes.py::_bounds",
+        "(int(leaf.start), int(leaf.start + leaf.n - 1), True)",
+        "(0, int(leaf.n - 1), True)",
+    ),
+    Mutant(
+        "map_with_exchanged_axes",
+        "own: The two axes of the map of a policy are exchanged.",
+        "experiments/observation_axes.py::grid",
+        "zip(rows.T, axes)",
+        "zip(rows.T[::-1], axes)",
+    ),
+    Mutant(
+        "toml_override_stays_text",
+        "own: An override in the form of TOML stays text.",
+        "presets/overrides.py::_value",
+        'return tomllib.loads(f"value = {text}")["value"]',
+        "return text",
+    ),
+    Mutant(
+        "both_budgets_set",
+        "own: An override of the steps keeps the number of updates.",
+        "presets/overrides.py::apply",
+        "config.merge_options(others, {last: value})",
+        "{**others, last: value}",
+    ),
+    Mutant(
+        "override_changes_its_input",
+        "own: An override changes the settings that were passed.",
+        "presets/overrides.py::apply",
+        "copy.deepcopy(settings)",
+        "settings",
+    ),
+    Mutant(
+        "video_one_update_early",
+        "own: The videos of a training show one update less than their name.",
+        "experiments/video_recorder.py::VideoRecorder.on_epoch_end",
+        "(epoch + 1) % self.every",
+        "epoch % self.every",
+    ),
+    Mutant(
+        "worst_confirmed_trial",
+        "own: Of confirmed trials, the one with the worst mean is the best.",
+        "experiments/tuning.py::Search.best",
+        "return min(confirmed",
+        "return max(confirmed",
+    ),
+    Mutant(
+        "selection_left_out_of_the_mean",
+        "own: The mean of a confirmed trial lacks its first trainings.",
+        "experiments/tuning.py::Search.confirmed",
+        '[*values, *(x["value"] for x in trial.user_attrs["trainings"])]',
+        "[*values]",
+    ),
+    Mutant(
+        "names_that_litert_mixes_up",
+        "own: Arguments that differ in upper case only are written for LiteRT.",
+        "serving/formats.py::write",
+        'name == "onnx"',
+        "True",
+    ),
+    Mutant(
+        "entry_point_wrappers_listed",
+        "own: The spec of a collector lists the wrappers of the entry point.",
+        "collect/make_envs.py::_spec_without_checkers",
+        "registered.additional_wrappers",
+        "spec.additional_wrappers",
+    ),
+    Mutant(
+        "model_without_config_accepted",
+        "own: A model without `get_config` is saved without a warning.",
+        "policies/layer_classes.py::_problem",
+        "and missing and not has_config",
+        "and False",
+    ),
+    Mutant(
+        "objective_not_checked",
+        "own: A log key that does not exist is found after the search has begun.",
+        "experiments/tuning_trial.py::check_objective",
+        "if task.objective.needs_evaluation:",
+        "if True:",
+    ),
+    Mutant(
+        "seeds_share_no_section",
+        "own: `compare` skips a run that contains several seeds.",
+        "experiments/curves.py::_folders_of_logs",
+        'folder.glob(f"*/{LOG}")',
+        "folder.glob(LOG)",
+    ),
+]
+
 MUTANTS = [
     *GRADIENT,
     *RETURNS_AND_BASELINES,
@@ -2567,6 +2703,7 @@ MUTANTS = [
     *EXPORTS,
     *SEARCHES,
     *REPORTED_RUNS,
+    *WHOLE_LIFE_OF_A_RUN,
 ]
 
 # docs/correctness.md shows these ten.

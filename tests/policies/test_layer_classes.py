@@ -70,6 +70,7 @@ def messages(layer):
         ),
         (lambda: Required(0.1), "Required does not take .*: missing a required arg"),
     ],
+    ids=["no_kwargs", "no_config", "required"],
 )
 def test_class_that_cannot_be_restored_is_named_once(make, text):
     found = messages(keras.Sequential([make(), make()]))
