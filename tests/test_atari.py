@@ -55,7 +55,7 @@ def test_observation_is_the_last_two_images(pong):
 
 
 def test_scaled_observations_are_the_same_images_as_floats(pong):
-    env = gym.make(PONG, scale_obs=True)
+    env = gym.make(PONG, scale_images=True)
     images, rewards = play(env, seed=0, steps=40)
     env.close()
     expected, expected_rewards = play(pong, seed=0, steps=40)

@@ -38,7 +38,7 @@ def make(
     *,
     screen_size: int = 42,
     stack_size: int = 2,
-    scale_obs: bool = False,
+    scale_images: bool = False,
     repeat_action_probability: float = 0.25,
     render_mode: str | None = None,
 ) -> gym.Env:
@@ -53,7 +53,7 @@ def make(
         screen_size: Int, the number of rows and of columns of an image.
         stack_size: Int, the number of images in an observation. With one image, an
             observation does not show in which direction an object moves.
-        scale_obs: Bool, whether observations are float32 numbers in [0, 1] instead of
+        scale_images: Bool, whether observations are float32 numbers in [0, 1] instead of
             uint8 numbers. Agents normalize only float observations, with
             `normalize_observations=True`.
         repeat_action_probability: Float in [0, 1), the probability that a frame repeats
@@ -88,7 +88,7 @@ def make(
         noop_max=_NOOP_MAX,
         frame_skip=_FRAME_SKIP,
         screen_size=screen_size,
-        scale_obs=scale_obs,
+        scale_obs=scale_images,
     )
     return wrappers.FrameStackObservation(env, stack_size)
 
