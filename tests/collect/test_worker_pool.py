@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import itertools
 import os
 import pathlib
@@ -13,6 +14,7 @@ import sys
 import threading
 import types
 import uuid
+import weakref
 
 import cloudpickle
 import gymnasium as gym
@@ -31,6 +33,7 @@ from nested_arrays import assert_identical
 import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce.collect import local_worker
+from tf_reinforce.collect import worker
 from tf_reinforce.collect import worker_pool
 
 # Workers receive the environments of this file, which imports TensorFlow, without it.
@@ -777,3 +780,30 @@ def test_command_line_passes_workers_to_training_and_evaluation(tmp_path, capsys
     output = capsys.readouterr().out
     assert cli.main(evaluate) == 0
     assert capsys.readouterr().out == output
+
+
+def test_worker_frees_the_steps_of_a_collection_at_once(monkeypatch):
+    """In a reference cycle, they would fill the memory until Python finds the cycle."""
+    loops = []
+
+    class Loop:
+        def __init__(self, envs, specs, share, *_):
+            self.share = share
+            loops.append(weakref.ref(self))
+
+        def play(self, act):
+            assert self.share.deliver is not None
+            one._queue.clear()
+
+    monkeypatch.setattr(worker.host_loop, "CollectionLoop", Loop)
+    one = worker.EpisodeWorker(None, None)
+    one._queue.extend([0])
+    options = {"key": (0, "training", 0), "group_size": 1, "deterministic": True}
+    one._collection = None, None, [], options
+    gc.disable()
+    try:
+        one._play()
+        [loop] = loops
+        assert loop() is None
+    finally:
+        gc.enable()

@@ -2547,6 +2547,13 @@ REPORTED_RUNS = [
 
 WHOLE_LIFE_OF_A_RUN = [
     Mutant(
+        "worker_keeps_old_steps",
+        "own: A worker keeps the steps of old collections in its memory.",
+        "collect/worker.py::EpisodeWorker._play",
+        "share.deliver = None",
+        "pass",
+    ),
+    Mutant(
         "incomplete_row_read",
         "own: A row that the training still writes is read as complete.",
         "experiments/curves.py::_read_table",

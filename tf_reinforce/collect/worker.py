@@ -139,7 +139,12 @@ class EpisodeWorker:
                 options["deterministic"],
             )
             share.deliver = functools.partial(self._send, loop)
-            loop.play(act)
+            try:
+                loop.play(act)
+            finally:
+                # The loop refers to the share. With a reference back to the loop, its
+                # buffers would fill the memory until Python looks for such cycles.
+                share.deliver = None
 
     def _send(self, loop, episodes):
         """Sends finished episodes to the pool."""
