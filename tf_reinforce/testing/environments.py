@@ -230,8 +230,9 @@ class _Check:
                     self.add(
                         "note",
                         f"There is a mask of legal actions. Pass action_mask={path!r} "
-                        "to the agent, so that the agent selects legal actions only. "
-                        "The check uses this mask.",
+                        "to the agent, so that the agent selects legal actions only; on "
+                        f"the command line, --set action_mask={path}. The check uses "
+                        "this mask.",
                     )
                     return path
         return None
