@@ -290,6 +290,7 @@ def test_lost_actor_is_an_error_if_workers_are_not_restarted(
         agent.collect(env, 12, workers=workers)
 
 
+@pytest.mark.slow
 def test_node_that_dies_costs_only_the_episodes_that_it_was_playing(
     agent, cluster, make_workers, tmp_path
 ):
@@ -433,6 +434,7 @@ def test_workers_that_no_machine_can_start_are_named(
     assert "wait for further machines" in caplog.text
 
 
+@pytest.mark.slow
 def test_training_starts_with_the_workers_that_find_a_machine(
     agent, make_workers, caplog
 ):

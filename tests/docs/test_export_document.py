@@ -36,6 +36,7 @@ def test_python_blocks_of_the_page_run(exports):
     assert exports["actions"].shape == (8,)
 
 
+@pytest.mark.slow
 def test_page_shows_the_printed_arguments(exports):
     assert "\n".join(exports["printed"]) in TEXT
 

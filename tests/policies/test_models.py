@@ -101,6 +101,7 @@ class Registered(TwoLayers):
     """A registered subclassed model."""
 
 
+@pytest.mark.slow
 def test_registered_subclassed_models_are_loaded(tmp_path):
     agent = tfr.Reinforce(
         Registered(2), baseline=tfr.baselines.Value(Registered(1), "adam")

@@ -7,6 +7,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 from gymnasium.spaces import Box
@@ -165,7 +166,7 @@ def test_every_format_reads_every_observation(observations, tmp_path, in_this_pr
         check(agent, tmp_path / format, format)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", sweeps.some(FORMATS, always=["onnx"]))
 def test_observations_named_as_a_next_state_get_a_prefix(
     format, tmp_path, in_this_process
 ):
@@ -178,7 +179,7 @@ def test_observations_named_as_a_next_state_get_a_prefix(
     check(agent, tmp_path / "policy", format)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", sweeps.some(FORMATS, always=["onnx"]))
 def test_probabilities_of_masked_binary_actions_are_those_of_the_agent(
     format, tmp_path, in_this_process
 ):
