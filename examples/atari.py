@@ -1,7 +1,7 @@
 """Trains on Pong, with small gray images as observations.
 
     pip install ".[atari]"
-    python examples/atari.py [steps]    # without steps: 4,000,000, about half an hour
+    python examples/atari.py [steps]    # without steps: 4,000,000, less than an hour
 
 `SmallPong-v0` has the wrappers of Gymnasium that Atari games need: `AtariPreprocessing`
 (an action for four frames, gray images of 42 x 42 pixels), `StickyAction` and
