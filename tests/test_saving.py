@@ -500,3 +500,26 @@ def test_keras_loads_an_agent_in_a_new_process_after_both_imports(tmp_path):
     loaded = np.load(tmp_path / "weights.npz")
     for name, weight in zip(loaded.files, agent.get_weights(), strict=True):
         np.testing.assert_array_equal(loaded[name], weight)
+
+
+def test_registered_class_is_loaded_by_its_registered_name_where_it_is_unknown(
+    tmp_path, monkeypatch
+):
+    """Keras stores no module of a class that the main program defines."""
+
+    @keras.saving.register_keras_serializable("elsewhere")
+    class Own(keras.layers.Layer):
+        def call(self, x):
+            return 2 * x
+
+    Own.__module__ = "__main__"
+    agent = tfr.Reinforce(policy_with(Own()), tfr.heads.Categorical(3))
+    agent.build((None, 2))
+    agent.save(tmp_path / "agent.keras")
+    monkeypatch.delitem(keras.saving.get_custom_objects(), "elsewhere>Own")
+    text = r"needs the custom class 'Own'.*custom_objects=\{'elsewhere>Own': …\}"
+    with pytest.raises(ValueError, match=text):
+        tfr.load(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras", custom_objects={"elsewhere>Own": Own})
+    observations = np.ones([3, 2], "float32")
+    np.testing.assert_array_equal(loaded(observations), agent(observations))

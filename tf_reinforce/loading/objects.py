@@ -348,7 +348,9 @@ def _refuse_class(part, path):
         )
     package = module.split(".")[0]
     is_foreign = package in sys.stdlib_module_names or package in _OTHER_PACKAGES
-    if name == "function" or name.startswith("__") or is_foreign or not registered_name:
+    # Keras stores no module of a class that the main program defines.
+    is_named = ">" in str(registered_name) if not module else registered_name
+    if name == "function" or name.startswith("__") or is_foreign or not is_named:
         raise ValueError(
             f"The object {path} names {shown}, which is not a part of a Keras model. "
             "Expected: classes of Keras and of tf_reinforce. Nothing that the file names "
@@ -363,7 +365,7 @@ def _refuse_class(part, path):
     )
 
 
-_OTHER_PACKAGES = ("", "keras", "tf_reinforce", "tensorflow", "numpy", "gymnasium")
+_OTHER_PACKAGES = ("keras", "tf_reinforce", "tensorflow", "numpy", "gymnasium")
 
 
 def _shorten(value):
