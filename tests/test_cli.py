@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import io
 import json
+import logging
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -112,6 +114,22 @@ def test_training_uses_the_compiled_twin_unless_an_option_prevents_it(
         config = json.loads((tmp_path / name / "config.json").read_text())
         assert config["engine"] == engine
         assert said not in capsys.readouterr().out
+
+
+def test_warnings_and_logs_of_a_command_are_one_line_each(monkeypatch, capsys):
+    def train(options, cluster):
+        text = warnings.formatwarning("old environment", UserWarning, "env.py", 1)
+        print(text, end="", file=sys.stderr)
+        logging.getLogger("tf_reinforce").warning("finishing the update")
+        return 0
+
+    monkeypatch.setattr("tf_reinforce.cli.train._train", train)
+    assert cli.main(["train", "CartPole-v1"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "tf-reinforce: warning: old environment",
+        "tf-reinforce: finishing the update",
+    ]
+    assert logging.getLogger("tf_reinforce").handlers == []
 
 
 def test_seeds_option_trains_many_seeds_and_keeps_the_best(tmp_path, capsys):
@@ -967,6 +985,8 @@ def test_fractional_counts_are_refused(text, capsys):
     [
         (["--lr", "0.1"], "no option --lr. Use --learning-rate."),
         (["--lr=0.1"], "no option --lr. Use --learning-rate."),
+        (["--action-mask", "info/m"], "Use --set action_mask=VALUE."),
+        (["--gae-lambda", "0.9"], "Use --set gae_lambda=VALUE."),
         (["--timesteps", "9"], "Use --steps."),
         (["--total-timesteps", "9"], "Use --steps."),
         (["--total_timesteps", "9"], "Use --steps."),

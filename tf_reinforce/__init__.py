@@ -7,6 +7,7 @@
 import importlib
 import sys
 
+from tf_reinforce import startup
 from tf_reinforce.version import VERSION as __version__
 
 # The package imports its modules on first use, because `--help` and `__version__` do not
@@ -41,12 +42,12 @@ __all__ = ["__version__", *_OBJECTS, *_MODULES]
 
 
 def __getattr__(name):
-    if name in _OBJECTS:
-        module = importlib.import_module(f"tf_reinforce.{_OBJECTS[name]}")
-        return getattr(module, name)
-    if name in _MODULES:
-        return importlib.import_module(f"tf_reinforce.{_MODULES[name]}")
-    raise AttributeError(f"module 'tf_reinforce' has no attribute {name!r}")
+    if name not in _OBJECTS and name not in _MODULES:
+        raise AttributeError(f"module 'tf_reinforce' has no attribute {name!r}")
+    with startup.quiet_first_import():
+        path = _OBJECTS.get(name) or _MODULES[name]
+        module = importlib.import_module(f"tf_reinforce.{path}")
+    return getattr(module, name) if name in _OBJECTS else module
 
 
 def __dir__():

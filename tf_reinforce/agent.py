@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from tf_reinforce import baselines
 from tf_reinforce import config
 from tf_reinforce import heads
+from tf_reinforce import keras_arguments
 from tf_reinforce import validation
 from tf_reinforce.collect import make_envs
 from tf_reinforce.data import episode_statistics
@@ -207,9 +208,8 @@ class Reinforce(keras_agent.KerasAgent):
 
         Example:
 
-        >>> import numpy as np
         >>> agent = Reinforce.for_env("CartPole-v1", hidden=(32,))
-        >>> agent(np.zeros([5, 4], "float32")).shape
+        >>> agent(keras.ops.zeros([5, 4])).shape
         TensorShape([5, 2])
         >>> agent = Reinforce.for_env("Pendulum-v1", preset="Pendulum-v1")
         >>> type(agent.head).__name__, agent.gae_lambda
@@ -345,6 +345,7 @@ class Reinforce(keras_agent.KerasAgent):
             **result.metrics,
         }
 
+    @keras_arguments.explained
     def fit(
         self,
         env: Any,
@@ -419,7 +420,7 @@ class Reinforce(keras_agent.KerasAgent):
                 dies is replaced too, and its episodes are played again.
             step_timeout: Float, the seconds, by default 300, after which a reset or step
                 in a worker process counts as hanging.
-            verbose: 0 prints nothing; 1, 2 or `"auto"` prints a progress line.
+            verbose: 0 prints nothing, 1 or `"auto"` shows progress, 2 prints each epoch.
 
         Returns:
             Keras' `History` object, with the metrics of every epoch.
@@ -495,6 +496,7 @@ class Reinforce(keras_agent.KerasAgent):
 
     # Acting
 
+    @keras_arguments.explained
     def evaluate(
         self,
         env: Any,

@@ -1,8 +1,12 @@
 """Checks `env_kwargs`, the arguments for the constructor of an environment."""
 
 import contextlib
+import inspect
 import re
 from collections.abc import Mapping
+
+import gymnasium
+from gymnasium.envs import registration
 
 _ARGUMENTS_OF_MAKE = ("id", "max_episode_steps", "disable_env_checker")
 
@@ -25,7 +29,7 @@ def explain_errors(env, env_kwargs):
         yield
     except TypeError as error:
         if env_kwargs and "unexpected keyword argument" in str(error):
-            expected, remedy = "", ""
+            expected, remedy = "", _accepted(env)
         elif re.search(r"missing \d+ required ", str(error)):
             expected = ", with all required arguments"
             remedy = (
@@ -39,6 +43,20 @@ def explain_errors(env, env_kwargs):
             f"environment{expected}. Received: env_kwargs={env_kwargs!r} for {env!r}. "
             f"The constructor raised: {error}{remedy}"
         ) from error
+
+
+def _accepted(env):
+    """Returns the names of the arguments that a constructor accepts, as text."""
+    maker = env
+    with contextlib.suppress(gymnasium.error.Error, ImportError, ValueError, TypeError):
+        if isinstance(env, str):
+            maker = gymnasium.spec(env).entry_point
+        if isinstance(maker, str):
+            maker = registration.load_env_creator(maker)
+        parameters = inspect.signature(maker).parameters.values()
+        names = [x.name for x in parameters if "VAR" not in x.kind.name]
+        return f". The constructor accepts: {', '.join(names) or 'no arguments'}"
+    return ""
 
 
 @contextlib.contextmanager

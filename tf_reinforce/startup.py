@@ -22,6 +22,7 @@ _STARTUP_MESSAGE = re.compile(
     rb"|To enable the following instructions: .* rebuild TensorFlow"
     rb"|E\d{4} .*failed call to cuInit: .*(\((100|303)\)|CUDA_ERROR_NO_DEVICE)"
     rb"|INFO: Created TensorFlow Lite XNNPACK delegate for CPU\."
+    rb"|W\d{4} .*\] Ignored (output_format|drop_control_dependency)\."
 )
 
 # Optional packages that Keras and TensorFlow Probability import for functions which the
@@ -46,6 +47,21 @@ def import_tensorflow():
         with without_startup_messages(fork=True), _without_packages(_UNUSED):
             importlib.import_module("tensorflow").config.list_physical_devices()
             importlib.import_module("tensorflow_probability")
+
+
+@contextlib.contextmanager
+def quiet_first_import():
+    """Removes the start-up messages of TensorFlow if a `with` block imports it.
+
+    The log level does not change. If TensorFlow was imported before, nothing happens.
+    """
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    with without_startup_messages():
+        yield
+        if (tensorflow := sys.modules.get("tensorflow")) is not None:
+            tensorflow.config.list_physical_devices()  # prints messages about GPUs
 
 
 def _import_distutils():

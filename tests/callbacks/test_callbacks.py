@@ -6,6 +6,7 @@ import types
 
 import keras
 import pytest
+import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import callbacks
@@ -178,6 +179,22 @@ def test_progress_line_reports_every_n_seconds_and_at_the_end(clock):
 def test_progress_line_writes_the_last_line_if_training_stops_early(clock):
     text = progress(io.StringIO(), epochs=2, every=1e9, total=9)
     assert [line.split(" · ")[0] for line in text.splitlines()] == ["update 2/9"]
+
+
+@pytest.mark.parametrize("verbose, lines", [(0, 0), (1, 1), (2, 3)])
+def test_verbosity_two_prints_a_line_for_each_epoch(verbose, lines, capsys):
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+    agent.fit(toys.Bandit, epochs=3, episodes_per_epoch=2, verbose=verbose)
+    assert len(capsys.readouterr().out.splitlines()) == lines
+
+
+def test_progress_line_that_is_not_live_prints_lines_in_a_terminal(clock):
+    stream = Terminal()
+    line = callbacks.ProgressLine(live=False, stream=stream)
+    line.set_params({"epochs": 1})
+    line.on_train_begin()
+    line.on_epoch_end(0, LOGS)
+    assert stream.getvalue() == f"update 1/1 · {LINE}\n"
 
 
 def test_progress_line_shows_no_total_if_epochs_are_unknown(clock):

@@ -44,6 +44,17 @@ def test_picture_has_bar_returns_and_facts():
     assert lines[1:] == ["▁█▅ return 12.3 · evaluation 15.0", "length 57"]
 
 
+def test_finished_bar_differs_from_its_background_in_16_colors():
+    def codes(share):
+        console = rich.console.Console(
+            file=io.StringIO(), width=100, color_system="standard", force_terminal=True
+        )
+        console.print(live_display.render(PROGRESS._replace(share=share), [1.0], ""))
+        return set(re.findall(r"\x1b\[(\d+)m━", console.file.getvalue()))
+
+    assert codes(0.0) == {"90"} and codes(1.0) == {"32"} and codes(0.5) == {"36", "90"}
+
+
 def test_picture_without_a_budget_has_no_bar():
     endless = PROGRESS._replace(title="update 3", share=None, remaining="")
     assert plain(live_display.render(endless, [1.0], ""))[0] == "update 3"

@@ -180,7 +180,8 @@ def test_first_dropped_episode_raises_a_warning_with_the_fault():
         warnings.simplefilter("always")
         agent.fit(faulty("raise"), epochs=3, num_envs=1, verbose=0, **RESTART)
     (text,) = [str(one.message) for one in caught]
-    assert "Environment 0, episode " in text and "simulator lost. Dropping" in text
+    assert "Environment 0, episode " in text and "simulator lost" in text
+    assert '"simulator lost")). Dropping' in text
 
 
 @pytest.mark.parametrize("kind, options", [("raise", DROP), ("nan", RESTART)])
@@ -197,7 +198,7 @@ def test_environment_that_always_fails_raises_after_50_replacements(agent, at, w
         def plan(seed):
             return 5, at
 
-    message = "episode . .replacement 50., step .*lost. The episode and its 50 replace"
+    message = "episode . .replacement 50., step .*lost.*. The episode and its 50 replace"
     with pytest.raises(tfr.collect.EnvironmentFault, match=message) as caught:
         collect(agent, Lost, 2, num_envs=workers, workers=workers, **RESTART)
     if workers == 1:

@@ -100,3 +100,21 @@ def test_control_characters_of_a_file_are_not_printed(run, capsys):
     (run / "command.txt").write_text("\x1b]0;title\x07 train")
     assert cli.main(["info", str(run)]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_each_seed_of_one_program_has_a_section(run, capsys):
+    config = {"env": "CartPole-v1", "seeds": [4, 5], "fit": {}}
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "log.csv").write_text(
+        "epoch,seed,env_steps,episode_return\n0,4,10,1.5\n0,5,20,2.5\n"
+    )
+    (run / "evaluation.json").write_text(
+        '{"4": {"episode_return": 40.5}, "5": {"episode_return": 50.5}}'
+    )
+    facts = run_info.read(run)
+    assert "training" not in facts
+    assert [facts["seeds"][seed]["episode_return"] for seed in "45"] == [1.5, 2.5]
+    assert facts["seeds"]["5"]["evaluation"] == {"episode_return": 50.5}
+    assert cli.main(["info", str(run)]) == 0
+    sections = [x for x in capsys.readouterr().out.splitlines() if x[0] != " "]
+    assert sections[:3] == ["run", "seed 4", "seed 5"]

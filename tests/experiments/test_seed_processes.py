@@ -63,6 +63,15 @@ def test_exit_codes_and_outputs_of_the_processes(tmp_path):
     assert (found[0] / "output.txt").read_text().strip() == tfr.__version__
 
 
+def test_interrupted_process_is_no_failure(tmp_path):
+    path = tmp_path / seed_processes.OUTPUT
+    path.write_text("")
+    processes = seed_processes.Processes({}, {0: tmp_path}, 1, print)
+    processes._starts[0] = 0
+    assert processes._outcome(0, 130) == processes._outcome(0, 143) == "interrupted"
+    assert processes._outcome(0, 2) == "exit code 2: no output"
+
+
 def test_output_of_an_earlier_process_is_not_reported(tmp_path):
     lines, found = [], prepared(tmp_path / "runs", [0])
     for command in ("no-such-command", "--version"):

@@ -157,7 +157,7 @@ def test_value_that_is_not_finite_is_a_failed_trial(tmp_path, monkeypatch):
 def test_search_with_other_settings_is_refused(name, value, fast, tmp_path):
     search(tmp_path, 1)
     before = sorted((x.name, x.read_bytes()) for x in tmp_path.iterdir())
-    with pytest.raises(ValueError, match=f"has another `{name}`"):
+    with pytest.raises(ValueError, match=f"has another `{name}[`.]"):
         search(tmp_path, 2, **{name: value})
     assert sorted((x.name, x.read_bytes()) for x in tmp_path.iterdir()) == before
 
@@ -199,7 +199,10 @@ def test_storage_with_another_search_of_the_name_is_refused(storage, fast, tmp_p
     expected = search(tmp_path / "a" / "tune", 2, storage=storage)
     folder = tmp_path / "b" / "tune"
     settings = {**SETTINGS, "agent": {**AGENT, "gamma": 0.5}}
-    with pytest.raises(ValueError, match="'CartPole-v1 tune' and another `settings`"):
+    with pytest.raises(
+        ValueError,
+        match="'CartPole-v1 tune' and another `settings.agent.gamma`. Expected: 0.99",
+    ):
         search(folder, 4, storage=storage, settings=settings)
     assert search(tmp_path / "a" / "tune", 2, storage=storage) == expected
     found, _ = search(folder, 4, settings=settings)  # the folder can be used again
@@ -263,6 +266,11 @@ def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypa
             index = running.index(second)
             line = tuning_report.confirmed_line(running, index)
             assert line.endswith("with a further seed failed: ValueError: broken")
+            header, *rows = tuning_report.table(running).splitlines()
+            assert "  confirmed (steps)  " in header
+            assert [x.split()[0] for x in rows if x.endswith("best")] == [
+                str(running.index(third))
+            ]
     assert len(calls) == 5
 
 

@@ -141,14 +141,19 @@ class ProgressLine(keras.callbacks.Callback):
     evaluation took at least `every` seconds.
 
     Args:
-        every: Positive float, the minimum number of seconds between two plain lines.
+        every: Float ≥ 0, the minimum number of seconds between two plain lines. With 0,
+            there is a line for each update.
+        live: Bool, whether a terminal or a notebook shows a live display.
         stream: A text stream for the progress. `stream` defaults to standard output.
     """
 
     chief_only = True  # of several learner processes, only the chief calls it
 
-    def __init__(self, *, every: float = 1.0, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, *, every: float = 1.0, live: bool = True, stream: TextIO | None = None
+    ) -> None:
         super().__init__()
+        self.live = validation.boolean("live", live)
         self.every = validation.within("every", every, 0, math.inf)
         self.stream = validation.stream("stream", stream)
 
@@ -165,6 +170,8 @@ class ProgressLine(keras.callbacks.Callback):
         self._pending: str | None = None  # line that is not yet written
 
     def _make_display(self) -> live_display.LiveDisplay | None:
+        if not self.live:
+            return None
         if self.stream is None and live_display.in_notebook():
             return live_display.LiveDisplay(None)
         is_terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"

@@ -16,6 +16,9 @@ import rich.text
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARKLINE = 40  # columns, each of which shows a mean over equally many updates
 _BAR = 40  # columns
+# In a terminal with 16 colors, Rich's own color of a finished bar would be that of the
+# rest of the bar.
+_BAR_STYLES = dict(style="bright_black", complete_style="cyan", finished_style="green")
 _LOGGERS = (None, "tf_reinforce", "absl", "tensorflow")  # `None` is the root logger
 _SECONDS = 0.1  # shortest time from one drawing to the next
 
@@ -150,7 +153,9 @@ def render(progress, returns, note):
         return table
     head = [_text(progress.title, "bold")]
     if progress.share is not None:
-        bar = rich.progress_bar.ProgressBar(1.0, min(progress.share, 1.0), _BAR)
+        bar = rich.progress_bar.ProgressBar(
+            1.0, min(progress.share, 1.0), _BAR, **_BAR_STYLES
+        )
         head += [bar, _text(f"{min(progress.share, 1.0):.0%}")]
     head += [_text(x, "dim") for x in (progress.remaining, note) if x]
     rows = rich.table.Table.grid(padding=(0, 2, 0, 0))

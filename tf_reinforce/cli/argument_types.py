@@ -18,7 +18,10 @@ def count(text):
             if (number := float(text)).is_integer():
                 return int(number)
     raise argparse.ArgumentTypeError(
-        f"must be a whole number, for example 100000 or 1e5. Received: {text!r}"
+        "must be a whole number, for example 100000 or 1e5, or several with spaces "
+        f"between them, for example 64 64. Received: {text!r}"
+        if "," in text
+        else f"must be a whole number, for example 100000 or 1e5. Received: {text!r}"
     )
 
 

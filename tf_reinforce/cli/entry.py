@@ -1,8 +1,11 @@
 """Runs one command, and turns its errors into messages and exit codes."""
 
+import contextlib
+import logging
 import os
 import shlex
 import sys
+import warnings
 
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train
@@ -25,7 +28,8 @@ def main(arguments=None):
     options = parsers.make_parser().parse_args(list(map(_escape_negative, arguments)))
     options.command_line = shlex.join(["tf-reinforce", *arguments])
     try:
-        code = options.command(options)
+        with _plain_messages():
+            code = options.command(options)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -39,6 +43,22 @@ def main(arguments=None):
             raise
         print(f"tf-reinforce: {error}", file=sys.stderr)
         return code
+
+
+@contextlib.contextmanager
+def _plain_messages():
+    """Prints warnings and the messages of the package's log without a place in a file."""
+    log, handler = logging.getLogger("tf_reinforce"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("tf-reinforce: %(message)s"))
+    previous = warnings.formatwarning, log.propagate
+    warnings.formatwarning = lambda text, *_, **__: f"tf-reinforce: warning: {text}\n"
+    log.propagate = False
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        warnings.formatwarning, log.propagate = previous
 
 
 def _escape_negative(argument):

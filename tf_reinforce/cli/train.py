@@ -31,7 +31,7 @@ def add_parser(subparsers):
     command.set_defaults(command=run)
     for option in train_options.TRAIN_OPTIONS:
         command.add_argument(option.flag, **option.arguments)
-    for names, replacement in train_options.UNKNOWN_OPTIONS.items():
+    for names, replacement in train_options.unknown_options().items():
         suppress = dict(default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         command.add_argument(
             *names, action=_Unknown, nargs="?", const=replacement, **suppress
@@ -123,7 +123,7 @@ def _report(options, settings, directory, result, numbers):
 
     env, (target, threshold, seed) = options.env, numbers
     if result["exit_code"]:
-        when = f" after {result['updates']} updates"
+        when = f" after {train_messages.count_text(result['updates'], 'update')}"
         train_messages.print_interrupted(directory, {"env": env, **settings}, when)
         return result["exit_code"]
     random = runs.random_return(env, settings, seed) if options.preset else None

@@ -64,13 +64,18 @@ def return_line(env, metrics, random_return, target, threshold):
     return f"{line}, {kind} {target:g} {'reached' if mean >= target else 'missed'}"
 
 
+def count_text(count, noun):
+    """Returns a count with its noun, for example `"1 update"` or `"2 updates"`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def print_summary(directory, first_line, result):
     """Prints the returns, the updates and the time of a training."""
-    count = result["evaluations"]
-    evaluations = "1 evaluation" if count == 1 else f"{count} evaluations"
+    updates = count_text(result["updates"], "update")
+    evaluations = count_text(result["evaluations"], "evaluation")
     print(
         f"\n{first_line}\n"
-        f"trained {result['updates']} updates, {result['env_steps']:,} steps, "
+        f"trained {updates}, {result['env_steps']:,} steps, "
         f"{result['seconds']:.1f} s with {evaluations}\n"
         f"saved in {directory}"
     )

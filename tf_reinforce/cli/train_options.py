@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from tf_reinforce import config
 from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import shared_arguments
+from tf_reinforce.presets import toml_files
 
 OWN_PRESET = ""  # `--preset` without a name
 
@@ -380,3 +381,15 @@ TRAIN_OPTIONS = (
         ),
     ),
 )
+
+
+def unknown_options():
+    """Returns a dict from option strings that `train` rejects to what to use instead.
+
+    These are options of other programs, and settings without an option of their own.
+    """
+    flags = {option.flag for option in TRAIN_OPTIONS}
+    names = toml_files.TABLE_KEYS["agent"] | toml_files.TABLE_KEYS["fit"]
+    flagless = {f"--{name.replace('_', '-')}": name for name in sorted(names)}
+    use = {(x,): f"--set {name}=VALUE" for x, name in flagless.items() if x not in flags}
+    return {**use, **UNKNOWN_OPTIONS}

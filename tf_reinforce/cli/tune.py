@@ -257,6 +257,7 @@ def _search(search, options, directory):
         _print_confirmation(search)
         search.confirm(lambda index: _print_confirmed(search, index))
     except (KeyboardInterrupt, SystemExit) as error:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # storing takes a second
         search.retry_unfinished(by_signal=True)
         print(f"\ninterrupted; {len(search.finished())} finished trials are stored")
         _write_results(search, options, directory)

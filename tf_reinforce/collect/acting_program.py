@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import startup
 from tf_reinforce.collect import litert_runner
 
 log = logging.getLogger("tf_reinforce")
@@ -200,7 +201,8 @@ class ActingProgram:
                 "a layer of the policy keeps weights that are not Keras variables"
             )
         self.conversions += 1
-        with _quiet("absl"):  # absl recommends to convert from a SavedModel instead
+        # absl recommends to convert from a SavedModel instead.
+        with _quiet("absl"), startup.without_startup_messages():
             return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
     def leave_litert_if_different(self, inputs):

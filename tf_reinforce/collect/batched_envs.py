@@ -7,13 +7,14 @@ which environment.
 
 import abc
 import contextlib
-import warnings
 
 import gymnasium as gym
 import numpy as np
 
+from tf_reinforce import user_warnings
 from tf_reinforce.collect import env_outputs
 from tf_reinforce.collect import progress
+from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
 
 DEFAULT_MAX_EPISODE_STEPS = 10_000  # if an environment states no limit of its own
@@ -180,6 +181,7 @@ class SyncEnvs(BatchedEnvs):
         except (Exception, SystemExit) as error:
             raise env_outputs.reset_error(env_index, error) from error
         env_outputs.check_reset(env_index, outputs)
+        self._infos[env_index] = outputs[1]
         self._reader(env_index, outputs[0], out)
         if self._mask_reader is not None:
             self._write_mask(env_index, out, self._mask_reader.read, *outputs)
@@ -222,7 +224,7 @@ class SyncEnvs(BatchedEnvs):
                         self._write_mask(env_index, out, mask_reader.read, *outputs)
                 break
             except (Exception, SystemExit) as error:
-                fault = env_outputs.step_error(env_index, error)
+                fault = self._step_fault(env_index, error)
                 self.recover(fault)
                 ends.append(env_outputs.EpisodeEnd(env_index, False, None, fault))
         if self._drops_bad:
@@ -231,6 +233,18 @@ class SyncEnvs(BatchedEnvs):
             ended = {end.env_index for end in ends}
             self._truncate([i for i in time_limit_envs if i not in ended], ends)
         return ends
+
+    def _step_fault(self, env_index, error):
+        """Returns the `IndexedFault` for an exception; names an unused action mask."""
+        fault = env_outputs.step_error(env_index, error)
+        path = action_masks.find(self.observation_space, self._infos[env_index])
+        if fault.raised and self._mask_reader is None and path is not None:
+            fault.args = (
+                f"{fault}. The environment returns a mask of legal actions, which the "
+                f"agent does not use. Pass action_mask={path!r} to the agent; on the "
+                f"command line, --set action_mask={path}",
+            )
+        return fault
 
     def recover(self, fault):
         if not (self._restarts if fault.raised else self._drops_bad):
@@ -255,11 +269,10 @@ class SyncEnvs(BatchedEnvs):
         ends += [self._episode_end(env_index, False) for env_index in env_indices]
         if env_indices and self._warn_at_limit:
             self._warn_at_limit = False
-            warnings.warn(
+            user_warnings.warn(
                 "An episode was truncated because the episode did not end within "
                 f"{self.max_episode_steps:,} steps. Give the environment a time limit, "
                 "or pass `max_episode_steps`.",
-                stacklevel=2,
             )
 
     def _episode_end(self, env_index, terminated):

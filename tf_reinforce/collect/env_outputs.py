@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import gymnasium as gym
 import numpy as np
 
+from tf_reinforce.collect import error_places
 from tf_reinforce.data import nests
 from tf_reinforce.data import spaces
 
@@ -231,7 +232,8 @@ def check_reset(env_index, outputs):
         raise IndexedFault(
             env_index,
             f"reset returned {describe(outputs)}. Expected: a pair (observation, info), "
-            "as in Gymnasium. Wrap an old Gym environment with shimmy",
+            "as in Gymnasium. Return (observation, {}), or wrap an environment of the "
+            "old Gym with shimmy",
         )
     check_info(env_index, outputs[1])
 
@@ -248,7 +250,9 @@ def check_info(env_index, info):
 
 def reset_error(env_index, error):
     """Returns the `IndexedFault` for an exception that `reset` raised."""
-    text = f"reset raised {describe_error(error)}"
+    text = f"reset raised {describe_error(error)}{error_places.place(error)}"
+    if isinstance(error, TypeError) and "unexpected keyword argument" in text:
+        text += ". Expected: a method reset(self, *, seed=None, options=None)"
     return _with_cause(IndexedFault(env_index, text, raised=True), error)
 
 
@@ -269,7 +273,7 @@ def step_error(env_index, error):
             "Gym environment with shimmy"
         )
         return _with_cause(IndexedFault(env_index, text), error)
-    text = f"step raised {describe_error(error)}"
+    text = f"step raised {describe_error(error)}{error_places.place(error)}"
     return _with_cause(IndexedFault(env_index, text, raised=True), error)
 
 

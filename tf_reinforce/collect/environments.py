@@ -1,11 +1,11 @@
 """Defines the interface through which all environments collect episodes."""
 
 import abc
-import warnings
 from typing import NamedTuple
 
 import gymnasium as gym
 
+from tf_reinforce import user_warnings
 from tf_reinforce.collect import acting_program
 from tf_reinforce.collect import bounds
 from tf_reinforce.collect import comparison_inputs
@@ -125,19 +125,18 @@ class HostEnvironments(Environments):
         """Warns once of dropped episodes, and once of observations outside bounds."""
         if self._warns_of_faults and collected.faults.dropped_episodes:
             self._warns_of_faults = False
-            warnings.warn(
+            user_warnings.warn(
                 f"An episode was dropped, and another episode replaced it. "
                 f"{collected.faults.first}. Dropping episodes biases the gradient and "
                 "the logged returns towards episodes without faults. The log key "
                 "`dropped_episodes` counts all dropped episodes.",
-                stacklevel=2,
             )
         if self._warns_of_bounds:
             text = bounds.outside_bounds(self.observation_space, collected.episodes)
             if text is not None:
                 self._warns_of_bounds = False
                 name = "" if self.spec is None else f"{self.spec.id}, "
-                warnings.warn(f"{name}{text}", stacklevel=2)
+                user_warnings.warn(f"{name}{text}")
 
     @abc.abstractmethod
     def _collect_episodes(self, actor, program, request):

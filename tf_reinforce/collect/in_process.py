@@ -1,10 +1,10 @@
 """Collects episodes from batched environments in the current process."""
 
 import time
-import warnings
 
 import numpy as np
 
+from tf_reinforce import user_warnings
 from tf_reinforce.collect import collected
 from tf_reinforce.collect import environments
 from tf_reinforce.collect import host_loop
@@ -46,10 +46,9 @@ def warn_of_close(text):
     Args:
         text: String that names the environment and the error.
     """
-    warnings.warn(
+    user_warnings.warn(
         f"{text[:1].upper()}{text[1:]}. The episodes are complete. Correct the method "
         "`close` of the environment.",
-        stacklevel=3,
     )
 
 

@@ -8,9 +8,34 @@ an entry of 0 or 1 is the only legal value of the flag, and an entry of 2 makes 
 values legal.
 """
 
+from collections.abc import Mapping
+
 from tf_reinforce.data import nests
 
 _FORMATS = '"info/<key>", for example "info/action_mask", or "observation/<key>"'
+
+
+# Keys of action masks that common environments use.
+_KEYS = ("action_mask", "legal_actions", "avail_actions")
+
+
+def find(observation, info):
+    """Returns the path of an action mask with a common name, or `None`.
+
+    Args:
+        observation: An observation or an observation space.
+        info: The `info` of a reset or step.
+
+    Example:
+
+    >>> find([0.0, 0.5], {"action_mask": [1, 0, 1]})
+    'info/action_mask'
+    """
+    for root, part in (("info", info), ("observation", observation)):
+        for key in _KEYS if isinstance(part, Mapping) else ():
+            if key in part:
+                return f"{root}/{key}"
+    return None
 
 
 class MaskPath:

@@ -38,7 +38,14 @@ def read(path, limits=None):
         run_config.expect_path(path)
         return {"agent": _agent(path, limits)}
     run_config.expect_file(path, run_config.FILE_NAME)
-    result = {"run": _run(path), "training": _training(path)}
+    result = {"run": _run(path)}
+    seeds = run_config.read(path).get("seeds")
+    if isinstance(seeds, list):  # all seeds in one program
+        result["seeds"] = {
+            str(seed): _training(path, i, str(seed)) for i, seed in enumerate(seeds)
+        }
+    else:
+        result["training"] = _training(path)
     agent = run_config.agent_file(path)
     if agent.exists():
         result["agent"] = _agent(agent, limits)
@@ -58,11 +65,19 @@ def _run(path):
     return facts
 
 
-def _training(path):
-    """Returns the progress and the returns of a training."""
-    facts = {}
+def _training(path, index=0, seed=None):
+    """Returns the progress and the returns of a training.
+
+    Args:
+        path: `pathlib.Path` of the run directory.
+        index: Int, the index of the seed among those in the log.
+        seed: String, the key of the seed in `evaluation.json`, if there are several.
+    """
+    facts, found = {}, []
     if (path / curves.LOG).exists():
-        curve = curves.read(path).curves[0]
+        found = curves.read(path).curves
+    if index < len(found):
+        curve = found[index]
         for name in ("env_steps", "episode_return", "val_episode_return"):
             values = curve.columns.get(name, [])
             values = [float(x) for x in values if math.isfinite(x)]
@@ -70,6 +85,8 @@ def _training(path):
                 facts[name] = values[-1]
         facts = {"updates": len(curve.columns["epoch"]), **facts}
     evaluation = _json(path / "evaluation.json")
+    if seed is not None:
+        evaluation = evaluation.get(seed) if isinstance(evaluation, dict) else {}
     if evaluation:
         facts["evaluation"] = evaluation
     facts["state"] = "ended" if evaluation else "not ended: continue with --resume"
@@ -155,8 +172,9 @@ def table(facts):
       seed  0
     """
     facts = dict(facts)
+    run = {name: facts.pop(name) for name in ("run",) if name in facts}
     seeds = facts.pop("seeds", {})
-    facts = {**{f"seed {seed}": x for seed, x in seeds.items()}, **facts}
+    facts = {**run, **{f"seed {seed}": x for seed, x in seeds.items()}, **facts}
     lines = []
     for section, content in facts.items():
         rows = _rows(content)

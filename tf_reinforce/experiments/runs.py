@@ -169,7 +169,8 @@ def train(
     )
     fit = {**({} if has_budget else {"epochs": MAX_UPDATES}), **fit}
     fit = {**fit, "env_kwargs": settings["env_kwargs"], "seed": seed}
-    with _checkpoints(directory, settings, is_chief) as folder:
+    resume_command = run_config.resume_command(directory, {**config, **settings})
+    with _checkpoints(directory, settings, resume_command, is_chief) as folder:
         if is_chief:
             _write_config(directory, {**config, **settings}, command)
         seconds, exit_code = _fit(
@@ -178,7 +179,7 @@ def train(
             directory,
             [evaluator, *run_callbacks],
             progress,
-            run_config.resume_command(directory, {**config, **settings}),
+            resume_command,
             resume=folder,
             **fit,
         )
@@ -193,12 +194,15 @@ def train(
     }
 
 
-def _checkpoints(directory, settings, is_writer=True):
+def _checkpoints(directory, settings, resume_command, is_writer=True):
     """Returns an open `Checkpoints` of a run directory."""
     folder = checkpoints.Checkpoints(
         directory, agent_path=directory / "last.keras", **settings.get("checkpoint", {})
     )
-    folder.exits_at_once = True
+    folder.last_words = (
+        f"interrupted in the middle of an update; the run is in {directory}\n"
+        f"to continue from its last checkpoint: {resume_command}"
+    )
     folder.is_writer = is_writer
     return folder.open()
 
@@ -285,7 +289,8 @@ def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
     config = {"env": env, "engine": "compiled", "seeds": seeds, **settings}
     names = ("epochs", "episodes_per_epoch", "max_episode_steps")
     budget = {name: fit[name] for name in names if fit.get(name) is not None}
-    with _checkpoints(directory, settings) as folder:
+    resume_command = run_config.resume_command(directory, config)
+    with _checkpoints(directory, settings, resume_command) as folder:
         folder.agent_path = None
         _write_config(directory, config, command)
         start = time.perf_counter()

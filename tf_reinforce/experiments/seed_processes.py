@@ -162,6 +162,8 @@ class Processes:
 
     def _outcome(self, seed, code):
         lines = self._lines(seed)
+        if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+            return "interrupted"
         if code:
             return f"exit code {code}: {lines[-1] if lines else 'no output'}"
         return next((x for x in lines if "mean return" in x), "trained")

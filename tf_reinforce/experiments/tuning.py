@@ -145,10 +145,11 @@ def expect_same_search(directory, content):
         )
     for key in content:
         if stored.get(key) != content[key]:
+            name, expected, received = _difference(key, stored.get(key), content[key])
             raise ValueError(
-                f"The search in {directory} has another `{key}`. Expected: the value in "
-                f"{path}, {_shorten(stored.get(key))}. Received: "
-                f"{_shorten(content[key])}. A search continues with its own settings: "
+                f"The search in {directory} has another `{name}`. Expected: the value in "
+                f"{path}, {_shorten(expected)}. Received: "
+                f"{_shorten(received)}. A search continues with its own settings: "
                 "repeat the command of the search, or choose another folder."
             )
     return True
@@ -167,13 +168,24 @@ def _expect_same_study(study, config):
         return
     for key in content:
         if stored.get(key) != content[key]:
+            name, expected, received = _difference(key, stored.get(key), content[key])
             raise ValueError(
                 f"The storage {config.storage} contains a search with the name "
-                f"{study.study_name!r} and another `{key}`. Expected: "
-                f"{_shorten(stored.get(key))}. Received: {_shorten(content[key])}. The "
+                f"{study.study_name!r} and another `{name}`. Expected: "
+                f"{_shorten(expected)}. Received: {_shorten(received)}. The "
                 "name is the environment and the name of the folder: choose a folder "
                 "with another name, or another storage."
             )
+
+
+def _difference(name, stored, received):
+    """Returns the name of the first setting that differs, and its two values."""
+    if isinstance(stored, dict) and isinstance(received, dict):
+        for key in {**stored, **received}:
+            if stored.get(key) != received.get(key):
+                name = f"{name}.{key}"
+                return _difference(name, stored.get(key), received.get(key))
+    return name, stored, received
 
 
 def _shorten(value):

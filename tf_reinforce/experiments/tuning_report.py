@@ -41,7 +41,12 @@ def confirmed_line(search, index):
         reason = search.confirmation_error(trial).splitlines()[0]
         return f"trial {index}: a training with a further seed failed: {reason[:200]}"
     trainings = "1 further training" if count == 1 else f"{count} further trainings"
-    return f"trial {index}: mean value {mean:,.5g} with {trainings}"
+    return f"trial {index}: mean {mean:,.5g} {unit(search)} with {trainings}"
+
+
+def unit(search):
+    """Returns the unit of the values of trials, for example `"steps"`."""
+    return search.task.objective.key
 
 
 def _value_text(search, trial):
@@ -85,13 +90,16 @@ def _number(value):
 def table(search):
     """Returns a table of the best trials as text, with one row for each trial."""
     names = [x.name for x in search.task.ranges]
-    header = ["trial", "result", "confirmed", *map(_short, names)]
+    confirmed = f"confirmed ({unit(search)})"
+    header = ["trial", "result", confirmed, *map(_short, names), ""]
+    best = search.best()
     rows = [header]
     for trial in search.ranked()[:_NUM_ROWS]:
         values = [_number(trial.params[name]) for name in names]
         mean = search.confirmed(trial)
         first = [str(search.index(trial)), _value_text(search, trial)]
-        rows.append([*first, "" if mean is None else f"{mean:,.5g}", *values])
+        last = "best" if trial.number == best.number else ""
+        rows.append([*first, "" if mean is None else f"{mean:,.5g}", *values, last])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(x.ljust(n) for x, n in zip(row, widths, strict=True)).rstrip()
@@ -115,7 +123,7 @@ def write_preset(search, path):
     result = f"{_value_text(search, best)} (seeds {seeds})"
     if search.confirmed(best) is not None:
         mean, count = search.confirmed(best), search.config.confirm
-        result += f"; mean value {mean:,.5g} with {count} further seeds"
+        result += f"; mean {mean:,.5g} {unit(search)} with {count} further seeds"
     settings = {"env": search.config.env, "result": result, **search.settings(best)}
     comment = f"Trial {search.index(best)} of tf-reinforce tune {version.VERSION}."
     toml_text.write(path, settings, [comment])

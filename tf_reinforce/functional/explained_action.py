@@ -26,7 +26,8 @@ def check(**arguments):
         received = ", ".join(sorted(arguments)) or "nothing"
         raise ValueError(
             "Pass `probs` or `logits` with `action` or `counts`, or pass `mean`, `std` "
-            f"and `sample`. Received: {received}."
+            "and `sample`. On the command line, for example: --probs 0.2 0.8 --action "
+            f"1. Received: {received}."
         )
     arrays = {name: _numbers(name, values) for name, values in arguments.items()}
     vectors = {name: x for name, x in arrays.items() if name != "action"}

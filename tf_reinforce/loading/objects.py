@@ -354,14 +354,24 @@ def _refuse_class(part, path):
         raise ValueError(
             f"The object {path} names {shown}, which is not a part of a Keras model. "
             "Expected: classes of Keras and of tf_reinforce. Nothing that the file names "
-            "was imported or called."
+            f"was imported or called.{_own_class_hint(name, module)}"
         )
     raise ValueError(
         f"The object {path} needs the custom class {shown}, which is neither a class of "
-        "Keras nor of tf_reinforce. To load an agent with a class of your own, pass the "
-        f"class: tfr.load(path, custom_objects={{{_shorten(registered_name)}: …}}), or "
-        "decorate it with keras.saving.register_keras_serializable before saving, and "
-        "import its module before loading."
+        "Keras nor of tf_reinforce. Commands load no classes of your own. In Python, "
+        f"pass the class: tfr.load(path, custom_objects={{{_shorten(registered_name)}: "
+        "…}), or decorate it with keras.saving.register_keras_serializable before "
+        "saving, and import its module before loading."
+    )
+
+
+def _own_class_hint(name, module):
+    """Returns how to load a class that a main program has defined, as text."""
+    if module or not name.isidentifier() or name == "function" or name.startswith("__"):
+        return ""
+    return (
+        " If it is a class of your own, load the agent in Python, because commands load "
+        f"no such classes: tfr.load(path, custom_objects={{{_shorten(name)}: …}})."
     )
 
 

@@ -1,9 +1,10 @@
 """Warns about layers that cannot be made again from their configuration."""
 
 import inspect
-import warnings
 
 import keras
+
+from tf_reinforce import user_warnings
 
 _DEFAULTS = keras.Layer.from_config.__func__, keras.Model.from_config.__func__
 _IN_EVERY_CONFIG = {"name", "trainable", "dtype"}
@@ -27,11 +28,10 @@ def warn_if_not_loadable(model):
     for layer_class, problem in problems.items():
         if problem is not None:
             name = layer_class.__name__
-            warnings.warn(
+            user_warnings.warn(
                 f"The class {name} {problem}. Expected: {name}.__init__(self, ..., "
                 "**kwargs), which calls super().__init__(**kwargs), and `get_config`, "
                 "which returns all other arguments. Correct the class, and save again.",
-                stacklevel=3,
             )
 
 

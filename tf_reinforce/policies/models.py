@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import user_warnings
 from tf_reinforce.data import tensor_specs
 
 
@@ -109,10 +110,13 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None, name="policy"
         shapes = keras.tree.map_structure(
             lambda leaf: (None, *leaf.shape), observation_spec
         )
+        inputs = getattr(policy, "inputs", None) or ()
+        received = f"{policy!r}, which raises: {error}"
+        if len(inputs) == 1 and isinstance(observation_spec, tf.TensorSpec):
+            received = f"{policy!r} with an input of shape {tuple(inputs[0].shape)}"
         raise ValueError(
             f"The {name} does not take the observations of this environment. "
-            f"Expected: an input of shape {shapes}. Received: {policy!r}, which raises: "
-            f"{error}"
+            f"Expected: an input of shape {shapes}. Received: {received}"
         ) from error
 
 
@@ -131,10 +135,9 @@ def warn_inference_layers(policy):
     layers = policy._flatten_layers(include_self=False, recursive=True)
     names = [layer.name for layer in layers if isinstance(layer, kinds)]
     if names:
-        warnings.warn(
+        user_warnings.warn(
             f"The layers {', '.join(names)} run in inference mode, also during "
             "training, because actions and updates must use the same policy.",
-            stacklevel=3,
         )
 
 
@@ -156,13 +159,12 @@ def warn_bounded_logits(policy, head):
         if is_logit[start:stop].any()
     ]
     if ends:
-        warnings.warn(
+        user_warnings.warn(
             f"The outputs of the policy are logits of {head!r}, so the last layer must "
             f"be linear (`activation=None`). Received: {' and '.join(ends)}. Logits "
             "from softmax or sigmoid lie between 0 and 1, so that the more likely of "
             "two actions has a probability of at most 0.73. The head applies softmax "
             "or sigmoid to the logits. Remove the activation of the last layer.",
-            stacklevel=3,
         )
 
 

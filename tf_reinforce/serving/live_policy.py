@@ -168,6 +168,14 @@ def _check_state(state, initial_state):
         )
 
 
+def _single_hint(name, spec, array):
+    """Returns how to pass a single observation or mask, if `array` is one."""
+    if array.shape != tuple(spec.shape):
+        return ""
+    single = name.removesuffix("s")
+    return f" Pass a single {single} as `{single}[None]`."
+
+
 def _batch(name, spec, array):
     """Returns an array of N rows as a tensor with the row shape and type of a spec."""
     try:
@@ -180,8 +188,7 @@ def _batch(name, spec, array):
     if array.shape[1:] != tuple(spec.shape) or array.ndim != len(spec.shape) + 1:
         raise ValueError(
             f"`{name}` must be a batch of shape {(None, *spec.shape)}. Received: shape "
-            f"{array.shape}. Pass a single {name.removesuffix('s')} as "
-            f"`{name.removesuffix('s')}[None]`."
+            f"{array.shape}.{_single_hint(name, spec, array)}"
         )
     dtype = spec.dtype.as_numpy_dtype
     with np.errstate(invalid="ignore", over="ignore"):  # compared below

@@ -1,8 +1,6 @@
 """Checks an environment with episodes, and explains what to correct."""
 
 import contextlib
-import pathlib
-import traceback
 import warnings
 from typing import Any, NamedTuple
 
@@ -14,12 +12,13 @@ from tf_reinforce import agent as agents
 from tf_reinforce import envs as tensor_envs
 from tf_reinforce import validation
 from tf_reinforce.collect import environments
+from tf_reinforce.collect import error_places
 from tf_reinforce.collect import make_envs
 from tf_reinforce.collect import results
+from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
 
 _LARGE = 10.0  # larger observations should be normalized
-_MASK_KEYS = ("action_mask", "legal_actions", "avail_actions")
 _SUCCESS_KEYS = ("success", "is_solved")
 
 
@@ -176,11 +175,11 @@ class _Check:
         try:
             yield
         except results.EnvironmentFault as error:
-            text = str(error).removesuffix(".")
-            self.add("error", f"{text.removesuffix('.')}.{_place(error)}")
+            self.add("error", f"{str(error).rstrip('.')}.")
             raise _Stop from error
         except Exception as error:
-            self.add("error", f"{text}. {type(error).__name__}: {error}")
+            place = error_places.place(error)
+            self.add("error", f"{text}. {type(error).__name__}: {error}{place}")
             raise _Stop from error
 
     def _check_vector_env(self):
@@ -221,21 +220,21 @@ class _Check:
         """Returns the path of a mask in the info or observation of a reset, or `None`."""
         if recorder is None:
             return None
-        with self._explained("The first reset failed"):
-            observation, info = recorder.reset(seed=self.seed)
-        for root, part in (("info", info), ("observation", observation)):
-            for key in _MASK_KEYS if isinstance(part, dict) else ():
-                if key in part:
-                    path = f"{root}/{key}"
-                    self.add(
-                        "note",
-                        f"There is a mask of legal actions. Pass action_mask={path!r} "
-                        "to the agent, so that the agent selects legal actions only; on "
-                        f"the command line, --set action_mask={path}. The check uses "
-                        "this mask.",
-                    )
-                    return path
-        return None
+        try:
+            outputs = recorder.reset(seed=self.seed)
+        except Exception:
+            return None  # the first collection explains the error
+        pair = isinstance(outputs, tuple) and len(outputs) == 2
+        path = action_masks.find(*outputs) if pair else None
+        if path is not None:
+            self.add(
+                "note",
+                f"There is a mask of legal actions. Pass action_mask={path!r} "
+                "to the agent, so that the agent selects legal actions only; on "
+                f"the command line, --set action_mask={path}. The check uses "
+                "this mask.",
+            )
+        return path
 
     def _make_agent(self, env, action_mask):
         with self._explained("There is no default agent for the environment"):
@@ -333,24 +332,3 @@ class _Check:
                 f"Observations of the type {', '.join(others)} are converted to "
                 f"{expected}, the type of the observation space.",
             )
-
-
-def _place(error):
-    """Returns the place in a module of the user that has raised a fault, as text.
-
-    Modules of installed packages, and of this one, are left out.
-    """
-    while error.__cause__ is not None:
-        error = error.__cause__
-    own = pathlib.Path(__file__).parents[1]
-    places = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in frame.filename
-        and own not in pathlib.Path(frame.filename).parents
-    ]
-    if not places or isinstance(error, results.EnvironmentFault):
-        return ""
-    last = places[-1]
-    name = pathlib.Path(last.filename).name
-    return f" The place: {name}:{last.lineno}, in {last.name}: {last.line}"

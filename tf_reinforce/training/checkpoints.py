@@ -127,7 +127,7 @@ class Checkpoints:
             self.agent_path = validation.path("agent_path", agent_path)
         self.grace_seconds = grace_seconds
         self.is_writer = True  # whether the current process writes checkpoints
-        self.exits_at_once = False  # whether a second SIGINT ends the process at once
+        self.last_words = None  # see `interruption.GracefulStop`
         self._lock = locks.FolderLock(self.path)
         self._is_training = False
         self._last_time, self._last_epoch = time.monotonic(), 0
@@ -193,7 +193,7 @@ class Checkpoints:
     def graceful_stop(self) -> interruption.GracefulStop:
         """Returns the `interruption.GracefulStop` of the training."""
         return interruption.GracefulStop(
-            grace_seconds=self.grace_seconds, exits_at_once=self.exits_at_once
+            grace_seconds=self.grace_seconds, last_words=self.last_words
         )
 
     def write(self, epoch: int, header: dict, state: Any) -> None:

@@ -23,24 +23,25 @@ class GracefulStop:
     """Stops a training after the current update when SIGINT or SIGTERM arrives.
 
     The training stops if the list `received` is not empty. After SIGTERM, the process
-    ends at the latest after `grace_seconds`. A second SIGINT ends the process if
-    `exits_at_once` is True; otherwise it raises `KeyboardInterrupt`.
+    ends at the latest after `grace_seconds`. A second SIGINT raises `KeyboardInterrupt`,
+    or ends the process if there are `last_words`.
 
     Outside of the main thread, `GracefulStop` does nothing, because Python handles
     signals in the main thread.
 
     Args:
         grace_seconds: Float, the seconds after SIGTERM after which the process ends.
-        exits_at_once: Bool, whether a second SIGINT ends the process, also while
-            TensorFlow or an environment computes. Python's `finally` blocks do not run.
+        last_words: String that is printed when a second SIGINT ends the process, also
+            while TensorFlow or an environment computes. Python's `finally` blocks do not
+            run. With `None`, a second SIGINT does not end the process.
 
     Attributes:
         received: List of the numbers of the received signals.
     """
 
-    def __init__(self, *, grace_seconds, exits_at_once):
+    def __init__(self, *, grace_seconds, last_words=None):
         self.grace_seconds = grace_seconds
-        self.exits_at_once = exits_at_once
+        self.last_words = last_words
         self.received = []
 
     def __enter__(self):
@@ -83,7 +84,7 @@ class GracefulStop:
     def _watch(self):
         """Ends the process after the grace period of SIGTERM, or after a second SIGINT.
 
-        A second SIGINT ends the process only if `exits_at_once` is True.
+        A second SIGINT ends the process only if there are `last_words`.
         """
         timer = threading.Timer(self.grace_seconds, _end_process, [signal.SIGTERM])
         timer.daemon = True
@@ -93,7 +94,8 @@ class GracefulStop:
                 timer.start()
             elif numbers[0] == signal.SIGINT:
                 interrupts += 1
-                if interrupts > 1 and self.exits_at_once:
+                if interrupts > 1 and self.last_words is not None:
+                    os.write(1, f"\n{self.last_words}\n".encode())
                     _end_process(signal.SIGINT)
         timer.cancel()
         self._read_end.close()

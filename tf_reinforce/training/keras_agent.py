@@ -161,6 +161,20 @@ class KerasAgent(keras.Model):
             )
         super().__setattr__(name, value)
 
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns the outputs of the policy for observations, as in Keras.
+
+        `Reinforce.act` returns actions, and `Reinforce.evaluate` plays episodes.
+        """
+        if isinstance(x, (str, gym.Env, gym.vector.VectorEnv)):
+            raise TypeError(
+                "`x` of `predict` must be observations; the result is the outputs of the "
+                f"policy. Received: x={x!r} of type {type(x).__name__}. To play episodes "
+                "of an environment, call `agent.evaluate(env)`. "
+                "`agent.act(observations)` returns actions."
+            )
+        return super().predict(x, *args, **kwargs)
+
     def build(self, observations_shape):
         if self.head is None and self.action_space is None:
             raise ValueError(f"The agent cannot be built. {_UNKNOWN_HEAD}")
@@ -420,7 +434,9 @@ class KerasAgent(keras.Model):
         # With such a callback, a tensor environment would need a call for each update.
         if not envs.in_graph and slow_env.has_idle_workers(env, options.workers):
             callbacks.append(slow_env.SlowEnvLine(options.workers))
-        if verbose:
+        if verbose == 2:
+            callbacks.append(episode_callbacks.ProgressLine(every=0, live=False))
+        elif verbose:
             callbacks.append(episode_callbacks.ProgressLine())
         return callbacks
 

@@ -1,0 +1,61 @@
+"""Tests the errors for arguments of Keras that an agent does not have."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+import tf_reinforce as tfr
+
+X = np.zeros((3, 4))
+
+
+@pytest.fixture(scope="module")
+def agent():
+    return tfr.Reinforce.for_env("CartPole-v1", hidden=())
+
+
+@pytest.mark.parametrize(
+    "method, args, kwargs, text",
+    [
+        ("fit", (X, X), {}, "too many positional arguments. Expected: pass an environ"),
+        ("fit", (), {}, "missing a required argument: 'env'. Expected: pass an environ"),
+        (
+            "fit",
+            (),
+            {"x": X},
+            "'x'. Instead, an agent learns from the episodes of an env",
+        ),
+        (
+            "fit",
+            ("CartPole-v1",),
+            {"batch_size": 3},
+            "Instead, pass `episodes_per_epoch`",
+        ),
+        ("fit", ("CartPole-v1",), {"validation_data": X}, "pass `validation_env`"),
+        (
+            "fit",
+            ("CartPole-v1",),
+            {"epoch": 3},
+            "no argument 'epoch'. Did you mean 'epochs'",
+        ),
+        ("fit", ("CartPole-v1",), {"zzz": 3}, "'zzz'. help(Reinforce.fit) lists all"),
+        ("evaluate", ("CartPole-v1",), {"episode": 3}, "Did you mean 'episodes'?"),
+        ("predict", ("CartPole-v1",), {}, "call `agent.evaluate(env)`"),
+    ],
+)
+def test_error_names_what_to_use_instead(agent, method, args, kwargs, text):
+    with pytest.raises(TypeError, match=re.escape(text)):
+        getattr(agent, method)(*args, **kwargs)
+    assert agent.updates == 0
+
+
+def test_predict_returns_the_outputs_of_the_policy(agent):
+    np.testing.assert_allclose(agent.predict(X, verbose=0), agent(X))
+
+
+def test_signature_and_documentation_do_not_change():
+    names = list(inspect.signature(tfr.Reinforce.fit).parameters)
+    assert names[:4] == ["self", "env", "epochs", "steps"]
+    assert tfr.Reinforce.evaluate.__doc__.startswith("Evaluates the policy")
