@@ -14,6 +14,8 @@ import sys
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 folder, name = pathlib.Path(sys.argv[1]), (sys.argv[2:] or ["act"])[0]
 policy = json.loads((folder / "policy.json").read_text())
 interpreter = Interpreter(str(folder / f"{name}.tflite"))

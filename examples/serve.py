@@ -11,7 +11,8 @@ from wsgiref import simple_server
 
 import tensorflow as tf
 
-signatures = tf.saved_model.load(sys.argv[1]).signatures
+path, port = [*(sys.argv[1:] or sys.exit(__doc__)), 8501][:2]
+signatures = tf.saved_model.load(path).signatures
 specs = {name: f.structured_input_signature[1] for name, f in signatures.items()}
 
 
@@ -37,12 +38,11 @@ def answer(request, start_response):
         body = request["wsgi.input"].read(int(request["CONTENT_LENGTH"] or 0))
         status, reply = "200 OK", predict(**json.loads(body)) if body else specs
     except Exception as error:  # the client receives the reason
-        status, reply = "400 Bad Request", {"error": f"{type(error).__name__}: {error}"}
+        status, reply = "400 Bad Request", {"error": repr(error), "signatures": specs}
     start_response(status, [("Content-Type", "application/json")])
     return [json.dumps(reply, sort_keys=True, default=str).encode()]
 
 
-port = int(sys.argv[2]) if len(sys.argv) > 2 else 8501
-with simple_server.make_server("127.0.0.1", port, answer) as server:
-    print(f"serving {sys.argv[1]} on port {server.server_port}", flush=True)
+with simple_server.make_server("127.0.0.1", int(port), answer) as server:
+    print(f"serving {path} on port {server.server_port}", flush=True)
     server.serve_forever()

@@ -91,8 +91,16 @@ def test_wrong_request_is_answered_with_the_reason(wrong, predict):
 def test_wrong_shape_is_answered_with_the_expected_shape(predict):
     with pytest.raises(urllib.error.HTTPError) as raised:
         predict(instances=[[1, 2]])
-    reply = json.loads(raised.value.read())["error"]
-    assert reply == "ValueError: observation has shape (1, 2), not (None, 4)"
+    reply = json.loads(raised.value.read())
+    assert reply["error"] == "ValueError('observation has shape (1, 2), not (None, 4)')"
+    assert "act" in reply["signatures"]
+
+
+def test_unknown_signature_is_answered_with_the_known_ones(predict):
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        predict(instances=[[0, 0, 0.1, 0]], signature_name="foo")
+    reply = json.loads(raised.value.read())
+    assert reply["error"] == "KeyError('foo')" and "sample" in reply["signatures"]
     raised.value.close()
 
 

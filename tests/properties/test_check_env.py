@@ -59,8 +59,8 @@ def test_observations_of_another_type_than_their_space_are_noted():
 def test_error_names_the_line_of_the_environment():
     [text] = texts(lambda: toys.Misbehaving(1, refusing), "error")
     line = refusing.__code__.co_firstlineno + 1
-    place = f"test_check_env.py:{line}, in refusing: raise RuntimeError"
-    assert "step raised RuntimeError: no licence. The place: " + place in text
+    place = f"test_check_env.py, line {line}, in refusing: raise RuntimeError"
+    assert f"step raised RuntimeError: no licence ({place}" in text
 
 
 ERRORS = [
