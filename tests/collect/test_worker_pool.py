@@ -32,6 +32,7 @@ from nested_arrays import assert_identical
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
+from tf_reinforce.collect import dispatcher
 from tf_reinforce.collect import local_worker
 from tf_reinforce.collect import worker
 from tf_reinforce.collect import worker_pool
@@ -530,6 +531,26 @@ def test_episode_that_a_dead_worker_did_not_receive_is_not_counted_as_lost(
         collected = agent.trainer.collector.collect(pool, toys.request(episodes=1))
     assert len([*tmp_path.glob("*.pid")]) > 4
     assert_identical(collected.episodes, agent.collect(toy_envs.Lengths, 1))
+
+
+def test_episode_that_a_playing_worker_did_not_receive_is_not_lost_with_it():
+    """The worker dies in episode 1, and the pool cannot send it episode 2."""
+    work = dispatcher.EpisodeDispatcher([1], 4, None, {}, None)
+    assert work.take(0) == [0, 1]
+    work.finish(0, [0], [5])
+
+    def send(message):
+        raise local_worker.WorkerLost("has died", in_episode=True)
+
+    def replace(run, one, error):
+        lost.extend(run.dispatcher.lose(one.number))
+
+    lost, pool = [], types.SimpleNamespace(_replace=replace)
+    one = types.SimpleNamespace(number=0, programs={1}, collection=1, send=send)
+    run = types.SimpleNamespace(dispatcher=work, program=(1, None), number=1)
+    worker_pool.WorkerPool._hand_out(pool, run, one)
+    assert lost == [1]
+    assert work.take(0) == [1, 2]
 
 
 def test_system_exit_of_a_step_is_an_error_of_the_environment(clock):

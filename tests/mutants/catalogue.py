@@ -1672,8 +1672,8 @@ DIAGNOSTICS = [
     ),
     Mutant(
         "unreceived_episode_lost",
-        "own: An episode that a dead worker process could not receive counts as lost "
-        "with it, so that ten dead idle processes end the training.",
+        "own: An episode that a dying worker process could not receive counts as lost "
+        "with the episode that it was playing.",
         "collect/worker_pool.py::WorkerPool._hand_out",
         "run.dispatcher.put_back(one.number, numbers)",
         "numbers.clear()",
