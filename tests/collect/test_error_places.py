@@ -50,6 +50,17 @@ def test_line_of_the_environment_is_named_if_an_installed_package_raises():
     assert 'in step: return gym.make("NoSuchEnv-v7"))' in text
 
 
+def test_innermost_line_is_named():
+    class Deep(Raises):
+        def step(self, action):
+            return self.move(action)
+
+        def move(self, action):
+            raise ValueError("no move")
+
+    assert 'in move: raise ValueError("no move"))' in message(Deep())
+
+
 def test_exception_without_a_frame_has_no_place():
     assert error_places.place(ValueError("never raised")) == ""
 

@@ -2688,6 +2688,59 @@ WHOLE_LIFE_OF_A_RUN = [
     ),
 ]
 
+ERRORS_WITH_A_REMEDY = [
+    Mutant(
+        "place_of_the_caller",
+        "own: An error of an environment names the outermost line of the environment.",
+        "collect/error_places.py::place",
+        "frames[-1]",
+        "frames[0]",
+    ),
+    Mutant(
+        "hint_at_a_used_mask",
+        "own: An exception of an environment names an action mask that the agent uses.",
+        "collect/batched_envs.py::SyncEnvs._step_fault",
+        "fault.raised and self._mask_reader is None and path is not None",
+        "fault.raised and path is not None",
+    ),
+    Mutant(
+        "info_of_an_earlier_step",
+        "own: An action mask in the info of the first reset is not seen.",
+        "collect/batched_envs.py::SyncEnvs.start_episode",
+        "self._infos[env_index] = outputs[1]",
+        "pass",
+    ),
+    Mutant(
+        "warning_of_a_library",
+        "own: A warning shows a line of a library.",
+        "user_warnings.py::warn",
+        "stacklevel=level",
+        "stacklevel=2",
+    ),
+    Mutant(
+        "no_last_words",
+        "own: A second Ctrl-C does not print how to continue.",
+        "training/interruption.py::GracefulStop._watch",
+        'os.write(1, f"\\n{self.last_words}\\n".encode())',
+        "pass",
+    ),
+    Mutant(
+        "first_seed_for_all",
+        "own: `info` shows the log of the first seed for each seed of one program.",
+        "experiments/run_info.py::_training",
+        "curve = found[index]",
+        "curve = found[0]",
+    ),
+    Mutant(
+        "first_row_is_the_best",
+        "own: The table of a search marks the trial with the best first value.",
+        "experiments/tuning_report.py::table",
+        "trial.number == best.number",
+        "trial.number == search.ranked()[0].number",
+    ),
+]
+
+
 MUTANTS = [
     *GRADIENT,
     *RETURNS_AND_BASELINES,
@@ -2711,6 +2764,7 @@ MUTANTS = [
     *SEARCHES,
     *REPORTED_RUNS,
     *WHOLE_LIFE_OF_A_RUN,
+    *ERRORS_WITH_A_REMEDY,
 ]
 
 # docs/correctness.md shows these ten.
