@@ -132,6 +132,16 @@ def test_warnings_and_logs_of_a_command_are_one_line_each(monkeypatch, capsys):
     assert logging.getLogger("tf_reinforce").handlers == []
 
 
+def test_resumed_run_that_has_ended_is_announced(run, tmp_path, capsys):
+    copy_of_run = shutil.copytree(run, tmp_path / "copy")
+    assert cli.main(["train", "--resume", str(copy_of_run)]) == 0
+    first = capsys.readouterr().out.splitlines()
+    assert (
+        f"the training in {copy_of_run} has ended; its agents are evaluated again"
+        in first
+    )
+
+
 def test_seeds_option_trains_many_seeds_and_keeps_the_best(tmp_path, capsys):
     """The seeds start at --seed. Each one is evaluated on the host environment."""
     more = ["--seeds", "3", "--seed", "4"]

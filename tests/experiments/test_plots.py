@@ -99,3 +99,14 @@ def test_commands_draw_and_compare_a_real_run(tmp_path, capsys):
     assert (tmp_path / "c.svg").exists()
     assert cli.main(["plot", *runs, "--key", "reward"]) == 2
     assert "has no column 'reward'. Expected: one of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("low, high", [(22_000, 48_000), (5_000, 60_000), (1e3, 1e6)])
+def test_logarithmic_axis_has_at_least_three_labels(low, high):
+    _, grid = plots.panels(1, 1, (4, 3), squeeze=False)
+    panel = grid[0, 0]
+    panel.plot([0, 1], [low, high])
+    plots.use_log_scale(panel)
+    ticks = panel.yaxis.get_majorticklocs()
+    assert panel.get_yscale() == "log"
+    assert sum(low <= tick <= high for tick in ticks) >= 3

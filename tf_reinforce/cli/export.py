@@ -95,4 +95,9 @@ def _check_export(agent, options):
         print(f"The environment {env} cannot be made ({error}).")
         report = export_report.check_export(agent, options.out, **arguments)
     print(report)
+    if not report.played and env is None:
+        print(
+            "The observations are random, because no environment is known. Add --env ENV "
+            "to compare on observations that the agent plays."
+        )
     return int(not report.passed)

@@ -80,6 +80,7 @@ def _train(options, cluster):
     twin = _select_twin(options, settings)
     if (workers := train_settings.ray_workers(options, settings)) is not None:
         settings["fit"]["workers"] = workers
+    train_messages.print_ended(options.resume)
     threshold = runs.reward_threshold(env, settings["env_kwargs"])
     target = settings["evaluation"].get("target", threshold)
     _check_required_target(options, target)

@@ -1,5 +1,6 @@
 """Prints what a training does, its results, and the commands that use the run."""
 
+import pathlib
 import shlex
 import statistics
 
@@ -37,6 +38,14 @@ def print_cluster(cluster):
     """Prints the number of learner processes of a `LearnerCluster`."""
     count, source = len(cluster.hosts), cluster.source
     print(f"training with {count} learner processes, from {source}", flush=True)
+
+
+def print_ended(directory):
+    """Prints that a training has ended if `directory` is that of an ended run."""
+    from tf_reinforce.experiments import seed_processes
+
+    if directory is not None and seed_processes.has_ended(pathlib.Path(directory)):
+        print(f"the training in {directory} has ended; its agents are evaluated again")
 
 
 def print_interrupted(directory, config, when=""):

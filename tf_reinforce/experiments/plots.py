@@ -94,10 +94,18 @@ def style(panel, label):
 
 
 def use_log_scale(panel):
-    """Makes the vertical axis of a panel logarithmic, with labels like 20 k."""
+    """Makes the vertical axis of a panel logarithmic, with labels like 20 k.
+
+    The lines of the panel must be drawn before, because their range determines the ticks.
+    """
     _, ticker = import_matplotlib()
     panel.set_yscale("log")
-    panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = panel.get_ylim()
+    is_wide = high > 10 * low
+    locator = (
+        ticker.LogLocator(subs=(1.0, 2.0, 5.0)) if is_wide else ticker.MaxNLocator(5)
+    )
+    panel.yaxis.set_major_locator(locator)
     panel.yaxis.set_major_formatter(ticker.EngFormatter())
     panel.yaxis.set_minor_formatter(ticker.NullFormatter())
 
