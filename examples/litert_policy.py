@@ -14,11 +14,9 @@ import sys
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
-if len(sys.argv) < 2:
-    sys.exit(__doc__)
-folder, name = pathlib.Path(sys.argv[1]), (sys.argv[2:] or ["act"])[0]
-policy = json.loads((folder / "policy.json").read_text())
-interpreter = Interpreter(str(folder / f"{name}.tflite"))
+folder, name = [*(sys.argv[1:] or sys.exit(__doc__)), "act"][:2]
+policy = json.loads(pathlib.Path(folder, "policy.json").read_text())
+interpreter = Interpreter(f"{folder}/{name}.tflite")
 run = interpreter.get_signature_runner(name)
 rng = np.random.default_rng()
 draw = {"uniform": rng.random, "normal": rng.standard_normal}

@@ -307,7 +307,9 @@ def _merge_fit(path, in_file, explicit):
             raise ValueError(
                 f"The training has another `{name}`. Expected: the value in {path}, "
                 f"{in_file.get(name)}. Received: {name}={value}. A training continues "
-                "with its own settings: omit the option."
+                "with its own settings: omit the option. To train its last agent for "
+                f"longer, use Python: tfr.load({str(path.parent / 'last.keras')!r})"
+                ".fit(…)."
             )
     return toml_files.merge_fit_options(f"`fit` in {path}", in_file, explicit)
 
