@@ -19,8 +19,13 @@ def agent():
 @pytest.mark.parametrize(
     "method, args, kwargs, text",
     [
-        ("fit", (X, X), {}, "too many positional arguments. Expected: pass an environ"),
-        ("fit", (), {}, "missing a required argument: 'env'. Expected: pass an environ"),
+        ("fit", (X, X), {}, "too many positional arguments. Expected: fit(env, …), with"),
+        (
+            "fit",
+            (),
+            {},
+            "missing a required argument: 'env'. Expected: fit(env, …), with",
+        ),
         (
             "fit",
             (),
@@ -42,6 +47,7 @@ def agent():
         ),
         ("fit", ("CartPole-v1",), {"zzz": 3}, "'zzz'. help(Reinforce.fit) lists all"),
         ("evaluate", ("CartPole-v1",), {"episode": 3}, "Did you mean 'episodes'?"),
+        ("act", (X,), {"action_masks": X}, "Did you mean 'action_mask'?"),
         ("predict", ("CartPole-v1",), {}, "call `agent.evaluate(env)`"),
     ],
 )

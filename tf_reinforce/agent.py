@@ -589,6 +589,7 @@ class Reinforce(keras_agent.KerasAgent):
         names = "env_kwargs", "max_episode_steps", *faults
         return dict(zip(names, (env_kwargs, *others)))
 
+    @keras_arguments.explained
     def act(
         self,
         observations: Any,
@@ -621,9 +622,8 @@ class Reinforce(keras_agent.KerasAgent):
             FloatingPointError: If the outputs of the policy are not finite.
         """
         self._require_built()
-        return self._live_policy.act(
-            observations, deterministic, seed, action_mask, state
-        )
+        options = deterministic, seed, action_mask, state
+        return self._live_policy.act(observations, *options)
 
     def export(self, filepath: str | os.PathLike, format: str = "tf_saved_model") -> None:
         """Writes the policy in a format that needs only TensorFlow, ONNX or LiteRT.

@@ -1,4 +1,4 @@
-"""Explains arguments of Keras' `fit` and `evaluate` that an agent does not have."""
+"""Explains arguments of Keras and other libraries that an agent does not have."""
 
 import functools
 import inspect
@@ -10,6 +10,7 @@ from tf_reinforce import validation
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+_OTHERS = "with all other arguments by name"
 _DATA = "an agent learns from the episodes of an environment: pass an environment"
 # Arguments of Keras, and what an agent uses instead.
 _INSTEAD = {
@@ -30,7 +31,7 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
     """Returns a method whose `TypeError` names what to use instead of a wrong argument.
 
     Args:
-        method: Method with `env` as its first argument.
+        method: Method of an agent.
     """
     signature = inspect.signature(method)
 
@@ -50,8 +51,7 @@ def _text(method, names, kwargs, error):
     """Returns the text of the error for a call that does not fit the signature."""
     unknown = [name for name in kwargs if name not in names]
     if not unknown:
-        positional = "pass an environment, and all other arguments by name"
-        return f"`{method}`: {error}. Expected: {positional}, {method}(env, …)."
+        return f"`{method}`: {error}. Expected: {method}({names[0]}, …), {_OTHERS}."
     name = unknown[0]
     hint = validation.similar(name, names)
     if name in _INSTEAD:

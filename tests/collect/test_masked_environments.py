@@ -298,7 +298,7 @@ def test_act_raises_for_missing_or_invalid_masks():
     agent = built_learner()
     zeros = np.zeros((2, 1), "float32")
     for mask, message in (
-        (None, "`action_mask` must be a batch of shape"),
+        (None, "`action_mask` is missing"),
         (np.ones((2, 3)), "`action_mask` must be a batch of shape"),
         (np.zeros((2, 4)), "at least one legal action in every row"),
         (np.ones((1, 4)), "one row for each of 2 observations"),

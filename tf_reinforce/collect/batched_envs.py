@@ -69,7 +69,8 @@ class BatchedEnvs(abc.ABC):
             raise env_outputs.IndexedFault(
                 env_index,
                 f"there is no action mask in {error}. Expected: an action mask after "
-                "every reset, and after every step that does not end the episode",
+                "every reset, and after every step that does not end the episode. "
+                f"Received: info with the keys {_keys(outputs[-1])}",
             ) from None
         except (ValueError, TypeError, IndexError) as error:
             raise env_outputs.IndexedFault(env_index, f"{error}") from None
@@ -309,6 +310,11 @@ def _check_compatible(envs):
                     f"All environments must have the same {name}. Received: "
                     f"{expected!r} and {received!r}"
                 )
+
+
+def _keys(info):
+    """Returns the keys of `info` as text, for an error."""
+    return ", ".join(map(repr, info)) or "(none)"
 
 
 def fault_keys(on_bad_env, on_env_error):

@@ -86,8 +86,16 @@ class LivePolicy:
                 f"`info`. Received: action_mask={action_mask!r}. Create an agent with "
                 'an action mask: `Reinforce(policy, action_mask="info/action_mask")`.'
             )
-        spec = tf.TensorSpec((actor.mask_size,), tf.int8)
-        mask = _batch("action_mask", spec, [] if action_mask is None else action_mask)
+        if action_mask is None:
+            raise ValueError(
+                "`action_mask` is missing. The agent selects legal actions only, and "
+                "`info` contains the masks. Expected: act(observations, "
+                f"action_mask=masks) with masks of shape {(count, actor.mask_size)}. "
+                "Received: None"
+            )
+        mask = _batch(
+            "action_mask", tf.TensorSpec((actor.mask_size,), tf.int8), action_mask
+        )
         if len(mask) != count:
             raise ValueError(
                 f"`action_mask` must have one row for each of {count} observations. "
