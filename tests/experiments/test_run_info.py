@@ -68,8 +68,11 @@ def test_folder_of_several_seeds_has_a_section_for_each(run):
     run.rename(group / "seed_3")
     facts = run_info.read(group)
     assert facts["seeds"]["3"]["updates"] == 2
-    first, second, *_ = run_info.table(facts).splitlines()
-    assert first == "seed 3" and second.split() == ["updates", "2"]
+    assert facts["run"]["env"] == "CartPole-v1" and facts["run"]["seeds"] == [3]
+    assert "seed" not in facts["run"] and facts["settings"] == {"agent": {"gamma": 0.9}}
+    lines = run_info.table(facts).splitlines()
+    place = lines.index("seed 3")
+    assert lines[0] == "run" and lines[place + 1].split() == ["updates", "2"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def read(path, limits=None):
     """
     path, limits = pathlib.Path(path), limits or archive.LoadLimits()
     if (seeds := seed_processes.folders(path)) and path.is_dir():
-        return {"seeds": {str(seed): _training(folder) for seed, folder in seeds.items()}}
+        return _seeds(seeds)
     if not path.is_dir():
         run_config.expect_path(path)
         return {"agent": _agent(path, limits)}
@@ -53,6 +53,17 @@ def read(path, limits=None):
     result["versions"] = _json(path / "versions.json")
     result["files"] = _files(path)
     return {name: section for name, section in result.items() if section}
+
+
+def _seeds(folders):
+    """Returns facts about the run directories of several seeds, a dict `{seed: path}`."""
+    first = next(iter(folders.values()))
+    run = {name: fact for name, fact in _run(first).items() if name != "seed"}
+    return {
+        "run": {**run, "seeds": list(folders)},
+        "seeds": {str(seed): _training(folder) for seed, folder in folders.items()},
+        "settings": _settings(first),
+    }
 
 
 def _run(path):
