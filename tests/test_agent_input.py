@@ -497,14 +497,27 @@ def test_fit_raises_if_the_policy_is_random():
     assert agent.updates == 0
 
 
+def test_constructor_names_the_methods_that_take_a_learning_rate():
+    policy = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with pytest.raises(
+        TypeError, match="Pass `compile.optimizer=.*for_env.env, learning"
+    ):
+        tfr.Reinforce(policy, learning_rate=0.1)
+
+
 @pytest.mark.parametrize(
     ("name", "similar"),
-    [("ent_coef", " Did you mean 'entropy_coef'?"), ("hidden_sizes", "")],
+    [
+        ("ent_coef", " Did you mean 'entropy_coef'?"),
+        ("hidden_sizes", ""),
+        ("batch_size", " Pass `minibatch_size`, or `episodes_per_epoch` to `fit`."),
+    ],
 )
 def test_unknown_argument_is_named_with_the_most_similar_one(name, similar):
     with pytest.raises(TypeError) as raised:
         tfr.Reinforce.for_env("CartPole-v1", **{name: 0.1})
     assert str(raised.value) == (
         f"Reinforce got an unexpected keyword argument.{similar} "
-        f"help(Reinforce) lists all arguments. Received: {name}=0.1"
+        "help(Reinforce) and help(Reinforce.for_env) list all arguments. "
+        f"Received: {name}=0.1"
     )

@@ -19,7 +19,20 @@ def agent():
 @pytest.mark.parametrize(
     "method, args, kwargs, text",
     [
-        ("fit", (X, X), {}, "too many positional arguments. Expected: fit(env, …), with"),
+        ("fit", (X, X), {}, "takes an environment: an agent learns from the episodes"),
+        ("fit", (X,), {}, "Received: env of type ndarray"),
+        (
+            "evaluate",
+            ([1], [2]),
+            {},
+            'evaluate("CartPole-v1", …). Received: env of type l',
+        ),
+        (
+            "fit",
+            ("a", 1),
+            {},
+            "too many positional arguments. Expected: fit(env, …), with",
+        ),
         (
             "fit",
             (),

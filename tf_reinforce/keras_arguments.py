@@ -34,9 +34,17 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
         method: Method of an agent.
     """
     signature = inspect.signature(method)
+    needs_env = "env" in signature.parameters
 
     @functools.wraps(method)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if needs_env and len(args) > 1 and _is_data(args[1]):
+            raise TypeError(
+                f"`{method.__name__}` of an agent takes an environment: an agent learns "
+                "from the episodes of an environment, and not from data. Expected: for "
+                f'example {method.__name__}("CartPole-v1", …). Received: env of type '
+                f"{type(args[1]).__name__}"
+            )
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -45,6 +53,12 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
         return method(*args, **kwargs)
 
     return call
+
+
+def _is_data(value):
+    """Returns whether a value is data for Keras: an array, a tensor or a data set."""
+    is_array = hasattr(value, "__array__") or hasattr(value, "element_spec")
+    return is_array or isinstance(value, (list, tuple, dict))
 
 
 def _text(method, names, kwargs, error):

@@ -56,8 +56,13 @@ class Parser(argparse.ArgumentParser):
         choices = [choice for action in self._actions for choice in action.choices or ()]
         known = [*self._option_string_actions, *map(str, choices)]
         received = re.search(r"(?:arguments: |invalid choice: ')([\w-]+)", message)
-        similar = difflib.get_close_matches(received[1], known, 1) if received else []
+        similar = (
+            difflib.get_close_matches(received[1], known, 1, 0.7) if received else []
+        )
         hint = f"Did you mean {similar[0]}?" if similar else f"Help: {self.prog} --help"
+        action = self._option_string_actions.get(similar[0]) if similar else None
+        if action is not None and action.help == argparse.SUPPRESS:  # rejected as well
+            hint = f"Use {action.const}."
         self.exit(2, f"{self.prog}: error: {message.rstrip('.')}. {hint}\n")
 
 

@@ -23,7 +23,11 @@ DEFAULTS = {
 # Options of other programs, and what to use instead.
 UNKNOWN_OPTIONS = {
     ("--lr",): "--learning-rate",
-    ("--timesteps", "--total-timesteps", "--total_timesteps"): "--steps",
+    ("--timesteps", "--total-timesteps", "--total_timesteps", "--n-timesteps"): "--steps",
+    ("--env", "--env-id"): "the id as an argument: tf-reinforce train ENV",
+    (
+        "--batch-size",
+    ): "--episodes-per-epoch, --steps-per-epoch, or --set minibatch_size=N",
     ("--episodes",): "--epochs (updates), --episodes-per-epoch or --steps",
 }
 

@@ -43,6 +43,22 @@ _UNKNOWN_HEAD = (
 
 # Arguments of `keras.Model` that an agent accepts.
 _MODEL_ARGUMENTS = {"name", "trainable", "dtype", "autocast", "activity_regularizer"}
+_OPTIMIZER = (
+    " Pass `compile(optimizer=keras.optimizers.Adam(…))`, or make the agent with "
+    "`Reinforce.for_env(env, learning_rate=…)`."
+)
+# Arguments of methods and of other libraries, and what to use instead.
+_INSTEAD = {
+    "learning_rate": _OPTIMIZER,
+    "optimizer": _OPTIMIZER,
+    "policy_kwargs": " Pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`.",
+    "net_arch": " Pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`.",
+    "n_steps": " Pass `steps_per_epoch` to `fit`.",
+    "batch_size": " Pass `minibatch_size`, or `episodes_per_epoch` to `fit`.",
+    "verbose": " Pass `verbose` to `fit`.",
+    "seed": " Pass `seed` to `fit` or to `Reinforce.for_env`.",
+    "device": " Use the scope of a `tf.distribute` strategy, or `tf.device`.",
+}
 _VALUE_OPTIMIZER = "optimizer of the baseline"
 _LOSS = "the policy gradient, with the options of `Reinforce`"
 _LOG_KEYS = "the log keys of docs/logs.md, which are always reported"
@@ -90,9 +106,11 @@ class KerasAgent(keras.Model):
     def __init__(self, policy, head, baseline, options, **kwargs):
         for name in kwargs.keys() - _MODEL_ARGUMENTS:
             similar = validation.similar(name, [*config.AGENT_OPTIONS, "learning_rate"])
+            similar = _INSTEAD.get(name, similar)
             raise TypeError(
                 f"{type(self).__name__} got an unexpected keyword argument.{similar} "
-                f"help(Reinforce) lists all arguments. Received: {name}={kwargs[name]!r}"
+                "help(Reinforce) and help(Reinforce.for_env) list all arguments. "
+                f"Received: {name}={kwargs[name]!r}"
             )
         super().__init__(**kwargs)
         replicas.check_strategy(self._distribute_strategy)
