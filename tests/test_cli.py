@@ -1060,6 +1060,18 @@ def test_module_in_the_current_folder_is_imported(tmp_path, monkeypatch, capsys)
     assert cli.main(command) == 0
 
 
+def test_module_that_registers_no_such_environment_is_named(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "forgetful.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli.main(["check-env", "forgetful:Docking-v0"]) == 2
+    error = capsys.readouterr().err
+    assert "The module forgetful registers no environment Docking-v0." in error
+    assert 'gymnasium.register("Docking-v0", entry_point=…)' in error
+
+
 def test_error_for_a_missing_module_names_it_and_the_folder(
     tmp_path, monkeypatch, capsys
 ):

@@ -19,7 +19,7 @@ def agent():
 @pytest.mark.parametrize(
     "method, args, kwargs, text",
     [
-        ("fit", (X, X), {}, "takes an environment: an agent learns from the episodes"),
+        ("fit", (X, X), {}, "learns from episodes, and not from data"),
         ("fit", (X,), {}, "Received: env of type ndarray"),
         (
             "evaluate",

@@ -40,9 +40,9 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         if needs_env and len(args) > 1 and _is_data(args[1]):
             raise TypeError(
-                f"`{method.__name__}` of an agent takes an environment: an agent learns "
-                "from the episodes of an environment, and not from data. Expected: for "
-                f'example {method.__name__}("CartPole-v1", …). Received: env of type '
+                "`env` must be an environment id or another environment, because an "
+                "agent learns from episodes, and not from data. Expected, for example: "
+                f'{method.__name__}("CartPole-v1", …). Received: env of type '
                 f"{type(args[1]).__name__}"
             )
         try:

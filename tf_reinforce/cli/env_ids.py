@@ -41,7 +41,11 @@ def find_env(env):
         return module + colon + gymnasium.spec(name).id
     except gymnasium.error.NameNotFound as error:
         if module:
-            raise
+            raise gymnasium.error.NameNotFound(
+                f"The module {module} registers no environment {name}. Expected in the "
+                f'module: gymnasium.register("{name}", entry_point=…). Received: '
+                f"{module}:{name}"
+            ) from error
         raise gymnasium.error.NameNotFound(
             f"{error} If a module registers the environment, name the module: "
             f"MODULE:{name}"
