@@ -21,6 +21,8 @@ def agent():
     [
         ("fit", (X, X), {}, "learns from episodes, and not from data"),
         ("fit", (X,), {}, "Received: env of type ndarray"),
+        ("fit", (), {"env": X}, "Received: env of type ndarray"),
+        ("act", (), {"x": X}, "`act` of an agent has no argument 'x'. help"),
         (
             "evaluate",
             ([1], [2]),

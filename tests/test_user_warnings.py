@@ -6,9 +6,9 @@ import sys
 import warnings
 
 import keras
-import pytest
 
 import tf_reinforce as tfr
+from tf_reinforce import user_warnings
 
 
 def test_warning_of_fit_has_the_line_that_calls_fit():
@@ -23,14 +23,22 @@ def test_warning_of_fit_has_the_line_that_calls_fit():
     assert warning.filename == __file__ and "agent.fit(" in line
 
 
-@pytest.mark.parametrize("path", ["m", "/nowhere/folder"])
-def test_warning_outside_of_any_program_is_raised_too(path):
-    """All frames may belong to libraries, for example on the command line."""
+def test_warning_outside_of_any_program_is_raised_too():
+    """On the command line, all frames may belong to libraries."""
+    path = user_warnings.LIBRARIES[0] + "command.py"
+    source = "from tf_reinforce import user_warnings; user_warnings.warn('text')"
     code = (
-        "import warnings; from tf_reinforce import user_warnings\n"
-        "with warnings.catch_warnings(record=True) as caught:\n"
-        "    warnings.simplefilter('always'); user_warnings.warn('text')\n"
-        "print(caught[0].message)"
+        "import warnings; warnings.simplefilter('always')\n"
+        f"exec(compile({source!r}, {path!r}, 'exec'))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ran.stdout.strip() == "text", ran.stderr
+    run = f"exec(compile({code!r}, {path!r}, 'exec'))"
+    program = f"import sys; f = compile({run!r}, {path!r}, 'exec')\nexec(f)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0 and "UserWarning: text" in ran.stderr
+
+
+def test_folder_with_a_similar_name_is_no_library():
+    package = pathlib.Path(user_warnings.__file__).parent
+    path = str(package.with_name(f"{package.name}_experiments") / "train.py")
+    assert not path.startswith(user_warnings.LIBRARIES)
+    assert str(package / "agent.py").startswith(user_warnings.LIBRARIES)

@@ -38,12 +38,13 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(method)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if needs_env and len(args) > 1 and _is_data(args[1]):
+        env = args[1] if len(args) > 1 else kwargs.get("env")
+        if needs_env and _is_data(env):
             raise TypeError(
                 "`env` must be an environment id or another environment, because an "
                 "agent learns from episodes, and not from data. Expected, for example: "
                 f'{method.__name__}("CartPole-v1", …). Received: env of type '
-                f"{type(args[1]).__name__}"
+                f"{type(env).__name__}"
             )
         try:
             signature.bind(*args, **kwargs)
@@ -68,7 +69,7 @@ def _text(method, names, kwargs, error):
         return f"`{method}`: {error}. Expected: {method}({names[0]}, …), {_OTHERS}."
     name = unknown[0]
     hint = validation.similar(name, names)
-    if name in _INSTEAD:
+    if name in _INSTEAD and method == "fit":
         hint = f" Instead, {_INSTEAD[name]}."
     return (
         f"`{method}` of an agent has no argument {name!r}.{hint} "

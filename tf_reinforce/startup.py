@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import warnings
 
 # CUDA's error 100 means that the machine has no GPU, and error 303 means that it has no
@@ -24,6 +25,9 @@ _STARTUP_MESSAGE = re.compile(
     rb"|INFO: Created TensorFlow Lite XNNPACK delegate for CPU\."
     rb"|W\d{4} .*\] Ignored (output_format|drop_control_dependency)\."
 )
+
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+_is_redirected = threading.Lock()
 
 # Optional packages that Keras and TensorFlow Probability import for functions which the
 # command line does not call. The imports of matplotlib and of SciPy each take about as
@@ -60,8 +64,11 @@ def quiet_first_import():
         return
     with without_startup_messages():
         yield
-        if (tensorflow := sys.modules.get("tensorflow")) is not None:
-            tensorflow.config.list_physical_devices()  # prints messages about GPUs
+        tensorflow = sys.modules.get("tensorflow")
+        # TensorFlow prints later that it found no GPU. With a GPU, the call would fix
+        # which GPUs are visible.
+        if tensorflow is not None and not any(map(os.path.exists, _GPU_DEVICES)):
+            tensorflow.config.list_physical_devices()
 
 
 def _import_distutils():
@@ -114,12 +121,27 @@ def without_startup_messages(fork=False):
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         yield
         return
-    try:
-        stderr = os.dup(2)
-    except OSError:  # the process has no standard error
+    # Of blocks that overlap, also in several threads, only the first removes messages.
+    if not _is_redirected.acquire(blocking=False):
         yield
         return
-    with os.fdopen(stderr, "wb", buffering=0) as out, tempfile.TemporaryFile() as file:
+    try:
+        with _redirected(fork):
+            yield
+    finally:
+        _is_redirected.release()
+
+
+@contextlib.contextmanager
+def _redirected(fork):
+    """Writes standard error to a file, and then prints all but start-up messages."""
+    with contextlib.ExitStack() as stack:
+        try:
+            out = stack.enter_context(os.fdopen(os.dup(2), "wb", buffering=0))
+            file = stack.enter_context(tempfile.TemporaryFile())
+        except OSError:  # there is no standard error, or no folder for the file
+            yield
+            return
         wait = _print_in_child(file, out) if fork and hasattr(os, "fork") else None
         _flush()
         os.dup2(file.fileno(), 2)
@@ -127,7 +149,7 @@ def without_startup_messages(fork=False):
             yield
         finally:
             _flush()
-            os.dup2(stderr, 2)
+            os.dup2(out.fileno(), 2)
             wait() if wait is not None else _print_others(file, out)
 
 
@@ -153,7 +175,7 @@ def without_standard_error():
 
 
 def _flush():
-    if sys.stderr is not None:
+    with contextlib.suppress(Exception):  # `sys.stderr` may be any object, or closed
         sys.stderr.flush()
 
 

@@ -1,5 +1,6 @@
 """Warns at the line of the user's program that has called the package."""
 
+import os
 import pathlib
 import site
 import sys
@@ -7,10 +8,12 @@ import sysconfig
 import warnings
 
 # Folders of the package, of installed packages and of Python's own modules.
-_LIBRARIES = tuple(
-    {
+LIBRARIES = tuple(
+    f"{folder}{os.sep}"
+    for folder in {
         str(pathlib.Path(__file__).parent),
         *site.getsitepackages(),
+        site.getusersitepackages(),
         *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
     }
 )
@@ -22,6 +25,6 @@ def warn(text):
     A warning at a line of Keras or of this package would show this line to the user.
     """
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARIES):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, stacklevel=level)

@@ -5,6 +5,7 @@ import datetime
 import pathlib
 import shlex
 import signal
+import threading
 
 from tf_reinforce import files
 from tf_reinforce import startup
@@ -257,13 +258,26 @@ def _search(search, options, directory):
         _print_confirmation(search)
         search.confirm(lambda index: _print_confirmed(search, index))
     except (KeyboardInterrupt, SystemExit) as error:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # storing takes a second
-        search.retry_unfinished(by_signal=True)
-        print(f"\ninterrupted; {len(search.finished())} finished trials are stored")
-        _write_results(search, options, directory)
-        print(f"to continue: {_resume_command(options, directory)}")
+        with _ignored_interrupts():  # storing takes a second
+            search.retry_unfinished(by_signal=True)
+            print(f"\ninterrupted; {len(search.finished())} finished trials are stored")
+            _write_results(search, options, directory)
+            print(f"to continue: {_resume_command(options, directory)}")
         return getattr(error, "code", _INTERRUPTED)
     return _write_results(search, options, directory, is_end=True)
+
+
+@contextlib.contextmanager
+def _ignored_interrupts():
+    """Ignores SIGINT in a `with` block of the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _print_start(search, options):

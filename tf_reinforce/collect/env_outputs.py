@@ -1,6 +1,7 @@
 """Checks the values that an environment returns, and writes them into arrays."""
 
 import numbers
+import re
 from collections.abc import Mapping
 
 import gymnasium as gym
@@ -9,6 +10,8 @@ import numpy as np
 from tf_reinforce.collect import error_places
 from tf_reinforce.data import nests
 from tf_reinforce.data import spaces
+
+_NO_SEED = r"reset\(\) got an unexpected keyword argument '(seed|options)'"
 
 
 def describe_error(error):
@@ -251,7 +254,7 @@ def check_info(env_index, info):
 def reset_error(env_index, error):
     """Returns the `IndexedFault` for an exception that `reset` raised."""
     text = f"reset raised {describe_error(error)}{error_places.place(error)}"
-    if isinstance(error, TypeError) and "unexpected keyword argument" in text:
+    if re.search(_NO_SEED, error_text(error)):
         text += ". Expected: a method reset(self, *, seed=None, options=None)"
     return _with_cause(IndexedFault(env_index, text, raised=True), error)
 

@@ -3,14 +3,14 @@
 import pathlib
 import traceback
 
-_PACKAGE = pathlib.Path(__file__).parents[1]
+from tf_reinforce import user_warnings
 
 
 def place(error):
     """Returns where an environment raised an exception, or an empty string.
 
-    The place is the innermost line outside of this package and of installed packages. If
-    only an installed package has raised the exception, the result is empty.
+    The place is the innermost line outside of this package, of installed packages and of
+    Python's own modules. If there is no such line, the result is empty.
 
     Args:
         error: The exception, with its traceback.
@@ -21,8 +21,7 @@ def place(error):
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in frame.filename
-        and _PACKAGE not in pathlib.Path(frame.filename).parents
+        if not frame.filename.startswith((*user_warnings.LIBRARIES, "<"))
     ]
     if not frames:
         return ""

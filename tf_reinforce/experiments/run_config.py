@@ -304,13 +304,15 @@ def _merge_fit(path, in_file, explicit):
     """Returns the arguments of `fit`, of which those of the user must fit the file."""
     for name, value in explicit.items():
         if name not in MAY_DIFFER and in_file.get(name) != value:
-            raise ValueError(
+            text = (
                 f"The training has another `{name}`. Expected: the value in {path}, "
                 f"{in_file.get(name)}. Received: {name}={value}. A training continues "
-                "with its own settings: omit the option. To train its last agent for "
-                f"longer, use Python: tfr.load({str(path.parent / 'last.keras')!r})"
-                ".fit(…)."
+                "with its own settings: omit the option."
             )
+            if (last := path.parent / "last.keras").exists():
+                text += " To train its last agent for longer, use Python: "
+                text += f"tfr.load({str(last)!r}).fit(…)."
+            raise ValueError(text)
     return toml_files.merge_fit_options(f"`fit` in {path}", in_file, explicit)
 
 

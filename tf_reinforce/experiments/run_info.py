@@ -41,9 +41,7 @@ def read(path, limits=None):
     result = {"run": _run(path)}
     seeds = run_config.read(path).get("seeds")
     if isinstance(seeds, list):  # all seeds in one program
-        result["seeds"] = {
-            str(seed): _training(path, i, str(seed)) for i, seed in enumerate(seeds)
-        }
+        result["seeds"] = _trainings(path, seeds)
     else:
         result["training"] = _training(path)
     agent = run_config.agent_file(path)
@@ -76,28 +74,36 @@ def _run(path):
     return facts
 
 
-def _training(path, index=0, seed=None):
-    """Returns the progress and the returns of a training.
+def _training(path):
+    """Returns the progress and the returns of a training."""
+    found = _curves(path)
+    return _progress(found[0] if found else None, _json(path / "evaluation.json"))
 
-    Args:
-        path: `pathlib.Path` of the run directory.
-        index: Int, the index of the seed among those in the log.
-        seed: String, the key of the seed in `evaluation.json`, if there are several.
-    """
-    facts, found = {}, []
-    if (path / curves.LOG).exists():
-        found = curves.read(path).curves
-    if index < len(found):
-        curve = found[index]
+
+def _trainings(path, seeds):
+    """Returns the progress and the returns of each seed of one program."""
+    found = {curve.seed: curve for curve in _curves(path)}
+    evaluations = _json(path / "evaluation.json")
+    evaluations = evaluations if isinstance(evaluations, dict) else {}
+    return {
+        str(seed): _progress(found.get(seed), evaluations.get(str(seed)))
+        for seed in dict.fromkeys(x for x in seeds if isinstance(x, int))
+    }
+
+
+def _curves(path):
+    return curves.read(path).curves if (path / curves.LOG).exists() else []
+
+
+def _progress(curve, evaluation):
+    facts = {}
+    if curve is not None:
         for name in ("env_steps", "episode_return", "val_episode_return"):
             values = curve.columns.get(name, [])
             values = [float(x) for x in values if math.isfinite(x)]
             if values:
                 facts[name] = values[-1]
         facts = {"updates": len(curve.columns["epoch"]), **facts}
-    evaluation = _json(path / "evaluation.json")
-    if seed is not None:
-        evaluation = evaluation.get(seed) if isinstance(evaluation, dict) else {}
     if evaluation:
         facts["evaluation"] = evaluation
     facts["state"] = "ended" if evaluation else "not ended: continue with --resume"

@@ -112,7 +112,8 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None, name="policy"
         )
         inputs = getattr(policy, "inputs", None) or ()
         received = f"{policy!r}, which raises: {error}"
-        if len(inputs) == 1 and isinstance(observation_spec, tf.TensorSpec):
+        is_single = len(inputs) == 1 and isinstance(observation_spec, tf.TensorSpec)
+        if is_single and tuple(inputs[0].shape) != shapes:
             received = f"{policy!r} with an input of shape {tuple(inputs[0].shape)}"
         raise ValueError(
             f"The {name} does not take the observations of this environment. "

@@ -1,5 +1,6 @@
 """Stops a training after the current update when SIGINT or SIGTERM arrives."""
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -95,10 +96,19 @@ class GracefulStop:
             elif numbers[0] == signal.SIGINT:
                 interrupts += 1
                 if interrupts > 1 and self.last_words is not None:
-                    os.write(1, f"\n{self.last_words}\n".encode())
+                    _print_last(self.last_words)
                     _end_process(signal.SIGINT)
         timer.cancel()
         self._read_end.close()
+
+
+def _print_last(text):
+    """Prints a text, unless standard output is closed; ends the process if it blocks."""
+    timer = threading.Timer(1.0, _end_process, [signal.SIGINT])
+    timer.daemon = True
+    timer.start()
+    with contextlib.suppress(OSError):
+        os.write(1, f"\n{text}\n".encode(errors="surrogateescape"))
 
 
 def _end_process(number):
