@@ -20,14 +20,14 @@ def agent():
     "method, args, kwargs, text",
     [
         ("fit", (X, X), {}, "learns from episodes, and not from data"),
-        ("fit", (X,), {}, "Received: env of type ndarray"),
-        ("fit", (), {"env": X}, "Received: env of type ndarray"),
+        ("fit", (X,), {}, "of type ndarray"),
+        ("fit", (), {"env": X}, "of type ndarray"),
         ("act", (), {"x": X}, "`act` of an agent has no argument 'x'. help"),
         (
             "evaluate",
             ([1], [2]),
             {},
-            'evaluate("CartPole-v1", …). Received: env of type l',
+            'evaluate("CartPole-v1", …). Received: env=[1] of type list',
         ),
         (
             "fit",

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -43,8 +44,8 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
             raise TypeError(
                 "`env` must be an environment id or another environment, because an "
                 "agent learns from episodes, and not from data. Expected, for example: "
-                f'{method.__name__}("CartPole-v1", …). Received: env of type '
-                f"{type(env).__name__}"
+                f'{method.__name__}("CartPole-v1", …). Received: '
+                f"env={reprlib.repr(env)} of type {type(env).__name__}"
             )
         try:
             signature.bind(*args, **kwargs)
