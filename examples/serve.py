@@ -40,7 +40,7 @@ def answer(request, start_response):
     except Exception as error:  # the client receives the reason
         status, reply = "400 Bad Request", {"error": repr(error), "signatures": specs}
     start_response(status, [("Content-Type", "application/json")])
-    return [json.dumps(reply, sort_keys=True, default=str).encode()]
+    return [json.dumps(reply, sort_keys=True, default=str).encode() + b"\n"]
 
 
 with simple_server.make_server("127.0.0.1", int(port), answer) as server:
