@@ -707,7 +707,7 @@ def _files():
             **{"filepath": world.folder / "new", **options}
         ),
         filepath=(3, None),
-        format=("onnx", 3, None, []),
+        format=("torch", 3, None, []),
     )
     yield Wrong(
         "export", "full", "full", lambda w: w.agent.export(w.folder / "full"), "mine.txt"
