@@ -38,7 +38,7 @@ def test_name_and_value_of_a_setting(text, path, value):
             "gama=3",
             "no setting 'gama'. Did you mean 'gamma'? Expected one of: action_mask, ",
         ),
-        ("agent.steps=3", "[agent] has the invalid key 'steps'"),
+        ("agent.steps=3", "[agent] of agent.steps=3 has the invalid key 'steps'"),
         ("agent=3", "no setting 'agent'"),
         ("max_episode_steps=3", "fit.max_episode_steps or evaluation.max_episode_steps"),
     ],

@@ -127,7 +127,8 @@ def train_commands():
     yield from options(ONCE, "--eval-episodes", "1.5", "many")
     settings = "gama=0.9", "gamma", "agent.steps=3", "max_episode_steps=3"
     yield from options(ONCE, "--set", *settings)
-    yield from options(ONCE, "--set", "gamma=2", "gamma=high", name="gamma")
+    yield from options(ONCE, "--set", "gamma=2", name="gamma")
+    yield Command((*ONCE, "--set", "gamma=high"), "gamma", "'high'")
     command = (*ONCE, "--set", "baseline.passes=2")
     yield Command(command, "baseline", "agent.baseline.passes=2")
     yield from options(ONCE, "--import", "no_module", name="module")
@@ -212,7 +213,7 @@ def other_commands():
     yield Command(("export", "missing", "--out", "new"), "missing", "missing")
     new = ("export", "run", "--out", "new")
     yield from options(new, "--format", "keras", "", name="choice")
-    yield Command((*new, "--env", "CartPole-v1"), "--env", "without --check")
+    yield Command((*new, "--env", "CartPole-v1"), "--env", "needs --check")
     yield from options(("export", "run"), "--out", "full", "mine.txt", name="folder")
     yield Command(("export", "full", "--out", "new"), "agent.keras", "full")
     yield Command(("export", "mine.txt", "--out", "new"), "mine.txt", "mine.txt")

@@ -61,10 +61,10 @@ def load_with_env(options, run):
     """
     from tf_reinforce.experiments import run_config
 
-    limits = load_limits(options)
-    path = agent_file(run, limits)
     if options.env is not None:
         options.env = env_ids.resolve_env(options.env)
+    limits = load_limits(options)
+    path = agent_file(run, limits)
     env, env_options = run_config.read_env(run, dict(options.env_arg or ()))
     env = options.env or env
     if env is None:

@@ -40,29 +40,27 @@ def parse(text):
             "A setting must have the form NAME=VALUE, for example gamma=0.9. Received: "
             f"{text!r}"
         )
-    return _with_table(keys), _value(value.strip())
+    return _with_table(keys, text), _value(value.strip())
 
 
-def _with_table(keys):
-    """Returns the path of a setting, which starts with its table."""
+def _with_table(keys, text):
+    """Returns the path of the setting of an override, which starts with its table."""
     tables = [table for table, names in toml_files.TABLE_KEYS.items() if keys[0] in names]
     if keys[0] in toml_files.TABLE_KEYS and len(keys) > 1:
-        toml_files.expect_keys(
-            f"[{keys[0]}]", {keys[1]: None}, toml_files.TABLE_KEYS[keys[0]]
-        )
+        name = f"The table [{keys[0]}] of {text}"
+        toml_files.expect_keys(name, {keys[1]: None}, toml_files.TABLE_KEYS[keys[0]])
         return keys
     if len(tables) > 1:
         names = " or ".join(f"{table}.{keys[0]}" for table in tables)
         raise ValueError(
             f"Several tables have the setting {keys[0]!r}. Expected: {names}. Received: "
-            f"{'.'.join(keys)}"
+            f"{text}"
         )
     if not tables:
         names = sorted({name for x in toml_files.TABLE_KEYS.values() for name in x})
         raise ValueError(
             f"There is no setting {keys[0]!r}.{validation.similar(keys[0], names)} "
-            f"Expected one of: {', '.join(names)}. "
-            f"Received: {'.'.join(keys)}"
+            f"Expected one of: {', '.join(names)}. Received: {text}"
         )
     return tables[0], *keys
 
