@@ -97,7 +97,7 @@ def _check_export(agent, options):
     print(report)
     if not report.played and env is None:
         print(
-            "The observations are random, because the environment is not imported. Add "
-            "--env ENV or --env MODULE:ENV to compare on observations that the agent plays."
+            "The observations are random, because the environment is not imported. To "
+            "compare on observations that the agent plays, add --env ENV or MODULE:ENV."
         )
     return int(not report.passed)
