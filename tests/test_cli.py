@@ -866,6 +866,31 @@ def test_set_overrides_preset_and_options(capsys):
     assert settings["evaluation"] == {"episodes": 7}
 
 
+LINEAR = "{first = 0.02, last = 0}"
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        ((), True),
+        (("--engine", "host"), False),
+        (("--steps", "9"), False),
+        (("--set", f"learning_rate={LINEAR}"), False),
+        (("--baseline", "value"), True),
+        (("--baseline", "value", "--set", f"baseline.learning_rate={LINEAR}"), False),
+    ],
+)
+def test_one_program_trains_all_seeds_unless_an_option_needs_processes(
+    arguments, expected
+):
+    """Linear learning rates are set by a callback, and one program has no callbacks."""
+    words = ["train", "CartPole-v1", "--seeds", "2", *arguments]
+    words += [] if "--steps" in words else ["--epochs", "3"]
+    options = parsers.make_parser().parse_args(words)
+    _, settings = train_settings.check_train_options(options)
+    assert train_settings.uses_one_program(options, settings) is expected
+
+
 def test_import_is_the_module_of_the_environment_id(run, capsys):
     options = parsers.make_parser().parse_args(
         ["train", "Toy-v0", "--import", "toys", "--epochs", "1"]

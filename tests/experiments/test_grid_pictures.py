@@ -46,11 +46,14 @@ def test_height_and_width_are_even(count):
 
 
 def test_small_picture_is_enlarged_by_a_whole_number():
-    """Atari's 210 rows stay; 64 rows become 192 sharp ones."""
-    small = np.random.default_rng(0).integers(0, 2, (64, 64, 3)).astype(np.uint8) * 255
-    picture = grid_pictures.GridPainter(1).draw([grid_pictures.Tile(small, 0, 0, 0.0)])
-    expected = small.repeat(3, 0).repeat(3, 1)
-    np.testing.assert_array_equal(picture[-192:, :192], expected)
+    """Atari's 210 rows stay; 64 and 120 rows become sharp rows, at least 200."""
+    for side, factor in ((64, 4), (120, 2), (210, 1)):
+        small = np.random.default_rng(0).integers(0, 2, (side, side, 3)).astype(np.uint8)
+        painter = grid_pictures.GridPainter(1)
+        picture = painter.draw([grid_pictures.Tile(255 * small, 0, 0, 0.0)])
+        expected = 255 * small.repeat(factor, 0).repeat(factor, 1)
+        shown = picture[painter._strip :][: side * factor, : side * factor]
+        np.testing.assert_array_equal(shown, expected)
 
 
 @pytest.mark.parametrize("other", [(400, 600, 3), (100, 150, 3), (200, 200, 3)])

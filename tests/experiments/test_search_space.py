@@ -181,6 +181,16 @@ def test_default_ranges_contain_the_settings_of_every_preset(name):
     assert search_space.parse(search_space.to_table(ranges)) == ranges
 
 
+def test_default_ranges_contain_the_learning_rate_of_a_value_network():
+    """`"value"` means a value network with the learning rate 0.01."""
+    agent = {**AGENT, "baseline": "value"}
+    ranges = search_space.default_ranges({"agent": agent, "fit": {}})
+    (rate,) = [x for x in ranges if x.path == ("agent", "baseline", "learning_rate")]
+    assert (rate.low, rate.high) == (0.001, 0.1)
+    trial = search_space.start_trials(ranges, {"agent": agent, "fit": {}})[0]
+    assert trial["agent.baseline.learning_rate"] == 0.01
+
+
 def test_settings_outside_of_their_range_are_no_first_trial():
     ranges = search_space.parse({"agent": {"gamma": {"low": 0.5, "high": 0.9}}})
     assert search_space.start_trials(ranges, SETTINGS) == []

@@ -209,6 +209,8 @@ def test_options_that_do_not_belong_to_resumed_seeds_are_refused(tmp_path, capsy
     assert "Received: --gamma" in capsys.readouterr().err
     assert cli.main(["train", "--resume", str(tmp_path / "runs"), "--jobs", "0"]) == 2
     assert "jobs" in capsys.readouterr().err
+    assert cli.main(["train", "--resume", str(tmp_path / "runs"), "--seeds", "2"]) == 2
+    assert "runs, 1. Received: --seeds 2" in capsys.readouterr().err
     config = json.dumps({"env": "some_module:Grid-v0", "seed": 0})
     (tmp_path / "runs" / "seed_0" / "config.json").write_text(config)
     assert cli.main(["train", "--resume", str(tmp_path / "runs")]) == 2

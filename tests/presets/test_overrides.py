@@ -74,6 +74,16 @@ def test_alternatives_of_fit_replace_each_other():
     assert result["fit"] == {"epochs": 5, "num_envs": 4}
 
 
+def test_keys_of_a_named_baseline_or_head_make_a_table_of_its_settings():
+    settings = {"agent": {"baseline": "value", "head": "Beta"}, "fit": {}}
+    settings = overrides.apply(settings, ("agent", "baseline", "passes"), 4)
+    settings = overrides.apply(settings, ("agent", "head", "min_concentration"), 1)
+    assert settings["agent"] == {
+        "baseline": {"kind": "value", "passes": 4},
+        "head": {"kind": "Beta", "min_concentration": 1},
+    }
+
+
 def test_keys_of_a_setting_that_is_no_table_are_refused():
     with pytest.raises(ValueError, match=r"'gamma' must be a table .* gamma=0\.9"):
         overrides.apply(SETTINGS, ("agent", "gamma", "first"), 1)

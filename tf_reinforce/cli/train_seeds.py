@@ -66,6 +66,11 @@ def resume(options):
         explicit["fit"]["workers"] = workers
     directory = pathlib.Path(options.resume)
     found = seed_processes.folders(directory)
+    if options.seeds not in (None, len(found)):
+        raise ValueError(
+            "The training has another number of seeds. Expected: that of "
+            f"{directory}, {len(found)}. Received: --seeds {options.seeds}"
+        )
     contents = [run_config.read(path) for path in found.values()]
     options.env = _resumed_env(options, contents[0].get("env"))
     target = contents[0].get("target_return")

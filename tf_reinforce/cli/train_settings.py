@@ -296,9 +296,14 @@ def check_jobs(options, has_seeds):
 def uses_one_program(options, settings):
     """Returns whether one program trains all seeds of `--seeds`, in a twin.
 
-    One program needs a number of updates, and supports neither callbacks nor the options
-    of the host engine. Otherwise, each seed is trained in a process of its own.
+    One program needs a number of updates, and supports neither callbacks, to which
+    linear learning rates belong, nor the options of the host engine. Otherwise, each seed
+    is trained in a process of its own.
     """
+    agent = settings["agent"]
+    baseline = agent["baseline"]
+    rates = [agent["learning_rate"]]
+    rates += [baseline.get("learning_rate")] if isinstance(baseline, dict) else []
     return (
         options.seeds is not None
         and options.engine != "host"
@@ -306,6 +311,7 @@ def uses_one_program(options, settings):
         and settings["fit"].get("epochs") is not None
         and not host_settings(settings)
         and not settings["callbacks"]
+        and not any(isinstance(rate, dict) for rate in rates)
         and options.wandb is None
         and options.ray is None
     )

@@ -68,7 +68,7 @@ class GridPainter:
     def _arrange(self, shape):
         height, width, _ = shape
         longer = max(height, width)
-        factor = self._size / longer if self._size else max(1, _MIN_SIDE // longer)
+        factor = self._size / longer if self._size else math.ceil(_MIN_SIDE / longer)
         self._tile_size = max(1, round(factor * width)), max(1, round(factor * height))
         self._font = self._fitting_font()
         self._strip = self._font.size + 6

@@ -20,6 +20,7 @@ from typing import Any
 from tf_reinforce import config
 from tf_reinforce import validation
 from tf_reinforce.experiments import run_config
+from tf_reinforce.presets import agent_settings
 from tf_reinforce.presets import toml_files
 
 _KEYS = {"low", "high", "log", "choices"}
@@ -276,7 +277,8 @@ def default_ranges(settings):
 
 def _value_rate(baseline):
     """Returns a list with the range of the learning rate of a value network, if any."""
-    rate = baseline.get("learning_rate", 1e-2) if isinstance(baseline, dict) else None
+    value = agent_settings.value_settings(baseline)
+    rate = None if value is None else value["learning_rate"]
     if isinstance(rate, dict) or not rate:
         return []
     return [Range(("agent", "baseline", "learning_rate"), rate / 10, rate * 10, True)]
@@ -322,10 +324,12 @@ def start_trials(ranges, settings):
 
 
 def _value_at(settings, path):
-    for key in path:
+    if path == ("fit", "episodes_per_epoch"):
+        return settings["fit"].get("episodes_per_epoch") or config.EPISODES_PER_EPOCH
+    for depth, key in enumerate(path):
+        if depth == 2 and path[:2] == ("agent", "baseline"):
+            settings = agent_settings.value_settings(settings)  # with its defaults
         settings = settings.get(key) if isinstance(settings, dict) else None
-    if path == ("fit", "episodes_per_epoch") and settings is None:
-        return config.EPISODES_PER_EPOCH
     return settings
 
 

@@ -97,6 +97,8 @@ def apply(settings, path, value):
     table, *keys, last = path
     node = settings[table]
     for key in keys:
+        if isinstance(name := node.get(key), str) and (key == "head" or name == "value"):
+            node[key] = {"kind": name}  # a name means a table with defaults
         if not isinstance(node.get(key), dict):
             raise ValueError(
                 f"The setting {key!r} must be a table with settings of its own, for "
