@@ -53,7 +53,7 @@ class SinglePlayer(gym.Env):
 def train(env, epochs):
     agent = tfr.Reinforce.for_env(env, action_mask="observation/action_mask")
     agent.fit(env, epochs=epochs, episodes_per_epoch=32, verbose=0)
-    return agent, agent.evaluate(env, episodes=200)
+    return agent, agent.evaluate(env, episodes=1000)
 
 
 def strongest(agent):
@@ -67,7 +67,7 @@ def strongest(agent):
 
 
 if __name__ == "__main__":
-    epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 150
+    epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     agent, result = train(SinglePlayer, epochs)
     print("against a random opponent:", result["episode_return"])
     _, result = train(lambda: SinglePlayer(strongest(agent)), epochs)

@@ -55,5 +55,5 @@ def test_opponent_acts_on_its_own_view_of_the_game(example):
 
 
 def test_agent_learns_to_beat_the_random_opponent(example):
-    _, result = example.train(example.SinglePlayer, epochs=150)
+    _, result = example.train(example.SinglePlayer, epochs=300)
     assert result["episode_return"] > 0.6
