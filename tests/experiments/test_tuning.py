@@ -370,7 +370,7 @@ def test_command_searches_trains_and_continues(tmp_path, monkeypatch, capsys):
     assert cli.main([*words[1:], "--epochs", "1", "--run-dir", "run"]) == 0
     other = command.replace("--hidden 4", "--hidden 8")
     assert cli.main(other.split()) == 2
-    assert "has another `settings`" in capsys.readouterr().err
+    assert "has another `settings.agent.hidden`" in capsys.readouterr().err
 
 
 TOY = """
