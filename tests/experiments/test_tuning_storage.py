@@ -78,6 +78,29 @@ def test_running_trial_is_replaced_by_a_trial_with_its_parameters_and_index():
     assert [x.number for x in tuning_storage.finished(study)] == [0, 2]
 
 
+@pytest.mark.parametrize("processes", [[None], [0, 1], [1, 0]])
+def test_trials_that_run_side_by_side_keep_their_indices(processes):
+    """The processes die after Optuna has numbered the trials, before their index is stored.
+
+    number     0          1          2           3           4
+    trial      complete   killed     killed      retry of 1  retry of 2
+    index      0          1          2           1           2
+    """
+    study = random_study()
+    study.tell(study.ask(), 1.0)
+    trials = [study.ask() for _ in range(2)]
+    for number, trial in enumerate(trials):
+        trial.set_user_attr(tuning_storage.PROCESS, number)
+    retried = [
+        tuning_storage.retry_unfinished(study, NAMES, by_signal=False, process=process)
+        for process in processes
+    ]
+    assert sorted(sum(retried, [])) == [1, 2]
+    assert [tuning_storage.trial_index(study, study.ask()) for _ in range(3)][2] == 3
+    indices = [x.user_attrs[tuning_storage.INDEX] for x in study.trials[3:5]]
+    assert sorted(indices) == [1, 2]
+
+
 def test_trial_is_replaced_once_if_the_replacement_was_interrupted(monkeypatch):
     """The first process ends after it has queued the parameters again."""
     study = random_study()

@@ -2444,6 +2444,14 @@ SEARCHES = [
         '"tuning", trial.number',
     ),
     Mutant(
+        "two_trials_with_one_index",
+        "own: Two trials of a search that are interrupted side by side get one index, and "
+        "the search cannot continue.",
+        "experiments/tuning_storage.py::trial_index",
+        "sum(REPLACES in x.user_attrs for x in earlier)",
+        "sum(map(is_replaced, earlier))",
+    ),
+    Mutant(
         "trial_tried_again_twice",
         "own: A process that dies while it replaces a trial leaves two replacements of "
         "the trial.",

@@ -163,8 +163,10 @@ def trial_index(study, trial):
     """
     if INDEX in trial.user_attrs:
         return trial.user_attrs[INDEX]
+    # Not the earlier trials that have been replaced: a trial that is replaced after this
+    # trial has begun has the next number, and its own index.
     earlier = study.get_trials(deepcopy=False)[: trial.number]
-    return trial.number - sum(map(is_replaced, earlier))
+    return trial.number - sum(REPLACES in x.user_attrs for x in earlier)
 
 
 def is_replaced(trial):
