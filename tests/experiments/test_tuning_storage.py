@@ -80,7 +80,7 @@ def test_running_trial_is_replaced_by_a_trial_with_its_parameters_and_index():
 
 @pytest.mark.parametrize("processes", [[None], [0, 1], [1, 0]])
 def test_trials_that_run_side_by_side_keep_their_indices(processes):
-    """The processes die after Optuna has numbered the trials, before their index is stored.
+    """The processes die after Optuna has numbered the trials, without a stored index.
 
     number     0          1          2           3           4
     trial      complete   killed     killed      retry of 1  retry of 2

@@ -2445,8 +2445,8 @@ SEARCHES = [
     ),
     Mutant(
         "two_trials_with_one_index",
-        "own: Two trials of a search that are interrupted side by side get one index, and "
-        "the search cannot continue.",
+        "own: Two trials of a search that are interrupted side by side get one index, "
+        "and the search cannot continue.",
         "experiments/tuning_storage.py::trial_index",
         "sum(REPLACES in x.user_attrs for x in earlier)",
         "sum(map(is_replaced, earlier))",
