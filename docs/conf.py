@@ -52,7 +52,10 @@ autodoc_typehints = "none"  # the docstring states types and shapes
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_custom_sections = [("Reference", "references")]
+napoleon_custom_sections = [
+    ("Reference", "references"),
+    ("Call arguments", "params_style"),
+]
 autodoc_inherit_docstrings = False  # Keras documents the methods of Keras
 autodoc_default_options = {"members": True}
 

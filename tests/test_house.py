@@ -41,10 +41,10 @@ FLOORS = [
     ),
     ("config", "data", "keras_arguments"),
     ("baselines", "callbacks", "envs", "heads", "policies", "serving"),
-    ("algorithm", "collect", "presets"),
+    ("algorithm", "collect", "layers", "presets"),
     ("training",),
     ("agent",),
-    ("loading",),
+    ("loading", "score_function"),
     ("experiments", "testing"),
     ("cli",),
 ]
@@ -176,8 +176,8 @@ def test_every_folder_has_a_floor():
 
 
 PUBLIC = [
-    "baselines", "callbacks", "collect", "eligibility", "envs", "heads", "losses",
-    "normalization", "presets", "returns", "testing",
+    "baselines", "callbacks", "collect", "eligibility", "envs", "heads", "layers",
+    "losses", "normalization", "presets", "returns", "testing",
 ]  # fmt: skip
 CONSTANTS = {"TWINS"}
 TWINS = {"acrobot", "cartpole", "mountain_car", "pendulum", "toys"}
@@ -189,6 +189,7 @@ def test_package_exports_exactly_its_public_names():
         "Episodes",
         "LoadLimits",
         "Reinforce",
+        "ScoreFunction",
         "SeedResults",
         "check_env",
         "learner_strategy",
@@ -269,6 +270,7 @@ def test_tf_function_is_used_in_the_listed_modules_only():
         "experiments/multi_seed.py",
         "serving/policy_functions.py",
         "testing/gradients.py",  # restores the weights, and traces no update
+        "testing/sample_paths.py",  # computes the gradients of many batches
         "training/learner.py",
         "training/learner_processes.py",
     }

@@ -33,8 +33,14 @@ TERMS = {
     "slot slots": "env_index",
     "world worlds": "environment, tensor environment",
 }
-# Terms of Python and of mathematics, and a public attribute.
+# Terms of Python and of mathematics (the score function is d ln p / d parameter), and a
+# public attribute.
 EXCEPTIONS = {
+    "ScoreFunction",
+    "ScoreFunctionEstimator",
+    "check_score_function",
+    "score_function",
+    "score_functions",
     "__slots__",
     "chain_rule",
     "episodes_seen",

@@ -15,6 +15,7 @@ from tf_reinforce.version import VERSION as __version__
 _OBJECTS = {
     "Checkpoints": "training.checkpoints",
     "Reinforce": "agent",
+    "ScoreFunction": "score_function.model",
     "check_env": "testing.environments",
     "LoadLimits": "loading.archive",
     "learner_strategy": "replicas",
@@ -31,6 +32,7 @@ _MODULES = {
     "eligibility": "functional.eligibility",
     "envs": "envs",
     "heads": "heads",
+    "layers": "layers",
     "losses": "functional.losses",
     "normalization": "policies.normalization",
     "presets": "presets",
@@ -57,4 +59,4 @@ def __dir__():
 # `keras.saving.load_model` loads only classes that have been registered with Keras, which
 # the import of their modules does.
 if sys.modules.get("keras") is not None:
-    importlib.import_module("tf_reinforce.agent")
+    importlib.import_module("tf_reinforce.score_function")  # imports the agent, too

@@ -22,6 +22,8 @@ LONGEST = {
     "your_own_parts": 90,
     "recurrent": 75,
     "catch": 70,
+    "bandit": 88,
+    "glimpses": 198,
     "hub": 91,
     "minari_off_policy": 105,
     "pettingzoo_single": 75,

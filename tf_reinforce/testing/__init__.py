@@ -10,6 +10,8 @@ from tf_reinforce.testing.export_report import ExportReport
 from tf_reinforce.testing.export_report import check_export
 from tf_reinforce.testing.gradients import GradientReport
 from tf_reinforce.testing.gradients import check_gradient
+from tf_reinforce.testing.logged_actions import check_logged_gradient
+from tf_reinforce.testing.sample_paths import check_score_function
 
 __all__ = [
     "ExportReport",
@@ -17,6 +19,8 @@ __all__ = [
     "check_export",
     "check_gradient",
     "check_head",
+    "check_logged_gradient",
+    "check_score_function",
 ]
 
 

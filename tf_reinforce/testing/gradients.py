@@ -57,6 +57,22 @@ class GradientReport(NamedTuple):
     trajectories: int  # number of trajectories of the task
     batches: int  # number of enumerated batches, one update each
 
+    @classmethod
+    def of(
+        cls, expected: np.ndarray, exact: np.ndarray, *, trajectories: int, batches: int
+    ) -> "GradientReport":
+        """Returns the report for an expected update and an exact gradient."""
+        norm = np.linalg.norm
+        return cls(
+            expected,
+            exact,
+            error=float(np.abs(expected - exact).max()),
+            relative_error=_ratio(norm(expected - exact), norm(exact)),
+            cosine=_ratio(expected @ exact, norm(expected) * norm(exact)),
+            trajectories=trajectories,
+            batches=batches,
+        )
+
 
 def check_gradient(
     head: Any = None,
@@ -309,15 +325,8 @@ class _Enumeration:
             )
         exact = self.exact()
         expected, batches = self.expected(batch_size)
-        norm = np.linalg.norm
-        report = GradientReport(
-            expected,
-            exact,
-            error=float(np.abs(expected - exact).max()),
-            relative_error=_ratio(norm(expected - exact), norm(exact)),
-            cosine=_ratio(expected @ exact, norm(expected) * norm(exact)),
-            trajectories=len(self.transition_probs),
-            batches=batches,
+        report = GradientReport.of(
+            expected, exact, trajectories=len(self.transition_probs), batches=batches
         )
         if tolerance is not None and not report.error <= tolerance:
             raise AssertionError(self._message(report, tolerance))

@@ -1,0 +1,129 @@
+"""Estimates the value of a policy from decisions that another policy has made.
+
+A log contains contexts xₙ, actions aₙ, rewards rₙ and propensities pₙ = μ(aₙ|xₙ), the
+probabilities with which the logging policy μ has chosen the actions. The value of a
+policy π is the expected reward V = E[Σₐ π(a|x) r(x, a)].
+"""
+
+import tensorflow as tf
+
+from tf_reinforce.functional import shapes
+
+
+def importance_weights(log_probs, propensities, clip=None):
+    """Returns the importance weights of logged actions.
+
+        wₙ = min(π(aₙ|xₙ) / pₙ, c)
+
+    Args:
+        log_probs: `[N]` float, log π(aₙ|xₙ).
+        propensities: `[N]` float above 0, the probabilities pₙ of the logging policy.
+        clip: Float c above 0, the largest weight, or `None` for no limit. Weights above c
+            are reduced to c, which biases the estimates towards smaller rewards.
+
+    Returns:
+        `[N]` float. No gradient flows through the weights.
+    """
+    shapes.expect([(log_probs, "N"), (propensities, "N")])
+    weights = tf.exp(log_probs) / tf.cast(propensities, log_probs.dtype)
+    if clip is not None:
+        weights = tf.minimum(weights, tf.constant(clip, weights.dtype))
+    return tf.stop_gradient(weights)
+
+
+def top_k_multipliers(log_probs, k):
+    """Returns the factors of the top-K correction for the gradient.
+
+        λ(a) = d α(a) / d π(a) = K (1 - π(a|x))ᴷ⁻¹,    α(a) = 1 - (1 - π(a|x))ᴷ
+
+    α(a) is the probability that a set of K independent samples of the policy contains the
+    action. With the factors, the policy learns to choose a set of K actions, of which the
+    best counts.
+
+    Args:
+        log_probs: `[N]` float, log π(aₙ|xₙ), of a discrete distribution.
+        k: Int of at least 1. The factors of K = 1 are one.
+
+    Returns:
+        `[N]` float. No gradient flows through the factors.
+
+    Reference:
+        Chen et al. (2019), Top-K off-policy correction for a REINFORCE recommender
+        system, eq. 8. arXiv:1812.02353
+    """
+    others = tf.maximum(1.0 - tf.exp(log_probs), 0.0)
+    return tf.stop_gradient(k * others ** (k - 1))
+
+
+def ips(weights, rewards):
+    """Returns the terms of inverse propensity scoring, whose mean estimates the value.
+
+        V = 1/N Σₙ wₙ rₙ
+
+    Without clipped weights, the estimate is unbiased if the logging policy can choose
+    each action that the policy can choose.
+
+    Args:
+        weights: `[N]` float, the importance weights.
+        rewards: `[N]` float.
+
+    Returns:
+        `[N]` float, the terms wₙ rₙ.
+
+    Reference:
+        Horvitz & Thompson (1952). doi:10.1080/01621459.1952.10483446
+    """
+    shapes.expect([(weights, "N"), (rewards, "N")])
+    return weights * rewards
+
+
+def snips(weights, rewards):
+    """Returns the linear terms of self-normalized inverse propensity scoring.
+
+        V = Σₙ wₙ rₙ / Σₙ wₙ
+
+    The estimate has a bias of order 1/N and usually less variance than that of `ips`. A
+    number that is added to all rewards is added to the estimate.
+
+    Args:
+        weights: `[N]` float, the importance weights, not all zero.
+        rewards: `[N]` float.
+
+    Returns:
+        `[N]` float, the terms V + wₙ (rₙ - V) / w̄ for the mean weight w̄. Their mean is V,
+        and their variance over N estimates the variance of V (delta method).
+
+    Reference:
+        Swaminathan & Joachims (2015), The self-normalized estimator for counterfactual
+        learning.
+    """
+    shapes.expect([(weights, "N"), (rewards, "N")])
+    value = tf.reduce_sum(weights * rewards) / tf.reduce_sum(weights)
+    return value + weights * (rewards - value) / tf.reduce_mean(weights)
+
+
+def doubly_robust(weights, rewards, predictions, expected_predictions):
+    """Returns the terms of the doubly robust estimator, whose mean estimates the value.
+
+        V = 1/N Σₙ [Σₐ π(a|xₙ) q(xₙ, a) + wₙ (rₙ - q(xₙ, aₙ))]
+
+    The estimate is unbiased if the propensities are right and the weights are not
+    clipped, or if the predictions q are the expected rewards.
+
+    Args:
+        weights: `[N]` float, the importance weights.
+        rewards: `[N]` float.
+        predictions: `[N]` float, the predicted rewards q(xₙ, aₙ) of the logged actions.
+        expected_predictions: `[N]` float, the predicted rewards of the policy,
+            Σₐ π(a|xₙ) q(xₙ, a).
+
+    Returns:
+        `[N]` float, the terms of the sum.
+
+    Reference:
+        Dudík, Langford & Li (2011), Doubly robust policy evaluation and learning.
+        arXiv:1103.4601
+    """
+    arrays = weights, rewards, predictions, expected_predictions
+    shapes.expect([(array, "N") for array in arrays])
+    return expected_predictions + weights * (rewards - predictions)

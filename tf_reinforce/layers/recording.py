@@ -1,0 +1,177 @@
+"""Records the samples that `Sample` layers draw in a forward pass of a model.
+
+A `Sample` layer returns only its samples. A training step also needs the
+log-probabilities of the samples. A training step therefore calls the model inside the
+context `recording`. In this context, each call of a `Sample` layer adds a
+`RecordedSample` to the recorder of the context.
+"""
+
+import contextlib
+import threading
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+
+class RecordedSample(NamedTuple):
+    """One call of a `Sample` layer for `N` examples, with M samples for each example."""
+
+    layer: Any  # the `Sample` layer
+    outputs: tf.Tensor  # [N·M, P] float, the outputs that the head received
+    actions: Any  # [N·M, …] raw actions of the head, or nested arrays
+    log_probs: tf.Tensor  # [N] float, summed over the M samples, without padding
+    entropies: tf.Tensor  # [N] float, in nats, summed over the M samples
+    valid: tf.Tensor | None  # [N, M] bool, False for padding; `None` without padding
+
+
+class SampleRecorder:
+    """Collects a `RecordedSample` for each call of a `Sample` layer, in call order.
+
+    Args:
+        replayed: List of raw actions, one entry for each call of a `Sample` layer, or
+            `None`. With `replayed`, the layers return these actions and draw no samples.
+        probe: Persistent `tf.GradientTape`, with which `expect_differentiable` tests
+            whether log-probabilities have gradients, or `None`.
+    """
+
+    def __init__(self, replayed=None, probe=None):
+        self.samples = []
+        self._probe = probe
+        self.called = set()  # ids of all layers that were called, also in inference
+        self._replayed = replayed
+        self._graph = _current_graph()
+
+    @property
+    def replays(self):
+        """Returns whether the layers return replayed actions."""
+        return self._replayed is not None
+
+    def expect_all_called(self, sample_layers):
+        """Raises `ValueError` if one of some `Sample` layers was not called.
+
+        A `tf.function` inside the model that was traced before does not call the layers
+        of its graph again, so that their samples would not be recorded.
+        """
+        for layer in sample_layers:
+            if id(layer) not in self.called:
+                raise ValueError(
+                    "Each `Sample` layer of the model must be called in each forward "
+                    f"pass. Received: the layer {layer.name!r} was not called. Remove "
+                    "`tf.function` from the methods of the model, and layers that the "
+                    "model does not call."
+                )
+
+    def watch(self, outputs):
+        """Lets the probe watch the outputs of a head, which may be constants."""
+        if self._probe is not None:
+            self._probe.watch(outputs)
+
+    def expect_differentiable(self):
+        """Raises `ValueError` if a log-probability has no gradient on the probe.
+
+        `tf.recompute_grad` and `keras.remat` hide operations from gradient tapes.
+        """
+        for sample in self.samples:
+            if self._probe.gradient(sample.log_probs, sample.outputs) is None:
+                raise ValueError(
+                    "The log-probabilities of a `Sample` layer must have gradients. "
+                    f"Received: the layer {sample.layer.name!r}, whose log-probabilities "
+                    "have none. Use no `keras.remat` or `tf.recompute_grad` around the "
+                    "layer."
+                )
+
+    def next_replayed(self, layer):
+        """Returns the raw actions for the next call of a layer, or `None` to draw them.
+
+        Raises:
+            ValueError: If `replayed` has no entry for the call.
+        """
+        if self._replayed is None:
+            return None
+        if len(self.samples) >= len(self._replayed):
+            raise ValueError(
+                "`replayed` must have one entry for each call of a `Sample` layer. "
+                f"Received: {len(self._replayed)} entries for at least "
+                f"{len(self.samples) + 1} calls, of which the last is a call of "
+                f"{layer.name!r}"
+            )
+        return self._replayed[len(self.samples)]
+
+    def add(self, sample):
+        """Adds a `RecordedSample`.
+
+        Raises:
+            ValueError: If the layer was called in the graph of a TensorFlow loop, of a
+                condition or of a nested `tf.function`, from which the log-probabilities
+                cannot be read.
+        """
+        if _current_graph() is not self._graph:
+            raise ValueError(
+                "A `Sample` layer must not be called inside a TensorFlow loop, condition "
+                "or nested `tf.function`, because the log-probabilities of its samples "
+                f"cannot leave them. Received: a call of the layer {sample.layer.name!r} "
+                f"in the graph {_current_graph().name!r}. Pass `unroll=True` to the "
+                "`keras.layers.RNN` that contains the layer, or use a Python loop."
+            )
+        self.samples.append(sample)
+
+    @property
+    def log_probs(self):
+        """Returns the log-probabilities of all samples of an example, `[N]`."""
+        return tf.add_n([sample.log_probs for sample in self._expect_samples()])
+
+    @property
+    def entropies(self):
+        """Returns the sum of the entropies of all samples of an example, `[N]`."""
+        return tf.add_n([sample.entropies for sample in self._expect_samples()])
+
+    def _expect_samples(self):
+        """Returns all samples; raises an error if no layer was called, or too few."""
+        if not self.samples:
+            raise ValueError(
+                "The model must call a `tfr.layers.Sample` layer, whose samples the "
+                "score function trains. Received: a model whose call uses no such layer."
+            )
+        if self._replayed is not None and len(self.samples) < len(self._replayed):
+            raise ValueError(
+                "`replayed` must have one entry for each call of a `Sample` layer. "
+                f"Received: {len(self._replayed)} entries for {len(self.samples)} calls"
+            )
+        return self.samples
+
+
+_ACTIVE = threading.local()
+
+
+@contextlib.contextmanager
+def recording(replayed=None, probe=None):
+    """Records all calls of `Sample` layers inside the context.
+
+    Args:
+        replayed, probe: As in `SampleRecorder`.
+
+    Yields:
+        The `SampleRecorder`.
+    """
+    outer = active_recorder()
+    _ACTIVE.recorder = SampleRecorder(replayed, probe)
+    try:
+        yield _ACTIVE.recorder
+    finally:
+        _ACTIVE.recorder = outer
+
+
+def active_recorder():
+    """Returns the `SampleRecorder` of the innermost context of a thread, or `None`.
+
+    Keras builds a subclassed model by a call in a graph that is thrown away. The calls of
+    `Sample` layers in this graph are not recorded.
+    """
+    graph = _current_graph()
+    if graph is not None and graph.name.startswith("scratch_graph"):
+        return None
+    return getattr(_ACTIVE, "recorder", None)
+
+
+def _current_graph():
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -1,0 +1,153 @@
+"""Computes a loss for each example of a batch, from Keras losses."""
+
+import keras
+import tensorflow as tf
+
+
+def get(loss):
+    """Returns Keras losses for the argument `loss`, which may be nested.
+
+    In a list or dict, `None` means that an output has no loss.
+
+    Raises:
+        ValueError: If a loss is unknown to Keras.
+    """
+    if isinstance(loss, dict):
+        return {name: get(part) for name, part in loss.items()}
+    if isinstance(loss, (list, tuple)):
+        return [get(part) for part in loss]
+    return None if loss is None else keras.losses.get(loss)
+
+
+def example_losses(loss, targets, outputs, sample_weight=None):
+    """Returns the loss of each of N examples, `[N]`.
+
+    The loss of an example is the mean over all axes after the first. Elements that a
+    Keras mask of the outputs excludes do not count in the mean. If `loss` is nested, the
+    loss of an example is the sum of all losses.
+
+    Args:
+        loss: Result of `get`: a Keras loss or a function, or nested like `outputs`.
+        targets: `[N, …]` tensor, or nested like `loss`.
+        outputs: `[N, …]` tensor, or nested like `loss`.
+        sample_weight: `[N]` or `[N, …]` float tensor that multiplies the losses before
+            the mean, nested like `loss`, or `None`.
+
+    Raises:
+        ValueError: If there are no targets, or `outputs` and `targets` are not nested
+            like `loss`.
+    """
+    if targets is None:
+        raise ValueError(
+            "A `loss` compares outputs with targets. Received: no targets. Pass "
+            "`fit(inputs, targets)`, or `reward`, a function of inputs and outputs, in "
+            "place of `loss`."
+        )
+    if not isinstance(loss, (dict, list)):
+        _expect_nested(loss, {"outputs": outputs, "targets": targets}, None)
+        return _mean_of_elements(loss, targets, outputs, sample_weight)
+    names = list(loss) if isinstance(loss, dict) else range(len(loss))
+    _expect_nested(loss, {"outputs": outputs}, names)
+    names = [name for name in names if loss[name] is not None]
+    if isinstance(loss, dict) and isinstance(targets, dict):
+        _expect_nested(loss, {"targets": targets}, [*{**dict.fromkeys(names), **targets}])
+    else:
+        _expect_nested(loss, {"targets": targets}, range(len(loss)))
+    nested = isinstance(sample_weight, (dict, list, tuple))
+    parts = [
+        example_losses(
+            loss[name],
+            targets[name],
+            outputs[name],
+            sample_weight[name] if nested else sample_weight,
+        )
+        for name in names
+    ]
+    return tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
+
+
+def _expect_nested(loss, structures, names):
+    """Raises `ValueError` unless structures have the names of a nested loss."""
+    for argument, structure in structures.items():
+        if names is None:
+            valid = not isinstance(structure, (dict, list, tuple))
+        elif isinstance(loss, dict):
+            valid = isinstance(structure, dict) and set(structure) == set(names)
+        else:
+            valid = isinstance(structure, (list, tuple)) and len(structure) == len(names)
+        if not valid:
+            raise ValueError(
+                f"`loss` must be nested like the {argument}: one loss for each array, in "
+                "a list or dict, where None means no loss. Received: "
+                f"loss={loss!r} for {argument} {_describe(structure)}"
+            )
+
+
+def _describe(structure):
+    return keras.tree.map_structure(lambda x: f"array {tuple(x.shape)}", structure)
+
+
+def _mean_of_elements(loss, targets, outputs, sample_weight):
+    elements = _elements(loss, targets, outputs)
+    rank = elements.shape.rank
+    if not rank:
+        raise ValueError(
+            "A loss must return one number for each example, in an array [N, …]. "
+            f"Received: loss={loss!r}, which returns an array of shape {elements.shape}. "
+            "Do not take the mean over the batch in the loss."
+        )
+    mask = getattr(outputs, "_keras_mask", None)
+    counts = tf.ones_like(elements)
+    if mask is not None and mask.shape.rank <= rank:
+        counts *= _append_axes(tf.cast(mask, elements.dtype), rank)
+        elements = tf.where(counts > 0, elements, 0.0)
+    if sample_weight is not None:
+        weights = tf.cast(sample_weight, elements.dtype)
+        if weights.shape.rank == rank + 1 and weights.shape[-1] == 1:
+            weights = weights[..., 0]
+        elements *= _append_axes(weights, rank)
+    axes = list(range(1, rank))
+    return tf.math.divide_no_nan(
+        tf.reduce_sum(elements, axes), tf.reduce_sum(counts, axes)
+    )
+
+
+def _elements(loss, targets, outputs):
+    """Returns the unreduced loss `[N, …]` of a Keras loss or of a function.
+
+    As in Keras, targets and outputs that differ by a last axis of size one get the same
+    shape, and a loss of half-precision outputs is computed in float32.
+    """
+    targets, outputs = tf.convert_to_tensor(targets), tf.convert_to_tensor(outputs)
+    if outputs.dtype in (tf.float16, tf.bfloat16):
+        outputs = tf.cast(outputs, tf.float32)
+    if isinstance(loss, keras.losses.Loss):
+        targets = tf.cast(targets, loss.dtype)
+        return tf.convert_to_tensor(loss.call(targets, tf.cast(outputs, loss.dtype)))
+    if targets.shape.rank == outputs.shape.rank - 1 and outputs.shape[-1] == 1:
+        targets = targets[..., None]
+    elif targets.shape.rank == outputs.shape.rank + 1 and targets.shape[-1] == 1:
+        targets = targets[..., 0]
+    return tf.convert_to_tensor(loss(targets, outputs))
+
+
+def row_weights(sample_weight, rewards):
+    """Returns the weights of R rewards, `[R]`, from weights `[R]` or `[R, 1]`.
+
+    Raises:
+        ValueError: If the weights have another shape.
+    """
+    weights = tf.cast(sample_weight, rewards.dtype)
+    if weights.shape.rank == 2 and weights.shape[-1] == 1:
+        weights = weights[:, 0]
+    if weights.shape.rank != 1:
+        raise ValueError(
+            "`sample_weight` must be one weight for each example, shape (N,). Received: "
+            f"shape {weights.shape}"
+        )
+    return weights
+
+
+def _append_axes(array, rank):
+    ones = [1] * (rank - array.shape.rank)
+    return tf.reshape(array, tf.concat([tf.shape(array), ones], axis=0))

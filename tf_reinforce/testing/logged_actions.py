@@ -1,0 +1,114 @@
+"""Checks the expected gradient of logged decisions against the gradient of the value."""
+
+import itertools
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce.functional import losses
+from tf_reinforce.layers import recording
+from tf_reinforce.score_function import logged_actions
+from tf_reinforce.score_function import model as score_functions
+from tf_reinforce.testing import gradients as reports
+
+_MAX_LOGS = 20_000
+
+
+def check_logged_gradient(
+    score_function: score_functions.ScoreFunction,
+    contexts: Any,
+    rewards: np.ndarray,
+    propensities: np.ndarray,
+    *,
+    estimator: str = "ips",
+    clip: float | None = None,
+    top_k: int | None = None,
+    reward_model: keras.Model | None = None,
+    tolerance: float | None = 1e-9,
+) -> reports.GradientReport:
+    """Checks that the expected gradient of a log is the gradient of the policy's value.
+
+        E[g] = ∇ 1/N Σₙ Σₐ π(a|xₙ) r(xₙ, a)
+
+    In the equation, g is the gradient with which `ScoreFunction.fit_logged` trains on a
+    log with one decision for each of N contexts. The expectation is a sum over all logs
+    that the logging policy can write, weighted by their probabilities. With `top_k=K`,
+    α(a|x) = 1 - (1 - π(a|x))ᴷ replaces π(a|x) on the right side.
+
+    Args:
+        score_function: `tfr.ScoreFunction` whose model is float64 and has one `Sample`
+            layer with the head `Categorical(K)`.
+        contexts: `[N, …]` inputs of the model.
+        rewards: `[N, K]` floats, the rewards of all actions.
+        propensities: `[N, K]` floats, the probabilities of all actions under the logging
+            policy; each row sums to one. The logging policy never chooses actions with a
+            probability of zero.
+        estimator, clip, top_k, reward_model: As in `ScoreFunction.fit_logged`.
+        tolerance: Float, the largest accepted difference between an entry of both
+            gradients. `tolerance=None` accepts any difference.
+
+    Returns:
+        `GradientReport`, whose `trajectories` is the number K of actions, and `batches`
+        the number of enumerated logs.
+
+    Raises:
+        AssertionError: If the difference of both gradients exceeds the tolerance.
+        ValueError: If the logs cannot be enumerated.
+    """
+    model = score_function.model
+    head = logged_actions.sample_layer(model).head
+    options = logged_actions.LoggedOptions(estimator, clip, top_k, reward_model)
+    options = options.validated(head)
+    rewards, propensities = (np.asarray(x, "float64") for x in (rewards, propensities))
+    num_contexts, num_actions = rewards.shape
+    possible = [np.flatnonzero(row).tolist() for row in propensities]
+    count = math.prod(map(len, possible))
+    if count > _MAX_LOGS:
+        raise ValueError(
+            f"At most {_MAX_LOGS} logs are enumerated. Received: {count} logs of "
+            f"{num_contexts} contexts and {num_actions} actions. Use fewer contexts."
+        )
+    rows, total = np.arange(num_contexts), np.zeros(1)
+    for actions in itertools.product(*possible):
+        probs = propensities[rows, actions]
+        batch = logged_actions.LoggedBatch(
+            contexts, np.array(actions), rewards[rows, actions], probs
+        ).validated(head)
+        with tf.GradientTape() as tape:
+            scored = logged_actions.scores(model, batch, options, training=True)
+            estimate = logged_actions.terms(scored, batch, options)
+            loss = logged_actions.surrogate(scored, estimate, options)
+        gradient = losses.gradients(tape, loss, model.trainable_variables)
+        total = total - math.prod(probs) * _flat(gradient)
+    exact = _exact_gradient(model, contexts, rewards, top_k or 1)
+    report = reports.GradientReport.of(
+        total, exact, trajectories=num_actions, batches=count
+    )
+    if tolerance is not None and not report.error <= tolerance:
+        raise AssertionError(
+            "The expected gradient is not the gradient of the value of the policy. "
+            f"Expected: a largest difference of {tolerance}. Received: {report.error} "
+            f"with a relative error of {report.relative_error:.3g} and a cosine of "
+            f"{report.cosine:.6f}. `clip` and `snips` are biased (docs/correctness.md)."
+        )
+    return report
+
+
+def _exact_gradient(model, contexts, rewards, k):
+    """Returns the gradient of 1/N Σₙ Σₐ α(a|xₙ) r(xₙ, a) as a vector."""
+    total = 0.0
+    with tf.GradientTape() as tape:
+        for action in range(rewards.shape[1]):
+            actions = np.full(len(rewards), action)
+            with recording.recording([actions]) as recorder:
+                model(contexts, training=True)
+            alphas = 1.0 - (1.0 - tf.exp(recorder.log_probs)) ** k
+            total += tf.reduce_mean(alphas * rewards[:, action])
+    return _flat(losses.gradients(tape, total, model.trainable_variables))
+
+
+def _flat(values):
+    return np.concatenate([np.ravel(value) for value in values]).astype("float64")
