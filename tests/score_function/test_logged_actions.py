@@ -1,5 +1,7 @@
 """Tests training and evaluation on logged decisions."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -205,7 +207,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("wrong, message", WRONG, ids=[x[1] for x in WRONG])
+@pytest.mark.parametrize(
+    "wrong, message", WRONG, ids=[re.sub(r"[^\w ]", "", x[1]) for x in WRONG]
+)
 def test_invalid_logs_and_options_are_refused_and_change_no_weight(wrong, message):
     model = policy()
     before = model.model.get_weights()
