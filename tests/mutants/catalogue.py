@@ -2931,8 +2931,8 @@ SAMPLES_AND_LOGS = [
         "propensities_above_one",
         "own: A propensity above one is accepted.",
         "score_function/logged_actions.py::LoggedBatch.validated",
-        "(~is_density & (propensities > 1))",
-        "(False & (propensities > 1))",
+        "invalid |= propensities > 1",
+        "pass",
     ),
     Mutant(
         "modes_scored",

@@ -74,7 +74,9 @@ class LoggedBatch(NamedTuple):
         lengths = np.ones(len(rewards), int)
         head.check_actions(keras.tree.map_structure(lambda x: x[None], actions), lengths)
         is_density = not all(x.dtype.is_integer for x in keras.tree.flatten(spec))
-        invalid = ~(propensities > 0) | (~is_density & (propensities > 1))
+        invalid = ~(propensities > 0)
+        if not is_density:
+            invalid |= propensities > 1
         _expect_none("propensities", propensities, invalid, "above 0 and at most 1")
         _expect_none("rewards", rewards, ~np.isfinite(rewards), "finite")
         return LoggedBatch(self.contexts, actions, rewards, propensities)
