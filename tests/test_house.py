@@ -45,6 +45,7 @@ FLOORS = [
     ("training",),
     ("agent",),
     ("loading", "score_function"),
+    ("sequences",),
     ("experiments", "testing"),
     ("cli",),
 ]
@@ -177,7 +178,7 @@ def test_every_folder_has_a_floor():
 
 PUBLIC = [
     "baselines", "callbacks", "collect", "eligibility", "envs", "heads", "layers",
-    "losses", "normalization", "presets", "returns", "testing",
+    "losses", "normalization", "presets", "returns", "sequences", "testing",
 ]  # fmt: skip
 CONSTANTS = {"TWINS"}
 TWINS = {"acrobot", "cartpole", "mountain_car", "pendulum", "toys"}
@@ -268,9 +269,11 @@ def test_tf_function_is_used_in_the_listed_modules_only():
         "envs/checks.py",
         "envs/vector.py",
         "experiments/multi_seed.py",
+        "sequences/training.py",
         "serving/policy_functions.py",
         "testing/gradients.py",  # restores the weights, and traces no update
         "testing/sample_paths.py",  # computes the gradients of many batches
+        "testing/token_sequences.py",  # computes the gradients of many batches
         "training/learner.py",
         "training/learner_processes.py",
     }

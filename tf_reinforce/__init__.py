@@ -37,6 +37,7 @@ _MODULES = {
     "normalization": "policies.normalization",
     "presets": "presets",
     "returns": "functional.returns",
+    "sequences": "sequences",
     "testing": "testing",
 }
 
@@ -59,4 +60,4 @@ def __dir__():
 # `keras.saving.load_model` loads only classes that have been registered with Keras, which
 # the import of their modules does.
 if sys.modules.get("keras") is not None:
-    importlib.import_module("tf_reinforce.score_function")  # imports the agent, too
+    importlib.import_module("tf_reinforce.sequences")  # imports all other classes, too

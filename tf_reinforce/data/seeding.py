@@ -30,6 +30,7 @@ SUBSTREAMS = (
     "evaluation/tensors",
     "vector/tensors",
     "tuning",
+    "training/prompts",
 )
 
 # Environments written in C store their seed as a signed 32-bit integer.

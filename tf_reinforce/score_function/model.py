@@ -448,7 +448,8 @@ class ScoreFunction(keras.Model):
             **super().get_config(),
             "model": serialize(self.model),
             "loss": keras.tree.map_structure(serialize, self.example_loss),
-            "reward": None if self.reward is None else self.reward.registered_name,
+            "reward": self.reward
+            and reward_functions.registered_name(self.reward.function),
             "samples": self.samples,
             "baseline": serialize(self.baseline),
             "entropy_coef": self.entropy_coef,

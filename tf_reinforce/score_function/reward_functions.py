@@ -110,13 +110,13 @@ class RewardFunction:
             return ValueError(self._requirement + received)
         return error
 
-    @property
-    def registered_name(self):
-        """Returns the name under which Keras knows the function."""
-        function = getattr(self.function, "python_function", self.function)
-        names = [keras.saving.get_registered_name(x) for x in (self.function, function)]
-        registered = [name for name in names if ">" in str(name)]
-        return registered[0] if registered else _name(function)
+
+def registered_name(function):
+    """Returns the name under which Keras knows a reward function."""
+    inner = getattr(function, "python_function", function)
+    names = [keras.saving.get_registered_name(x) for x in (function, inner)]
+    registered = [name for name in names if ">" in str(name)]
+    return registered[0] if registered else _name(inner)
 
 
 def _name(function):
@@ -132,9 +132,9 @@ def find(name):
     function = keras.saving.get_registered_object(name)
     if function is None:
         user_warnings.warn(
-            f"The reward function {name!r} of the saved `ScoreFunction` is not known, so "
-            "that the model can predict, but not be trained or evaluated. Decorate the "
-            "function with @keras.saving.register_keras_serializable(), or pass "
+            f"The reward function {name!r} of the saved model is not known, so that the "
+            "model can predict, but not be trained or evaluated. Decorate the function "
+            "with @keras.saving.register_keras_serializable(), or pass "
             f"custom_objects={{{name!r}: function}} to `load_model`."
         )
     return function

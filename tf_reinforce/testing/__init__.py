@@ -12,6 +12,7 @@ from tf_reinforce.testing.gradients import GradientReport
 from tf_reinforce.testing.gradients import check_gradient
 from tf_reinforce.testing.logged_actions import check_logged_gradient
 from tf_reinforce.testing.sample_paths import check_score_function
+from tf_reinforce.testing.token_sequences import check_sequence_gradient
 
 __all__ = [
     "ExportReport",
@@ -21,6 +22,7 @@ __all__ = [
     "check_head",
     "check_logged_gradient",
     "check_score_function",
+    "check_sequence_gradient",
 ]
 
 

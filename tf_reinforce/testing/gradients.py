@@ -73,6 +73,25 @@ class GradientReport(NamedTuple):
             batches=batches,
         )
 
+    def validated(
+        self, tolerance: float | None, goal: str, hint: str
+    ) -> "GradientReport":
+        """Returns the report; raises `AssertionError` if its `error` is too large.
+
+        Args:
+            tolerance: Float, the largest accepted `error`, or `None` for any.
+            goal: String, what the exact gradient is the gradient of.
+            hint: String, a sentence about possible causes.
+        """
+        if tolerance is not None and not self.error <= tolerance:
+            raise AssertionError(
+                f"The expected gradient is not the gradient of {goal}. Expected: a "
+                f"largest difference of {tolerance}. Received: {self.error} with a "
+                f"relative error of {self.relative_error:.3g} and a cosine of "
+                f"{self.cosine:.6f}. {hint}"
+            )
+        return self
+
 
 def check_gradient(
     head: Any = None,

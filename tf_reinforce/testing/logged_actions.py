@@ -87,14 +87,8 @@ def check_logged_gradient(
     report = reports.GradientReport.of(
         total, exact, trajectories=num_actions, batches=count
     )
-    if tolerance is not None and not report.error <= tolerance:
-        raise AssertionError(
-            "The expected gradient is not the gradient of the value of the policy. "
-            f"Expected: a largest difference of {tolerance}. Received: {report.error} "
-            f"with a relative error of {report.relative_error:.3g} and a cosine of "
-            f"{report.cosine:.6f}. `clip` and `snips` are biased (docs/correctness.md)."
-        )
-    return report
+    hint = "`clip` and `snips` are biased (docs/correctness.md)."
+    return report.validated(tolerance, "the value of the policy", hint)
 
 
 def _exact_gradient(model, contexts, rewards, k):

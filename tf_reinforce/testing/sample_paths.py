@@ -206,15 +206,11 @@ class _SamplePaths:
         report = reports.GradientReport.of(
             expected, exact, trajectories=self.num_paths, batches=batches
         )
-        if tolerance is not None and not report.error <= tolerance:
-            raise AssertionError(
-                "The expected gradient is not the gradient of the expected loss. "
-                f"Expected: a largest difference of {tolerance}. Received: "
-                f"{report.error} with a relative error of {report.relative_error:.3g} "
-                f"and a cosine of {report.cosine:.6f}. Check whether the baseline "
-                "depends on the sample whose loss it is subtracted from."
-            )
-        return report
+        hint = (
+            "Check whether the baseline depends on the sample whose loss it is "
+            "subtracted from."
+        )
+        return report.validated(tolerance, "the expected loss", hint)
 
 
 def _flat(values):

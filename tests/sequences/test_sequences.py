@@ -1,0 +1,775 @@
+"""Tests `SequenceReinforce`: training, files, callbacks, and errors."""
+
+import asyncio
+import re
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("keras_hub", reason='needs pip install ".[text]"')
+import keras_hub
+import language_models
+import tensorflow as tf
+
+import tf_reinforce as tfr
+
+PROMPTS = ["3+4=", "1+1=", "10+2=", "0="]
+
+
+@keras.saving.register_keras_serializable("test_sequences")
+def sevens(completions):
+    """The number of sevens of each completion."""
+    return [float(completion.count("7")) for completion in completions]
+
+
+GRAPH = {"run_eagerly": False}  # as users train; tracing takes longer than a few steps
+
+
+def make(causal_lm=None, rewards=sevens, optimizer=None, mode=None, **options):
+    causal_lm = causal_lm or language_models.text_gpt2()
+    defaults = dict(group_size=4, max_completion_length=4, seed=3)
+    model = tfr.sequences.SequenceReinforce(causal_lm, rewards, **{**defaults, **options})
+    mode = {"run_eagerly": True} if mode is None else mode
+    model.compile(optimizer or keras.optimizers.Adam(0.01), **mode)
+    return model
+
+
+def weights_of(model):
+    return [np.array(v) for v in model.causal_lm.variables]
+
+
+def assert_equal(first, second):
+    for x, y in zip(first, second, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def assert_differ(first, second):
+    assert any(not np.array_equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def step_by_hand(causal_lm, reference, token_ids, prompt_lengths, lengths, rewards, rate):
+    """One RLOO step with plain TensorFlow and NumPy: groups of four, SGD, KL of 0.05."""
+    rows, size = token_ids.shape
+    mask = np.arange(size) < lengths[:, None]
+    inputs = {"token_ids": token_ids, "padding_mask": mask}
+
+    def log_prob(logits, row):
+        positions = range(prompt_lengths[row], lengths[row])
+        return sum(logits[row, t - 1, token_ids[row, t]] for t in positions)
+
+    old = log_softmax(np.array(causal_lm(inputs)))
+    fixed = log_softmax(np.array(reference(inputs)))
+    kl = [log_prob(old, row) - log_prob(fixed, row) for row in range(rows)]
+    totals = np.array(rewards) - 0.05 * np.array(kl)
+    with tf.GradientTape() as tape:
+        logits = tf.nn.log_softmax(causal_lm(inputs))
+        loss = 0.0
+        for row in range(rows):
+            group = row // 4 * 4
+            others = [totals[i] for i in range(group, group + 4) if i != row]
+            loss -= (totals[row] - np.mean(others)) * log_prob(logits, row) / rows
+    variables = causal_lm.trainable_variables
+    for variable, gradient in zip(variables, tape.gradient(loss, variables)):
+        variable.assign_sub(rate * tf.convert_to_tensor(gradient))
+
+
+def test_update_equals_a_step_by_hand():
+    """Two updates, so that the KL penalty of the second is not zero."""
+    model = make(optimizer=keras.optimizers.SGD(0.5), mode=GRAPH)
+    by_hand = language_models.text_gpt2()
+    reference = language_models.text_gpt2()
+    for _ in range(2):
+        sampled = model.sample(PROMPTS)
+        lengths = sampled.completions.padding_mask.numpy().sum(axis=1)
+        completion_lengths = [len(ids) for ids in sampled.columns["completion_ids"]]
+        step_by_hand(
+            by_hand,
+            reference,
+            sampled.completions.token_ids.numpy(),
+            lengths - completion_lengths,
+            lengths,
+            sevens(sampled.columns["completions"]),
+            0.5,
+        )
+        logs = model.train_on_prompts({"prompts": PROMPTS})
+        for x, y in zip(weights_of(model), by_hand.variables, strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-6)
+    assert abs(logs["kl"]) > 1e-4
+
+
+def test_training_raises_the_reward():
+    model = make(optimizer=keras.optimizers.Adam(0.03), group_size=8, mode=GRAPH)
+    before = model.evaluate(PROMPTS)["reward"]
+    history = model.fit(PROMPTS * 4, batch_size=16, epochs=40, verbose=0)
+    assert model.evaluate(PROMPTS)["reward"] > before + 2
+    assert history.history["reward"][-1] > 2.5
+    assert int(model.updates.numpy()) == 40
+
+
+def test_logs_describe_the_completions():
+    model = make(max_completion_length=2)
+    sampled = model.sample(PROMPTS)
+    ids = sampled.columns["completion_ids"]
+    logs = model.train_on_prompts({"prompts": PROMPTS})
+    rewards = np.reshape(sevens(sampled.columns["completions"]), [-1, 4])
+    ends = [row[-1] == language_models.END for row in ids]
+    assert sampled.columns["truncated"] == [not end for end in ends]
+    assert 0 < np.mean(ends) < 1
+    expected = {
+        "reward": rewards.mean(),
+        "completion_length": np.mean([len(row) for row in ids]),
+        "truncated": 1 - np.mean(ends),
+        "equal_reward_groups": np.mean([len(set(row)) == 1 for row in rewards]),
+    }
+    for name, value in expected.items():
+        assert logs[name] == pytest.approx(value), name
+    assert 0 < logs["entropy"] < np.log(15)
+    assert logs["kl"] == pytest.approx(0, abs=1e-5)
+    assert logs["log_prob_difference"] < 1e-5
+
+
+def test_equal_seeds_give_equal_weights_and_other_seeds_others():
+    results = []
+    for seed in (3, 3, 4):
+        model = make(seed=seed, mode=GRAPH)
+        model.fit(PROMPTS, batch_size=4, epochs=2, verbose=0)
+        results.append(weights_of(model))
+    assert_equal(results[0], results[1])
+    assert_differ(results[0], results[2])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_eagerly": True},
+        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_eager_and_xla_updates_agree_with_graphs(options):
+    model, other = make(mode=GRAPH), make(mode=options)
+    first, second = model.sample(PROMPTS), other.sample(PROMPTS)
+    assert first.columns == second.columns
+    for each in (model, other):
+        each.train_on_prompts({"prompts": PROMPTS})
+    for x, y in zip(weights_of(model), weights_of(other), strict=True):
+        np.testing.assert_allclose(x, y, atol=2e-4)
+
+
+def test_microbatches_give_the_gradient_of_all_completions():
+    """SGD, because Adam enlarges rounding errors of gradients that are almost zero."""
+    models = [
+        make(optimizer=keras.optimizers.SGD(1.0), microbatch_size=size, mode=mode)
+        for size, mode in [(None, None), (3, GRAPH), (16, None)]
+    ]
+    logs = [model.train_on_prompts({"prompts": PROMPTS}) for model in models]
+    for model, log in zip(models[1:], logs[1:]):
+        assert log == pytest.approx(logs[0], abs=1e-5)
+        for x, y in zip(weights_of(models[0]), weights_of(model), strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-6)
+
+
+def test_one_minibatch_of_all_completions_is_the_plain_update():
+    """All likelihood ratios of a first step are one."""
+    models = [
+        make(optimizer=keras.optimizers.SGD(1.0), **options)
+        for options in ({}, {"minibatch_size": 16})
+    ]
+    for model in models:
+        model.train_on_prompts({"prompts": PROMPTS})
+    for x, y in zip(*map(weights_of, models), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6)
+
+
+def test_minibatches_keep_the_baselines_of_their_prompts():
+    """With a rate of almost zero, all minibatches use the weights that have sampled.
+
+    The sum of their steps is then the step of all completions, once for each pass.
+    """
+    rate, steps = 1e-6, []
+    for options in ({}, {"minibatch_size": 4, "passes": 3}):
+        causal_lm = language_models.text_gpt2(dtype="float64")
+        optimizer = keras.optimizers.SGD(rate)
+        model = make(causal_lm, optimizer=optimizer, mode=GRAPH, **options)
+        before = weights_of(model)
+        model.train_on_prompts({"prompts": PROMPTS})
+        changes = [y - x for x, y in zip(before, weights_of(model), strict=True)]
+        steps.append(np.concatenate([x.ravel() for x in changes]) / rate)
+    norm = np.linalg.norm(steps[0])
+    # Four minibatches in each of three passes.
+    assert np.linalg.norm(steps[1] / 12 - steps[0]) < 1e-3 * norm
+
+
+def test_noise_of_a_completion_does_not_depend_on_other_prompts():
+    alone = make().sample(PROMPTS[:1]).columns
+    together = make().sample(PROMPTS).columns
+    assert together["completions"][:4] == alone["completions"]
+
+
+def test_generate_selects_the_most_likely_tokens():
+    model = make()
+    tokenizer = model.causal_lm.preprocessor.tokenizer
+    ids = [tokenizer.start_token_id, *np.array(tokenizer(["1+1="])[0])]
+    for _ in range(4):
+        inputs = {"token_ids": np.array([ids]), "padding_mask": np.ones([1, len(ids)])}
+        ids.append(int(np.argmax(model.causal_lm(inputs)[0, -1])))
+        if ids[-1] == language_models.END:
+            break
+    new = [x for x in ids[5:] if x not in (0, language_models.END)]
+    expected = "".join("?" + language_models.CHARACTERS)[0:0]
+    expected = str(tokenizer.detokenize([new])[0]) if new else expected
+    assert model.generate(["1+1="]) == [expected]
+
+
+def test_evaluate_uses_greedy_completions():
+    model = make(rewards=[sevens, lambda truncated: [1.0 for _ in truncated]])
+    logs = model.evaluate(PROMPTS, batch_size=3)
+    assert logs["reward_sevens"] == np.mean(sevens(model.generate(PROMPTS)))
+    assert logs["reward"] == pytest.approx(logs["reward_sevens"] + 1)
+
+
+# Data.
+
+
+def test_columns_reach_the_rewards_of_their_prompts():
+    received = []
+
+    def check(prompts, completions, completion_ids, answer, truncated):
+        received.extend(zip(prompts, answer))
+        assert len(completions) == len(completion_ids) == len(truncated)
+        return [0.5] * len(prompts)
+
+    columns = {"prompts": PROMPTS, "answer": [0, 1, 2, 3]}
+    make(rewards=check).fit(columns, batch_size=2, epochs=2, verbose=0)
+    assert len(received) == 4 * 4 * 2
+    assert set(received) == set(zip(PROMPTS, range(4)))
+
+
+def test_columns_belong_to_the_tokens_of_the_same_row():
+    columns = {"prompts": PROMPTS, "answer": [10, 11, 12, 13]}
+    model = make(group_size=3)
+    sampled = model.sample(columns)
+    tokenizer = model.causal_lm.preprocessor.tokenizer
+    token_ids = sampled.completions.token_ids.numpy().tolist()
+    assert sampled.columns["answer"] == np.repeat(columns["answer"], 3).tolist()
+    for row, (prompt, answer) in enumerate(
+        zip(sampled.columns["prompts"], sampled.columns["answer"], strict=True)
+    ):
+        expected = np.array(tokenizer([prompt])[0]).tolist()
+        assert token_ids[row][1 : len(expected) + 1] == expected
+        assert PROMPTS[answer - 10] == prompt
+
+
+def test_dataset_gives_the_weights_of_lists():
+    columns = {"prompts": PROMPTS, "answer": ["1", "2", "3", "4"]}
+
+    def right(completions, answer):
+        return [float(x.startswith(y)) for x, y in zip(completions, answer)]
+
+    data = tf.data.Dataset.from_tensor_slices(columns).batch(2).prefetch(1)
+    models = [make(rewards=right, mode=GRAPH) for _ in range(2)]
+    models[0].fit(columns, batch_size=2, epochs=2, shuffle=False, verbose=0)
+    models[1].fit(data, epochs=2, verbose=0)
+    assert_equal(*map(weights_of, models))
+
+
+def test_steps_per_epoch_continues_where_the_last_epoch_has_ended():
+    seen = []
+
+    def log(prompts):
+        seen.extend(prompts[::4])
+        return [0.0] * len(prompts)
+
+    make(rewards=log, mode=GRAPH).fit(
+        PROMPTS, batch_size=1, steps_per_epoch=3, epochs=4, verbose=0
+    )
+    assert [sorted(seen[i : i + 4]) for i in (0, 4, 8)] == [sorted(PROMPTS)] * 3
+
+
+def test_coroutines_run_side_by_side():
+    """Each waits for the other one, and would wait for ever if they ran in turn."""
+    events = []
+
+    async def first(prompts):
+        events.append(asyncio.Event())
+        while len(events) < 2:
+            await asyncio.sleep(0)
+        return [1.0] * len(prompts)
+
+    async def second(prompts):
+        events.append(asyncio.Event())
+        return [2.0] * len(prompts)
+
+    model = make(rewards=[first, second, sevens], reward_weights=[1.0, 0.5, 0.0])
+    logs = model.train_on_prompts({"prompts": PROMPTS})
+    assert logs["reward"] == 2.0
+    assert (logs["reward_first"], logs["reward_second"]) == (1.0, 2.0)
+
+
+def test_replies_continue_completions():
+    """The reply `==7` follows completions without a seven, once; it has two tokens."""
+
+    def reply(completions):
+        return [None if "7" in x else "==7" for x in completions]
+
+    model = make(reply=reply, max_turns=3, max_completion_length=8)
+    sampled = model.sample(PROMPTS)
+    columns, record = sampled.columns, sampled.completions
+    replied = [i for i, x in enumerate(columns["completions"]) if "==7" in x]
+    assert replied
+    sampled_counts = record.sampled.numpy().sum(axis=1)
+    for row, ids in enumerate(columns["completion_ids"]):
+        assert len(ids) <= 8
+        assert sampled_counts[row] == len(ids) - 2 * (row in replied)
+    model.train_on_prompts({"prompts": PROMPTS})
+    logs = model.fit(PROMPTS, epochs=2, verbose=0).history
+    assert np.isfinite(logs["reward"]).all()
+
+
+# Files and callbacks.
+
+ARCHITECTURES = {
+    "GPT2": lambda: language_models.text_gpt2(),
+    "Llama": lambda: other_architecture("Llama"),
+    "Gemma": lambda: other_architecture("Gemma"),
+    "Qwen3": lambda: other_architecture("Qwen3"),
+}
+
+
+def other_architecture(name):
+    """A tiny model without preprocessor."""
+    keras.utils.set_random_seed(0)
+    arguments = dict(vocabulary_size=15, num_layers=1, hidden_dim=8)
+    arguments |= dict(intermediate_dim=16, num_query_heads=2, num_key_value_heads=1)
+    if name != "Llama":
+        arguments["head_dim"] = 4
+    backbone = getattr(keras_hub.models, f"{name}Backbone")(**arguments)
+    return getattr(keras_hub.models, f"{name}CausalLM")(backbone, preprocessor=None)
+
+
+SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in ("Llama", "Gemma")]
+
+
+@pytest.mark.parametrize("name", ["GPT2", "Qwen3", *SLOW])
+def test_saved_model_continues_to_the_same_weights(name, tmp_path):
+    causal_lm = ARCHITECTURES[name]()
+    prompts, options = PROMPTS, {}
+    if causal_lm.preprocessor is None:
+        prompts, options = [[5, 6, 7], [3]], {"stop_token_ids": [1]}
+
+        @keras.saving.register_keras_serializable("test_sequences", name="seven_ids")
+        def rewards(completions):
+            return [float(completion.count(8)) for completion in completions]
+
+        options["rewards"] = rewards
+    model = make(causal_lm, **options)
+    before = weights_of(model)
+    model.train_on_prompts({"prompts": prompts})
+    assert_differ(before, weights_of(model))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_equal(weights_of(model), weights_of(loaded))
+    for each in (model, loaded):
+        each.train_on_prompts({"prompts": prompts})
+    assert_equal(weights_of(model), weights_of(loaded))
+    # The language model alone is saved as KerasHub saves it.
+    model.causal_lm.save(tmp_path / "causal_lm.keras")
+    with pytest.warns(UserWarning, match="compile"):  # of KerasHub
+        alone = keras.saving.load_model(tmp_path / "causal_lm.keras")
+    assert_equal(weights_of(model), [np.array(v) for v in alone.variables])
+    model.causal_lm.save_to_preset(tmp_path / "preset")
+    alone = keras_hub.models.CausalLM.from_preset(str(tmp_path / "preset"))
+    assert_equal(weights_of(model), [np.array(v) for v in alone.variables])
+
+
+@pytest.mark.parametrize("name", ["GPT2", "Qwen3", *SLOW])
+def test_only_adapters_move_with_lora(name, tmp_path):
+    """KerasHub also trains the biases of the layers with adapters, which GPT-2 has."""
+    causal_lm = ARCHITECTURES[name]()
+    causal_lm.backbone.enable_lora(2)
+    prompts, options = PROMPTS, {}
+    if causal_lm.preprocessor is None:
+        prompts, options = [[5, 6, 7], [3]], {"stop_token_ids": [1]}
+        options["rewards"] = ids_reward
+    model = make(causal_lm, **options)
+    before = {v.path: np.array(v) for v in causal_lm.variables}
+    for _ in range(2):
+        model.train_on_prompts({"prompts": prompts})
+    moved = [v.path for v in causal_lm.variables if not np.array_equal(before[v.path], v)]
+    assert moved
+    assert all(
+        path.endswith(("lora_kernel_a", "lora_kernel_b")) or name == "GPT2"
+        for path in moved
+    )
+    assert all(re.search("query|value", path) for path in moved)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for each in (model, loaded):
+        each.train_on_prompts({"prompts": prompts})
+    assert_equal(weights_of(model), weights_of(loaded))
+
+
+@keras.saving.register_keras_serializable("test_sequences")
+def ids_reward(completions):
+    return [float(completion.count(8)) for completion in completions]
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Raises an error at the begin of an epoch, as a kill would end the training."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 3:
+            raise RuntimeError("interrupted")
+
+
+@pytest.mark.parametrize("steps", [pytest.param(None, marks=pytest.mark.slow), 3])
+def test_interrupted_training_continues_to_the_same_weights(steps, tmp_path):
+    options = dict(batch_size=2, epochs=5, steps_per_epoch=steps, verbose=0)
+    whole = make(mode=GRAPH)
+    whole.fit(PROMPTS, **options)
+    first = make(mode=GRAPH)
+    backup = tmp_path / "backup"
+    callbacks = [keras.callbacks.BackupAndRestore(backup), Interrupt()]
+    with pytest.raises(RuntimeError, match="interrupted"):
+        first.fit(PROMPTS, callbacks=callbacks, **options)
+    other = language_models.text_gpt2(seed=9)  # its weights are replaced
+    second = make(other, mode=GRAPH)
+    history = second.fit(
+        PROMPTS, callbacks=[keras.callbacks.BackupAndRestore(backup)], **options
+    )
+    assert len(history.epoch) == 2
+    assert_equal(weights_of(whole), weights_of(second))
+
+
+def test_stock_callbacks_receive_logs(tmp_path):
+    callbacks = [
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+        keras.callbacks.EarlyStopping("val_reward", mode="max", min_delta=99, patience=1),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2),
+        keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "reward", mode="max"),
+        keras.callbacks.ReduceLROnPlateau("reward", mode="max"),
+        keras.callbacks.TensorBoard(tmp_path / "board"),
+        keras.callbacks.TerminateOnNaN(),
+    ]
+    model = make()
+    history = model.fit(
+        PROMPTS,
+        batch_size=2,
+        epochs=4,
+        validation_data=PROMPTS,
+        callbacks=callbacks,
+        verbose=0,
+    )
+    assert len(history.epoch) == 2  # EarlyStopping
+    columns = (tmp_path / "log.csv").read_text().splitlines()[0].split(",")
+    assert {"reward", "kl", "val_reward", "truncated"} <= set(columns)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.0025)
+    loaded = keras.saving.load_model(tmp_path / "best.keras")
+    assert_equal(weights_of(model), weights_of(loaded))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "mixed_float16",
+        pytest.param("mixed_bfloat16", marks=pytest.mark.slow),
+        pytest.param("bfloat16", marks=pytest.mark.slow),
+    ],
+)
+def test_half_precision_trains(dtype):
+    adam = keras.optimizers.Adam(0.01, beta_2=0.9)  # 0.999 is 1 in bfloat16
+    model = make(language_models.text_gpt2(dtype=dtype), optimizer=adam, kl_coef=0.1)
+    before = weights_of(model)
+    logs = model.fit(PROMPTS, epochs=2, verbose=0).history
+    assert np.isfinite(logs["reward"]).all()
+    assert max(logs["log_prob_difference"]) < 0.1
+    assert 0 < max(logs["gradient_norm"]) < 10  # without the loss scale
+    assert_differ(before, weights_of(model))
+
+
+# Errors change nothing.
+
+
+def returns(value):
+    def bad(prompts):
+        return value(len(prompts))
+
+    return bad
+
+
+def raises(prompts):
+    raise KeyError("no answer")
+
+
+BAD_REWARDS = {
+    "none": (returns(lambda n: None), TypeError, "'bad' must return one.*None"),
+    "number": (returns(lambda n: 1.0), TypeError, "one finite number for each of the 16"),
+    "too_few": (returns(lambda n: [1.0] * 3), ValueError, "Received: 3 entries"),
+    "nan": (
+        returns(lambda n: [0.0] * 5 + [float("nan")] * (n - 5)),
+        ValueError,
+        r"nan for completion 5 \(from 0\), whose prompt is '1\+1='",
+    ),
+    "none_entry": (
+        returns(lambda n: [0.0] * 9 + [None] * 7),
+        ValueError,
+        "None for .* 9 ",
+    ),
+    "text": (returns(lambda n: ["1"] * n), ValueError, "'1' for completion 0"),
+    "raises": (raises, KeyError, "no answer"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REWARDS)
+def test_bad_rewards_change_no_weight(name):
+    function, error, message = BAD_REWARDS[name]
+    model = make(rewards=[sevens, function])
+    before = weights_of(model)
+    with pytest.raises(error, match=message) as caught:
+        model.fit(PROMPTS, shuffle=False, verbose=0)
+    if name == "raises":
+        assert "The function 'raises'" in caught.value.__notes__[0]
+    assert_equal(before, weights_of(model))
+    assert int(model.updates.numpy()) == int(model.optimizer.iterations.numpy()) == 0
+
+
+def test_reward_function_with_an_unknown_argument_is_refused():
+    def right(completions, solution):
+        return [0.0] * len(completions)
+
+    with pytest.raises(
+        TypeError, match=r"'right' has arguments.*Received: \['solution'\]"
+    ):
+        make(rewards=right).train_on_prompts({"prompts": PROMPTS, "answer": PROMPTS})
+
+
+@pytest.mark.parametrize("options", [{}, {"minibatch_size": 4, "passes": 2}])
+def test_infinite_gradients_change_no_weight(options):
+    model = make(rewards=lambda prompts: [1e38, -1e38] * 8, **options)
+    before = weights_of(model)
+    optimizer = [np.array(v) for v in model.optimizer.variables]
+    with pytest.raises(FloatingPointError, match="changed no weight"):
+        model.train_on_prompts({"prompts": PROMPTS})
+    assert_equal(before, weights_of(model))
+    assert_equal(optimizer, [np.array(v) for v in model.optimizer.variables])
+    assert int(model.updates.numpy()) == 0
+
+
+@pytest.mark.parametrize("rate, options", [(1e30, {"minibatch_size": 4}), (3e38, {})])
+def test_steps_with_infinite_weights_restore_the_weights(rate, options):
+    """The first step with a rate of 1e30 makes the second step invalid."""
+    causal_lm = language_models.text_gpt2()
+    language_models.random_weights(causal_lm)
+    optimizer = keras.optimizers.SGD(rate)
+    model = make(causal_lm, optimizer=optimizer, mode=GRAPH, **options)
+    before = weights_of(model)
+    with pytest.raises(FloatingPointError):
+        model.train_on_prompts({"prompts": PROMPTS})
+    assert_equal(before, weights_of(model))
+    assert int(model.optimizer.iterations.numpy()) == 0
+
+
+class OtherDistribution(keras_hub.models.GPT2CausalLM):
+    """Samples from other logits than those that it returns when it is called."""
+
+    def call_with_cache(self, token_ids, cache, cache_update_index):
+        logits, hidden, cache = super().call_with_cache(
+            token_ids, cache, cache_update_index
+        )
+        return logits * 1.5, hidden, cache
+
+
+class OwnSampler(keras_hub.models.GPT2CausalLM):
+    """Ignores its sampler."""
+
+    def generate_step(self, inputs, stop_token_ids=None):
+        return inputs
+
+
+def with_class(cls):
+    model = language_models.text_gpt2()
+    language_models.random_weights(model)
+    return cls(model.backbone, model.preprocessor)
+
+
+def test_samples_of_another_distribution_change_no_weight():
+    model = make(with_class(OtherDistribution))
+    before = weights_of(model)
+    with pytest.raises(ValueError, match="must follow the distribution that is scored"):
+        model.train_on_prompts({"prompts": PROMPTS})
+    assert_equal(before, weights_of(model))
+
+
+def test_model_that_ignores_its_sampler_is_refused():
+    with pytest.raises(ValueError, match="must call `self.sampler`.*OwnSampler"):
+        make(with_class(OwnSampler)).train_on_prompts({"prompts": PROMPTS})
+
+
+def test_model_without_generate_is_refused():
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+    with pytest.raises(TypeError, match="causal language model of KerasHub.*Functional"):
+        tfr.sequences.SequenceReinforce(model, sevens)
+
+
+def test_sampler_of_compile_is_kept_and_not_used():
+    causal_lm = language_models.text_gpt2()
+    causal_lm.compile(sampler="greedy")
+    model = make(causal_lm)
+    assert len(set(model.sample(["1+1="] * 4).columns["completions"])) > 4
+    assert isinstance(causal_lm.sampler, keras_hub.samplers.GreedySampler)
+
+
+def test_end_token_equal_to_padding_is_refused():
+    causal_lm = language_models.text_gpt2()
+    vocabulary = {"<|endoftext|>": 0, "a": 1, "aa": 2}
+    tokenizer = keras_hub.models.GPT2Tokenizer(vocabulary=vocabulary, merges=["a a"])
+    causal_lm.preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(
+        tokenizer, sequence_length=16
+    )
+    with pytest.raises(ValueError, match=r"must differ from the padding.*\[0\]"):
+        make(causal_lm)
+
+
+WRONG_PROMPTS = {
+    "too_long": (
+        ["1+1=", "1234567890123"],
+        ValueError,
+        "at most 12 tokens.*1234567890123",
+    ),
+    "number": ([3], TypeError, "must be strings. Received: 3"),
+    "text": ("1+1=", TypeError, "list with an entry for each prompt"),
+    "no_prompts": ({"prompt": PROMPTS}, ValueError, "must contain `prompts`"),
+    "lengths": ({"prompts": PROMPTS, "answer": ["1"]}, ValueError, "'answer': 1"),
+    "reserved": ({"prompts": PROMPTS, "completions": PROMPTS}, ValueError, "Rename it"),
+    "empty": ([], ValueError, "at least one"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PROMPTS)
+def test_wrong_prompts_change_no_weight(name):
+    prompts, error, message = WRONG_PROMPTS[name]
+    model = make()
+    before = weights_of(model)
+    with pytest.raises(error, match=message):
+        model.fit(prompts, batch_size=8, verbose=0)
+    assert_equal(before, weights_of(model))
+
+
+WRONG_OPTIONS = {
+    "group_size": ({"group_size": 1}, ValueError, "other completions of its prompt"),
+    "temperature": ({"temperature": 0.0}, ValueError, "above 0"),
+    "sampler": ({"sampler": "top_k"}, TypeError, "from the distribution that is scored"),
+    "beta": ({"beta": 0.1}, TypeError, "pass `kl_coef`"),
+    "length": ({"max_completion_length": 16}, ValueError, "less than 16"),
+    "turns": ({"max_turns": 2}, ValueError, "both a function `reply`"),
+    "weights": ({"reward_weights": [1.0, 2.0]}, ValueError, "Expected: 1 numbers"),
+    "rewards": ({"rewards": "sevens"}, TypeError, "`rewards` must be a function"),
+    "stop": ({"stop_token_ids": [99]}, ValueError, r"below 15.*stop_token_ids=\[99\]"),
+    "unknown": ({"nonsense": 1}, TypeError, "has no argument 'nonsense'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPTIONS)
+def test_wrong_options_are_refused(name):
+    options, error, message = WRONG_OPTIONS[name]
+    with pytest.raises(error, match=message):
+        make(**options)
+
+
+def test_lora_after_construction_is_refused():
+    model = make()
+    model.causal_lm.backbone.enable_lora(2)
+    with pytest.raises(ValueError, match="must not change.*enable_lora"):
+        model.fit(PROMPTS, verbose=0)
+
+
+def test_arguments_of_keras_that_do_not_exist_name_what_to_use():
+    model = make()
+    with pytest.raises(TypeError, match="no argument 'metrics'.*weight 0"):
+        model.compile("adam", metrics=["accuracy"])
+    with pytest.raises(TypeError, match="no argument 'y'.*column"):
+        model.fit(PROMPTS, y=PROMPTS)
+
+
+def test_datasets_that_cannot_be_used_are_refused():
+    model, data = make(), tf.data.Dataset.from_tensor_slices(PROMPTS)
+    with pytest.raises(ValueError, match="needs `steps_per_epoch`"):
+        model.fit(data.batch(2).repeat(), verbose=0)
+    with pytest.raises(ValueError, match="needs `steps`"):
+        model.evaluate(data.batch(2).repeat())
+    with pytest.raises(ValueError, match=r"must be batches.*dataset.batch\(8\)"):
+        model.fit(data, verbose=0)
+    with pytest.raises(TypeError, match="not a dataset"):
+        model.generate(data.batch(2))
+    with pytest.raises(ValueError, match="at least one batch"):
+        model.evaluate(data.take(0).batch(2))
+
+
+def test_all_prompts_are_checked_before_the_first_update():
+    model = make()
+    with pytest.raises(ValueError, match="1234567890123"):
+        model.fit([*PROMPTS, "1234567890123"], batch_size=1, shuffle=False, verbose=0)
+    assert int(model.updates.numpy()) == 0
+
+
+def test_nested_columns_of_a_dataset_are_strings():
+    received = []
+
+    def note(answers):
+        received.append(answers[0])
+        return [0.0] * len(answers)
+
+    columns = {"prompts": PROMPTS, "answers": [["1", "2"]] * 4}
+    data = tf.data.Dataset.from_tensor_slices(columns).batch(4)
+    make(rewards=note).evaluate(data)
+    assert received == [["1", "2"]]
+
+
+def test_model_without_trainable_weights_is_refused():
+    causal_lm = language_models.text_gpt2()
+    causal_lm.trainable = False
+    with pytest.raises(ValueError, match="at least one"):
+        make(causal_lm).fit(PROMPTS, verbose=0)
+
+
+def test_file_of_an_unknown_reward_function_generates_and_names_it(tmp_path):
+    def unregistered(completions):
+        return [0.0] * len(completions)
+
+    model = tfr.sequences.SequenceReinforce(
+        language_models.text_gpt2(), unregistered, max_completion_length=4, seed=0
+    )
+    model.save(tmp_path / "model.keras")  # not compiled
+    with pytest.warns(UserWarning, match="'unregistered' of the saved model"):
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.generate(PROMPTS) == model.generate(PROMPTS)
+    with pytest.raises(ValueError, match="'unregistered'.*must be registered"):
+        loaded.evaluate(PROMPTS)
+
+
+def test_second_end_token_of_instruction_tuned_models_ends_completions():
+    tokenizer = language_models.tokenizer()
+    tokenizer.token_to_id = {"<end_of_turn>": 5}.get
+    tokenizer.get_vocabulary = lambda: ["0", "<end_of_turn>"]
+    causal_lm = language_models.text_gpt2()
+    causal_lm.preprocessor.tokenizer = tokenizer
+    assert make(causal_lm).encoding.end_token_ids == [language_models.END, 5]
+
+
+def test_training_without_compile_is_refused():
+    model = tfr.sequences.SequenceReinforce(
+        language_models.text_gpt2(), sevens, max_completion_length=4
+    )
+    with pytest.raises(ValueError, match="must be compiled"):
+        model.fit(PROMPTS, verbose=0)
+
+
+def test_xla_with_minibatches_is_refused():
+    with pytest.raises(ValueError, match="XLA cannot compile"):
+        make(minibatch_size=4, mode={"jit_compile": True})

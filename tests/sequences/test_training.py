@@ -1,0 +1,44 @@
+"""Tests the order of the batches of prompts."""
+
+import tensorflow as tf
+
+from tf_reinforce.sequences import prompts
+from tf_reinforce.sequences import training
+
+NUMBERS = [f"{n}" for n in range(10)]
+
+
+def orders(first, epochs, **options):
+    """Returns the prompts of each epoch, in their order."""
+    table = prompts.read(NUMBERS)
+    batches = training.Batches(table, 4, **options)
+    numbers = zip(range(epochs), batches.of_epochs(first))
+    return [[x for batch in epoch for x in batch["prompts"]] for _, epoch in numbers]
+
+
+def test_order_is_a_function_of_seed_and_epoch():
+    first, second = orders(0, 2, seed=1)
+    assert sorted(first) == sorted(second) == NUMBERS
+    assert first != second
+    assert orders(1, 1, seed=1) == [second]
+    assert orders(0, 1, seed=2) != [first]
+
+
+def test_order_without_seed_is_that_of_the_prompts():
+    assert orders(0, 2) == [NUMBERS, NUMBERS]
+
+
+def test_epochs_of_some_steps_continue_each_other():
+    """Two batches of four and one of two are a pass; an epoch has two batches."""
+    whole = [x for epoch in orders(0, 3, seed=1) for x in epoch]
+    parts = orders(0, 4, seed=1, steps_per_epoch=2)
+    assert [x for epoch in parts for x in epoch] == whole[: sum(map(len, parts))]
+    assert orders(2, 2, seed=1, steps_per_epoch=2) == parts[2:]
+
+
+def test_dataset_continues_behind_the_batches_of_earlier_epochs():
+    data = tf.data.Dataset.from_tensor_slices(NUMBERS).batch(4)
+    batches = training.Batches(data, 4, steps_per_epoch=2)
+    epoch = next(batches.of_epochs(1))
+    assert [x for batch in epoch for x in batch["prompts"]] == [*"89", *"0123"]
+    assert batches.count == 2 and training.Batches(data, 4).count == 3

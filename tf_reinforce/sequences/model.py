@@ -1,0 +1,522 @@
+"""Defines `SequenceReinforce`, a Keras model that trains language models from rewards."""
+
+import dataclasses
+import functools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import optimizers
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
+from tf_reinforce.score_function import reward_functions
+from tf_reinforce.sequences import conversation
+from tf_reinforce.sequences import encoding
+from tf_reinforce.sequences import estimator
+from tf_reinforce.sequences import language_model
+from tf_reinforce.sequences import options as sequence_options
+from tf_reinforce.sequences import prompts as prompt_tables
+from tf_reinforce.sequences import text_rewards
+from tf_reinforce.sequences import training
+from tf_reinforce.sequences import update
+
+_ACTION_KEY = 2  # of the four `rollout_keys`
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class SequenceReinforce(keras.Model):
+    """Trains a causal language model of KerasHub with rewards for its completions.
+
+        ∇J = E[ (R - b) ∇ log π(y|x) ],    R = r(x, y) - β log (π(y|x) / π_ref(y|x))
+
+    For each prompt x, the model samples `group_size` completions y. Reward functions
+    return a reward r for each completion. The baseline b is the mean of R over the other
+    completions of the same prompt (RLOO). The KL penalty is a part of the reward: no
+    gradient flows through it. The reference π_ref is the model at construction. With
+    default options, the gradient is an unbiased estimate of the gradient of E[r] - β KL(π
+    ‖ π_ref). `tfr.testing.check_sequence_gradient` checks this by enumeration.
+
+    The completions are sampled with the cache of KerasHub's models, from exactly the
+    distribution that is scored: softmax(logits / temperature) over all tokens, without
+    dropout. The sampler of `causal_lm.compile` is not used. Every random number is a
+    function of seed, update, completion and token.
+
+    Args:
+        causal_lm: `keras_hub.models.CausalLM` on TensorFlow. Its trainable weights are
+            trained; after `causal_lm.backbone.enable_lora(rank)`, these are the adapters.
+            With a preprocessor, prompts and completions are strings; without
+            preprocessor, they are lists of token ids.
+        rewards: Function `rewards(prompts, completions, completion_ids, **columns)` that
+            returns a list of R floats for R completions, or a list of such functions. It
+            may be a coroutine (`async def`). All arguments are lists of R entries, passed
+            by name; arguments that the function does not name are not passed. The
+            columns are those of the prompts, and `truncated`, a list of bools.
+        reward_weights: List of floats, one for each reward function; `None` for ones.
+        group_size: Int ≥ 2, the number of completions of each prompt in an update.
+        kl_coef: Float ≥ 0, the weight β of the KL penalty. With `kl_coef=0`, no reference
+            is kept.
+        temperature: Float above 0, by which logits are divided in sampling, scoring and
+            in the reference.
+        max_completion_length: Int, the largest number of tokens of a completion, with the
+            end token and with replies. A completion that reaches it without end token is
+            truncated.
+        stop_token_ids: `"auto"` for the end tokens of the tokenizer, or a list of ints.
+        reply: Function with the arguments of a reward function that returns a list with a
+            string or `None` for each completion, or `None` for completions of one turn.
+            A string is appended to the completion, and the model continues; `None` ends
+            the completion. The tokens of replies are not scored. A reply without space
+            for it and one more token makes the completion truncated.
+        max_turns: Int, the largest number of turns of the model in a completion.
+        passes: Int, the number of passes over the completions of an update.
+        minibatch_size: Int, the approximate number of completions in a gradient step, or
+            `None` for all completions of an update.
+        microbatch_size: Int, the approximate number of completions whose gradient is
+            computed at a time to save memory, or `None`. The result is the same.
+        ratio_clip: Float ≥ 1, the largest likelihood ratio of a completion. With passes
+            or minibatches, each completion is weighted with its likelihood ratio. A
+            clipped ratio biases the gradient.
+        scale_advantages: Bool, whether advantages are divided by the standard deviation
+            of R over the completions of the prompt, which biases the gradient.
+        length_normalization: Bool, whether the advantage of each completion is divided by
+            its number of sampled tokens, which biases the gradient.
+        seed: Int that determines all random numbers, or `None` for a random seed.
+        **kwargs: Keyword arguments of `keras.Model`.
+
+    Example:
+
+    >>> import keras_hub
+    >>> import tf_reinforce as tfr
+    >>> backbone = keras_hub.models.GPT2Backbone(
+    ...     vocabulary_size=5, num_layers=1, num_heads=1, hidden_dim=8,
+    ...     intermediate_dim=16, max_sequence_length=8, dropout=0.0)
+    >>> causal_lm = keras_hub.models.GPT2CausalLM(backbone)  # prompts are token ids
+    >>> def threes(completions):
+    ...     return [completion.count(3) for completion in completions]
+    >>> model = tfr.sequences.SequenceReinforce(
+    ...     causal_lm, threes, kl_coef=0.0, stop_token_ids=[1],
+    ...     max_completion_length=4, seed=0)
+    >>> model.compile(keras.optimizers.Adam(0.03))
+    >>> history = model.fit([[2, 4]] * 16, batch_size=16, epochs=20, verbose=0)
+    >>> model.generate([[2, 4]])
+    [[3, 3, 3, 3]]
+
+    Reference:
+        Williams (1992), Simple statistical gradient-following algorithms for
+        connectionist reinforcement learning. doi:10.1007/BF00992696.
+        Kool, van Hoof & Welling (2019), Buy 4 REINFORCE samples, get a baseline for free!
+        Ahmadian et al. (2024), Back to basics: revisiting REINFORCE style optimization
+        for learning from human feedback in LLMs. arXiv:2402.14740
+    """
+
+    def __init__(
+        self,
+        causal_lm: keras.Model,
+        rewards: Callable | Sequence[Callable],
+        *,
+        reward_weights: Sequence[float] | None = None,
+        group_size: int = 4,
+        kl_coef: float = 0.05,
+        temperature: float = 1.0,
+        max_completion_length: int = 256,
+        stop_token_ids: Any = "auto",
+        reply: Callable | None = None,
+        max_turns: int = 1,
+        passes: int = 1,
+        minibatch_size: int | None = None,
+        microbatch_size: int | None = None,
+        ratio_clip: float = 2.0,
+        scale_advantages: bool = False,
+        length_normalization: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        of_keras = "name", "dtype", "trainable"
+        sequence_options.expect_known(kwargs, allowed=of_keras)
+        super().__init__(**kwargs)
+        language_model.expect_causal_lm(causal_lm)
+        self.options = sequence_options.SequenceOptions(
+            group_size=group_size,
+            kl_coef=kl_coef,
+            temperature=temperature,
+            max_completion_length=max_completion_length,
+            max_turns=max_turns,
+            passes=passes,
+            minibatch_size=minibatch_size,
+            microbatch_size=microbatch_size,
+            ratio_clip=ratio_clip,
+            scale_advantages=scale_advantages,
+            length_normalization=length_normalization,
+        )
+        self.causal_lm = causal_lm
+        self.rewards = text_rewards.TextRewards(rewards, reward_weights)
+        self.reply = sequence_options.validated_reply(reply, max_turns)
+        self.encoding = encoding.Encoding(
+            causal_lm, max_completion_length, stop_token_ids
+        )
+        self.seed = random.randrange(2**31) if seed is None else seed
+        validation.check_seed(self.seed)
+        self.policy = language_model.TokenPolicy(causal_lm, temperature, self.encoding)
+        self._add_weights()
+        self._trained_names = [variable.path for variable in self.trainable_variables]
+        # Keras reads this attribute after `causal_lm`.
+        self.trained_adapters = language_model.AdapterWeights(causal_lm)
+        self.estimator = estimator.SequenceEstimator(
+            self.policy, self.reference_weights, self.options
+        )
+        self.built = True
+
+    def _add_weights(self):
+        """Creates the number of updates, and a copy of the weights as the reference."""
+        options = dict(trainable=False, autocast=False)
+        self.updates = self.add_weight(
+            name="updates", shape=(), dtype="int64", initializer="zeros", **options
+        )
+        self.reference_weights = []
+        for number, variable in enumerate(self.trainable_variables):
+            if not self.options.kl_coef:
+                break
+            weight = self.add_weight(
+                name=f"reference_{number}",
+                shape=variable.shape,
+                dtype=variable.dtype,
+                initializer="zeros",
+                **options,
+            )
+            weight.assign(variable)
+            self.reference_weights.append(weight)
+
+    @property
+    def trainable_variables(self) -> list:
+        """Returns the weights that are trained, those of `causal_lm`."""
+        return self.causal_lm.trainable_variables
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        """Returns the logits of the language model."""
+        return self.causal_lm(inputs, training=training)
+
+    def compile(
+        self,
+        optimizer: Any = "adam",
+        *,
+        run_eagerly: bool = False,
+        jit_compile: bool = False,
+        auto_scale_loss: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Configures the training.
+
+        Args:
+            optimizer: Keras optimizer or its name. Learning rates for pretrained models
+                are small, for example 1e-6 for all weights and 1e-5 for LoRA.
+            run_eagerly, auto_scale_loss: As in `keras.Model.compile`.
+            jit_compile: Bool, whether XLA compiles the sampling and the updates.
+
+        Raises:
+            ValueError: If XLA cannot compile the updates, because their minibatches or
+                microbatches have several sizes.
+        """
+        sequence_options.expect_known(kwargs, "compile")
+        splits = self.options.has_minibatches or self.options.microbatch_size is not None
+        if jit_compile and splits:
+            raise ValueError(
+                "XLA cannot compile updates with minibatches, microbatches or several "
+                f"passes. Received: jit_compile={jit_compile} and {self.options}"
+            )
+        super().compile(
+            optimizer,
+            run_eagerly=run_eagerly,
+            jit_compile=jit_compile,
+            auto_scale_loss=auto_scale_loss,
+        )
+        optimizers.build(self.optimizer, self.trainable_variables)
+        wrap = functools.partial(
+            training.compiled, run_eagerly=run_eagerly, jit_compile=jit_compile
+        )
+        self._sample = wrap(self.policy.sample)
+        self._update = wrap(
+            update.SequenceUpdate(self.estimator, self.optimizer, self.updates)
+        )
+
+    def get_compile_config(self) -> dict[str, Any] | None:
+        if not self.compiled:
+            return None
+        return {
+            "optimizer": keras.saving.serialize_keras_object(self.optimizer),
+            "run_eagerly": self.run_eagerly,
+            "jit_compile": self.jit_compile,
+        }
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        optimizer = keras.saving.deserialize_keras_object(config["optimizer"])
+        # A `LossScaleOptimizer` is part of the config.
+        self.compile(**{**config, "optimizer": optimizer}, auto_scale_loss=False)
+
+    def fit(
+        self,
+        prompts: Any,
+        *,
+        batch_size: int = 8,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        shuffle: bool = True,
+        initial_epoch: int = 0,
+        validation_data: Any = None,
+        validation_freq: int = 1,
+        callbacks: Any = None,
+        verbose: Any = "auto",
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """Trains the language model.
+
+        Each batch of prompts makes one update. If a reward function raises an error or
+        returns an invalid reward, the update is not made, and no weight changes.
+
+        Args:
+            prompts: List of P prompts; or dict of columns with P entries each, such as
+                `{"prompts": [...], "answer": [...]}`; or `tf.data.Dataset` of batches,
+                tensors of strings or dicts of columns.
+            batch_size: Int, the number of prompts of an update; not for a dataset.
+            epochs, steps_per_epoch, initial_epoch, callbacks, verbose: As in
+                `keras.Model.fit`. An epoch is one pass over the prompts, unless
+                `steps_per_epoch` is passed.
+            shuffle: Bool, whether the order of the prompts changes in each epoch, as a
+                function of seed and epoch; not for a dataset.
+            validation_data: Prompts in the same form, for which `evaluate` is called.
+            validation_freq: Int, the number of epochs between two validations.
+
+        Returns:
+            Keras' `History` with the log keys `reward` (without KL penalty; with several
+            reward functions also `reward_NAME`), `kl` (mean of log π(y|x) - log
+            π_ref(y|x) over completions, in nats), `entropy` (per token, in nats), `loss`
+            (the surrogate loss, whose value has no meaning), `gradient_norm`,
+            `log_prob_difference` (mean difference of the log-probabilities of sampled
+            tokens between sampling and scoring), `completion_length` (tokens),
+            `truncated` (share of completions), `equal_reward_groups` (share of prompts
+            whose completions have equal rewards, and therefore no effect), and `val_…`.
+
+        Raises:
+            FloatingPointError: If a loss, gradient or weight is not finite.
+            ValueError: If the completions do not follow the scored distribution.
+        """
+        sequence_options.expect_known(kwargs, "fit")
+        self._expect_ready()
+        table = self._read(prompts)
+        held_out = None if validation_data is None else self._read(validation_data)
+        validation.positive_int("validation_freq", validation_freq)
+        seed = self.seed if shuffle else None
+        batches = training.Batches(
+            table,
+            validation.positive_int("batch_size", batch_size),
+            seed,
+            validation.positive_int_or_none("steps_per_epoch", steps_per_epoch),
+        )
+        batches.expect_finite("steps_per_epoch")
+
+        def validate(epoch):
+            if held_out is None or (epoch + 1) % validation_freq:
+                return {}
+            logs = self.evaluate(held_out, batch_size=batch_size)
+            return {f"val_{name}": value for name, value in logs.items()}
+
+        return training.run_epochs(
+            self,
+            self.train_on_prompts,
+            validate,
+            batches,
+            callbacks,
+            epochs=epochs,
+            initial_epoch=initial_epoch,
+            verbose=verbose,
+        )
+
+    def _read(self, prompts):
+        """Returns prompts as `prompts.read` does; checks all prompts of a table."""
+        table = prompt_tables.read(prompts)
+        if isinstance(table, prompt_tables.PromptTable):
+            names = {*table.columns, *prompt_tables.RESERVED}
+            functions = [*self.rewards.functions, *([self.reply] if self.reply else [])]
+            for function in functions:
+                text_rewards.expect_arguments(
+                    text_rewards.name_of(function), function, names
+                )
+            for batch in table.batches(256):
+                self.encoding.encode(batch["prompts"])
+        return table
+
+    def train_on_prompts(self, columns: dict[str, list]) -> dict[str, float]:
+        """Makes one update from a batch of prompts; returns its logs, as in `fit`.
+
+        Args:
+            columns: Dict of lists with P entries, among them `prompts`.
+        """
+        self._expect_ready()
+        columns = prompt_tables.validated_columns(columns)
+        number = int(self.updates.numpy())
+        keys = seeding.rollout_keys(self.seed, "training", number)
+        sampled = self._converse(columns, self.options.group_size, keys[_ACTION_KEY])
+        rewards, parts = self.rewards(sampled.columns, len(sampled.columns["prompts"]))
+        metrics = self.apply_rewards(sampled.completions, rewards)
+        logs = training.text_metrics(sampled.columns, rewards, self.options.group_size)
+        return {**logs, **training.reward_parts(parts), **metrics}
+
+    def apply_rewards(self, completions: Any, rewards: Any) -> dict[str, float]:
+        """Makes one update from completions and their rewards; returns its metrics.
+
+        Args:
+            completions: `Completions` of R rows, as `sample` returns them.
+            rewards: `[R]` floats.
+
+        Raises:
+            FloatingPointError: If a loss, gradient or weight is not finite.
+            ValueError: If the completions do not follow the scored distribution.
+        """
+        self._expect_ready()
+        rewards = validation.finite_numbers("rewards", np.ravel(rewards).tolist())
+        generator = seeding.generator(
+            self.seed, "training/minibatches", int(self.updates.numpy())
+        )
+        permutations = [
+            generator.permutation(len(rewards)) for _ in range(self.options.passes)
+        ]
+        numbers = self._update(
+            completions,
+            tf.constant(rewards, self.policy.dtype),
+            tf.constant(np.array(permutations), tf.int32),
+        )
+        status, *metrics = numbers.numpy().tolist()
+        logs = dict(zip(update.METRICS, metrics, strict=True))
+        update.raise_if_refused(status, logs)
+        return logs
+
+    def gradients(self, completions: Any, rewards: Any) -> tuple[list, dict[str, Any]]:
+        """Returns the gradients of the surrogate loss, and metrics, without an update.
+
+        Args:
+            completions: `Completions` of R rows, as `sample` returns them.
+            rewards: `[R]` floats.
+
+        Returns:
+            List with a gradient for each of `trainable_variables`, minus the gradient
+            of the expected reward; and dict of scalar tensors.
+        """
+        return self.estimator.gradients(completions, rewards)
+
+    def sample(self, prompts: Any) -> conversation.SampledTexts:
+        """Samples `group_size` completions of each prompt, as the next update does.
+
+        Args:
+            prompts: List of P prompts, or dict of columns with P entries each.
+
+        Returns:
+            `SampledTexts` of `completions`, the arrays of R = P · `group_size` rows, and
+            `columns`, the arguments of reward functions.
+        """
+        columns = prompt_tables.read_table(prompts).columns
+        keys = seeding.rollout_keys(self.seed, "training", int(self.updates.numpy()))
+        return self._converse(columns, self.options.group_size, keys[_ACTION_KEY])
+
+    def generate(self, prompts: Any) -> list:
+        """Returns the completion of each prompt that consists of the most likely tokens.
+
+        Args:
+            prompts: List of P prompts, or dict of columns with P entries each.
+        """
+        columns = prompt_tables.read_table(prompts).columns
+        return self._converse(columns, 1, None).columns["completions"]
+
+    def evaluate(
+        self,
+        prompts: Any,
+        *,
+        batch_size: int = 32,
+        steps: int | None = None,
+        callbacks: Any = None,
+        verbose: Any = 0,
+    ) -> dict[str, float]:
+        """Evaluates completions that consist of the most likely tokens.
+
+        Args:
+            prompts: As in `fit`.
+            batch_size: Int, the number of prompts of a batch; not for a dataset.
+            steps: Int, the number of batches, or `None` for all.
+            callbacks, verbose: As in `keras.Model.evaluate`.
+
+        Returns:
+            Dict of floats: `reward`, `completion_length`, `truncated`, and `reward_NAME`
+            with several reward functions.
+        """
+        batches = training.Batches(
+            prompt_tables.read(prompts),
+            validation.positive_int("batch_size", batch_size),
+            steps_per_epoch=validation.positive_int_or_none("steps", steps),
+        )
+        batches.expect_finite("steps")
+
+        def evaluate(columns):
+            columns = self._converse(columns, 1, None).columns
+            rewards, parts = self.rewards(columns, len(columns["prompts"]))
+            logs = training.text_metrics(columns, rewards, None)
+            return {**logs, **training.reward_parts(parts)}
+
+        return training.run_evaluation(self, evaluate, batches, callbacks, verbose)
+
+    def _converse(self, columns, group_size, key):
+        converse = conversation.Conversation(
+            self._sample if self.compiled else self.policy.sample,
+            self.encoding,
+            self.policy.dtype,
+            self.reply,
+            self.options.max_turns,
+        )
+        return converse(columns, group_size, key)
+
+    def _expect_ready(self):
+        """Raises an error if the model is not compiled, or its reference is too old."""
+        if not self.compiled:
+            raise ValueError(
+                "The model must be compiled before training. Received: a model without "
+                "optimizer. Call `model.compile(optimizer)`."
+            )
+        names = [variable.path for variable in self.trainable_variables]
+        if names != self._trained_names or not names:
+            raise ValueError(
+                "The trainable weights of the language model must not change after "
+                "`SequenceReinforce(causal_lm, …)`, which copies them as the reference, "
+                f"and there must be at least one. Expected: {len(self._trained_names)} "
+                f"weights. Received: {len(names)}. Call `enable_lora` and freeze layers "
+                "before."
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        causal_lm = keras.saving.serialize_keras_object(self.causal_lm)
+        # KerasHub cannot restore how a causal language model was compiled.
+        causal_lm.pop("compile_config", None)
+        functions = [reward_functions.registered_name(x) for x in self.rewards.functions]
+        reply = self.reply and reward_functions.registered_name(self.reply)
+        return {
+            **super().get_config(),
+            "causal_lm": causal_lm,
+            "training_state": language_model.training_state(self.causal_lm),
+            "rewards": functions,
+            "reward_weights": self.rewards.weights,
+            # The tokenizer is loaded after the configuration.
+            "stop_token_ids": self.encoding.end_token_ids,
+            "reply": reply,
+            "seed": self.seed,
+            **dataclasses.asdict(self.options),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "SequenceReinforce":
+        config = dict(config)
+        causal_lm = keras.saving.deserialize_keras_object(config["causal_lm"])
+        state = config.pop("training_state")
+        language_model.restore_training_state(causal_lm, state)
+        rewards = [text_rewards.find(name) for name in config["rewards"]]
+        reply = config["reply"] and text_rewards.find(config["reply"])
+        parts = {"causal_lm": causal_lm, "rewards": rewards, "reply": reply}
+        return cls(**{**config, **parts})

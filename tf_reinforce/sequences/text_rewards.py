@@ -1,0 +1,215 @@
+"""Calls reward functions on completions, and checks the rewards."""
+
+import asyncio
+import contextlib
+import inspect
+import math
+import reprlib
+from collections.abc import Callable, Sequence
+from concurrent import futures
+
+import numpy as np
+
+from tf_reinforce import validation
+from tf_reinforce.score_function import reward_functions
+
+
+class TextRewards:
+    """The weighted sum of the rewards that one or more functions return.
+
+    A reward function has the signature that TRL uses: `function(prompts, completions,
+    completion_ids, **columns)` returns a list of R floats, one for each completion. All
+    arguments are passed by name, as lists of R entries. A function receives only the
+    arguments that it names, or all arguments if it has a parameter `**kwargs`. The
+    functions that are coroutines (`async def`) run side by side.
+
+    Args:
+        functions: A reward function, or a sequence of reward functions.
+        weights: Sequence of floats, one weight for each function, or `None` for ones.
+    """
+
+    def __init__(self, functions, weights=None):
+        self.functions = _functions(functions)
+        self.weights = _weights(weights, len(self.functions))
+        self.names = _unique([name_of(function) for function in self.functions])
+
+    def __call__(self, columns, rows):
+        """Returns the weighted sums of rewards `[rows]`, and the rewards by function.
+
+        Args:
+            columns: Dict of lists of `rows` entries, among them `prompts`, `completions`
+                and `completion_ids`.
+            rows: Int, the number of completions.
+
+        Returns:
+            `[rows]` float64 array, and a dict from the name of each function to its
+            rewards, `[rows]` float64.
+
+        Raises:
+            ValueError, TypeError: If a function returns something else than one finite
+                number for each completion.
+        """
+        results = call_all(self.names, self.functions, columns)
+        rewards = {
+            name: _validated(name, result, columns["prompts"], rows)
+            for name, result in zip(self.names, results, strict=True)
+        }
+        terms = zip(self.weights, rewards.values(), strict=True)
+        return sum(weight * values for weight, values in terms), rewards
+
+
+def call_all(names, functions, columns):
+    """Returns the results of functions, called with columns as arguments by name.
+
+    The coroutines among the functions run side by side.
+
+    Args:
+        names: List of strings, the names of the functions in error messages.
+        functions: List of functions.
+        columns: Dict of lists.
+    """
+    pairs = zip(names, functions, strict=True)
+    results = [_call(name, function, columns) for name, function in pairs]
+    waiting = [i for i, result in enumerate(results) if inspect.isawaitable(result)]
+    if waiting:
+        coroutine = _gather([names[i] for i in waiting], [results[i] for i in waiting])
+        # A notebook already runs an event loop in the main thread.
+        with futures.ThreadPoolExecutor(1) as executor:
+            finished = executor.submit(asyncio.run, coroutine).result()
+        for i, result in zip(waiting, finished, strict=True):
+            results[i] = result
+    return results
+
+
+async def _gather(names, awaitables):
+    async def wait(name, awaitable):
+        with _naming(name):
+            return await awaitable
+
+    waits = [wait(name, x) for name, x in zip(names, awaitables, strict=True)]
+    return await asyncio.gather(*waits)
+
+
+@contextlib.contextmanager
+def _naming(name):
+    """Adds the name of a reward function to the exceptions of the `with` block."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"The function {name!r} has raised this error.")
+        raise
+
+
+def _call(name, function, columns):
+    expect_arguments(name, function, columns)
+    parameters = inspect.signature(function).parameters.values()
+    if not any(x.kind is inspect.Parameter.VAR_KEYWORD for x in parameters):
+        columns = {x.name: columns[x.name] for x in parameters if x.name in columns}
+    with _naming(name):
+        return function(**columns)
+
+
+def expect_arguments(name, function, columns):
+    """Raises `TypeError` if a function has arguments that are no columns.
+
+    Args:
+        name: String, the name of the function.
+        function: Reward function, or function that returns replies.
+        columns: Names of the columns.
+    """
+    variable = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    missing = [
+        x.name
+        for x in inspect.signature(function).parameters.values()
+        if x.default is x.empty and x.name not in columns and x.kind not in variable
+    ]
+    if missing:
+        raise TypeError(
+            f"The function {name!r} has arguments that are no columns of the prompts. "
+            f"Expected: some of {sorted(columns)}. Received: {missing}. Each column of "
+            "the prompts, for example `answer`, is an argument of the same name."
+        )
+
+
+def _validated(name, result, prompts, rows):
+    """Returns the rewards of a function as a float64 array `[rows]`."""
+    expected = (
+        f"The reward function {name!r} must return one finite number for each of the "
+        f"{rows} completions"
+    )
+    if not _is_list(result):
+        raise TypeError(f"{expected}. Received: {reprlib.repr(result)}")
+    entries = list(result)
+    if len(entries) != rows:
+        raise ValueError(f"{expected}. Received: {len(entries)} entries")
+    for row, entry in enumerate(entries):
+        try:
+            number = math.nan if isinstance(entry, (str, bytes)) else float(entry)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(
+                f"{expected}. Received: {entry!r} for completion {row} (from 0), whose "
+                f"prompt is {prompts[row]!r}"
+            )
+    return np.array([float(entry) for entry in entries], "float64")
+
+
+def _is_list(value):
+    """Returns whether a value contains entries: a list, a tuple, an array or a tensor."""
+    is_scalar = isinstance(value, (str, bytes, dict)) or getattr(value, "ndim", 1) == 0
+    return hasattr(value, "__iter__") and not is_scalar
+
+
+def _functions(functions):
+    listed = list(functions) if isinstance(functions, Sequence) else [functions]
+    if not listed or not all(map(callable, listed)):
+        raise TypeError(
+            "`rewards` must be a function `rewards(prompts, completions, completion_ids, "
+            "**columns)`, or a list of such functions. Received: "
+            f"rewards={functions!r} of type {type(functions).__name__}"
+        )
+    return listed
+
+
+def _weights(weights, count):
+    if weights is None:
+        return [1.0] * count
+    numbers = validation.finite_numbers("reward_weights", weights)
+    if len(numbers) != count:
+        raise ValueError(
+            "`reward_weights` must contain one number for each reward function. "
+            f"Expected: {count} numbers. Received: reward_weights={weights!r}"
+        )
+    return numbers
+
+
+def find(name):
+    """Returns a function of a saved model; if Keras does not know it, one that raises.
+
+    Args:
+        name: String that `reward_functions.registered_name` has returned.
+    """
+
+    def unknown(**columns):
+        raise ValueError(
+            f"The function {name!r} of the saved model must be registered before the "
+            "model is loaded. Decorate it with "
+            "@keras.saving.register_keras_serializable(), or pass custom_objects="
+            f"{{{name!r}: function}} to `load_model`. Received: no such function"
+        )
+
+    return reward_functions.find(name) or unknown
+
+
+def name_of(function: Callable) -> str:
+    """Returns the name of a function, or the class of another callable."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _unique(names):
+    """Returns names, of which repeated ones end with a number: `right`, `right_1`."""
+    return [
+        name if name not in names[:i] else f"{name}_{names[:i].count(name)}"
+        for i, name in enumerate(names)
+    ]

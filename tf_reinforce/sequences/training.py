@@ -1,0 +1,244 @@
+"""Runs the epochs of `fit` for language models, and calls Keras callbacks."""
+
+import collections
+import itertools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import optimizers
+from tf_reinforce.sequences import prompts as prompt_tables
+
+
+class Batches:
+    """The batches of prompts of each epoch.
+
+    Args:
+        prompts: `PromptTable` or `tf.data.Dataset`.
+        batch_size: Int, the number of prompts of a batch of a `PromptTable`.
+        seed: Int that determines the order of prompts, or `None` for no shuffling.
+        steps_per_epoch: Int, or `None` for all batches.
+    """
+
+    def __init__(self, prompts, batch_size, seed=None, steps_per_epoch=None):
+        self.prompts = prompts
+        self.batch_size = batch_size
+        self.seed = seed
+        self.steps_per_epoch = steps_per_epoch
+
+    @property
+    def count(self):
+        """Returns the number of batches of an epoch, or `None` if it is not known."""
+        if self.steps_per_epoch is not None:
+            return self.steps_per_epoch
+        if isinstance(self.prompts, prompt_tables.PromptTable):
+            return -(-len(self.prompts) // self.batch_size)
+        count = int(self.prompts.cardinality())
+        return count if count >= 0 else None
+
+    def expect_finite(self, argument):
+        """Raises `ValueError` if an epoch of the prompts would never end.
+
+        Args:
+            argument: String, the name of the argument that limits an epoch.
+        """
+        if self.steps_per_epoch is not None:
+            return
+        if isinstance(self.prompts, prompt_tables.PromptTable):
+            return
+        if self.prompts.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ValueError(
+                f"A dataset without end needs `{argument}`. Received: an infinite "
+                f"`tf.data.Dataset` and {argument}=None"
+            )
+
+    def of_epochs(self, first):
+        """Yields for each epoch, from the number `first` on, its iterator of batches.
+
+        With `steps_per_epoch`, an epoch begins where the epoch before has ended, also if
+        the epoch before belongs to an interrupted training.
+        """
+        if self.steps_per_epoch is None:
+            for epoch in itertools.count(first):
+                yield self._pass(epoch)
+        skipped = first * self.steps_per_epoch
+        start = 0
+        if isinstance(self.prompts, prompt_tables.PromptTable):
+            start, skipped = divmod(skipped, -(-len(self.prompts) // self.batch_size))
+        passes = map(self._pass, itertools.count(start))
+        every = itertools.islice(_joined(passes), skipped, None)
+        while True:
+            yield itertools.islice(every, self.steps_per_epoch)
+
+    def _pass(self, number):
+        """Yields the batches of one pass over the prompts, dicts of columns."""
+        if isinstance(self.prompts, prompt_tables.PromptTable):
+            order = None
+            if self.seed is not None:
+                order = self.prompts.permutation(self.seed, number)
+            yield from self.prompts.batches(self.batch_size, order)
+            return
+        for batch in self.prompts.as_numpy_iterator():
+            yield prompt_tables.read_batch(batch)
+
+
+def _joined(passes):
+    """Yields the batches of one pass after the other, until a pass is empty."""
+    for batches in passes:
+        first = next(batches, None)
+        if first is None:
+            return
+        yield first
+        yield from batches
+
+
+def run_epochs(
+    model, make_update, validate, batches, callbacks, *, epochs, initial_epoch, verbose
+):
+    """Makes an update from each batch of each epoch, and calls the callbacks.
+
+    Args:
+        model: `SequenceReinforce`, which the callbacks receive.
+        make_update: Function of the columns of a batch that returns the logs of an
+            update.
+        validate: Function of the number of an epoch that returns the logs of a
+            validation, or an empty dict.
+        batches: `Batches`.
+        callbacks: List of Keras callbacks, or `None`.
+        epochs, initial_epoch, verbose: As in `keras.Model.fit`.
+
+    Returns:
+        Keras' `History`.
+    """
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = keras.callbacks.CallbackList(
+            callbacks,
+            add_history=True,
+            add_progbar=verbose != 0,
+            verbose=1 if verbose == "auto" else verbose,
+            epochs=epochs,
+            steps=batches.count,
+            model=model,
+        )
+    optimizer_steps = optimizers.step_count(model.optimizer)
+    model.stop_training, logs = False, {}
+    callbacks.on_train_begin()
+    # Keras' BackupAndRestore sets this attribute in `on_train_begin`.
+    initial_epoch = model._initial_epoch or initial_epoch
+    numbers = range(initial_epoch, epochs)
+    for epoch, batches_of_epoch in zip(numbers, batches.of_epochs(initial_epoch)):
+        callbacks.on_epoch_begin(epoch)
+        means = Means()
+        for step, columns in enumerate(batches_of_epoch):
+            callbacks.on_train_batch_begin(step)
+            means.add(make_update(columns), len(columns["prompts"]))
+            callbacks.on_train_batch_end(step, means.logs())
+            if model.stop_training:
+                break
+        logs = means.logs()
+        if not logs:
+            raise ValueError(
+                f"An epoch needs at least one batch of prompts. Received: epoch {epoch} "
+                "without a batch. Repeat the dataset, or pass fewer epochs."
+            )
+        logs.update(validate(epoch))
+        callbacks.on_epoch_end(epoch, logs)
+        if model.stop_training:
+            break
+    model._initial_epoch = None
+    optimizers.finalize(model.optimizer, optimizer_steps)
+    callbacks.on_train_end(logs)
+    return model.history
+
+
+class Means:
+    """The means of logs, weighted by the numbers of prompts of their batches."""
+
+    def __init__(self):
+        self._sums = collections.defaultdict(float)
+        self._count = 0
+
+    def add(self, logs, count):
+        """Adds the logs of a batch of `count` prompts."""
+        self._count += count
+        for name, value in logs.items():
+            self._sums[name] += count * value
+
+    def logs(self):
+        """Returns the means as a dict of floats."""
+        return {name: total / self._count for name, total in self._sums.items()}
+
+
+def text_metrics(columns, rewards, group_size):
+    """Returns metrics of completions as a dict of floats.
+
+    Args:
+        columns: Dict of lists, the arguments of reward functions.
+        rewards: `[R]` floats.
+        group_size: Int, the number of consecutive completions of a prompt, or `None`
+            for greedy completions.
+    """
+    lengths = [len(ids) for ids in columns["completion_ids"]]
+    metrics = {
+        "reward": float(np.mean(rewards)),
+        "completion_length": float(np.mean(lengths)),
+        "truncated": float(np.mean(columns["truncated"])),
+    }
+    if group_size is not None:
+        groups = np.reshape(rewards, [-1, group_size])
+        equal = groups.max(axis=1) == groups.min(axis=1)
+        metrics["equal_reward_groups"] = float(np.mean(equal))
+    return metrics
+
+
+def reward_parts(parts):
+    """Returns the mean reward of each reward function, if there are several."""
+    if len(parts) == 1:
+        return {}
+    return {f"reward_{name}": float(np.mean(x)) for name, x in parts.items()}
+
+
+def run_evaluation(model, evaluate, batches, callbacks, verbose):
+    """Evaluates all batches, calls the callbacks, and returns the mean logs.
+
+    Args:
+        model, callbacks, verbose: As in `run_epochs`.
+        evaluate: Function of the columns of a batch that returns its logs.
+        batches: `Batches`.
+    """
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = keras.callbacks.CallbackList(
+            callbacks,
+            add_progbar=verbose not in (0, "auto"),
+            verbose=verbose,
+            epochs=1,
+            steps=batches.count,
+            model=model,
+        )
+    means = Means()
+    callbacks.on_test_begin()
+    for step, columns in enumerate(next(batches.of_epochs(0))):
+        callbacks.on_test_batch_begin(step)
+        means.add(evaluate(columns), len(columns["prompts"]))
+        callbacks.on_test_batch_end(step, means.logs())
+    logs = means.logs()
+    if not logs:
+        raise ValueError(
+            "An evaluation needs at least one batch of prompts. Received: a dataset "
+            "without a batch"
+        )
+    callbacks.on_test_end(logs)
+    return logs
+
+
+def compiled(function, run_eagerly, jit_compile):
+    """Returns a `tf.function`, or the function itself if it runs eagerly."""
+    if run_eagerly:
+        return function
+    return tf.function(
+        function,
+        autograph=False,
+        jit_compile=jit_compile,
+        reduce_retracing=not jit_compile,  # XLA needs the number of completions
+    )
