@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_reinforce import optimizers
+from tf_reinforce.callbacks import lists
 from tf_reinforce.functional import losses
 from tf_reinforce.score_function import checked_steps
 from tf_reinforce.score_function import logged_actions
@@ -135,16 +136,15 @@ def fit(owner, batch, options, *, callbacks=None, verbose="auto", epochs=1, **kw
         run_eagerly=owner.run_eagerly,
         steps_per_execution=owner.steps_per_execution,
     )
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks = keras.callbacks.CallbackList(
-            callbacks,
-            add_history=True,
-            add_progbar=verbose != 0,
-            verbose=1 if verbose == "auto" else verbose,
-            epochs=epochs,
-            steps=None,
-            model=owner,
-        )
+    callbacks = lists.callback_list(
+        callbacks,
+        owner,
+        verbose=verbose,
+        add_progbar=verbose != 0,
+        epochs=epochs,
+        steps=None,
+        history=True,
+    )
     return training.fit(
         batch.contexts,
         (batch.actions, batch.rewards, batch.propensities),

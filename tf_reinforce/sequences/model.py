@@ -84,7 +84,8 @@ class SequenceReinforce(keras.Model):
         length_normalization: Bool, whether the advantage of each completion is divided by
             its number of sampled tokens, which biases the gradient.
         seed: Int that determines all random numbers, or `None` for a random seed.
-        **kwargs: Keyword arguments of `keras.Model`.
+        **kwargs: Keyword arguments of `keras.Model`. The default of `dtype` is that of
+            `causal_lm`: an optimizer of a `mixed_float16` model scales the loss.
 
     Example:
 
@@ -136,8 +137,9 @@ class SequenceReinforce(keras.Model):
     ) -> None:
         of_keras = "name", "dtype", "trainable"
         sequence_options.expect_known(kwargs, allowed=of_keras)
-        super().__init__(**kwargs)
         language_model.expect_causal_lm(causal_lm)
+        # Keras' `compile` adds loss scaling to the optimizer of a mixed_float16 model.
+        super().__init__(**{"dtype": causal_lm.dtype_policy, **kwargs})
         self.options = sequence_options.SequenceOptions(
             group_size=group_size,
             kl_coef=kl_coef,

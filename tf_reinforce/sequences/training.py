@@ -3,11 +3,11 @@
 import collections
 import itertools
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import optimizers
+from tf_reinforce.callbacks import lists
 from tf_reinforce.sequences import prompts as prompt_tables
 
 
@@ -111,16 +111,15 @@ def run_epochs(
     Returns:
         Keras' `History`.
     """
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks = keras.callbacks.CallbackList(
-            callbacks,
-            add_history=True,
-            add_progbar=verbose != 0,
-            verbose=1 if verbose == "auto" else verbose,
-            epochs=epochs,
-            steps=batches.count,
-            model=model,
-        )
+    callbacks = lists.callback_list(
+        callbacks,
+        model,
+        verbose=verbose,
+        add_progbar=verbose != 0,
+        epochs=epochs,
+        steps=batches.count,
+        history=True,
+    )
     optimizer_steps = optimizers.step_count(model.optimizer)
     model.stop_training, logs = False, {}
     callbacks.on_train_begin()
@@ -207,15 +206,15 @@ def run_evaluation(model, evaluate, batches, callbacks, verbose):
         evaluate: Function of the columns of a batch that returns its logs.
         batches: `Batches`.
     """
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks = keras.callbacks.CallbackList(
-            callbacks,
-            add_progbar=verbose not in (0, "auto"),
-            verbose=verbose,
-            epochs=1,
-            steps=batches.count,
-            model=model,
-        )
+    callbacks = lists.callback_list(
+        callbacks,
+        model,
+        verbose=verbose,
+        add_progbar=verbose not in (0, "auto"),
+        epochs=1,
+        steps=batches.count,
+        history=False,
+    )
     means = Means()
     callbacks.on_test_begin()
     for step, columns in enumerate(next(batches.of_epochs(0))):
