@@ -7,8 +7,9 @@ The first command needs Open Bandit Pipeline 0.5.7 (PyTorch); with Python 3.11, 
 `--ignore-requires-python`. It makes a log of a synthetic bandit for each seed, with the
 generator of Open Bandit Pipeline, trains its `NNPolicyLearner` by inverse propensity
 scoring, and writes logs, policies and true mean rewards. The second command trains
-`ScoreFunction.fit_logged` on the same logs, with the same network, optimizer, batch size
-and number of epochs. It prints the true value of each policy for the same test contexts.
+`ScoreFunction.fit_logged` on the same logs, with the same network, first weights,
+optimizer, batch size and number of epochs, but other batches. It prints the true value of
+each policy for the same test contexts.
 """
 
 import sys
@@ -17,7 +18,7 @@ import numpy as np
 
 SEEDS, ROUNDS, ACTIONS, CONTEXT, EPOCHS = range(5), 10_000, 10, 5, 50
 HIDDEN, RATE, BATCH = 100, 1e-3, 256
-REPEATS = range(3)  # trainings for each log, with other first weights and batches
+REPEATS = range(3)  # trainings for each log, with other first weights
 NAMES = ("context", "action", "reward", "pscore", "test", "means", "logging")
 
 
@@ -51,6 +52,8 @@ def train_obp(path):
                 n_iter_no_change=10**9,
                 random_state=10 * seed + repeat,
             )
+            for number, weight in enumerate(learner.nn_model.parameters()):
+                arrays[f"first_{seed}_{repeat}_{number}"] = weight.detach().numpy().copy()
             columns = "context", "action", "reward", "pscore"
             learner.fit(**{name: log[name] for name in columns})
             probs.append(learner.predict_proba(context=test["context"])[:, :, 0])
@@ -63,26 +66,17 @@ def train_obp(path):
     np.savez_compressed(path, **arrays)
 
 
-def make_network(keras, seed):
-    """Returns a network whose first weights have the distribution of PyTorch."""
-
-    def dense(units, inputs, **kwargs):
-        limit = inputs**-0.5
-        first = [
-            keras.initializers.RandomUniform(-limit, limit, seed=10 * seed + n)
-            for n in range(2)
-        ]
-        return keras.layers.Dense(
-            units, kernel_initializer=first[0], bias_initializer=first[1], **kwargs
-        )
-
-    return keras.Sequential(
+def make_network(keras, first_weights):
+    """Returns a network with the first weights of that of Open Bandit Pipeline."""
+    network = keras.Sequential(
         [
             keras.Input((CONTEXT,)),
-            dense(HIDDEN, CONTEXT, activation="relu"),
-            dense(ACTIONS, HIDDEN),
+            keras.layers.Dense(HIDDEN, activation="relu"),
+            keras.layers.Dense(ACTIONS),
         ]
     )
+    network.set_weights([x.T for x in first_weights])
+    return network
 
 
 def train_ours(path):
@@ -100,9 +94,11 @@ def train_ours(path):
         values = []
         for repeat in REPEATS:
             keras.utils.set_random_seed(10 * seed + repeat)
-            network = make_network(keras, 10 * seed + repeat)
-            choice = tfr.layers.Sample(tfr.heads.Categorical(ACTIONS))(network.output)
-            model = tfr.ScoreFunction(keras.Model(network.input, choice))
+            first = [arrays[f"first_{seed}_{repeat}_{number}"] for number in range(4)]
+            network = make_network(keras, first)
+            sample = tfr.layers.Sample(tfr.heads.Categorical(ACTIONS))
+            policy = keras.Model(network.inputs, sample(network.outputs[0]))
+            model = tfr.ScoreFunction(policy)
             model.compile(keras.optimizers.Adam(RATE, epsilon=1e-8))
             log = context.astype("float32"), action, reward.astype("float32"), pscore
             model.fit_logged(*log, batch_size=BATCH, epochs=EPOCHS, verbose=0)

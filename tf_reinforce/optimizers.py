@@ -9,7 +9,9 @@ def build(optimizer, variables):
     Raises:
         ValueError: If a decay of the optimizer rounds to 1 in the number type of a
             weight, as Adam's `beta_2=0.999` does in bfloat16. With a decay of 1, the
-            averages of gradients would stay at zero.
+            averages of gradients would stay at zero. Or if an optimizer that divides by
+            the average of squared gradients updates float16 weights: squares of small
+            gradients are zero in float16, so that the steps would be enormous.
     """
     if optimizer.built:
         return
@@ -24,6 +26,14 @@ def build(optimizer, variables):
                     f"{variable.dtype}, the type of {variable.path}. Keep the weights "
                     'in float32, for example with the dtype policy "mixed_bfloat16", '
                     f"or pass a smaller `{name}`."
+                )
+            divides = name != "beta_1" and hasattr(_inner(optimizer), "epsilon")
+            if divides and variable.dtype == "float16":
+                raise ValueError(
+                    "An optimizer with averages of squared gradients needs weights in "
+                    "float32, because squares of small gradients are zero in float16. "
+                    f"Received: {name}={decay}, and {variable.path} in float16. Use the "
+                    'dtype policy "mixed_float16", or SGD.'
                 )
     optimizer.build(variables)
 

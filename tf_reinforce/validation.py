@@ -147,6 +147,7 @@ def within(name, value, low, high):
     """Returns `value` as a float, or raises `ValueError` unless it is in [low, high]."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     # Python's `math.isfinite` fails for an int that is no float, for example 10**400.
+    value = value.item() if is_number and hasattr(value, "item") else value  # of NumPy
     is_finite = is_number and abs(value) <= sys.float_info.max
     if not is_finite or not low <= value <= high:
         if high < math.inf:

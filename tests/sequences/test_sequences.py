@@ -1,6 +1,7 @@
 """Tests `SequenceReinforce`: training, files, callbacks, and errors."""
 
 import asyncio
+import functools
 import re
 
 import keras
@@ -211,6 +212,31 @@ def test_noise_of_a_completion_does_not_depend_on_other_prompts():
     assert together["completions"][:4] == alone["completions"]
 
 
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("scale", [False, True])
+def test_equal_rewards_have_no_effect(scale, size):
+    """Also with a reward whose mean is rounded; Adam would enlarge any difference."""
+    model = make(
+        rewards=lambda prompts: [12345.678] * len(prompts),
+        kl_coef=0.0,
+        group_size=size,
+        scale_advantages=scale,
+    )
+    before = weights_of(model)
+    logs = model.train_on_prompts({"prompts": PROMPTS})
+    assert logs["gradient_norm"] == 0.0
+    assert_equal(before, weights_of(model))
+
+
+def test_large_rewards_lose_no_digits():
+    model = make(kl_coef=0.0)
+    completions = model.sample(PROMPTS).completions
+    rewards = np.arange(16.0)
+    expected, _ = model.gradients(completions, rewards)
+    actual, _ = model.gradients(completions, rewards + 1e9)
+    assert_equal(*([np.array(x) for x in each] for each in (expected, actual)))
+
+
 def test_generate_selects_the_most_likely_tokens():
     model = make()
     tokenizer = model.causal_lm.preprocessor.tokenizer
@@ -221,8 +247,7 @@ def test_generate_selects_the_most_likely_tokens():
         if ids[-1] == language_models.END:
             break
     new = [x for x in ids[5:] if x not in (0, language_models.END)]
-    expected = "".join("?" + language_models.CHARACTERS)[0:0]
-    expected = str(tokenizer.detokenize([new])[0]) if new else expected
+    expected = str(tokenizer.detokenize([new])[0]) if new else ""
     assert model.generate(["1+1="]) == [expected]
 
 
@@ -311,6 +336,68 @@ def test_coroutines_run_side_by_side():
     assert (logs["reward_first"], logs["reward_second"]) == (1.0, 2.0)
 
 
+def test_coroutines_of_all_updates_share_an_event_loop():
+    """A semaphore belongs to the event loop in which a coroutine has waited for it."""
+    semaphore = asyncio.Semaphore(1)
+
+    async def one(prompts):
+        async with semaphore:
+            await asyncio.sleep(0)
+        return [1.0] * len(prompts)
+
+    async def other(prompts):
+        return await one(prompts)
+
+    model = make(rewards=[one, other])
+    for _ in range(2):
+        assert model.train_on_prompts({"prompts": PROMPTS})["reward"] == 2.0
+
+
+def test_functions_may_change_their_arguments():
+    def changes(prompts, completions, completion_ids, tests):
+        rewards = sevens(completions)
+        completions.sort()
+        for ids, test in zip(completion_ids, tests, strict=True):
+            ids.clear()
+            test.append(rewards)
+        return rewards
+
+    seen = []
+
+    def notes(completions, tests):
+        seen.extend(tests)
+        return sevens(completions)
+
+    columns = {"prompts": PROMPTS, "tests": [["a"]] * 4}
+    logs = make(rewards=[changes, notes]).train_on_prompts(columns)
+    assert logs["reward_changes"] == logs["reward_notes"]
+    assert logs["completion_length"] > 0
+    assert seen == [["a"]] * 16 and columns["tests"] == [["a"]] * 4
+
+
+def test_none_ends_a_completion_in_all_later_turns():
+    """A completion without a reply, or that is truncated, is not asked again."""
+    asked = []
+
+    def reply(completions, truncated):
+        asked.append(list(completions))
+        assert not any(truncated)
+        if len(asked) == 1:
+            return ["=" if is_even(x) else None for x in completions]
+        return ["1"] * len(completions)
+
+    def is_even(completion):
+        return len(completion) % 2 == 0
+
+    model = make(reply=reply, max_turns=3, max_completion_length=12, group_size=64)
+    columns = model.sample(["0="]).columns
+    ended = [x for x in asked[0] if not is_even(x)]
+    assert len(asked) == 2 and ended and asked[1]
+    assert all("=" in x for x in asked[1])
+    for completion in ended:
+        assert completion in columns["completions"]
+
+
 def test_replies_continue_completions():
     """The reply `==7` follows completions without a seven, once; it has two tokens."""
 
@@ -362,11 +449,7 @@ def test_saved_model_continues_to_the_same_weights(name, tmp_path):
     if causal_lm.preprocessor is None:
         prompts, options = [[5, 6, 7], [3]], {"stop_token_ids": [1]}
 
-        @keras.saving.register_keras_serializable("test_sequences", name="seven_ids")
-        def rewards(completions):
-            return [float(completion.count(8)) for completion in completions]
-
-        options["rewards"] = rewards
+        options["rewards"] = ids_reward
     model = make(causal_lm, **options)
     before = weights_of(model)
     model.train_on_prompts({"prompts": prompts})
@@ -444,6 +527,15 @@ def test_interrupted_training_continues_to_the_same_weights(steps, tmp_path):
     )
     assert len(history.epoch) == 2
     assert_equal(weights_of(whole), weights_of(second))
+
+
+def test_training_after_two_interruptions_begins_with_its_first_epoch(tmp_path):
+    callbacks = [keras.callbacks.BackupAndRestore(tmp_path), Interrupt()]
+    model = make()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="interrupted"):
+            model.fit(PROMPTS[:1], epochs=5, callbacks=callbacks, verbose=0)
+    assert model.fit(PROMPTS[:1], epochs=2, verbose=0).epoch == [0, 1]
 
 
 def test_stock_callbacks_receive_logs(tmp_path):
@@ -576,6 +668,34 @@ def test_steps_with_infinite_weights_restore_the_weights(rate, options):
     assert int(model.optimizer.iterations.numpy()) == 0
 
 
+class Interrupting(keras.optimizers.SGD):
+    """Is interrupted in its second step, after it has changed the weights."""
+
+    def apply(self, gradients, variables):
+        super().apply(gradients, variables)
+        if int(self.iterations) == 2:
+            raise KeyboardInterrupt
+
+
+def test_interrupted_update_changes_no_weight():
+    model = make(optimizer=Interrupting(0.1), minibatch_size=4)
+    before = weights_of(model)
+    with pytest.raises(KeyboardInterrupt):
+        model.train_on_prompts({"prompts": PROMPTS})
+    assert_equal(before, weights_of(model))
+    assert int(model.updates.numpy()) == int(model.optimizer.iterations.numpy()) == 0
+
+
+def test_one_reward_for_each_completion_is_needed():
+    model = make()
+    sampled = model.sample(PROMPTS)
+    for call in (model.apply_rewards, model.gradients):
+        with pytest.raises(ValueError, match=r"shape \(16,\). Received.*\(1,\)"):
+            call(sampled.completions, [1.0])
+        with pytest.raises(TypeError, match=r"`model.sample\(prompts\).completions`"):
+            call(sampled, [1.0] * 16)
+
+
 class OtherDistribution(keras_hub.models.GPT2CausalLM):
     """Samples from other logits than those that it returns when it is called."""
 
@@ -650,6 +770,17 @@ WRONG_PROMPTS = {
     "lengths": ({"prompts": PROMPTS, "answer": ["1"]}, ValueError, "'answer': 1"),
     "reserved": ({"prompts": PROMPTS, "completions": PROMPTS}, ValueError, "Rename it"),
     "empty": ([], ValueError, "at least one"),
+    "rows": (
+        [{"prompts": "1+1="}],
+        TypeError,
+        "dict of lists.*Received: a list of dicts",
+    ),
+    "targets": (
+        (PROMPTS, [1, 2]),
+        TypeError,
+        "dict of lists.*Received: a tuple of lists",
+    ),
+    "scalar": (np.array("1+1="), TypeError, "list with an entry for each prompt"),
 }
 
 
@@ -673,6 +804,8 @@ WRONG_OPTIONS = {
     "weights": ({"reward_weights": [1.0, 2.0]}, ValueError, "Expected: 1 numbers"),
     "rewards": ({"rewards": "sevens"}, TypeError, "`rewards` must be a function"),
     "stop": ({"stop_token_ids": [99]}, ValueError, r"below 15.*stop_token_ids=\[99\]"),
+    "no_stop": ({"stop_token_ids": None}, ValueError, "stop_token_ids=None"),
+    "one_stop": ({"stop_token_ids": 5}, ValueError, "list of ints.*stop_token_ids=5"),
     "unknown": ({"nonsense": 1}, TypeError, "has no argument 'nonsense'"),
 }
 
@@ -733,11 +866,50 @@ def test_nested_columns_of_a_dataset_are_strings():
     assert received == [["1", "2"]]
 
 
-def test_model_without_trainable_weights_is_refused():
-    causal_lm = language_models.text_gpt2()
-    causal_lm.trainable = False
-    with pytest.raises(ValueError, match="at least one"):
-        make(causal_lm).fit(PROMPTS, verbose=0)
+@pytest.mark.parametrize("freezes_all", [False, True])
+def test_model_without_trainable_weights_is_refused(freezes_all):
+    model = make()
+    (model if freezes_all else model.causal_lm).trainable = False
+    with pytest.raises(ValueError, match="at least one trainable weight"):
+        model.fit(PROMPTS, verbose=0)
+
+
+def test_adaptive_optimizer_of_float16_weights_is_refused():
+    with pytest.raises(ValueError, match="beta_2=0.999, and .* in float16"):
+        make(language_models.text_gpt2(dtype="float16"))
+
+
+def test_reply_outside_the_vocabulary_is_refused():
+    model = make(
+        ARCHITECTURES["Qwen3"](),
+        stop_token_ids=[1],
+        reply=lambda completions: [[99]] * len(completions),
+        max_turns=2,
+    )
+    with pytest.raises(ValueError, match=r"below 15.*reply=\[99\]"):
+        model.sample([[5, 6]] * 8)
+
+
+def test_bytes_of_other_columns_stay_bytes():
+    received = []
+
+    def note(picture):
+        received.append(picture[0])
+        return [0.0] * len(picture)
+
+    columns = {"prompts": [x.encode() for x in PROMPTS], "picture": [b"\x89PNG\xff"] * 4}
+    make(rewards=note).evaluate(columns)
+    data = tf.data.Dataset.from_tensor_slices(columns).batch(4)
+    make(rewards=note).evaluate(data)
+    assert received == [b"\x89PNG\xff"] * 2
+
+
+def test_model_with_a_partial_function_is_saved(tmp_path):
+    model = make(rewards=functools.partial(sevens))
+    model.save(tmp_path / "model.keras")
+    with pytest.warns(UserWarning, match="'partial' of the saved model"):
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_equal(weights_of(model), weights_of(loaded))
 
 
 def test_file_of_an_unknown_reward_function_generates_and_names_it(tmp_path):

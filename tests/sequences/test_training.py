@@ -1,8 +1,15 @@
-"""Tests the order of the batches of prompts."""
+"""Tests the order of prompts, the means of logs, and the calls of reward functions."""
 
+import asyncio
+import inspect
+import math
+import threading
+
+import pytest
 import tensorflow as tf
 
 from tf_reinforce.sequences import prompts
+from tf_reinforce.sequences import text_rewards
 from tf_reinforce.sequences import training
 
 NUMBERS = [f"{n}" for n in range(10)]
@@ -42,3 +49,61 @@ def test_dataset_continues_behind_the_batches_of_earlier_epochs():
     epoch = next(batches.of_epochs(1))
     assert [x for batch in epoch for x in batch["prompts"]] == [*"89", *"0123"]
     assert batches.count == 2 and training.Batches(data, 4).count == 3
+
+
+def test_values_that_are_not_finite_do_not_count_in_means():
+    """The gradient norm of a step that overflows is not finite, but its reward is."""
+    means = training.Means()
+    means.add({"reward": 1.0, "gradient_norm": math.nan}, 3)
+    means.add({"reward": 5.0, "gradient_norm": 2.0}, 1)
+    assert means.logs() == {"reward": 2.0, "gradient_norm": 2.0}
+
+
+def test_repeated_names_of_functions_differ():
+    names = text_rewards.TextRewards([named("a"), named("a"), named("a_1")]).names
+    assert names == ["a", "a_1", "a_1_1"]
+
+
+def named(name):
+    def function(completions):
+        return [0.0] * len(completions)
+
+    function.__name__ = name
+    return function
+
+
+def test_error_of_one_function_ends_the_coroutines_of_others():
+    started = []
+
+    async def waits(completions):
+        return completions
+
+    def first(completions):
+        started.append(waits(completions))
+        return started[0]
+
+    with pytest.raises(KeyError):
+        text_rewards.call_all(["a", "b"], [first, raises], {"completions": ["x"]})
+    assert inspect.getcoroutinestate(started[0]) == inspect.CORO_CLOSED
+
+
+def raises(completions):
+    raise KeyError("no answer")
+
+
+def test_error_of_one_coroutine_cancels_the_others():
+    cancelled = threading.Event()
+
+    async def waits(completions):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def fails(completions):
+        raise KeyError("no answer")
+
+    with pytest.raises(KeyError):
+        text_rewards.call_all(["a", "b"], [waits, fails], {"completions": ["x"]})
+    assert cancelled.wait(60)

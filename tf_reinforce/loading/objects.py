@@ -107,9 +107,9 @@ class _Checker(NamedTuple):
             if kind is None and not str(config.get("module")).startswith("keras"):
                 _refuse_class(config, "agent")
             raise ValueError(
-                f"The file contains a {config['class_name']}, not an agent. If the file "
-                "contains a policy, load the policy with Keras and make an agent: "
-                "tfr.Reinforce(policy)."
+                f"The file contains a {config['class_name']}, not an agent. Load another "
+                "Keras model with keras.saving.load_model. If it is a policy, make an "
+                "agent: tfr.Reinforce(policy)."
             )
         if kind is agents.Reinforce:
             _check_agent_keys(config["config"])

@@ -114,7 +114,9 @@ class RewardFunction:
 def registered_name(function):
     """Returns the name under which Keras knows a reward function."""
     inner = getattr(function, "python_function", function)
-    names = [keras.saving.get_registered_name(x) for x in (function, inner)]
+    # Keras cannot name an object of another kind, for example a `functools.partial`.
+    objects = [x for x in (function, inner) if hasattr(x, "__name__")]
+    names = [keras.saving.get_registered_name(x) for x in objects]
     registered = [name for name in names if ">" in str(name)]
     return registered[0] if registered else _name(inner)
 
@@ -132,9 +134,10 @@ def find(name):
     function = keras.saving.get_registered_object(name)
     if function is None:
         user_warnings.warn(
-            f"The reward function {name!r} of the saved model is not known, so that the "
-            "model can predict, but not be trained or evaluated. Decorate the function "
-            "with @keras.saving.register_keras_serializable(), or pass "
+            f"The function {name!r} of the saved model is not known. The model can "
+            "predict, but whatever needs the function raises an error, for example "
+            "training and evaluation. Decorate the function with "
+            "@keras.saving.register_keras_serializable(), or pass "
             f"custom_objects={{{name!r}: function}} to `load_model`."
         )
     return function

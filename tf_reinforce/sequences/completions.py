@@ -38,6 +38,28 @@ class Completions(NamedTuple):
         return tf.nest.map_structure(lambda x: tf.gather(x, indices), self)
 
 
+def expect_rewards(completions, rewards):
+    """Raises an error unless there is one reward for each of the completions.
+
+    Args:
+        completions: `Completions`.
+        rewards: Tensor.
+    """
+    if not isinstance(completions, Completions):
+        raise TypeError(
+            "`completions` must be `Completions`, for example "
+            "`model.sample(prompts).completions`. Received: a value of type "
+            f"{type(completions).__name__}"
+        )
+    expected = completions.token_ids.shape[:1]
+    if not rewards.shape.is_compatible_with(expected):
+        raise ValueError(
+            "There must be one reward for each completion. Expected: an array of the "
+            f"shape {tuple(expected)}. Received: rewards of the shape "
+            f"{tuple(rewards.shape)}"
+        )
+
+
 def from_prompts(inputs, group_size, dtype):
     """Returns `Completions` without sampled tokens: each prompt `group_size` times.
 

@@ -1,5 +1,6 @@
 """Samples completions of prompts, in one turn or in several turns with replies."""
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,9 +55,11 @@ class Conversation:
         }
         completions = records.from_prompts(inputs, group_size, self.dtype)
         completions = self.sample(completions, limits, key)
+        continues = np.ones(len(limits), bool)
         for _ in range(1, self.max_turns):
+            continues &= ~completions.truncated.numpy()
             texts = self._texts(completions, prompt_lengths, columns)
-            replies = self._replies(texts)
+            replies = self._replies(texts, continues)
             completions, continues = self._append(completions, replies, limits)
             if not continues.any():
                 break
@@ -73,8 +76,15 @@ class Conversation:
         added = {"completions": texts, "completion_ids": ids, "truncated": truncated}
         return {**columns, **added}
 
-    def _replies(self, columns):
+    def _replies(self, columns, continues):
+        """Returns the reply for each row, or `None`; asks only for rows that continue."""
+        if not continues.any():
+            return [None] * len(continues)
         name = text_rewards.name_of(self.reply)
+        columns = {
+            key: list(itertools.compress(values, continues))
+            for key, values in columns.items()
+        }
         replies = text_rewards.call_all([name], [self.reply], columns)[0]
         rows = len(columns["prompts"])
         if not isinstance(replies, (list, tuple)) or len(replies) != rows:
@@ -82,20 +92,20 @@ class Conversation:
                 f"The function {name!r} must return a list of {rows} replies, one string "
                 f"or `None` for each completion. Received: {replies!r}"
             )
-        return replies
+        replies = iter(replies)
+        return [next(replies) if row else None for row in continues]
 
     def _append(self, completions, replies, limits):
         """Returns completions with their replies, and which of the rows continue.
 
         A row without space for its reply and one more token is truncated.
         """
-        token_ids = completions.token_ids.numpy()
-        padding_mask = completions.padding_mask.numpy()
+        token_ids = completions.token_ids.numpy().copy()
+        padding_mask = completions.padding_mask.numpy().copy()
         truncated = completions.truncated.numpy().copy()
         continues = np.zeros(len(replies), bool)
-        token_ids, padding_mask = token_ids.copy(), padding_mask.copy()
         for row, reply in enumerate(replies):
-            if reply is None or truncated[row]:
+            if reply is None:
                 continue
             begin = padding_mask[row].sum()
             ids = self.encoding.reply_ids(reply)
@@ -121,6 +131,6 @@ class Conversation:
             return completions
 
         def trim(array):
-            return array[:, :size] if array.shape[1:2] == (length,) else array
+            return array[:, :size] if array.shape[1:] == (length,) else array
 
         return tf.nest.map_structure(trim, completions)

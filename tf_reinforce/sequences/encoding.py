@@ -83,11 +83,12 @@ class Encoding:
         lengths = inputs["padding_mask"].sum(axis=1)
         for prompt, length in zip(prompts, lengths, strict=True):
             if length == 0 or (longest is not None and length > longest):
-                limit = "" if longest is None else f" and at most {longest} tokens"
+                limit = "" if longest is None else f", and at most {longest} tokens"
                 count = "more" if length else 0
                 raise ValueError(
-                    f"A prompt must have at least one{limit}, so that a completion of "
-                    f"{self.max_completion_length} tokens fits behind it. Received: "
+                    f"A prompt must have at least one token{limit}, so that a completion "
+                    f"of {self.max_completion_length} tokens fits behind it. A start "
+                    "token of the preprocessor counts. Received: "
                     f"prompt={prompt!r} with {count} tokens. Shorten the prompt, or pass "
                     "a smaller `max_completion_length`."
                 )
@@ -95,7 +96,7 @@ class Encoding:
         width = inputs["token_ids"].shape[1]
         inputs = {
             # Other inputs, for example pictures, have no axis of tokens.
-            name: _resize(x, size) if x.shape[1:2] == (width,) else x
+            name: _resize(x, size) if x.shape[1:] == (width,) else x
             for name, x in inputs.items()
         }
         return inputs, (lengths + self.max_completion_length).astype("int32")
@@ -162,7 +163,9 @@ class Encoding:
     def reply_ids(self, reply):
         """Returns the token ids of a reply, a string or a list of token ids."""
         if self.preprocessor is None:
-            return _validated_ids(reply)
+            ids = _validated_ids(reply, "replies")
+            self._expect_in_vocabulary(ids, "reply")
+            return ids
         if not isinstance(reply, str):
             raise TypeError(
                 "`reply` must return a list with a string or `None` for each completion. "
@@ -182,18 +185,21 @@ def _vocabulary(tokenizer):
 def _resize(array, size):
     """Returns an array whose second axis is cut or padded with zeros to a size."""
     array = array[:, :size]
-    padding = [[0, 0], [0, size - array.shape[1]], *[[0, 0]] * (array.ndim - 2)]
-    return np.pad(array, padding)
+    return np.pad(array, [[0, 0], [0, size - array.shape[1]]])
 
 
-def _validated_ids(prompt):
-    is_list = isinstance(prompt, (list, tuple, np.ndarray))
-    if not is_list or not all(isinstance(x, (int, np.integer)) for x in prompt):
+def _validated_ids(ids, kind="prompts"):
+    if not _is_list_of_ints(ids):
         raise TypeError(
-            "The prompts of a model without preprocessor must be lists of token ids. "
-            f"Received: {prompt!r} of type {type(prompt).__name__}"
+            f"The {kind} of a model without preprocessor must be lists of token ids. "
+            f"Received: {ids!r} of type {type(ids).__name__}"
         )
-    return [int(x) for x in prompt]
+    return [int(x) for x in ids]
+
+
+def _is_list_of_ints(value):
+    is_list = isinstance(value, (list, tuple, np.ndarray))
+    return is_list and all(isinstance(x, (int, np.integer)) for x in value)
 
 
 def _end_token_ids(tokenizer, stop_token_ids):
@@ -207,8 +213,8 @@ def _end_token_ids(tokenizer, stop_token_ids):
         turns = [x for x in _ENDS_OF_TURNS if x in vocabulary]
         ids += [tokenizer.token_to_id(x) for x in turns]
     else:
-        ids = list(stop_token_ids)
-    if not ids or not all(isinstance(x, (int, np.integer)) for x in ids):
+        ids = stop_token_ids
+    if not _is_list_of_ints(ids) or not len(ids):
         raise ValueError(
             "A completion needs an end token. Pass a model whose preprocessor has a "
             "tokenizer with an end token, or a list of ints as `stop_token_ids`. "

@@ -14,7 +14,7 @@ class SequenceBatch(NamedTuple):
     """R completions, with the rewards and advantages that an update uses."""
 
     completions: records.Completions
-    rewards: tf.Tensor  # [R] float, without the KL penalty
+    rewards: tf.Tensor  # [R] float, minus the first reward of the prompt, without KL
     kl: tf.Tensor  # [R] float, log π(completion) - log π_ref(completion)
     advantages: tf.Tensor  # [R] float
     kl_weights: tf.Tensor  # [R] float, the factor of the KL penalty in the advantage
@@ -57,21 +57,20 @@ class SequenceEstimator:
         """Returns the weights that are trained."""
         return self.policy.causal_lm.trainable_variables
 
-    def gradients(self, completions, rewards, scale_loss=tf.identity):
+    def gradients(self, completions, rewards):
         """Returns the gradients of the surrogate loss, and metrics.
 
         Args:
             completions: `Completions` of R rows, consecutive rows for each prompt.
             rewards: `[R]` float.
-            scale_loss: As in `policy_gradients`.
         """
         batch = self.batch(completions, rewards)
-        gradients, metrics = self.policy_gradients(batch, scale_loss=scale_loss)
+        gradients, metrics = self.policy_gradients(batch)
         return gradients, {**metrics, "kl": tf.reduce_mean(batch.kl)}
 
     def batch(self, completions, rewards):
         """Returns the `SequenceBatch` with penalized, centered and scaled rewards."""
-        rewards = tf.cast(rewards, self.policy.dtype)
+        rewards = self._centered(rewards)
         kl = self.log_ratios_to_reference(completions)
         returns = rewards - self.options.kl_coef * kl
         scales = tf.ones_like(returns)
@@ -109,6 +108,17 @@ class SequenceEstimator:
             start = tf.constant(0, tf.int64), zeros
             _, reference = tf.while_loop(lambda i, _: i < split.count, add, start)
         return completions.row_log_probs - reference
+
+    def _centered(self, rewards):
+        """Returns rewards minus the first reward of their prompts, `[R]`.
+
+        Advantages do not depend on a number that is added to all rewards of a prompt. The
+        difference in float64 is exact: equal rewards have no effect, and large rewards
+        lose no digits.
+        """
+        groups = tf.cast(rewards, tf.float64)
+        groups = tf.reshape(groups, [-1, self.options.group_size])
+        return tf.cast(tf.reshape(groups - groups[:, :1], [-1]), self.policy.dtype)
 
     def _baselines(self, returns):
         """Returns the mean return of the other completions of the same prompt, `[R]`."""

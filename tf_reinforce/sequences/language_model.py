@@ -44,7 +44,7 @@ class TokenPolicy:
         return heads.Categorical(outputs.shape[-1]).distribution(outputs)
 
     def sample(self, completions, limits, key=None, replayed=None):
-        """Continues all rows of `Completions` that have less tokens than their limit.
+        """Continues all rows of `Completions` that have fewer tokens than their limit.
 
         Args:
             completions: `Completions` of R rows.
@@ -143,8 +143,8 @@ def expect_causal_lm(causal_lm):
         raise TypeError(
             "`causal_lm` must be a causal language model of KerasHub, for example "
             "keras_hub.models.GPT2CausalLM, with the methods `generate_step` and "
-            f"`call_with_cache`. Received: causal_lm={causal_lm!r} of type "
-            f"{type(causal_lm).__name__}"
+            "`call_with_cache`; `keras_hub.models.CausalLM.from_preset(name)` loads one. "
+            f"Received: causal_lm={causal_lm!r} of type {type(causal_lm).__name__}"
         )
 
 

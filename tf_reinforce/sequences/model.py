@@ -14,6 +14,7 @@ from tf_reinforce import optimizers
 from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.score_function import reward_functions
+from tf_reinforce.sequences import completions as records
 from tf_reinforce.sequences import conversation
 from tf_reinforce.sequences import encoding
 from tf_reinforce.sequences import estimator
@@ -67,9 +68,10 @@ class SequenceReinforce(keras.Model):
         stop_token_ids: `"auto"` for the end tokens of the tokenizer, or a list of ints.
         reply: Function with the arguments of a reward function that returns a list with a
             string or `None` for each completion, or `None` for completions of one turn.
-            A string is appended to the completion, and the model continues; `None` ends
-            the completion. The tokens of replies are not scored. A reply without space
-            for it and one more token makes the completion truncated.
+            It is called after each turn for the completions that have not ended: a turn
+            ends with an end token. A string is appended to the completion, and the model
+            continues; `None` ends the completion. The tokens of replies are not scored. A
+            reply without space for it and one more token makes the completion truncated.
         max_turns: Int, the largest number of turns of the model in a completion.
         passes: Int, the number of passes over the completions of an update.
         minibatch_size: Int, the approximate number of completions in a gradient step, or
@@ -194,7 +196,7 @@ class SequenceReinforce(keras.Model):
     @property
     def trainable_variables(self) -> list:
         """Returns the weights that are trained, those of `causal_lm`."""
-        return self.causal_lm.trainable_variables
+        return self.causal_lm.trainable_variables if self.trainable else []
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         """Returns the logits of the language model."""
@@ -239,9 +241,8 @@ class SequenceReinforce(keras.Model):
             training.compiled, run_eagerly=run_eagerly, jit_compile=jit_compile
         )
         self._sample = wrap(self.policy.sample)
-        self._update = wrap(
-            update.SequenceUpdate(self.estimator, self.optimizer, self.updates)
-        )
+        self._step = update.SequenceUpdate(self.estimator, self.optimizer, self.updates)
+        self._update = wrap(self._step)
 
     def get_compile_config(self) -> dict[str, Any] | None:
         if not self.compiled:
@@ -286,7 +287,8 @@ class SequenceReinforce(keras.Model):
                 `keras.Model.fit`. An epoch is one pass over the prompts, unless
                 `steps_per_epoch` is passed.
             shuffle: Bool, whether the order of the prompts changes in each epoch, as a
-                function of seed and epoch; not for a dataset.
+                function of seed and epoch; not for a dataset. Each `fit` begins with the
+                order of the epoch `initial_epoch`.
             validation_data: Prompts in the same form, for which `evaluate` is called.
             validation_freq: Int, the number of epochs between two validations.
 
@@ -298,7 +300,8 @@ class SequenceReinforce(keras.Model):
             `log_prob_difference` (mean difference of the log-probabilities of sampled
             tokens between sampling and scoring), `completion_length` (tokens),
             `truncated` (share of completions), `equal_reward_groups` (share of prompts
-            whose completions have equal rewards, and therefore no effect), and `val_…`.
+            whose completions have equal rewards, so that only the KL penalty acts on
+            them), and `val_…`. `reward` is the weighted sum of the reward functions.
 
         Raises:
             FloatingPointError: If a loss, gradient or weight is not finite.
@@ -369,42 +372,50 @@ class SequenceReinforce(keras.Model):
         """Makes one update from completions and their rewards; returns its metrics.
 
         Args:
-            completions: `Completions` of R rows, as `sample` returns them.
+            completions: `Completions` of R rows, `model.sample(prompts).completions`.
             rewards: `[R]` floats.
 
         Raises:
             FloatingPointError: If a loss, gradient or weight is not finite.
-            ValueError: If the completions do not follow the scored distribution.
+            ValueError: If the number of rewards is not R, or the completions do not
+                follow the scored distribution. No error changes a weight.
         """
         self._expect_ready()
         rewards = validation.finite_numbers("rewards", np.ravel(rewards).tolist())
+        records.expect_rewards(completions, tf.constant(rewards))
         generator = seeding.generator(
             self.seed, "training/minibatches", int(self.updates.numpy())
         )
         permutations = [
             generator.permutation(len(rewards)) for _ in range(self.options.passes)
         ]
-        numbers = self._update(
-            completions,
-            tf.constant(rewards, self.policy.dtype),
-            tf.constant(np.array(permutations), tf.int32),
-        )
-        status, *metrics = numbers.numpy().tolist()
-        logs = dict(zip(update.METRICS, metrics, strict=True))
-        update.raise_if_refused(status, logs)
+        with self._step.restored_on_error():
+            results = self._update(
+                completions,
+                tf.constant(rewards, tf.float64),
+                tf.constant(np.array(permutations), tf.int32),
+            )
+            status, *metrics = results.numpy().tolist()
+            logs = dict(zip(update.METRICS, metrics, strict=True))
+            update.raise_if_refused(status, logs)
         return logs
 
     def gradients(self, completions: Any, rewards: Any) -> tuple[list, dict[str, Any]]:
         """Returns the gradients of the surrogate loss, and metrics, without an update.
 
+        All completions are computed at once, also with `microbatch_size`, and without
+        likelihood ratios.
+
         Args:
-            completions: `Completions` of R rows, as `sample` returns them.
+            completions: `Completions` of R rows, `model.sample(prompts).completions`.
             rewards: `[R]` floats.
 
         Returns:
             List with a gradient for each of `trainable_variables`, minus the gradient
             of the expected reward; and dict of scalar tensors.
         """
+        rewards = tf.convert_to_tensor(rewards)
+        records.expect_rewards(completions, rewards)
         return self.estimator.gradients(completions, rewards)
 
     def sample(self, prompts: Any) -> conversation.SampledTexts:
@@ -484,13 +495,18 @@ class SequenceReinforce(keras.Model):
                 "optimizer. Call `model.compile(optimizer)`."
             )
         names = [variable.path for variable in self.trainable_variables]
-        if names != self._trained_names or not names:
+        if not names:
+            raise ValueError(
+                "The language model must have at least one trainable weight. Received: "
+                "a model whose layers are all frozen. Set `causal_lm.trainable = True` "
+                "before `SequenceReinforce(causal_lm, …)`."
+            )
+        if names != self._trained_names:
             raise ValueError(
                 "The trainable weights of the language model must not change after "
-                "`SequenceReinforce(causal_lm, …)`, which copies them as the reference, "
-                f"and there must be at least one. Expected: {len(self._trained_names)} "
-                f"weights. Received: {len(names)}. Call `enable_lora` and freeze layers "
-                "before."
+                "`SequenceReinforce(causal_lm, …)`, which copies them as the reference. "
+                f"Expected: {len(self._trained_names)} weights. Received: {len(names)}. "
+                "Call `enable_lora` and freeze layers before."
             )
 
     def get_config(self) -> dict[str, Any]:

@@ -79,6 +79,13 @@ _INSTEAD = {
     "max_prompt_length": "prompts are never shortened; the `sequence_length` of the "
     "preprocessor limits prompt and completion",
     "steps_per_generation": "pass `minibatch_size`",
+    "gradient_accumulation_steps": "pass `microbatch_size`, a number of completions",
+    "per_device_train_batch_size": "pass `batch_size`, a number of prompts, to `fit`",
+    "eos_token_id": "pass `stop_token_ids`, a list",
+    "optimizer": "pass the optimizer to `compile`",
+    "num_train_epochs": "pass `epochs` to `fit`",
+    "validation_batch_size": "the validation has the `batch_size` of `fit`",
+    "resume": "pass `keras.callbacks.BackupAndRestore` to `callbacks`",
     "x": "pass `prompts`",
     "y": "pass the targets as a column of the prompts, for the reward functions",
     "metrics": "pass further reward functions with the weight 0, which are logged",

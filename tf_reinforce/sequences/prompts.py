@@ -2,6 +2,7 @@
 
 import collections.abc
 import dataclasses
+import reprlib
 
 import numpy as np
 import tensorflow as tf
@@ -52,8 +53,27 @@ def read(prompts):
         return prompts
     columns = prompts if isinstance(prompts, collections.abc.Mapping) else None
     if columns is None:
+        _expect_no_rows(prompts)
         columns = {"prompts": prompts}
     return PromptTable(validated_columns(columns))
+
+
+def _expect_no_rows(prompts):
+    """Raises `TypeError` for a list of dicts, and for a pair `(prompts, targets)`."""
+    is_pair = isinstance(prompts, tuple) and any(
+        isinstance(x, list) and any(isinstance(entry, str) for entry in x)
+        for x in prompts
+    )
+    is_rows = isinstance(prompts, (list, tuple)) and any(
+        isinstance(x, collections.abc.Mapping) for x in prompts
+    )
+    if is_rows or is_pair:
+        raise TypeError(
+            "Prompts with further columns must be a dict of lists, for example "
+            '{"prompts": ["3+4="], "answer": ["7"]}. Received: '
+            f"{'a list of dicts' if is_rows else 'a tuple of lists'}: "
+            f"{reprlib.repr(prompts)}"
+        )
 
 
 def read_batch(batch):
@@ -67,7 +87,8 @@ def read_batch(batch):
                 "of strings, or dicts of columns. Expected, for example: "
                 f"dataset.batch(8). Received: {name}={values!r}"
             )
-    return validated_columns({name: _to_list(x) for name, x in batch.items()})
+    columns = {name: _to_texts(_to_list(x)) for name, x in batch.items()}
+    return validated_columns(columns)
 
 
 def read_table(prompts):
@@ -100,6 +121,7 @@ def validated_columns(columns):
                 f"reward functions. Received: the columns {list(columns)}. Rename it."
             )
     lists = {name: _entries(name, values) for name, values in columns.items()}
+    lists["prompts"] = _to_texts(lists["prompts"])
     counts = {name: len(values) for name, values in lists.items()}
     if len(set(counts.values())) > 1 or not counts["prompts"]:
         raise ValueError(
@@ -110,7 +132,8 @@ def validated_columns(columns):
 
 
 def _entries(name, values):
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+    is_scalar = isinstance(values, (str, bytes)) or getattr(values, "ndim", 1) == 0
+    if is_scalar or not hasattr(values, "__len__"):
         raise TypeError(
             f"The column {name!r} must be a list with an entry for each prompt. "
             f"Received: {values!r} of type {type(values).__name__}"
@@ -119,17 +142,22 @@ def _entries(name, values):
 
 
 def _to_list(values):
-    """Returns a list of Python objects; byte strings become strings."""
+    """Returns a list of Python objects."""
     if hasattr(values, "numpy"):
         values = values.numpy()
     entries = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    return [_to_text(x) for x in entries]
+    return [x.tolist() if isinstance(x, np.ndarray) else x for x in entries]
+
+
+def _to_texts(entries):
+    """Returns entries whose byte strings are strings, unless one of them is no UTF-8."""
+    try:
+        return [_to_text(x) for x in entries]
+    except UnicodeDecodeError:
+        return entries
 
 
 def _to_text(entry):
-    """Returns an entry whose byte strings are strings, also in lists."""
-    if isinstance(entry, np.ndarray):
-        entry = entry.tolist()
     if isinstance(entry, list):
         return [_to_text(x) for x in entry]
     return entry.decode("utf-8") if isinstance(entry, bytes) else entry

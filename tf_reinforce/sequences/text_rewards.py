@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import functools
 import inspect
+import itertools
 import math
 import reprlib
+import threading
 from collections.abc import Callable, Sequence
-from concurrent import futures
 
 import numpy as np
 
@@ -68,26 +70,57 @@ def call_all(names, functions, columns):
         functions: List of functions.
         columns: Dict of lists.
     """
-    pairs = zip(names, functions, strict=True)
-    results = [_call(name, function, columns) for name, function in pairs]
+    results = []
+    try:
+        for name, function in zip(names, functions, strict=True):
+            results.append(_call(name, function, columns))
+    except BaseException:
+        for result in filter(inspect.iscoroutine, results):
+            result.close()
+        raise
     waiting = [i for i, result in enumerate(results) if inspect.isawaitable(result)]
     if waiting:
-        coroutine = _gather([names[i] for i in waiting], [results[i] for i in waiting])
-        # A notebook already runs an event loop in the main thread.
-        with futures.ThreadPoolExecutor(1) as executor:
-            finished = executor.submit(asyncio.run, coroutine).result()
-        for i, result in zip(waiting, finished, strict=True):
+        named = [(names[i], results[i]) for i in waiting]
+        for i, result in zip(waiting, _run(_gather(named)), strict=True):
             results[i] = result
     return results
 
 
-async def _gather(names, awaitables):
+async def _gather(named):
+    """Returns the results of pairs of a name and an awaitable, which run side by side."""
+
     async def wait(name, awaitable):
         with _naming(name):
             return await awaitable
 
-    waits = [wait(name, x) for name, x in zip(names, awaitables, strict=True)]
-    return await asyncio.gather(*waits)
+    tasks = [asyncio.ensure_future(wait(*pair)) for pair in named]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _run(coroutine):
+    """Returns the result of a coroutine; cancels it if the waiting is interrupted."""
+    future = asyncio.run_coroutine_threadsafe(coroutine, _event_loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+@functools.cache
+def _event_loop():
+    """Returns the event loop of all reward functions, which runs in an own thread.
+
+    Semaphores and connections belong to one event loop. A notebook already runs another
+    one in the main thread.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="rewards", daemon=True).start()
+    return loop
 
 
 @contextlib.contextmanager
@@ -105,8 +138,14 @@ def _call(name, function, columns):
     parameters = inspect.signature(function).parameters.values()
     if not any(x.kind is inspect.Parameter.VAR_KEYWORD for x in parameters):
         columns = {x.name: columns[x.name] for x in parameters if x.name in columns}
+    columns = {name: _copied(values) for name, values in columns.items()}
     with _naming(name):
         return function(**columns)
+
+
+def _copied(values):
+    """Returns a column whose lists a function may change."""
+    return [list(x) if isinstance(x, list) else x for x in values]
 
 
 def expect_arguments(name, function, columns):
@@ -209,7 +248,9 @@ def name_of(function: Callable) -> str:
 
 def _unique(names):
     """Returns names, of which repeated ones end with a number: `right`, `right_1`."""
-    return [
-        name if name not in names[:i] else f"{name}_{names[:i].count(name)}"
-        for i, name in enumerate(names)
-    ]
+    unique = []
+    for name in names:
+        numbered = (f"{name}_{number}" for number in itertools.count(1))
+        candidates = itertools.chain([name], numbered)
+        unique.append(next(x for x in candidates if x not in unique))
+    return unique

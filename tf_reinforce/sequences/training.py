@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import math
 
 import numpy as np
 import tensorflow as tf
@@ -122,9 +123,10 @@ def run_epochs(
     )
     optimizer_steps = optimizers.step_count(model.optimizer)
     model.stop_training, logs = False, {}
+    model._initial_epoch = None
     callbacks.on_train_begin()
     # Keras' BackupAndRestore sets this attribute in `on_train_begin`.
-    initial_epoch = model._initial_epoch or initial_epoch
+    initial_epoch, model._initial_epoch = model._initial_epoch or initial_epoch, None
     numbers = range(initial_epoch, epochs)
     for epoch, batches_of_epoch in zip(numbers, batches.of_epochs(initial_epoch)):
         callbacks.on_epoch_begin(epoch)
@@ -145,28 +147,35 @@ def run_epochs(
         callbacks.on_epoch_end(epoch, logs)
         if model.stop_training:
             break
-    model._initial_epoch = None
     optimizers.finalize(model.optimizer, optimizer_steps)
     callbacks.on_train_end(logs)
     return model.history
 
 
 class Means:
-    """The means of logs, weighted by the numbers of prompts of their batches."""
+    """The means of logs, weighted by the numbers of prompts of their batches.
+
+    Values that are not finite do not count: the gradient norm of a step that the loss
+    scale of mixed precision has skipped.
+    """
 
     def __init__(self):
         self._sums = collections.defaultdict(float)
-        self._count = 0
+        self._counts = collections.defaultdict(int)
 
     def add(self, logs, count):
         """Adds the logs of a batch of `count` prompts."""
-        self._count += count
         for name, value in logs.items():
-            self._sums[name] += count * value
+            is_finite = math.isfinite(value)
+            self._sums[name] += count * value if is_finite else 0.0
+            self._counts[name] += count if is_finite else 0
 
     def logs(self):
-        """Returns the means as a dict of floats."""
-        return {name: total / self._count for name, total in self._sums.items()}
+        """Returns the means as a dict of floats; NaN if no value counts."""
+        return {
+            name: total / self._counts[name] if self._counts[name] else math.nan
+            for name, total in self._sums.items()
+        }
 
 
 def text_metrics(columns, rewards, group_size):

@@ -1,4 +1,6 @@
-"""Makes one update from completions, and restores all weights if a value is invalid."""
+"""Makes one update from completions, and restores all weights if it fails."""
+
+import contextlib
 
 import keras
 import tensorflow as tf
@@ -19,7 +21,7 @@ class SequenceUpdate:
 
     All gradient steps of an update use the same rewards and advantages. If a gradient or
     a weight is not finite, or if the tokens were not sampled from the distribution that
-    is scored, all weights stay as they were.
+    is scored, the status is not `FINISHED`, and the weights are invalid.
 
     Args:
         estimator: `SequenceEstimator`.
@@ -37,6 +39,22 @@ class SequenceUpdate:
         # An optimizer with loss scaling itself skips a step that overflows.
         self._skips_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
+    @property
+    def variables(self):
+        """Returns all variables that an update changes."""
+        return [*self.estimator.variables, *self.optimizer.variables, self.updates]
+
+    @contextlib.contextmanager
+    def restored_on_error(self):
+        """Restores all variables if the `with` block raises an error."""
+        before = [tf.identity(variable.value) for variable in self.variables]
+        try:
+            yield
+        except BaseException:
+            for variable, value in zip(self.variables, before, strict=True):
+                variable.assign(value)
+            raise
+
     def __call__(self, completions, rewards, permutations):
         """Makes one update.
 
@@ -49,17 +67,14 @@ class SequenceUpdate:
         Returns:
             `[1 + len(METRICS)]` float64: the status, and the values of `METRICS`.
         """
-        changing = [*self.estimator.variables, *self.optimizer.variables]
-        before = [tf.identity(variable.value) for variable in changing]
         batch = self.estimator.batch(completions, rewards)
         if self.options.has_minibatches:
             status, metrics = self._minibatch_steps(batch, permutations)
         else:
             status, metrics = self._step(batch, FINISHED, uses_ratios=False)
-        finite = _all_finite([v.value for v in changing if "float" in v.dtype])
-        status = tf.where(finite, status, tf.maximum(status, NOT_FINITE))
-        _run_if(status != FINISHED, lambda: _assign(changing, before))
-        _run_if(status == FINISHED, lambda: self.updates.assign_add(1))
+        floats = [v.value for v in self.variables if "float" in v.dtype]
+        status = tf.where(_all_finite(floats), status, tf.maximum(status, NOT_FINITE))
+        self.updates.assign_add(1)
         metrics = [*metrics, tf.reduce_mean(batch.kl)]
         return tf.stack([tf.cast(x, tf.float64) for x in (status, *metrics)])
 
@@ -178,8 +193,3 @@ def _run_if(condition, function):
 
 def _all_finite(tensors):
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in tensors])
-
-
-def _assign(variables, values):
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)

@@ -53,7 +53,7 @@ def check_sequence_gradient(
         ValueError: If there are too many completions or batches.
     """
     validation.instance("model", model, sequence_models.SequenceReinforce)
-    columns = prompt_tables.read(prompts).columns
+    columns = prompt_tables.read_table(prompts).columns
     return _AllCompletions(model, columns).check(tolerance)
 
 
