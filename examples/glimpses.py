@@ -174,18 +174,22 @@ def train(kind, epochs, seed):
 
 
 def draw(network, pictures, path):
-    """Draws pictures with the path of the sharp squares, from first to last."""
+    """Draws pictures with the path of the sharp squares, numbered from first to last."""
     _, points = network.look_around(pictures)
     figure, axes = plt.subplots(2, 4, figsize=(8, 4.2))
     for index, axis in enumerate(axes.flat):
         axis.imshow(pictures[index, :, :, 0], cmap="gray_r")
-        path_of_points = np.stack([x[index] for x in points]) * (SIDE - 1)
-        axis.plot(path_of_points[:, 1], path_of_points[:, 0], "-", color="tab:orange")
-        for step, (row, column) in enumerate(path_of_points):
-            corner, color = (column - PATCH / 2, row - PATCH / 2), f"C{step}"
+        axis.set(xticks=[], yticks=[])
+        centers = np.stack([x[index] for x in points]) * (SIDE - 1)
+        axis.plot(centers[:, 1], centers[:, 0], "-", color="tab:orange")
+        numbers = {}  # of the glimpses at each center
+        for number, center in enumerate(map(tuple, centers)):
+            numbers.setdefault(center, []).append(number)
+        for (row, column), glimpses in numbers.items():
+            corner, color = (column - PATCH / 2, row - PATCH / 2), f"C{glimpses[0]}"
             axis.add_patch(plt.Rectangle(corner, PATCH, PATCH, fill=False, color=color))
-            axis.text(*corner, str(step + 1), color=color, fontsize=8)
-        axis.set_axis_off()
+            text = ", ".join(str(number + 1) for number in glimpses)
+            axis.text(corner[0], corner[1] - 0.3, text, color=color, fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

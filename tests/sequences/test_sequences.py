@@ -138,7 +138,7 @@ def test_logs_describe_the_completions():
 def test_equal_seeds_give_equal_weights_and_other_seeds_others():
     results = []
     for seed in (3, 3, 4):
-        model = make(seed=seed, mode=GRAPH)
+        model = make(seed=seed)
         model.fit(PROMPTS, batch_size=4, epochs=2, verbose=0)
         results.append(weights_of(model))
     assert_equal(results[0], results[1])
@@ -196,7 +196,7 @@ def test_minibatches_keep_the_baselines_of_their_prompts():
     for options in ({}, {"minibatch_size": 4, "passes": 3}):
         causal_lm = language_models.text_gpt2(dtype="float64")
         optimizer = keras.optimizers.SGD(rate)
-        model = make(causal_lm, optimizer=optimizer, mode=GRAPH, **options)
+        model = make(causal_lm, optimizer=optimizer, **options)
         before = weights_of(model)
         model.train_on_prompts({"prompts": PROMPTS})
         changes = [y - x for x, y in zip(before, weights_of(model), strict=True)]
@@ -301,19 +301,6 @@ def test_dataset_gives_the_weights_of_lists():
     models[0].fit(columns, batch_size=2, epochs=2, shuffle=False, verbose=0)
     models[1].fit(data, epochs=2, verbose=0)
     assert_equal(*map(weights_of, models))
-
-
-def test_steps_per_epoch_continues_where_the_last_epoch_has_ended():
-    seen = []
-
-    def log(prompts):
-        seen.extend(prompts[::4])
-        return [0.0] * len(prompts)
-
-    make(rewards=log, mode=GRAPH).fit(
-        PROMPTS, batch_size=1, steps_per_epoch=3, epochs=4, verbose=0
-    )
-    assert [sorted(seen[i : i + 4]) for i in (0, 4, 8)] == [sorted(PROMPTS)] * 3
 
 
 def test_coroutines_run_side_by_side():
