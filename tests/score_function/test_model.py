@@ -68,7 +68,7 @@ def assert_equal_weights(first, second):
 @pytest.mark.parametrize("function", [reward, python_reward])
 def test_rewards_train_the_policy(function):
     model = compiled(reward=function)
-    history = model.fit(inputs(), epochs=30, verbose=0).history
+    history = model.fit(inputs(), batch_size=8, epochs=8, verbose=0).history
     assert list(history) == ["entropy", "loss", "reward"]
     assert history["loss"][-1] == pytest.approx(-history["reward"][-1], rel=1e-6)
     assert history["reward"][0] < 0.6 and history["reward"][-1] > 0.8
@@ -83,7 +83,8 @@ def test_losses_train_the_layers_before_and_after_the_samples():
     model = compiled(latent(), 0.05, loss=loss)
     before = weights(model.model)
     data = inputs(), best_choices(inputs())
-    history = model.fit(*data, epochs=40, validation_data=data, verbose=0).history
+    options = dict(batch_size=8, epochs=10, validation_data=data, verbose=0)
+    history = model.fit(*data, **options).history
     assert list(history) == ["entropy", "loss", "val_loss"]
     assert history["val_loss"][-1] < 0.5 < history["val_loss"][0]
     changed = [np.abs(x - y).max() for x, y in zip(before, weights(model.model))]
@@ -223,6 +224,7 @@ def test_saved_and_loaded_training_continues_to_equal_weights(tmp_path):
     assert_equal_weights(weights(model), weights(loaded))
 
 
+@pytest.mark.slow
 def test_new_process_loads_a_file_after_the_import_of_both_packages(tmp_path):
     model = compiled(latent(), loss="mse")
     model.fit(inputs(8), np.zeros([8, 3]), verbose=0)
@@ -270,7 +272,7 @@ def test_value_baseline_learns_the_mean_reward():
     value = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     baseline = tfr.baselines.Value(value, keras.optimizers.Adam(0.05))
     model = compiled(reward=constant_reward, baseline=baseline, samples=1)
-    model.fit(inputs(), epochs=60, verbose=0)
+    model.fit(inputs(), batch_size=8, epochs=15, verbose=0)
     np.testing.assert_allclose(value(inputs()), 2.0, rtol=0, atol=0.05)
 
 

@@ -148,7 +148,7 @@ def test_equal_seeds_give_equal_weights_and_other_seeds_others():
 @pytest.mark.parametrize(
     "options",
     [
-        {"run_eagerly": True},
+        pytest.param({"run_eagerly": True}, marks=pytest.mark.slow),
         pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
     ],
 )
