@@ -2818,8 +2818,8 @@ SAMPLES_AND_LOGS = [
         "losses_ascended",
         "own: The samples with the largest losses become more likely.",
         "score_function/estimator.py::ScoreFunctionEstimator.gradients",
-        "advantages = -costs - self.estimate(-costs, rows.inputs)",
-        "advantages = costs - self.estimate(costs, rows.inputs)",
+        "returns = -tf.cast(costs, tf.float64)",
+        "returns = tf.cast(costs, tf.float64)",
     ),
     Mutant(
         "loss_not_back_propagated",

@@ -109,6 +109,26 @@ def test_training_step_subtracts_the_gradient():
         np.testing.assert_allclose(variable, value, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("samples", [3, 4])
+def test_equal_rewards_have_no_effect(samples):
+    """Also with a reward whose mean is rounded; Adam would enlarge any difference."""
+    constant = {"reward": lambda array, choices: np.full(len(choices), 12345.678)}
+    model = compiled(samples=samples, **constant)
+    before = weights(model.model)
+    model.fit(inputs(8), batch_size=8, verbose=0)
+    for one, other in zip(before, weights(model.model), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_large_rewards_lose_no_digits():
+    def gradients(constant):
+        numbers = np.random.default_rng(0).integers(0, 9, 24) + constant
+        model = tfr.ScoreFunction(policy(), reward=lambda *_: numbers, samples=3)
+        return [np.array(x) for x in model.gradients(inputs(8)).gradients]
+
+    assert_equal_weights(gradients(0.0), gradients(3.0 * 2**40))
+
+
 def test_reward_function_receives_each_input_once_per_sample_in_one_call():
     calls = []
 

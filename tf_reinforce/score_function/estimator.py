@@ -87,8 +87,10 @@ class ScoreFunctionEstimator:
             log_probs, entropies = recorder.log_probs, recorder.entropies
             recorder.expect_all_called(sample.sample_layers(self.model))
             costs, rewards = self.costs(rows, outputs)
+            # In float64, returns that are equal have advantages of exactly zero.
+            returns = -tf.cast(costs, tf.float64)
+            advantages = returns - self.estimate(returns, rows.inputs)
             costs = tf.cast(costs, log_probs.dtype)
-            advantages = -costs - self.estimate(-costs, rows.inputs)
             count = tf.size(costs)
             loss = tf.reduce_mean(costs) + self.penalties(costs.dtype)
             surrogate = loss + losses.policy_gradient(log_probs, advantages, count)

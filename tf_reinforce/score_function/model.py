@@ -12,7 +12,6 @@ from tf_reinforce import baselines
 from tf_reinforce import optimizers
 from tf_reinforce import validation
 from tf_reinforce.layers import recording
-from tf_reinforce.policies import models
 from tf_reinforce.score_function import checked_steps
 from tf_reinforce.score_function import conversion
 from tf_reinforce.score_function import estimator
@@ -240,8 +239,7 @@ class ScoreFunction(keras.Model):
                 self.example_loss, rows.targets, outputs, rows.sample_weight
             )
             return costs, None
-        dtype = models.float_type(self.model)
-        rewards = self.reward(rows.inputs, outputs, rows.targets, dtype)
+        rewards = self.reward(rows.inputs, outputs, rows.targets)
         if rows.sample_weight is None:
             return -rewards, rewards
         weights = example_losses.row_weights(rows.sample_weight, rewards)

@@ -36,23 +36,22 @@ class RewardFunction:
         )
         self._error = None  # the exception of the last failed call
 
-    def __call__(self, inputs, outputs, targets, dtype):
-        """Returns the rewards `[R]` of R rows of inputs, outputs and targets.
+    def __call__(self, inputs, outputs, targets):
+        """Returns the rewards of R rows of inputs, outputs and targets, `[R]` float64.
 
         Args:
             inputs, outputs: Tensors `[R, …]` or nested tensors.
             targets: Tensors `[R, …]`, nested tensors, or `None` for no targets.
-            dtype: Float type of the rewards.
         """
         arguments = [inputs, outputs] if targets is None else [inputs, outputs, targets]
         if self.is_compiled:
-            rewards = self._compiled_rewards(arguments, tf.as_dtype(dtype))
+            rewards = self._compiled_rewards(arguments)
         else:
-            rewards = self._python_rewards(arguments, tf.as_dtype(dtype))
+            rewards = self._python_rewards(arguments)
         return tf.stop_gradient(rewards)
 
-    def _compiled_rewards(self, arguments, dtype):
-        rewards = tf.cast(self.function(*arguments), dtype)
+    def _compiled_rewards(self, arguments):
+        rewards = tf.cast(self.function(*arguments), tf.float64)
         if rewards.shape.rank != 1:
             raise ValueError(f"{self._requirement} Received: shape {rewards.shape}")
         counts = [tf.size(rewards), tf.shape(keras.tree.flatten(arguments[1])[0])[0]]
@@ -60,18 +59,18 @@ class RewardFunction:
         tf.debugging.Assert(tf.equal(*counts), [message, *counts])
         return tf.reshape(rewards, counts[1:])  # XLA drops the assertion
 
-    def _python_rewards(self, arguments, dtype):
+    def _python_rewards(self, arguments):
         def call(*arrays):
             arrays = [array.copy() for array in arrays]  # the function may change them
             try:
                 rewards = self.function(*keras.tree.pack_sequence_as(arguments, arrays))
                 rewards = self._validate(rewards, len(arrays[0]))
-                return rewards.astype(dtype.as_numpy_dtype)
+                return rewards.astype(np.float64)
             except Exception as error:
                 self._error = error
                 raise
 
-        rewards = tf.numpy_function(call, keras.tree.flatten(arguments), dtype)
+        rewards = tf.numpy_function(call, keras.tree.flatten(arguments), tf.float64)
         rewards.set_shape([None])
         return rewards
 
