@@ -138,6 +138,7 @@ class OneRandomGlimpse(Attention):
 
     def __init__(self):
         super().__init__(num_glimpses=1)
+        self.next_point.build((None, self.units))  # there is no second glimpse
 
     def first_choices(self, count):
         return self.sample(tf.zeros([count, GRID * GRID]), training=True)

@@ -1,5 +1,6 @@
 """Tests the example `glimpses.py`: pictures, glimpses, and that looking helps."""
 
+import functools
 import importlib.util
 import pathlib
 
@@ -45,6 +46,19 @@ def test_pictures_change_in_every_epoch_and_contain_the_digit(example):
     pictures, labels = test
     assert pictures.shape == (1985, 24, 24, 1) and len(labels) == 1985
     assert pictures.max() == 1.0 and pictures.min() == 0.0
+
+
+@pytest.mark.parametrize("kind", ["attention", "random", "full"])
+def test_every_network_trains_and_is_evaluated(example, kind, monkeypatch):
+    data, (pictures, labels) = example.load_digits(seed=0)
+    small = example.Digits(data.digits[:128], data.labels[:128], seed=0)
+    monkeypatch.setattr(
+        example, "load_digits", lambda seed: (small, (pictures[:50], labels[:50]))
+    )
+    two_glimpses = functools.partial(example.Attention, num_glimpses=2)
+    monkeypatch.setattr(example, "Attention", two_glimpses)
+    _, accuracy = example.train(kind, epochs=1, seed=0)
+    assert 0 <= accuracy <= 1
 
 
 @pytest.mark.slow
