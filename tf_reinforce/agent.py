@@ -88,11 +88,11 @@ class Reinforce(keras_agent.KerasAgent):
         minibatch_size: Int, the approximate number of random time steps in a gradient
             step. `minibatch_size=None` uses all time steps of the batch.
         passes: Int, the number of passes over the batch in each update.
-        ratio_clip: Float ≥ 1, the largest likelihood ratio π(aₜ|sₜ) / μ(aₜ|sₜ) of the
-            current policy π and the policy μ that acted. After the first gradient step of
-            an update, each time step is weighted by its clipped likelihood ratio. The
-            gradient steps after the first are biased, because likelihood ratios correct
-            the probabilities of actions but not those of observations.
+        ratio_clip: Float ≥ 1, the largest likelihood ratio ρ = π(aₜ|sₜ) / μ(aₜ|sₜ) of the
+            current policy π and the policy μ that acted. ρ weights each time step after
+            the first gradient step of an update. Or PPO's clip `(low, high)`: ρ is
+            replaced by zero if the advantage is positive and ρ > 1 + high, or negative
+            and ρ < 1 - low. Later gradient steps are biased (`docs/estimators.md`).
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
             updates. For the entropy H, `entropy_coef` × Σₜ ∇H(π(·|sₜ)) is added to the
             policy gradient, as if the visited observations did not depend on the policy.
@@ -138,7 +138,7 @@ class Reinforce(keras_agent.KerasAgent):
         on_truncation: str = "bootstrap",
         minibatch_size: int | None = None,
         passes: int = 1,
-        ratio_clip: float = 2.0,
+        ratio_clip: float | tuple[float, float] = 2.0,
         entropy_coef: float | keras.optimizers.schedules.LearningRateSchedule = 0.0,
         normalize_observations: bool = False,
         action_mask: str | None = None,

@@ -61,7 +61,7 @@ class AgentOptions:
     on_truncation: str = "bootstrap"
     minibatch_size: int | None = None
     passes: int = 1
-    ratio_clip: float = 2.0
+    ratio_clip: float | tuple[float, float] = 2.0
     entropy_coef: Any = 0.0  # float, or a Keras learning-rate schedule
     normalize_observations: bool = False
     action_mask: str | None = None
@@ -102,6 +102,22 @@ def _coefficient(name, value):
     return validation.within(name, value, 0, math.inf)
 
 
+def _ratio_clip(name, value):
+    """Returns a float of at least 1, or a pair of floats: the two limits of a ratio."""
+    if not isinstance(value, (list, tuple)):
+        return validation.within(name, value, 1, math.inf)
+    try:
+        low, high = value
+        low = validation.within("low", low, 0, 1)
+        return low, validation.within("high", high, 0, math.inf)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"`{name}` must be a number of at least 1, or a pair of numbers (low, high) "
+            "with 0 <= low <= 1 and a finite high >= 0, for example (0.2, 0.2). "
+            f"Received: {name}={value!r}"
+        ) from None
+
+
 _CHECKS = (
     ("gamma", validation.within, 0, 1),
     ("gae_lambda", validation.within, 0, 1),
@@ -113,7 +129,7 @@ _CHECKS = (
     ("on_truncation", validation.one_of, ("bootstrap", "terminal", "drop")),
     ("minibatch_size", validation.positive_int_or_none),
     ("passes", validation.positive_int),
-    ("ratio_clip", validation.within, 1, math.inf),
+    ("ratio_clip", _ratio_clip),
     ("entropy_coef", _coefficient),
     ("normalize_observations", validation.boolean),
 )

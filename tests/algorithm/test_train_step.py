@@ -231,6 +231,33 @@ def test_gradient_uses_clipped_probability_ratio_as_a_constant():
         np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-12)
 
 
+def test_two_limits_give_the_gradient_of_the_clipped_objective():
+    """The objective is min(ρ A, clip(ρ, 1 - low, 1 + high) A)."""
+    agent, episodes = made(), record()
+    estimator = agent.trainer.estimator
+    batch = estimator.batch(agent.trainer.check_episodes(episodes))
+    behavior_log_probs = log_probs(estimator, batch) + np.linspace(-1, 1, N)
+    advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
+    steps, weights = steps_of(episodes, advantages), numbers(agent.policy_variables)
+    kept = []
+    for low, high in ((0.2, 0.2), (0.0, 0.5), (1.0, 1e6)):
+        toys.set_ratio_clip(estimator, (low, high))
+        gradients, _ = estimator.policy_gradients(batch, None, behavior_log_probs)
+        total, count = [np.zeros_like(w) for w in weights], 0
+        for step, before in zip(steps, behavior_log_probs.numpy(), strict=True):
+            log_prob, slopes = score(weights, *step[:3])
+            ratio, advantage = np.exp(log_prob - before), step[3]
+            clipped = np.clip(ratio, 1 - low, 1 + high)
+            if ratio * advantage > clipped * advantage:
+                continue
+            count += 1
+            for sum_, slope in zip(total, slopes, strict=True):
+                sum_ -= ratio * advantage * slope / 5
+        close(gradients, total)
+        kept.append(count)
+    assert kept[0] < N and kept[1] < N and kept[2] == N
+
+
 def test_effective_sample_size_uses_ratios_before_clipping():
     """The ratios are 100, 50 and 3 with the bound 2, and then ratios that overflow."""
     agent = made(ratio_clip=2.0)

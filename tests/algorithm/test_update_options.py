@@ -617,6 +617,9 @@ def test_sum_of_block_gradients_is_the_gradient_of_the_batch(block):
         ("ratio_clip", 0.99, "finite number of at least 1"),
         ("ratio_clip", np.inf, "finite number of at least 1"),
         ("ratio_clip", np.nan, "finite number of at least 1"),
+        ("ratio_clip", (0.2,), "pair of numbers"),
+        ("ratio_clip", (1.2, 0.2), "pair of numbers"),
+        ("ratio_clip", (0.2, -0.2), "pair of numbers"),
         ("on_truncation", "cut", "one of .'bootstrap', 'terminal', 'drop'."),
         ("on_truncation", None, "one of .'bootstrap', 'terminal', 'drop'."),
         ("scale_advantages", "std", "one of .None, 'batch', 'running'."),
@@ -674,3 +677,15 @@ def test_gradients_by_blocks_passes_one_block_per_call(monkeypatch):
     monkeypatch.setattr(update, "step_gradients", record_part)
     update.gradients_by_microbatches(batch)
     assert set(parts) == {1}
+
+
+def test_saved_and_loaded_agent_keeps_both_limits_of_the_ratios(tmp_path):
+    options = dict(ratio_clip=(0.0, 0.5), passes=3, minibatch_size=4)
+    agent = made(**options)
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert loaded.trainer.estimator.options.ratio_clip == (0.0, 0.5)
+    for each in (agent, loaded):
+        each.update(record(), 1)
+    for x, y in zip(agent.policy_variables, loaded.policy_variables, strict=True):
+        np.testing.assert_array_equal(x, y)

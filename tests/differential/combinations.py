@@ -95,7 +95,7 @@ class Combination:
     on_truncation: str
     minibatch_size: int | None
     passes: int
-    ratio_clip: float
+    ratio_clip: float | tuple[float, float]
     entropy_coef: float
     entropy_schedule: bool
     normalize_observations: bool
@@ -174,7 +174,7 @@ def _draw(rng, seed, pair):
         on_truncation=choose("bootstrap", "bootstrap", "terminal", "drop"),
         minibatch_size=choose(None, None, None, None, None, size, size, 50),
         passes=choose(1, 1, 1, 1, 1, 1, 1, 1, 2, 3),
-        ratio_clip=choose(1.0, 1.25, 2.0, 8.0),
+        ratio_clip=choose(1.0, 1.25, 2.0, 8.0, (0.2, 0.2), (0.1, 0.5)),
         entropy_coef=choose(0.0, 1 / 64, 5 / 16),
         entropy_schedule=flip(0.3),
         normalize_observations=flip(0.4),

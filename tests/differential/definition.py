@@ -445,7 +445,8 @@ class Definition:
                 log_ratios.append(
                     0.0 if acting is None else score.log_prob - acting[index]
                 )
-                ratio = min(math.exp(min(log_ratios[-1], 700.0)), self.c.ratio_clip)
+                ratio = math.exp(min(log_ratios[-1], 700.0))
+                ratio = clipped(ratio, step.advantage, self.c.ratio_clip)
                 weight = ratio * step.advantage / divisor
                 output_grads[row] = (
                     -weight * score.log_prob_grads - coef * score.entropy_grads
@@ -694,6 +695,16 @@ def split(indices, size):
     count = max(1, int(total / size + 0.5)) if size else 1
     bounds = [k * total // count for k in range(count + 1)]
     return [list(indices[a:b]) for a, b in zip(bounds, bounds[1:])]
+
+
+def clipped(ratio, advantage, limits):
+    """Returns the factor of an advantage, for a limit or a pair of limits."""
+    if not isinstance(limits, tuple):
+        return min(ratio, limits)
+    low, high = limits
+    if advantage > 0:
+        return ratio if ratio <= 1 + high else 0.0
+    return ratio if ratio >= 1 - low else 0.0
 
 
 def sample_size(log_ratios):

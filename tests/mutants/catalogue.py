@@ -1439,16 +1439,46 @@ STEPS_OF_AN_UPDATE = [
     Mutant(
         "ratio_not_bounded",
         "own: The likelihood ratio is not clipped.",
-        "algorithm/estimator.py::PolicyGradientEstimator._clipped_ratios",
-        "tf.minimum(tf.exp(log_ratios), self.options.ratio_clip)",
-        "tf.exp(log_ratios)",
+        "algorithm/estimator.py::clipped_ratios",
+        "return tf.minimum(ratios, ratio_clip)",
+        "return ratios",
     ),
     Mutant(
         "ratio_upside_down",
         "own: The likelihood ratio is μ/π instead of π/μ.",
-        "algorithm/estimator.py::PolicyGradientEstimator._clipped_ratios",
+        "algorithm/estimator.py::PolicyGradientEstimator.policy_gradients",
         "tf.exp(log_ratios)",
         "tf.exp(-log_ratios)",
+    ),
+    Mutant(
+        "ratios_clipped_on_both_sides",
+        "own: With a pair of limits, a step also stops to count on the side from which "
+        "its advantage points.",
+        "algorithm/estimator.py::clipped_ratios",
+        "tf.where(advantages > 0, ratios > 1 + high, ratios < 1 - low)",
+        "(ratios > 1 + high) | (ratios < 1 - low)",
+    ),
+    Mutant(
+        "ratios_clipped_on_the_wrong_side",
+        "own: With a pair of limits, a good action stops to count if it has become less "
+        "likely.",
+        "algorithm/estimator.py::clipped_ratios",
+        "advantages > 0, ratios",
+        "advantages < 0, ratios",
+    ),
+    Mutant(
+        "ratio_limits_exchanged",
+        "own: The lower limit of a pair is used as the upper limit.",
+        "algorithm/estimator.py::clipped_ratios",
+        "low, high = ratio_clip",
+        "high, low = ratio_clip",
+    ),
+    Mutant(
+        "clipped_ratios_count_with_their_limit",
+        "own: With a pair of limits, a step beyond a limit counts with the weight 1.",
+        "algorithm/estimator.py::clipped_ratios",
+        "tf.where(is_enough, tf.zeros_like(ratios), ratios)",
+        "tf.where(is_enough, tf.ones_like(ratios), ratios)",
     ),
     Mutant(
         "same_order_in_every_pass",

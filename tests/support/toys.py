@@ -83,7 +83,7 @@ def acting_program(agent, observation_space, deterministic=False):
 
 
 def set_ratio_clip(estimator, ratio_clip):
-    """Sets the option of an estimator, to a number or a variable."""
+    """Sets the option of an estimator, to a number or a pair of numbers."""
     options = {**vars(estimator.options), "ratio_clip": ratio_clip}
     estimator.options = types.SimpleNamespace(**options)
 

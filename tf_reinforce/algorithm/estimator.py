@@ -367,7 +367,7 @@ class PolicyGradientEstimator:
             behavior_log_probs: `[N]` float, the log-probabilities of the actions under
                 the policy that collected the episodes, or `None` if the policy has not
                 changed since the collection. With `behavior_log_probs`, each step is
-                weighted by its likelihood ratio, at most `ratio_clip`.
+                weighted by its likelihood ratio, limited by `ratio_clip`.
             scale_loss: Function that multiplies the loss by the loss scale of the
                 optimizer, so that small gradients do not vanish in half precision. The
                 returned gradients are divided by the loss scale.
@@ -386,7 +386,8 @@ class PolicyGradientEstimator:
             log_ratios = _log_ratios(log_probs, behavior_log_probs)
             advantages = minibatch.advantages
             if behavior_log_probs is not None:
-                advantages *= self._clipped_ratios(log_ratios, advantages.dtype)
+                ratios = tf.cast(tf.exp(log_ratios), advantages.dtype)
+                advantages *= clipped_ratios(ratios, advantages, self.options.ratio_clip)
             policy_loss = losses.policy_gradient(log_probs, advantages, minibatch.divisor)
             loss = policy_loss + self._penalties(policy_loss.dtype)
             loss = self._with_entropy_bonus(loss, entropies, minibatch.divisor)
@@ -405,10 +406,6 @@ class PolicyGradientEstimator:
             "gradient_norm": losses.global_norm(gradients),
             "effective_sample_size": _effective_sample_size(log_ratios),
         }
-
-    def _clipped_ratios(self, log_ratios, dtype):
-        """Returns the likelihood ratios, limited to at most `ratio_clip`."""
-        return tf.cast(tf.minimum(tf.exp(log_ratios), self.options.ratio_clip), dtype)
 
     def _penalties(self, dtype):
         """Returns the sum of the policy layers' own losses (regularizers, `add_loss`)."""
@@ -550,6 +547,25 @@ def _log_ratios(log_probs, behavior_log_probs):
     if behavior_log_probs is None:
         return tf.zeros_like(log_probs)
     return log_probs - behavior_log_probs
+
+
+def clipped_ratios(ratios, advantages, ratio_clip):
+    """Returns the factors by which the advantages of n steps are multiplied.
+
+    Args:
+        ratios: `[n]` float, the likelihood ratios.
+        advantages: `[n]` float.
+        ratio_clip: Float c: the factor is min(ρ, c). Or pair (low, high): the factor is
+            zero if the advantage is positive and ρ > 1 + high, or if the advantage is
+            negative and ρ < 1 - low; else ρ. The policy has then changed enough in the
+            direction of the advantage. The gradient is that of the clipped objective
+            min(ρ A, clip(ρ, 1 - low, 1 + high) A) of PPO (Schulman et al., 2017, eq. 7).
+    """
+    if not isinstance(ratio_clip, tuple):
+        return tf.minimum(ratios, ratio_clip)
+    low, high = ratio_clip
+    is_enough = tf.where(advantages > 0, ratios > 1 + high, ratios < 1 - low)
+    return tf.where(is_enough, tf.zeros_like(ratios), ratios)
 
 
 def _effective_sample_size(log_ratios):
