@@ -57,12 +57,14 @@ class EvaluationCallback(keras.callbacks.Callback):
     Args:
         record: Dict, the content of the run's JSON file; the callback changes `record`.
         path: Path of the run's JSON file.
+        until: Int, the environment steps after which training pauses.
     """
 
-    def __init__(self, record, path):
+    def __init__(self, record, path, until):
         super().__init__()
         self.record = record
         self.path = path
+        self.until = until
 
     def on_train_begin(self, logs=None):
         self.training_start = time.perf_counter()
@@ -74,6 +76,8 @@ class EvaluationCallback(keras.callbacks.Callback):
         due = min((last // every + 1) * every, self.record["steps"])
         if self.model.env_steps >= due:
             self.evaluate_and_save()
+            if self.model.env_steps >= self.until:
+                self.model.stop_training = True
 
     def evaluate_and_save(self):
         agent, record = self.model, self.record
@@ -198,11 +202,15 @@ def make_agent(settings, seed):
     return tfr.Reinforce.for_env(settings["env"], seed=seed, **options)
 
 
-def train(path, settings, seed, steps, every, make_agent=make_agent):
-    """Trains one run to its end, from the start or from its last evaluation."""
+def train(path, settings, seed, steps, every, make_agent=make_agent, until=None):
+    """Trains one run to its end, from the start or from its last evaluation.
+
+    With `until`, training pauses at the first evaluation after so many environment steps.
+    """
+    until = until or steps
     with lock_run(path):
         record = load_or_create(path, settings, seed, steps, every)
-        if record["finished"]:
+        if is_trained(record, until):
             return
         fit = {**settings["fit"], "steps": steps}
         fit.pop("epochs", None)
@@ -216,15 +224,23 @@ def train(path, settings, seed, steps, every, make_agent=make_agent):
                 **fit,
                 seed=seed,
                 env_kwargs=settings["env_kwargs"],
-                callbacks=[EvaluationCallback(record, path)],
+                callbacks=[EvaluationCallback(record, path, until)],
                 verbose=0,
             )
+        if agent.env_steps < steps:
+            return
         start = time.perf_counter()
         record["final"] = evaluate(agent, record, seed, GREEDY)
         record["evaluation_seconds"] += time.perf_counter() - start
         speed = record["env_steps"] / record["training_seconds"]
         record.update(steps_per_second=speed, finished=True, agent=None)
         write_record(path, record)
+
+
+def is_trained(record, until):
+    """Returns whether a run has ended, or has an evaluation at `until` steps or later."""
+    is_paused = until < record["steps"] and record["curve"]
+    return record["finished"] or bool(is_paused and record["curve"][-1][0] >= until)
 
 
 def run(arguments):
@@ -239,10 +255,15 @@ def run(arguments):
             print(f"{path} is finished.")
             continue
         options = dict(seeds=seed, steps=steps, every=arguments.every)
-        options = [f"--{name}={value}" for name, value in options.items()]
-        command = [sys.executable, __file__, "run_one", preset, *options]
-        commands.append([*command, f"--results={arguments.results}"])
+        commands.append(one_run(preset, arguments.results, **options))
     run_commands(commands, arguments.jobs)
+
+
+def one_run(preset, results, **options):
+    """Returns the command that trains one run."""
+    options = [f"--{name}={value}" for name, value in options.items()]
+    command = [sys.executable, str(HERE / "learning.py"), "run_one", str(preset)]
+    return [*command, *options, f"--results={results}"]
 
 
 def run_commands(commands, jobs):
@@ -267,7 +288,8 @@ def run_one(arguments):
     use_one_thread()
     (preset,), (seed,), steps = arguments.presets, arguments.seeds, arguments.steps
     path = record_path(arguments.results, preset, seed, steps)
-    train(path, presets.read(preset), seed, steps, arguments.every)
+    settings = presets.read(preset)
+    train(path, settings, seed, steps, arguments.every, until=arguments.until)
 
 
 def use_one_thread():
@@ -327,6 +349,7 @@ def main():
             "--jobs", type=positive_int, default=1, help="number of parallel processes"
         )
         run_parser.add_argument("--results", default=HERE / "results")
+    subparsers.choices["run_one"].add_argument("--until", type=positive_int)
     report_parser = subparsers.add_parser("report")
     report_parser.set_defaults(command=report)
     report_parser.add_argument("--results", default=HERE / "results")
