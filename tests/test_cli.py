@@ -185,6 +185,31 @@ def test_twin_of_returns_none_if_the_registered_spec_differs(monkeypatch):
         assert envs.twin_of("CartPole-v1") is None
 
 
+def test_twins_of_tables_and_cards_have_the_arguments_of_gymnasium():
+    for id in ("Blackjack-v1", "CliffWalking-v1", "FrozenLake-v1", "Taxi-v4"):
+        assert type(envs.twin_of(id)) is envs.TWINS[id]
+    assert envs.twin_of("FrozenLake8x8-v1") is None
+
+
+@pytest.mark.parametrize(
+    "options, twin", [([], False), (["--max-episode-steps", "9"], True)]
+)
+def test_twin_without_time_limit_is_used_only_with_a_limit(
+    options, twin, tmp_path, capsys
+):
+    """Blackjack has no time limit, which the compiled engine needs."""
+    assert train(tmp_path / "run", *options, env="Blackjack-v1") == 0
+    assert ("envs.Blackjack, the compiled twin" in capsys.readouterr().out) == twin
+
+
+def test_action_mask_selects_the_host_engine(tmp_path, capsys):
+    mask = "--set", "action_mask=info/action_mask", "--max-episode-steps", "5"
+    assert train(tmp_path / "run", *mask, env="Taxi-v4") == 0
+    assert "compiled twin" not in capsys.readouterr().out
+    assert train(tmp_path / "no", *mask, "--engine", "compiled", env="Taxi-v4") == 2
+    assert "--set action_mask=info/action_mask" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("baseline", sweeps.some(BASELINES, always=["time_step"]))
 def test_each_baseline_name_is_accepted(baseline, tmp_path):
     more = ["--baseline", baseline, "--epochs", "1", "--engine", "host"]
@@ -429,7 +454,10 @@ def test_same_seed_writes_the_same_run(run, tmp_path):
         (["train", "NoSuchThing-v0"], "NoSuchThing"),
         (["train", "nosuchmodule:Thing-v0"], "nosuchmodule"),
         (["train", "CartPole-v1", "--preset", "Nope"], "no preset"),
-        (["train", "Taxi-v4", "--engine", "compiled"], "no tensor environment for"),
+        (
+            ["train", "FrozenLake8x8-v1", "--engine", "compiled"],
+            "no tensor environment for",
+        ),
         (
             ["train", "CartPole-v1", "--engine", "compiled", "--steps-per-epoch", "9"],
             "a fixed number of episodes for each update",

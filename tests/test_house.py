@@ -181,7 +181,15 @@ PUBLIC = [
     "losses", "normalization", "presets", "returns", "sequences", "testing",
 ]  # fmt: skip
 CONSTANTS = {"TWINS"}
-TWINS = {"acrobot", "cartpole", "mountain_car", "pendulum", "toys"}
+TWINS = {
+    "acrobot",
+    "blackjack",
+    "cartpole",
+    "mountain_car",
+    "pendulum",
+    "tabular",
+    "toys",
+}
 
 
 def test_package_exports_exactly_its_public_names():

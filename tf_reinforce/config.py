@@ -26,10 +26,14 @@ BOX_HEADS = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
 # The ids of environments with a twin in TensorFlow, and the class of each in `envs`.
 TWINS = {
     "Acrobot-v1": "Acrobot",
+    "Blackjack-v1": "Blackjack",
     "CartPole-v1": "CartPole",
+    "CliffWalking-v1": "CliffWalking",
+    "FrozenLake-v1": "FrozenLake",
     "MountainCar-v0": "MountainCar",
     "MountainCarContinuous-v0": "MountainCarContinuous",
     "Pendulum-v1": "Pendulum",
+    "Taxi-v4": "Taxi",
 }
 
 # The defaults of `Reinforce.for_env` that are not in `AgentOptions`.

@@ -1481,6 +1481,35 @@ STEPS_OF_AN_UPDATE = [
         "tf.where(is_enough, tf.ones_like(ratios), ratios)",
     ),
     Mutant(
+        "dealer_draws_once_more",
+        "own: The dealer of Blackjack also draws with a value of 17.",
+        "envs/blackjack.py::Blackjack.transition",
+        "_value(dealer) < 17",
+        "_value(dealer) <= 17",
+    ),
+    Mutant(
+        "late_twenty_one_is_natural",
+        "own: A hand of more than two cards with the value 21 is a natural.",
+        "envs/blackjack.py::_is_natural",
+        'tf.equal(hand["count"], 2) & tf.equal',
+        "tf.equal",
+    ),
+    Mutant(
+        "outcomes_shifted_by_one",
+        "own: An environment from a table draws the last outcome too often.",
+        "envs/tabular.py::Tabular.transition",
+        "noise[:, None] >= bounds",
+        "noise[:, None] >= bounds - 0.1",
+    ),
+    Mutant(
+        "impossible_outcomes_drawn",
+        "own: An environment from a table draws outcomes of probability zero, if "
+        "probabilities add up to a little less than one.",
+        "envs/tabular.py::_bounds",
+        "np.where(later[..., 1:] > 0, sums[..., :-1], 2.0)",
+        "sums[..., :-1]",
+    ),
+    Mutant(
         "same_order_in_every_pass",
         "own: Every pass uses the permutation of the first pass.",
         "algorithm/train_step.py::TrainStep._passes.step",

@@ -151,14 +151,14 @@ def train_commands():
 
 
 def _engine_commands():
-    lake = "train", "FrozenLake-v1", "--epochs", "1"
+    lake = "train", "FrozenLake8x8-v1", "--epochs", "1"
     compiled = "--engine", "compiled"
-    yield Command((*lake, *compiled), "engine", "FrozenLake-v1")
+    yield Command((*lake, *compiled), "engine", "FrozenLake8x8-v1")
     yield Command((*ONCE, *compiled, "--steps-per-epoch", "9"), "engine", "9")
     yield Command((*ONCE, *compiled, "--workers", "2"), "--workers", "2")
     drop = "--on-bad-env", "drop_episode"
     yield Command((*ONCE, *compiled, *drop), "engine", "drop_episode")
-    yield Command((*lake, "--seeds", "2", *compiled), "engine", "FrozenLake-v1")
+    yield Command((*lake, "--seeds", "2", *compiled), "engine", "FrozenLake8x8-v1")
     yield Command((*ONCE, "--jobs", "2"), "--jobs", "2")
     yield Command((*ONCE, "--seeds", "2", "--jobs", "0"), "jobs", "0")
     yield Command((*ONCE, "--tensorboard", "all"), "--tensorboard", "all")

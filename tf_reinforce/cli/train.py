@@ -183,6 +183,8 @@ def _select_twin(options, settings):
     twin = None if train_settings.host_settings(settings) else envs.twin_of(options.env)
     if options.engine == "compiled":
         return twin or envs.make(options.env)
+    if twin is not None and not (twin.max_episode_steps or fit.get("max_episode_steps")):
+        return None  # the compiled engine needs a time limit
     if twin is not None:
         print(
             f"training on tf_reinforce.envs.{type(twin).__name__}, the compiled twin of "

@@ -272,9 +272,10 @@ def check_engine(options, settings):
             refused["ray"] = options.ray
         if refused:
             raise ValueError(
-                "`--engine compiled` takes no environment arguments, collects a fixed "
-                "number of episodes for each update in one process, and drops no "
-                "episodes. Pass `--episodes-per-epoch`, or `--engine host`. Received: "
+                "`--engine compiled` takes no environment arguments and no action masks, "
+                "collects a fixed number of episodes for each update in one process, and "
+                "drops no episodes. Pass `--episodes-per-epoch`, or `--engine host`. "
+                "Received: "
                 + ", ".join(f"{_flags([name])} {x}" for name, x in refused.items())
             )
         config.check_twin(options.env)
@@ -373,4 +374,6 @@ def host_settings(settings):
     }
     if settings["env_kwargs"]:
         host_only["env_arg"] = settings["env_kwargs"]
+    if settings["agent"].get("action_mask") is not None:
+        host_only["set"] = f"action_mask={settings['agent']['action_mask']}"
     return host_only

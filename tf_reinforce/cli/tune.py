@@ -230,7 +230,9 @@ def _engine(options, settings, ranges):
     is_host = varies_steps or workers != 1 or options.engine == "host"
     if is_host or train_settings.host_settings(settings):
         return "host"
-    return "host" if envs.twin_of(options.env) is None else "compiled"
+    twin, limit = envs.twin_of(options.env), settings["fit"].get("max_episode_steps")
+    has_limit = twin is not None and (twin.max_episode_steps or limit)
+    return "compiled" if has_limit else "host"
 
 
 def _directory(options):

@@ -8,10 +8,15 @@ from tf_reinforce import config
 from tf_reinforce.data.seeding import NoiseSpec
 from tf_reinforce.envs.acrobot import Acrobot
 from tf_reinforce.envs.base import TensorEnv
+from tf_reinforce.envs.blackjack import Blackjack
 from tf_reinforce.envs.cartpole import CartPole
 from tf_reinforce.envs.mountain_car import MountainCar
 from tf_reinforce.envs.mountain_car import MountainCarContinuous
 from tf_reinforce.envs.pendulum import Pendulum
+from tf_reinforce.envs.tabular import CliffWalking
+from tf_reinforce.envs.tabular import FrozenLake
+from tf_reinforce.envs.tabular import Tabular
+from tf_reinforce.envs.tabular import Taxi
 from tf_reinforce.envs.toys import Bandit
 from tf_reinforce.envs.toys import Catch
 from tf_reinforce.envs.toys import Corridor
@@ -19,14 +24,19 @@ from tf_reinforce.envs.toys import Corridor
 __all__ = [
     "Acrobot",
     "Bandit",
+    "Blackjack",
     "CartPole",
     "Catch",
+    "CliffWalking",
     "Corridor",
+    "FrozenLake",
     "MountainCar",
     "MountainCarContinuous",
     "NoiseSpec",
     "Pendulum",
     "TWINS",
+    "Tabular",
+    "Taxi",
     "TensorEnv",
     "make",
     "twin_of",
@@ -40,6 +50,13 @@ def __dir__() -> list[str]:
 TWINS: dict[str, type[TensorEnv]] = {
     id: globals()[name] for id, name in config.TWINS.items()
 }
+
+# The arguments with which Gymnasium registers a task, and the folders of its tasks.
+_KWARGS = {
+    "Blackjack-v1": {"sab": True, "natural": False},
+    "FrozenLake-v1": {"map_name": "4x4"},
+}
+_FOLDERS = "gymnasium.envs.classic_control.", "gymnasium.envs.toy_text."
 
 
 def make(id: str, **kwargs: Any) -> TensorEnv:
@@ -66,8 +83,8 @@ def twin_of(id: str) -> TensorEnv | None:
     """Returns the tensor environment that equals `gymnasium.make(id)`, or `None`.
 
     `twin_of` returns a tensor environment only if the id is registered with Gymnasium's
-    own class, time limit and reward threshold, and without keyword arguments and
-    additional wrappers.
+    own class, time limit, reward threshold and keyword arguments, and without additional
+    wrappers.
 
     Args:
         id: String, the id of a registered environment, for example `"CartPole-v1"`.
@@ -80,12 +97,13 @@ def twin_of(id: str) -> TensorEnv | None:
     if id not in TWINS:
         return None
     twin, spec = make(id), gym.spec(id)
-    expected: tuple = twin.max_episode_steps, twin.reward_threshold, {}, ()
+    kwargs = _KWARGS.get(id, {})
+    expected: tuple = twin.max_episode_steps, twin.reward_threshold, kwargs, ()
     registered = (
         spec.max_episode_steps,
         spec.reward_threshold,
         spec.kwargs,
         spec.additional_wrappers,
     )
-    is_gymnasium = str(spec.entry_point).startswith("gymnasium.envs.classic_control.")
+    is_gymnasium = str(spec.entry_point).startswith(_FOLDERS)
     return twin if is_gymnasium and registered == expected else None

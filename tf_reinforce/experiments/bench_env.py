@@ -286,8 +286,10 @@ def _measure_twin(env, options, episodes, seconds, action_mask):
     twin = tensor_envs.twin_of(env) if isinstance(env, str) else None
     if twin is None or options["env_kwargs"] or action_mask:
         return None
+    limit = options["max_episode_steps"] or twin.max_episode_steps
+    if limit is None:
+        return None
     agent = agents.Reinforce.for_env(twin)
-    limit = options["max_episode_steps"]
     with make_envs.open_envs(twin, 1, max_episode_steps=limit) as envs:
         return _measure(agent, envs, episodes, seconds)[0]
 

@@ -1,0 +1,212 @@
+"""Defines environments with a finite number of states, from a table of transitions."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import validation
+from tf_reinforce.data import seeding
+from tf_reinforce.envs import base
+
+
+class Tabular(base.TensorEnv):
+    """A Markov decision process with S states and A actions, given as a table.
+
+    The observation is the number of the state. Each action of a state has a list of
+    outcomes, of which the environment draws one. Gymnasium's tasks with tables have an
+    attribute `P` of the form of `transitions`.
+
+    Args:
+        transitions: List or dict of S states. `transitions[state][action]` is a list of
+            outcomes `(probability, next_state, reward, terminated)`.
+        initial_probs: `[S]` floats, the probability of each state at the start.
+        max_episode_steps: Int, the time limit, or `None` if every episode terminates.
+        **kwargs: Arguments that every `TensorEnv` accepts.
+
+    Raises:
+        ValueError: If a state has no outcome, the states have different numbers of
+            actions, a next state does not exist, a reward is not finite, or
+            probabilities are negative or do not add up to one.
+
+    Example:
+
+    >>> stay, win = (0.5, 0, 0.0, False), (0.5, 0, 1.0, True)
+    >>> env = Tabular([[[(1.0, 0, -1.0, True)], [stay, win]]], [1.0], max_episode_steps=9)
+    >>> env.observation_space, env.action_space
+    (Discrete(1), Discrete(2))
+    """
+
+    def __init__(
+        self,
+        transitions: Sequence | Mapping,
+        initial_probs: Sequence[float] | np.ndarray,
+        max_episode_steps: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        probs, next_states, rewards, terminated = _outcomes(transitions)
+        num_states, num_actions, num_outcomes = probs.shape
+        self.max_episode_steps = validation.positive_int_or_none(
+            "max_episode_steps", max_episode_steps
+        )
+        self.observation_space = gym.spaces.Discrete(num_states)
+        self.action_space = gym.spaces.Discrete(num_actions)
+        self.transition_noise = None
+        if num_outcomes > 1:
+            self.transition_noise = seeding.NoiseSpec("uniform", ())
+        self._initial_bounds = _bounds(_distribution("initial_probs", initial_probs))
+        if len(self._initial_bounds) != num_states - 1:
+            raise ValueError(
+                f"`initial_probs` must have one probability for each of {num_states} "
+                f"states. Received: {len(self._initial_bounds) + 1} probabilities"
+            )
+        self._outcome_bounds = _bounds(_distribution("transitions", probs))
+        self._next_states = next_states
+        self._rewards, self._terminated = rewards, terminated
+
+    def initial(self, noise):
+        bounds = tf.constant(self._initial_bounds, self.dtype)
+        cells = tf.math.count_nonzero(noise[:, None] >= bounds, axis=1)
+        zeros = tf.zeros_like(noise)
+        return {"cell": cells, "reward": zeros, "terminal": zeros > 0}
+
+    def observation(self, state):
+        return state["cell"]
+
+    def transition(self, state, action, noise):
+        index = tf.stack([state["cell"], tf.cast(action, tf.int64)], axis=1)
+        outcome = tf.zeros_like(state["cell"])
+        if noise is not None:
+            bounds = tf.gather_nd(tf.constant(self._outcome_bounds, self.dtype), index)
+            outcome = tf.math.count_nonzero(noise[:, None] >= bounds, axis=1)
+        index = tf.concat([index, outcome[:, None]], axis=1)
+        return {
+            "cell": tf.gather_nd(tf.constant(self._next_states), index),
+            "reward": tf.gather_nd(tf.constant(self._rewards, self.dtype), index),
+            "terminal": tf.gather_nd(tf.constant(self._terminated), index),
+        }
+
+    def reward(self, state, action, next_state):
+        return next_state["reward"]
+
+    def terminal(self, state):
+        return state["terminal"]
+
+
+class _Registered(Tabular):
+    """The table of a task of Gymnasium."""
+
+    id: str
+
+    def __init__(self, **kwargs: Any) -> None:
+        with contextlib.closing(gym.make(self.id)) as env:
+            task: Any = env.unwrapped
+            spec: Any = env.spec
+            probs, limit = task.initial_state_distrib, spec.max_episode_steps
+            super().__init__(task.P, probs, limit, **kwargs)
+
+
+class CliffWalking(_Registered):
+    """Gymnasium's CliffWalking-v1: a walk of 13 steps along a cliff.
+
+    The reward is -1 for every step, and -100 for a step off the cliff, which leads back
+    to the start. The best return is -13. CliffWalking has no time limit.
+
+    Reference:
+        Sutton & Barto (2018), Reinforcement learning: an introduction, example 6.6.
+    """
+
+    id = "CliffWalking-v1"
+
+
+class FrozenLake(_Registered):
+    """Gymnasium's FrozenLake-v1: a walk over slippery ice, with 4 × 4 cells.
+
+    Two of three steps slip to one side. The reward is 1 at the goal, and 0 for every
+    other step. The episode ends at the goal, in a hole, or after 100 steps.
+    """
+
+    id, reward_threshold = "FrozenLake-v1", 0.70
+
+
+class Taxi(_Registered):
+    """Gymnasium's Taxi-v4: a taxi picks up a passenger, and drives to the destination.
+
+    The reward is -1 for every step, -10 for a wrong attempt to pick up or drop off, and
+    20 for the passenger at the destination. The twin has no action mask.
+
+    Reference:
+        Dietterich (2000), Hierarchical reinforcement learning with the MAXQ value
+        function decomposition. doi:10.1613/jair.639
+    """
+
+    id, reward_threshold = "Taxi-v4", 8.0
+
+
+def _outcomes(transitions):
+    """Returns probabilities, next states, rewards and ends of all outcomes, `[S, A, K]`.
+
+    K is the largest number of outcomes of an action. Actions with fewer outcomes have
+    further outcomes of probability zero.
+    """
+    states = [transitions[state] for state in range(len(transitions))]
+    lists = [[actions[a] for a in range(len(actions))] for actions in states]
+    sizes = {len(actions) for actions in lists}
+    if len(sizes) != 1 or 0 in sizes or not all(all(actions) for actions in lists):
+        raise ValueError(
+            "`transitions` must have at least one state, the same number of actions for "
+            "each state, and at least one outcome for each action. Received: "
+            f"{len(lists)} states with {sorted(sizes)} actions"
+        )
+    count = max(len(outcomes) for actions in lists for outcomes in actions)
+    shape = len(lists), sizes.pop(), count
+    table = [np.zeros(shape, dtype) for dtype in ("float64", "int64", "float64", "bool")]
+    for state, actions in enumerate(lists):
+        for action, outcomes in enumerate(actions):
+            for number, outcome in enumerate(outcomes):
+                _check_outcome(outcome, state, action, len(lists))
+                for part, value in zip(table, outcome, strict=True):
+                    part[state, action, number] = value
+    return table
+
+
+def _check_outcome(outcome, state, action, num_states):
+    if len(outcome) != 4 or not 0 <= outcome[1] < num_states:
+        raise ValueError(
+            "An outcome must be (probability, next_state, reward, terminated), with a "
+            f"next state from 0 to {num_states - 1}. Received: {outcome} for state "
+            f"{state} and action {action}"
+        )
+    if not np.isfinite(outcome[2]):
+        raise ValueError(
+            f"The rewards of `transitions` must be finite. Received: {outcome} for state "
+            f"{state} and action {action}"
+        )
+
+
+def _distribution(name, probs):
+    """Returns probabilities `[…, K]`; raises unless each K numbers add up to one."""
+    probs = np.asarray(probs, "float64")
+    sums = probs.sum(axis=-1)
+    if not (probs >= 0).all() or not np.allclose(sums, 1, rtol=0, atol=1e-6):
+        raise ValueError(
+            f"The probabilities of `{name}` must be at least zero and add up to one. "
+            f"Received: a smallest probability of {probs.min()}, and sums from "
+            f"{sums.min()} to {sums.max()}"
+        )
+    return probs
+
+
+def _bounds(probs):
+    """Returns the numbers in [0, 1] between K outcomes, `[…, K - 1]`.
+
+    Outcome k is drawn if uniform noise is at least k of the numbers. The last bounds of
+    outcomes with probability zero lie above all noise.
+    """
+    sums = np.cumsum(probs, axis=-1)
+    later = np.cumsum(probs[..., ::-1], axis=-1)[..., ::-1]
+    return np.where(later[..., 1:] > 0, sums[..., :-1], 2.0)
