@@ -60,6 +60,11 @@ def value(records, until):
     return float(np.mean(means))
 
 
+def seed_text(count):
+    """Returns the seeds from 0 as text, for example `seeds 0 to 2`."""
+    return "seed 0" if count == 1 else f"seeds 0 to {count - 1}"
+
+
 class Search:
     """A search whose runs are stored in a folder.
 
@@ -131,7 +136,7 @@ class Search:
             for name in self.candidates
         ]
         rows.sort(key=lambda row: row[1][::-1], reverse=True)
-        title = [f"{x['until']:,} steps, {x['seeds']} seed(s)" for x in rungs]
+        title = [f"{x['until']:,} steps, {seed_text(x['seeds'])}" for x in rungs]
         lines = [
             f"# Candidates for {self.plan['preset']}",
             "",
