@@ -80,6 +80,8 @@ def test_table_may_be_a_dict_and_uses_no_noise_if_outcomes_are_certain():
         ([[[(1.0, 0, 0.0, True)]], []], [1.0, 0.0], "the same number of actions"),
         ([[[]]], [1.0], "at least one outcome"),
         ([[[(1.0, 1, 0.0, True)]]], [1.0], "from 0 to 0. Received: .1.0, 1, 0.0, True."),
+        ([[[(1.0, 0.5, 0.0, True)]]], [1.0], "from 0 to 0. Received: .1.0, 0.5"),
+        ({1: {0: [(1.0, 0, 0.0, True)]}}, [1.0], "numbers 0, 1, 2.*no entry for 0"),
         ([[[(1.0, 0, 0.0)]]], [1.0], "must be .probability, next_state"),
         ([[[(1.0, 0, np.nan, True)]]], [1.0], "must be finite.*nan"),
         ([[[(0.5, 0, 0.0, True)]]], [1.0], "add up to one.*sums from 0.5"),

@@ -153,8 +153,14 @@ def _outcomes(transitions):
     K is the largest number of outcomes of an action. Actions with fewer outcomes have
     further outcomes of probability zero.
     """
-    states = [transitions[state] for state in range(len(transitions))]
-    lists = [[actions[a] for a in range(len(actions))] for actions in states]
+    try:
+        states = [transitions[state] for state in range(len(transitions))]
+        lists = [[actions[a] for a in range(len(actions))] for actions in states]
+    except KeyError as error:
+        raise ValueError(
+            "The states and actions of `transitions` must have the numbers 0, 1, 2, … "
+            f"Received: no entry for {error}"
+        ) from None
     sizes = {len(actions) for actions in lists}
     if len(sizes) != 1 or 0 in sizes or not all(all(actions) for actions in lists):
         raise ValueError(
@@ -175,7 +181,7 @@ def _outcomes(transitions):
 
 
 def _check_outcome(outcome, state, action, num_states):
-    if len(outcome) != 4 or not 0 <= outcome[1] < num_states:
+    if len(outcome) != 4 or outcome[1] not in range(num_states):
         raise ValueError(
             "An outcome must be (probability, next_state, reward, terminated), with a "
             f"next state from 0 to {num_states - 1}. Received: {outcome} for state "
