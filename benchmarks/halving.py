@@ -18,7 +18,7 @@ Each candidate is trained until the first rung. The best third goes on to the ne
 with more seeds, and so on. The learning rates of all runs decrease over `steps`. The
 value of a candidate is the mean return of the last two evaluations before the rung, over
 its seeds; the policies are evaluated after `every` steps. The seeds are 0, 1, 2, …;
-published results use other seeds.
+results of a chosen candidate must come from other seeds.
 
 The program trains `--jobs` runs at the same time, each on one thread, and continues after
 an interruption. It writes a table of all candidates beside the file, with the suffix

@@ -31,6 +31,7 @@ import tf_reinforce as tfr
 from tf_reinforce import baselines
 from tf_reinforce import heads
 from tf_reinforce import replicas
+from tf_reinforce.algorithm import estimator as estimators
 from tf_reinforce.algorithm import train_step
 from tf_reinforce.data import minibatches
 
@@ -209,53 +210,54 @@ def test_logged_entropy_is_that_of_the_policy_before_the_update():
     assert entropies[2] == entropies[0]
 
 
-def test_gradient_uses_clipped_probability_ratio_as_a_constant():
-    """The gradient is Σ min(π/μ, c) A ∇ log π. The loop uses bounds c of 1 and above."""
+def clipped(ratio, advantage, limits):
+    """Returns the factor of the advantage, from the definition of each kind of limit."""
+    if not isinstance(limits, tuple):
+        return min(ratio, limits)
+    bounded = np.clip(ratio, 1 - limits[0], 1 + limits[1])
+    # The objective of PPO, min(ρ A, bounded ρ A), has no slope where it is bounded.
+    return 0.0 if bounded * advantage < ratio * advantage else ratio
+
+
+@pytest.mark.parametrize(
+    "limits, clips",
+    [
+        (1.0, True),
+        (1.5, True),
+        (1e6, False),
+        ((0.2, 0.2), True),
+        ((0.0, 0.5), True),
+        ((1.0, 1e6), False),
+    ],
+)
+def test_gradient_uses_clipped_probability_ratio_as_a_constant(limits, clips):
+    """The gradient is Σ ρ A ∇ log π, with the clipped ratio ρ."""
     agent, episodes = made(), record()
     estimator = agent.trainer.estimator
     batch = estimator.batch(agent.trainer.check_episodes(episodes))
     behavior_log_probs = log_probs(estimator, batch) + np.linspace(-1, 1, N)
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
     steps, weights = steps_of(episodes, advantages), numbers(agent.policy_variables)
-    for bound in (1.0, 1.5, 1e6):
-        toys.set_ratio_clip(estimator, bound)
-        gradients, logs = estimator.policy_gradients(batch, None, behavior_log_probs)
-        total, ratios = [np.zeros_like(w) for w in weights], []
-        for step, before in zip(steps, behavior_log_probs.numpy(), strict=True):
-            log_prob, slopes = score(weights, *step[:3])
-            ratios.append(np.exp(log_prob - before))
-            for sum_, slope in zip(total, slopes, strict=True):
-                sum_ -= min(ratios[-1], bound) * step[3] * slope / 5
-        close(gradients, total)
-        size = sum(ratios) ** 2 / N / sum(r * r for r in ratios)
-        np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-12)
+    toys.set_ratio_clip(estimator, limits)
+    gradients, logs = estimator.policy_gradients(batch, None, behavior_log_probs)
+    total, ratios, factors = [np.zeros_like(w) for w in weights], [], []
+    for step, before in zip(steps, behavior_log_probs.numpy(), strict=True):
+        log_prob, slopes = score(weights, *step[:3])
+        ratios.append(np.exp(log_prob - before))
+        factors.append(clipped(ratios[-1], step[3], limits))
+        for sum_, slope in zip(total, slopes, strict=True):
+            sum_ -= factors[-1] * step[3] * slope / 5
+    close(gradients, total)
+    assert (factors != ratios) == clips
+    size = sum(ratios) ** 2 / N / sum(r * r for r in ratios)
+    np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-12)
 
 
-def test_two_limits_give_the_gradient_of_the_clipped_objective():
-    """The objective is min(ρ A, clip(ρ, 1 - low, 1 + high) A)."""
-    agent, episodes = made(), record()
-    estimator = agent.trainer.estimator
-    batch = estimator.batch(agent.trainer.check_episodes(episodes))
-    behavior_log_probs = log_probs(estimator, batch) + np.linspace(-1, 1, N)
-    advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
-    steps, weights = steps_of(episodes, advantages), numbers(agent.policy_variables)
-    kept = []
-    for low, high in ((0.2, 0.2), (0.0, 0.5), (1.0, 1e6)):
-        toys.set_ratio_clip(estimator, (low, high))
-        gradients, _ = estimator.policy_gradients(batch, None, behavior_log_probs)
-        total, count = [np.zeros_like(w) for w in weights], 0
-        for step, before in zip(steps, behavior_log_probs.numpy(), strict=True):
-            log_prob, slopes = score(weights, *step[:3])
-            ratio, advantage = np.exp(log_prob - before), step[3]
-            clipped = np.clip(ratio, 1 - low, 1 + high)
-            if ratio * advantage > clipped * advantage:
-                continue
-            count += 1
-            for sum_, slope in zip(total, slopes, strict=True):
-                sum_ -= ratio * advantage * slope / 5
-        close(gradients, total)
-        kept.append(count)
-    assert kept[0] < N and kept[1] < N and kept[2] == N
+def test_advantage_of_zero_has_no_weight_also_if_its_ratio_overflows():
+    ratios, zero = tf.constant([np.inf, 0.0, 3.0]), tf.zeros([3])
+    for limits in (2.0, (0.2, 0.2)):
+        factors = estimators.clipped_ratios(ratios, zero, limits)
+        np.testing.assert_array_equal(factors * zero, zero)
 
 
 def test_effective_sample_size_uses_ratios_before_clipping():

@@ -1455,7 +1455,7 @@ STEPS_OF_AN_UPDATE = [
         "own: With a pair of limits, a step also stops to count on the side from which "
         "its advantage points.",
         "algorithm/estimator.py::clipped_ratios",
-        "tf.where(advantages > 0, ratios > 1 + high, ratios < 1 - low)",
+        "tf.where(advantages >= 0, ratios > 1 + high, ratios < 1 - low)",
         "(ratios > 1 + high) | (ratios < 1 - low)",
     ),
     Mutant(
@@ -1463,7 +1463,7 @@ STEPS_OF_AN_UPDATE = [
         "own: With a pair of limits, a good action stops to count if it has become less "
         "likely.",
         "algorithm/estimator.py::clipped_ratios",
-        "advantages > 0, ratios",
+        "advantages >= 0, ratios",
         "advantages < 0, ratios",
     ),
     Mutant(

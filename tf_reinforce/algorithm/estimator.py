@@ -564,7 +564,7 @@ def clipped_ratios(ratios, advantages, ratio_clip):
     if not isinstance(ratio_clip, tuple):
         return tf.minimum(ratios, ratio_clip)
     low, high = ratio_clip
-    is_enough = tf.where(advantages > 0, ratios > 1 + high, ratios < 1 - low)
+    is_enough = tf.where(advantages >= 0, ratios > 1 + high, ratios < 1 - low)
     return tf.where(is_enough, tf.zeros_like(ratios), ratios)
 
 
