@@ -274,6 +274,7 @@ def test_tf_function_is_used_in_the_listed_modules_only():
     edges = {
         "collect/acting_program.py",
         "collect/shared_programs.py",
+        "compiled_steps.py",
         "envs/checks.py",
         "envs/vector.py",
         "experiments/multi_seed.py",

@@ -246,12 +246,12 @@ class Reinforce(keras_agent.KerasAgent):
 
         Args:
             optimizer: Keras optimizer, its name, or its config.
-            **kwargs: `steps_per_execution` and `auto_scale_loss`, as in Keras.
+            **kwargs: `steps_per_execution`, `auto_scale_loss` and `jit_compile`, as in
+                Keras. XLA compiles updates of at least 100 gradient steps.
 
         Raises:
             ValueError: If an argument of Keras would have no effect: `loss`,
-                `loss_weights`, `metrics`, `weighted_metrics`, `run_eagerly`,
-                `jit_compile`.
+                `loss_weights`, `metrics`, `weighted_metrics`, `run_eagerly`.
         """
         self._check_compile({"optimizer": optimizer, **kwargs})
         updates = kwargs.get("steps_per_execution", 1)

@@ -124,6 +124,7 @@ SIZES = [(None, 3), (6, 3), (1, 1), (7, 2), (13, 2), (20, 1), (50, 2)]
 KINDS = ["softmax", "masked", "gaussian"]
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize(
     "kind, mean_over",
     sweeps.some(
@@ -131,7 +132,7 @@ KINDS = ["softmax", "masked", "gaussian"]
         always=[("softmax", "episodes"), ("masked", "episodes"), ("gaussian", "steps")],
     ),
 )
-def test_update_equals_a_loop_over_gradient_steps(kind, mean_over):
+def test_update_equals_a_loop_over_gradient_steps(kind, mean_over, jit_compile):
     """The test uses float64, sizes that do not divide 20, and sizes larger than 20."""
     agent, episodes = made(kind, mean_over=mean_over, ratio_clip=1.25), record(kind)
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
@@ -147,6 +148,7 @@ def test_update_equals_a_loop_over_gradient_steps(kind, mean_over):
             agent.counters,
             passes=passes,
             minibatch_size=size,
+            jit_compile=jit_compile,
         )
         permutations = drawn(passes)
         finite, *metrics = update(
@@ -194,6 +196,130 @@ def test_minibatches_of_the_value_baseline_follow_the_first_permutation():
     expected = trained_values(orders[0], orders[1])
     same_bits(trained_values(orders[0], orders[2]), expected)
     assert not np.array_equal(trained_values(orders[1], orders[0])[0], expected[0])
+
+
+# Gradient steps that XLA compiles
+
+
+def shared_policy(penalty=None):
+    """Returns a policy that returns values, with the regularizer or layer `penalty`."""
+    layer = functools.partial(keras.layers.Dense, dtype="float64")
+    inputs = keras.Input((OBSERVED,), dtype="float64")
+    regularizer = keras.regularizers.L2(0.1) if penalty is None else None
+    hidden = layer(3, "tanh", kernel_regularizer=regularizer)(inputs)
+    hidden = hidden if penalty is None else penalty(hidden)
+    ends = {"outputs": layer(A, name="outputs")(hidden), "values": layer(1)(hidden)}
+    model = keras.Model(inputs, ends)
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(size=w.shape) for w in model.weights])
+    return model
+
+
+def decreasing():
+    return keras.optimizers.schedules.PolynomialDecay(0.5, 4, 0.0)
+
+
+def value_with_minibatches(model=None):
+    optimizer = keras.optimizers.Adam(0.01)
+    return baselines.Value(model or dense(1), optimizer, passes=5, minibatch_size=7)
+
+
+COMPILED = {
+    "shared value": dict(
+        policy=shared_policy, baseline=baselines.Value, entropy_coef=0.2, ratio_clip=1.5
+    ),
+    "own value": dict(
+        kind="gaussian",
+        baseline=value_with_minibatches,
+        ratio_clip=(0.2, 0.2),
+        scale_advantages="batch",
+        normalize_observations=True,
+        entropy_coef=decreasing,
+    ),
+    "masked": dict(kind="masked", baseline=value_with_minibatches, mean_over="steps"),
+    "dropped": dict(baseline=value_with_minibatches, on_truncation="drop"),
+}
+
+
+def steps_until(agent, episodes, jit_compile, updates=2):
+    """Returns all weights after some updates, with their metrics."""
+    agent.compile(keras.optimizers.Adam(0.01), jit_compile=jit_compile)
+    logs = [agent.update(episodes) for _ in range(updates)]
+    assert ("update_with_xla" in agent.trainer.learner.graphs) == jit_compile
+    return numbers(everything(agent)), logs
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_gradient_steps_equal_gradient_steps_of_a_graph(name):
+    """All steps have padding: 20 steps in 3 minibatches, and 12 steps if some drop."""
+    ends = []
+    for jit_compile in (False, True):
+        options = {k: x() if callable(x) else x for k, x in COMPILED[name].items()}
+        agent = made(**options, passes=50, minibatch_size=6)
+        episodes = record(options.get("kind", "softmax"))
+        ends.append(steps_until(agent, episodes, jit_compile))
+    for plain, compiled in zip(ends[0][0], ends[1][0], strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-8, atol=1e-9)
+    for plain, compiled in zip(ends[0][1], ends[1][1], strict=True):
+        assert compiled == pytest.approx(plain, rel=1e-9, nan_ok=True)
+
+
+class Activity(keras.layers.Layer):
+    """Adds a loss of its inputs, which must not contain padding."""
+
+    def call(self, x):
+        self.add_loss(keras.ops.mean(x**2))
+        return x
+
+
+class WithoutXLA(keras.layers.Layer):
+    """Returns its inputs, by an operation that XLA cannot compile."""
+
+    def call(self, x):
+        zeros = tf.zeros_like(tf.strings.length(tf.strings.as_string(x)))
+        return x + tf.cast(zeros, x.dtype)
+
+
+def test_losses_of_layers_do_not_contain_padding():
+    """A model whose layers add losses of their inputs is not compiled."""
+    ends = []
+    for jit_compile in (False, True):
+        model = keras.Sequential([*dense(1).layers, Activity(dtype="float64")])
+        policy = keras.Sequential([Activity(dtype="float64"), *dense(A).layers])
+        baseline = value_with_minibatches(model)
+        agent = made(policy=policy, baseline=baseline, passes=50, minibatch_size=6)
+        ends.append(steps_until(agent, record(), jit_compile))
+    close(ends[1][0], ends[0][0], 1e-12)
+    assert ends[0][1][0]["loss"] != ends[0][1][0]["policy_loss"]
+
+
+@pytest.mark.parametrize("part", ["policy", "value"])
+def test_layer_without_xla_raises_and_leaves_all_weights_unchanged(part):
+    """The value model is compiled after the gradient steps of the policy."""
+    policy, model = dense(A), dense(1)
+    spoiled = model if part == "value" else policy
+    layers = [WithoutXLA(name="texts", dtype="float64"), *spoiled.layers]
+    spoiled = keras.Sequential([keras.Input((OBSERVED,), dtype="float64"), *layers])
+    policy, model = (policy, spoiled) if part == "value" else (spoiled, model)
+    options = dict(passes=50, minibatch_size=6)
+    agent = made(policy=policy, baseline=value_with_minibatches(model), **options)
+    agent.compile(keras.optimizers.Adam(0.01), jit_compile=True)
+    agent.optimizer.build(agent.policy_variables)
+    before = numbers(everything(agent))
+    with pytest.raises(ValueError, match="`texts.*` cannot be.*jit_compile=False"):
+        agent.update(record())
+    same_bits(numbers(everything(agent)), before)
+    agent.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+    agent.update(record())
+
+
+@pytest.mark.parametrize("passes, is_compiled", [(33, False), (34, True)])
+def test_xla_compiles_updates_of_at_least_100_gradient_steps(passes, is_compiled):
+    """20 steps are 3 minibatches of about 6 steps."""
+    agent = made(passes=passes, minibatch_size=6)
+    agent.update(record())
+    (name,) = agent.trainer.learner.graphs
+    assert name == ("update_with_xla" if is_compiled else "update")
 
 
 def log_probs(rule, batch):

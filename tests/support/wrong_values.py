@@ -678,7 +678,6 @@ def _act_and_update():
         metrics=(["mae"],),
         weighted_metrics=(["mae"],),
         run_eagerly=(True,),
-        jit_compile=(True,),
         steps_per_execution=COUNTS,
         learning_rate=(Shown(0.1, "learning_rate"),),
     )

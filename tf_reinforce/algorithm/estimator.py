@@ -5,6 +5,7 @@ methods that `PolicyGradientEstimator.gradients` calls follow in the order of th
 The package `functional` contains the formulas for returns and losses.
 """
 
+import math
 import types
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from tf_reinforce import baselines
+from tf_reinforce import compiled_steps
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
@@ -40,6 +42,7 @@ class Batch(NamedTuple):
     divisor: tf.Tensor  # scalar float that divides sums over steps
     num_episodes: tf.Tensor  # scalar int, the number of episodes, at least 1
     scale_samples: dict[str, tf.Tensor]  # from the name of a scale to [N] float
+    is_padding: tf.Tensor | None = None  # [N] bool, or `None` if no step is padding
 
     @property
     def actions(self):
@@ -51,16 +54,80 @@ class Batch(NamedTuple):
 
         A loss is a sum over steps, divided by the attribute `divisor`. The method
         multiplies `divisor` by n / N, so that the loss of the n steps estimates the loss
-        of all N steps.
+        of all N steps. Padding does not count as steps.
         """
-        share = tf.size(indices) / tf.size(self.returns)
+        is_padding = self.is_padding
+        if is_padding is not None:
+            is_padding = tf.gather(is_padding, indices)
+        share = compiled_steps.count_steps(indices, is_padding)
+        share /= compiled_steps.count_steps(self.returns, self.is_padding)
         return self._replace(
+            is_padding=is_padding,
             steps=self.steps._replace(indices=tf.gather(self.steps.indices, indices)),
             returns=tf.gather(self.returns, indices),
             advantages=tf.gather(self.advantages, indices),
             unbaselined_advantages=tf.gather(self.unbaselined_advantages, indices),
             divisor=self.divisor * tf.cast(share, self.divisor.dtype),
         )
+
+    def padded(self, rows):
+        """Returns a `Batch` with the N steps as one episode of R rows, for XLA.
+
+        The rows after N are padding. Padding has the advantage zero, and repeats the
+        observation and action of the first step, so that each value is finite.
+
+        Args:
+            rows: Scalar int R, above N.
+        """
+        numbers = tf.range(rows)
+        is_padding = numbers >= tf.size(self.returns)
+        sources = tf.where(is_padding, 0, numbers)
+
+        def pad(array):
+            return tf.gather(array, sources)
+
+        def pad_steps(arrays):
+            arrays = self.steps.gather(arrays)
+            return keras.tree.map_structure(lambda x: pad(x)[:, None], arrays)
+
+        masks = self.episodes.masks
+        has_masks = masks is not None and masks.shape[-1]
+        episodes = records.Episodes(
+            observations=pad_steps(self.episodes.observations),
+            actions=pad_steps(self.episodes.actions),
+            rewards=tf.zeros([rows, 1]),
+            lengths=rows[None],
+            terminated=tf.constant([True]),
+            masks=pad_steps(masks) if has_masks else None,
+        )
+        advantages, unbaselined = (
+            tf.where(is_padding, tf.zeros([], x.dtype), pad(x))
+            for x in (self.advantages, self.unbaselined_advantages)
+        )
+        return self._replace(
+            episodes=episodes,
+            steps=records.ValidSteps(
+                tf.stack([numbers, tf.zeros_like(numbers)], axis=1), tf.stack([rows, 1])
+            ),
+            returns=pad(self.returns),
+            advantages=advantages,
+            unbaselined_advantages=unbaselined,
+            scale_samples={},
+            is_padding=is_padding,
+        )
+
+    def mean(self, values):
+        """Returns the mean of `[N]` values over the steps that are not padding."""
+        if self.is_padding is None:
+            return tf.reduce_mean(values)
+        count = compiled_steps.count_steps(values, self.is_padding)
+        return tf.reduce_sum(self.without_padding(values)) / tf.cast(count, values.dtype)
+
+    def without_padding(self, values, other=0.0):
+        """Returns `[N]` values with `other` in place of padding."""
+        if self.is_padding is None:
+            return values
+        return tf.where(self.is_padding, tf.cast(other, values.dtype), values)
 
     def single_episode(self, column):
         """Returns the `Batch` of one episode, to compute the gradient of the episode.
@@ -335,7 +402,7 @@ class PolicyGradientEstimator:
             return *scaled, samples
         return advantages, unbaselined, samples
 
-    def baseline_step(self, batch, permutation=None):
+    def baseline_step(self, batch, permutation=None, jit_compile=False):
         """Returns the `BaselineStep` of a batch: loss and gradients of the baseline.
 
         If the baseline shares the layers of the policy, the value loss is a part of the
@@ -348,6 +415,7 @@ class PolicyGradientEstimator:
             batch.steps.indices[:, 0],
             batch.num_episodes,
             permutation,
+            jit_compile=jit_compile,
         )
         if self.baseline.shares_policy:
             return BaselineStep(baseline_batch, [], {})
@@ -390,6 +458,7 @@ class PolicyGradientEstimator:
                 advantages *= clipped_ratios(ratios, advantages, self.options.ratio_clip)
             policy_loss = losses.policy_gradient(log_probs, advantages, minibatch.divisor)
             loss = policy_loss + self._penalties(policy_loss.dtype)
+            entropies = minibatch.without_padding(entropies)
             loss = self._with_entropy_bonus(loss, entropies, minibatch.divisor)
             loss, value_loss = self._with_value_loss(loss, values, minibatch)
             scaled_loss = scale_loss(loss)
@@ -402,9 +471,9 @@ class PolicyGradientEstimator:
             # NaN if the policy has no values. `gradients` replaces NaN by the loss of the
             # baseline, if the baseline has a loss.
             "value_loss": value_loss,
-            "entropy": tf.reduce_mean(entropies),
+            "entropy": minibatch.mean(entropies),
             "gradient_norm": losses.global_norm(gradients),
-            "effective_sample_size": _effective_sample_size(log_ratios),
+            "effective_sample_size": _effective_sample_size(log_ratios, minibatch),
         }
 
     def _penalties(self, dtype):
@@ -433,7 +502,8 @@ class PolicyGradientEstimator:
         """
         if values is None:
             return loss, tf.constant(float("nan"), loss.dtype)
-        value_loss = losses.value(values, batch.returns, batch.divisor)
+        returns = batch.without_padding(tf.cast(batch.returns, values.dtype), values)
+        value_loss = losses.value(values, returns, batch.divisor)
         return loss + self.baseline.loss_weight * value_loss, value_loss
 
     def outputs(self, batch):
@@ -568,12 +638,13 @@ def clipped_ratios(ratios, advantages, ratio_clip):
     return tf.where(is_enough, tf.zeros_like(ratios), ratios)
 
 
-def _effective_sample_size(log_ratios):
-    """Returns (Σρ)² / (n Σρ²) of n unclipped likelihood ratios ρ, given as log ρ."""
+def _effective_sample_size(log_ratios, batch):
+    """Returns (Σρ)² / (n Σρ²) of the n unclipped likelihood ratios ρ, given as log ρ."""
+    log_ratios = batch.without_padding(log_ratios, -math.inf)
     # The result does not depend on a common factor. The division by the largest ratio
     # avoids an overflow.
     ratios = tf.exp(log_ratios - tf.reduce_max(log_ratios))
-    return tf.reduce_mean(ratios) ** 2 / tf.reduce_mean(ratios**2)
+    return batch.mean(ratios) ** 2 / batch.mean(ratios**2)
 
 
 def _swap_axes(structure):

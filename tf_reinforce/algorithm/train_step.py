@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from tf_reinforce import compiled_steps
 from tf_reinforce import replicas
 from tf_reinforce.algorithm import estimator
 from tf_reinforce.data import minibatches
@@ -38,6 +39,7 @@ class TrainStep:
             `None` for all time steps of the batch. To save memory, the gradients of the
             microbatches are computed one after another, and added to the gradient of the
             batch.
+        jit_compile: Bool, whether XLA compiles the gradient steps from minibatches.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class TrainStep:
         passes,
         minibatch_size=None,
         microbatch_size=None,
+        jit_compile=False,
     ):
         self.estimator = gradient_estimator
         self.optimizer = optimizer
@@ -56,6 +59,7 @@ class TrainStep:
         self.passes = passes
         self.minibatch_size = minibatch_size
         self.microbatch_size = microbatch_size
+        self.jit_compile = jit_compile
         # An optimizer with loss scaling itself skips a step that overflows.
         self._skips_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
@@ -80,7 +84,7 @@ class TrainStep:
             single scalar takes as long as a small update.
         """
         learning_rate = tf.identity(self.optimizer.learning_rate)
-        before = [tf.identity(variable) for variable in self._variables]
+        before = [tf.identity(variable) for variable in self.variables]
         permutation = permutations[0] if self.num_permutations else None
         if self.minibatch_size is None and self.passes == 1:
             estimates = self._single_step(episodes, permutation)
@@ -92,8 +96,8 @@ class TrainStep:
             finite & not_empty,
             lambda: self.estimator.update_statistics(batch, baseline_step),
         )
-        finite &= _all_finite([v for v in self._variables if "float" in v.dtype])
-        _run_if(~finite, lambda: self._restore(before))
+        finite &= _all_finite([v for v in self.variables if "float" in v.dtype])
+        _run_if(~finite, lambda: self.restore(before))
         _run_if(finite, lambda: self.estimator.update_normalizer(episodes))
         metrics = self._metrics_or_empty(metrics, not_empty)
         metrics["learning_rate"] = learning_rate
@@ -127,7 +131,9 @@ class TrainStep:
         those of `_single_step`.
         """
         batch = self.estimator.batch(episodes)
-        baseline_step = self.estimator.baseline_step(batch, permutations[0])
+        baseline_step = self.estimator.baseline_step(
+            batch, permutations[0], self.jit_compile
+        )
         finite = self._statistics_finite(episodes, batch, baseline_step)
         metrics, finite = self._passes(batch, permutations, finite)
         return {**metrics, **baseline_step.metrics}, batch, baseline_step, finite
@@ -223,31 +229,80 @@ class TrainStep:
         """
         distribution = self.estimator.distribution(batch)
         behavior_log_probs = distribution.log_prob(batch.actions)
-        entropy = distribution.entropy()
-        first = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
+        entropy = tf.reduce_mean(distribution.entropy())
+        parts = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
         not_empty = tf.size(batch.returns) > 0
-        steps = tf.where(not_empty, self.passes * first.count, 0)
+        sums = tf.zeros([len(_MEAN_METRICS)], tf.float64)
+        # Padding would change losses that depend on the inputs of a layer.
+        is_compiled = self.jit_compile and not compiled_steps.has_losses_of_inputs(
+            self.estimator.policy
+        )
+        run = self._compiled_steps if is_compiled else self._gradient_steps
+        finite, sums = tf.cond(
+            not_empty & finite,
+            lambda: run(batch, behavior_log_probs, permutations, parts, sums),
+            lambda: (finite, sums),
+        )
+        steps = tf.where(not_empty, self.passes * parts.count, 0)
+        means = tf.unstack(sums / tf.cast(steps, tf.float64))
+        metrics = dict(zip(_MEAN_METRICS, means, strict=True))
+        return {**metrics, "entropy": entropy}, finite
+
+    def _gradient_steps(
+        self, batch, behavior_log_probs, permutations, parts, sums, slots=None
+    ):
+        """Makes one gradient step from each minibatch, while all values are finite.
+
+        Args:
+            batch: `estimator.Batch` of at least one step.
+            behavior_log_probs: `[N]` float, an argument of `gradients_by_replicas`.
+            permutations: `[passes, N]` int32.
+            parts: `minibatches.Minibatches` of the first pass.
+            sums: Float64 zeros, one for each of `_MEAN_METRICS`.
+            slots: Argument of `Minibatches.minibatch`.
+
+        Returns:
+            Scalar bool, whether all values were finite, and the sums of the metrics over
+            the gradient steps.
+        """
 
         def step(number, finite, sums):
-            permutation = permutations[number // first.count]
-            parts = minibatches.Minibatches(permutation, first.count)
+            own = parts._replace(permutation=permutations[number // parts.count])
             gradients, metrics = self.gradients_by_replicas(
-                batch, parts.minibatch(number % first.count), behavior_log_probs
+                batch, own.minibatch(number % parts.count, slots), behavior_log_probs
             )
             finite = self._step_finite(metrics["loss"], gradients)
             _run_if(finite, lambda: self._apply(gradients))
             scalars = [tf.cast(metrics[name], tf.float64) for name in _MEAN_METRICS]
             return number + 1, finite, sums + tf.stack(scalars)
 
-        sums = tf.zeros([len(_MEAN_METRICS)], tf.float64)
         _, finite, sums = tf.while_loop(
-            lambda number, finite, sums: finite & (number < steps),
+            lambda number, finite, sums: finite & (number < self.passes * parts.count),
             step,
-            (tf.zeros([], tf.int64), finite, sums),
+            (tf.zeros([], tf.int64), tf.constant(True), sums),
         )
-        means = tf.unstack(sums / tf.cast(steps, tf.float64))
-        metrics = dict(zip(_MEAN_METRICS, means, strict=True))
-        return {**metrics, "entropy": tf.reduce_mean(entropy)}, finite
+        return finite, sums
+
+    def _compiled_steps(self, batch, behavior_log_probs, permutations, parts, sums):
+        """Makes the gradient steps of `_gradient_steps` in one XLA program.
+
+        XLA compiles a program for each combination of shapes. Batch and minibatches are
+        therefore padded.
+        """
+        rows = compiled_steps.padded_rows(tf.size(batch.returns))
+        padding = rows - tf.size(batch.returns)
+        first = tf.repeat(behavior_log_probs[:1], padding)
+        behavior_log_probs = tf.concat([behavior_log_probs, first], axis=0)
+        permutations = tf.pad(permutations, [[0, 0], [0, padding]])
+        program = compiled_steps.compiled(self._gradient_steps)
+        return program(
+            batch.padded(rows),
+            behavior_log_probs,
+            permutations,
+            parts._replace(permutation=permutations[0]),
+            sums,
+            parts.slots(),
+        )
 
     def step_gradients(self, batch, indices=None, behavior_log_probs=None):
         """Returns policy gradients and metrics, using the loss scale of the optimizer."""
@@ -268,15 +323,16 @@ class TrainStep:
         self.optimizer.apply(scaled, self.estimator.variables)
 
     @property
-    def _variables(self):
+    def variables(self):
         """Returns all variables that gradient steps and statistics updates change."""
         parts = [self.optimizer, self.estimator.baseline, *self.estimator.scales.values()]
         parts.append(getattr(self.estimator.baseline, "optimizer", None))
         others = [v for part in parts if part is not None for v in part.variables]
         return [*self.estimator.variables, *others]
 
-    def _restore(self, before):
-        for variable, value in zip(self._variables, before, strict=True):
+    def restore(self, before):
+        """Assigns earlier values to the attribute `variables`."""
+        for variable, value in zip(self.variables, before, strict=True):
             variable.assign(value)
 
     def _metrics_or_empty(self, metrics, not_empty):

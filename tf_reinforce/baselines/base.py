@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from tf_reinforce import compiled_steps
 from tf_reinforce import fixed_arguments
 
 
@@ -17,6 +18,8 @@ class BaselineBatch(NamedTuple):
     time_steps: tf.Tensor  # [N] int32, the time step in the episode, from 0
     episodes: tf.Tensor  # scalar, the number of episodes
     permutation: Any = None  # [N] int32, a permutation of the N steps, for minibatches
+    is_padding: Any = None  # [N] bool, or `None` if no step is padding
+    jit_compile: bool = False  # whether XLA compiles the gradient steps of the baseline
 
     def minibatch(self, indices: tf.Tensor) -> "BaselineBatch":
         """Returns a `BaselineBatch` of only the n steps at the given `[n]` indices.
@@ -25,7 +28,33 @@ class BaselineBatch(NamedTuple):
         batch. A sum over steps, divided by `episodes`, has about the same size for a
         minibatch as for the whole batch.
         """
-        fraction = tf.size(indices) / tf.size(self.returns)
+        is_padding = self.is_padding
+        if is_padding is not None:
+            is_padding = tf.gather(is_padding, indices)
+        fraction = compiled_steps.count_steps(indices, is_padding)
+        fraction /= compiled_steps.count_steps(self.returns, self.is_padding)
+        batch = self._gather(indices)
+        return batch._replace(
+            episodes=tf.cast(self.episodes, fraction.dtype) * fraction,
+            is_padding=is_padding,
+        )
+
+    def padded(self, rows: tf.Tensor) -> "BaselineBatch":
+        """Returns a `BaselineBatch` of R rows; the rows after the N steps are padding.
+
+        Padding repeats the first step. The method serves XLA, see
+        `compiled_steps.padded_rows`.
+
+        Args:
+            rows: Scalar int R, above N.
+        """
+        numbers = tf.range(rows)
+        is_padding = numbers >= tf.size(self.returns)
+        batch = self._gather(tf.where(is_padding, 0, numbers))
+        return batch._replace(episodes=self.episodes, is_padding=is_padding)
+
+    def _gather(self, indices: tf.Tensor) -> "BaselineBatch":
+        """Returns the steps at `[n]` indices, without `episodes`."""
 
         def gather(array: Any) -> Any:
             return tf.gather(array, indices)
@@ -34,7 +63,7 @@ class BaselineBatch(NamedTuple):
             keras.tree.map_structure(gather, self.observations),
             gather(self.returns),
             gather(self.time_steps),
-            tf.cast(self.episodes, fraction.dtype) * fraction,
+            None,
         )
 
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import compiled_steps
 from tf_reinforce import optimizers
 from tf_reinforce import replicas
 from tf_reinforce import validation
@@ -135,7 +136,9 @@ class Value(base.Baseline):
 
         def gradients_of_share(replica: tf.Tensor, num_replicas: int) -> Any:
             steps = tf.range(tf.size(baseline_batch.returns))
-            shares = minibatches.Minibatches(steps, tf.constant(num_replicas, tf.int64))
+            shares = minibatches.Minibatches(
+                steps, tf.constant(num_replicas, tf.int64), tf.size(steps, tf.int64)
+            )
             own = shares.minibatch(replica)
             loss, gradients = self._gradients(baseline_batch.minibatch(own))
             fraction = tf.math.divide_no_nan(
@@ -150,7 +153,10 @@ class Value(base.Baseline):
         """Returns the loss of the model on a batch, and its gradients."""
         with tf.GradientTape() as tape:
             values = self.values(baseline_batch.observations)
-            loss = losses.value(values, baseline_batch.returns, baseline_batch.episodes)
+            returns = tf.cast(baseline_batch.returns, values.dtype)
+            if baseline_batch.is_padding is not None:
+                returns = tf.where(baseline_batch.is_padding, values, returns)
+            loss = losses.value(values, returns, baseline_batch.episodes)
             penalties = [tf.cast(x, loss.dtype) for x in self.model.losses]
             total = tf.add_n([loss / self.scale**2, *penalties])
         return loss, losses.gradients(tape, total, self.model.trainable_variables)
@@ -169,12 +175,31 @@ class Value(base.Baseline):
         batches = minibatches.Minibatches.split(
             baseline_batch.permutation, self.minibatch_size
         )
-        minibatches.call_repeatedly(
-            self.passes * batches.count,
-            lambda number: self._step_from(
-                baseline_batch.minibatch(batches.minibatch(number % batches.count))
-            ),
-        )
+        if baseline_batch.jit_compile and not compiled_steps.has_losses_of_inputs(
+            self.model
+        ):
+            rows = compiled_steps.padded_rows(tf.size(baseline_batch.returns))
+            program = compiled_steps.compiled(self._minibatch_steps)
+            program(baseline_batch.padded(rows), batches.padded(rows), batches.slots())
+        else:
+            self._minibatch_steps(baseline_batch, batches)
+
+    def _minibatch_steps(
+        self,
+        baseline_batch: base.BaselineBatch,
+        batches: minibatches.Minibatches,
+        slots: tf.Tensor | None = None,
+    ) -> None:
+        """Makes a gradient step of the model from each minibatch of each pass.
+
+        With `slots`, minibatches are padded, see `Minibatches.minibatch`.
+        """
+
+        def step(number: tf.Tensor) -> None:
+            indices = batches.minibatch(number % batches.count, slots)
+            self._step_from(baseline_batch.minibatch(indices))
+
+        minibatches.call_repeatedly(self.passes * batches.count, step)
 
     def _step_from(self, baseline_batch: base.BaselineBatch) -> Any:
         """Makes a gradient step of the model on a batch if all gradients are finite."""

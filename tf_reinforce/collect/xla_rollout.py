@@ -429,8 +429,14 @@ _ERROR_PATTERNS = {
 
 
 @contextlib.contextmanager
-def explain_compile_errors():
-    """Replaces an XLA or vectorization error by an error that names the layer."""
+def explain_compile_errors(
+    remedy="Train on the Gymnasium environment, `agent.fit(id, …)`",
+):
+    """Replaces an XLA or vectorization error by an error that names the layer.
+
+    Args:
+        remedy: String, what the user can do, without a period.
+    """
     try:
         yield
     except (tf.errors.InvalidArgumentError, ValueError) as error:
@@ -450,8 +456,7 @@ def explain_compile_errors():
         name = f"The layer `{scopes[-1]}`" if scopes else "A part of the program"
         raise ValueError(
             f"{name} cannot be {transformation} because of its operation {operation!r}. "
-            "Train on the Gymnasium environment, `agent.fit(id, …)`, or write the "
-            f"layer with other operations. Received: {path}"
+            f"{remedy}, or write the layer with other operations. Received: {path}"
         ) from error
 
 

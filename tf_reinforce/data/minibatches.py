@@ -5,6 +5,8 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from tf_reinforce import compiled_steps
+
 
 class Minibatches(NamedTuple):
     """A permutation of `N` steps, split into minibatches of nearly equal size.
@@ -20,6 +22,7 @@ class Minibatches(NamedTuple):
 
     permutation: tf.Tensor  # [N] int32, a permutation of the N steps
     count: tf.Tensor  # scalar int64, the number of minibatches; at least 1
+    num_steps: tf.Tensor  # scalar int64, N; further rows of the permutation are unused
 
     @classmethod
     def split(cls, permutation, size):
@@ -35,15 +38,41 @@ class Minibatches(NamedTuple):
         """
         steps = tf.size(permutation, tf.int64)
         size = tf.maximum(steps if size is None else tf.constant(size, tf.int64), 1)
-        return cls(permutation, tf.maximum((steps + size // 2) // size, 1))
+        return cls(permutation, tf.maximum((steps + size // 2) // size, 1), steps)
 
-    def minibatch(self, index):
-        """Returns `[n]` int32, the indices of the n steps of one minibatch."""
+    def minibatch(self, index, slots=None):
+        """Returns `[n]` int32, the indices of the n steps of one minibatch.
+
+        Args:
+            index: Scalar int, the number of the minibatch.
+            slots: `[C]` int64, the numbers from 0 to C - 1, from the method `slots`, or
+                `None`. With `slots`, the result is `[C]`, the n indices and then N for
+                each slot that is padding. XLA compiles a program for each number of
+                steps in a minibatch, so that XLA needs minibatches of few sizes.
+        """
         index = tf.cast(index, tf.int64)
-        steps = tf.size(self.permutation, tf.int64)
-        return self.permutation[
-            index * steps // self.count : (index + 1) * steps // self.count
-        ]
+        begin = index * self.num_steps // self.count
+        end = (index + 1) * self.num_steps // self.count
+        if slots is None:
+            return self.permutation[begin:end]
+        places = begin + slots
+        indices = tf.gather(self.permutation, tf.minimum(places, self.num_steps - 1))
+        return tf.where(places < end, indices, tf.cast(self.num_steps, indices.dtype))
+
+    def slots(self):
+        """Returns `[C]` int64, the numbers from 0 to C - 1, for `padded_minibatch`.
+
+        C is at least the number of steps of each minibatch, and a multiple of a power of
+        two, so that minibatches of about the same size have the same C.
+        """
+        largest = -(-self.num_steps // self.count)
+        unit = compiled_steps.power_of_two(tf.maximum(largest // 32, 1))
+        return tf.range(-(-largest // unit) * unit)
+
+    def padded(self, rows):
+        """Returns equal `Minibatches` whose permutation has `rows` rows, for XLA."""
+        padding = [[0, rows - tf.size(self.permutation, rows.dtype)]]
+        return self._replace(permutation=tf.pad(self.permutation, padding))
 
 
 def call_repeatedly(times, body):

@@ -219,11 +219,11 @@ def _repeat_eagerly(trainer, optimizer, refused):
         return gradients, metrics
 
     def restore(before):
-        weights.append(_first_not_finite(step._variables, step._variables))
+        weights.append(_first_not_finite(step.variables, step.variables))
         restore_weights(before)
 
-    restore_weights = step._restore
-    step.step_gradients, step._restore = record, restore
+    restore_weights = step.restore
+    step.step_gradients, step.restore = record, restore
     step(refused.episodes, refused.permutations)
     if not weights:
         return gradient_steps, (None, "")

@@ -28,13 +28,14 @@ class AgentParts(NamedTuple):
     float_type: str  # the type of outputs, observations and real actions
 
 
-def make_trainer(parts, check_episodes):
+def make_trainer(parts, check_episodes, may_compile):
     """Returns a `trainer.Trainer` that trains the parts of a built agent.
 
     Args:
         parts: `AgentParts`.
         check_episodes: Function that checks a record of type `Episodes`, and returns the
             record with NumPy arrays.
+        may_compile: Argument of `learner.Learner`.
     """
     gradient_estimator = estimator.PolicyGradientEstimator(
         parts.policy,
@@ -66,6 +67,7 @@ def make_trainer(parts, check_episodes):
             parts.counters,
             passes=parts.options.passes,
             minibatch_size=parts.options.minibatch_size,
+            may_compile=may_compile,
         ),
         check_episodes,
     )

@@ -77,11 +77,6 @@ _WITHOUT_EFFECT = (
         False,
         "compiled updates; `agent.gradients(episodes)` runs eagerly, to debug a policy",
     ),
-    (
-        "jit_compile",
-        "auto",
-        "XLA for the episodes of a `tfr.envs.TensorEnv`, and TensorFlow graphs otherwise",
-    ),
 )
 
 # Attributes that are constants of traced programs once the agent is built.
@@ -312,7 +307,7 @@ class KerasAgent(keras.Model):
 
     def _assemble(self):
         self._constants = models.constants(*self._models)
-        self._trainer = self._make_trainer(self._check_episodes)
+        self._trainer = self._make_trainer(self._check_episodes, lambda: self.jit_compile)
         self._live_policies = {}  # keys: whether the action space is known
 
     @property
@@ -579,8 +574,13 @@ class KerasAgent(keras.Model):
                     f"omitted. Received: {name}={value!r}. The agent uses {replacement}."
                 )
 
+    def _resolve_auto_jit_compile(self):
+        # Without a GPU, Keras would not use XLA, which makes updates of many gradient
+        # steps several times faster.
+        return all(layer.supports_jit for layer in self._flatten_layers())
+
     def compile_from_config(self, config):
-        # Keras saves all arguments, and resolves `jit_compile`.
+        # Keras saves all arguments.
         without_effect = {name for name, *_ in _WITHOUT_EFFECT}
         config = {k: value for k, value in config.items() if k not in without_effect}
         # Keras would also build the optimizer on the weights of the baseline, and then

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import replicas
 from tf_reinforce import tracing
 from tf_reinforce import validation
 from tf_reinforce.algorithm import inspection
@@ -21,6 +22,7 @@ from tf_reinforce.data import tensor_noise
 _NO_STEP_LIMIT = 2**62  # steps
 _MICROBATCH = 65_536  # steps of which a gradient is computed at a time, to save memory
 _SMALL_MICROBATCH = 8_192  # the same for several agents; it fits the cache of a core
+_MIN_COMPILED_STEPS = 100  # gradient steps of an update that are worth an XLA program
 
 
 class UpdateResult(NamedTuple):
@@ -66,14 +68,26 @@ class Learner:
         counters: Int64 weight `[3]`, the numbers of updates, episodes and environment
             steps so far.
         passes, minibatch_size: Arguments of `train_step.TrainStep`.
+        may_compile: Function without arguments that returns whether XLA may compile the
+            gradient steps of an update.
     """
 
-    def __init__(self, gradient_estimator, actor, counters, *, passes, minibatch_size):
+    def __init__(
+        self,
+        gradient_estimator,
+        actor,
+        counters,
+        *,
+        passes,
+        minibatch_size,
+        may_compile=lambda: False,
+    ):
         self.estimator = gradient_estimator
         self.actor = actor
         self.counters = counters
         self.passes = passes
         self.minibatch_size = minibatch_size
+        self.may_compile = may_compile
         self.graphs = {}  # concrete functions, by the method that calls them
 
     @property
@@ -98,16 +112,21 @@ class Learner:
         Raises:
             UpdateNotFinite: If a number of the update is not finite. After this error,
                 all weights are unchanged.
+            ValueError: If XLA cannot compile a layer. All weights are unchanged.
         """
         step = self.make_train_step(optimizer)
         step.microbatch_size = microbatch_size
+        step.jit_compile = self._is_compiled(permutations.shape[1])
         graph = self._graph(
-            "update",
+            "update_with_xla" if step.jit_compile else "update",
             lambda: step,
             (self._episodes_specs(), tf.TensorSpec((None, None), tf.int32)),
             (optimizer, microbatch_size),
         )
-        finite, *metrics = graph(_tensors(episodes), permutations).numpy().tolist()
+        update = graph
+        if step.jit_compile:
+            update = functools.partial(_call_compiled, step, graph)
+        finite, *metrics = update(_tensors(episodes), permutations).numpy().tolist()
         if not finite:
             self._raise_not_finite(step, episodes, permutations)
         return UpdateResult.from_metrics(
@@ -236,6 +255,24 @@ class Learner:
             microbatch_size=microbatch_size,
         )
 
+    def _is_compiled(self, steps):
+        """Returns whether XLA compiles the gradient steps of an update.
+
+        The compilation takes a few seconds, and pays if an update makes many gradient
+        steps. XLA compiles neither recurrent policies nor replicated variables.
+
+        Args:
+            steps: Int, the number of time steps of the batch.
+        """
+        if self.minibatch_size is None or self.actor.recurrent is not None:
+            return False
+        gradient_steps = self.passes * round(steps / self.minibatch_size)
+        return (
+            gradient_steps >= _MIN_COMPILED_STEPS
+            and replicas.strategy_of(self.estimator.variables) is None
+            and self.may_compile()
+        )
+
     def permutations(self, episodes, seed):
         """Returns `[num_permutations, N]` int32, random orders of N steps to train on.
 
@@ -328,6 +365,23 @@ def _schedule(rate):
 
 def _tensors(episodes):
     return keras.tree.map_structure(tf.constant, episodes)
+
+
+def _call_compiled(step, graph, *arguments):
+    """Calls the traced function of an update, whose gradient steps XLA compiles.
+
+    XLA compiles during the call, after other operations of the update. If XLA cannot
+    compile a layer, all weights are restored.
+    """
+    before = [tf.identity(variable) for variable in step.variables]
+    try:
+        with xla_rollout.explain_compile_errors(
+            "Compile the agent with `agent.compile(…, jit_compile=False)`"
+        ):
+            return graph(*arguments)
+    except BaseException:
+        step.restore(before)
+        raise
 
 
 def run_updates(rollout, step, keys, max_env_steps):
