@@ -1503,10 +1503,10 @@ STEPS_OF_AN_UPDATE = [
     ),
     Mutant(
         "padding_in_the_metrics",
-        "own: The metrics of a compiled gradient step contain padding.",
+        "own: The metrics of a compiled gradient step count padding as steps.",
         "algorithm/estimator.py::Batch.mean",
-        "self.without_padding(values)",
-        "values",
+        "compiled_steps.count_steps(values, self.is_padding)",
+        "tf.size(values)",
     ),
     Mutant(
         "padding_in_the_shared_value_loss",

@@ -117,11 +117,11 @@ class Batch(NamedTuple):
         )
 
     def mean(self, values):
-        """Returns the mean of `[N]` values over the steps that are not padding."""
+        """Returns the mean of `[N]` values, which are zero for padding, over the steps."""
         if self.is_padding is None:
             return tf.reduce_mean(values)
         count = compiled_steps.count_steps(values, self.is_padding)
-        return tf.reduce_sum(self.without_padding(values)) / tf.cast(count, values.dtype)
+        return tf.reduce_sum(values) / tf.cast(count, values.dtype)
 
     def without_padding(self, values, other=0.0):
         """Returns `[N]` values with `other` in place of padding."""
