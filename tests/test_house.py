@@ -27,6 +27,7 @@ FLOORS = [
     ("learner_cluster", "locks"),
     (
         "atari",
+        "compiled_steps",
         "env_arguments",
         "files",
         "fixed_arguments",

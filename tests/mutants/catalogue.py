@@ -1532,7 +1532,7 @@ STEPS_OF_AN_UPDATE = [
     Mutant(
         "last_steps_not_compiled",
         "own: Compiled minibatches have the size of the integer quotient.",
-        "data/minibatches.py::Minibatches.slots",
+        "data/minibatches.py::Minibatches.offsets",
         "-(-self.num_steps // self.count)",
         "self.num_steps // self.count",
     ),

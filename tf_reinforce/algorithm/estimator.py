@@ -117,7 +117,7 @@ class Batch(NamedTuple):
         )
 
     def mean(self, values):
-        """Returns the mean of `[N]` values, which are zero for padding, over the steps."""
+        """Returns the mean over the steps of `[N]` values that are zero for padding."""
         if self.is_padding is None:
             return tf.reduce_mean(values)
         count = compiled_steps.count_steps(values, self.is_padding)

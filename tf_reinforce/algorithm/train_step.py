@@ -249,7 +249,7 @@ class TrainStep:
         return {**metrics, "entropy": entropy}, finite
 
     def _gradient_steps(
-        self, batch, behavior_log_probs, permutations, parts, sums, slots=None
+        self, batch, behavior_log_probs, permutations, parts, sums, offsets=None
     ):
         """Makes one gradient step from each minibatch, while all values are finite.
 
@@ -259,7 +259,7 @@ class TrainStep:
             permutations: `[passes, N]` int32.
             parts: `minibatches.Minibatches` of the first pass.
             sums: Float64 zeros, one for each of `_MEAN_METRICS`.
-            slots: Argument of `Minibatches.minibatch`.
+            offsets: Argument of `Minibatches.minibatch`.
 
         Returns:
             Scalar bool, whether all values were finite, and the sums of the metrics over
@@ -269,7 +269,7 @@ class TrainStep:
         def step(number, finite, sums):
             own = parts._replace(permutation=permutations[number // parts.count])
             gradients, metrics = self.gradients_by_replicas(
-                batch, own.minibatch(number % parts.count, slots), behavior_log_probs
+                batch, own.minibatch(number % parts.count, offsets), behavior_log_probs
             )
             finite = self._step_finite(metrics["loss"], gradients)
             _run_if(finite, lambda: self._apply(gradients))
@@ -301,7 +301,7 @@ class TrainStep:
             permutations,
             parts._replace(permutation=permutations[0]),
             sums,
-            parts.slots(),
+            parts.offsets(),
         )
 
     def step_gradients(self, batch, indices=None, behavior_log_probs=None):

@@ -180,7 +180,7 @@ class Value(base.Baseline):
         ):
             rows = compiled_steps.padded_rows(tf.size(baseline_batch.returns))
             program = compiled_steps.compiled(self._minibatch_steps)
-            program(baseline_batch.padded(rows), batches.padded(rows), batches.slots())
+            program(baseline_batch.padded(rows), batches.padded(rows), batches.offsets())
         else:
             self._minibatch_steps(baseline_batch, batches)
 
@@ -188,15 +188,15 @@ class Value(base.Baseline):
         self,
         baseline_batch: base.BaselineBatch,
         batches: minibatches.Minibatches,
-        slots: tf.Tensor | None = None,
+        offsets: tf.Tensor | None = None,
     ) -> None:
         """Makes a gradient step of the model from each minibatch of each pass.
 
-        With `slots`, minibatches are padded, see `Minibatches.minibatch`.
+        With `offsets`, minibatches are padded, see `Minibatches.minibatch`.
         """
 
         def step(number: tf.Tensor) -> None:
-            indices = batches.minibatch(number % batches.count, slots)
+            indices = batches.minibatch(number % batches.count, offsets)
             self._step_from(baseline_batch.minibatch(indices))
 
         minibatches.call_repeatedly(self.passes * batches.count, step)

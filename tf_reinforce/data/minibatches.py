@@ -40,26 +40,26 @@ class Minibatches(NamedTuple):
         size = tf.maximum(steps if size is None else tf.constant(size, tf.int64), 1)
         return cls(permutation, tf.maximum((steps + size // 2) // size, 1), steps)
 
-    def minibatch(self, index, slots=None):
+    def minibatch(self, index, offsets=None):
         """Returns `[n]` int32, the indices of the n steps of one minibatch.
 
         Args:
             index: Scalar int, the number of the minibatch.
-            slots: `[C]` int64, the numbers from 0 to C - 1, from the method `slots`, or
-                `None`. With `slots`, the result is `[C]`, the n indices and then N for
-                each slot that is padding. XLA compiles a program for each number of
-                steps in a minibatch, so that XLA needs minibatches of few sizes.
+            offsets: `[C]` int64, the numbers from 0 to C - 1, from the method
+                `offsets`, or `None`. With `offsets`, the result is `[C]`: the n indices,
+                and then N for padding. XLA compiles a program for each number of steps
+                in a minibatch, so that XLA needs minibatches of few sizes.
         """
         index = tf.cast(index, tf.int64)
         begin = index * self.num_steps // self.count
         end = (index + 1) * self.num_steps // self.count
-        if slots is None:
+        if offsets is None:
             return self.permutation[begin:end]
-        places = begin + slots
+        places = begin + offsets
         indices = tf.gather(self.permutation, tf.minimum(places, self.num_steps - 1))
         return tf.where(places < end, indices, tf.cast(self.num_steps, indices.dtype))
 
-    def slots(self):
+    def offsets(self):
         """Returns `[C]` int64, the numbers from 0 to C - 1, for `padded_minibatch`.
 
         C is at least the number of steps of each minibatch, and a multiple of a power of
