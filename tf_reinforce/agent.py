@@ -254,8 +254,6 @@ class Reinforce(keras_agent.KerasAgent):
                 `loss_weights`, `metrics`, `weighted_metrics`, `run_eagerly`.
         """
         self._check_compile({"optimizer": optimizer, **kwargs})
-        updates = kwargs.get("steps_per_execution", 1)
-        validation.positive_int("steps_per_execution", updates)
         self._learning_rates = [x for x in self._learning_rates if x[0] != "optimizer"]
         super().compile(optimizer=optimizer, **kwargs)
 

@@ -114,7 +114,9 @@ class SequenceUpdate:
 
         def step(index, status, sums, first):
             permutation = permutations[index // count]
-            rows = minibatches.Minibatches(permutation, count).minibatch(index % count)
+            steps = tf.size(permutation, tf.int64)
+            parts = minibatches.Minibatches(permutation, count, steps)
+            rows = parts.minibatch(index % count)
             status, metrics = self._step(batch.rows(rows), status, True, index == 0)
             sums = [x + y for x, y in zip(sums, metrics, strict=True)]
             first = [tf.where(index == 0, y, x) for x, y in zip(first, metrics)]

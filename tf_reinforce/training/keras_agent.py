@@ -128,6 +128,7 @@ class KerasAgent(keras.Model):
             self.advantage_scale = normalization.RunningScale(name="advantage_scale")
         self.observation_space = self.action_space = None
         self._learning_rates, self._fit_defaults = [], {}  # `for_env` sets them for `fit`
+        self._jit_updates = "auto"  # the argument `jit_compile` of `compile`
 
     def __repr__(self) -> str:
         """Returns the parts, changed options and training counts of the agent as text."""
@@ -307,7 +308,9 @@ class KerasAgent(keras.Model):
 
     def _assemble(self):
         self._constants = models.constants(*self._models)
-        self._trainer = self._make_trainer(self._check_episodes, lambda: self.jit_compile)
+        self._trainer = self._make_trainer(
+            self._check_episodes, self._may_compile_updates
+        )
         self._live_policies = {}  # keys: whether the action space is known
 
     @property
@@ -573,11 +576,22 @@ class KerasAgent(keras.Model):
                     f"`{name}` of `compile` has no effect on an agent and must be "
                     f"omitted. Received: {name}={value!r}. The agent uses {replacement}."
                 )
+        updates = arguments.get("steps_per_execution", 1)
+        validation.positive_int("steps_per_execution", updates)
+        self._jit_updates = arguments.get("jit_compile", "auto")
 
-    def _resolve_auto_jit_compile(self):
-        # Without a GPU, Keras would not use XLA, which makes updates of many gradient
-        # steps several times faster.
-        return all(layer.supports_jit for layer in self._flatten_layers())
+    def _may_compile_updates(self):
+        """Returns whether XLA may compile the gradient steps of an update.
+
+        Without a GPU, Keras replaces `jit_compile="auto"` by False, but XLA makes updates
+        of many gradient steps several times faster.
+        """
+        supported = all(layer.supports_jit for layer in self._flatten_layers())
+        return self._jit_updates is not False and supported
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        return config and {**config, "jit_compile": self._jit_updates}
 
     def compile_from_config(self, config):
         # Keras saves all arguments.
