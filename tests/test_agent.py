@@ -387,7 +387,8 @@ def test_compile_accepts_keras_defaults_and_saves_them(tmp_path):
     assert loaded.get_compile_config()["jit_compile"] == "auto"
     agent.compile(jit_compile=False)
     agent.save(tmp_path / "agent.keras")
-    assert tfr.load(tmp_path / "agent.keras")._may_compile_updates() is False
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert loaded.get_compile_config()["jit_compile"] is False
 
 
 def test_repr_shows_parts_options_and_counters():

@@ -254,6 +254,7 @@ class Reinforce(keras_agent.KerasAgent):
                 `loss_weights`, `metrics`, `weighted_metrics`, `run_eagerly`.
         """
         self._check_compile({"optimizer": optimizer, **kwargs})
+        self._jit_updates = kwargs.get("jit_compile", "auto")
         self._learning_rates = [x for x in self._learning_rates if x[0] != "optimizer"]
         super().compile(optimizer=optimizer, **kwargs)
 

@@ -60,7 +60,7 @@ class Minibatches(NamedTuple):
         return tf.where(places < end, indices, tf.cast(self.num_steps, indices.dtype))
 
     def offsets(self):
-        """Returns `[C]` int64, the numbers from 0 to C - 1, for `padded_minibatch`.
+        """Returns `[C]` int64, the numbers from 0 to C - 1, for `minibatch`.
 
         C is at least the number of steps of each minibatch, and a multiple of a power of
         two, so that minibatches of about the same size have the same C.

@@ -578,7 +578,6 @@ class KerasAgent(keras.Model):
                 )
         updates = arguments.get("steps_per_execution", 1)
         validation.positive_int("steps_per_execution", updates)
-        self._jit_updates = arguments.get("jit_compile", "auto")
 
     def _may_compile_updates(self):
         """Returns whether XLA may compile the gradient steps of an update.

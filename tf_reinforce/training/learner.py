@@ -80,7 +80,7 @@ class Learner:
         *,
         passes,
         minibatch_size,
-        may_compile=lambda: False,
+        may_compile,
     ):
         self.estimator = gradient_estimator
         self.actor = actor
@@ -371,7 +371,8 @@ def _call_compiled(step, graph, *arguments):
     """Calls the traced function of an update, whose gradient steps XLA compiles.
 
     XLA compiles during the call, after other operations of the update. If XLA cannot
-    compile a layer, all weights are restored.
+    compile a layer, all weights are restored. An interruption arrives after the whole
+    update, which is kept.
     """
     before = [tf.identity(variable) for variable in step.variables]
     try:
@@ -379,7 +380,7 @@ def _call_compiled(step, graph, *arguments):
             "Compile the agent with `agent.compile(…, jit_compile=False)`"
         ):
             return graph(*arguments)
-    except BaseException:
+    except Exception:
         step.restore(before)
         raise
 
