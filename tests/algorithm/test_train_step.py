@@ -322,6 +322,41 @@ def test_xla_compiles_updates_of_at_least_100_gradient_steps(passes, is_compiled
     assert name == ("update_with_xla" if is_compiled else "update")
 
 
+def test_one_xla_program_serves_every_number_of_minibatches(monkeypatch):
+    """XLA would compile a program for each number that it needs as a constant."""
+    programs = []
+
+    def compiled(function):
+        def run(*arguments):
+            program = tf.function(function, jit_compile=True, autograph=False)
+            for count in (3, 5):
+                parts = arguments[3]._replace(count=tf.constant(count, tf.int64))
+                replaced = *arguments[:3], parts, *arguments[4:]
+                programs.append(program.experimental_get_compiler_ir(*replaced)())
+            return function(*arguments)
+
+        return run
+
+    monkeypatch.setattr(train_step.compiled_steps, "compiled", compiled)
+    agent = made()
+    step = agent.trainer.estimator, agent.optimizer, agent.counters
+    update = train_step.TrainStep(*step, passes=2, minibatch_size=6, jit_compile=True)
+    checked = agent.trainer.check_episodes(record())
+    update(keras.tree.map_structure(tf.constant, checked), drawn(2))
+    assert len(programs) == 2 and programs[0] == programs[1]
+
+
+@pytest.mark.parametrize("size", [32, 64, 128, 256])
+def test_minibatches_of_one_size_have_one_number_of_offsets(size):
+    """The number of minibatches is the number of steps divided by the size, rounded."""
+    sizes = set()
+    for steps in range(17 * size, 34 * size, 7):
+        parts = minibatches.Minibatches.split(tf.range(steps), size)
+        sizes.add(len(parts.offsets()))
+        assert -(-steps // int(parts.count)) <= min(sizes)
+    assert len(sizes) == 1 and sizes.pop() <= 1.0625 * size
+
+
 def log_probs(rule, batch):
     return rule.distribution(batch).log_prob(batch.actions)
 

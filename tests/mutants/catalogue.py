@@ -1537,6 +1537,20 @@ STEPS_OF_AN_UPDATE = [
         "self.num_steps // self.count",
     ),
     Mutant(
+        "xla_program_for_each_count",
+        "own: XLA compiles a program for each number of minibatches.",
+        "algorithm/train_step.py::TrainStep._gradient_steps",
+        "tf.gather(permutations, number // parts.count)",
+        "permutations[number // parts.count]",
+    ),
+    Mutant(
+        "xla_program_for_each_size",
+        "own: XLA compiles a program for minibatches of 64 steps, and one for 65.",
+        "data/minibatches.py::Minibatches.offsets",
+        "largest + unit // 2",
+        "largest",
+    ),
+    Mutant(
         "padding_in_losses_of_layers",
         "own: Losses that layers add from their inputs contain padding.",
         "compiled_steps.py::has_losses_of_inputs",

@@ -267,7 +267,9 @@ class TrainStep:
         """
 
         def step(number, finite, sums):
-            own = parts._replace(permutation=permutations[number // parts.count])
+            # With a slice instead of `gather`, XLA compiles a program for each count.
+            permutation = tf.gather(permutations, number // parts.count)
+            own = parts._replace(permutation=permutation)
             gradients, metrics = self.gradients_by_replicas(
                 batch, own.minibatch(number % parts.count, offsets), behavior_log_probs
             )
