@@ -163,6 +163,18 @@ def all_versions():
     return {**versions, "tf-reinforce": sources}
 
 
+def training_settings(preset):
+    """Returns the settings of a preset that a training run and its evaluations use."""
+    settings = presets.read(preset)
+    evaluation = {
+        name: value
+        for name, value in settings["evaluation"].items()
+        if name == "max_episode_steps"
+    }
+    tables = {name: settings[name] for name in ("env", "env_kwargs", "agent", "fit")}
+    return {**tables, "evaluation": evaluation}
+
+
 def preset_name(preset):
     """Returns the name of a preset, which for the path `/my/own.toml` is `own`."""
     return pathlib.Path(preset).name.removesuffix(".toml")
@@ -249,7 +261,7 @@ def run(arguments):
     for seed, preset in itertools.product(arguments.seeds, arguments.presets):
         steps = training_steps(preset, arguments.steps)
         path = record_path(arguments.results, preset, seed, steps)
-        settings = presets.read(preset)
+        settings = training_settings(preset)
         record = load_or_create(path, settings, seed, steps, arguments.every)
         if record["finished"]:
             print(f"{path} is finished.")
@@ -288,7 +300,7 @@ def run_one(arguments):
     use_one_thread()
     (preset,), (seed,), steps = arguments.presets, arguments.seeds, arguments.steps
     path = record_path(arguments.results, preset, seed, steps)
-    settings = presets.read(preset)
+    settings = training_settings(preset)
     train(path, settings, seed, steps, arguments.every, until=arguments.until)
 
 
@@ -303,7 +315,7 @@ def report(arguments):
     groups, _ = learning_report.read(results, docs / learning_report.PUBLISHED)
     for (name, steps), records in groups.items():
         in_package = name in presets.names()
-        if in_package and records[0]["settings"] != presets.read(name):
+        if in_package and records[0]["settings"] != training_settings(name):
             raise SystemExit(
                 f"The runs of {name} over {steps} steps were made with other settings "
                 "than those of the preset. Remove the runs from "

@@ -11,7 +11,13 @@ from tf_reinforce import files
 HERE = pathlib.Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 EVERY = 50_000  # environment steps between two evaluations
-CRITIC_FREE = "-critic-free"
+# The ends of the names of presets, and the titles and colors of their results.
+KINDS = {
+    "": ("", "tab:blue"),
+    "-one-pass": (", one pass over each batch", "tab:green"),
+    "-critic-free": (", critic-free", "tab:orange"),
+}
+LEARNERS = ("PPO 1M", "TRPO 1M", "NPG 1M", "A2C 1M")  # Tianshou's other algorithms
 MILLION = 1_013_760  # steps at Tianshou's evaluation nearest to a million steps
 RESAMPLES = 10_000
 PUBLISHED = "results.jsonl"
@@ -65,7 +71,7 @@ def publish(path, groups):
 
 def reference():
     """Returns a dict from names of tasks, without version, to Tianshou's results."""
-    return json.loads((HERE / "tianshou_reinforce.json").read_text())["tasks"]
+    return json.loads((HERE / "tianshou.json").read_text())["tasks"]
 
 
 def task_of(records):
@@ -109,6 +115,17 @@ def best_of_each(curves):
     return curves.max(axis=1).mean(), curves.max(axis=1).std()
 
 
+def mean_of_curve(due_steps, curves):
+    """Returns the area under each curve, divided by the steps: mean and std over seeds.
+
+    Args:
+        due_steps: `[P]` int, the environment steps of the evaluations.
+        curves: `[S, P]` float.
+    """
+    areas = np.trapezoid(curves, due_steps, axis=1) / due_steps[-1]
+    return areas.mean(), areas.std()
+
+
 def interquartile_mean(values):
     """Returns the mean of `values` without the lowest and the highest quarter.
 
@@ -147,7 +164,7 @@ def format_mean_std(mean, std):
 
 def row(preset, steps, records):
     """Returns the cells of one preset in the table with the columns `ROW`."""
-    _, curves = align_curves(records)
+    due_steps, curves = align_curves(records)
     finals = [record["final"]["episode_return"] for record in records]
     seconds = [r["training_seconds"] + r["evaluation_seconds"] for r in records]
     middle, low, high = format_numbers(interquartile_mean(finals), *interval(finals))
@@ -157,6 +174,7 @@ def row(preset, steps, records):
         str(len(records)),
         format_mean_std(*best_of_mean(curves)),
         format_mean_std(*best_of_each(curves)),
+        format_mean_std(*mean_of_curve(due_steps, curves)),
         format_mean_std(np.mean(finals), np.std(finals)),
         f"{middle} [{low}, {high}]",
         f"{np.mean([r['steps_per_second'] for r in records]):,.0f}",
@@ -164,33 +182,46 @@ def row(preset, steps, records):
     ]
 
 
+def marked(ours, theirs):
+    """Returns Tianshou's mean and std, with ✔ if our mean is at least as high, else ✘."""
+    return f"{format_mean_std(*theirs)} {'✔' if ours[0] >= theirs[0] else '✘'}"
+
+
+def best_within(records, max_steps):
+    """Returns the best of the mean curve in the first `max_steps` steps."""
+    due_steps, curves = align_curves(records)
+    return best_of_mean(curves[:, due_steps <= max_steps])
+
+
 def comparison(preset, steps, records, reference_task):
     """Returns the cells of one preset in the table with the columns `COMPARISON`.
 
-    The mark ✔ states that our mean return is at least as high as Tianshou's mean return,
-    and ✘ states that our mean is lower. Our mean never comes from more environment steps
-    than Tianshou's mean.
+    Our mean never comes from more environment steps than Tianshou's mean.
     """
-
-    def cell(ours, theirs):
-        return f"{format_mean_std(*theirs)} {'✔' if ours[0] >= theirs[0] else '✘'}"
-
-    def best(max_steps):
-        return best_of_mean(curves[:, due_steps <= max_steps])
-
-    due_steps, curves = align_curves(records)
+    _, curves = align_curves(records)
     last = curves[:, -1].mean(), curves[:, -1].std()
     million = [point[1:] for point in reference_task["curve"] if point[0] <= MILLION]
     published = reference_task["published"]
+    budgets = [name for name in published if name not in LEARNERS]
     return [
         preset,
         f"{steps:,}",
-        format_mean_std(*best(steps)),
-        cell(best(MILLION), max(million)),
-        *(cell(best(budget_of(name)), theirs) for name, theirs in published.items()),
+        format_mean_std(*best_within(records, steps)),
+        marked(best_within(records, MILLION), max(million)),
+        *(
+            marked(best_within(records, budget_of(name)), published[name])
+            for name in budgets
+        ),
         format_mean_std(*last),
-        cell(last, million[-1]) if steps <= MILLION else format_mean_std(*million[-1]),
+        marked(last, million[-1]) if steps <= MILLION else format_mean_std(*million[-1]),
     ]
+
+
+def comparison_with_learners(preset, steps, records, reference_task):
+    """Returns the cells of one preset in the table of Tianshou's other algorithms."""
+    ours, published = best_within(records, MILLION), reference_task["published"]
+    others = [marked(ours, published[name]) for name in LEARNERS]
+    return [preset, f"{min(steps, MILLION):,}", format_mean_std(*ours), *others]
 
 
 def budget_of(name):
@@ -204,6 +235,7 @@ ROW = (
     "seeds",
     "best of the mean curve",
     "best of each seed",
+    "mean of the curve",
     "final, greedy",
     "IQM of final [95 %]",
     "steps/s",
@@ -216,9 +248,25 @@ COMPARISON = (
     "REINFORCE, best to 1M",
     "best to 3M",
     "best to 10M",
-    "A2C, best to 1M",
     "ours, last",
     "REINFORCE at 1M",
+)
+COMPARISON_WITH_LEARNERS = (
+    "preset",
+    "steps",
+    "ours, best",
+    *(name.removesuffix(" 1M") for name in LEARNERS),
+)
+
+
+# The tables that compare results with Tianshou's: text, columns, and cells of a row.
+COMPARISONS = (
+    ("Compared with Tianshou's REINFORCE:", COMPARISON, comparison),
+    (
+        "Compared with the best of Tianshou's other algorithms in 1M steps:",
+        COMPARISON_WITH_LEARNERS,
+        comparison_with_learners,
+    ),
 )
 
 
@@ -243,23 +291,26 @@ def tables(groups, unfinished, tasks):
     parts = []
     titles = ("MuJoCo", "Other environments")
     for title, part in zip(titles, split_groups(groups, tasks)):
-        for critic_free, suffix in ((False, ""), (True, ", critic-free")):
-            runs = {k: r for k, r in part.items() if is_critic_free(k) == critic_free}
+        for kind, (suffix, _) in KINDS.items():
+            runs = {k: r for k, r in part.items() if kind_of(k) == kind}
             if not runs:
                 continue
             rows = [row(*k, r) for k, r in runs.items()]
             parts += [f"### {title}{suffix}", table(ROW, rows)]
-            if title == "MuJoCo":
-                rows = [comparison(*k, r, tasks[task_of(r)]) for k, r in runs.items()]
-                parts += ["Compared with Tianshou:", table(COMPARISON, rows)]
+            if title != "MuJoCo":
+                continue
+            for text, head, compare in COMPARISONS:
+                rows = [compare(*k, r, tasks[task_of(r)]) for k, r in runs.items()]
+                parts += [text, table(head, rows)]
     parts += ["### Commands and versions", commands_and_versions(groups)]
     if unfinished:
         parts.append(f"The tables omit {unfinished} unfinished runs.")
     return "\n\n".join(parts)
 
 
-def is_critic_free(key):
-    return key[0].endswith(CRITIC_FREE)
+def kind_of(key):
+    """Returns the key of `KINDS` that fits the preset of a key (preset, steps)."""
+    return max((kind for kind in KINDS if key[0].endswith(kind)), key=len)
 
 
 def commands_and_versions(groups):
@@ -303,8 +354,8 @@ def picture(path, groups, tasks):
 
     panels = {}
     for key in groups:  # the largest budget is the last key, and replaces the others
-        panel = panels.setdefault(key[0].removesuffix(CRITIC_FREE), {})
-        panel[is_critic_free(key)] = groups[key]
+        kind = kind_of(key)
+        panels.setdefault(key[0].removesuffix(kind), {})[kind] = groups[key]
     rows = math.ceil(len(panels) / 3)
     figure, grid = pyplot.subplots(
         rows, 3, figsize=(10, 0.7 + 2.6 * rows), dpi=100, squeeze=False
@@ -323,10 +374,10 @@ def picture(path, groups, tasks):
         if task in tasks:
             curve = [point for point in tasks[task]["curve"] if point[0] <= budget]
             draw(axes, *zip(*curve), "0.5", "Tianshou REINFORCE")
-        for critic_free, records in sorted(panel.items()):
+        for kind, records in sorted(panel.items(), reverse=True):
             steps, curves = align_curves(records)
-            color = "tab:orange" if critic_free else "tab:blue"
-            label = "tf_reinforce" + ", critic-free" * critic_free
+            suffix, color = KINDS[kind]
+            label = f"tf_reinforce{suffix}"
             draw(axes, steps, curves.mean(axis=0), curves.std(axis=0), color, label)
         axes.set_title(name, fontsize=11)
         axes.set_xlim(0, budget)
@@ -341,7 +392,7 @@ def picture(path, groups, tasks):
         for line, label in zip(*axes.get_legend_handles_labels()):
             labels.setdefault(label, line)
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / figure.get_figheight()))
-    figure.legend(labels.values(), labels, loc="upper center", ncols=3, frameon=False)
+    figure.legend(labels.values(), labels, loc="upper center", ncols=4, frameon=False)
     save_figure(figure, path)
 
 

@@ -481,7 +481,10 @@ def test_load_restores_all_optimizer_variables_without_a_warning(path):
 def test_keras_loads_an_agent_in_a_new_process_after_both_imports(tmp_path):
     """Importing the package registers its classes with Keras if Keras is imported."""
     agent = tfr.Reinforce.for_env(
-        "CartPole-v1", hidden=(4,), baseline="value", normalize_observations=True
+        "CartPole-v1",
+        hidden=(4,),
+        baseline={"kind": "value"},
+        normalize_observations=True,
     )
     agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, verbose=0)
     agent.save(tmp_path / "agent.keras")

@@ -104,7 +104,9 @@ def test_deleted_agent_leaves_no_graph(case):
     env, head = CASES[case]
 
     def train():
-        agent = tfr.Reinforce.for_env(env, hidden=(), head=head, baseline="value")
+        agent = tfr.Reinforce.for_env(
+            env, hidden=(), head=head, baseline={"kind": "value"}
+        )
         options = dict(episodes_per_epoch=2, num_envs=2, max_episode_steps=3)
         agent.fit(env, epochs=1, **options, verbose=0)
 

@@ -27,6 +27,7 @@ from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.policies import default_policy
+from tf_reinforce.presets import default_settings
 from tf_reinforce.presets import factory
 from tf_reinforce.presets import toml_files
 from tf_reinforce.serving import formats
@@ -200,8 +201,8 @@ class Reinforce(keras_agent.KerasAgent):
             env_kwargs: Dict of keyword arguments for the constructor of the environment.
             **kwargs: Further arguments of `Reinforce`. For a `Box` action space, `head`
                 may be the name of a head class. `baseline="value"` makes a value network
-                with two hidden layers of 64 units and the optimizer Adam(0.01). `head`
-                and `baseline` may also be dicts of settings (docs/presets.md).
+                and, without a preset, chooses all other settings by the environment.
+                `head` and `baseline` may also be dicts of settings (docs/presets.md).
 
         Returns:
             A built and compiled `Reinforce`.
@@ -217,13 +218,12 @@ class Reinforce(keras_agent.KerasAgent):
         """
         seed = validation.check_seed(seed)
         preset = toml_files.read_for_env(preset, env)
-        arguments = {"hidden": hidden, "learning_rate": learning_rate}
-        arguments = {k: value for k, value in arguments.items() if value is not None}
-        options = {**config.FOR_ENV_DEFAULTS, **preset["agent"], **arguments, **kwargs}
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = preset["env_kwargs"]
+        arguments = {"hidden": hidden, "learning_rate": learning_rate, **kwargs}
         with make_envs.open_envs(env, 1, env_kwargs=env_kwargs) as envs:
             env_spaces = envs.observation_space, envs.action_space
+            options, fit = default_settings.merge(preset, arguments, envs)
         spaces.check_action_space(env_spaces[1])
         options, rates = factory.build_parts(options, *env_spaces, seed)
         head, hidden = options.pop("head"), options.pop("hidden")
@@ -231,7 +231,7 @@ class Reinforce(keras_agent.KerasAgent):
         size, scaling = head.outputs_size, head.output_scaling()
         policy = default_policy.default_policy(env_spaces[0], hidden, size, seed, scaling)
         agent = cls(policy, head, **options)
-        agent._fit_defaults = {**preset["fit"], "env_kwargs": env_kwargs or {}}
+        agent._fit_defaults = {**fit, "env_kwargs": env_kwargs or {}}
         agent.build_for_spaces(*env_spaces)
         agent.compile(optimizer=keras.optimizers.Adam(learning_rate))
         agent._learning_rates = rates

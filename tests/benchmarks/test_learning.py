@@ -118,10 +118,28 @@ def test_comparison_marks_each_published_result():
         "184.1 ± 48.5 ✔",
         "474.9 ± 133.5 ✘",
         "1,108.1 ± 323.1 ✘",
-        "3,485.4 ± 433.1 ✘",
         "180.0 ± 0.0",
         "184.1 ± 48.5 ✘",
     ]
+    ours = [record(means=(0.0, 3000.0, 100.0))]
+    cells = report.comparison_with_learners("Ant-v5", 100, ours, known)
+    assert cells == [
+        "Ant-v5",
+        "100",
+        "3,000.0 ± 0.0",
+        "3,258.4 ± 1,079.3 ✘",
+        "2,866.7 ± 707.9 ✔",
+        "2,358.0 ± 517.5 ✔",
+        "3,485.4 ± 433.1 ✘",
+    ]
+
+
+def test_mean_of_a_curve_is_its_area_divided_by_its_steps():
+    """Seed 0: (3 · 50 + 7 · 100) / 150, and seed 1: 2 everywhere."""
+    curves = np.array([[2.0, 4.0, 10.0], [2.0, 2.0, 2.0]])
+    mean, std = report.mean_of_curve(np.array([0, 50, 150]), curves)
+    assert mean == pytest.approx((850 / 150 + 2) / 2)
+    assert std == pytest.approx((850 / 150 - 2) / 2)
 
 
 def test_published_tianshou_result_is_the_best_of_its_curve():
@@ -143,23 +161,32 @@ def test_learning_report_is_written_between_its_marks(tmp_path):
         record(seed=0),
         record(seed=1, final=5.0),
         record("Ant-v5-critic-free"),
+        record("Ant-v5-one-pass"),
         record("CartPole-v1"),
         record("CartPole-v1", seed=1, finished=False),
     )
     text = report.write(results, page.parent)
     assert page.read_text() == f"before {report.BEGIN}\n\n{text}\n\n{report.END} after"
-    assert text.count("\n| Ant-v5 | 100 |") == 2
-    assert "| Ant-v5 | 100 | 2 | 5.00 ± 0.00 | 5.00 ± 0.00 | 4.00 ± 1.00 |" in text
+    assert text.count("\n| Ant-v5 | 100 |") == 3
+    assert (
+        "| Ant-v5 | 100 | 2 | 5.00 ± 0.00 | 5.00 ± 0.00 | 3.25 ± 0.00 | 4.00 ± 1.00 |"
+        in text
+    )
     assert "| 4.00 [3.00, 5.00] | 1,000 | 1.5 |" in text
-    assert text.index("### MuJoCo\n") < text.index("### MuJoCo, critic-free")
+    titles = [line for line in text.splitlines() if line.startswith("### MuJoCo")]
+    one_pass, critic_free = "one pass over each batch", "critic-free"
+    assert titles == [f"### MuJoCo{x}" for x in ("", f", {one_pass}", f", {critic_free}")]
     assert "run Ant-v5 --seeds 0-1 --steps 100 --every 50\n" in text
-    assert "run Ant-v5-critic-free CartPole-v1 --seeds 0 --steps 100 " in text
+    assert (
+        "run Ant-v5-critic-free Ant-v5-one-pass CartPole-v1 --seeds 0 --steps 100 "
+        in text
+    )
     assert "omit 1 unfinished" in text
     for name in ("mujoco", "classic"):
         assert f"(results_{name}.png)" in text
         assert 0 < (page.parent / f"results_{name}.png").stat().st_size < 200_000
     kept = (page.parent / "results.jsonl").read_text()
-    assert [json.loads(line)["seed"] for line in kept.splitlines()] == [0, 1, 0, 0]
+    assert [json.loads(line)["seed"] for line in kept.splitlines()] == [0, 1, 0, 0, 0]
     again = report.write(empty, page.parent)  # published runs are kept
     assert again == text.replace("The tables omit 1 unfinished runs.\n\n", "")
     assert (page.parent / "results.jsonl").read_text() == kept

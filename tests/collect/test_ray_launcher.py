@@ -93,7 +93,10 @@ def worker_processes(cluster):
 def test_training_with_ray_equals_training_in_one_process(make_workers):
     def train(**options):
         agent = tfr.Reinforce.for_env(
-            "Pendulum-v1", hidden=(4,), baseline="value", normalize_observations=True
+            "Pendulum-v1",
+            hidden=(4,),
+            baseline={"kind": "value"},
+            normalize_observations=True,
         )
         budget = dict(epochs=3, episodes_per_epoch=5, max_episode_steps=9)
         history = agent.fit("Pendulum-v1", **budget, **options, verbose=0).history

@@ -225,7 +225,7 @@ def test_episodes_of_a_group_share_their_first_observation():
 OPTIONS = {
     "plain": {},
     "everything": dict(
-        baseline="value",
+        baseline={"kind": "value"},
         gae_lambda=0.9,
         normalize_observations=True,
         scale_rewards=True,

@@ -25,7 +25,7 @@ OPTIONS = {
     "everything": (
         envs.CartPole,
         dict(
-            baseline="value",
+            baseline={"kind": "value"},
             gae_lambda=0.9,
             normalize_observations=True,
             scale_rewards=True,

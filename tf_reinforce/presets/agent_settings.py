@@ -6,6 +6,7 @@ import gymnasium as gym
 
 from tf_reinforce import config
 from tf_reinforce import validation
+from tf_reinforce.presets import default_settings
 from tf_reinforce.presets import toml_files
 
 VALUE_ARGUMENTS = ("passes", "minibatch_size", "scale")
@@ -80,7 +81,7 @@ def value_settings(setting):
             which the function returns `None`.
     """
     if setting == "value":
-        setting = {"kind": "value"}
+        setting = default_settings.VALUE
     if not isinstance(setting, dict):
         return None
     toml_files.expect_keys("A baseline with settings", setting, _VALUE_KEYS)
