@@ -904,7 +904,8 @@ LINEAR = "{first = 0.02, last = 0}"
         (("--engine", "host"), False),
         (("--steps", "9"), False),
         (("--set", f"learning_rate={LINEAR}"), False),
-        (("--baseline", "value"), True),
+        (("--set", 'baseline={kind = "value"}'), True),
+        (("--baseline", "value"), False),
         (("--baseline", "value", "--set", f"baseline.learning_rate={LINEAR}"), False),
     ],
 )
@@ -921,7 +922,7 @@ def test_one_program_trains_all_seeds_unless_an_option_needs_processes(
 
 def test_import_is_the_module_of_the_environment_id(run, capsys):
     options = parsers.make_parser().parse_args(
-        ["train", "Toy-v0", "--import", "toys", "--epochs", "1"]
+        ["train", "Toy-v0", "--import", "toys", "--epochs", "1", "--baseline", "mean"]
     )
     train_settings.check_train_options(options)
     assert options.env == "toys:Toy-v0"

@@ -158,6 +158,7 @@ DEFERRED_IMPORTS = {
     "cli/shared_arguments.py",
     "cli/train.py",
     "cli/train_callbacks.py",
+    "cli/train_defaults.py",
     "cli/train_messages.py",
     "cli/train_seeds.py",
     "cli/train_settings.py",

@@ -32,7 +32,9 @@ def point(action_space):
 
 def settings(env):
     with make_envs.open_envs(env, 1) as envs:
-        return default_settings.for_environments(envs)
+        return default_settings.for_task(
+            envs.action_space, envs.max_episode_steps, envs.in_graph
+        )
 
 
 UNBOUNDED = gym.spaces.Box(-np.inf, np.inf, (1,))
@@ -67,15 +69,22 @@ def test_horizon_of_the_discount_is_a_fifth_of_the_time_limit(steps):
     assert horizon == pytest.approx(np.clip(steps / 5, 20, 200))
 
 
-MUJOCO = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Reacher-v5"]
-
-
-@pytest.mark.parametrize("name", MUJOCO)
-def test_presets_of_four_mujoco_tasks_are_the_default_settings(name):
-    pytest.importorskip("mujoco")
+@pytest.mark.parametrize(
+    "name, package, steps",
+    [
+        ("HalfCheetah-v5", "mujoco", 1_000_000),
+        ("Hopper-v5", "mujoco", 1_000_000),
+        ("Walker2d-v5", "mujoco", 1_000_000),
+        ("Reacher-v5", "mujoco", 1_000_000),
+        ("LunarLanderContinuous-v3", "Box2D", 300_000),
+        ("Acrobot-v1", "gymnasium", 60_000),
+    ],
+)
+def test_some_presets_are_the_default_settings(name, package, steps):
+    pytest.importorskip(package)
     preset, (agent, fit) = presets.read(name), settings(name)
     assert preset["agent"] == {**agent, "ratio_clip": [0.2, 0.2]}
-    assert preset["fit"] == {**fit, "steps": 1_000_000}
+    assert preset["fit"] == {**fit, "steps": steps}
 
 
 def test_baseline_value_chooses_all_settings_and_logs_them(caplog):
@@ -89,7 +98,7 @@ def test_baseline_value_chooses_all_settings_and_logs_them(caplog):
     assert float(agent.baseline.optimizer.learning_rate) == pytest.approx(1e-3)
     texts = [record.getMessage() for record in caplog.records]
     assert "There is a preset for Pendulum-v1, which is not used." in texts[0]
-    assert "value baseline with Box actions and a time limit of 200 steps" in texts[1]
+    assert "value baseline, Box actions and a time limit of 200 steps" in texts[1]
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,23 @@ from tf_reinforce import presets
 
 ROOT = pathlib.Path(__file__).parents[2]
 BARS = {
-    "Acrobot-v1": -100,
+    "Acrobot-v1": -90,
+    "Acrobot-v1-critic-free": -100,
     "Blackjack-v1": -0.08,  # the optimum is about -0.045
     "CartPole-v1": 475,
     "CliffWalking-v1": -13,  # the optimum: the shortest path
     "FrozenLake-v1": 0.70,  # the optimum is 0.744
     "FrozenLake-v1-dry": 1.0,
     "LunarLander-v3": 200,
+    "LunarLander-v3-critic-free": 200,
     "LunarLanderContinuous-v3": 200,
+    "LunarLanderContinuous-v3-one-pass": 200,
     "MountainCarContinuous-v0": 90,
+    "MountainCarContinuous-v0-critic-free": 90,
     "MountainCarContinuous-v0-gaussian": 90,
     "MountainCarContinuous-v0-tanh": 90,
-    "Pendulum-v1": -200,
+    "Pendulum-v1": -180,
+    "Pendulum-v1-one-pass": -200,
     "Taxi-v4": 7,  # the optimum is 7.93, below the threshold of the environment
 }
 SUMMARY = re.compile(

@@ -13,6 +13,7 @@ from tf_reinforce import config
 from tf_reinforce import files
 from tf_reinforce import validation
 from tf_reinforce.cli import env_ids
+from tf_reinforce.cli import train_defaults
 from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_options
 from tf_reinforce.presets import overrides
@@ -37,7 +38,8 @@ def check_train_options(options):
     """Returns the seed and the settings of a training, without importing TensorFlow.
 
     If the id in `options.env` has no version, the function adds the latest version. The
-    module of an id `module:Id` is not imported, because the module may import TensorFlow.
+    module of an id `module:Id` may import TensorFlow, and is imported only if all other
+    settings are valid, and the environment determines the settings.
 
     Raises:
         ValueError, OSError: If an option or a setting of the training is invalid.
@@ -64,6 +66,9 @@ def check_train_options(options):
     preset = presets.read(options.preset) if options.preset else None
     settings = _settings(options, preset)
     run_config.check_settings(settings)
+    if preset is None and (chosen := train_defaults.choose(options)) is not None:
+        settings = _settings(options, chosen)
+        run_config.check_settings(settings)
     train_messages.print_preset(options)
     return seed, settings
 

@@ -42,25 +42,43 @@ def gamma(max_episode_steps):
     return float(np.clip(1 - 5 / max_episode_steps, _MIN_GAMMA, _MAX_GAMMA))
 
 
-def for_environments(envs):
+def for_task(space, max_episode_steps, in_graph=False):
     """Returns arguments of `Reinforce.for_env`, and arguments of `fit`.
 
     Args:
-        envs: `collect.environments.Environments`, whose action space, time limit and kind
-            determine the settings.
+        space: `gymnasium.Space` of the actions.
+        max_episode_steps: Number, the time limit of the environment in steps.
+        in_graph: Bool, whether the environment is a tensor environment.
     """
-    space = envs.action_space
     is_box = isinstance(space, gym.spaces.Box)
     rate = 3e-4 if is_box else 1e-3
     agent = {
         **AGENT,
-        "gamma": gamma(envs.max_episode_steps),
+        "gamma": gamma(max_episode_steps),
         "learning_rate": {"first": rate, "last": 0},
     }
     if is_box and space.is_bounded():
         agent["head"] = "ClippedGaussian"
     # A tensor environment runs a fixed number of episodes at once.
-    return agent, {} if envs.in_graph else FIT
+    return agent, {} if in_graph else FIT
+
+
+def text(space, max_episode_steps, agent, fit):
+    """Returns a text about the settings of `for_task`, for messages.
+
+    Example:
+
+    >>> space = gym.spaces.Discrete(2)
+    >>> text(space, 500, *for_task(space, 500)).partition(": ")[2]
+    'gamma 0.99, learning rate from 0.001 to 0, 10 passes over batches of 2,048 steps'
+    """
+    first = agent["learning_rate"]["first"]
+    batches = f"{fit['steps_per_epoch']:,} steps" if fit else "16 episodes"
+    return (
+        f"settings for a value baseline, {type(space).__name__} actions and a time limit "
+        f"of {max_episode_steps:,} steps: gamma {agent['gamma']:g}, learning rate from "
+        f"{first:g} to 0, {agent['passes']} passes over batches of {batches}"
+    )
 
 
 def merge(preset, arguments, envs):
@@ -68,7 +86,7 @@ def merge(preset, arguments, envs):
 
     The arguments of the user override the settings of the preset, and the preset
     overrides the defaults. Without a preset, `baseline="value"` stands for the settings
-    of `for_environments`.
+    of `for_task`.
 
     Args:
         preset: Dict from `toml_files.read_for_env`.
@@ -84,15 +102,7 @@ def merge(preset, arguments, envs):
     }
     agent, fit = preset["agent"], preset["fit"]
     if preset is toml_files.EMPTY_PRESET and arguments.get("baseline") == "value":
-        agent, fit = for_environments(envs)
-        logging.getLogger("tf_reinforce").info(
-            "Without a preset, the settings for a value baseline with %s and a time "
-            "limit of %d steps are used: gamma=%g, learning_rate=%s, %s. "
-            "`Reinforce.for_env` overrides each of them.",
-            f"{type(envs.action_space).__name__} actions",
-            envs.max_episode_steps,
-            agent["gamma"],
-            agent["learning_rate"],
-            fit,
-        )
+        task = envs.action_space, envs.max_episode_steps
+        agent, fit = for_task(*task, envs.in_graph)
+        logging.getLogger("tf_reinforce").info("No preset: %s", text(*task, agent, fit))
     return {**config.FOR_ENV_DEFAULTS, **agent, **arguments}, fit
