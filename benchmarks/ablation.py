@@ -43,6 +43,11 @@ TASKS = {
     "Pendulum-v1": Task(300_000, -200),
     "HalfCheetah-v5": Task(200_000, 500),
 }
+# The tasks whose preset in the ablation has another name.
+PRESETS = {
+    "Pendulum-v1": "Pendulum-v1-one-pass",
+    "HalfCheetah-v5": "HalfCheetah-v5-one-pass",
+}
 EVALUATIONS = 20
 RESULTS = learning.HERE / "results" / "ablation"
 GROUPS = 4
@@ -165,7 +170,7 @@ def run(arguments):
     """Makes all unfinished training runs and measurements, each in its own process."""
     commands = []
     for task in arguments.tasks:
-        settings, steps = presets.read(task), training_steps(arguments, task)
+        settings, steps = read_preset(task), training_steps(arguments, task)
         options = ["--tasks", task, f"--steps={steps}", f"--results={arguments.results}"]
         path = gradients_path(arguments.results, task, steps)
         if not has_gradients(path, settings):
@@ -181,6 +186,11 @@ def run(arguments):
                 commands.append([sys.executable, __file__, *command, *options])
     print(f"{len(commands)} runs are not finished.", flush=True)
     learning.run_commands(commands, arguments.jobs)
+
+
+def read_preset(task):
+    """Returns the settings of the preset of a task, or of a preset file."""
+    return presets.read(PRESETS.get(task, task))
 
 
 def training_steps(arguments, task):
@@ -212,7 +222,7 @@ def run_one(arguments):
     learning.use_one_thread()
     (task,), (seed,), steps = arguments.tasks, arguments.seeds, arguments.steps
     path = record_path(arguments.results, task, arguments.variant, seed, steps)
-    variant = variants(presets.read(task))[arguments.variant]
+    variant = variants(read_preset(task))[arguments.variant]
     learning.train(path, variant, seed, steps, steps // EVALUATIONS, make_agent)
 
 
@@ -220,7 +230,7 @@ def measure(arguments):
     """Measures the variance of the gradients of one task."""
     learning.use_one_thread()
     (task,), steps = arguments.tasks, arguments.steps
-    path, settings = gradients_path(arguments.results, task, steps), presets.read(task)
+    path, settings = gradients_path(arguments.results, task, steps), read_preset(task)
     with learning.lock_run(path):
         start, settings_of = time.perf_counter(), gradient_variants(settings)
         agents = {name: make_agent(variant, 0) for name, variant in settings_of.items()}

@@ -14,7 +14,7 @@ EVERY = 50_000  # environment steps between two evaluations
 # The ends of the names of presets, and the titles and colors of their results.
 KINDS = {
     "": ("", "tab:blue"),
-    "-one-pass": (", one pass over each batch", "tab:green"),
+    "-one-pass": (", one pass", "tab:green"),
     "-critic-free": (", critic-free", "tab:orange"),
 }
 LEARNERS = ("PPO 1M", "TRPO 1M", "NPG 1M", "A2C 1M")  # Tianshou's other algorithms

@@ -1,7 +1,7 @@
 """Compares the speed of training with the speed of stepping the environment alone.
 
     python benchmarks/throughput.py [--repeats 7] [--env CartPole-v1] [--steps 100000]
-        [--preset HalfCheetah-v5] [--threads 1]
+        [--preset HalfCheetah-v5-one-pass] [--threads 1]
 
 This program runs three loops over equal episodes. The rounds of the three loops are
 interleaved, and start after all programs are built, traced and converted. This program

@@ -41,6 +41,7 @@ from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.loading import archive
+from tf_reinforce.presets import default_settings
 from tf_reinforce.presets import toml_files
 from tf_reinforce.serving import runtimes
 from tf_reinforce.testing import export_report
@@ -215,7 +216,8 @@ def test_each_baseline_name_is_accepted(baseline, tmp_path):
     more = ["--baseline", baseline, "--epochs", "1", "--engine", "host"]
     assert train(tmp_path / "run", *more) == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["agent"]["baseline"] == baseline
+    saved = config["agent"]["baseline"]
+    assert saved == (dict(default_settings.VALUE) if baseline == "value" else baseline)
 
 
 def test_evaluate_prints_the_same_result_as_the_run(run, capsys):

@@ -43,6 +43,9 @@ FOR_ENV_DEFAULTS: dict[str, Any] = {
     "baseline": "leave_one_out",
 }
 
+# The time limit of a Gymnasium environment that states no limit of its own.
+DEFAULT_MAX_EPISODE_STEPS = 10_000
+
 # The default of `FitOptions`, unless `steps_per_epoch` is given.
 EPISODES_PER_EPOCH = 16
 

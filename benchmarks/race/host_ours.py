@@ -5,9 +5,9 @@
 An update is one gradient step on whole episodes, with the leave-one-out baseline: 16 of
 CartPole-v1, or 4 of HalfCheetah-v5 (4,000 steps, a Gaussian with a free log standard
 deviation). With `workers`, one process for each core collects the episodes. With
-`preset`, the settings are those of the preset for HalfCheetah-v5, with a value baseline:
-16 gradient steps of the policy and 32 of the value model, in minibatches of 256, from 4
-episodes.
+`preset`, the settings are those of the preset HalfCheetah-v5-one-pass, with a value
+baseline: 16 gradient steps of the policy and 32 of the value model, in minibatches of
+256, from 4 episodes.
 """
 
 import functools
@@ -30,7 +30,7 @@ SOLVE = dict(episodes=8, learning_rate=2e-2)
 
 def make_agent(env, learning_rate=LEARNING_RATE, **options):
     if PRESET:
-        return tfr.Reinforce.for_env(env, preset=env, **options)
+        return tfr.Reinforce.for_env(env, preset=f"{env}-one-pass", **options)
     if env != ENV:
         options, learning_rate = dict(head="ClippedGaussian", **options), 1e-3
     agent = tfr.Reinforce.for_env(env, **options)

@@ -27,7 +27,7 @@ LONG = {
     },
     "fit": {"steps_per_epoch": 900, "num_envs": 4},
 }
-SETTINGS = [presets.read("CartPole-v1"), presets.read("Pendulum-v1"), LONG]
+SETTINGS = [presets.read("CartPole-v1"), presets.read("Pendulum-v1-one-pass"), LONG]
 
 
 @pytest.fixture

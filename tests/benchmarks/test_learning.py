@@ -174,7 +174,7 @@ def test_learning_report_is_written_between_its_marks(tmp_path):
     )
     assert "| 4.00 [3.00, 5.00] | 1,000 | 1.5 |" in text
     titles = [line for line in text.splitlines() if line.startswith("### MuJoCo")]
-    one_pass, critic_free = "one pass over each batch", "critic-free"
+    one_pass, critic_free = "one pass", "critic-free"
     assert titles == [f"### MuJoCo{x}" for x in ("", f", {one_pass}", f", {critic_free}")]
     assert "run Ant-v5 --seeds 0-1 --steps 100 --every 50\n" in text
     assert (

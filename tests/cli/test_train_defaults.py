@@ -1,12 +1,17 @@
 """Tests the settings of `tf-reinforce train` without a preset."""
 
 import json
+import sys
+import textwrap
 
+import gymnasium as gym
 import pytest
 
 from tf_reinforce import cli
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train_settings
+from tf_reinforce.cli import tune
+from tf_reinforce.experiments import run_config
 from tf_reinforce.presets import default_settings
 
 PLAIN = {"baseline": "leave_one_out", "learning_rate": 0.01, "gamma": 0.99}
@@ -22,19 +27,23 @@ def is_part(part, whole):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "words, baseline",
     [
-        ("CartPole-v1",),
-        ("Taxi-v4", "--engine", "host"),
-        ("Pendulum-v1", "--baseline", "mean"),
-        ("FrozenLake8x8-v1", "--baseline", "none"),
+        (("CartPole-v1",), "leave_one_out"),
+        (("Taxi-v4", "--engine", "host"), "leave_one_out"),
+        (("Pendulum-v1", "--baseline", "mean"), "mean"),
+        (("Pendulum-v1", "--set", "baseline=mean"), "mean"),
+        (("FrozenLake8x8-v1", "--baseline", "none"), "none"),
+        (("Pendulum-v1", "--set", "baseline={kind = 'value'}"), {"kind": "value"}),
     ],
 )
-def test_twins_of_discrete_tasks_and_other_baselines_train_plain_reinforce(words, capsys):
+def test_twins_of_discrete_tasks_and_other_baselines_train_plain_reinforce(
+    words, baseline, capsys
+):
     found = settings(*words)
-    expected = {**PLAIN, "baseline": words[-1]} if "--baseline" in words else PLAIN
-    assert is_part(expected, found["agent"]) and found["fit"] == {"num_envs": 8}
-    assert "no preset" not in capsys.readouterr().out
+    assert is_part({**PLAIN, "baseline": baseline}, found["agent"])
+    assert found["fit"] == {"num_envs": 8}
+    assert "without a preset" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -42,47 +51,112 @@ def test_twins_of_discrete_tasks_and_other_baselines_train_plain_reinforce(words
     [
         (("FrozenLake8x8-v1",), 200, 10),
         (("CartPole-v1", "--baseline", "value"), 500, 24),
+        (("CartPole-v1", "--set", "baseline=value"), 500, 24),
         (("CartPole-v1", "--baseline", "value", "--max-episode-steps", "900"), 900, 44),
+        (("Pendulum-v1", "--set", "fit.max_episode_steps=50"), 50, 10),
         (("Pendulum-v1",), 200, 10),
     ],
 )
 def test_other_environments_get_a_value_baseline(words, limit, every, capsys):
-    """The rest of the line names the preset, if there is one."""
+    """The last line names the preset, if there is one."""
     found = settings(*words)
     assert found["agent"]["gamma"] == default_settings.gamma(limit)
     assert found["agent"]["passes"] == 10 and found["agent"]["gae_lambda"] == 0.95
+    assert found["agent"]["baseline"] == default_settings.VALUE
     assert found["fit"]["steps_per_epoch"] == 2048 and found["fit"]["num_envs"] == 4
     assert found["evaluation"]["every"] == every
-    printed = capsys.readouterr().out
-    assert f"no preset: settings for a value baseline, {kind(words)}" in printed
-    assert f"a time limit of {limit} steps: gamma" in printed
+    first, *others = capsys.readouterr().out.splitlines()
+    kind = "Box" if words[0] == "Pendulum-v1" else "Discrete"
+    assert first.startswith(f"without a preset, the settings follow from {kind} actions")
+    assert f"episodes of at most {limit} steps: gamma" in first
     has_preset = words[0] != "FrozenLake8x8-v1"
-    assert ("there is a preset for" in printed) == has_preset
+    assert [("there is a preset for" in x) for x in others] == [True] * has_preset
 
 
-def kind(words):
-    return "Box actions" if words[0] == "Pendulum-v1" else "Discrete actions"
-
-
-def test_options_and_set_override_the_chosen_settings():
+def test_options_override_the_settings_and_the_printed_line_shows_them(capsys):
     words = "--gamma", "0.5", "--episodes-per-epoch", "3", "--eval-every", "7"
-    found = settings("Pendulum-v1", *words, "--set", "passes=2")
-    assert found["agent"]["gamma"] == 0.5 and found["agent"]["passes"] == 2
-    assert found["fit"]["episodes_per_epoch"] == 3
-    assert "steps_per_epoch" not in found["fit"]
+    sets = "--set", "passes=2", "--set", "gae_lambda=0.9", "--set", "baseline.passes=4"
+    found = settings("Pendulum-v1", *words, *sets)
+    assert is_part({"gamma": 0.5, "passes": 2, "gae_lambda": 0.9}, found["agent"])
+    assert found["agent"]["baseline"] == {**default_settings.VALUE, "passes": 4}
+    assert found["fit"] == {"num_envs": 4, "episodes_per_epoch": 3}
     assert found["evaluation"] == {"every": 7}
+    said = "gamma 0.5, learning rate 0.0003 to 0, 2 passes over 3 episodes\n"
+    assert said in capsys.readouterr().out
 
 
 def test_compiled_engine_gets_no_number_of_steps():
     assert settings("Pendulum-v1", "--engine", "compiled")["fit"] == {"num_envs": 8}
 
 
-def test_run_directory_contains_the_chosen_settings(tmp_path, capsys):
-    small = ["--episodes-per-epoch", "2", "--max-episode-steps", "20", "--hidden", "4"]
-    run = ["--run-dir", str(tmp_path / "run"), "--epochs", "1", "--eval-episodes", "2"]
-    assert cli.main(["train", "Pendulum-v1", "--engine", "host", *small, *run]) == 0
+def test_preset_file_with_a_value_baseline_keeps_all_other_settings(tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text('env = "Pendulum-v1"\n[agent]\nbaseline = "value"\n')
+    agent = settings("Pendulum-v1", "--preset", str(path))["agent"]
+    assert agent["baseline"] == default_settings.VALUE
+    assert is_part({"learning_rate": 0.01, "gamma": 0.99}, agent)
+    assert "passes" not in agent
+
+
+SMALL = ["--episodes-per-epoch", "2", "--max-episode-steps", "20", "--hidden", "4"]
+ONCE = ["--epochs", "1", "--eval-episodes", "2"]
+
+
+def test_run_directory_contains_the_settings(tmp_path):
+    run = ["--engine", "host", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", "Pendulum-v1", *run, *SMALL, *ONCE]) == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["agent"]["ratio_clip"] == [0.2, 0.2]
     assert config["agent"]["head"] == "ClippedGaussian"
     assert config["fit"]["num_envs"] == 4 and config["engine"] == "host"
-    assert "no preset" in capsys.readouterr().out
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes a module that registers an environment; returns its id."""
+    (tmp_path / "own_points.py").write_text(
+        textwrap.dedent(
+            """
+            import gymnasium as gym
+            from gymnasium.envs.classic_control import pendulum
+            kind = dict(entry_point=pendulum.PendulumEnv, max_episode_steps=100)
+            gym.register("OwnPoints-v0", **kind)
+            """
+        )
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "own_points:OwnPoints-v0"
+    gym.registry.pop("OwnPoints-v0", None)
+    sys.modules.pop("own_points", None)
+
+
+SAID = "without a preset, the settings follow from Box actions and episodes of at most"
+
+
+def test_environment_of_a_module_determines_the_settings(module, tmp_path, capsys):
+    """The module is imported after the options were checked."""
+    words = ["train", module, "--run-dir", "run", *SMALL, *ONCE]
+    assert cli.main([*words, "--set", "gae_lambda=0.9"]) == 0
+    assert capsys.readouterr().out.count(SAID) == 1
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["agent"]["head"] == "ClippedGaussian"
+
+
+def test_tune_chooses_the_settings_of_a_module(module, capsys):
+    words = ["tune", module, "--steps", "1000"]
+    _, found, _ = tune._check(parsers.make_parser().parse_args(words))
+    assert found["agent"]["head"] == "ClippedGaussian"
+    assert found["agent"]["baseline"] == default_settings.VALUE
+    assert capsys.readouterr().out.count(f"{SAID} 100 steps") == 1
+
+
+def test_earlier_run_with_the_name_of_the_value_baseline_keeps_its_settings(tmp_path):
+    run = ["--run-dir", str(tmp_path), "--engine", "host"]
+    assert cli.main(["train", "CartPole-v1", *run, *SMALL, *ONCE]) == 0
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    content["agent"]["baseline"] = "value"
+    path.write_text(json.dumps(content))
+    found = run_config.read_training(tmp_path)["agent"]["baseline"]
+    assert found == {"kind": "value"}

@@ -12,8 +12,8 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
+from tf_reinforce import config
 from tf_reinforce import heads
-from tf_reinforce.collect import batched_envs
 from tf_reinforce.collect import host_loop
 from tf_reinforce.collect import in_process
 from tf_reinforce.collect import results
@@ -501,8 +501,8 @@ def test_truncated_and_terminated_episodes_stay_in_start_order():
 
 
 def test_default_time_limit_truncates_with_one_warning(monkeypatch):
-    assert batched_envs.DEFAULT_MAX_EPISODE_STEPS == 10_000
-    monkeypatch.setattr(batched_envs, "DEFAULT_MAX_EPISODE_STEPS", 20)
+    assert config.DEFAULT_MAX_EPISODE_STEPS == 10_000
+    monkeypatch.setattr(config, "DEFAULT_MAX_EPISODE_STEPS", 20)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         episodes = collect(lambda: toys.Clock(1000), 2, episodes=5).episodes
@@ -513,7 +513,7 @@ def test_default_time_limit_truncates_with_one_warning(monkeypatch):
 
 def test_no_warning_if_episodes_terminate_at_the_default_time_limit(monkeypatch):
     """Warnings are errors in this test suite, so a warning would fail this test."""
-    monkeypatch.setattr(batched_envs, "DEFAULT_MAX_EPISODE_STEPS", 5)
+    monkeypatch.setattr(config, "DEFAULT_MAX_EPISODE_STEPS", 5)
     assert collect(lambda: toys.Clock(5), episodes=2).episodes.terminated.all()
 
 
@@ -537,7 +537,7 @@ def test_time_limit_of_the_spec_is_applied_without_time_limit_wrapper(kind):
 
 
 def test_time_limit_of_vector_env_spec_may_exceed_the_default(monkeypatch):
-    monkeypatch.setattr(batched_envs, "DEFAULT_MAX_EPISODE_STEPS", 5)
+    monkeypatch.setattr(config, "DEFAULT_MAX_EPISODE_STEPS", 5)
     spec = gym.envs.registration.EnvSpec("Clock-v0", toys.Clock, max_episode_steps=8)
     env = gym.make_vec(spec, 2, vectorization_mode="sync", length=100)
     assert env.spec.max_episode_steps == 8

@@ -49,6 +49,7 @@ UNBOUNDED = gym.spaces.Box(-np.inf, np.inf, (1,))
         (point(gym.spaces.MultiDiscrete([2, 3])), 0.995, 1e-3, None),
         (point(UNBOUNDED), 0.995, 3e-4, None),
     ],
+    ids=["CartPole", "Taxi", "Pendulum", "MultiDiscrete", "unbounded"],
 )
 def test_settings_depend_on_time_limit_and_action_space(env, gamma, rate, head):
     """An environment without a time limit has the largest discount."""
@@ -98,7 +99,8 @@ def test_baseline_value_chooses_all_settings_and_logs_them(caplog):
     assert float(agent.baseline.optimizer.learning_rate) == pytest.approx(1e-3)
     texts = [record.getMessage() for record in caplog.records]
     assert "There is a preset for Pendulum-v1, which is not used." in texts[0]
-    assert "value baseline, Box actions and a time limit of 200 steps" in texts[1]
+    assert texts[1].startswith("Without a preset, the settings follow from Box actions")
+    assert "episodes of at most 200 steps: gamma 0.9, learning rate" in texts[1]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,25 @@ def test_other_baselines_and_presets_keep_their_own_settings(options):
     agent = tfr.Reinforce.for_env("CartPole-v1", **options)
     assert agent.passes == 1 and agent.gae_lambda == 1 and agent.ratio_clip == 2
     assert agent.minibatch_size is None and not agent.scale_rewards
+
+
+@pytest.mark.parametrize("kind", ["id", "vector", "tensor"])
+def test_time_limit_is_that_of_the_environment(kind):
+    """A `VectorEnv` states its limit in its spec; without a limit, γ is the largest."""
+    env = {
+        "id": "Pendulum-v1",
+        "vector": gym.make_vec("Pendulum-v1", 2, vectorization_mode="sync"),
+        "tensor": tfr.envs.CliffWalking(),
+    }[kind]
+    agent = tfr.Reinforce.for_env(env, baseline="value", hidden=(4,))
+    assert agent.gamma == (0.995 if kind == "tensor" else 0.975)
+    if kind == "vector":
+        env.close()
+
+
+def test_whole_returns_have_no_lambda():
+    agent = tfr.Reinforce.for_env("CartPole-v1", baseline="value", returns="whole")
+    assert agent.gae_lambda == 1 and agent.returns == "whole"
 
 
 def test_fit_collects_2048_steps_with_the_default_settings(tmp_path):

@@ -70,6 +70,8 @@ def _train(options, cluster):
     strategy = replicas.learner_strategy()  # before any other call of TensorFlow
     if ":" in options.env:
         options.env = env_ids.find_env(options.env)
+        if options.resume is None:
+            settings = train_settings.choose_settings(options)
     from tf_reinforce import agent as agents
     from tf_reinforce.experiments import runs
     from tf_reinforce.training import learner_processes

@@ -162,7 +162,8 @@ TRAIN_OPTIONS = (
             default="auto",
             help="compiled: all episodes in one XLA program, if there is an equal "
             "environment in TensorFlow; host: Gymnasium's environment; auto: compiled if "
-            "the registered environment equals the one in TensorFlow",
+            "the registered environment equals the one in TensorFlow, and an update has "
+            "a number of episodes",
         ),
     ),
     _Option(
@@ -192,12 +193,17 @@ TRAIN_OPTIONS = (
     _Option(
         "--learning-rate",
         ("agent.learning_rate",),
-        dict(type=float, help=f"learning rate of Adam ({DEFAULTS['learning_rate']:g})"),
+        dict(
+            type=float,
+            help=f"learning rate (plain REINFORCE: {DEFAULTS['learning_rate']:g})",
+        ),
     ),
     _Option(
         "--gamma",
         ("agent.gamma",),
-        dict(type=float, help=f"discount factor ({DEFAULTS['gamma']:g})"),
+        dict(
+            type=float, help=f"discount factor (plain REINFORCE: {DEFAULTS['gamma']:g})"
+        ),
     ),
     _Option(
         "--hidden",
@@ -221,7 +227,8 @@ TRAIN_OPTIONS = (
         ("agent.baseline",),
         dict(
             choices=config.PRESET_BASELINES,
-            help=f"baseline ({DEFAULTS['baseline']})",
+            help="baseline (without a preset, the environment determines the default; "
+            f"plain REINFORCE: {DEFAULTS['baseline']})",
         ),
     ),
     _Option(

@@ -38,14 +38,12 @@ def check_train_options(options):
     """Returns the seed and the settings of a training, without importing TensorFlow.
 
     If the id in `options.env` has no version, the function adds the latest version. The
-    module of an id `module:Id` may import TensorFlow, and is imported only if all other
-    settings are valid, and the environment determines the settings.
+    module of an id `module:Id` is not imported, because the module may import TensorFlow.
+    After the import, `choose_settings` returns the settings for its environment.
 
     Raises:
         ValueError, OSError: If an option or a setting of the training is invalid.
     """
-    from tf_reinforce import presets
-    from tf_reinforce.experiments import run_config
     from tf_reinforce.presets import toml_files
 
     if options.env is None:
@@ -63,14 +61,32 @@ def check_train_options(options):
     options.env = env_ids.resolve_env(options.env)
     if options.preset == train_options.OWN_PRESET:
         options.preset = toml_files.own_name(options.env)
-    preset = presets.read(options.preset) if options.preset else None
+    return seed, choose_settings(options, is_imported=False)
+
+
+def choose_settings(options, is_imported=True):
+    """Returns the settings of a training, and prints them if there is no preset.
+
+    Args:
+        options: The options of the command.
+        is_imported: Bool, whether the module of an id `module:Id` has been imported.
+
+    Raises:
+        ValueError, OSError: If a setting is invalid.
+    """
+    from tf_reinforce import presets
+    from tf_reinforce.experiments import run_config
+
+    preset, task = None, None
+    if options.preset:
+        preset = presets.read(options.preset)
+    elif (task := train_defaults.task_of(options, is_imported)) is not None:
+        preset = task.like_preset(options.env, options.engine == "compiled")
     settings = _settings(options, preset)
     run_config.check_settings(settings)
-    if preset is None and (chosen := train_defaults.choose(options)) is not None:
-        settings = _settings(options, chosen)
-        run_config.check_settings(settings)
-    train_messages.print_preset(options)
-    return seed, settings
+    if is_imported or ":" not in options.env:
+        train_messages.print_choice(options, task, settings)
+    return settings
 
 
 def _settings(options, preset):
@@ -95,10 +111,24 @@ def _settings(options, preset):
         "checkpoint": _checkpoint_settings(options),
         "callbacks": _callback_settings(options),
     }
+    _expand_value(settings["agent"])
     for path, value in options.set or ():
         settings = overrides.apply(settings, path, value)
+    _expand_value(settings["agent"])
     toml_files.validate_evaluation(settings["evaluation"])
     return settings
+
+
+def _expand_value(agent):
+    """Replaces the baseline `"value"` by its settings.
+
+    In `Reinforce.for_env`, `baseline="value"` without a preset also chooses other
+    settings. The command passes the settings that it has chosen itself.
+    """
+    from tf_reinforce.presets import default_settings
+
+    if agent["baseline"] == "value":
+        agent["baseline"] = dict(default_settings.VALUE)
 
 
 def _add_module(options):

@@ -378,6 +378,10 @@ def _check(options):
 
     _check_own_options(options)
     seed, settings = train_settings.check_train_options(options)
+    if ":" in options.env:
+        startup.import_tensorflow()  # the module may import TensorFlow
+        options.env = env_ids.find_env(options.env)
+        settings = train_settings.choose_settings(options)
     preset = toml_files.read(options.preset) if options.preset else {"ranges": {}}
     settings = {x: settings[x] for x in ("env_kwargs", "agent", "fit", "evaluation")}
     _check_budget(options, settings["fit"])

@@ -11,13 +11,12 @@ import contextlib
 import gymnasium as gym
 import numpy as np
 
+from tf_reinforce import config
 from tf_reinforce import user_warnings
 from tf_reinforce.collect import env_outputs
 from tf_reinforce.collect import progress
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
-
-DEFAULT_MAX_EPISODE_STEPS = 10_000  # if an environment states no limit of its own
 
 
 class BatchedEnvs(abc.ABC):
@@ -159,7 +158,7 @@ class SyncEnvs(BatchedEnvs):
         spec_limit = first.spec is not None and first.spec.max_episode_steps
         self._warn_at_limit = not (max_episode_steps or spec_limit)
         self.max_episode_steps = (
-            max_episode_steps or spec_limit or DEFAULT_MAX_EPISODE_STEPS
+            max_episode_steps or spec_limit or config.DEFAULT_MAX_EPISODE_STEPS
         )
         self.num_envs = len(envs)
         self.observation_space = spaces.check_observation_space(first.observation_space)

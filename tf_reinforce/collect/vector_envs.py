@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 
+from tf_reinforce import config
 from tf_reinforce.collect import batched_envs
 from tf_reinforce.collect import env_outputs
 from tf_reinforce.collect import progress
@@ -63,7 +64,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         if self.spec is not None:
             spec_limit = self.spec.max_episode_steps
         self._max_steps_before_error = (
-            max_episode_steps or spec_limit or batched_envs.DEFAULT_MAX_EPISODE_STEPS
+            max_episode_steps or spec_limit or config.DEFAULT_MAX_EPISODE_STEPS
         )
 
     def checked(self, float_dtype):

@@ -144,6 +144,16 @@ def read_env(run, env_kwargs=None):
     return env if isinstance(env, str) and ":" not in env else None, options
 
 
+def _check_agent(path, agent):
+    """Checks the table `agent`, and writes the settings of a named value baseline."""
+    for name in ("hidden", "learning_rate", "baseline"):
+        if name not in agent:
+            raise ValueError(f"`agent` in {path} must contain `{name}`.")
+    if agent["baseline"] == "value":
+        # `Reinforce.for_env` would choose other settings than those in the file.
+        agent["baseline"] = {"kind": "value"}
+
+
 def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
     """Returns the content of `config.json` with all settings of a training, checked.
 
@@ -200,9 +210,7 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
         raise ValueError(f"`preset` in {path} must be a string. Received: {preset!r}")
     if content.get("target_return") is not None:
         validation.within("target_return", content["target_return"], -math.inf, math.inf)
-    for name in ("hidden", "learning_rate", "baseline"):
-        if name not in content["agent"]:
-            raise ValueError(f"`agent` in {path} must contain `{name}`.")
+    _check_agent(path, content["agent"])
     content["fit"] = _merge_fit(path, content["fit"], fit or {})
     check_settings(content)
     _check_networks(directory, content)

@@ -20,7 +20,6 @@ from tf_reinforce import files
 from tf_reinforce import locks
 from tf_reinforce import version
 from tf_reinforce.callbacks import evaluation
-from tf_reinforce.collect import batched_envs
 from tf_reinforce.collect import make_envs
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import seeding
@@ -405,7 +404,7 @@ def random_return(env, settings, seed):
     )
     mask_path = settings["agent"].get("action_mask")
     mask_source = action_masks.MaskPath(mask_path) if mask_path else None
-    limit = gym_env.spec.max_episode_steps or batched_envs.DEFAULT_MAX_EPISODE_STEPS
+    limit = gym_env.spec.max_episode_steps or training_options.DEFAULT_MAX_EPISODE_STEPS
     rng = seeding.generator(seed, "evaluation/action")
     gym_env.action_space.seed(int(rng.integers(2**31)))
     episode_seeds = seeding.EpisodeSeeds(seed, "evaluation", update=0)

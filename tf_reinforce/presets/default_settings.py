@@ -1,6 +1,7 @@
 """Chooses settings for an agent with a value baseline and no preset."""
 
 import logging
+import math
 
 import gymnasium as gym
 import numpy as np
@@ -63,21 +64,27 @@ def for_task(space, max_episode_steps, in_graph=False):
     return agent, {} if in_graph else FIT
 
 
-def text(space, max_episode_steps, agent, fit):
-    """Returns a text about the settings of `for_task`, for messages.
+def describe(space, max_episode_steps, agent, fit):
+    """Returns a text about the settings of a value baseline, for messages.
+
+    Args:
+        space, max_episode_steps: Arguments of `for_task`.
+        agent, fit: Dicts of all arguments of `Reinforce.for_env` and of `fit`.
 
     Example:
 
     >>> space = gym.spaces.Discrete(2)
-    >>> text(space, 500, *for_task(space, 500)).partition(": ")[2]
-    'gamma 0.99, learning rate from 0.001 to 0, 10 passes over batches of 2,048 steps'
+    >>> describe(space, 500, *for_task(space, 500)).partition(": ")[2]
+    'gamma 0.99, learning rate 0.001 to 0, 10 passes over at least 2,048 steps'
     """
-    first = agent["learning_rate"]["first"]
-    batches = f"{fit['steps_per_epoch']:,} steps" if fit else "16 episodes"
+    rate, steps = agent["learning_rate"], fit.get("steps_per_epoch")
+    rates = [rate["first"], rate["last"]] if isinstance(rate, dict) else [rate]
+    episodes = fit.get("episodes_per_epoch") or config.EPISODES_PER_EPOCH
+    batch = f"at least {steps:,} steps" if steps else f"{episodes} episodes"
     return (
-        f"settings for a value baseline, {type(space).__name__} actions and a time limit "
-        f"of {max_episode_steps:,} steps: gamma {agent['gamma']:g}, learning rate from "
-        f"{first:g} to 0, {agent['passes']} passes over batches of {batches}"
+        f"the settings follow from {type(space).__name__} actions and episodes of at "
+        f"most {max_episode_steps:,} steps: gamma {agent['gamma']:g}, learning rate "
+        f"{' to '.join(f'{x:g}' for x in rates)}, {agent['passes']} passes over {batch}"
     )
 
 
@@ -102,7 +109,18 @@ def merge(preset, arguments, envs):
     }
     agent, fit = preset["agent"], preset["fit"]
     if preset is toml_files.EMPTY_PRESET and arguments.get("baseline") == "value":
-        task = envs.action_space, envs.max_episode_steps
+        task = envs.action_space, _limit(envs)
         agent, fit = for_task(*task, envs.in_graph)
-        logging.getLogger("tf_reinforce").info("No preset: %s", text(*task, agent, fit))
+        if arguments.get("returns") == "whole":
+            agent["gae_lambda"] = 1  # the only value that whole returns allow
+        text = describe(*task, {**agent, **arguments}, fit)
+        logging.getLogger("tf_reinforce").info("Without a preset, %s", text)
     return {**config.FOR_ENV_DEFAULTS, **agent, **arguments}, fit
+
+
+def _limit(envs):
+    """Returns the time limit that an environment states, or the default limit."""
+    spec_limit = envs.spec and envs.spec.max_episode_steps
+    limit = envs.max_episode_steps or math.inf
+    limit = spec_limit if math.isinf(limit) else limit
+    return limit or config.DEFAULT_MAX_EPISODE_STEPS
