@@ -1020,12 +1020,12 @@ def test_help_shows_the_defaults(capsys):
         cli.main(["train", "--help"])
     printed = " ".join(capsys.readouterr().out.split())
     for text in (
-        "discount factor (0.99)",
-        "learning rate of Adam (0.01)",
+        "discount factor (plain REINFORCE: 0.99)",
+        "learning rate (plain REINFORCE: 0.01)",
         "hidden layer sizes (64 64)",
         "episodes per update (16)",
         "environments side by side (8)",
-        "baseline (leave_one_out)",
+        "plain REINFORCE: leave_one_out)",
     ):
         assert text in printed
 

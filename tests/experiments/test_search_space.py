@@ -182,13 +182,13 @@ def test_default_ranges_contain_the_settings_of_every_preset(name):
 
 
 def test_default_ranges_contain_the_learning_rate_of_a_value_network():
-    """`"value"` means a value network with the learning rate 0.01."""
+    """`"value"` means a value network with the learning rate 0.001."""
     agent = {**AGENT, "baseline": "value"}
     ranges = search_space.default_ranges({"agent": agent, "fit": {}})
     (rate,) = [x for x in ranges if x.path == ("agent", "baseline", "learning_rate")]
-    assert (rate.low, rate.high) == (0.001, 0.1)
+    assert (rate.low, rate.high) == (0.0001, 0.01)
     trial = search_space.start_trials(ranges, {"agent": agent, "fit": {}})[0]
-    assert trial["agent.baseline.learning_rate"] == 0.01
+    assert trial["agent.baseline.learning_rate"] == 0.001
 
 
 def test_settings_outside_of_their_range_are_no_first_trial():

@@ -5,20 +5,23 @@ import shlex
 import statistics
 
 
-def print_choice(options, task, settings):
-    """Prints the settings of a training without a preset, and the preset, if any.
+def print_defaults(task, settings):
+    """Prints the settings of a training that the environment determines.
 
     Args:
-        options: The options of the command.
-        task: `train_defaults.Task`, or `None` for plain REINFORCE or with a preset.
+        task: `train_defaults.Task`.
         settings: Dict of the settings of the training.
     """
     from tf_reinforce.presets import default_settings
+
+    text = default_settings.describe(*task, settings["agent"], settings["fit"])
+    print(f"without a preset, {text}", flush=True)
+
+
+def print_preset(options):
+    """Prints the preset of the environment if the user passed no preset."""
     from tf_reinforce.presets import toml_files
 
-    if task is not None:
-        text = default_settings.describe(*task, settings["agent"], settings["fit"])
-        print(f"without a preset, {text}", flush=True)
     names = [] if options.preset else toml_files.names_for(options.env)
     if names:
         is_own = names[0] == toml_files.own_name(options.env)

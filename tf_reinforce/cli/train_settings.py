@@ -61,11 +61,13 @@ def check_train_options(options):
     options.env = env_ids.resolve_env(options.env)
     if options.preset == train_options.OWN_PRESET:
         options.preset = toml_files.own_name(options.env)
-    return seed, choose_settings(options, is_imported=False)
+    settings = choose_settings(options, is_imported=False)
+    train_messages.print_preset(options)
+    return seed, settings
 
 
 def choose_settings(options, is_imported=True):
-    """Returns the settings of a training, and prints them if there is no preset.
+    """Returns the settings of a training, and prints those of a value baseline.
 
     Args:
         options: The options of the command.
@@ -84,8 +86,8 @@ def choose_settings(options, is_imported=True):
         preset = task.like_preset(options.env, options.engine == "compiled")
     settings = _settings(options, preset)
     run_config.check_settings(settings)
-    if is_imported or ":" not in options.env:
-        train_messages.print_choice(options, task, settings)
+    if task is not None and (is_imported or ":" not in options.env):
+        train_messages.print_defaults(task, settings)
     return settings
 
 

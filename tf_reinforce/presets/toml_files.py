@@ -122,8 +122,9 @@ def read(name: str) -> dict[str, Any]:
         if name not in names():
             raise ValueError(
                 f"There is no preset {name!r}.{validation.similar(name, names())} "
-                f"Expected one of: {', '.join(names())}; "
-                "or the path of your own preset file, ending in .toml."
+                "Expected: a name that `tfr.presets.names()` or the command "
+                "`tf-reinforce presets` lists, or the path of your own preset file, "
+                "ending in .toml."
             )
         path = FOLDER / f"{name}.toml"
     settings = read_toml(path, "preset")
