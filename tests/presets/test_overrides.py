@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from tf_reinforce.presets import default_settings
 from tf_reinforce.presets import overrides
 
 
@@ -79,7 +80,7 @@ def test_keys_of_a_named_baseline_or_head_make_a_table_of_its_settings():
     settings = overrides.apply(settings, ("agent", "baseline", "passes"), 4)
     settings = overrides.apply(settings, ("agent", "head", "min_concentration"), 1)
     assert settings["agent"] == {
-        "baseline": {"kind": "value", "passes": 4},
+        "baseline": {**default_settings.VALUE, "passes": 4},
         "head": {"kind": "Beta", "min_concentration": 1},
     }
 

@@ -113,7 +113,6 @@ def _settings(options, preset):
         "checkpoint": _checkpoint_settings(options),
         "callbacks": _callback_settings(options),
     }
-    _expand_value(settings["agent"])
     for path, value in options.set or ():
         settings = overrides.apply(settings, path, value)
     _expand_value(settings["agent"])

@@ -21,6 +21,7 @@ from tf_reinforce import config
 from tf_reinforce import validation
 from tf_reinforce.experiments import run_config
 from tf_reinforce.presets import agent_settings
+from tf_reinforce.presets import default_settings
 from tf_reinforce.presets import toml_files
 
 _KEYS = {"low", "high", "log", "choices"}
@@ -351,8 +352,8 @@ def substitute(settings, values):
     Example:
 
     >>> settings = {"agent": {"baseline": "value"}, "fit": {"episodes_per_epoch": 8}}
-    >>> substitute(settings, {("agent", "baseline", "passes"): 4})["agent"]
-    {'baseline': {'kind': 'value', 'passes': 4}}
+    >>> substitute(settings, {("agent", "baseline", "passes"): 4})["agent"]["baseline"]
+    {'kind': 'value', 'learning_rate': 0.001, 'passes': 4, 'minibatch_size': 64}
     >>> substitute(settings, {("fit", "steps_per_epoch"): 500})["fit"]
     {'steps_per_epoch': 500}
     """
@@ -364,7 +365,7 @@ def substitute(settings, values):
         table = result
         for key in path[:-1]:
             if isinstance(table.get(key), str):  # the name of a head or of a baseline
-                table[key] = {"kind": table[key]}
+                table[key] = default_settings.table(table[key])
             if not isinstance(table.get(key), dict):
                 raise ValueError(
                     f"`{key}` must be a table of settings, because `{'.'.join(path)}` "

@@ -30,6 +30,17 @@ FIT = {"steps_per_epoch": 2048, "num_envs": 4}
 _MIN_GAMMA, _MAX_GAMMA = 0.95, 0.995
 
 
+def table(name):
+    """Returns the table of settings that the name of a head or a baseline stands for.
+
+    Example:
+
+    >>> table("Beta"), table("value")["passes"]
+    ({'kind': 'Beta'}, 10)
+    """
+    return dict(VALUE) if name == "value" else {"kind": name}
+
+
 def gamma(max_episode_steps):
     """Returns a discount whose horizon 1 / (1 - γ) is a fifth of the time limit.
 

@@ -7,6 +7,7 @@ import tomllib
 
 from tf_reinforce import config
 from tf_reinforce import validation
+from tf_reinforce.presets import default_settings
 from tf_reinforce.presets import toml_files
 
 
@@ -98,7 +99,7 @@ def apply(settings, path, value):
     node = settings[table]
     for key in keys:
         if isinstance(name := node.get(key), str) and (key == "head" or name == "value"):
-            node[key] = {"kind": name}  # a name means a table with defaults
+            node[key] = default_settings.table(name)
         if not isinstance(node.get(key), dict):
             raise ValueError(
                 f"The setting {key!r} must be a table with settings of its own, for "
