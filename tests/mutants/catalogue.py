@@ -2778,7 +2778,7 @@ WHOLE_LIFE_OF_A_RUN = [
         "horizon_without_limits",
         "own: The default discount of a short or a very long task has no limits.",
         "presets/default_settings.py::gamma",
-        "float(np.clip(1 - 5 / max_episode_steps, _MIN_GAMMA, _MAX_GAMMA))",
+        "min(max(1 - 5 / max_episode_steps, _MIN_GAMMA), _MAX_GAMMA)",
         "1 - 5 / max_episode_steps",
     ),
     Mutant(

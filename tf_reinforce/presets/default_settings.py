@@ -3,9 +3,6 @@
 import logging
 import math
 
-import gymnasium as gym
-import numpy as np
-
 from tf_reinforce import config
 from tf_reinforce.presets import toml_files
 
@@ -51,7 +48,7 @@ def gamma(max_episode_steps):
     >>> [gamma(limit) for limit in (50, 200, 500, 1000, 10_000)]
     [0.95, 0.975, 0.99, 0.995, 0.995]
     """
-    return float(np.clip(1 - 5 / max_episode_steps, _MIN_GAMMA, _MAX_GAMMA))
+    return min(max(1 - 5 / max_episode_steps, _MIN_GAMMA), _MAX_GAMMA)
 
 
 def for_task(space, max_episode_steps, in_graph=False):
@@ -62,7 +59,9 @@ def for_task(space, max_episode_steps, in_graph=False):
         max_episode_steps: Number, the time limit of the environment in steps.
         in_graph: Bool, whether the environment is a tensor environment.
     """
-    is_box = isinstance(space, gym.spaces.Box)
+    import gymnasium  # not for `tf-reinforce --help`
+
+    is_box = isinstance(space, gymnasium.spaces.Box)
     rate = 3e-4 if is_box else 1e-3
     agent = {
         **AGENT,
@@ -84,7 +83,8 @@ def describe(space, max_episode_steps, agent, fit):
 
     Example:
 
-    >>> space = gym.spaces.Discrete(2)
+    >>> import gymnasium
+    >>> space = gymnasium.spaces.Discrete(2)
     >>> describe(space, 500, *for_task(space, 500)).partition(": ")[2]
     'gamma 0.99, learning rate 0.001 to 0, 10 passes over at least 2,048 steps'
     """
