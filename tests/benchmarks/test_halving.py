@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tf_reinforce import presets
+from tf_reinforce.presets import default_settings
 
 ROOT = pathlib.Path(__file__).parents[2]
 PLAN = """
@@ -39,7 +40,7 @@ def test_candidate_is_the_preset_with_overrides(halving):
     settings = halving.candidate_settings("CartPole-v1", texts)
     expected = presets.read("CartPole-v1")
     changed = dict(ratio_clip=[0.2, 0.3], passes=4)
-    changed["baseline"] = {"kind": "value", "passes": 9}
+    changed["baseline"] = {**default_settings.VALUE, "passes": 9}
     assert settings["agent"] == {**expected["agent"], **changed}
     assert settings["fit"] == expected["fit"] and settings["result"] is None
 
