@@ -26,6 +26,7 @@ import ablation_gradients
 import ablation_report
 import gymnasium as gym
 import learning
+import learning_settings
 
 import tf_reinforce as tfr
 from tf_reinforce import presets
@@ -194,16 +195,18 @@ def read_preset(task):
 
 
 def training_steps(arguments, task):
-    return arguments.steps or TASKS[learning.preset_name(task)].steps
+    return arguments.steps or TASKS[learning_settings.preset_name(task)].steps
 
 
 def record_path(results, task, variant, seed, steps):
-    folder = pathlib.Path(results, learning.preset_name(task))
+    folder = pathlib.Path(results, learning_settings.preset_name(task))
     return learning.record_path(folder, variant, seed, steps)
 
 
 def gradients_path(results, task, steps):
-    return pathlib.Path(results, learning.preset_name(task), f"{steps}_gradients.json")
+    return pathlib.Path(
+        results, learning_settings.preset_name(task), f"{steps}_gradients.json"
+    )
 
 
 def has_gradients(path, settings):
@@ -249,7 +252,7 @@ def measure(arguments):
 
 def parse_task(text):
     """Returns `text` if `text` names one of `TASKS`, or a file for one of `TASKS`."""
-    if learning.preset_name(text) not in TASKS:
+    if learning_settings.preset_name(text) not in TASKS:
         raise argparse.ArgumentTypeError(
             f"expected one of {', '.join(TASKS)}. Received: {text}"
         )

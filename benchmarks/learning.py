@@ -3,11 +3,13 @@
     python benchmarks/learning.py run PRESET… --seeds 1-5 [--steps N] [--jobs 2]
     python benchmarks/learning.py report
 
-The command `run` trains each preset with each seed in its own process, on one thread. The
-command `run` writes one JSON file per training run to benchmarks/results. The policy is
-evaluated before the first update, each time that training passes a multiple of 50,000
-environment steps, and at the end. Each evaluation during training samples the actions of
-10 new episodes. After training, the greedy policy is evaluated in 100 episodes.
+The command `run` trains each preset with each seed in its own process, on one thread.
+Instead of a preset, the name of an environment and then `-default` stands for the
+settings of `for_env(env, baseline="value")` without a preset. The command `run` writes
+one JSON file per training run to benchmarks/results. The policy is evaluated before the
+first update, each time that training passes a multiple of 50,000 environment steps, and
+at the end. Each evaluation during training samples the actions of 10 new episodes. After
+training, the greedy policy is evaluated in 100 episodes.
 
 The command `run` saves the agent with each evaluation. If a training run is interrupted,
 repeating the command continues the training run from the saved agent. The results of
@@ -37,6 +39,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import learning_report
+import learning_settings
 import tensorflow as tf
 
 import tf_reinforce as tfr
@@ -163,35 +166,10 @@ def all_versions():
     return {**versions, "tf-reinforce": sources}
 
 
-def training_settings(preset):
-    """Returns the settings of a preset that a training run and its evaluations use."""
-    settings = presets.read(preset)
-    evaluation = {
-        name: value
-        for name, value in settings["evaluation"].items()
-        if name == "max_episode_steps"
-    }
-    tables = {name: settings[name] for name in ("env", "env_kwargs", "agent", "fit")}
-    return {**tables, "evaluation": evaluation}
-
-
-def preset_name(preset):
-    """Returns the name of a preset, which for the path `/my/own.toml` is `own`."""
-    return pathlib.Path(preset).name.removesuffix(".toml")
-
-
-def training_steps(preset, steps):
-    """Returns `steps`, or the environment steps of the preset if `steps` is `None`."""
-    steps = steps or presets.read(preset)["fit"].get("steps")
-    if steps is None:
-        raise SystemExit(
-            f"The preset {preset} has no `steps` in its table [fit]. Pass --steps."
-        )
-    return steps
-
-
 def record_path(results, preset, seed, steps):
-    return pathlib.Path(results, preset_name(preset), f"{steps}_seed{seed}.json")
+    return pathlib.Path(
+        results, learning_settings.preset_name(preset), f"{steps}_seed{seed}.json"
+    )
 
 
 @contextlib.contextmanager
@@ -259,9 +237,9 @@ def run(arguments):
     """Trains every run that is not finished, each in its own process."""
     commands = []
     for seed, preset in itertools.product(arguments.seeds, arguments.presets):
-        steps = training_steps(preset, arguments.steps)
+        steps = learning_settings.steps_of(preset, arguments.steps)
         path = record_path(arguments.results, preset, seed, steps)
-        settings = training_settings(preset)
+        settings = learning_settings.read(preset)
         record = load_or_create(path, settings, seed, steps, arguments.every)
         if record["finished"]:
             print(f"{path} is finished.")
@@ -300,7 +278,7 @@ def run_one(arguments):
     use_one_thread()
     (preset,), (seed,), steps = arguments.presets, arguments.seeds, arguments.steps
     path = record_path(arguments.results, preset, seed, steps)
-    settings = training_settings(preset)
+    settings = learning_settings.read(preset)
     train(path, settings, seed, steps, arguments.every, until=arguments.until)
 
 
@@ -314,14 +292,14 @@ def report(arguments):
     results, docs = pathlib.Path(arguments.results), pathlib.Path(arguments.docs)
     groups, _ = learning_report.read(results, docs / learning_report.PUBLISHED)
     for (name, steps), records in groups.items():
-        in_package = name in presets.names()
-        if in_package and records[0]["settings"] != training_settings(name):
+        known = name in presets.names() or name.endswith(learning_settings.DEFAULT)
+        if known and records[0]["settings"] != learning_settings.read(name):
             raise SystemExit(
                 f"The runs of {name} over {steps} steps were made with other settings "
                 "than those of the preset. Remove the runs from "
                 f"{results} and {docs}, or run them again."
             )
-    print(learning_report.write(results, docs))
+    print(learning_report.write(results, docs, learning_settings.is_default))
 
 
 def parse_seeds(text):

@@ -11,9 +11,11 @@ from tf_reinforce import files
 HERE = pathlib.Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 EVERY = 50_000  # environment steps between two evaluations
+DEFAULT = "-default"  # the end of the names of runs without a preset
 # The ends of the names of presets, and the titles and colors of their results.
 KINDS = {
     "": ("", "tab:blue"),
+    DEFAULT: (", one setting for all tasks", "tab:red"),
     "-one-pass": (", one pass", "tab:green"),
     "-critic-free": (", critic-free", "tab:orange"),
 }
@@ -284,15 +286,18 @@ def split_groups(groups, tasks):
     return {k: shared[k] for k in keys}, dict(sorted(others.items()))
 
 
-def tables(groups, unfinished, tasks):
-    """Returns all tables, the commands and the software versions as Markdown."""
+def tables(groups, unfinished, tasks, is_default):
+    """Returns all tables, the commands and the software versions as Markdown.
+
+    The arguments are those of `write`, and the results of `read` and `reference`.
+    """
     if not groups:
         return "No run has finished yet."
     parts = []
     titles = ("MuJoCo", "Other environments")
     for title, part in zip(titles, split_groups(groups, tasks)):
         for kind, (suffix, _) in KINDS.items():
-            runs = {k: r for k, r in part.items() if kind_of(k) == kind}
+            runs = runs_of(part, kind, is_default)
             if not runs:
                 continue
             rows = [row(*k, r) for k, r in runs.items()]
@@ -306,6 +311,21 @@ def tables(groups, unfinished, tasks):
     if unfinished:
         parts.append(f"The tables omit {unfinished} unfinished runs.")
     return "\n\n".join(parts)
+
+
+def runs_of(part, kind, is_default):
+    """Returns the runs of one of `KINDS`, in the form of `part`.
+
+    If there are runs of the kind `DEFAULT`, presets with such settings belong to them.
+    """
+    runs = {k: r for k, r in part.items() if kind_of(k) == kind}
+    if not runs or kind != DEFAULT:
+        return runs
+
+    def belongs(key, records):
+        return key in runs or (not kind_of(key) and is_default(records[0]["settings"]))
+
+    return {k: r for k, r in part.items() if belongs(k, r)}
 
 
 def kind_of(key):
@@ -426,19 +446,22 @@ def replace_tables(text, part):
     return f"{before}{BEGIN}\n\n{part}\n\n{END}{after}"
 
 
-def write(results, docs):
+def write(results, docs, is_default):
     """Writes tables, pictures and runs to the documents, and returns the Markdown.
 
     Args:
         results: Path of the folder with a JSON file for each run.
         docs: Path of the folder with `results.md` and `results.jsonl`. The runs in
             `results.jsonl` are kept.
+        is_default: Function from settings to a bool, whether the settings are those of
+            an environment without a preset. Presets with such settings are also rows of
+            the table of one setting.
     """
     published = docs / PUBLISHED
     groups, unfinished = read(results, published)
     publish(published, groups)
     tasks = reference()
-    parts = [tables(groups, unfinished, tasks)]
+    parts = [tables(groups, unfinished, tasks, is_default)]
     for name, part in zip(("mujoco", "classic"), split_groups(groups, tasks)):
         if part:
             picture(docs / f"results_{name}.png", part, tasks)

@@ -1,5 +1,6 @@
 """Tests the learning benchmark: its statistics, its report, and runs that are killed."""
 
+import importlib
 import importlib.util
 import itertools
 import json
@@ -47,6 +48,11 @@ def record(preset="Ant-v5", seed=0, means=(1.0, 5.0, 2.0), final=3.0, **more):
         "final": {"episode_return": final},
         **more,
     }
+
+
+def write_report(results, docs):
+    """Writes the report; the settings of HalfCheetah-v5 count as default settings."""
+    return report.write(results, docs, lambda x: x["env"] == "HalfCheetah-v5")
 
 
 def write_records(folder, *records):
@@ -155,17 +161,19 @@ def test_learning_report_is_written_between_its_marks(tmp_path):
     page = tmp_path / "docs" / "results.md"
     page.write_text(f"before {report.BEGIN} old {report.END} after")
     empty = tmp_path / "none"
-    assert "No run has finished yet." in report.write(empty, page.parent)
+    assert "No run has finished yet." in write_report(empty, page.parent)
     results = write_records(
         tmp_path,
         record(seed=0),
         record(seed=1, final=5.0),
         record("Ant-v5-critic-free"),
         record("Ant-v5-one-pass"),
+        record("HalfCheetah-v5"),
+        record("Swimmer-v5-default"),
         record("CartPole-v1"),
         record("CartPole-v1", seed=1, finished=False),
     )
-    text = report.write(results, page.parent)
+    text = write_report(results, page.parent)
     assert page.read_text() == f"before {report.BEGIN}\n\n{text}\n\n{report.END} after"
     assert text.count("\n| Ant-v5 | 100 |") == 3
     assert (
@@ -174,20 +182,30 @@ def test_learning_report_is_written_between_its_marks(tmp_path):
     )
     assert "| 4.00 [3.00, 5.00] | 1,000 | 1.5 |" in text
     titles = [line for line in text.splitlines() if line.startswith("### MuJoCo")]
-    one_pass, critic_free = "one pass", "critic-free"
-    assert titles == [f"### MuJoCo{x}" for x in ("", f", {one_pass}", f", {critic_free}")]
+    kinds = ("", ", one setting for all tasks", ", one pass", ", critic-free")
+    assert titles == [f"### MuJoCo{kind}" for kind in kinds]
+    default = text.partition(titles[1])[2].partition(titles[2])[0]
+    assert "\n| Ant" not in default and "\n| Swimmer-v5-default | 100 |" in default
+    assert default.count("\n| HalfCheetah-v5 | 100 |") == 3
+    assert text.count("\n| HalfCheetah-v5 | 100 |") == 6
     assert "run Ant-v5 --seeds 0-1 --steps 100 --every 50\n" in text
-    assert (
-        "run Ant-v5-critic-free Ant-v5-one-pass CartPole-v1 --seeds 0 --steps 100 "
-        in text
-    )
+    others = "Ant-v5-critic-free Ant-v5-one-pass CartPole-v1 HalfCheetah-v5"
+    assert f"run {others} Swimmer-v5-default --seeds 0 --steps 100 " in text
     assert "omit 1 unfinished" in text
     for name in ("mujoco", "classic"):
         assert f"(results_{name}.png)" in text
         assert 0 < (page.parent / f"results_{name}.png").stat().st_size < 200_000
     kept = (page.parent / "results.jsonl").read_text()
-    assert [json.loads(line)["seed"] for line in kept.splitlines()] == [0, 1, 0, 0, 0]
-    again = report.write(empty, page.parent)  # published runs are kept
+    assert [json.loads(line)["seed"] for line in kept.splitlines()] == [
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
+    again = write_report(empty, page.parent)  # published runs are kept
     assert again == text.replace("The tables omit 1 unfinished runs.\n\n", "")
     assert (page.parent / "results.jsonl").read_text() == kept
     for number, (wrong, match) in enumerate(
@@ -198,11 +216,27 @@ def test_learning_report_is_written_between_its_marks(tmp_path):
         ]
     ):
         with pytest.raises(SystemExit, match=match):
-            report.write(write_records(tmp_path / f"other{number}", wrong), page.parent)
+            write_report(write_records(tmp_path / f"other{number}", wrong), page.parent)
     assert (page.parent / "results.jsonl").read_text() == kept
     page.write_text("no marks")
     with pytest.raises(ValueError, match="must contain"):
-        report.write(results, page.parent)
+        write_report(results, page.parent)
+
+
+def test_default_stands_for_the_settings_without_a_preset(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    settings = importlib.import_module("learning_settings")
+    found = settings.read("Ant-v5-default")
+    assert (found["env"], found["agent"]["gamma"]) == ("Ant-v5", 0.995)
+    assert settings.read("Reacher-v5-default")["agent"]["gamma"] == 0.95
+    preset = settings.read("Hopper-v5")
+    assert preset["fit"]["steps"] == 1_000_000 and settings.is_default(preset)
+    other = {**preset, "agent": {**preset["agent"], "passes": 4}}
+    assert not settings.is_default(other)
+    assert not settings.is_default(settings.read("Hopper-v5-one-pass"))
+    assert settings.steps_of("Ant-v5-default", 7) == 7
+    with pytest.raises(SystemExit, match="Ant-v5-default .* Pass --steps"):
+        settings.steps_of("Ant-v5-default", None)
 
 
 def benchmark(results, env, *options):
