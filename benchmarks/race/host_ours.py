@@ -1,13 +1,14 @@
 """Trains on Gymnasium's environments with the host engine of tf_reinforce.
 
-    python host_ours.py [preset] [workers]
+    python host_ours.py [preset|one-pass] [workers]
 
 An update is one gradient step on whole episodes, with the leave-one-out baseline: 16 of
 CartPole-v1, or 4 of HalfCheetah-v5 (4,000 steps, a Gaussian with a free log standard
 deviation). With `workers`, one process for each core collects the episodes. With
-`preset`, the settings are those of the preset HalfCheetah-v5-one-pass, with a value
-baseline: 16 gradient steps of the policy and 32 of the value model, in minibatches of
-256, from 4 episodes.
+`preset`, all settings are those of the preset of the environment. With `one-pass`, the
+settings are those of the preset HalfCheetah-v5-one-pass, with a value baseline: 16
+gradient steps of the policy and 32 of the value model, in minibatches of 256, from 4
+episodes.
 """
 
 import functools
@@ -23,14 +24,15 @@ import tf_reinforce as tfr
 
 ENV, LEARNING_RATE = "CartPole-v1", 1e-2
 EPISODES = {"CartPole-v1": 16, "HalfCheetah-v5": 4}
-PRESET = "preset" in sys.argv
+SUFFIXES = {"preset": "", "one-pass": "-one-pass"}  # of the names of presets
+SUFFIX = next((SUFFIXES[x] for x in sys.argv if x in SUFFIXES), None)
 WORKERS = os.cpu_count() if "workers" in sys.argv else 1
 SOLVE = dict(episodes=8, learning_rate=2e-2)
 
 
 def make_agent(env, learning_rate=LEARNING_RATE, **options):
-    if PRESET:
-        return tfr.Reinforce.for_env(env, preset=f"{env}-one-pass", **options)
+    if SUFFIX is not None:
+        return tfr.Reinforce.for_env(env, preset=f"{env}{SUFFIX}", **options)
     if env != ENV:
         options, learning_rate = dict(head="ClippedGaussian", **options), 1e-3
     agent = tfr.Reinforce.for_env(env, **options)
@@ -73,9 +75,9 @@ def untrained_agent(env, num_envs, seed=0, learning_rate=LEARNING_RATE):
 def train(env, num_envs, steps, seed):
     """Trains from the initial weights for at least `steps` steps."""
     agent, envs = untrained_agent(env, num_envs, seed)
-    options = dict(episodes_per_epoch=EPISODES[env], seed=seed, verbose=0)
+    options = {} if SUFFIX == "" else dict(episodes_per_epoch=EPISODES[env])
     start = time.perf_counter()
-    agent.fit(envs, steps=steps, **options)
+    agent.fit(envs, steps=steps, seed=seed, verbose=0, **options)
     return {"seconds": time.perf_counter() - start, "steps": agent.env_steps}
 
 

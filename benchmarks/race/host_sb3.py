@@ -1,10 +1,18 @@
-"""Stable-Baselines3's A2C, which is not REINFORCE: segments of episodes, with a critic.
+"""Stable-Baselines3's A2C and PPO: segments of episodes, with a critic.
 
-An update of `train` is one gradient step, of the policy and of the critic, on segments of
-500 steps of each environment, 1,000 of HalfCheetah-v5 (4,000 steps from 4 environments, a
-Gaussian with a free log standard deviation). A2C does not answer the request `gradient`.
+    python host_sb3.py [ppo]
+
+With `ppo`, `train` trains PPO with its default settings, which are those of the MuJoCo
+tasks in its zoo: 10 passes over 2,048 steps in minibatches of 64, from one environment,
+with normalized observations and rewards.
+
+Without `ppo`, all operations use A2C, which is not REINFORCE. An update of `train` is one
+gradient step, of the policy and of the critic, on segments of 500 steps of each
+environment, 1,000 of HalfCheetah-v5 (4,000 steps from 4 environments, a Gaussian with a
+free log standard deviation). A2C does not answer the request `gradient`.
 """
 
+import sys
 import time
 
 import gymnasium as gym
@@ -12,7 +20,9 @@ import numpy as np
 import protocol
 import torch
 from stable_baselines3 import A2C
+from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import VecNormalize
 
 SEGMENTS = {"CartPole-v1": 500, "HalfCheetah-v5": 1000}  # steps of one environment
 # The best of 5 to 32 steps, with RMSprop or Adam.
@@ -23,16 +33,23 @@ torch.set_num_threads(1)  # faster than two for networks this small
 
 def model_for(env, num_envs, seed=0, **options):
     """Returns an untrained A2C, whose policy and critic have two tanh layers of 64."""
-
-    def make_env():
-        return gym.make(env, disable_env_checker=True)
-
-    vector_env = DummyVecEnv([make_env] * num_envs)
+    vector_env = make_envs(env, num_envs)
     return A2C("MlpPolicy", vector_env, seed=seed, device="cpu", **options)
 
 
+def make_envs(env, num_envs):
+    def make_env():
+        return gym.make(env, disable_env_checker=True)
+
+    return DummyVecEnv([make_env] * num_envs)
+
+
 def train(env, num_envs, steps, seed):
-    model = model_for(env, num_envs, seed, n_steps=SEGMENTS[env], gae_lambda=1.0)
+    if "ppo" in sys.argv:
+        vector_env = VecNormalize(make_envs(env, 1))
+        model = PPO("MlpPolicy", vector_env, seed=seed, device="cpu")
+    else:
+        model = model_for(env, num_envs, seed, n_steps=SEGMENTS[env], gae_lambda=1.0)
     start = time.perf_counter()
     model.learn(steps)
     return {"seconds": time.perf_counter() - start, "steps": model.num_timesteps}

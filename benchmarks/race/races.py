@@ -35,9 +35,25 @@ COMPILED = {
 }
 CONTINUOUS = {
     **WITH_PROCESSES,
-    "tf_reinforce, workers, its preset": ("ours", "host_ours.py", "preset", "workers"),
+    "tf_reinforce, workers, its preset": ("ours", "host_ours.py", "one-pass", "workers"),
     **{x: HOST[x] for x in HOST if x not in ("TF-Agents", "Keras, eager")},
 }
+
+PPO = {
+    "tf_reinforce": ("ours", "host_ours.py", "preset"),
+    "Stable-Baselines3 PPO": ("torch", "host_sb3.py", "ppo"),
+}
+PPO_TASKS = (
+    "Ant-v5",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "Walker2d-v5",
+    "Swimmer-v5",
+    "Humanoid-v5",
+    "Reacher-v5",
+    "InvertedPendulum-v5",
+    "InvertedDoublePendulum-v5",
+)
 
 # Steps of a round, if not 50,000: a slow worker needs only enough to learn something.
 STEPS = {"Keras, eager": 2_000}
@@ -175,6 +191,21 @@ def mujoco(options):
 
     with start_workers(options, CONTINUOUS) as workers:
         return {"rates": rates(worker_calls(workers, "train", arguments), options.rounds)}
+
+
+def ppo(options):
+    """Trains the preset of each MuJoCo task, beside PPO."""
+    rates_by_task = {}
+    for task in PPO_TASKS:
+
+        def arguments(name, number, task=task):
+            return dict(env=task, num_envs=4, steps=16_384, seed=number + 1)
+
+        with start_workers(options, PPO) as workers:
+            rates_by_task[task] = rates(
+                worker_calls(workers, "train", arguments), options.rounds
+            )
+    return {"rates": rates_by_task}
 
 
 def parts(options):
@@ -335,6 +366,7 @@ RACES = {
         compiled,
         host,
         mujoco,
+        ppo,
         parts,
         solve,
         cold,

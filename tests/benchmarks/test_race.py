@@ -131,6 +131,7 @@ def test_race_report_has_a_section_for_each_race(tmp_path):
         "compiled": {"errors": {"other": 1e-6}, "rates": {"64": rates}},
         "host": {"errors": {"other": 1e-6}, "rates": rates},
         "mujoco": {"rates": rates},
+        "ppo": {"rates": {"Ant-v5": {**rates, "Stable-Baselines3 PPO": [8.0, 11.0]}}},
         "parts": {"act": {"8": rates}, "learn": rates},
         "solve": {"answers": both},
         "cold": {"answers": both},
@@ -157,6 +158,7 @@ def test_race_report_has_a_section_for_each_race(tmp_path):
     page = (tmp_path / "RESULTS.md").read_text()
     assert page.count("\n## ") == len(found)
     assert "| other | 10 | 2.00 (2.00 to 2.00) |" in page
+    assert "| Ant-v5 | 21 | 10 | 2.25 (2.00 to 2.50) |" in page
     prose = " ".join(page.split())
     assert "**2 times sooner**" in prose
     assert "**30 (30 to 30) steps/s**; one" in prose
