@@ -229,11 +229,11 @@ def test_default_stands_for_the_settings_without_a_preset(monkeypatch):
     found = settings.read("Ant-v5-default")
     assert (found["env"], found["agent"]["gamma"]) == ("Ant-v5", 0.995)
     assert settings.read("Reacher-v5-default")["agent"]["gamma"] == 0.95
-    preset = settings.read("Hopper-v5")
+    preset = settings.read("Walker2d-v5")
     assert preset["fit"]["steps"] == 1_000_000 and settings.is_default(preset)
     other = {**preset, "agent": {**preset["agent"], "passes": 4}}
     assert not settings.is_default(other)
-    assert not settings.is_default(settings.read("Hopper-v5-one-pass"))
+    assert not settings.is_default(settings.read("Walker2d-v5-one-pass"))
     assert settings.steps_of("Ant-v5-default", 7) == 7
     with pytest.raises(SystemExit, match="Ant-v5-default .* Pass --steps"):
         settings.steps_of("Ant-v5-default", None)
