@@ -77,7 +77,6 @@ def test_horizon_of_the_discount_is_a_fifth_of_the_time_limit(steps):
         ("Walker2d-v5", "mujoco", 1_000_000),
         ("Reacher-v5", "mujoco", 1_000_000),
         ("LunarLanderContinuous-v3", "Box2D", 300_000),
-        ("Acrobot-v1", "gymnasium", 60_000),
     ],
 )
 def test_some_presets_are_the_default_settings(name, package, steps):
