@@ -73,7 +73,6 @@ def test_horizon_of_the_discount_is_a_fifth_of_the_time_limit(steps):
 @pytest.mark.parametrize(
     "name, package, steps",
     [
-        ("Hopper-v5", "mujoco", 1_000_000),
         ("Walker2d-v5", "mujoco", 1_000_000),
         ("Reacher-v5", "mujoco", 1_000_000),
         ("LunarLanderContinuous-v3", "Box2D", 300_000),
