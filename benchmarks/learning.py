@@ -292,7 +292,8 @@ def report(arguments):
     results, docs = pathlib.Path(arguments.results), pathlib.Path(arguments.docs)
     groups, _ = learning_report.read(results, docs / learning_report.PUBLISHED)
     for (name, steps), records in groups.items():
-        known = name in presets.names() or name.endswith(learning_settings.DEFAULT)
+        default = f"{records[0]['settings']['env']}{learning_report.DEFAULT}"
+        known = name in (*presets.names(), default)
         if known and records[0]["settings"] != learning_settings.read(name):
             raise SystemExit(
                 f"The runs of {name} over {steps} steps were made with other settings "

@@ -15,7 +15,7 @@ DEFAULT = "-default"  # the end of the names of runs without a preset
 # The ends of the names of presets, and the titles and colors of their results.
 KINDS = {
     "": ("", "tab:blue"),
-    DEFAULT: (", one setting for all tasks", "tab:red"),
+    DEFAULT: (", settings without a preset", "tab:red"),
     "-one-pass": (", one pass", "tab:green"),
     "-critic-free": (", critic-free", "tab:orange"),
 }
@@ -455,7 +455,7 @@ def write(results, docs, is_default):
             `results.jsonl` are kept.
         is_default: Function from settings to a bool, whether the settings are those of
             an environment without a preset. Presets with such settings are also rows of
-            the table of one setting.
+            the table of these settings.
     """
     published = docs / PUBLISHED
     groups, unfinished = read(results, published)

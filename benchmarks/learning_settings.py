@@ -4,12 +4,11 @@ import json
 import pathlib
 
 import gymnasium
+from learning_report import DEFAULT
 
+from tf_reinforce import config
 from tf_reinforce import presets
 from tf_reinforce.cli import train_defaults
-
-# The end of a name that stands for the settings of an environment without a preset.
-DEFAULT = "-default"
 
 
 def read(preset):
@@ -34,14 +33,15 @@ def read(preset):
 
 
 def settings_without_preset(env):
-    """Returns the settings of `tf-reinforce train` for an environment without a preset.
+    """Returns the settings of `tf-reinforce train ENV --baseline value`.
 
     Args:
         env: String, the id of an environment of Gymnasium.
     """
     made = gymnasium.make(env)
     made.close()
-    task = train_defaults.Task(made.action_space, made.spec.max_episode_steps)
+    limit = made.spec.max_episode_steps or config.DEFAULT_MAX_EPISODE_STEPS
+    task = train_defaults.Task(made.action_space, limit)
     settings = task.like_preset(env, in_graph=False)
     return json.loads(json.dumps(settings))  # lists instead of tuples, as in a preset
 
@@ -49,10 +49,14 @@ def settings_without_preset(env):
 def is_default(settings):
     """Returns whether settings of a run are those of its environment without a preset.
 
-    The number of environment steps does not count, because it is the end of a run.
+    The number of environment steps does not count, because it is the end of a run. The
+    result is False for an environment that Gymnasium cannot make without arguments.
     """
     fit = {name: value for name, value in settings["fit"].items() if name != "steps"}
-    default = read(f"{settings['env']}{DEFAULT}")
+    try:
+        default = read(f"{settings['env']}{DEFAULT}")
+    except gymnasium.error.Error:
+        return False
     return {**settings, "fit": fit} == default
 
 

@@ -2,9 +2,8 @@
 
     python host_sb3.py [ppo]
 
-With `ppo`, `train` trains PPO with its default settings, which are those of the MuJoCo
-tasks in its zoo: 10 passes over 2,048 steps in minibatches of 64, from one environment,
-with normalized observations and rewards.
+With `ppo`, `train` trains PPO with its default settings: 10 passes over 2,048 steps in
+minibatches of 64. PPO has one environment, and normalized observations and rewards.
 
 Without `ppo`, all operations use A2C, which is not REINFORCE. An update of `train` is one
 gradient step, of the policy and of the critic, on segments of 500 steps of each

@@ -182,7 +182,7 @@ def test_learning_report_is_written_between_its_marks(tmp_path):
     )
     assert "| 4.00 [3.00, 5.00] | 1,000 | 1.5 |" in text
     titles = [line for line in text.splitlines() if line.startswith("### MuJoCo")]
-    kinds = ("", ", one setting for all tasks", ", one pass", ", critic-free")
+    kinds = ("", ", settings without a preset", ", one pass", ", critic-free")
     assert titles == [f"### MuJoCo{kind}" for kind in kinds]
     default = text.partition(titles[1])[2].partition(titles[2])[0]
     assert "\n| Ant" not in default and "\n| Swimmer-v5-default | 100 |" in default
@@ -234,6 +234,8 @@ def test_default_stands_for_the_settings_without_a_preset(monkeypatch):
     other = {**preset, "agent": {**preset["agent"], "passes": 4}}
     assert not settings.is_default(other)
     assert not settings.is_default(settings.read("Walker2d-v5-one-pass"))
+    assert not settings.is_default(settings.read("CliffWalking-v1"))  # no time limit
+    assert not settings.is_default({**preset, "env": "Missing-v0"})
     assert settings.steps_of("Ant-v5-default", 7) == 7
     with pytest.raises(SystemExit, match="Ant-v5-default .* Pass --steps"):
         settings.steps_of("Ant-v5-default", None)
