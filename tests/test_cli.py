@@ -203,12 +203,14 @@ def test_twin_without_time_limit_is_used_only_with_a_limit(
     assert ("envs.Blackjack, the compiled twin" in capsys.readouterr().out) == twin
 
 
-def test_action_mask_selects_the_host_engine(tmp_path, capsys):
+def test_twin_is_used_with_action_masks(tmp_path, capsys):
+    """The evaluation on Gymnasium's environment reads the mask from `info`."""
     mask = "--set", "action_mask=info/action_mask", "--max-episode-steps", "5"
     assert train(tmp_path / "run", *mask, env="Taxi-v4") == 0
-    assert "compiled twin" not in capsys.readouterr().out
-    assert train(tmp_path / "no", *mask, "--engine", "compiled", env="Taxi-v4") == 2
-    assert "--set action_mask=info/action_mask" in capsys.readouterr().err
+    assert "envs.Taxi, the compiled twin" in capsys.readouterr().out
+    options = "--set", "action_mask=info/legal", "--engine", "compiled"
+    assert train(tmp_path / "no", *options, env="FrozenLake-v1") == 2
+    assert "place of a mask in FrozenLake()" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("baseline", sweeps.some(BASELINES, always=["time_step"]))

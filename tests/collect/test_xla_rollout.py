@@ -10,6 +10,7 @@ import sweeps
 import tensorflow as tf
 import toys
 from toy_layers import Spelling
+from toy_worlds import Gates
 from toy_worlds import Lucky
 from toy_worlds import Walk
 from toys import rewinding
@@ -79,6 +80,10 @@ WORLDS = {
     "pixels": (lambda: envs.Catch(), agent_for),
     "integer observations": (lambda: envs.Corridor(3), agent_for),
     "recurrent policy": (lambda: envs.CartPole(), recurrent_agent),
+    "action masks": (
+        Gates,
+        functools.partial(agent_for, action_mask="info/action_mask"),
+    ),
     "observation normalizer": (
         lambda: envs.MountainCarContinuous(),
         functools.partial(agent_for, normalize_observations=True),
@@ -137,7 +142,10 @@ def test_compiled_episodes_equal_an_eager_step_by_step_definition(kind, group_si
                 actor.observation_spec,
                 observation,
             )
-            outputs, _, policy_state = actor.outputs(observation, None, policy_state)
+            mask = mask_of(actor, env, state)
+            if mask is not None:
+                same(mask, episodes.masks, step, b)
+            _, outputs, policy_state = actor.outputs(observation, mask, policy_state)
             raw = actor.select_actions(outputs, [draw[step, None] for draw in draws])
             same(raw, episodes.actions, step, b)
             step_noise = transition_noise[0][step, None] if transition_noise else None
@@ -151,6 +159,16 @@ def test_compiled_episodes_equal_an_eager_step_by_step_definition(kind, group_si
             )
         same(env.observation(state), episodes.observations, step, b)
         assert (episodes.lengths[b], episodes.terminated[b]) == (step, terminated)
+
+
+def mask_of(actor, env, state):
+    """Returns the flat mask `[1, M]` of one state as the host engine flattens it."""
+    if actor.mask_source is None:
+        return None
+    mask = keras.tree.map_structure(
+        lambda x: None if x is None else x[0].numpy(), env.action_mask(state)
+    )
+    return actor.head.flatten_mask(mask)[None]
 
 
 def noises(key, parts, episode, steps, dtype):
@@ -724,12 +742,16 @@ class Marked(envs.Corridor):
         return {"cell": state, "open": tf.cast(open_, tf.int8)}
 
 
-def test_compiled_engine_raises_for_masks_and_host_engine_accepts_them():
+def test_compiled_engine_reads_masks_from_the_observation():
     env = Marked()
-    with pytest.raises(ValueError, match="does not support masks.*as_gymnasium"):
-        agent_for(env, action_mask="observation/open").collect(env, 2)
-    agent = agent_for(env.as_gymnasium(2), action_mask="observation/open")
-    agent.fit(env.as_gymnasium(2), epochs=1, episodes_per_epoch=2, verbose=0)
+    agent = agent_for(env, action_mask="observation/open")
+    episodes = agent.collect(env, 20)
+    observed = episodes.observations["open"][:-1]
+    np.testing.assert_array_equal(episodes.masks, observed)
+    is_step = np.arange(len(observed))[:, None] < episodes.lengths
+    at_wall = is_step & (episodes.observations["cell"][:-1] == 0)
+    assert at_wall.any() and (episodes.actions[at_wall] == 1).all()
+    agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
 
 
 @pytest.mark.parametrize("what", ["rate", sweeps.rare("best")])

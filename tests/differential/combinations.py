@@ -223,7 +223,7 @@ def excluded(c):
             c.optimizer in ("adam", "loss_scaled") and not c.pair,
             # An error: convolutions of many seeds cannot be stacked.
             c.pair == "seeds" and c.policy == "pixels",
-            # An error: masks work on the host only.
+            # The tensor environment of the comparison has no masks.
             c.action_mask and c.pair in ("engines", "seeds"),
             # The two engines draw the permutations from different streams.
             c.pair == "engines" and (c.minibatch_size or c.value_minibatch),

@@ -2020,6 +2020,48 @@ TENSORS = [
         "optimizers.finalize(agent.optimizer)",
         "pass",
     ),
+    Mutant(
+        "masks_ignored_in_the_graph",
+        "own: The compiled engine samples illegal actions.",
+        "collect/xla_rollout.py::Rollout._select_agent_actions",
+        "masked_outputs, None if",
+        "outputs, None if",
+    ),
+    Mutant(
+        "masks_of_the_next_step_recorded",
+        "own: The compiled engine records the mask after the action.",
+        "collect/xla_rollout.py::Rollout._step",
+        "[*actions, reward, *carry.mask]",
+        "[*actions, reward, *mask]",
+    ),
+    Mutant(
+        "masks_unchecked_in_the_graph",
+        "own: The compiled engine learns from a step without a legal action.",
+        "collect/xla_rollout.py::Rollout._step",
+        "valid &= self.masks.has_legal_action(*carry.mask)",
+        "pass",
+    ),
+    Mutant(
+        "masks_of_the_ended_episode",
+        "own: After a reset, a tensor environment returns the mask of the last state.",
+        "envs/vector.py::TensorVectorEnv._next_states",
+        "env.action_mask(state)",
+        "env.action_mask(next_state)",
+    ),
+    Mutant(
+        "choices_of_the_first_part",
+        "own: Nested masks are checked at the entries of their first part.",
+        "data/mask_layouts.py::NestedMask.choices",
+        "(int(start) + first, int(start) + end)",
+        "(first, end)",
+    ),
+    Mutant(
+        "one_hot_of_equal_sizes_from_zero",
+        "own: `Discrete(start=…)` is ignored if all numbers have equally many values.",
+        "policies/default_policy.py::OneHot.call",
+        "inputs - np.array(self.starts)",
+        "inputs",
+    ),
 ]
 
 # No test detected these bugs when they were planted for the first time.

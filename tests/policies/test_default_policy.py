@@ -182,6 +182,17 @@ def test_one_hot_layer_is_restored_from_its_config():
         assert again(np.array([[1, 0]])).numpy().tolist() == [[1, 0, 0, 0, 1]]
 
 
+@pytest.mark.parametrize("sizes", [[4], [3, 3], [3, 2]])
+def test_one_hot_layer_equals_a_loop_over_numbers_and_values(sizes):
+    """A number outside its range has no entry."""
+    starts = [5, -1][: len(sizes)]
+    layer, inputs = default_policy.OneHot(sizes, starts), [[5, 0], [7, -1], [0, 9]]
+    inputs = np.array(inputs)[:, : len(sizes)]
+    pairs = [(i, starts[i] + k) for i, size in enumerate(sizes) for k in range(size)]
+    expected = [[float(row[i] == value) for i, value in pairs] for row in inputs]
+    assert layer(inputs).numpy().tolist() == expected
+
+
 # Acting
 
 SPACES = {

@@ -32,6 +32,43 @@ class Walk(envs.TensorEnv):
         return tf.abs(state) > 3.0
 
 
+class Gates(envs.TensorEnv):
+    """Eight steps with nested actions; the place determines which of them are legal."""
+
+    observation_space = gym.spaces.Discrete(4)
+    action_space = gym.spaces.Dict(
+        way=gym.spaces.Discrete(4),
+        gear=gym.spaces.MultiDiscrete([3, 2]),
+        push=gym.spaces.Box(-1, 1, (2,)),
+        lamps=gym.spaces.MultiBinary(2),
+    )
+    max_episode_steps = 8
+    transition_noise = envs.NoiseSpec("uniform", ())
+
+    def initial(self, noise):
+        return tf.cast(noise * 4, tf.int64)
+
+    def observation(self, state):
+        return state
+
+    def action_mask(self, state):
+        place = state[:, None]
+        other = tf.one_hot(state, 4, on_value=False, off_value=True, dtype=tf.bool)
+        gear = [(place == [0, 1, 2]) | (place == 3), place != [3, 4]]
+        lamps = [tf.minimum(place, 2), 2 - tf.minimum(place, 2)]
+        gear, lamps = (tf.concat(parts, axis=1) for parts in (gear, lamps))
+        return {"way": other, "gear": gear, "push": None, "lamps": lamps}
+
+    def transition(self, state, action, noise):
+        return tf.cast(noise * 4, tf.int64)
+
+    def reward(self, state, action, next_state):
+        return tf.cast(action["way"] + action["gear"][:, 0], self.dtype)
+
+    def terminal(self, state):
+        return tf.zeros_like(state, tf.bool)
+
+
 class Lucky(envs.Bandit):
     """A float64 bandit with a reward larger than float32 in one of fifteen episodes."""
 

@@ -308,7 +308,7 @@ def check_engine(options, settings):
             refused["ray"] = options.ray
         if refused:
             raise ValueError(
-                "`--engine compiled` takes no environment arguments and no action masks, "
+                "`--engine compiled` takes no environment arguments, "
                 "collects a fixed number of episodes for each update in one process, and "
                 "drops no episodes. Pass `--episodes-per-epoch`, or `--engine host`. "
                 "Received: "
@@ -410,6 +410,4 @@ def host_settings(settings):
     }
     if settings["env_kwargs"]:
         host_only["env_arg"] = settings["env_kwargs"]
-    if settings["agent"].get("action_mask") is not None:
-        host_only["set"] = f"action_mask={settings['agent']['action_mask']}"
     return host_only

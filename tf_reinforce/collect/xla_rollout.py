@@ -24,6 +24,7 @@ from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_noise
 from tf_reinforce.envs import checks
+from tf_reinforce.envs import legal_actions
 
 _MIN_SHARD_EPISODES = 16  # with fewer, a thread waits longer than it computes
 
@@ -43,12 +44,13 @@ class _Carry(NamedTuple):
     env_state: object  # the states of the environment
     observation: object  # observations in the types of the policy
     policy_state: list  # the recurrent states of the policy
+    mask: list  # the action masks [B, M] int8, or an empty list without masks
     active: tf.Tensor  # [B] bool: the episode has not ended
     lengths: tf.Tensor  # [B] int32, the steps of each episode so far
     terminated: tf.Tensor  # [B] bool: the episode has terminated
     episode_returns: tf.Tensor  # [B] float64, the sums of rewards so far
     valid: tf.Tensor  # [B] bool: all values so far are valid
-    arrays: list  # TensorArrays: observations, raw actions, rewards
+    arrays: list  # TensorArrays: observations, raw actions, rewards, action masks
 
 
 class Rollout:
@@ -75,12 +77,14 @@ class Rollout:
             one agent with the actor's own variables.
 
     Attributes:
+        masks: `legal_actions.MaskInGraph`, or `None` without action masks.
         num_agents: Int, the number of agents, `K`.
         num_shards: Int, the number of shards, into which the episodes are divided.
 
     Raises:
-        ValueError: If the agent reads action masks, if the environment has no time limit,
-            or if the recorded steps do not fit into the memory of the machine.
+        ValueError: If the agent reads action masks and the environment has none, if the
+            environment has no time limit, or if the recorded steps do not fit into the
+            memory of the machine.
     """
 
     def __init__(
@@ -94,13 +98,6 @@ class Rollout:
         recorded=True,
         stacked_weights=None,
     ):
-        if actor.mask_source is not None:
-            raise ValueError(
-                "The compiled engine does not support masks of illegal actions. "
-                f"Received: action_mask={actor.mask_source.where!r}. To train with "
-                "action masks, use the host engine: "
-                "`agent.fit(env.as_gymnasium(num_envs), …)`."
-            )
         if batched_env.max_episode_steps is None:
             raise ValueError(
                 f"{batched_env.env!r} states no time limit. The compiled engine "
@@ -110,6 +107,11 @@ class Rollout:
             )
         self.batched_env = batched_env
         self.actor = actor
+        self.masks = None
+        if actor.mask_source is not None:
+            self.masks = legal_actions.MaskInGraph(
+                batched_env.env, actor.mask_source, actor.head.mask_layout
+            )
         self.count = count
         self.deterministic = deterministic
         self.group_size = group_size
@@ -195,12 +197,14 @@ class Rollout:
         stacked = [array.stack() for array in last.arrays]
         split = len(keras.tree.flatten(self.actor.observation_spec))
         observations = actions = rewards = None
+        masks = tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)
+        if self.recorded and self.masks is not None:
+            *stacked, masks = stacked
         if self.recorded:
             pack = keras.tree.pack_sequence_as
             observations = pack(self.actor.observation_spec, stacked[:split])
             actions = pack(self.actor.action_spec, stacked[split:-1])
             rewards = stacked[-1]
-        masks = tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)
         record = observations, actions, rewards, last.lengths, last.terminated, masks
         return RolloutResult(records.Episodes(*record), last.episode_returns, last.valid)
 
@@ -208,7 +212,7 @@ class Rollout:
         env, count = self.batched_env.env, self.episodes_per_shard
         noise = self._env_noise(env.initial_noise, keys[:, 0], numbers, 0)
         state = env.initial(noise)
-        observation, valid = self._observe(state)
+        observation, mask, valid = self._observe(state)
         arrays = self._empty_arrays() if self.recorded else []
         leaves = keras.tree.flatten(observation)
         split = len(leaves)
@@ -217,6 +221,7 @@ class Rollout:
             env_state=state,
             observation=observation,
             policy_state=self._initial_policy_state(weights),
+            mask=mask,
             active=tf.ones([count], tf.bool),
             lengths=tf.zeros([count], tf.int32),
             terminated=tf.zeros([count], tf.bool),
@@ -230,7 +235,7 @@ class Rollout:
         env, actor = self.batched_env.env, self.actor
         noise = [] if self.deterministic else self._noise(keys[:, 2], numbers, carry.step)
         raw_actions, finite, policy_state = self._select_actions(
-            weights, carry.observation, carry.policy_state, noise
+            weights, carry.observation, carry.policy_state, noise, carry.mask
         )
         action = checks.cast_actions(env, actor.head.to_environment(raw_actions))
         env_noise = self._env_noise(env.transition_noise, keys[:, 1], numbers, carry.step)
@@ -238,20 +243,24 @@ class Rollout:
         reward = tf.cast(env.reward(carry.env_state, action, state), tf.float64)
         reward = tf.where(carry.active, reward, 0.0)
         terminal = env.terminal(state)
-        observation, valid = self._observe(state)
+        observation, mask, valid = self._observe(state)
         arrays = carry.arrays
         if self.recorded:
             leaves, actions = map(keras.tree.flatten, (observation, raw_actions))
+            row = [*actions, reward, *carry.mask]
             arrays = [
                 *_write(arrays[: len(leaves)], carry.step + 1, leaves),
-                *_write(arrays[len(leaves) :], carry.step, [*actions, reward]),
+                *_write(arrays[len(leaves) :], carry.step, row),
             ]
         valid = finite & valid & tf.math.is_finite(reward)
+        if carry.mask:
+            valid &= self.masks.has_legal_action(*carry.mask)
         return _Carry(
             step=carry.step + 1,
             env_state=state,
             observation=observation,
             policy_state=policy_state,
+            mask=mask,
             active=carry.active & ~terminal,
             lengths=carry.lengths + tf.cast(carry.active, tf.int32),
             terminated=carry.terminated | (carry.active & terminal),
@@ -267,7 +276,10 @@ class Rollout:
             keras.tree.flatten, (actor.observation_spec, actor.action_spec)
         )
         pairs = [(leaf, limit + 1) for leaf in observation]
-        return pairs + [(x, limit) for x in (*action, tf.TensorSpec((), tf.float64))]
+        row = [*action, tf.TensorSpec((), tf.float64)]
+        if self.masks is not None:
+            row.append(tf.TensorSpec((self.masks.size,), tf.int8))
+        return pairs + [(x, limit) for x in row]
 
     def _empty_arrays(self):
         count = self.episodes_per_shard
@@ -318,11 +330,13 @@ class Rollout:
         outputs = tf.vectorized_map(call, agents, fallback_to_while_loop=False)
         return keras.tree.map_structure(merge, outputs)
 
-    def _select_agent_actions(self, observation, policy_state, noise):
+    def _select_agent_actions(self, observation, policy_state, noise, mask):
         """Selects the actions of one agent; `_select_actions` describes the results."""
-        outputs, _, policy_state = self.actor.outputs(observation, None, policy_state)
+        outputs, masked_outputs, policy_state = self.actor.outputs(
+            observation, mask[0] if mask else None, policy_state
+        )
         raw_actions = self.actor.select_actions(
-            outputs, None if self.deterministic else noise
+            masked_outputs, None if self.deterministic else noise
         )
         return (
             raw_actions,
@@ -331,14 +345,21 @@ class Rollout:
         )
 
     def _observe(self, state):
-        """Returns observations in the policy's types, and whether each is valid."""
+        """Returns observations in the policy's types, masks, and whether both are valid.
+
+        The masks are a list of one tensor, or an empty list without masks.
+        """
         observation = self.batched_env.env.observation(state)
         cast = keras.tree.map_structure(
             lambda leaf, tensor: tf.cast(tensor, leaf.dtype),
             self.actor.observation_spec,
             observation,
         )
-        return cast, checks.is_valid_observation(self.batched_env.env, observation)
+        valid = checks.is_valid_observation(self.batched_env.env, observation)
+        if self.masks is None:
+            return cast, [], valid
+        mask = self.masks.flat(state, observation)
+        return cast, [mask], valid
 
     def _env_noise(self, spec, keys, numbers, step):
         """Returns the environments' noise; `group_size` consecutive episodes share it."""
@@ -407,7 +428,7 @@ def collect(rollout, key):
         environment.
 
     Raises:
-        EnvironmentFault: If a reward or an observation is invalid.
+        EnvironmentFault: If a reward, an observation or an action mask is invalid.
         FloatingPointError: If the policy's outputs are not finite.
     """
     start = time.perf_counter()
@@ -464,7 +485,7 @@ def check_result(rollout, result):
     """Returns the episodes as NumPy arrays, trimmed to the longest episode.
 
     Raises:
-        EnvironmentFault: If a reward or an observation is invalid.
+        EnvironmentFault: If a reward, an observation or an action mask is invalid.
         FloatingPointError: If the policy's outputs are not finite.
     """
     rows = int(tf.reduce_max(result.episodes.lengths))
@@ -487,6 +508,8 @@ def check_result(rollout, result):
                 f"{values[row, episode]}. The agent did not learn from the failed "
                 "batch. Correct the environment."
             )
+    if rollout.masks is not None:
+        _check_masks(rollout.masks, episodes.masks, is_step[1:])
     if not tf.reduce_all(result.valid):
         raise FloatingPointError(
             "The policy's outputs are not finite, although its observations are "
@@ -495,6 +518,22 @@ def check_result(rollout, result):
             "`global_clipnorm`."
         )
     return episodes
+
+
+def _check_masks(masks_in_graph, masks, is_step):
+    """Raises `EnvironmentFault` unless the masks `[T, B, M]` of all steps are valid."""
+    rows = tf.reshape(masks, [-1, masks.shape[-1]])
+    valid = masks_in_graph.has_legal_action(rows).numpy().reshape(is_step.shape)
+    invalid = np.argwhere(is_step & ~valid)
+    if len(invalid):
+        step, episode = invalid[0].tolist()
+        raise results.EnvironmentFault(
+            f"Episode {episode}, step {step}: the action mask has no legal action, or an "
+            "entry that is not 0, 1 or 2. Expected: an action mask with at least one "
+            f"entry of each choice that is not zero. Received: "
+            f"{masks[step, episode].tolist()}. The agent did not learn from the failed "
+            "batch. Correct the environment."
+        )
 
 
 def _is_valid(values, space):

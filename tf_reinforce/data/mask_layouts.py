@@ -59,6 +59,13 @@ class MaskLayout:
         """Returns `[...]` bool, whether each flat mask `[..., M]` allows an action."""
         return np.ones(masks.shape[:-1], bool)
 
+    def choices(self):
+        """Returns a pair `(first, end)` of entries for each choice among categories.
+
+        A mask allows an action only if at least one entry of each choice is not zero.
+        """
+        return []
+
 
 class ChoicesMask(MaskLayout):
     """The layout of masks for one or more choices among categories.
@@ -85,6 +92,10 @@ class ChoicesMask(MaskLayout):
 
     def has_legal_action(self, masks):
         return np.logical_or.reduceat(masks != 0, self._offsets, axis=-1).all(axis=-1)
+
+    def choices(self):
+        ends = np.cumsum(self.sizes).tolist()
+        return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 class FlagsMask(MaskLayout):
@@ -127,6 +138,14 @@ class NestedMask(MaskLayout):
         parts = np.split(masks, self._ends[:-1], axis=-1)
         pairs = zip(self._leaves, parts, strict=True)
         return np.all([leaf.has_legal_action(part) for leaf, part in pairs], axis=0)
+
+    def choices(self):
+        starts = self._ends - [leaf.size for leaf in self._leaves]
+        return [
+            (int(start) + first, int(start) + end)
+            for start, leaf in zip(starts, self._leaves, strict=True)
+            for first, end in leaf.choices()
+        ]
 
 
 def _flatten_parts(mask):

@@ -90,6 +90,24 @@ class TensorEnv(abc.ABC):
     def terminal(self, state: Any) -> tf.Tensor:
         """Returns `[B]` bool, True for each of `B` states that terminates its episode."""
 
+    def action_mask(self, state: Any) -> Any:
+        """Returns which actions are legal in `B` states, or `None` if all always are.
+
+        An agent with the argument `action_mask="info/action_mask"` samples legal actions
+        only. A mask has the type bool or an integer type, and one entry for each choice:
+
+        | part of the action space | mask | entries |
+        |---|---|---|
+        | `Discrete(n)` | `[B, n]` | 0 for an illegal action, else 1 |
+        | `MultiDiscrete` | `[B, M]`, M is the sum of `nvec` | as `Discrete`, in a row |
+        | `MultiBinary` with n flags | `[B, n]` | 0 or 1: the only value; 2: both |
+        | `Box` | `None` | |
+
+        For a nested action space, the masks are nested like the space. The default
+        implementation returns `None`.
+        """
+        return None
+
     def as_gymnasium(self, num_envs: int) -> vector.TensorVectorEnv:
         """Returns a `gymnasium.vector.VectorEnv` of `num_envs` copies of the environment.
 

@@ -45,6 +45,7 @@ def _check_functions(env):
     state = _call(env, "initial", _zero_noise(env, env.initial_noise))
     state_specs = keras.tree.map_structure(_spec_reader(f"{name}.initial"), state)
     observation = _call(env, "observation", state)
+    _check_mask(f"{name}.action_mask", _call(env, "action_mask", state), env)
     _check_observation(f"{name}.observation", observation, env)
     actions = keras.tree.map_structure(_zero_actions, spaces.to_nest(env.action_space))
     actions = cast_actions(env, actions)
@@ -259,6 +260,30 @@ def _check_observation(function, observation, env):
         _check_tensor(function, tensor, tuple(spec.shape), kind, _same_kind(spec.dtype))
 
     keras.tree.map_structure(compare, expected, observation)
+
+
+def _check_mask(function, mask, env):
+    if mask is None:
+        return
+    try:
+        keras.tree.assert_same_structure(spaces.to_nest(env.action_space), mask)
+        leaves = [leaf for leaf in keras.tree.flatten(mask) if leaf is not None]
+        specs = list(map(_spec_reader(function), leaves))
+        valid = all(len(shape) == 1 and _is_bool_or_int(dtype) for shape, dtype in specs)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(
+            f"`{function}` must return masks nested like the action space "
+            f"{env.action_space}. Expected, for {_ROWS} episodes: for each part of the "
+            f"space, a tensor of bools or integers of the shape [{_ROWS}, entries], or "
+            f"None. Received: {mask}"
+        )
+
+
+def _is_bool_or_int(dtype):
+    dtype = tf.as_dtype(dtype)
+    return dtype.is_bool or dtype.is_integer
 
 
 def _same_kind(dtype):

@@ -25,12 +25,15 @@ class Tabular(base.TensorEnv):
             outcomes `(probability, next_state, reward, terminated)`.
         initial_probs: `[S]` floats, the probability of each state at the start.
         max_episode_steps: Int, the time limit, or `None` if every episode terminates.
+        action_masks: `[S, A]` of zeros and ones, in which zero marks an action as illegal
+            in a state. `action_masks=None` makes all actions legal.
         **kwargs: Arguments that every `TensorEnv` accepts.
 
     Raises:
         ValueError: If a state has no outcome, the states have different numbers of
-            actions, a next state does not exist, a reward is not finite, or
-            probabilities are negative or do not add up to one.
+            actions, a next state does not exist, a reward is not finite,
+            probabilities are negative or do not add up to one, or the masks do not have
+            the shape `[S, A]`, or leave a state without a legal action.
 
     Example:
 
@@ -45,6 +48,7 @@ class Tabular(base.TensorEnv):
         transitions: Sequence | Mapping,
         initial_probs: Sequence[float] | np.ndarray,
         max_episode_steps: int | None = None,
+        action_masks: Sequence | np.ndarray | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -67,6 +71,7 @@ class Tabular(base.TensorEnv):
         self._outcome_bounds = _bounds(_distribution("transitions", probs))
         self._next_states = next_states
         self._rewards, self._terminated = rewards, terminated
+        self._masks = _checked_masks(action_masks, (num_states, num_actions))
 
     def initial(self, noise):
         bounds = tf.constant(self._initial_bounds, self.dtype)
@@ -76,6 +81,11 @@ class Tabular(base.TensorEnv):
 
     def observation(self, state):
         return state["cell"]
+
+    def action_mask(self, state):
+        if self._masks is None:
+            return None
+        return tf.gather(tf.constant(self._masks), state["cell"])
 
     def transition(self, state, action, noise):
         index = tf.stack([state["cell"], tf.cast(action, tf.int64)], axis=1)
@@ -107,7 +117,10 @@ class _Registered(Tabular):
             task: Any = env.unwrapped
             spec: Any = env.spec
             probs, limit = task.initial_state_distrib, spec.max_episode_steps
-            super().__init__(task.P, probs, limit, **kwargs)
+            masks = None
+            if hasattr(task, "action_mask"):
+                masks = [task.action_mask(state) for state in range(len(task.P))]
+            super().__init__(task.P, probs, limit, masks, **kwargs)
 
 
 class CliffWalking(_Registered):
@@ -137,7 +150,8 @@ class Taxi(_Registered):
     """Gymnasium's Taxi-v4: a taxi picks up a passenger, and drives to the destination.
 
     The reward is -1 for every step, -10 for a wrong attempt to pick up or drop off, and
-    20 for the passenger at the destination. The twin has no action mask.
+    20 for the passenger at the destination. The action mask allows only actions that
+    change the state.
 
     Reference:
         Dietterich (2000), Hierarchical reinforcement learning with the MAXQ value
@@ -192,6 +206,20 @@ def _check_outcome(outcome, state, action, num_states):
             f"The rewards of `transitions` must be finite. Received: {outcome} for state "
             f"{state} and action {action}"
         )
+
+
+def _checked_masks(masks, shape):
+    """Returns masks as int8, or `None`; raises unless each state has a legal action."""
+    if masks is None:
+        return None
+    masks = np.asarray(masks)
+    if masks.shape != shape or not np.isin(masks, (0, 1)).all() or not masks.any(1).all():
+        raise ValueError(
+            "`action_masks` must contain zeros and ones of the shape [states, actions], "
+            f"here {shape}, with at least one legal action in each state. Received: "
+            f"{masks!r}"
+        )
+    return masks.astype("int8")
 
 
 def _distribution(name, probs):

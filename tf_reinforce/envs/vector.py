@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import validation
+from tf_reinforce.data import nests
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_noise
@@ -18,9 +19,10 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     """A batch of tensor environments; one XLA program steps all of them.
 
     When an episode has ended, the next step resets the environment and ignores the action
-    (`AutoresetMode.NEXT_STEP`). After `reset(seed=7)`, the environment with index i uses
-    seed 7 + i, as in Gymnasium's vector environments. A list of seeds gives each
-    environment its own seed.
+    (`AutoresetMode.NEXT_STEP`). If the environment has action masks,
+    `info["action_mask"]` contains the mask of each environment. After `reset(seed=7)`,
+    the environment with index i uses seed 7 + i, as in Gymnasium's vector environments. A
+    list of seeds gives each environment its own seed.
 
     Args:
         env: `TensorEnv` to present as a `VectorEnv`.
@@ -60,8 +62,8 @@ class TensorVectorEnv(gym.vector.VectorEnv):
                 self._episodes[i] = 0
         self._lengths = np.zeros(self.num_envs, "int32")
         self._ended = np.zeros(self.num_envs, bool)
-        self._state, observations = self._reset_program(self._keys, self._episodes)
-        return self._to_numpy(observations), {}
+        self._state, observations, masks = self._reset_program(self._keys, self._episodes)
+        return self._to_numpy(observations), self._infos(masks)
 
     def step(self, actions):
         """Steps every environment, and resets an environment if its episode has ended."""
@@ -76,7 +78,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         )
         self._episodes += self._ended
         self._lengths = np.where(self._ended, 0, self._lengths + 1).astype("int32")
-        self._state, observations, rewards, terminations = self._step_program(
+        self._state, observations, masks, rewards, terminations = self._step_program(
             self._keys, self._episodes, self._lengths, self._ended, self._state, actions
         )
         terminations = terminations.numpy()
@@ -86,7 +88,8 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             truncations = self._lengths >= limit
         self._ended = terminations | truncations
         rewards = rewards.numpy().astype("float64")
-        return self._to_numpy(observations), rewards, terminations, truncations, {}
+        outputs = self._to_numpy(observations), rewards, terminations, truncations
+        return *outputs, self._infos(masks)
 
     def _compile(self):
         """Compiles the programs of `reset` and `step`.
@@ -102,15 +105,15 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             )
 
     def _initial_states(self, keys, episodes):
-        """Returns initial states and the observations of the initial states."""
+        """Returns initial states, and their observations and action masks."""
         env = self.env
         noise_args = [env.initial_noise], episodes, 0, env.dtype
         noise = tensor_noise.counter_noise(keys[:, 0], *noise_args)[0]
         state = env.initial(noise)
-        return state, env.observation(state)
+        return state, env.observation(state), env.action_mask(state)
 
     def _next_states(self, keys, episodes, lengths, ended, state, actions):
-        """Returns states, observations, rewards and terminations after one step.
+        """Returns states, observations, masks, rewards and terminations after one step.
 
         For each environment with `ended=True`, the returned state is an initial state and
         the reward is zero.
@@ -124,13 +127,14 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         rewards = env.reward(state, actions, next_state)
         rewards = tf.where(ended, tf.zeros_like(rewards), rewards)
         terminations = env.terminal(next_state) & ~ended
-        initial_state, _ = self._initial_states(keys, episodes)
+        initial_state, *_ = self._initial_states(keys, episodes)
         state = keras.tree.map_structure(
             lambda new, old: tf.where(_expand_like(ended, new), new, old),
             initial_state,
             next_state,
         )
-        return state, env.observation(state), rewards, terminations
+        observations, masks = env.observation(state), env.action_mask(state)
+        return state, observations, masks, rewards, terminations
 
     def _env_seeds(self, seed, is_first):
         """Returns a seed, or `None` to continue the noise, for each environment."""
@@ -166,6 +170,20 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             ) from None
         return actions
 
+    def _infos(self, masks):
+        """Returns the infos of a step, in the layout of Gymnasium's vector environments.
+
+        Nested masks become an array of objects, with the nested mask of each environment.
+        """
+        if masks is None:
+            return {}
+        arrays = nests.map_leaves(lambda x: None if x is None else x.numpy(), masks)
+        if isinstance(arrays, (dict, tuple)):
+            rows = np.empty(self.num_envs, object)
+            rows[:] = [_part(arrays, i) for i in range(self.num_envs)]
+            arrays = rows
+        return {"action_mask": arrays, "_action_mask": np.ones(self.num_envs, bool)}
+
     def _to_numpy(self, observations):
         """Returns observations as NumPy arrays in the types of the observation space."""
         return keras.tree.map_structure(
@@ -173,6 +191,11 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             observations,
             spaces.to_nest(self.observation_space),
         )
+
+
+def _part(masks, i):
+    """Returns the nested mask of the environment with index i."""
+    return nests.map_leaves(lambda x: None if x is None else x[i], masks)
 
 
 def _to_tensor(action, space):
