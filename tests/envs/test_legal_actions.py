@@ -99,14 +99,31 @@ class Closed(envs.Corridor):
         return tf.where(state[:, None] == 1, tf.constant(self.mask), ones)
 
 
-@pytest.mark.parametrize("mask", [[0, 0], [3, 1], [-1, 1]])
+class Lamps(Gates):
+    """Gates in which one flag has an unknown mark."""
+
+    def action_mask(self, state):
+        masks = super().action_mask(state)
+        unknown = tf.constant(3, tf.int64)
+        return {**masks, "lamps": tf.where(state[:, None] == 2, unknown, masks["lamps"])}
+
+
+class Trap(Closed):
+    """A corridor whose observation is invalid after a step without a legal action."""
+
+    def transition(self, state, action, noise):
+        after = super().transition(state, action, noise)
+        return tf.where(state == 1, tf.constant(700, after.dtype), after)
+
+
+@pytest.mark.parametrize("env", [Closed([0, 0]), Trap([0, 0]), Lamps()], ids=repr)
 @pytest.mark.parametrize("trains", [True, False])
-def test_invalid_mask_raises_and_names_the_step(mask, trains):
-    env = Closed(mask)
+def test_invalid_mask_raises_and_names_the_step(env, trains):
     agent = masked_agent(env)
     agent.build_for_env(env)
     before = agent.get_weights()
-    message = r"(?s)step \d+: the action mask.*Received: \["
+    name = type(env).__name__
+    message = rf"(?s){name}\(\), episode \d+, step \d+: the action mask.*Received: \["
     with pytest.raises(results.EnvironmentFault, match=message):
         if trains:
             agent.fit(env, epochs=1, episodes_per_epoch=8, verbose=0)
@@ -137,19 +154,83 @@ class Wrong(envs.Corridor):
     [
         lambda x: tf.ones([x.shape[0], 2]),
         lambda x: tf.ones_like(x),
+        lambda x: tf.ones([x.shape[0], 3], tf.bool),
         lambda x: {"a": tf.ones([x.shape[0], 2], tf.bool)},
         lambda x: tf.ones([2, 2], tf.bool),
     ],
 )
 def test_mask_of_invalid_shape_or_type_raises(mask):
-    with pytest.raises(ValueError, match=r"`Wrong.action_mask` must return masks nested"):
+    with pytest.raises(ValueError, match=r"`Wrong.action_mask` must return"):
         Wrong(mask).as_gymnasium(2)
 
 
-def test_mask_of_wrong_size_raises():
-    env = Wrong(lambda x: tf.ones([x.shape[0], 3], tf.bool))
-    with pytest.raises(ValueError, match=r"must have 2 entries. Received: 3 entries"):
-        masked_agent(env).collect(env, 2)
+def test_attribute_that_is_no_method_raises():
+    env = envs.Corridor(3)
+    env.action_mask = True
+    with pytest.raises(ValueError, match="must be a method.*Received: True"):
+        env.as_gymnasium(2)
+
+
+class Marked(envs.Corridor):
+    """A corridor whose observation is a mask."""
+
+    def __init__(self, mask):
+        super().__init__(3)
+        self._mask = mask
+
+    def observation(self, state):
+        return {"legal": keras.tree.map_structure(tf.constant, self._mask)}
+
+
+@pytest.mark.parametrize(
+    "mask, message",
+    [
+        (np.ones([7, 4], "int8"), "must have 5 entries. Received: 4 entries"),
+        ((np.ones([7, 2]), np.ones([7, 3])), "must have 1 parts. Received: 2 parts"),
+    ],
+)
+def test_observed_mask_of_wrong_size_raises(mask, message):
+    env = Marked(mask)
+    layout = heads.MultiCategorical([2, 3]).mask_layout
+    path = action_masks.MaskPath("observation/legal")
+    in_graph = legal_actions.MaskInGraph(env, path, layout)
+    with pytest.raises(ValueError, match=message):
+        in_graph.flat(None, env.observation(None), 7)
+
+
+@pytest.mark.parametrize(
+    "head", [heads.Categorical(3), heads.Bernoulli(3)], ids=["categories", "flags"]
+)
+@pytest.mark.parametrize("dtype", ["bool", "int64", "uint8", "float32"])
+def test_flat_masks_equal_those_of_the_host_engine(head, dtype):
+    """An entry that the host engine does not accept becomes -1."""
+    numbers = [0, 1] if dtype == "bool" else [0, 1, 2, 5, 254]
+    if dtype == "int64":
+        numbers += [256, -1]
+    if dtype == "float32":
+        numbers += [0.5]
+    rows = np.array([[number, 1, 0] for number in numbers], dtype)
+    env, path = Marked(rows), action_masks.MaskPath("observation/legal")
+    in_graph = legal_actions.MaskInGraph(env, path, head.mask_layout)
+    flat = in_graph.flat(None, env.observation(None), len(rows)).numpy()
+    for row, ours in zip(rows, flat, strict=True):
+        try:
+            expected = head.flatten_mask(row).tolist()
+        except ValueError:
+            expected = [-1, 1, 0]
+        assert ours.tolist() == expected
+
+
+def test_part_without_mask_allows_all_its_actions():
+    env = Gates()
+    agent = masked_agent(env)
+    masks = env.action_mask
+    env.action_mask = lambda state: {**masks(state), "way": None, "lamps": None}
+    record = agent.collect(env, 4)
+    sizes = {"gear": 5, "lamps": 2, "push": 0, "way": 4}
+    ends = np.cumsum(list(sizes.values()))
+    _, lamps, _, way, _ = np.split(record.masks, ends, axis=-1)
+    assert (lamps == 2).all() and (way == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -170,8 +251,6 @@ def test_legality_in_the_graph_equals_the_numpy_definition(head):
     in_graph = legal_actions.MaskInGraph(envs.Corridor(3), path, head.mask_layout)
     ours = in_graph.has_legal_action(tf.constant(masks))
     np.testing.assert_array_equal(ours, head.has_legal_action(masks))
-    unknown = tf.constant([[3, 1, 1], [1, 1, -1]])
-    assert not in_graph.has_legal_action(unknown).numpy().any()
 
 
 def test_table_with_masks_offers_only_the_legal_actions():

@@ -54,6 +54,13 @@ def test_compiled_engine_of_a_tensor_environment_is_measured():
     assert "do not apply" in str(result)
 
 
+def test_compiled_engine_is_measured_with_action_masks():
+    options = dict(seconds=0.01, episodes=2, workers=[1], max_episode_steps=9)
+    mask = "info/action_mask"
+    result = bench_env.bench_env("Taxi-v4", action_mask=mask, **options)
+    assert result.compiled_steps_per_second > 0
+
+
 def test_environment_instance_is_refused():
     with pytest.raises(TypeError, match="several environments can be made"):
         bench_env.bench_env(gym.make("CartPole-v1"))

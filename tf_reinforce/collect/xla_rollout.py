@@ -358,7 +358,7 @@ class Rollout:
         valid = checks.is_valid_observation(self.batched_env.env, observation)
         if self.masks is None:
             return cast, [], valid
-        mask = self.masks.flat(state, observation)
+        mask = self.masks.flat(state, observation, self.episodes_per_shard)
         return cast, [mask], valid
 
     def _env_noise(self, spec, keys, numbers, step):
@@ -495,6 +495,8 @@ def check_result(rollout, result):
     leaves = keras.tree.flatten(spaces.to_nest(rollout.batched_env.observation_space))
     columns = [("observation", *x) for x in zip(observations, leaves, strict=True)]
     is_step = np.arange(rows + 1)[:, None] <= episodes.lengths
+    if rollout.masks is not None:  # without a legal action, the next state is arbitrary
+        _check_masks(rollout.masks, episodes.masks, is_step[1:])
     for name, values, space in [*columns, ("reward", episodes.rewards, None)]:
         first = len(values) - rows  # 1 for observations: row 0 precedes the first step
         invalid = np.argwhere(is_step[1 - first :] & ~_is_valid(values, space))
@@ -508,8 +510,6 @@ def check_result(rollout, result):
                 f"{values[row, episode]}. The agent did not learn from the failed "
                 "batch. Correct the environment."
             )
-    if rollout.masks is not None:
-        _check_masks(rollout.masks, episodes.masks, is_step[1:])
     if not tf.reduce_all(result.valid):
         raise FloatingPointError(
             "The policy's outputs are not finite, although its observations are "
@@ -527,12 +527,13 @@ def _check_masks(masks_in_graph, masks, is_step):
     invalid = np.argwhere(is_step & ~valid)
     if len(invalid):
         step, episode = invalid[0].tolist()
+        mask = masks[step, episode].tolist()
         raise results.EnvironmentFault(
-            f"Episode {episode}, step {step}: the action mask has no legal action, or an "
-            "entry that is not 0, 1 or 2. Expected: an action mask with at least one "
-            f"entry of each choice that is not zero. Received: "
-            f"{masks[step, episode].tolist()}. The agent did not learn from the failed "
-            "batch. Correct the environment."
+            f"{masks_in_graph.env!r}, episode {episode}, step {step}: the action mask "
+            "has no legal action, or an invalid entry, which is shown as -1. Expected: "
+            "for each choice, at least one entry that is not zero; for each flag, 0, 1 "
+            f"or 2. Received: {mask}. The agent did not learn from the failed batch. End "
+            "the episode if no action is legal."
         )
 
 

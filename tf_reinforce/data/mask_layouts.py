@@ -59,6 +59,10 @@ class MaskLayout:
         """Returns `[...]` bool, whether each flat mask `[..., M]` allows an action."""
         return np.ones(masks.shape[:-1], bool)
 
+    def parts(self):
+        """Returns a list of the layouts of all parts, in the order of the flat mask."""
+        return [self]
+
     def choices(self):
         """Returns a pair `(first, end)` of entries for each choice among categories.
 
@@ -138,6 +142,9 @@ class NestedMask(MaskLayout):
         parts = np.split(masks, self._ends[:-1], axis=-1)
         pairs = zip(self._leaves, parts, strict=True)
         return np.all([leaf.has_legal_action(part) for leaf, part in pairs], axis=0)
+
+    def parts(self):
+        return self._leaves
 
     def choices(self):
         starts = self._ends - [leaf.size for leaf in self._leaves]

@@ -91,20 +91,23 @@ class TensorEnv(abc.ABC):
         """Returns `[B]` bool, True for each of `B` states that terminates its episode."""
 
     def action_mask(self, state: Any) -> Any:
-        """Returns which actions are legal in `B` states, or `None` if all always are.
+        """Returns the masks of legal actions of `B` states, or `None` without masks.
 
         An agent with the argument `action_mask="info/action_mask"` samples legal actions
-        only. A mask has the type bool or an integer type, and one entry for each choice:
+        only, and raises an error if there are no masks. Without this argument, an agent
+        ignores the masks. A mask has the type bool or an integer type:
 
         | part of the action space | mask | entries |
         |---|---|---|
-        | `Discrete(n)` | `[B, n]` | 0 for an illegal action, else 1 |
+        | `Discrete` with n actions | `[B, n]` | 0 for an illegal action, else 1 |
         | `MultiDiscrete` | `[B, M]`, M is the sum of `nvec` | as `Discrete`, in a row |
         | `MultiBinary` with n flags | `[B, n]` | 0 or 1: the only value; 2: both |
-        | `Box` | `None` | |
 
-        For a nested action space, the masks are nested like the space. The default
-        implementation returns `None`.
+        For a nested action space, the masks are nested like the space. A part may be
+        `None` if all its actions are legal; for a `Box` of real numbers, a part must be
+        `None`. In a state in which an agent acts, each choice must have a legal action.
+        The mask of a terminal state is ignored. The default implementation returns
+        `None`.
         """
         return None
 

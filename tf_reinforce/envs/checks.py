@@ -1,5 +1,6 @@
 """Checks the shapes and types that a tensor environment returns."""
 
+import math
 import types
 
 import gymnasium as gym
@@ -45,6 +46,11 @@ def _check_functions(env):
     state = _call(env, "initial", _zero_noise(env, env.initial_noise))
     state_specs = keras.tree.map_structure(_spec_reader(f"{name}.initial"), state)
     observation = _call(env, "observation", state)
+    if not callable(env.action_mask):
+        raise ValueError(
+            f"`{name}.action_mask` must be a method that returns the masks of legal "
+            f"actions. Received: {env.action_mask!r}. Give the attribute another name."
+        )
     _check_mask(f"{name}.action_mask", _call(env, "action_mask", state), env)
     _check_observation(f"{name}.observation", observation, env)
     actions = keras.tree.map_structure(_zero_actions, spaces.to_nest(env.action_space))
@@ -265,20 +271,38 @@ def _check_observation(function, observation, env):
 def _check_mask(function, mask, env):
     if mask is None:
         return
+    parts = spaces.to_nest(env.action_space)
     try:
-        keras.tree.assert_same_structure(spaces.to_nest(env.action_space), mask)
-        leaves = [leaf for leaf in keras.tree.flatten(mask) if leaf is not None]
-        specs = list(map(_spec_reader(function), leaves))
-        valid = all(len(shape) == 1 and _is_bool_or_int(dtype) for shape, dtype in specs)
+        keras.tree.assert_same_structure(parts, mask)
     except ValueError:
-        valid = False
-    if not valid:
         raise ValueError(
-            f"`{function}` must return masks nested like the action space "
-            f"{env.action_space}. Expected, for {_ROWS} episodes: for each part of the "
-            f"space, a tensor of bools or integers of the shape [{_ROWS}, entries], or "
-            f"None. Received: {mask}"
-        )
+            f"`{function}` must return masks nested like the action space, with one "
+            f"tensor, or None, for each part. Expected: masks for {env.action_space}. "
+            f"Received: {mask}"
+        ) from None
+    pairs = zip(keras.tree.flatten(parts), keras.tree.flatten(mask), strict=True)
+    for space, tensor in pairs:
+        if tensor is not None:
+            shape, dtype = _spec_reader(function)(tensor)
+            entries = _mask_entries(space) or shape[-1:]
+            if shape != entries or not _is_bool_or_int(dtype):
+                raise ValueError(
+                    f"`{function}` must return, for {_ROWS} episodes and the part "
+                    f"{space}, a tensor of bools or integers of the shape "
+                    f"{(_ROWS, *entries)}, or None. Received: shape {(_ROWS, *shape)} of "
+                    f"type {dtype}"
+                )
+
+
+def _mask_entries(space):
+    """Returns `(M,)`, the number of mask entries of a space, or `()` for a `Box`."""
+    if isinstance(space, gym.spaces.Discrete):
+        return (int(space.n),)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return (int(space.nvec.sum()),)
+    if isinstance(space, gym.spaces.MultiBinary):
+        return (math.prod(space.shape),)
+    return ()
 
 
 def _is_bool_or_int(dtype):

@@ -5,6 +5,8 @@ import tensorflow as tf
 from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import nests
 
+_INVALID = -1  # instead of an entry that the host engine does not accept
+
 
 class MaskInGraph:
     """The action masks of a tensor environment, as flat tensors.
@@ -17,49 +19,77 @@ class MaskInGraph:
     """
 
     def __init__(self, env, path, layout):
-        self._env, self._path, self._layout = env, path, layout
+        self.env = env
+        self._path, self._layout = path, layout
 
     @property
     def size(self):
         """Returns M, the number of entries of a flat mask."""
         return self._layout.size
 
-    def flat(self, state, observation):
+    def flat(self, state, observation, count):
         """Returns `[B, M]` int8, the masks of B states, as `MaskLayout.flatten` does.
 
+        An entry that `MaskLayout.flatten` does not accept becomes -1.
+
+        Args:
+            state: The states of the environment.
+            observation: The observations of the states.
+            count: Int, B.
+
         Raises:
-            ValueError: If the environment has no mask at the path, or if the mask does
-                not have M entries.
+            ValueError: If the environment has no mask at the path, or if a part of the
+                mask has a wrong number of entries.
         """
-        mask = self._env.action_mask(state)
+        mask = self._env_mask(state, observation)
+        layouts, parts = self._layout.parts(), nests.flatten(mask)
+        if len(layouts) != len(parts):
+            raise ValueError(
+                f"An action mask of {self._layout.owner} must have {len(layouts)} parts. "
+                f"Received: {len(parts)} parts from {self.env!r}"
+            )
+        pairs = zip(layouts, parts, strict=True)
+        return tf.concat([self._flat_part(*pair, count) for pair in pairs], axis=1)
+
+    def _env_mask(self, state, observation):
+        mask = self.env.action_mask(state)
         try:
             mask = self._path.lookup(observation, {"action_mask": mask})
         except KeyError:
             mask = None
         if mask is None:
             raise ValueError(
-                f"`action_mask` must be the place of a mask in {self._env!r}. Expected: "
+                f"`action_mask` must be the place of a mask in {self.env!r}. Expected: "
                 "'info/action_mask' for an environment whose method `action_mask` "
                 "returns the legal actions, or a part of the observation. Received: "
                 f"action_mask={self._path.where!r}"
             )
-        leaves = [leaf for leaf in nests.flatten(mask) if leaf is not None]
-        count = leaves[0].shape[0]
-        flat = [tf.cast(tf.reshape(leaf, [count, -1]), tf.int8) for leaf in leaves]
-        flat = tf.concat(flat, axis=1)
-        if flat.shape[1] != self.size:
+        return mask
+
+    def _flat_part(self, layout, part, count):
+        is_flags = isinstance(layout, mask_layouts.FlagsMask)
+        if part is None:  # every action is legal
+            entry = mask_layouts.FREE if is_flags else 1
+            return tf.fill([count, layout.size], tf.constant(entry, tf.int8))
+        part = tf.reshape(part, [count, -1])
+        if part.shape[1] != layout.size:
             raise ValueError(
-                f"An action mask of {self._layout.owner} must have {self.size} entries. "
-                f"Received: {flat.shape[1]} entries from {self._env!r}"
+                f"An action mask of {layout.owner} must have {layout.size} entries. "
+                f"Received: {part.shape[1]} entries from {self.env!r}"
             )
+        if not is_flags and not part.dtype.is_floating:
+            return tf.cast(tf.cast(part, tf.bool), tf.int8)
+        if part.dtype.is_bool:
+            part = tf.cast(part, tf.int8)
+        flat = tf.fill(part.shape, tf.constant(_INVALID, tf.int8))
+        for entry in range(mask_layouts.FREE + 1 if is_flags else 2):
+            is_entry = part == tf.cast(entry, part.dtype)
+            flat = tf.where(is_entry, tf.constant(entry, tf.int8), flat)
         return flat
 
     def has_legal_action(self, masks):
-        """Returns `[B]` bool, whether each flat mask is valid, and allows an action.
-
-        A valid mask contains zeros, ones and twos; for flags, two allows both values.
-        """
-        valid = tf.reduce_all((masks >= 0) & (masks <= mask_layouts.FREE), axis=1)
+        """Returns `[B]` bool, whether each flat mask is valid, and allows an action."""
+        valid = tf.reduce_all(masks != _INVALID, axis=1)
         for first, end in self._layout.choices():
-            valid &= tf.reduce_any(masks[:, first:end] != 0, axis=1)
+            valid &= tf.reduce_any(masks[:, first:end] > 0, axis=1)
         return valid

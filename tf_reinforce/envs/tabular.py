@@ -26,7 +26,8 @@ class Tabular(base.TensorEnv):
         initial_probs: `[S]` floats, the probability of each state at the start.
         max_episode_steps: Int, the time limit, or `None` if every episode terminates.
         action_masks: `[S, A]` of zeros and ones, in which zero marks an action as illegal
-            in a state. `action_masks=None` makes all actions legal.
+            in a state. Each state, also a terminal state, needs a legal action.
+            `action_masks=None` makes all actions legal.
         **kwargs: Arguments that every `TensorEnv` accepts.
 
     Raises:
@@ -212,14 +213,17 @@ def _checked_masks(masks, shape):
     """Returns masks as int8, or `None`; raises unless each state has a legal action."""
     if masks is None:
         return None
-    masks = np.asarray(masks)
-    if masks.shape != shape or not np.isin(masks, (0, 1)).all() or not masks.any(1).all():
+    try:
+        table = np.asarray(masks)
+    except ValueError:  # rows of different lengths
+        table = np.zeros(0)
+    if table.shape != shape or not np.isin(table, (0, 1)).all() or not table.any(1).all():
         raise ValueError(
             "`action_masks` must contain zeros and ones of the shape [states, actions], "
             f"here {shape}, with at least one legal action in each state. Received: "
             f"{masks!r}"
         )
-    return masks.astype("int8")
+    return table.astype("int8")
 
 
 def _distribution(name, probs):

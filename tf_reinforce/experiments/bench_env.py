@@ -284,12 +284,12 @@ def _measure(agent, envs, episodes, seconds):
 def _measure_twin(env, options, episodes, seconds, action_mask):
     """Returns the steps per second of the compiled engine, or `None` without a twin."""
     twin = tensor_envs.twin_of(env) if isinstance(env, str) else None
-    if twin is None or options["env_kwargs"] or action_mask:
+    if twin is None or options["env_kwargs"]:
         return None
     limit = options["max_episode_steps"] or twin.max_episode_steps
     if limit is None:
         return None
-    agent = agents.Reinforce.for_env(twin)
+    agent = agents.Reinforce.for_env(twin, action_mask=action_mask)
     with make_envs.open_envs(twin, 1, max_episode_steps=limit) as envs:
         return _measure(agent, envs, episodes, seconds)[0]
 
