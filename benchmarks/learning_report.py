@@ -18,6 +18,7 @@ KINDS = {
     DEFAULT: (", settings without a preset", "tab:red"),
     "-one-pass": (", one pass", "tab:green"),
     "-critic-free": (", critic-free", "tab:orange"),
+    "-critic-free-one-pass": (", critic-free, one pass", "tab:purple"),
 }
 LEARNERS = ("PPO 1M", "TRPO 1M", "NPG 1M", "A2C 1M")  # Tianshou's other algorithms
 MILLION = 1_013_760  # steps at Tianshou's evaluation nearest to a million steps
@@ -412,7 +413,7 @@ def picture(path, groups, tasks):
         for line, label in zip(*axes.get_legend_handles_labels()):
             labels.setdefault(label, line)
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / figure.get_figheight()))
-    figure.legend(labels.values(), labels, loc="upper center", ncols=4, frameon=False)
+    figure.legend(labels.values(), labels, loc="upper center", ncols=3, frameon=False)
     save_figure(figure, path)
 
 
@@ -427,13 +428,13 @@ def import_pyplot():
 
 
 def save_figure(figure, path):
-    """Writes a figure as a PNG file with 64 colors, and closes the figure."""
+    """Writes a figure as a PNG file with 256 colors, and closes the figure."""
     from PIL import Image
 
     figure.savefig(path)
     import_pyplot().close(figure)
     with Image.open(path) as image:
-        quantized = image.convert("RGB").quantize(64)
+        quantized = image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE)
     quantized.save(path, optimize=True)
 
 
