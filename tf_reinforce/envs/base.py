@@ -95,13 +95,11 @@ class TensorEnv(abc.ABC):
 
         An agent with the argument `action_mask="info/action_mask"` samples legal actions
         only, and raises an error if there are no masks. Without this argument, an agent
-        ignores the masks. A mask has the type bool or an integer type:
-
-        | part of the action space | mask | entries |
-        |---|---|---|
-        | `Discrete` with n actions | `[B, n]` | 0 for an illegal action, else 1 |
-        | `MultiDiscrete` | `[B, M]`, M is the sum of `nvec` | as `Discrete`, in a row |
-        | `MultiBinary` with n flags | `[B, n]` | 0 or 1: the only value; 2: both |
+        ignores the masks. A mask has the type bool or an integer type. The mask of a
+        `Discrete` with n actions is `[B, n]`, with zeros for illegal actions. The mask of
+        a `MultiDiscrete` is `[B, M]`, in which M is the sum of `nvec`, with the entries
+        of all choices in a row. The mask of a `MultiBinary` with n flags is `[B, n]`; an
+        entry of 0 or 1 is the only legal value of a flag, and 2 makes both values legal.
 
         For a nested action space, the masks are nested like the space. A part may be
         `None` if all its actions are legal; for a `Box` of real numbers, a part must be
