@@ -308,9 +308,9 @@ def check_engine(options, settings):
             refused["ray"] = options.ray
         if refused:
             raise ValueError(
-                "`--engine compiled` takes no environment arguments, "
-                "collects a fixed number of episodes for each update in one process, and "
-                "drops no episodes. Pass `--episodes-per-epoch`, or `--engine host`. "
+                "`--engine compiled` takes no environment arguments, collects a fixed "
+                "number of episodes for each update in one process, and drops no "
+                "episodes. Pass `--episodes-per-epoch`, or `--engine host`. "
                 "Received: "
                 + ", ".join(f"{_flags([name])} {x}" for name, x in refused.items())
             )
