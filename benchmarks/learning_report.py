@@ -317,14 +317,14 @@ def tables(groups, unfinished, tasks, is_default):
 def runs_of(part, kind, is_default):
     """Returns the runs of one of `KINDS`, in the form of `part`.
 
-    If there are runs of the kind `DEFAULT`, presets with such settings belong to them.
+    A preset whose settings are those of its environment without a preset belongs to two
+    kinds: to its own, and to `DEFAULT`.
     """
-    runs = {k: r for k, r in part.items() if kind_of(k) == kind}
-    if not runs or kind != DEFAULT:
-        return runs
 
     def belongs(key, records):
-        return key in runs or (not kind_of(key) and is_default(records[0]["settings"]))
+        own = kind_of(key)
+        is_both = kind == DEFAULT and not own and is_default(records[0]["settings"])
+        return own == kind or is_both
 
     return {k: r for k, r in part.items() if belongs(k, r)}
 

@@ -12,7 +12,6 @@ VALUE = {"kind": "value", "learning_rate": 0.001, "passes": 10, "minibatch_size"
 # Each update makes many gradient steps with limited ratios, as in PPO (Schulman et al.
 # 2017).
 AGENT = {
-    "gae_lambda": 0.95,
     "baseline": VALUE,
     "normalize_observations": True,
     "scale_rewards": True,
@@ -62,10 +61,11 @@ def for_task(space, max_episode_steps, in_graph=False):
     import gymnasium  # not for `tf-reinforce --help`
 
     is_box = isinstance(space, gymnasium.spaces.Box)
-    rate = 3e-4 if is_box else 1e-3
+    rate, gae_lambda = (3e-4, 0.9) if is_box else (1e-3, 0.95)
     agent = {
         **AGENT,
         "gamma": gamma(max_episode_steps),
+        "gae_lambda": gae_lambda,
         "learning_rate": {"first": rate, "last": 0},
     }
     if is_box and space.is_bounded():
@@ -85,8 +85,8 @@ def describe(space, max_episode_steps, agent, fit):
 
     >>> import gymnasium
     >>> space = gymnasium.spaces.Discrete(2)
-    >>> describe(space, 500, *for_task(space, 500)).partition(": ")[2]
-    'gamma 0.99, learning rate 0.001 to 0, 10 passes over at least 2,048 steps'
+    >>> describe(space, 500, *for_task(space, 500)).partition(": ")[2].split(", ")[:2]
+    ['gamma 0.99', 'gae_lambda 0.95']
     """
     rate, steps = agent["learning_rate"], fit.get("steps_per_epoch")
     rates = [rate["first"], rate["last"]] if isinstance(rate, dict) else [rate]
@@ -94,8 +94,9 @@ def describe(space, max_episode_steps, agent, fit):
     batch = f"at least {steps:,} steps" if steps else f"{episodes} episodes"
     return (
         f"the settings follow from {type(space).__name__} actions and episodes of at "
-        f"most {max_episode_steps:,} steps: gamma {agent['gamma']:g}, learning rate "
-        f"{' to '.join(f'{x:g}' for x in rates)}, {agent['passes']} passes over {batch}"
+        f"most {max_episode_steps:,} steps: gamma {agent['gamma']:g}, gae_lambda "
+        f"{agent['gae_lambda']:g}, learning rate {' to '.join(f'{x:g}' for x in rates)}, "
+        f"{agent['passes']} passes over {batch}"
     )
 
 
