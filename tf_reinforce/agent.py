@@ -189,9 +189,8 @@ class Reinforce(keras_agent.KerasAgent):
 
         Args:
             env: Environment, in any form that `fit` accepts.
-            hidden: Sizes of the hidden tanh layers. The input of the hidden layers is the
-                concatenation of one branch for each array of an observation (see
-                `default_policy.default_policy`). `hidden` defaults to (64, 64).
+            hidden: Sizes of the hidden tanh layers, by default (64, 64). They receive
+                one branch for each array of an observation (`default_policy`).
             seed: Int, which determines the initial weights.
             learning_rate: Float, the learning rate of Adam, by default 0.01. With a dict
                 of floats `first` and `last`, the learning rate changes linearly, from the
@@ -199,10 +198,10 @@ class Reinforce(keras_agent.KerasAgent):
             preset: Name of a preset (`tfr.presets.names()`), or path of a preset file,
                 with default arguments for `for_env` and `fit`.
             env_kwargs: Dict of keyword arguments for the constructor of the environment.
-            **kwargs: Further arguments of `Reinforce`. For a `Box` action space, `head`
-                may be the name of a head class. `baseline="value"` makes a value network
-                and, without a preset, chooses all other settings by the environment.
-                `head` and `baseline` may also be dicts of settings (docs/presets.md).
+            **kwargs: Further arguments of `Reinforce`, and `steps_per_execution`. For a
+                `Box`, `head` may be the name of a head class. `baseline="value"` makes a
+                value network and, without a preset, chooses all other settings by the
+                environment. `head` and `baseline` may be dicts (docs/presets.md).
 
         Returns:
             A built and compiled `Reinforce`.
@@ -227,13 +226,14 @@ class Reinforce(keras_agent.KerasAgent):
         spaces.check_action_space(env_spaces[1])
         options, rates = factory.build_parts(options, *env_spaces, seed)
         head, hidden = options.pop("head"), options.pop("hidden")
-        learning_rate = options.pop("learning_rate")
+        optimizer = keras.optimizers.Adam(options.pop("learning_rate"))
+        updates = options.pop("steps_per_execution")
         size, scaling = head.outputs_size, head.output_scaling()
         policy = default_policy.default_policy(env_spaces[0], hidden, size, seed, scaling)
         agent = cls(policy, head, **options)
         agent._fit_defaults = {**fit, "env_kwargs": env_kwargs or {}}
         agent.build_for_spaces(*env_spaces)
-        agent.compile(optimizer=keras.optimizers.Adam(learning_rate))
+        agent.compile(optimizer, steps_per_execution=updates)
         agent._learning_rates = rates
         return agent
 
@@ -444,11 +444,12 @@ class Reinforce(keras_agent.KerasAgent):
         loop.check_epochs(initial_epoch, validation_episodes, validation_freq)
         verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer("fit")
+        rates = self._linear_rates(options.epochs)
 
         def make_updates(notify: Any, max_updates: int, max_env_steps: Any) -> Any:
-            limits = min(max_updates, self._updates_per_call), max_env_steps
+            limits = min(max_updates, self.steps_per_execution), max_env_steps
             counts = options.episodes_per_epoch, options.steps_per_epoch
-            arguments = envs, seed, counts, limits, notify
+            arguments = envs, seed, counts, limits, notify, rates.in_program()
             return self.trainer.collect_and_update(self.optimizer, *arguments)
 
         def validate() -> dict[str, float]:
@@ -464,7 +465,7 @@ class Reinforce(keras_agent.KerasAgent):
                 self,
                 make_updates,
                 None if validation_env is None else validate,
-                self._own_callbacks(callbacks, options, verbose, env, envs),
+                self._own_callbacks(callbacks, rates, options, verbose, env, envs),
                 budget=(options.epochs, options.steps),
                 initial_epoch=initial_epoch,
                 freq=validation_freq,

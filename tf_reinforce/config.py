@@ -41,6 +41,7 @@ FOR_ENV_DEFAULTS: dict[str, Any] = {
     "hidden": (64, 64),
     "learning_rate": 1e-2,
     "baseline": "leave_one_out",
+    "steps_per_execution": 1,
 }
 
 # The time limit of a Gymnasium environment that states no limit of its own.

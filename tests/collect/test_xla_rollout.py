@@ -313,18 +313,59 @@ def test_callbacks_are_notified_of_every_episode_and_every_update(cartpole):
     assert agent.env_steps == sum(logs["episode_length"] for _, logs in callback.ended)
 
 
-@pytest.mark.slow
-def test_linear_learning_rate_schedule_does_not_depend_on_steps_per_execution():
-    """An internal callback sets the learning rate before every update."""
-    env, final_weights = envs.CartPole(), []
-    rates = {"first": 0.1, "last": 0.0}
-    agent = agent_for(env, baseline={"kind": "value", "learning_rate": rates})
-    rewind = rewinding(agent, env)
+LINEAR = {"first": 0.03, "last": 0.001}, {"first": 0.1, "last": 0.0}
+
+
+@pytest.fixture(scope="module")
+def linear():
+    """Returns an agent with two linear learning rates, its environment, and `rewind`."""
+    env, value = envs.CartPole(), {"kind": "value", "learning_rate": LINEAR[1]}
+    options = dict(learning_rate=LINEAR[0], baseline=value, hidden=(8,))
+    agent = tfr.Reinforce.for_env(env, steps_per_execution=2, **options)
+    assert agent.steps_per_execution == 2
+    return agent, env, rewinding(agent, env)
+
+
+@pytest.mark.parametrize("budget", [{"epochs": 8}, {"steps": 600}], ids=str)
+def test_linear_learning_rates_do_not_depend_on_steps_per_execution(linear, budget):
+    """One update per call: a callback sets the rates. More updates: the program does."""
+    (agent, env, rewind), results = linear, []
+    optimizers = agent.optimizer, agent.baseline.optimizer
     for updates in (1, 3):
         rewind(updates)
-        agent.fit(env, epochs=4, episodes_per_epoch=4, verbose=0)
-        final_weights.append(weights(agent))
-    np.testing.assert_array_equal(*final_weights)
+        history = agent.fit(env, **budget, episodes_per_epoch=4, verbose=0).history
+        last = [float(optimizer.learning_rate) for optimizer in optimizers]
+        counts = agent.updates, agent.env_steps
+        results.append((weights(agent).tolist(), history["learning_rate"], last, counts))
+    assert results[0] == results[1] and len(set(results[0][1])) == agent.updates > 4
+
+
+def test_linear_learning_rates_in_one_program_are_those_of_the_definition(linear):
+    """Calls of `fit` that end at different updates share one trace."""
+    agent, env, rewind = linear
+    rewind(4)
+    options, traces = dict(episodes_per_epoch=4, verbose=0), []
+    first, last = LINEAR[0].values()
+    for begin, end in ((0, 4), (4, 12)):
+        history = agent.fit(env, epochs=end, initial_epoch=begin, **options).history
+        share = np.arange(begin, end) / end
+        rates = (first + (last - first) * share).astype("float32")
+        np.testing.assert_array_equal(history["learning_rate"], rates)
+        traces.append(agent.trainer.learner.graphs["update_in_program"][1])
+    assert traces[0] is traces[1]
+
+
+def test_callback_sets_the_learning_rate_of_the_first_update_of_a_program(linear):
+    agent, env, rewind = linear
+    rewind(2)
+    begin = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: setattr(agent.optimizer, "learning_rate", 0.5)
+    )
+    options = dict(episodes_per_epoch=4, callbacks=[begin], verbose=0)
+    history = agent.fit(env, epochs=4, **options).history
+    first, last = LINEAR[0].values()
+    rates = [0.5, first + (last - first) / 4, 0.5, first + (last - first) * 3 / 4]
+    np.testing.assert_array_equal(history["learning_rate"], np.float32(rates))
 
 
 def test_budget_of_steps_ends_at_same_update_for_any_steps_per_execution(cartpole):

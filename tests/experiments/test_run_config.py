@@ -160,6 +160,14 @@ def test_seeds_of_a_training_of_one_seed_are_refused(read):
         read("seed", 0, num_seeds=2)
 
 
+def test_number_of_updates_in_a_call_is_checked(read):
+    assert read("agent", {**AGENT, "steps_per_execution": 32})
+    with pytest.raises(ValueError, match="steps_per_execution.*at least 1.*Received"):
+        read("agent", {**AGENT, "steps_per_execution": 0})
+    with pytest.raises(ValueError, match="`steps_per_execution` must be at most 10,000"):
+        read("agent", {**AGENT, "steps_per_execution": 10_001})
+
+
 @pytest.mark.parametrize("name", ["passes", "baseline.passes"])
 def test_number_of_passes_is_limited_as_in_agent_files(read, name):
     """Otherwise, the agent of the run could not be loaded again."""

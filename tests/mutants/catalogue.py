@@ -1987,9 +1987,33 @@ TENSORS = [
     Mutant(
         "rates_of_the_first_update",
         "own: A linear learning rate does not change while a call makes several updates.",
-        "training/keras_agent.py::KerasAgent._updates_per_call",
-        "1 if self._learning_rates else ",
-        "",
+        "training/learner.py::run_updates.update",
+        "if schedules:",
+        "if False:",
+    ),
+    Mutant(
+        "rates_by_updates_in_a_call",
+        "own: In a call of several updates, a linear learning rate counts updates "
+        "instead of environment steps.",
+        "training/learner.py::run_updates.set_rates",
+        "tf.where(by_steps, counters[2], counters[0])",
+        "counters[0]",
+    ),
+    Mutant(
+        "rate_of_the_user_in_a_call",
+        "own: In a call of several updates, the first update does not use the learning "
+        "rate that a callback has set.",
+        "training/learner.py::run_updates.update",
+        "number > 0",
+        "number >= 0",
+    ),
+    Mutant(
+        "rates_after_the_call",
+        "own: After a call of several updates, a callback sets the learning rate of the "
+        "next update, and a saved agent contains this rate.",
+        "callbacks/learning_rate.py::LinearLearningRate.on_epoch_begin",
+        "self._offset + epoch < updates",
+        "False",
     ),
     Mutant(
         "blocks_of_one_weight",
@@ -2228,8 +2252,8 @@ FURTHER_SURVIVORS = [
     Mutant(
         "rate_of_one_fit",
         "own: The second `fit` uses the last learning rate of the first `fit`.",
-        "callbacks/learning_rate.py::LinearLearningRate.on_epoch_begin",
-        "progress + self.epochs - epoch",
+        "callbacks/learning_rate.py::LinearLearningRate.in_program",
+        "self._offset + self.epochs",
         "self.epochs",
     ),
     Mutant(

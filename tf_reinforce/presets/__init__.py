@@ -13,6 +13,8 @@ rate:
                    the bounds are those of the environment
     learning_rate  a number, or {first = 0.01, last = 0.001}: changes linearly over the
                    budget of `fit`
+
+The table `[agent]` may also contain `steps_per_execution`, an argument of `compile`.
 """
 
 from tf_reinforce.presets.toml_files import names

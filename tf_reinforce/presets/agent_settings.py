@@ -32,14 +32,17 @@ def check(settings):
     options = config.AgentOptions(
         **{name: settings[name] for name in config.AGENT_OPTIONS if name in settings}
     )
-    _check_passes("passes", options.passes)
+    _check_repeats("passes", options.passes)
+    updates = settings.get("steps_per_execution", 1)
+    validation.positive_int("steps_per_execution", updates)
+    _check_repeats("steps_per_execution", updates)
     validation.layer_sizes("hidden", settings["hidden"])
     learning_rates("learning_rate", settings["learning_rate"])
     baseline = settings["baseline"]
     value_options = value_settings(baseline)
     is_value_function = value_options is not None
     if is_value_function:
-        _check_passes("baseline.passes", value_options.get("passes") or 1)
+        _check_repeats("baseline.passes", value_options.get("passes") or 1)
     else:
         validation.one_of("baseline", baseline, config.PRESET_BASELINES)
     options.check_baseline(baseline, is_value_function)
@@ -47,12 +50,12 @@ def check(settings):
         head_settings(settings["head"])
 
 
-def _check_passes(name, passes):
+def _check_repeats(name, repeats):
     """Raises `ValueError` if an agent of these settings could not be loaded again."""
-    if passes > validation.MAX_REPEATS:
+    if repeats > validation.MAX_REPEATS:
         raise ValueError(
             f"`{name}` must be at most {validation.MAX_REPEATS:,} in a file, because one "
-            f"update would take very long. Received: {name}={passes!r}"
+            f"call would take very long. Received: {name}={repeats!r}"
         )
 
 

@@ -17,7 +17,7 @@ FOLDER = pathlib.Path(__file__).parent
 # The tables `agent` and `fit` may contain the arguments of `Reinforce.for_env` and
 # `Reinforce`, and of `fit`.
 TABLE_KEYS = {
-    "agent": {"hidden", "head", "baseline", "learning_rate", *config.AGENT_OPTIONS},
+    "agent": {"head", *config.FOR_ENV_DEFAULTS, *config.AGENT_OPTIONS},
     "fit": {*config.FIT_OPTIONS},
     "evaluation": {"episodes", "every", "deterministic", "target", "max_episode_steps"},
 }

@@ -426,26 +426,23 @@ class KerasAgent(keras.Model):
         self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
         return episodes
 
-    @property
-    def _updates_per_call(self):
-        """Returns the largest number of updates that one program may make."""
-        return 1 if self._learning_rates else self.steps_per_execution
+    def _linear_rates(self, epochs):
+        """Returns the callback for the linear learning rates of a `fit`."""
+        return learning_rates.LinearLearningRate(self._learning_rates, epochs)
 
-    def _own_callbacks(self, callbacks, options, verbose, env, envs):
+    def _own_callbacks(self, callbacks, rates, options, verbose, env, envs):
         """Returns the user's callbacks, and the agent's own.
 
         Args:
             callbacks, verbose, env: Arguments of `fit`.
+            rates: `learning_rate.LinearLearningRate`.
             options: `config.FitOptions`.
             envs: The `environments.Environments` that were opened from `env`.
         """
         callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
         for callback in callbacks:
             validation.instance("callbacks", callback, keras.callbacks.Callback)
-        if self._learning_rates:
-            rates = learning_rates.LinearLearningRate(
-                self._learning_rates, options.epochs
-            )
+        if rates.schedules:
             callbacks.insert(0, rates)
         # With such a callback, a tensor environment would need a call for each update.
         if not envs.in_graph and slow_env.has_idle_workers(env, options.workers):

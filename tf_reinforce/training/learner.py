@@ -2,6 +2,7 @@
 
 import functools
 import numbers
+import types
 from typing import NamedTuple
 
 import keras
@@ -13,6 +14,7 @@ from tf_reinforce import tracing
 from tf_reinforce import validation
 from tf_reinforce.algorithm import inspection
 from tf_reinforce.algorithm import train_step
+from tf_reinforce.callbacks import learning_rate
 from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
@@ -20,6 +22,8 @@ from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
 
 _NO_STEP_LIMIT = 2**62  # steps
+# The types of the scalar arguments of `run_updates`: `max_env_steps`, `end`, `by_steps`.
+_SCALARS = tf.int64, tf.int64, tf.bool
 _MICROBATCH = 65_536  # steps of which a gradient is computed at a time, to save memory
 _SMALL_MICROBATCH = 8_192  # the same for several agents; it fits the cache of a core
 _MIN_COMPILED_STEPS = 100  # gradient steps of an update that are worth an XLA program
@@ -137,7 +141,14 @@ class Learner:
         )
 
     def update_in_program(
-        self, optimizer, rollout, seed, *, max_updates, max_env_steps=None
+        self,
+        optimizer,
+        rollout,
+        seed,
+        *,
+        max_updates,
+        max_env_steps=None,
+        rates=learning_rate.NO_RATES,
     ):
         """Makes up to `max_updates` updates, each from new episodes, in one program.
 
@@ -152,6 +163,8 @@ class Learner:
             max_updates: Int, the largest number of updates, at least 1.
             max_env_steps: Int, the number of environment steps of the call after which no
                 update starts, or `None` for no limit.
+            rates: `learning_rate.ProgramRates`. The first update uses the learning rates
+                that the optimizers already have.
 
         Returns:
             List of `UpdateResult`, at least one.
@@ -162,22 +175,23 @@ class Learner:
 
         def make_updates():
             step = self.make_train_step(optimizer, rollout)
-            return functools.partial(run_updates, rollout, step)
+            return functools.partial(run_updates, rollout, step, rates.schedules)
 
+        spec = tf.TensorSpec
         graph = self._graph(
             "update_in_program",
             make_updates,
-            (tf.TensorSpec((None, 4, 2), tf.uint32), tf.TensorSpec((), tf.int64)),
-            (optimizer, rollout),
+            (spec((None, 4, 2), tf.uint32), *(spec((), x) for x in _SCALARS)),
+            (optimizer, rollout, rates.schedules),
         )
         first = self.num_updates
         updates = range(first, first + max_updates)
         keys = [seeding.rollout_keys(seed, "training", update) for update in updates]
-        limit = tf.constant(
-            _NO_STEP_LIMIT if max_env_steps is None else max_env_steps, tf.int64
-        )
+        limit = _NO_STEP_LIMIT if max_env_steps is None else max_env_steps
+        scalars = zip((limit, rates.end, rates.by_steps), _SCALARS, strict=True)
+        scalars = [tf.constant(value, dtype) for value, dtype in scalars]
         with xla_rollout.explain_compile_errors():
-            history = [x.numpy() for x in graph(tf.constant(np.stack(keys)), limit)]
+            history = [x.numpy() for x in graph(tf.constant(np.stack(keys)), *scalars)]
         results = [
             UpdateResult.from_metrics(metrics, *columns)
             for (finite, *metrics), *columns in zip(history[0].tolist(), *history[1:])
@@ -385,12 +399,14 @@ def _call_compiled(step, graph, *arguments):
         raise
 
 
-def run_updates(rollout, step, keys, max_env_steps):
+def run_updates(rollout, step, schedules, keys, max_env_steps, end, by_steps):
     """Makes up to U updates in the graph, one for each entry of `keys`.
 
     Args:
         rollout: `xla_rollout.Rollout`.
         step: `train_step.TrainStep`.
+        schedules, end, by_steps: Attributes of `learning_rate.ProgramRates`, the last two
+            as scalar tensors.
         keys: `[U, 4, 2]` uint32, for each of up to U updates, the random keys from
             `seeding.rollout_keys`.
         max_env_steps: Scalar int64, the number of environment steps after which no update
@@ -401,8 +417,18 @@ def run_updates(rollout, step, keys, max_env_steps):
         zeros in the rows of updates that did not start.
     """
     count = tf.shape(keys)[0]
+    parts = types.SimpleNamespace(
+        optimizer=step.optimizer, baseline=step.estimator.baseline
+    )
+
+    def set_rates():
+        counters = step.counters.value.read_value()
+        progress = tf.where(by_steps, counters[2], counters[0])
+        learning_rate.set_in_graph(schedules, parts, progress, end)
 
     def update(number, finite, steps, history):
+        if schedules:
+            tf.cond(number > 0, set_rates, lambda: None)
         result = rollout(seeding.episode_keys(keys[number]))
         row = update_in_graph(step, result, seeding.permutation_key(keys[number]))
         steps += tf.reduce_sum(tf.cast(result.episodes.lengths, tf.int64))

@@ -4,6 +4,7 @@ import time
 from typing import NamedTuple
 
 from tf_reinforce import validation
+from tf_reinforce.callbacks import learning_rate
 from tf_reinforce.collect import acting_program
 from tf_reinforce.collect import environments
 from tf_reinforce.data import episode_statistics
@@ -93,7 +94,9 @@ class Trainer:
             permutations = self.learner.permutations(episodes, seed)
         return self.learner.update(optimizer, episodes, permutations)
 
-    def collect_and_update(self, optimizer, envs, seed, counts, limits, notify):
+    def collect_and_update(
+        self, optimizer, envs, seed, counts, limits, notify, rates=learning_rate.NO_RATES
+    ):
         """Collects episodes and makes one update, or several in one TensorFlow program.
 
         Args:
@@ -105,6 +108,7 @@ class Trainer:
                 update starts.
             notify: `None`, or function that is called with the `Episodes` and logs before
                 an update is made.
+            rates: `learning_rate.ProgramRates` for a program of several updates.
 
         Returns:
             Iterator with one pair for each update: the logs of the update, and an
@@ -113,7 +117,7 @@ class Trainer:
         update, first_episode, _ = self.totals
         request = self._request(envs, seed, update, *counts)
         if envs.in_graph and notify is None:
-            updates = self._update_in_program(optimizer, envs, request, *limits)
+            updates = self._update_in_program(optimizer, envs, request, limits, rates)
         else:
             updates = self._collect_then_update(optimizer, envs, request, notify)
         return self._logs(updates, update, first_episode)
@@ -141,16 +145,17 @@ class Trainer:
         }
         return _UpdateResults([result], others, seconds)
 
-    def _update_in_program(self, optimizer, envs, request, max_updates, max_env_steps):
-        """Collects episodes and makes up to `max_updates` updates in one program."""
+    def _update_in_program(self, optimizer, envs, request, limits, rates):
+        """Collects episodes and makes updates up to the `limits` in one program."""
         began = time.perf_counter()
         acting_program.finite_weights(self.collector.actor.variables)
         results = self.learner.update_in_program(
             optimizer,
             self.collector.program(envs, request),
             request.key.seed,
-            max_updates=max_updates,
-            max_env_steps=max_env_steps,
+            max_updates=limits[0],
+            max_env_steps=limits[1],
+            rates=rates,
         )
         return _UpdateResults(results, {}, time.perf_counter() - began)
 
