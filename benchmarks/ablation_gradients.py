@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 
-from tf_reinforce.callbacks import learning_rate
+from tf_reinforce.training import linear_rates
 
 BATCHES = 32
 TRAINING_DIVISOR = 3  # the gradients are measured after a third of the budget
@@ -32,15 +32,13 @@ def train(agents, settings, steps):
         if agent is not leader:
             agent.compile(keras.optimizers.SGD(0.0))
             rates = [rate for rate in rates if rate[0] != "optimizer"]
-        schedules[name] = learning_rate.LinearLearningRate(rates, None)
-        schedules[name].set_params({"end_env_steps": steps})
-        schedules[name].set_model(agent)
+        schedules[name] = linear_rates.LinearRates(agent, rates, None)
     while leader.env_steps < steps // TRAINING_DIVISOR:
         episodes = collect(leader, settings["preset"], seed=0)
         for agent in agents.values():
             copy_policy(leader, agent)
         for name, agent in agents.items():
-            schedules[name].on_epoch_begin(0)
+            schedules[name].set(0, steps)
             agent.update(episodes)
     for agent in agents.values():
         copy_policy(leader, agent)

@@ -444,12 +444,11 @@ class Reinforce(keras_agent.KerasAgent):
         loop.check_epochs(initial_epoch, validation_episodes, validation_freq)
         verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer("fit")
-        rates = self._linear_rates(options.epochs)
 
-        def make_updates(notify: Any, max_updates: int, max_env_steps: Any) -> Any:
-            limits = min(max_updates, self.steps_per_execution), max_env_steps
+        def make_updates(notify: Any, updates: int, steps: Any, rates: Any) -> Any:
+            limits = min(updates, self.steps_per_execution), steps
             counts = options.episodes_per_epoch, options.steps_per_epoch
-            arguments = envs, seed, counts, limits, notify, rates.in_program()
+            arguments = envs, seed, counts, limits, notify, rates
             return self.trainer.collect_and_update(self.optimizer, *arguments)
 
         def validate() -> dict[str, float]:
@@ -465,7 +464,7 @@ class Reinforce(keras_agent.KerasAgent):
                 self,
                 make_updates,
                 None if validation_env is None else validate,
-                self._own_callbacks(callbacks, rates, options, verbose, env, envs),
+                self._own_callbacks(callbacks, options, verbose, env, envs),
                 budget=(options.epochs, options.steps),
                 initial_epoch=initial_epoch,
                 freq=validation_freq,

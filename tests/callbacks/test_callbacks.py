@@ -232,7 +232,7 @@ def test_remaining_time_with_several_updates_per_call(monkeypatch):
     """The updates of a call are reported together when it ends."""
 
     class Model:
-        steps_per_execution = 2
+        env_steps = 0
 
     set_clock_readings(monkeypatch, 0, 100, 100, 110, 110)
     line = callbacks.ProgressLine(every=0.0, stream=io.StringIO())
@@ -240,7 +240,8 @@ def test_remaining_time_with_several_updates_per_call(monkeypatch):
     line.set_model(Model())
     line.on_train_begin()
     for epoch in range(4):
-        line.on_epoch_end(epoch, LOGS)
+        line.model.env_steps = 20 * (epoch // 2 + 1)
+        line.on_epoch_end(epoch, {**LOGS, "env_steps": 10.0 * (epoch + 1)})
     lines = line.stream.getvalue().splitlines()
     assert ["left" in line for line in lines] == [False, False, False, True]
     assert lines[3].endswith("left 0:20")

@@ -100,17 +100,12 @@ def test_invalid_argument_is_refused_at_once(tmp_path, wrong, name):
         recorder(tmp_path, **wrong)
 
 
-def test_updates_in_one_call_have_one_video(tmp_path, monkeypatch):
-    """With `steps_per_execution=4`, two epochs end with the weights of update 4."""
+def test_each_video_shows_its_update_with_several_updates_per_call(tmp_path, monkeypatch):
     updates = []
     monkeypatch.setattr(
         recording, "record", lambda agent, *_, **options: updates.append(agent.updates)
     )
-    videos = recorder(tmp_path)
-    model = type("Agent", (), {"updates": 0})()
-    videos.set_model(model)
-    videos.on_train_begin()
-    model.updates = 4
-    for epoch in range(4):
-        videos.on_epoch_end(epoch, {})
-    assert updates == [0, 4]
+    env = tfr.envs.Bandit([0.0, 1.0])
+    agent = tfr.Reinforce.for_env(env, hidden=(), steps_per_execution=4)
+    agent.fit(env, epochs=7, callbacks=[recorder(tmp_path, every=3)], verbose=0)
+    assert updates == [0, 3, 6]

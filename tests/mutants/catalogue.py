@@ -1988,7 +1988,7 @@ TENSORS = [
         "rates_of_the_first_update",
         "own: A linear learning rate does not change while a call makes several updates.",
         "training/learner.py::run_updates.update",
-        "if schedules:",
+        "if rates.schedules:",
         "if False:",
     ),
     Mutant(
@@ -2008,12 +2008,53 @@ TENSORS = [
         "number >= 0",
     ),
     Mutant(
-        "rates_after_the_call",
-        "own: After a call of several updates, a callback sets the learning rate of the "
-        "next update, and a saved agent contains this rate.",
-        "callbacks/learning_rate.py::LinearLearningRate.on_epoch_begin",
-        "self._offset + epoch < updates",
-        "False",
+        "rates_at_each_epoch",
+        "own: A callback sets the learning rate of the next update after a call, and a "
+        "saved agent contains this rate.",
+        "training/loop.py::run_loop",
+        "                if number:\n                    epoch_calls.begin()",
+        "                if number:\n"
+        "                    rates.set(progress.epoch, callbacks.params.get(END))\n"
+        "                    epoch_calls.begin()",
+    ),
+    Mutant(
+        "evaluated_after_the_call",
+        "own: A call of several updates continues past an update whose agent is to be "
+        "evaluated.",
+        "callbacks/evaluation.py::EvaluationCallback.updates_until_due",
+        "self.every - epoch % self.every",
+        "1000",
+    ),
+    Mutant(
+        "target_seen_after_the_call",
+        "own: A call of several updates continues past an update whose training return "
+        "has reached the target, and the agent of the last update is evaluated.",
+        "callbacks/evaluation.py::EvaluationCallback.updates_until_due",
+        "if self.target is None else 1",
+        "",
+    ),
+    Mutant(
+        "video_after_the_call",
+        "own: A video shows the agent of a later update of the same call.",
+        "experiments/video_recorder.py::VideoRecorder.updates_until_due",
+        "self.every - epoch % self.every",
+        "1000",
+    ),
+    Mutant(
+        "trial_sees_the_call",
+        "own: A search compares the environment steps of one update with the agent of a "
+        "later one.",
+        "experiments/tuning_trial.py::TrialCallback.updates_until_due",
+        "return 1",
+        "return 1000",
+    ),
+    Mutant(
+        "rates_ignore_callbacks",
+        "own: If a callback makes an update, a linear learning rate reaches its last "
+        "value before the end of the training.",
+        "training/linear_rates.py::LinearRates.set",
+        "else progress + self.epochs - epoch",
+        'else vars(self).setdefault("end", progress + self.epochs - epoch)',
     ),
     Mutant(
         "blocks_of_one_weight",
@@ -2252,17 +2293,19 @@ FURTHER_SURVIVORS = [
     Mutant(
         "rate_of_one_fit",
         "own: The second `fit` uses the last learning rate of the first `fit`.",
-        "callbacks/learning_rate.py::LinearLearningRate.in_program",
-        "self._offset + self.epochs",
+        "training/linear_rates.py::LinearRates.set",
+        "progress + self.epochs - epoch",
         "self.epochs",
     ),
     Mutant(
         "rate_set_last",
         "own: A linear learning rate overwrites the learning rate that the "
         "callback of a user sets.",
-        "training/keras_agent.py::KerasAgent._own_callbacks",
-        "callbacks.insert(0, rates)",
-        "callbacks.append(rates)",
+        "training/loop.py::run_loop",
+        "            epoch_calls.begin()\n            limit",
+        "            epoch_calls.begin()\n"
+        "            rates.set(progress.epoch, callbacks.params.get(END))\n"
+        "            limit",
     ),
     Mutant(
         "validated_as_trained",
@@ -2442,9 +2485,9 @@ LAST_SURVIVORS = [
         "told_too_late",
         "own: A learning rate that is set before an update takes effect at a "
         "later update.",
-        "training/loop.py::run_loop",
-        "1 if each else _updates",
-        "_updates",
+        "training/loop.py::CallbackList.updates_until_due",
+        "any(isinstance(callback, _EVERY_UPDATE) for callback in self.callbacks)",
+        "False",
     ),
     Mutant(
         "world_that_writes_into_its_state",

@@ -161,7 +161,6 @@ class ProgressLine(keras.callbacks.Callback):
         self._out = self.stream or sys.stdout
         self._display = self._make_display()
         self._last_written = time.perf_counter()
-        self._num_updates = 0
         self._start: tuple[float, int] | None = (
             None  # time and position after the first call
         )
@@ -180,7 +179,7 @@ class ProgressLine(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         now = time.perf_counter()
         position, end = self._position(epoch, logs)
-        self._estimate_speed(now, position)
+        self._estimate_speed(now, position, logs["env_steps"])
         progress = self._progress(epoch, logs, position, end)
         if self._display is not None:
             self._display.update(progress, logs["episode_return"])
@@ -225,10 +224,9 @@ class ProgressLine(keras.callbacks.Callback):
             return logs["env_steps"], end_step
         return epoch + 1, self.params.get("epochs")
 
-    def _estimate_speed(self, now: float, position: int) -> None:
+    def _estimate_speed(self, now: float, position: int, env_steps: float) -> None:
         # Updates that were made in one call are reported together.
-        self._num_updates += 1
-        if self._num_updates % getattr(self.model, "steps_per_execution", 1):
+        if env_steps != getattr(self.model, "env_steps", env_steps):
             return
         if self._start is None:
             self._start = now, position

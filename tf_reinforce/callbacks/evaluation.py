@@ -56,6 +56,10 @@ class EvaluationCallback(keras.callbacks.Callback):
         for name in _STATE:
             setattr(self, name, state[name])
 
+    def updates_until_due(self, epoch):
+        """Returns the number of updates until the agent may be evaluated."""
+        return self.every - epoch % self.every if self.target is None else 1
+
     def on_epoch_end(self, epoch, logs=None):
         logs["val_episode_return"] = math.nan
         reached = self.target is not None and logs["episode_return"] >= self.target

@@ -35,7 +35,9 @@ _WHOLE = {
     "passes",
 }
 # Settings of `fit` that a search does not change: the budget, and the use of the machine.
-_FIXED = {"steps", "epochs", "workers", "num_envs", "step_timeout"}
+_FIXED = {
+    *("steps", "epochs", "workers", "num_envs", "step_timeout", "steps_per_execution"),
+}
 _DISCOUNTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 _HIDDEN = ([32], [64], [32, 32], [64, 64], [128, 128])
 
@@ -200,7 +202,7 @@ def _parse_table(path, table):
 
 def _parse_range(path, table):
     name = ".".join(path)
-    if path[0] == "fit" and path[1] in _FIXED:
+    if path[0] in ("agent", "fit") and path[1] in _FIXED:
         raise ValueError(
             f"`{name}` must not have a range, because all trainings of a search have the "
             "same budget and use the machine in the same way. Received: "

@@ -108,6 +108,9 @@ class TrialCallback(keras.callbacks.Callback):
         super().set_model(model)
         self.evaluator.set_model(model)
 
+    def updates_until_due(self, epoch):
+        return 1
+
     def on_epoch_end(self, epoch, logs=None):
         steps, budget = logs["env_steps"], self.objective.budget
         due = min(NUM_REPORTS, int(steps * NUM_REPORTS // budget))

@@ -17,9 +17,7 @@ class VideoRecorder(keras.callbacks.Callback):
     all videos show the most likely actions in episodes with the same reset seeds, so that
     the videos can be compared. Recording does not change the result of the training.
 
-    An environment that cannot render raises its error before the first update. With
-    `compile(steps_per_execution=U)`, the callbacks of U updates follow the last of these
-    updates. There is then one video of the policy after the U updates.
+    An environment that cannot render raises its error before the first update.
 
     Args:
         env: Environment id, `EnvSpec`, or callable, for example a class, that has the
@@ -50,7 +48,6 @@ class VideoRecorder(keras.callbacks.Callback):
         self.every = validation.positive_int("every", every)
         self.kind = validation.one_of("kind", kind, video_files.FORMATS)
         self.options = options
-        self._last_update = None
         inspect.signature(recording.record).bind(None, env, self.path(0), **options)
         sizes = {name: options.get(name) for name in ("fps", "size")}
         video_files.check_options(self.path(0), **sizes)
@@ -62,11 +59,14 @@ class VideoRecorder(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self._record()
 
+    def updates_until_due(self, epoch):
+        """Returns the number of updates until the next video."""
+        return self.every - epoch % self.every
+
     def on_epoch_end(self, epoch, logs=None):
-        if (epoch + 1) % self.every == 0 and self._last_update != self.model.updates:
+        if (epoch + 1) % self.every == 0:
             self._record()
 
     def _record(self):
-        self._last_update = self.model.updates
-        path = self.path(self._last_update)
+        path = self.path(self.model.updates)
         recording.record(self.model, self.env, path, **self.options)

@@ -16,7 +16,6 @@ from tf_reinforce import optimizers
 from tf_reinforce import replicas
 from tf_reinforce import validation
 from tf_reinforce.callbacks import episodes as episode_callbacks
-from tf_reinforce.callbacks import learning_rate as learning_rates
 from tf_reinforce.callbacks import slow_env
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import episodes as records
@@ -32,6 +31,7 @@ from tf_reinforce.serving import live_policy
 from tf_reinforce.training import agent_summary
 from tf_reinforce.training import assembly
 from tf_reinforce.training import checkpoints as checkpoint_files
+from tf_reinforce.training import linear_rates
 from tf_reinforce.training import recorder
 
 _UNKNOWN_HEAD = (
@@ -49,6 +49,7 @@ _OPTIMIZER = (
 )
 # Arguments of methods and of other libraries, and what to use instead.
 _INSTEAD = {
+    "steps_per_execution": " Pass `steps_per_execution` to `compile`.",
     "learning_rate": _OPTIMIZER,
     "optimizer": _OPTIMIZER,
     "policy_kwargs": " Pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`.",
@@ -426,24 +427,17 @@ class KerasAgent(keras.Model):
         self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
         return episodes
 
-    def _linear_rates(self, epochs):
-        """Returns the callback for the linear learning rates of a `fit`."""
-        return learning_rates.LinearLearningRate(self._learning_rates, epochs)
-
-    def _own_callbacks(self, callbacks, rates, options, verbose, env, envs):
+    def _own_callbacks(self, callbacks, options, verbose, env, envs):
         """Returns the user's callbacks, and the agent's own.
 
         Args:
             callbacks, verbose, env: Arguments of `fit`.
-            rates: `learning_rate.LinearLearningRate`.
             options: `config.FitOptions`.
             envs: The `environments.Environments` that were opened from `env`.
         """
         callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
         for callback in callbacks:
             validation.instance("callbacks", callback, keras.callbacks.Callback)
-        if rates.schedules:
-            callbacks.insert(0, rates)
         # With such a callback, a tensor environment would need a call for each update.
         if not envs.in_graph and slow_env.has_idle_workers(env, options.workers):
             callbacks.append(slow_env.SlowEnvLine(options.workers))
@@ -549,7 +543,7 @@ class KerasAgent(keras.Model):
         own_spaces = [config.pop(f"{x}_space", None) for x in ("observation", "action")]
         rates, defaults = config.pop("learning_rates"), config.pop("fit_defaults")
         agent = cls(**config)
-        agent._learning_rates = learning_rates.check_schedules(rates, agent.baseline)
+        agent._learning_rates = linear_rates.check_schedules(rates, agent.baseline)
         agent._fit_defaults = toml_files.check_defaults(defaults)
         agent.observation_space, agent.action_space = map(spaces.from_config, own_spaces)
         if agent.action_space is not None and agent.head is not None:

@@ -14,7 +14,6 @@ from tf_reinforce import tracing
 from tf_reinforce import validation
 from tf_reinforce.algorithm import inspection
 from tf_reinforce.algorithm import train_step
-from tf_reinforce.callbacks import learning_rate
 from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
@@ -148,7 +147,7 @@ class Learner:
         *,
         max_updates,
         max_env_steps=None,
-        rates=learning_rate.NO_RATES,
+        rates,
     ):
         """Makes up to `max_updates` updates, each from new episodes, in one program.
 
@@ -163,7 +162,7 @@ class Learner:
             max_updates: Int, the largest number of updates, at least 1.
             max_env_steps: Int, the number of environment steps of the call after which no
                 update starts, or `None` for no limit.
-            rates: `learning_rate.ProgramRates`. The first update uses the learning rates
+            rates: `linear_rates.ProgramRates`. The first update uses the learning rates
                 that the optimizers already have.
 
         Returns:
@@ -175,7 +174,7 @@ class Learner:
 
         def make_updates():
             step = self.make_train_step(optimizer, rollout)
-            return functools.partial(run_updates, rollout, step, rates.schedules)
+            return functools.partial(run_updates, rollout, step, rates)
 
         spec = tf.TensorSpec
         graph = self._graph(
@@ -399,18 +398,18 @@ def _call_compiled(step, graph, *arguments):
         raise
 
 
-def run_updates(rollout, step, schedules, keys, max_env_steps, end, by_steps):
+def run_updates(rollout, step, rates, keys, max_env_steps, end, by_steps):
     """Makes up to U updates in the graph, one for each entry of `keys`.
 
     Args:
         rollout: `xla_rollout.Rollout`.
         step: `train_step.TrainStep`.
-        schedules, end, by_steps: Attributes of `learning_rate.ProgramRates`, the last two
-            as scalar tensors.
+        rates: `linear_rates.ProgramRates`, of which the graph contains the schedules.
         keys: `[U, 4, 2]` uint32, for each of up to U updates, the random keys from
             `seeding.rollout_keys`.
         max_env_steps: Scalar int64, the number of environment steps after which no update
             starts.
+        end, by_steps: Scalar tensors, the attributes of `rates`.
 
     Returns:
         List of tensors `[U, …]`, the results of `update_in_graph`. Each tensor has
@@ -424,10 +423,10 @@ def run_updates(rollout, step, schedules, keys, max_env_steps, end, by_steps):
     def set_rates():
         counters = step.counters.value.read_value()
         progress = tf.where(by_steps, counters[2], counters[0])
-        learning_rate.set_in_graph(schedules, parts, progress, end)
+        rates.set_in_graph(parts, progress, end)
 
     def update(number, finite, steps, history):
-        if schedules:
+        if rates.schedules:
             tf.cond(number > 0, set_rates, lambda: None)
         result = rollout(seeding.episode_keys(keys[number]))
         row = update_in_graph(step, result, seeding.permutation_key(keys[number]))

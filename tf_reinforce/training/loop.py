@@ -10,6 +10,7 @@ from tf_reinforce import validation
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.training import agent_state
 from tf_reinforce.training import learner_processes
+from tf_reinforce.training import linear_rates
 from tf_reinforce.training import recorder
 
 # The meaning of `mode="auto"` of a monitoring callback, for each log key.
@@ -32,6 +33,7 @@ _EVERY_UPDATE = (
     keras.callbacks.ModelCheckpoint,
     keras.callbacks.ReduceLROnPlateau,
     keras.callbacks.SwapEMAWeights,
+    keras.callbacks.TensorBoard,
 )
 
 
@@ -55,6 +57,20 @@ class CallbackList(keras.callbacks.CallbackList):
             if (notify := self.notifier("on_train_error")) is not None:
                 notify()
             raise
+
+    def updates_until_due(self, epoch, epochs, freq):
+        """Returns the number of updates, from an epoch on, that one call may make.
+
+        Args:
+            epoch: Int, the number of the epoch that begins.
+            epochs: Int, the number of the last epoch, or `None`.
+            freq: Argument of `run_loop`, or `None` if there is no validation.
+        """
+        if any(isinstance(callback, _EVERY_UPDATE) for callback in self.callbacks):
+            return 1
+        methods = [getattr(x, "updates_until_due", None) for x in self.callbacks]
+        limits = [method(epoch) for method in methods if method is not None]
+        return min(limits + [_updates_until_validation(epoch, epochs, freq)])
 
     def notifier(self, name):
         """Returns a function that calls a method of each callback that overrides it.
@@ -97,11 +113,13 @@ def run_loop(
             logs of each update, and the pairs `(episode, logs)` of the number and logs of
             each episode. The first argument of `make_updates` is `None`, or a function
             that receives the `Episodes` and logs before an update is made. The further
-            arguments of `make_updates` are the largest number of updates, and the number
-            of remaining environment steps or `None`.
+            arguments of `make_updates` are the largest number of updates, the number of
+            remaining environment steps or `None`, and the `linear_rates.ProgramRates`.
         validate: Function without arguments that returns the logs of a validation, or
             `None` if there is no validation.
-        callbacks: List of Keras callbacks.
+        callbacks: List of Keras callbacks. With the method `updates_until_due` of a
+            callback, TensorFlow calls end after the updates whose agent the callback
+            reads. The method returns the number of updates from the number of an epoch.
         budget: Pair `(epochs, steps)`: the number of the last epoch and `None`, or `None`
             and the number of environment steps to train for.
         initial_epoch: Int, the number of the first epoch.
@@ -121,7 +139,6 @@ def run_loop(
     epochs, steps = budget
     processes = learner_processes.get(agent._distribute_strategy)
     callbacks = _callback_list(agent, processes.own_callbacks(callbacks), budget, verbose)
-    each = any(isinstance(callback, _EVERY_UPDATE) for callback in callbacks.callbacks)
     agent.stop_training = False
     optimizer, optimizer_steps = optimizers.step_count(agent.optimizer)
     record = make_recorder(callbacks.callbacks)
@@ -134,8 +151,8 @@ def run_loop(
     # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`. That
     # callback may also have restored counters of an interrupted run.
     progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
+    rates = linear_rates.LinearRates(agent, agent._learning_rates, epochs)
     epoch_calls = _EpochCalls(callbacks, validate, freq, progress)
-    due = validate and freq
 
     def remaining():
         return steps and steps - (agent.env_steps - progress.first_step)
@@ -147,10 +164,12 @@ def run_loop(
 
     with processes.explain_lost(), record, callbacks.notified_of_errors():
         while continues():
+            # A callback of the user may then replace a learning rate.
+            linear = rates.set(progress.epoch, callbacks.params.get(END))
             epoch_calls.begin()
-            limit = 1 if each else _updates_until_validation(progress.epoch, epochs, due)
+            limit = callbacks.updates_until_due(progress.epoch, epochs, validate and freq)
             with record.checkpoint_if_interrupted(progress):
-                updates = make_updates(epoch_calls.notify, limit, remaining())
+                updates = make_updates(epoch_calls.notify, limit, remaining(), linear)
             for number, update in enumerate(updates):
                 if number:
                     epoch_calls.begin()

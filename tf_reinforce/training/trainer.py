@@ -4,7 +4,6 @@ import time
 from typing import NamedTuple
 
 from tf_reinforce import validation
-from tf_reinforce.callbacks import learning_rate
 from tf_reinforce.collect import acting_program
 from tf_reinforce.collect import environments
 from tf_reinforce.data import episode_statistics
@@ -95,7 +94,14 @@ class Trainer:
         return self.learner.update(optimizer, episodes, permutations)
 
     def collect_and_update(
-        self, optimizer, envs, seed, counts, limits, notify, rates=learning_rate.NO_RATES
+        self,
+        optimizer,
+        envs,
+        seed,
+        counts,
+        limits,
+        notify,
+        rates,
     ):
         """Collects episodes and makes one update, or several in one TensorFlow program.
 
@@ -108,7 +114,7 @@ class Trainer:
                 update starts.
             notify: `None`, or function that is called with the `Episodes` and logs before
                 an update is made.
-            rates: `learning_rate.ProgramRates` for a program of several updates.
+            rates: `linear_rates.ProgramRates` for a program of several updates.
 
         Returns:
             Iterator with one pair for each update: the logs of the update, and an

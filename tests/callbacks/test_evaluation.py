@@ -1,0 +1,37 @@
+"""Tests that each evaluation sees the agent of its update, for any number per call."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tf_reinforce as tfr
+from tf_reinforce.callbacks import evaluation
+from tf_reinforce.experiments import tuning_trial
+from tf_reinforce.training import loop
+
+
+def curve(updates_per_call, target):
+    """Returns the evaluations of a training, with NaN for epochs without evaluation."""
+    env = tfr.envs.Bandit([0.0, 1.0])
+    options = dict(learning_rate=0.1, steps_per_execution=updates_per_call)
+    agent = tfr.Reinforce.for_env(env, hidden=(), **options)
+    options = {"episodes": 50, "deterministic": False}
+    callback = evaluation.EvaluationCallback(
+        env, options, 0, None, every=3, target=target
+    )
+    options = dict(episodes_per_epoch=4, callbacks=[callback], verbose=0)
+    return agent.fit(env, epochs=8, **options).history["val_episode_return"]
+
+
+@pytest.mark.parametrize("target", [None, 0.9])
+def test_curve_does_not_depend_on_the_updates_per_call(target):
+    expected = curve(1, target)
+    np.testing.assert_equal(curve(4, target), expected)
+    assert len({x for x in expected if math.isfinite(x)}) > 1
+
+
+def test_trial_of_a_search_needs_the_agent_of_each_update():
+    objective = tuning_trial.Objective("return", False, None, budget=100)
+    trial = tuning_trial.TrialCallback(objective, None, None)
+    assert loop.CallbackList([trial], model=None).updates_until_due(5, 9, None) == 1
