@@ -108,8 +108,9 @@ def ppo(results, _):
     yield "Presets and PPO: training on MuJoCo tasks"
     yield (
         "Training with the preset of each task, and with PPO of Stable-Baselines3 with "
-        "its default settings, both from untrained networks. The presets of HalfCheetah, "
-        "Hopper, Walker2d and Reacher make as many gradient steps of the policy as PPO: "
+        "its default settings, both from untrained networks. The presets of Ant, "
+        "HalfCheetah, Hopper, Humanoid, Walker2d and Reacher make as many gradient steps "
+        "of the policy as PPO: "
         "ten passes over each batch, in minibatches of 64 steps. Ours has four "
         "environments, PPO has one, its default. A ratio of 2 means that our training "
         "takes half the time for the same steps."

@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 import numpy as np
 import pytest
 
@@ -34,4 +35,27 @@ def test_curve_does_not_depend_on_the_updates_per_call(target):
 def test_trial_of_a_search_needs_the_agent_of_each_update():
     objective = tuning_trial.Objective("return", False, None, budget=100)
     trial = tuning_trial.TrialCallback(objective, None, None)
-    assert loop.CallbackList([trial], model=None).updates_until_due(5, 9, None) == 1
+    assert loop.CallbackList([], [trial], model=None).updates_until_due(5, 9, None) == 1
+
+
+class Collected(tfr.callbacks.EpisodeCallback):
+    def on_episodes_collected(self, episodes, logs=None):
+        pass
+
+
+@pytest.mark.parametrize("callback", [Collected(), keras.callbacks.TensorBoard("x")])
+def test_callbacks_of_the_chief_limit_the_calls_of_all_processes(callback):
+    """Otherwise, the processes would make different numbers of updates, and wait."""
+    callbacks = loop.CallbackList([], [callback], model=None)
+    assert callbacks.updates_until_due(5, 9, None) == 1
+
+
+@pytest.mark.parametrize("value", [0, -1, None, 2.0, "2"])
+def test_wrong_number_of_updates_until_due_is_refused(value):
+    callback = tfr.callbacks.EpisodeCallback()
+    callback.updates_until_due = lambda epoch: value
+    callbacks = loop.CallbackList([], [callback], model=None)
+    with pytest.raises(
+        (ValueError, TypeError), match=r"EpisodeCallback\.updates_until_due"
+    ):
+        callbacks.updates_until_due(0, 9, None)

@@ -2041,6 +2041,14 @@ TENSORS = [
         "1000",
     ),
     Mutant(
+        "calls_of_one_process",
+        "own: A process without the callbacks of the chief makes more updates in a call "
+        "than the chief, and waits for ever.",
+        "training/loop.py::CallbackList.updates_until_due",
+        "in self._of_all_processes",
+        "in self.callbacks",
+    ),
+    Mutant(
         "trial_sees_the_call",
         "own: A search compares the environment steps of one update with the agent of a "
         "later one.",
@@ -2486,7 +2494,7 @@ LAST_SURVIVORS = [
         "own: A learning rate that is set before an update takes effect at a "
         "later update.",
         "training/loop.py::CallbackList.updates_until_due",
-        "any(isinstance(callback, _EVERY_UPDATE) for callback in self.callbacks)",
+        "isinstance(callback, _EVERY_UPDATE)",
         "False",
     ),
     Mutant(

@@ -46,7 +46,17 @@ def check_epochs(initial_epoch, episodes, freq):
 
 
 class CallbackList(keras.callbacks.CallbackList):
-    """A Keras callback list that also notifies `EpisodeCallback`s."""
+    """A Keras callback list that also notifies `EpisodeCallback`s.
+
+    Args:
+        callbacks: List of the Keras callbacks that the current process calls.
+        of_all_processes: List of the callbacks of the process that calls all.
+        **kwargs: Further arguments of the base class.
+    """
+
+    def __init__(self, callbacks, of_all_processes, **kwargs):
+        super().__init__(callbacks, **kwargs)
+        self._of_all_processes = of_all_processes
 
     @contextlib.contextmanager
     def notified_of_errors(self):
@@ -61,16 +71,23 @@ class CallbackList(keras.callbacks.CallbackList):
     def updates_until_due(self, epoch, epochs, freq):
         """Returns the number of updates, from an epoch on, that one call may make.
 
+        All processes must make equal calls, also processes that leave out a callback.
+
         Args:
             epoch: Int, the number of the epoch that begins.
             epochs: Int, the number of the last epoch, or `None`.
             freq: Argument of `run_loop`, or `None` if there is no validation.
         """
-        if any(isinstance(callback, _EVERY_UPDATE) for callback in self.callbacks):
-            return 1
-        methods = [getattr(x, "updates_until_due", None) for x in self.callbacks]
-        limits = [method(epoch) for method in methods if method is not None]
-        return min(limits + [_updates_until_validation(epoch, epochs, freq)])
+        result = _updates_until_validation(epoch, epochs, freq)
+        for callback in self._of_all_processes:
+            if isinstance(callback, _EVERY_UPDATE) or _own_method(
+                callback, "on_episodes_collected"
+            ):
+                return 1
+            if (method := getattr(callback, "updates_until_due", None)) is not None:
+                name = f"{type(callback).__name__}.updates_until_due({epoch})"
+                result = min(result, validation.positive_int(name, method(epoch)))
+        return result
 
     def notifier(self, name):
         """Returns a function that calls a method of each callback that overrides it.
@@ -82,15 +99,21 @@ class CallbackList(keras.callbacks.CallbackList):
             Function with the arguments of the method, or `None` if no callback
             overrides the method.
         """
-        default = getattr(episode_callbacks.EpisodeCallback, name)
-        methods = [getattr(callback, name, None) for callback in self.callbacks]
-        methods = [x for x in methods if getattr(x, "__func__", x) not in (None, default)]
+        methods = [_own_method(callback, name) for callback in self.callbacks]
+        methods = [method for method in methods if method is not None]
 
         def notify(*args):
             for method in methods:
                 method(*args)
 
         return notify if methods else None
+
+
+def _own_method(callback, name):
+    """Returns a method that overrides that of `EpisodeCallback`, or `None`."""
+    method = getattr(callback, name, None)
+    default = getattr(episode_callbacks.EpisodeCallback, name)
+    return None if getattr(method, "__func__", method) is default else method
 
 
 def run_loop(
@@ -119,7 +142,8 @@ def run_loop(
             `None` if there is no validation.
         callbacks: List of Keras callbacks. With the method `updates_until_due` of a
             callback, TensorFlow calls end after the updates whose agent the callback
-            reads. The method returns the number of updates from the number of an epoch.
+            reads. The method receives the number of the epoch that begins, and returns
+            the largest number of updates of the next call, at least 1.
         budget: Pair `(epochs, steps)`: the number of the last epoch and `None`, or `None`
             and the number of environment steps to train for.
         initial_epoch: Int, the number of the first epoch.
@@ -138,7 +162,7 @@ def run_loop(
     """
     epochs, steps = budget
     processes = learner_processes.get(agent._distribute_strategy)
-    callbacks = _callback_list(agent, processes.own_callbacks(callbacks), budget, verbose)
+    callbacks = _callback_list(agent, processes, callbacks, budget, verbose)
     agent.stop_training = False
     optimizer, optimizer_steps = optimizers.step_count(agent.optimizer)
     record = make_recorder(callbacks.callbacks)
@@ -229,12 +253,13 @@ class _EpochCalls:
         self.progress.epoch, self.logs = epoch + 1, logs
 
 
-def _callback_list(agent, callbacks, budget, verbose):
+def _callback_list(agent, processes, callbacks, budget, verbose):
     """Returns a `CallbackList`; raises if `epochs` is `None` but a callback needs it."""
     epochs, steps = budget
     _check_last_epoch(callbacks, epochs, steps)
     return CallbackList(
-        _set_monitor_modes(callbacks),
+        _set_monitor_modes(processes.own_callbacks(callbacks)),
+        callbacks,
         add_history=True,
         model=agent,
         verbose=1 if verbose == "auto" else int(verbose),
