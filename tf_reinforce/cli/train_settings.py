@@ -333,9 +333,9 @@ def check_jobs(options, has_seeds):
 def uses_one_program(options, settings):
     """Returns whether one program trains all seeds of `--seeds`, in a twin.
 
-    One program needs a number of updates, and supports neither callbacks, to which
-    linear learning rates belong, nor the options of the host engine. Otherwise, each seed
-    is trained in a process of its own.
+    One program needs a number of updates, and supports neither callbacks, nor linear
+    learning rates, nor the options of the host engine. Otherwise, each seed is trained in
+    a process of its own.
     """
     agent = settings["agent"]
     baseline = agent["baseline"]

@@ -34,10 +34,9 @@ _WHOLE = {
     "minibatch_size",
     "passes",
 }
-# Settings of `fit` that a search does not change: the budget, and the use of the machine.
-_FIXED = {
-    *("steps", "epochs", "workers", "num_envs", "step_timeout", "steps_per_execution"),
-}
+# Settings that a search does not change: the budget, and the use of the machine.
+_FIXED = {"steps", "epochs", "workers", "num_envs"}
+_FIXED |= {"step_timeout", "steps_per_execution"}
 _DISCOUNTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 _HIDDEN = ([32], [64], [32, 32], [64, 64], [128, 128])
 

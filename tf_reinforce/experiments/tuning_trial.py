@@ -109,6 +109,7 @@ class TrialCallback(keras.callbacks.Callback):
         self.evaluator.set_model(model)
 
     def updates_until_due(self, epoch):
+        """Returns 1, because the agent may be evaluated after each update."""
         return 1
 
     def on_epoch_end(self, epoch, logs=None):
