@@ -70,30 +70,29 @@ class Reinforce(keras_agent.KerasAgent):
             mixes returns with predictions of a value baseline, which reduces the variance
             and causes a bias unless the predictions are exact.
         returns: `"to_go"` weights each action by the return from the action's step on.
-            `"whole"` weights each action by the return G₀ of the whole episode, which has
-            more variance than the return to go.
+            `"whole"` weights each action by the return G₀ of the episode (more variance).
         discount_states: Bool, whether `returns="to_go"` weights the step at time t by γᵗ.
-        scale_advantages: `None` does not scale advantages. `"batch"` divides advantages
-            by their root mean square in the batch, which is biased. `"running"` divides
-            advantages by their root mean square in all earlier batches, which keeps the
-            direction of the expected gradient.
+        scale_advantages: `"batch"` divides advantages by their root mean square in the
+            batch (biased), and `"running"` by that in all earlier batches, which keeps
+            the direction of the expected gradient. `None` does not scale advantages.
         scale_rewards: Bool, whether to divide rewards by the running standard deviation
-            of discounted returns, so that the unit of the rewards hardly matters.
+            of discounted returns.
         mean_over: `"episodes"` divides the sum of all steps' gradients by the number of
             episodes. `"steps"` divides the sum of all steps' gradients by the number of
             steps, which is biased, because the number of steps depends on the actions.
         on_truncation: `"bootstrap"` values the rest of a truncated episode with the value
             baseline, or as zero without a value baseline. `"terminal"` values the rest of
-            a truncated episode as zero. `"drop"` ignores truncated episodes, which is
-            biased.
+            a truncated episode as zero. `"drop"` ignores truncated episodes (biased).
         minibatch_size: Int, the approximate number of random time steps in a gradient
-            step. `minibatch_size=None` uses all time steps of the batch.
+            step. `None` uses all time steps of the batch.
         passes: Int, the number of passes over the batch in each update.
         ratio_clip: Float ≥ 1, the largest likelihood ratio ρ = π(aₜ|sₜ) / μ(aₜ|sₜ) of the
             current policy π and the policy μ that acted. ρ weights each time step after
             the first gradient step of an update. Or PPO's clip `(low, high)`: ρ is
             replaced by zero if the advantage is positive and ρ > 1 + high, or negative
-            and ρ < 1 - low. Later gradient steps are biased (`docs/estimators.md`).
+            and ρ < 1 - low. Later gradient steps are biased (docs/estimators.md).
+        max_kl: Float ≥ 0, the change of the policy, KL(μ‖π) in nats, after which an
+            update makes no other pass. `None` makes all passes, and zero one pass.
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
             updates. For the entropy H, `entropy_coef` × Σₜ ∇H(π(·|sₜ)) is added to the
             policy gradient, as if the visited observations did not depend on the policy.
@@ -140,6 +139,7 @@ class Reinforce(keras_agent.KerasAgent):
         minibatch_size: int | None = None,
         passes: int = 1,
         ratio_clip: float | tuple[float, float] = 2.0,
+        max_kl: float | None = None,
         entropy_coef: float | keras.optimizers.schedules.LearningRateSchedule = 0.0,
         normalize_observations: bool = False,
         action_mask: str | None = None,
@@ -162,6 +162,7 @@ class Reinforce(keras_agent.KerasAgent):
             minibatch_size=minibatch_size,
             passes=passes,
             ratio_clip=ratio_clip,
+            max_kl=max_kl,
             entropy_coef=entropy_coef,
             normalize_observations=normalize_observations,
             action_mask=action_mask,

@@ -70,6 +70,7 @@ class AgentOptions:
     minibatch_size: int | None = None
     passes: int = 1
     ratio_clip: float | tuple[float, float] = 2.0
+    max_kl: float | None = None
     entropy_coef: Any = 0.0  # float, or a Keras learning-rate schedule
     normalize_observations: bool = False
     action_mask: str | None = None
@@ -110,6 +111,10 @@ def _coefficient(name, value):
     return validation.within(name, value, 0, math.inf)
 
 
+def _max_kl(name, value):
+    return value if value is None else validation.within(name, value, 0, math.inf)
+
+
 def _ratio_clip(name, value):
     """Returns a float of at least 1, or a pair of floats: the two limits of a ratio."""
     if not isinstance(value, (list, tuple)):
@@ -138,6 +143,7 @@ _CHECKS = (
     ("minibatch_size", validation.positive_int_or_none),
     ("passes", validation.positive_int),
     ("ratio_clip", _ratio_clip),
+    ("max_kl", _max_kl),
     ("entropy_coef", _coefficient),
     ("normalize_observations", validation.boolean),
 )

@@ -1,6 +1,7 @@
 """Tests updates with several gradient steps against a loop, and updates that fail."""
 
 import functools
+import math
 
 import definitions
 import keras
@@ -73,19 +74,39 @@ def score(weights, observation, action, legal):
 
 def updated_weights(weights, steps, permutations, size, bound, divisor):
     """Returns the weights after an update, and (Σρ)² / (n Σρ²) of each gradient step."""
-    weights, sizes = [np.array(w, "float64") for w in weights], []
-    behavior_log_probs = [score(weights, *step[:3])[0] for step in steps]
-    for part in [part for order in permutations for part in parts_of(order, size)]:
-        total, ratios = [np.zeros_like(w) for w in weights], []
-        for i in part:
-            log_prob, slopes = score(weights, *steps[i][:3])
-            ratios.append(np.exp(log_prob - behavior_log_probs[i]))
-            for sum_, slope in zip(total, slopes, strict=True):
-                sum_ += min(ratios[-1], bound) * slope * steps[i][3]
-        factor = RATE * len(steps) / len(part) / divisor
-        weights = [w + factor * x for w, x in zip(weights, total, strict=True)]
-        sizes.append(sum(ratios) ** 2 / len(ratios) / sum(r * r for r in ratios))
+    *_, weights, sizes = passes_of(weights, steps, permutations, size, bound, divisor)[-1]
     return weights, sizes
+
+
+def passes_of(weights, steps, permutations, size, bound, divisor):
+    """Returns (mean of ρ - 1 - log ρ, weights, sizes) after each pass of an update.
+
+    The sizes are (Σρ)² / (n Σρ²) of each gradient step so far.
+    """
+    passes, sizes = [], []
+    acted = [score(weights, *step[:3])[0] for step in steps]
+    for order in permutations:
+        for part in parts_of(order, size):
+            args = weights, steps, part, acted, bound, divisor
+            weights, effective_size = step_from(*args)
+            sizes.append(effective_size)
+        changes = [score(weights, *s[:3])[0] - x for s, x in zip(steps, acted)]
+        kl = sum(math.exp(change) - 1 - change for change in changes) / len(steps)
+        passes.append((kl, weights, list(sizes)))
+    return passes
+
+
+def step_from(weights, steps, part, behavior_log_probs, bound, divisor):
+    """Returns the weights after a gradient step from a part, and (Σρ)² / (n Σρ²)."""
+    total, ratios = [np.zeros_like(w, "float64") for w in weights], []
+    for i in part:
+        log_prob, slopes = score(weights, *steps[i][:3])
+        ratios.append(np.exp(log_prob - behavior_log_probs[i]))
+        for sum_, slope in zip(total, slopes, strict=True):
+            sum_ += min(ratios[-1], bound) * slope * steps[i][3]
+    factor = RATE * len(steps) / len(part) / divisor
+    weights = [w + factor * x for w, x in zip(weights, total, strict=True)]
+    return weights, sum(ratios) ** 2 / len(ratios) / sum(r * r for r in ratios)
 
 
 # The definition
@@ -163,6 +184,45 @@ def test_update_equals_a_loop_over_gradient_steps(kind, mean_over, jit_compile):
             assert min(sizes) < 0.999  # the ratios differ
 
 
+@pytest.mark.parametrize(
+    "kind, size, jit_compile",
+    [*((kind, size, False) for kind in KINDS for size in (None, 6)), ("masked", 6, True)],
+)
+def test_passes_end_after_the_first_that_exceeds_max_kl(kind, size, jit_compile):
+    """The limits lie just above and below the change after the second pass."""
+    agent, episodes = made(kind, mean_over="steps", ratio_clip=1.25), record(kind)
+    advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
+    fresh, permutations = numbers(agent.policy_variables), drawn(4)
+    steps = steps_of(episodes, advantages)
+    passes = passes_of(fresh, steps, permutations, size, 1.25, N)
+    checked = keras.tree.map_structure(
+        tf.constant, agent.trainer.check_episodes(episodes)
+    )
+    limits = [passes[1][0] * factor for factor in (1 - 1e-6, 1 + 1e-6)]
+    made_passes = []
+    for max_kl in (None, 0.0, *limits):
+        toys.set_options(agent.trainer.estimator, max_kl=max_kl)
+        for variable, value in zip(agent.policy_variables, fresh, strict=True):
+            variable.assign(value)
+        update = train_step.TrainStep(
+            agent.trainer.estimator,
+            agent.optimizer,
+            agent.counters,
+            passes=4,
+            minibatch_size=size,
+            jit_compile=jit_compile,
+        )
+        finite, *metrics = update(checked, permutations)
+        limit = math.inf if max_kl is None else max_kl
+        too_far = [number for number, (kl, *_) in enumerate(passes) if kl > limit]
+        made_passes.append(min([*too_far, 3]))
+        _, expected, sizes = passes[made_passes[-1]]
+        close(numbers(agent.policy_variables), expected)
+        logs = dict(zip(train_step.METRICS, np.array(metrics), strict=True))
+        assert finite and logs["effective_sample_size"] == pytest.approx(np.mean(sizes))
+    assert made_passes[:2] == [3, 0] and made_passes[2] <= 1
+
+
 @pytest.mark.parametrize("kind", sweeps.some(KINDS, always=["masked"]))
 def test_permutations_depend_on_seed_and_number_of_the_update(kind):
     """The traced update runs twice. The second permutation is that of update 1."""
@@ -237,6 +297,7 @@ COMPILED = {
         entropy_coef=decreasing,
     ),
     "masked": dict(kind="masked", baseline=value_with_minibatches, mean_over="steps"),
+    "limited change": dict(baseline=value_with_minibatches, max_kl=0.003),
     "dropped": dict(baseline=value_with_minibatches, on_truncation="drop"),
 }
 
@@ -399,7 +460,7 @@ def test_gradient_uses_clipped_probability_ratio_as_a_constant(limits, clips):
     behavior_log_probs = log_probs(estimator, batch) + np.linspace(-1, 1, N)
     advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
     steps, weights = steps_of(episodes, advantages), numbers(agent.policy_variables)
-    toys.set_ratio_clip(estimator, limits)
+    toys.set_options(estimator, ratio_clip=limits)
     gradients, logs = estimator.policy_gradients(batch, None, behavior_log_probs)
     total, ratios, factors = [np.zeros_like(w) for w in weights], [], []
     for step, before in zip(steps, behavior_log_probs.numpy(), strict=True):

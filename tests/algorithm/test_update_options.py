@@ -116,6 +116,7 @@ def test_update_options_are_restored_from_config():
         minibatch_size=7,
         passes=3,
         ratio_clip=1.5,
+        max_kl=0.25,
     )
     agent = made(entropy_coef=schedule(), **options)
     restored = tfr.Reinforce.from_config(agent.get_config())
@@ -614,6 +615,8 @@ def test_sum_of_block_gradients_is_the_gradient_of_the_batch(block):
         ("minibatch_size", True, "whole number of at least 1"),
         ("passes", 0, "whole number of at least 1"),
         ("passes", None, "whole number of at least 1"),
+        ("max_kl", -0.01, "finite number of at least 0"),
+        ("max_kl", np.nan, "finite number of at least 0"),
         ("ratio_clip", 0.99, "finite number of at least 1"),
         ("ratio_clip", np.inf, "finite number of at least 1"),
         ("ratio_clip", np.nan, "finite number of at least 1"),
@@ -680,11 +683,12 @@ def test_gradients_by_blocks_passes_one_block_per_call(monkeypatch):
 
 
 def test_saved_and_loaded_agent_keeps_both_limits_of_the_ratios(tmp_path):
-    options = dict(ratio_clip=(0.0, 0.5), passes=3, minibatch_size=4)
+    options = dict(ratio_clip=(0.0, 0.5), max_kl=1e-9, passes=3, minibatch_size=4)
     agent = made(**options)
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")
     assert loaded.trainer.estimator.options.ratio_clip == (0.0, 0.5)
+    assert loaded.max_kl == 1e-9
     for each in (agent, loaded):
         each.update(record(), 1)
     for x, y in zip(agent.policy_variables, loaded.policy_variables, strict=True):

@@ -114,6 +114,7 @@ class Combination:
     updates: int  # number of consecutive updates
     traced: bool  # whether `agent.update` runs the updates as graphs
     spaces: bool  # whether the agent is built from spaces, not from shapes
+    max_kl: float | None
 
     @property
     def recurrent(self):
@@ -193,6 +194,8 @@ def _draw(rng, seed, pair):
         updates=choose(1, 1, 1, 1, 1, 1, 1, 1, 2, 3),
         traced=flip(0.02),
         spaces=flip(0.5),
+        # A generator of its own leaves the other values of known seeds unchanged.
+        max_kl=(None, 1e-4, 1e-2)[np.random.default_rng([8, seed]).integers(3)],
     )
 
 

@@ -590,6 +590,8 @@ class Definition:
                     policy_steps.append(
                         self.optimizer_step("policy", sums, self.c.learning_rate)
                     )
+                if acting is not None and self.exceeds_max_kl(record, steps, acting):
+                    break
             for indices in critic_parts:
                 part_divisor = count * len(indices) / len(steps)
                 sums, _ = self.critic_gradient(
@@ -606,6 +608,15 @@ class Definition:
                 self.observations.append(keras.tree.flatten(observation))
         self.updates += 1
         return policy_steps, critic_steps
+
+    def exceeds_max_kl(self, record, steps, acting):
+        """Returns whether the policy has changed by more than `max_kl`."""
+        if self.c.max_kl is None:
+            return False
+        now = self.behavior_log_probs(record, steps).log_probs
+        changes = [x - y for x, y in zip(now, acting.log_probs, strict=True)]
+        kl = sum(math.exp(min(x, 700.0)) - 1 - x for x in changes) / len(steps)
+        return kl > self.c.max_kl
 
     def critic_minibatches(self, steps, permutations):
         if self.critic is None:

@@ -396,6 +396,7 @@ OPTIONS = (
     "minibatch_size",
     "passes",
     "ratio_clip",
+    "max_kl",
     "normalize_observations",
 )
 

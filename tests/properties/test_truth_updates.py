@@ -120,7 +120,7 @@ def perturbed_weights(task, seed=3, size=0.5):
 def expected_at(task, weights, batch_size, bound):
     """Returns E[g] at other weights, over the batches of the current policy."""
     rule, total = task.agent.trainer.estimator, 0.0
-    toys.set_ratio_clip(rule, bound)
+    toys.set_options(rule, ratio_clip=bound)
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     before = [w.numpy() for w in task.compared]
     for times, columns in task.batches(batch_size):
@@ -214,11 +214,11 @@ def test_baseline_changes_the_expected_step_if_ratios_are_clipped():
 
 
 @functools.cache
-def two_passes(ratio_clip):
+def two_passes(**options):
     """Returns the task, updates with 1 and 2 passes, and ∇J."""
     task = enumeration()
     agent = task.agent
-    toys.set_ratio_clip(agent.trainer.estimator, ratio_clip)
+    toys.set_options(agent.trainer.estimator, **options)
     agent.compile(optimizer=keras.optimizers.SGD(1.0))
     agent.optimizer.build(agent.policy_variables)
 
@@ -239,9 +239,9 @@ def two_passes(ratio_clip):
     return task, traced(1), traced(2), exact
 
 
-def second_step(learning_rate, ratio_clip):
+def second_step(learning_rate, ratio_clip, max_kl=None):
     """Returns the expected second step, and the expected ∇J after the first step."""
-    task, one, two, exact = two_passes(ratio_clip)
+    task, one, two, exact = two_passes(ratio_clip=ratio_clip, max_kl=max_kl)
     task.agent.optimizer.learning_rate.assign(learning_rate)
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     before, found, truth = [w.numpy() for w in task.compared], 0.0, 0.0

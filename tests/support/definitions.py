@@ -19,6 +19,7 @@ DEFAULTS = dict(
     mean_over="episodes",
     on_truncation="bootstrap",
     ratio_clip=2.0,
+    max_kl=None,
     entropy_coef=0.0,
 )
 

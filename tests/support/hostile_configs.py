@@ -197,6 +197,7 @@ CONFIGS = {
     "minibatch size is zero": option("minibatch_size", 0),
     "returns is a list": option("returns", ["to_go"]),
     "booleans as text": option("normalize_observations", "false"),
+    "max_kl is negative": option("max_kl", -1),
     "ratio_clip is null": option("ratio_clip", None),
     "action_mask is a number": option("action_mask", 3),
     "name is a number": option("name", 3),

@@ -82,9 +82,9 @@ def acting_program(agent, observation_space, deterministic=False):
     return acting_programs.ActingProgram(actor, inputs, noise, deterministic)
 
 
-def set_ratio_clip(estimator, ratio_clip):
-    """Sets the option of an estimator, to a number or a pair of numbers."""
-    options = {**vars(estimator.options), "ratio_clip": ratio_clip}
+def set_options(estimator, **options):
+    """Sets options of an estimator, without checks."""
+    options = {**vars(estimator.options), **options}
     estimator.options = types.SimpleNamespace(**options)
 
 

@@ -258,6 +258,7 @@ def constructors():
         on_truncation=("stop", None, True),
         minibatch_size=COUNTS,
         passes=COUNTS,
+        max_kl=(-0.01, NAN, INF, "0.1", True, (0.1,)),
         ratio_clip=(0.5, NAN, INF, "2", (0.2,), (0.2, NAN), (1.2, 0.2), (0.2, "1")),
         entropy_coef=(-1, INF, NAN, "0.1", None),
         normalize_observations=FLAGS,

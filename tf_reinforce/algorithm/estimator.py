@@ -540,6 +540,21 @@ class PolicyGradientEstimator:
         """Returns the TFP distribution over actions at the `N` steps of a batch."""
         return self.head.distribution(self.outputs(batch)[0])
 
+    def kl_divergence(self, batch, behavior_log_probs):
+        """Returns an estimate of KL(μ‖π), a scalar of at least 0.
+
+        The estimate is the mean of ρ - 1 - log ρ over the N steps of a batch, where ρ is
+        the likelihood ratio of the current policy π and the policy μ that acted. Because
+        E[ρ] = 1 under μ, the estimate is unbiased for actions that do not determine π.
+
+        Args:
+            batch: `Batch`.
+            behavior_log_probs: `[N]` float, the log-probabilities of the actions under μ.
+        """
+        log_probs = self.distribution(batch).log_prob(batch.actions)
+        log_ratios = batch.without_padding(log_probs - behavior_log_probs)
+        return batch.mean(tf.math.expm1(log_ratios) - log_ratios)
+
     def mask_outputs(self, outputs, steps, masks):
         """Returns policy outputs `[N, P]` at N steps, with the action masks applied."""
         if masks is None or not masks.shape[-1]:

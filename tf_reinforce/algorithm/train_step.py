@@ -217,6 +217,9 @@ class TrainStep:
     def _passes(self, batch, permutations, finite):
         """Makes the gradient steps of an update, until a computed value is not finite.
 
+        With `max_kl`, the gradient steps also end after a pass that changed the policy by
+        more than `max_kl`.
+
         Args:
             batch: `estimator.Batch`.
             permutations: `[passes, N]` int32, a permutation of the N steps for each pass.
@@ -238,12 +241,12 @@ class TrainStep:
             self.estimator.policy
         )
         run = self._compiled_steps if is_compiled else self._gradient_steps
-        finite, sums = tf.cond(
+        steps = tf.zeros([], tf.int64)
+        finite, sums, steps = tf.cond(
             not_empty & finite,
             lambda: run(batch, behavior_log_probs, permutations, parts, sums),
-            lambda: (finite, sums),
+            lambda: (finite, sums, steps),
         )
-        steps = tf.where(not_empty, self.passes * parts.count, 0)
         means = tf.unstack(sums / tf.cast(steps, tf.float64))
         metrics = dict(zip(_MEAN_METRICS, means, strict=True))
         return {**metrics, "entropy": entropy}, finite
@@ -251,7 +254,7 @@ class TrainStep:
     def _gradient_steps(
         self, batch, behavior_log_probs, permutations, parts, sums, offsets=None
     ):
-        """Makes one gradient step from each minibatch, while all values are finite.
+        """Makes one gradient step from each minibatch, as described in `_passes`.
 
         Args:
             batch: `estimator.Batch` of at least one step.
@@ -262,11 +265,12 @@ class TrainStep:
             offsets: Argument of `Minibatches.minibatch`.
 
         Returns:
-            Scalar bool, whether all values were finite, and the sums of the metrics over
-            the gradient steps.
+            Scalar bool, whether all values were finite, the sums of the metrics over the
+            gradient steps, and a scalar int64, the number of gradient steps.
         """
+        last = self.passes * parts.count
 
-        def step(number, finite, sums):
+        def step(number, _, finite, sums):
             # With a slice instead of `gather`, XLA compiles a program for each count.
             permutation = tf.gather(permutations, number // parts.count)
             own = parts._replace(permutation=permutation)
@@ -276,14 +280,28 @@ class TrainStep:
             finite = self._step_finite(metrics["loss"], gradients)
             _run_if(finite, lambda: self._apply(gradients))
             scalars = [tf.cast(metrics[name], tf.float64) for name in _MEAN_METRICS]
-            return number + 1, finite, sums + tf.stack(scalars)
+            number += 1
+            may_end = tf.equal(number % parts.count, 0) & (number < last)
+            goes_on = ~self._exceeds_max_kl(may_end, batch, behavior_log_probs)
+            return number, goes_on, finite, sums + tf.stack(scalars)
 
-        _, finite, sums = tf.while_loop(
-            lambda number, finite, sums: finite & (number < self.passes * parts.count),
+        number, _, finite, sums = tf.while_loop(
+            lambda number, goes_on, finite, _: goes_on & finite & (number < last),
             step,
-            (tf.zeros([], tf.int64), tf.constant(True), sums),
+            (tf.zeros([], tf.int64), tf.constant(True), tf.constant(True), sums),
         )
-        return finite, sums
+        return finite, sums, number
+
+    def _exceeds_max_kl(self, condition, batch, behavior_log_probs):
+        """Returns whether a condition holds, and the policy changed by over `max_kl`."""
+        max_kl = self.estimator.options.max_kl
+        if max_kl is None:
+            return tf.constant(False)
+        return tf.cond(
+            condition,
+            lambda: self.estimator.kl_divergence(batch, behavior_log_probs) > max_kl,
+            lambda: tf.constant(False),
+        )
 
     def _compiled_steps(self, batch, behavior_log_probs, permutations, parts, sums):
         """Makes the gradient steps of `_gradient_steps` in one XLA program.
