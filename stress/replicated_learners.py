@@ -102,6 +102,7 @@ TRAININGS = {
     ),
     "minibatches and passes": MINIBATCHES,
     "minibatches and passes, value": dict(baseline=_value, **MINIBATCHES),
+    "limited change": dict(max_kl=1e-3, **{**MINIBATCHES, "passes": 5}),
     "normaliser, scales, global_clipnorm": SCALED,
     "recurrent": dict(policy=_recurrent),
     "recurrent, minibatches and passes": dict(policy=_recurrent, **MINIBATCHES),

@@ -17,6 +17,7 @@ LOG_KEYS = {
     "loss", "policy_loss", "value_loss", "entropy", "gradient_norm", "episode_return",
     "episode_return_min", "episode_return_max", "episode_return_std", "episode_length",
     "episodes", "env_steps", "steps_per_second", "learning_rate", "effective_sample_size",
+    "gradient_steps",
 }  # fmt: skip
 
 

@@ -91,8 +91,8 @@ class Reinforce(keras_agent.KerasAgent):
             the first gradient step of an update. Or PPO's clip `(low, high)`: ρ is
             replaced by zero if the advantage is positive and ρ > 1 + high, or negative
             and ρ < 1 - low. Later gradient steps are biased (docs/estimators.md).
-        max_kl: Float ≥ 0, the change of the policy, KL(μ‖π) in nats, after which an
-            update makes no other pass. `None` makes all passes, and zero one pass.
+        max_kl: Float ≥ 0, or `None` for no limit. After a pass at whose end the estimated
+            KL(μ‖π) in nats per step is larger, an update makes no further pass.
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
             updates. For the entropy H, `entropy_coef` × Σₜ ∇H(π(·|sₜ)) is added to the
             policy gradient, as if the visited observations did not depend on the policy.

@@ -112,7 +112,13 @@ def _coefficient(name, value):
 
 
 def _max_kl(name, value):
-    return value if value is None else validation.within(name, value, 0, math.inf)
+    try:
+        return value if value is None else validation.within(name, value, 0, math.inf)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"`{name}` must be a finite number of at least 0, or None for no limit. "
+            f"Received: {name}={value!r}"
+        ) from None
 
 
 def _ratio_clip(name, value):

@@ -1128,6 +1128,13 @@ def test_kl_excludes_the_change_of_the_normalizer():
     assert float(agent.normalizer.bound) == 10.0  # the statistics are restored
 
 
+def test_gradient_steps_in_the_report_are_those_before_max_kl():
+    agent = agent_for("CartPole-v1", minibatch_size=20, passes=5, max_kl=0.0)
+    _, diagnostics = train(agent, "CartPole-v1", 1, episodes_per_epoch=10)
+    assert diagnostics.history[0]["gradient_steps"] == int(agent.optimizer.iterations)
+    assert diagnostics.history[0]["gradient_steps"] == round(agent.env_steps / 20)
+
+
 @pytest.mark.parametrize("passes", [sweeps.rare(1), 3])
 def test_gradient_steps_in_the_report_equal_optimizer_iterations(passes):
     """The number of minibatches is rounded up from one half: 50 steps in parts of 20
@@ -1166,7 +1173,7 @@ def test_time_shares_cover_the_time_since_the_last_report(monkeypatch):
         times = dict(stepping_seconds=seconds, acting_seconds=1.0)
         logs = dict(update=update, vector_env=False, **times)
         diagnostics.on_episodes_collected(record, logs)
-        diagnostics.on_train_batch_end(0, {"learning_rate": 0.1})
+        diagnostics.on_train_batch_end(0, {"learning_rate": 0.1, "gradient_steps": 1.0})
     shares = [report["stepping_share"] for report in diagnostics.history]
     assert shares == [0.9, 0.5]
 

@@ -195,7 +195,10 @@ def _draw(rng, seed, pair):
         traced=flip(0.02),
         spaces=flip(0.5),
         # A generator of its own leaves the other values of known seeds unchanged.
-        max_kl=(None, 1e-4, 1e-2)[np.random.default_rng([8, seed]).integers(3)],
+        # In half precision, a divergence is not accurate enough to compare it.
+        max_kl=(None, 1e-4, 1e-2)[np.random.default_rng([8, seed]).integers(3)]
+        if dtype in ("float32", "float64")
+        else None,
     )
 
 

@@ -1484,7 +1484,7 @@ STEPS_OF_AN_UPDATE = [
         "max_kl_ignored",
         "own: An update makes all passes, however much the policy has changed.",
         "algorithm/train_step.py::TrainStep._exceeds_max_kl",
-        "self.estimator.kl_divergence(batch, behavior_log_probs) > max_kl",
+        "self._kl_divergence(batch, behavior_log_probs) > max_kl",
         "tf.constant(False)",
     ),
     Mutant(
@@ -1507,6 +1507,13 @@ STEPS_OF_AN_UPDATE = [
         "algorithm/estimator.py::PolicyGradientEstimator.kl_divergence",
         "tf.math.expm1(log_ratios) - log_ratios",
         "log_ratios**2 / 2",
+    ),
+    Mutant(
+        "infinite_divergence_ends_an_update",
+        "own: An update ends without an error after an action became impossible.",
+        "algorithm/estimator.py::PolicyGradientEstimator.kl_divergence",
+        "tf.where(tf.math.is_finite(log_ratios), log_ratios, nan)",
+        "log_ratios",
     ),
     Mutant(
         "padding_in_the_divergence",
@@ -2619,7 +2626,7 @@ REPLICAS = [
         "replicas_weigh_alike",
         "own: The gradient of a batch is the mean over replicas, although replicas have "
         "different numbers of steps.",
-        "algorithm/train_step.py::TrainStep.gradients_by_replicas",
+        "algorithm/train_step.py::_mean_over_shares",
         "*(tf.cast(tf.size(x), tf.float64) for x in (own, batch.returns))",
         "tf.constant(1.0, tf.float64), tf.constant(num_replicas, tf.float64)",
     ),

@@ -23,7 +23,8 @@ def run_program(*arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["value with minibatches and passes", "recurrent", "one episode"]
+    "name",
+    ["value with minibatches and passes", "limited change", "recurrent", "one episode"],
 )
 def test_several_replicas_give_the_weights_of_one(name):
     result = run_program("--only", name)

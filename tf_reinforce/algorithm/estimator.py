@@ -541,11 +541,12 @@ class PolicyGradientEstimator:
         return self.head.distribution(self.outputs(batch)[0])
 
     def kl_divergence(self, batch, behavior_log_probs):
-        """Returns an estimate of KL(μ‖π), a scalar of at least 0.
+        """Returns an estimate of KL(μ‖π) per step, a scalar of at least 0.
 
         The estimate is the mean of ρ - 1 - log ρ over the N steps of a batch, where ρ is
-        the likelihood ratio of the current policy π and the policy μ that acted. Because
-        E[ρ] = 1 under μ, the estimate is unbiased for actions that do not determine π.
+        the likelihood ratio of the current policy π and the policy μ that acted. The
+        expectation of each term is KL(μ‖π), because E[ρ] = 1 under μ, unless π depends
+        on the action. The estimate is NaN if a log-probability is not finite.
 
         Args:
             batch: `Batch`.
@@ -553,6 +554,8 @@ class PolicyGradientEstimator:
         """
         log_probs = self.distribution(batch).log_prob(batch.actions)
         log_ratios = batch.without_padding(log_probs - behavior_log_probs)
+        nan = tf.constant(float("nan"), log_ratios.dtype)
+        log_ratios = tf.where(tf.math.is_finite(log_ratios), log_ratios, nan)
         return batch.mean(tf.math.expm1(log_ratios) - log_ratios)
 
     def mask_outputs(self, outputs, steps, masks):

@@ -10,7 +10,7 @@ from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
 
 # The scalars that describe an update.
-METRICS = (*estimator.METRICS, "learning_rate", "env_steps")
+METRICS = (*estimator.METRICS, "gradient_steps", "learning_rate", "env_steps")
 
 # The metrics that are averaged over the gradient steps of an update. The metric `entropy`
 # is not averaged: `entropy` is that of the policy that collected the episodes.
@@ -121,7 +121,8 @@ class TrainStep:
         finite = self._statistics_finite(episodes, estimate.batch, estimate.baseline_step)
         finite &= self._step_finite(estimate.metrics["loss"], estimate.gradients) | empty
         _run_if(finite & ~empty, lambda: self._apply(estimate.gradients))
-        return estimate.metrics, estimate.batch, estimate.baseline_step, finite
+        metrics = {**estimate.metrics, "gradient_steps": tf.ones([], tf.float64)}
+        return metrics, estimate.batch, estimate.baseline_step, finite
 
     def _minibatch_steps(self, episodes, permutations):
         """Makes one gradient step from each minibatch of each pass over the batch.
@@ -165,20 +166,16 @@ class TrainStep:
             batch = batch.minibatch(indices)
             behavior_log_probs = tf.gather(behavior_log_probs, indices)
 
-        def gradients_of_share(replica, num_replicas):
-            share, own = batch.share(replica, num_replicas)
+        def gradients_of_share(share, own):
             if indices is None:
                 gradients, metrics = self.gradients_by_microbatches(share)
             else:
                 log_probs = tf.gather(behavior_log_probs, own)
                 gradients, metrics = self.step_gradients(share, None, log_probs)
-            fraction = tf.math.divide_no_nan(
-                *(tf.cast(tf.size(x), tf.float64) for x in (own, batch.returns))
-            )
             scalars = [tf.cast(metrics[x], tf.float64) for x in estimator.METRICS]
-            return fraction, [*gradients, *scalars]
+            return [*gradients, *scalars]
 
-        sums = replicas.sum_over_replicas(strategy, gradients_of_share)
+        sums = _mean_over_shares(strategy, batch, gradients_of_share)
         return self._split_sums(sums)
 
     def _split_sums(self, sums):
@@ -249,6 +246,7 @@ class TrainStep:
         )
         means = tf.unstack(sums / tf.cast(steps, tf.float64))
         metrics = dict(zip(_MEAN_METRICS, means, strict=True))
+        metrics["gradient_steps"] = tf.cast(steps, tf.float64)
         return {**metrics, "entropy": entropy}, finite
 
     def _gradient_steps(
@@ -286,7 +284,7 @@ class TrainStep:
             return number, goes_on, finite, sums + tf.stack(scalars)
 
         number, _, finite, sums = tf.while_loop(
-            lambda number, goes_on, finite, _: goes_on & finite & (number < last),
+            lambda number, goes_on, finite, sums: goes_on & finite & (number < last),
             step,
             (tf.zeros([], tf.int64), tf.constant(True), tf.constant(True), sums),
         )
@@ -299,9 +297,24 @@ class TrainStep:
             return tf.constant(False)
         return tf.cond(
             condition,
-            lambda: self.estimator.kl_divergence(batch, behavior_log_probs) > max_kl,
+            lambda: self._kl_divergence(batch, behavior_log_probs) > max_kl,
             lambda: tf.constant(False),
         )
+
+    def _kl_divergence(self, batch, behavior_log_probs):
+        """Returns `kl_divergence` of the estimator, with the same bits in all processes.
+
+        Processes that disagree about the end of an update would wait for each other.
+        """
+        strategy = replicas.strategy_of(self.estimator.variables)
+        if strategy is None:
+            return self.estimator.kl_divergence(batch, behavior_log_probs)
+
+        def kl_of_share(share, own):
+            log_probs = tf.gather(behavior_log_probs, own)
+            return [self.estimator.kl_divergence(share, log_probs)]
+
+        return _mean_over_shares(strategy, batch, kl_of_share)[0]
 
     def _compiled_steps(self, batch, behavior_log_probs, permutations, parts, sums):
         """Makes the gradient steps of `_gradient_steps` in one XLA program.
@@ -370,6 +383,26 @@ class TrainStep:
         lengths = tf.cast(episodes.lengths, tf.int64)
         counts = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
         return self.counters.assign_add(tf.stack(counts))
+
+
+def _mean_over_shares(strategy, batch, function):
+    """Returns a list of means over the steps of a batch, which replicas share.
+
+    Args:
+        strategy: `tf.distribute.Strategy` with several replicas.
+        batch: `estimator.Batch`.
+        function: Function of the results of `Batch.share` that returns a list of means
+            over the steps of the share.
+    """
+
+    def means_of_share(replica, num_replicas):
+        share, own = batch.share(replica, num_replicas)
+        fraction = tf.math.divide_no_nan(
+            *(tf.cast(tf.size(x), tf.float64) for x in (own, batch.returns))
+        )
+        return fraction, function(share, own)
+
+    return replicas.sum_over_replicas(strategy, means_of_share)
 
 
 def _all_finite(tensors):

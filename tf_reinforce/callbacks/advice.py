@@ -198,8 +198,8 @@ def advise_on_stale_batches(reports):
         f"{steps:.0f} gradient steps on one batch changed the policy by "
         f"{short(last['kl'])} nats per step, so the episodes of the batch no longer "
         "represent the policy: make at most "
-        f"{max(1, int(steps * math.sqrt(GOOD_KL / last['kl'])))} steps (fewer passes, "
-        "or larger minibatches)."
+        f"{max(1, int(steps * math.sqrt(GOOD_KL / last['kl'])))} steps (a smaller "
+        "`max_kl`, fewer passes, or larger minibatches)."
     )
 
 

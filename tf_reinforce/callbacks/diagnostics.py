@@ -5,13 +5,10 @@ import sys
 import time
 from typing import Any, TextIO
 
-import tensorflow as tf
-
 from tf_reinforce import validation
 from tf_reinforce.callbacks import advice
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.callbacks import training_statistics
-from tf_reinforce.data import minibatches
 
 _TIME_SHARES = ("stepping", "acting", "learning")
 _LABELS = {
@@ -193,15 +190,12 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         coefficient = agent.entropy_coef
         if callable(coefficient):
             coefficient = coefficient(logs["update"])
-        indices = tf.range(len(steps.returns))
-        split = minibatches.Minibatches.split(indices, agent.minibatch_size)
         has_value = agent.baseline.is_value_function
         report = {
             "update": logs["update"],
             **training_statistics.batch_statistics(
                 steps, gradients, unbaselined, group_size
             ),
-            "gradient_steps": float(agent.passes * int(split.count)),
             "entropy_coef": float(coefficient),
             "value_scale": float(agent.baseline.scale) if has_value else float("nan"),
             "value_shared": float(agent.baseline.shares_policy),
@@ -220,7 +214,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             log_probs_after = self.model.step_statistics(episodes).log_probs
         kl, sample_size = training_statistics.policy_change(log_probs, log_probs_after)
         report["kl"], report["effective_sample_size"] = kl, sample_size
-        report["learning_rate"] = logs["learning_rate"]
+        for name in ("gradient_steps", "learning_rate"):
+            report[name] = logs[name]
         total = sum(self._seconds.values())
         for name, seconds in self._seconds.items():
             report[f"{name}_share"] = seconds / total if total else float("nan")
