@@ -62,7 +62,7 @@ def test_other_environments_get_a_value_baseline(words, limit, every, capsys):
     found = settings(*words)
     assert found["agent"]["gamma"] == default_settings.gamma(limit)
     assert found["agent"]["passes"] == 10
-    assert found["agent"]["gae_lambda"] == (0.9 if words[0] == "Pendulum-v1" else 0.95)
+    assert found["agent"]["gae_lambda"] == (0.8 if words[0] == "Pendulum-v1" else 0.95)
     assert found["agent"]["baseline"] == default_settings.VALUE
     assert found["fit"]["steps_per_epoch"] == 2048 and found["fit"]["num_envs"] == 4
     assert found["evaluation"]["every"] == every
@@ -83,7 +83,7 @@ def test_options_override_the_settings_and_the_printed_line_shows_them(capsys):
     assert found["fit"] == {"num_envs": 4, "episodes_per_epoch": 3}
     assert found["evaluation"] == {"every": 7}
     said = "gamma 0.5, gae_lambda 0.7, learning rate 0.0003 to 0, 2 passes over"
-    assert f"{said} 3 episodes\n" in capsys.readouterr().out
+    assert f"{said} 3 episodes, max_kl 0.05\n" in capsys.readouterr().out
 
 
 def test_compiled_engine_gets_no_number_of_steps():

@@ -2958,8 +2958,8 @@ WHOLE_LIFE_OF_A_RUN = [
         "one_rate_for_all_actions",
         "own: Continuous actions get the learning rate of discrete actions.",
         "presets/default_settings.py::for_task",
-        "(3e-4, 0.9) if is_box",
-        "(1e-3, 0.9) if is_box",
+        "(3e-4, 0.8) if is_box",
+        "(1e-3, 0.8) if is_box",
     ),
     Mutant(
         "defaults_although_there_is_a_preset",

@@ -41,24 +41,24 @@ UNBOUNDED = gym.spaces.Box(-np.inf, np.inf, (1,))
 
 
 @pytest.mark.parametrize(
-    "env, gamma, gae_lambda, rate, head",
+    "env, gamma, gae_lambda, max_kl, rate, head",
     [
-        ("CartPole-v1", 0.99, 0.95, 1e-3, None),
-        ("Taxi-v4", 0.975, 0.95, 1e-3, None),
-        ("Pendulum-v1", 0.975, 0.9, 3e-4, "ClippedGaussian"),
-        (point(gym.spaces.MultiDiscrete([2, 3])), 0.995, 0.95, 1e-3, None),
-        (point(UNBOUNDED), 0.995, 0.9, 3e-4, None),
+        ("CartPole-v1", 0.99, 0.95, None, 1e-3, None),
+        ("Taxi-v4", 0.975, 0.95, None, 1e-3, None),
+        ("Pendulum-v1", 0.975, 0.8, 0.05, 3e-4, "ClippedGaussian"),
+        (point(gym.spaces.MultiDiscrete([2, 3])), 0.995, 0.95, None, 1e-3, None),
+        (point(UNBOUNDED), 0.995, 0.8, 0.05, 3e-4, None),
     ],
     ids=["CartPole", "Taxi", "Pendulum", "MultiDiscrete", "unbounded"],
 )
 def test_settings_depend_on_time_limit_and_action_space(
-    env, gamma, gae_lambda, rate, head
+    env, gamma, gae_lambda, max_kl, rate, head
 ):
     """An environment without a time limit has the largest discount."""
     agent, fit = settings(env)
     assert agent.get("head") == head and agent["gamma"] == pytest.approx(gamma)
     assert agent["learning_rate"] == {"first": rate, "last": 0}
-    assert agent["gae_lambda"] == gae_lambda
+    assert agent["gae_lambda"] == gae_lambda and agent.get("max_kl") == max_kl
     assert fit == {"steps_per_epoch": 2048, "num_envs": 4}
 
 
@@ -73,24 +73,31 @@ def test_horizon_of_the_discount_is_a_fifth_of_the_time_limit(steps):
     assert horizon == pytest.approx(np.clip(steps / 5, 20, 200))
 
 
-@pytest.mark.parametrize(
-    "name, package, steps",
-    [
-        ("HalfCheetah-v5", "mujoco", 1_000_000),
-        ("Hopper-v5", "mujoco", 1_000_000),
-    ],
-)
-def test_some_presets_are_the_default_settings(name, package, steps):
-    pytest.importorskip(package)
+SIMILAR = {
+    "HalfCheetah-v5": 0.9,
+    "Hopper-v5": 0.9,
+    "Walker2d-v5": 0.95,
+    "Reacher-v5": 0.95,
+}
+
+
+@pytest.mark.parametrize("name", ["Ant-v5", "Humanoid-v5", *SIMILAR])
+def test_preset_differs_from_the_default_settings_as_documented(name):
+    pytest.importorskip("mujoco")
     preset, (agent, fit) = presets.read(name), settings(name)
-    assert preset["agent"] == {**agent, "ratio_clip": [0.2, 0.2]}
-    assert preset["fit"] == {**fit, "steps": steps}
+    agent["ratio_clip"] = [0.2, 0.2]
+    if name in SIMILAR:
+        assert agent.pop("max_kl") == 0.05
+        agent["gae_lambda"] = SIMILAR[name]
+    assert preset["agent"] == agent
+    assert preset["fit"] == {**fit, "steps": 1_000_000}
 
 
 def test_baseline_value_chooses_all_settings_and_logs_them(caplog):
     with caplog.at_level("INFO", logger="tf_reinforce"):
         agent = tfr.Reinforce.for_env("Pendulum-v1", baseline="value", gamma=0.9)
-    assert agent.gamma == 0.9 and agent.gae_lambda == 0.9 and agent.passes == 10
+    assert agent.gamma == 0.9 and agent.gae_lambda == 0.8 and agent.passes == 10
+    assert agent.max_kl == 0.05
     assert type(agent.head).__name__ == "ClippedGaussian"
     assert agent.ratio_clip == (0.2, 0.2) and agent.minibatch_size == 64
     assert agent.baseline.passes == 10 and agent.baseline.minibatch_size == 64
@@ -100,9 +107,10 @@ def test_baseline_value_chooses_all_settings_and_logs_them(caplog):
     assert "There is a preset for Pendulum-v1, which is not used." in texts[0]
     assert texts[1].startswith("Without a preset, the settings follow from Box actions")
     assert (
-        "episodes of at most 200 steps: gamma 0.9, gae_lambda 0.9, learning rate"
+        "episodes of at most 200 steps: gamma 0.9, gae_lambda 0.8, learning rate"
         in texts[1]
     )
+    assert texts[1].endswith("10 passes over at least 2,048 steps, max_kl 0.05")
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,17 @@ def for_task(space, max_episode_steps, in_graph=False):
     import gymnasium  # not for `tf-reinforce --help`
 
     is_box = isinstance(space, gymnasium.spaces.Box)
-    rate, gae_lambda = (3e-4, 0.9) if is_box else (1e-3, 0.95)
+    rate, gae_lambda = (3e-4, 0.8) if is_box else (1e-3, 0.95)
     agent = {
         **AGENT,
         "gamma": gamma(max_episode_steps),
         "gae_lambda": gae_lambda,
         "learning_rate": {"first": rate, "last": 0},
     }
+    if is_box:
+        # If the standard deviation of the actions is small, a few gradient steps change
+        # the policy completely (docs/estimators.md).
+        agent["max_kl"] = 0.05
     if is_box and space.is_bounded():
         agent["head"] = "ClippedGaussian"
     # A tensor environment runs a fixed number of episodes at once.
@@ -92,11 +96,13 @@ def describe(space, max_episode_steps, agent, fit):
     rates = [rate["first"], rate["last"]] if isinstance(rate, dict) else [rate]
     episodes = fit.get("episodes_per_epoch") or config.EPISODES_PER_EPOCH
     batch = f"at least {steps:,} steps" if steps else f"{episodes} episodes"
+    limit = agent.get("max_kl")
+    limit = f", max_kl {limit:g}" if limit is not None and agent["passes"] > 1 else ""
     return (
         f"the settings follow from {type(space).__name__} actions and episodes of at "
         f"most {max_episode_steps:,} steps: gamma {agent['gamma']:g}, gae_lambda "
         f"{agent['gae_lambda']:g}, learning rate {' to '.join(f'{x:g}' for x in rates)}, "
-        f"{agent['passes']} passes over {batch}"
+        f"{agent['passes']} passes over {batch}{limit}"
     )
 
 
