@@ -110,7 +110,7 @@ def ppo(results, _):
         "Training with the preset of each task, and with PPO of Stable-Baselines3 with "
         "its default settings, both from untrained networks. The presets of Ant, "
         "HalfCheetah, Hopper, Humanoid, Walker2d and Reacher make as many gradient steps "
-        "of the policy as PPO: "
+        "of the policy as PPO, or fewer with `max_kl`: "
         "ten passes over each batch, in minibatches of 64 steps. Ours has four "
         "environments, PPO has one, its default. A ratio of 2 means that our training "
         "takes half the time for the same steps."
